@@ -1,0 +1,311 @@
+"""Real text as bytes, and an order of samples that knows nothing of ranks.
+
+A token is a byte, so there is no tokenizer and the vocabulary is 256. Three sources need no download:
+Python's language reference, the source of its standard library, and any text of one's own. Each is split into
+a training and a validation part.
+
+Sample number i is a function of (seed, i). A step takes samples [position, position + batch), and the ranks
+share that range. So a run on other ranks, or one resumed on other ranks, takes the same samples in the same
+steps, and all there is to store of the data's state is one integer, the position.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Int64, UInt8
+from torch import Tensor
+
+VOCABULARY = 256
+"""Number of different tokens: a token is a byte."""
+
+VALIDATION_SHARE = 0.1
+"""Part of a text that is held out."""
+
+Batch = tuple[Int64[Tensor, "samples seq"], Int64[Tensor, "samples seq"]]
+"""Inputs and targets of some samples: the targets are the same windows one byte further on."""
+
+
+@dataclass(frozen=True, eq=False)
+class Text:
+    """A text as bytes, split into a part to learn from and a part that training never sees.
+
+    Attributes:
+        name: What was asked for: "reference", "library" or a path.
+        training: Bytes to learn from.
+        validation: Bytes held out.
+    """
+
+    name: str
+    training: UInt8[Tensor, " training"]
+    validation: UInt8[Tensor, " validation"]
+
+    @classmethod
+    def load(cls, data: str | Path = "reference") -> Text:
+        """Loads a text.
+
+        Args:
+            data: "reference": Python's language reference, as shipped with Python in `pydoc_data.topics`
+                (0.4 MB). "library": the source of its standard library, without tests (12 MB). Both differ
+                between versions of Python: compare `sha256`. Anything else is the path of a file, whose last
+                10 % are for validation, or of a folder, where a hash of each file's relative path says which
+                files are; hidden files and folders are left out.
+
+        Raises:
+            FileNotFoundError: If there is no such text.
+            ValueError: If it is empty, or so small that one part would be.
+        """
+        name = str(data)
+        if not name:
+            raise ValueError("data='' names no text; use 'reference', 'library', or a path that exists")
+        if name == "reference":
+            training, validation = split_text(reference())
+        elif name == "library":
+            training, validation = split_files(Path(sysconfig.get_path("stdlib")), keep=is_library_source)
+        elif Path(data).is_file():
+            training, validation = split_text(Path(data).read_bytes())
+        elif Path(data).is_dir():
+            training, validation = split_files(Path(data), keep=is_visible)
+        else:
+            raise FileNotFoundError(
+                f"data={name!r} is no file and no folder; use 'reference', 'library', or a path that exists"
+            )
+        if not training or not validation:
+            raise ValueError(
+                f"data={name!r} has {len(training)} bytes for training, {len(validation)} for validation; "
+                "use a longer text, or a folder with more files"
+            )
+        return cls(name, as_tensor(training), as_tensor(validation))
+
+    @property
+    def size(self) -> int:
+        """Number of bytes of both parts."""
+        return len(self.training) + len(self.validation)
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of the training part, then the validation part; of a single file it is the file's own."""
+        return hashlib.sha256(torch.cat([self.training, self.validation]).numpy().tobytes()).hexdigest()
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.size:,} bytes ({len(self.training):,} to learn from, "
+            f"{len(self.validation):,} for validation), SHA-256 {self.sha256}"
+        )
+
+
+def reference() -> bytes:
+    """Python's language reference, its topics in sorted order, each paragraph where it first appears.
+
+    Some topics hold others word for word ("compound" has all of "if", "for" and "while"), a fifth of the text
+    in all. Left in, the validation part would have paragraphs that training has seen.
+    """
+    from pydoc_data.topics import topics
+
+    paragraphs = "\n\n".join(topics[name] for name in sorted(topics)).split("\n\n")
+    return "\n\n".join(dict.fromkeys(paragraphs)).encode()
+
+
+def split_text(text: bytes) -> tuple[bytes, bytes]:
+    """Cuts one text in two: the last 10 % are for validation."""
+    cut = len(text) - round(len(text) * VALIDATION_SHARE)
+    return text[:cut], text[cut:]
+
+
+def split_files(folder: Path, keep: Callable[[Path], bool]) -> tuple[bytes, bytes]:
+    """Joins the files of a folder in sorted order of their relative paths, those for validation apart.
+
+    A file is for validation if the hash of its relative path is in the lowest 10 % of hashes. So it stays
+    where it is when other files come and go. Where no file is for validation, the one of the lowest hash is.
+    """
+    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
+    names = sorted(name for name, path in paths.items() if keep(Path(name)) and path.stat().st_size > 0)
+    if len(names) < 2:
+        return split_text(b"".join(paths[name].read_bytes() for name in names))
+    held_out = {name for name in names if hash_of_name(name) < VALIDATION_SHARE}
+    if not held_out:
+        held_out = {min(names, key=hash_of_name)}
+    training = b"".join(paths[name].read_bytes() for name in names if name not in held_out)
+    validation = b"".join(paths[name].read_bytes() for name in names if name in held_out)
+    return training, validation
+
+
+def hash_of_name(name: str) -> float:
+    """A number in [0, 1) from a file's name; the same on every machine, as Python's own `hash` is not."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**32
+
+
+def is_visible(path: Path) -> bool:
+    return not any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+
+
+def is_library_source(path: Path) -> bool:
+    """A `.py` file of the standard library.
+
+    Not what was installed beside it. Not its tests: they are larger than all the rest, and some systems leave
+    them out. Not what describes the machine that Python was built on.
+    """
+    others = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+    built = any(part.startswith(("config-", "_sysconfigdata")) for part in path.parts)
+    return path.suffix == ".py" and is_visible(path) and others.isdisjoint(path.parts) and not built
+
+
+def as_tensor(text: bytes) -> UInt8[Tensor, " bytes"]:
+    return torch.frombuffer(bytearray(text), dtype=torch.uint8)
+
+
+class Samples:
+    """An endless, numbered sequence of windows of a text, in random order.
+
+    An epoch cuts the text into windows that meet but do not overlap, and takes each once, in an order of its
+    own. Where the first window starts differs between epochs, and so do all of them. Nothing is kept between
+    calls but the order of the current epoch, which (seed, epoch) give again.
+
+    Args:
+        text: Bytes to take windows of, normally `Text.training`.
+        seq: Tokens in a sample. A window has one byte more, since each token's target is the byte after it.
+        seed: Of the order.
+
+    Raises:
+        ValueError: If the text is shorter than one window.
+    """
+
+    def __init__(self, text: UInt8[Tensor, " bytes"], seq: int, seed: int = 0):
+        check_window(text, seq)
+        self.text, self.seq, self.seed = text, seq, seed
+        self.per_epoch = max(1, (len(text) - seq) // seq)
+        self._epoch, self._starts = -1, torch.empty(0, dtype=torch.int64)
+
+    def start(self, sample: int) -> int:
+        """Place in the text of the first byte of sample number `sample`: a function of (seed, sample)."""
+        epoch, place = divmod(sample, self.per_epoch)
+        if epoch != self._epoch:
+            digest = hashlib.sha256(f"{self.seed}/{epoch}".encode()).digest()
+            generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+            spare = len(self.text) - 1 - self.per_epoch * self.seq
+            offset = torch.randint(spare + 1, (), generator=generator)
+            self._starts = offset + self.seq * torch.randperm(self.per_epoch, generator=generator)
+            self._epoch = epoch
+        return int(self._starts[place])
+
+    def take(self, samples: Iterable[int]) -> Batch:
+        """The samples of these numbers.
+
+        Raises:
+            ValueError: If a number is negative.
+        """
+        samples = list(samples)
+        if samples and min(samples) < 0:
+            raise ValueError(f"samples={min(samples)} must not be negative; the first sample is number 0")
+        starts = torch.tensor([self.start(sample) for sample in samples], dtype=torch.int64)
+        return cut_windows(self.text, starts, self.seq)
+
+    def batch(self, step: int, global_batch: int, rank: int = 0, ranks: int = 1) -> Batch:
+        """This rank's part of the samples of one step, when every step takes `global_batch` of them.
+
+        Args:
+            step: Number of the step, from 0.
+            global_batch: Samples that all ranks together take in a step. Micro-batches are cut from a part.
+            rank: This rank, among those that share the batch.
+            ranks: Number of ranks that share the batch; they must divide it.
+
+        Returns:
+            Inputs and targets of `global_batch / ranks` samples.
+
+        Raises:
+            ValueError: If the batch cannot be shared by these ranks.
+        """
+        return self.take(share(step * global_batch, global_batch, rank, ranks))
+
+
+def share(position: int, global_batch: int, rank: int, ranks: int) -> range:
+    """The numbers of the samples that one rank takes of a step's.
+
+    The parts are contiguous and in rank order. So where one rank alone cuts the batch into as many
+    micro-batches as there were ranks, micro-batch r holds the samples of rank r.
+
+    Args:
+        position: Samples taken before this step, by all ranks: the only state of the data.
+        global_batch: Samples that all ranks together take in this step.
+        rank: This rank, in [0, ranks).
+        ranks: Ranks that share the batch.
+
+    Raises:
+        ValueError: If the batch cannot be shared by these ranks.
+    """
+    if ranks < 1 or not 0 <= rank < ranks:
+        raise ValueError(f"rank={rank} is not one of ranks={ranks}; use 0 to ranks - 1")
+    if position < 0:
+        raise ValueError(f"position={position} must not be negative")
+    if global_batch < 1 or global_batch % ranks:
+        raise ValueError(f"global_batch={global_batch} is not a positive multiple of ranks={ranks}; use one")
+    size = global_batch // ranks
+    return range(position + rank * size, position + (rank + 1) * size)
+
+
+def windows(text: UInt8[Tensor, " bytes"], seq: int, count: int | None = None) -> Batch:
+    """The fixed windows that a model is evaluated on: in order, no two with a target in common.
+
+    Args:
+        text: Bytes to take windows of, normally `Text.validation`.
+        seq: Tokens in a window.
+        count: Take so many, evenly spread over the text; None or more than there are: all of them.
+
+    Raises:
+        ValueError: If the text is shorter than one window or `count` is not positive.
+    """
+    check_window(text, seq)
+    if count is not None and count < 1:
+        raise ValueError(f"count={count} must be at least 1; None takes all windows")
+    available = (len(text) - 1) // seq
+    count = min(count or available, available)
+    return cut_windows(text, torch.arange(count) * available // count * seq, seq)
+
+
+def check_window(text: UInt8[Tensor, " bytes"], seq: int) -> None:
+    if seq < 1:
+        raise ValueError(f"seq={seq} must be at least 1")
+    if len(text) < seq + 1:
+        raise ValueError(
+            f"seq={seq} needs a text of at least {seq + 1} bytes, this one has {len(text)}; "
+            "use longer data or a smaller seq"
+        )
+
+
+def cut_windows(text: UInt8[Tensor, " bytes"], starts: Int64[Tensor, " samples"], seq: int) -> Batch:
+    """Windows of `seq + 1` bytes that begin at `starts`, as inputs and targets."""
+    window = text[starts[:, None] + torch.arange(seq + 1)].long()  # [samples, seq + 1]
+    return window[:, :-1].contiguous(), window[:, 1:].contiguous()
+
+
+def bigram_entropy(text: UInt8[Tensor, " bytes"]) -> float:
+    """Entropy of a byte given the one before it, H(next | previous), in nats per byte.
+
+    With c(a, b) the number of places where byte b follows byte a, and c(a) = Σ_b c(a, b),
+
+        H = Σ_ab c(a, b)/(bytes − 1) · ln( c(a)/c(a, b) )
+
+    This is the plain empirical estimate, from the counts of this very text, nothing smoothed. It is the loss
+    on this text of the best table of next-byte probabilities that looks one byte back, chosen with hindsight.
+    No such table does better on it, so a model with a lower loss on the same text uses more than the last
+    byte. As an estimate for the language it is too low (Miller 1955): what follows a byte that was seen once
+    counts as certain.
+
+    Args:
+        text: At least two bytes.
+
+    Raises:
+        ValueError: If there is no pair to count.
+    """
+    if len(text) < 2:
+        raise ValueError(f"text of {len(text)} bytes has no pair of bytes; use a text of at least 2")
+    previous, following = text[:-1].long(), text[1:].long()
+    counts = torch.bincount(previous * VOCABULARY + following, minlength=VOCABULARY**2)
+    counts = counts.view(VOCABULARY, VOCABULARY).double()  # [previous, next]
+    totals = counts.sum(dim=1, keepdim=True).clamp(min=1)  # [previous, 1]
+    return float(torch.xlogy(counts, totals / counts).sum() / counts.sum())

@@ -1,0 +1,169 @@
+"""The claim: one formula of the text beside what the run really did.
+
+Theory predicts a number, an instrument measures it, and the claim says whether the two agree. The measured value never
+comes from a formula: it is counted message by message, compared with a reference, or read off the virtual clock.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A prediction and its measurement.
+
+    Attributes:
+        what: What is claimed: "bytes sent by each rank".
+        formula: The formula as the text writes it: "2(n−1)/n · S".
+        predicted: The formula's value for this run, from `minitrain.costs` or worked out in the demo.
+        measured: What an instrument showed. It never comes from a formula.
+        unit: "B", "messages", "virtual s", "1" for a plain number.
+        source: Paper and section.
+        how: "counted" (messages, bytes, storages), "compared" (with a reference), or "virtual clock".
+        relation: "=", "<=" or ">=": how `measured` stands to `predicted`.
+        tolerance: Relative tolerance. 0 means exactly equal, the normal case for counts.
+        absolute: Absolute tolerance, for where the expected value is 0.
+        needs: The ranks that the claim needs, where there were fewer; it is then neither held nor broken.
+    """
+
+    what: str
+    formula: str
+    predicted: float
+    measured: float
+    unit: str = "1"
+    source: str = ""
+    how: Literal["counted", "compared", "virtual clock"] = "counted"
+    relation: Literal["=", "<=", ">="] = "="
+    tolerance: float = 0.0
+    absolute: float = 0.0
+    needs: int = 0
+
+    @classmethod
+    def needs_ranks(cls, ranks: int, what: str, formula: str, source: str = "") -> Claim:
+        """A row for a claim that needs at least `ranks` ranks, where there are fewer."""
+        return cls(what, formula, math.nan, math.nan, source=source, needs=ranks)
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether prediction and measurement agree; None where there are too few ranks to tell."""
+        if self.needs:
+            return None
+        if math.isnan(self.predicted) or math.isnan(self.measured):
+            return False  # every comparison with NaN is false, and a silent "holds" would be worse than none
+        slack = max(self.tolerance * abs(self.predicted), self.absolute)
+        if self.relation == "<=":
+            return self.measured <= self.predicted + slack
+        if self.relation == ">=":
+            return self.measured >= self.predicted - slack
+        return self.measured == self.predicted or abs(self.measured - self.predicted) <= slack
+
+
+@dataclass(frozen=True)
+class Row:
+    """One claim as all ranks saw it: rank 0's numbers, or those of the first rank on which it failed."""
+
+    chapter: str
+    module: str
+    claim: Claim
+    holds: bool | None
+    note: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as plain values; NaN becomes null, since JSON has none."""
+        values = dataclasses.asdict(self.claim)
+        plain = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in values.items()}
+        return {"chapter": self.chapter, "module": self.module, **plain, "holds": self.holds, "note": self.note}
+
+
+def merge(module: str, by_rank: Sequence[Sequence[Claim]]) -> list[Row]:
+    """Make one row of each claim from every rank's list of claims.
+
+    Raises:
+        RuntimeError: The ranks made different lists of claims.
+    """
+    chapter = module.removeprefix("minitrain.").split(".")[0]
+    names = [[claim.what for claim in claims] for claims in by_rank]
+    if any(other != names[0] for other in names):
+        raise RuntimeError(
+            f"{module}: the ranks made different claims: {names}; each rank makes all of them in one order"
+        )
+    rows = []
+    for versions in zip(*by_rank, strict=True):
+        failed = [rank for rank, claim in enumerate(versions) if claim.holds is False]
+        shown = versions[failed[0]] if failed else versions[0]
+        note = f"needs {shown.needs} ranks" if shown.needs else ""
+        if failed and len(versions) > 1:
+            note = "fails on rank " + ",".join(map(str, failed))
+        rows.append(Row(chapter, module, shown, False if failed else shown.holds, note))
+    return rows
+
+
+def number(value: float) -> str:
+    """A number for a reader: counts whole and grouped, small and large fractions with six digits."""
+    if math.isnan(value):
+        return "–"
+    if value == int(value) and abs(value) < 1e15:
+        return f"{int(value):,}"
+    return f"{value:.6g}"
+
+
+def with_unit(value: float, unit: str) -> str:
+    """`number` followed by its unit, except for plain numbers."""
+    return number(value) if unit == "1" or math.isnan(value) else f"{number(value)} {unit}"
+
+
+def verdict(row: Row) -> str:
+    """The last column of the table."""
+    word = {True: "yes", False: "NO", None: "–"}[row.holds]
+    return f"{word} ({row.note})" if row.note else word
+
+
+def expected(claim: Claim) -> str:
+    """The predicted value with its relation, and the tolerance where it is not exact."""
+    sign = {"=": "", "<=": "≤ ", ">=": "≥ "}[claim.relation]
+    text = sign + with_unit(claim.predicted, claim.unit)
+    if claim.absolute and not claim.needs:
+        text += f" ± {claim.absolute:.1e}"
+    elif claim.tolerance and not claim.needs:
+        text += f" ± {100 * claim.tolerance:g} %"
+    return text
+
+
+def print_rows(rows: Iterable[Row], console: Console | None = None, chapters: bool = False) -> None:
+    """Print the table of claims: drawn in a terminal, plain lines elsewhere."""
+    console = console or Console()
+    columns = ["chapter"] * chapters + ["what", "formula", "predicted", "measured", "how", "holds"]
+    cells = [
+        [row.chapter] * chapters
+        + [row.claim.what, row.claim.formula, expected(row.claim), with_unit(row.claim.measured, row.claim.unit)]
+        + ["–" if row.claim.needs else row.claim.how, verdict(row)]
+        for row in rows
+    ]
+    if not console.is_terminal:
+        for line in [columns, *cells]:
+            print(" | ".join(line), file=console.file, flush=True)
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right" if column in ("predicted", "measured") else "left")
+    for line in cells:
+        table.add_row(*line, style="bold red" if line[-1].startswith("NO") else None)
+    console.print(table)
+
+
+def write_json(path: str | Path, rows: Sequence[Row], **about: Any) -> None:
+    """Write the claims, and facts about the run that made them, as JSON."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    document = {**about, "claims": [row.to_json() for row in rows]}
+    Path(path).write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

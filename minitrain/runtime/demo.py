@@ -1,0 +1,193 @@
+"""The demo runner: one file, two ways to start it.
+
+`torchrun --nproc-per-node 4 -m minitrain.collectives.ring` starts the ranks from outside, on as many machines as one
+likes; `python -m minitrain.collectives.ring --ranks 4` starts them itself, on this one. Both end in `perform`, on every
+rank, which runs the demo and prints its claims as a table.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import platform
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
+
+import torch
+import tyro
+
+from minitrain.runtime.claims import Claim, Row, merge, number, print_rows, write_json
+from minitrain.runtime.control import gather_objects
+from minitrain.runtime.timeline import trace_events
+from minitrain.runtime.world import World
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Demo = Callable[..., list[Claim]]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What to write beside the table.
+
+    Attributes:
+        figure: Save the lesson's picture here (.svg, .png or .pdf).
+        trace: Save the timeline of all ranks here, for https://ui.perfetto.dev.
+        json: Save the claims here.
+    """
+
+    figure: Path | None = None
+    trace: Path | None = None
+    json: Path | None = None
+
+
+def run(demo: Demo) -> NoReturn:
+    """Run a demo from the command line; exit status 0 when every claim holds on every rank, else 1.
+
+    The command line is made from the demo's signature: `demo(world, elements: int = 1 << 20)` has an option
+    `--elements`, explained by the demo's docstring, beside the options that every demo has.
+    """
+    module = demo.__module__ if demo.__module__ != "__main__" else sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
+    options = tyro.cli(_command(demo), prog=f"python -m {module}")
+    ranks, device, timeout = options.pop("ranks"), options.pop("device"), options.pop("timeout")
+    output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"))
+    sys.exit(launch(perform, ranks, device, timeout, (module, demo.__name__, options, output)))
+
+
+_MaybePath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
+
+# The options that every demo has, beside its own: type, default, explanation.
+_OPTIONS = {
+    "ranks": (
+        Annotated[int | None, tyro.conf.arg(metavar="INT")],
+        None,
+        "Ranks to start on this machine, 4 if not given. Under torchrun leave it out.",
+    ),
+    "device": (
+        Literal["auto", "cpu", "cuda"],
+        "auto",
+        "Where tensors live. auto takes a GPU where there is one; ranks share GPUs where there are fewer.",
+    ),
+    "timeout": (float, 60.0, "Seconds after which a communication that did not happen is an error."),
+    "figure": (_MaybePath, None, "Save the lesson's picture here (.svg, .png or .pdf)."),
+    "trace": (_MaybePath, None, "Save the timeline of all ranks here, for https://ui.perfetto.dev."),
+    "json": (_MaybePath, None, "Save the claims here."),
+}
+
+
+def _command(demo: Demo) -> Callable[..., dict[str, Any]]:
+    """A function with the demo's options and the common ones, for tyro to make a command line of."""
+
+    def command(**options: Any) -> dict[str, Any]:
+        return options
+
+    hints = get_type_hints(demo)
+    own = list(inspect.signature(demo).parameters.values())[1:]  # without the world
+    parameters = [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
+    for name, (kind, default, _) in _OPTIONS.items():
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    text = inspect.getdoc(demo) or ""
+    listed = "".join(f"\n    {name}: {explained}" for name, (_, _, explained) in _OPTIONS.items())
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__doc__ = text + ("" if "\nArgs:" in text else "\n\nArgs:") + listed
+    return command
+
+
+def launch(function: Callable[..., bool], ranks: int | None, device: str, timeout: float, arguments: tuple) -> int:
+    """Call `function(world, *arguments)` on every rank, torchrun's or our own; returns the exit status.
+
+    Raises:
+        SystemExit: With a message, for options that cannot be.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+        started = int(os.environ["WORLD_SIZE"])
+        if ranks not in (None, started):
+            raise SystemExit(f"--ranks {ranks} does not match the {started} ranks that torchrun started; leave it out")
+        return _under_torchrun(function, device, timeout, arguments)
+    from minitrain.runtime.ranks import Ranks, RanksError
+
+    try:
+        with Ranks(4 if ranks is None else ranks, device=device, timeout=timeout) as pool:
+            return 0 if all(pool.run(function, *arguments)) else 1
+    except (ValueError, RanksError) as error:
+        print(error, file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _under_torchrun(function: Callable[..., bool], device: str, timeout: float, arguments: tuple) -> int:
+    try:
+        world = World.start(device=device, timeout=timeout)
+        holds = function(world, *arguments)
+        world.stop()
+        return 0 if holds else 1
+    except Exception as error:
+        # A rank whose partner died learns of it by a broken connection. The partner's own error matters more:
+        # torchrun ends this rank while it waits here.
+        if "Connection" in str(error) or "connection" in str(error):
+            time.sleep(3)
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # leaving the group in order would wait for ranks that may never come
+
+
+def perform(world: World, module: str, name: str, options: dict[str, Any], output: Output) -> bool:
+    """Run one demo on this rank; rank 0 prints the table and writes the files. Whether all claims hold on all ranks."""
+    rows, costs = play(world, getattr(import_module(module), name), options)
+    spans = world.timeline.gather().spans
+    if world.rank == 0:
+        about = describe(world)
+        print(f"{module} on {about['ranks']} ranks, {about['backend']} on {about['device']}, torch {about['torch']}\n")
+        print_rows(rows)
+        if costs:
+            print("\nmeasured here, not claimed:")
+            for what, value, unit in costs:
+                print(f"  {what}: {number(float(f'{value:.3g}'))} {unit}")
+        _write(world, rows, spans, output)
+    return not any(row.holds is False for row in rows)
+
+
+def play(world: World, demo: Demo, options: dict[str, Any]) -> tuple[list[Row], list[tuple[str, float, str]]]:
+    """Run a demo and bring the claims of all ranks together; returns the rows, and what it cost on rank 0."""
+    world.costs, world.draw = [], None
+    module = demo.__module__
+    claims = demo(world, **options)
+    return merge(module, gather_objects(claims)), world.costs
+
+
+def describe(world: World) -> dict[str, Any]:
+    """What a run's figures depend on."""
+    device = torch.cuda.get_device_name() if world.device.type == "cuda" else "CPU"
+    versions = {"torch": torch.__version__.split("+")[0], "python": platform.python_version()}
+    return {"ranks": world.size, "backend": world.backend, "device": device, **versions}
+
+
+def _write(world: World, rows: list[Row], spans: list, output: Output) -> None:
+    if output.json:
+        write_json(output.json, rows, **describe(world))
+    if output.trace:
+        output.trace.write_text(json.dumps({"traceEvents": trace_events(spans)}), encoding="utf-8")
+    if output.figure:
+        if world.draw is None:
+            print(f"this demo has no picture; {output.figure} was not written", file=sys.stderr)
+            return
+        save_figure(world.draw(), output.figure)
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Save a picture so that the same picture gives the same bytes."""
+    import matplotlib
+
+    matplotlib.rcParams["svg.hashsalt"] = "minitrain"
+    metadata: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix, {})
+    figure.savefig(path, dpi=160, metadata=metadata)

@@ -1,0 +1,65 @@
+"""The cell magic `%%ranks`: in a notebook, run a cell on every rank.
+
+    %%ranks                   on all ranks
+    %%ranks 0 2               on ranks 0 and 2
+    %%ranks --timeout 5       with another time limit, in seconds
+
+`Ranks(n)` registers it when it is made within IPython; the cell runs on the ranks made last.
+"""
+
+from __future__ import annotations
+
+from minitrain.runtime.ranks import Ranks
+
+
+def register(ranks: Ranks) -> None:
+    """Make `%%ranks` run on these ranks, if this is an IPython session."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is None:
+        return
+
+    def cell_magic(line: str, cell: str) -> None:
+        """Run this cell on the ranks; see minitrain.runtime.magic."""
+        try:
+            chosen, timeout = parse(line)
+            # Named as the notebook numbers it, so that "<cell 7>" in a traceback is In [7].
+            ranks.execute(cell, chosen, name=f"<cell {shell.execution_count}>", timeout=timeout)
+        except ValueError as error:
+            show_briefly(error)
+            raise
+
+    shell.register_magic_function(cell_magic, "cell", "ranks")
+
+
+def parse(line: str) -> tuple[list[int] | None, float | None]:
+    """Read what stands after `%%ranks`.
+
+    Returns:
+        The ranks to run on (None: all), and the time limit in seconds (None: the ranks' own).
+
+    Raises:
+        ValueError: It is neither a rank nor a time limit.
+    """
+    words = line.replace(",", " ").replace("=", " ").split()
+    chosen: list[int] = []
+    timeout = None
+    while words:
+        word = words.pop(0)
+        try:
+            if word == "--timeout":
+                timeout = float(words.pop(0))
+            else:
+                chosen.append(int(word))
+        except (ValueError, IndexError):
+            raise ValueError(
+                f"%%ranks {line}: write ranks and a time limit, such as `%%ranks 0 2 --timeout 5`"
+            ) from None
+    return chosen or None, timeout
+
+
+def show_briefly(error: Exception) -> None:
+    """Let IPython show an error by its message, without the frames of helpers."""
+    lines = [f"{type(error).__name__}: {error}"]
+    setattr(error, "_render_traceback_", lambda: lines)  # noqa: B010  IPython asks for it; type checkers do not know

@@ -1,0 +1,1 @@
+from tests import shapes as shapes  # jaxtyping finds the type checker as tests.shapes.checked

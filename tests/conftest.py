@@ -1,0 +1,26 @@
+"""What all tests share: ranks that are kept alive, so that a test on four ranks costs milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from minitrain.runtime import Ranks
+from tests.shapes import check_shapes
+
+
+@pytest.fixture(scope="session")
+def ranks() -> Iterator[Callable[[int], Ranks]]:
+    """`ranks(4).run(function, *args)` calls `function(world, *args)` on four ranks and returns their results."""
+    pools: dict[int, Ranks] = {}
+
+    def pool(size: int) -> Ranks:
+        if size not in pools:
+            pools[size] = Ranks(size, device="cpu")
+            pools[size].run(check_shapes)
+        return pools[size]
+
+    yield pool
+    for started in pools.values():
+        started.close()

@@ -1,0 +1,282 @@
+"""The text, its split, the order of its samples, and its bigram entropy."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import sysconfig
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from minitrain.data.text import Samples, Text, bigram_entropy, is_library_source, share, split_files, windows
+
+
+def tensor(text: bytes) -> Tensor:
+    return torch.tensor(list(text), dtype=torch.uint8)
+
+
+def numbered(length: int) -> Tensor:
+    """A text in which a byte tells its place, up to multiples of 251."""
+    return (torch.arange(length) % 251).to(torch.uint8)
+
+
+def write(folder: Path, files: dict[str, bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    return folder
+
+
+def test_reference_is_real_text_and_stays_the_same():
+    first, again = Text.load(), Text.load("reference")
+    assert first.sha256 == again.sha256
+    assert first.size == len(first.training) + len(first.validation)
+    assert b"Python" in bytes(first.training.tolist())
+    assert str(first) == (
+        f"reference: {first.size:,} bytes ({len(first.training):,} to learn from, {len(first.validation):,} for "
+        f"validation), SHA-256 {first.sha256}"
+    )
+
+
+def test_reference_repeats_no_paragraph_of_training_in_validation():
+    text = Text.load()
+    training, validation = (bytes(part.tolist()).split(b"\n\n") for part in (text.training, text.validation))
+    # The first and last paragraph of a part may be cut.
+    assert not set(training[:-1]) & set(validation[1:])
+
+
+def test_a_file_is_cut_at_nine_tenths(tmp_path: Path):
+    content = bytes(range(250)) * 4
+    path = tmp_path / "text"
+    path.write_bytes(content)
+    text = Text.load(path)
+    assert bytes(text.training.tolist()) == content[:900]
+    assert bytes(text.validation.tolist()) == content[900:]
+    assert text.sha256 == hashlib.sha256(content).hexdigest()
+    assert text.name == str(path)
+
+
+def test_a_folder_is_split_by_file(tmp_path: Path):
+    names = [f"{'a' if number % 2 else 'b/c'}/{number}.txt" for number in range(200)]
+    text = Text.load(write(tmp_path, {name: f"<{name}>".encode() for name in names}))
+    training, validation = (bytes(part.tolist()).decode() for part in (text.training, text.validation))
+    held_out = [name for name in names if f"<{name}>" in validation]
+    assert training == "".join(f"<{name}>" for name in sorted(names) if name not in held_out)
+    assert validation == "".join(f"<{name}>" for name in sorted(held_out))
+    # 200 files, each held out with probability 0.1: 20 ± 4.2; five deviations never happen.
+    assert 0 < len(held_out) < 42
+
+    # A file stays in its part when others come, whatever they hold.
+    more = Text.load(write(tmp_path, {f"more/{number}": b"more" for number in range(50)}))
+    assert [name for name in names if f"<{name}>" in bytes(more.validation.tolist()).decode()] == held_out
+
+
+def test_a_folder_leaves_out_what_is_hidden(tmp_path: Path):
+    hidden = dict.fromkeys([".git/config", "a/.b/c", "__pycache__/a.pyc", ".x"], b"hidden")
+    text = Text.load(write(tmp_path, {**hidden, "empty": b"", "text": b"y" * 20}))
+    assert text.sha256 == hashlib.sha256(b"y" * 20).hexdigest()
+
+
+@given(names=st.sets(st.text("abcdef", min_size=1), min_size=2, max_size=6))
+@settings(deadline=None, max_examples=20)
+def test_a_small_folder_has_a_validation_part_too(names: set[str], tmp_path_factory: pytest.TempPathFactory):
+    folder = write(tmp_path_factory.mktemp("folder"), {name: b"text" for name in names})
+    training, validation = split_files(folder, keep=lambda path: True)
+    assert len(training) + len(validation) == 4 * len(names)
+    assert validation
+
+
+def test_library_is_source_of_the_standard_library_only():
+    root = Path(sysconfig.get_path("stdlib"))
+    kept = [path for path in root.glob("*.py") if is_library_source(path.relative_to(root))]
+    assert root / "argparse.py" in kept
+    assert is_library_source(Path("json/decoder.py"))
+    for name in ("site-packages/a.py", "test/test_os.py", "unittest/tests/a.py", "lib.so", "a/.b.py"):
+        assert not is_library_source(Path(name)), name
+
+
+@pytest.mark.parametrize("missing", ["no-such-text", "no/such/folder/"])
+def test_a_missing_text(missing: str):
+    with pytest.raises(FileNotFoundError, match=f"data='{missing}' is no file and no folder; use"):
+        Text.load(missing)
+
+
+@pytest.mark.parametrize("content", [b"", b"abc"])
+def test_an_empty_text(tmp_path: Path, content: bytes):
+    (tmp_path / "text").write_bytes(content)
+    with pytest.raises(ValueError, match="data=.*bytes for training, 0 for validation"):
+        Text.load(tmp_path / "text")
+
+
+def test_an_empty_folder_or_name(tmp_path: Path):
+    with pytest.raises(ValueError, match="data=.*0 bytes for training"):
+        Text.load(tmp_path)
+    with pytest.raises(ValueError, match="data='' names no text"):
+        Text.load("")
+
+
+@given(length=st.integers(2, 400), seq=st.integers(1, 40), seed=st.integers(0, 5), epoch=st.integers(0, 3))
+@settings(deadline=None)
+def test_an_epoch_takes_each_window_once(length: int, seq: int, seed: int, epoch: int):
+    if length < seq + 1:
+        return
+    samples = Samples(numbered(length), seq, seed)
+    numbers = range(epoch * samples.per_epoch, (epoch + 1) * samples.per_epoch)
+    starts = sorted(samples.start(number) for number in numbers)
+    assert starts == list(range(starts[0], starts[0] + seq * samples.per_epoch, seq))
+    assert 0 <= starts[0]
+    assert starts[-1] + seq < length
+    # What an epoch leaves out at both ends together is less than two windows.
+    assert length - 1 - seq * samples.per_epoch < 2 * seq
+
+
+def test_a_sample_is_a_function_of_seed_and_number():
+    text = numbered(2000)
+    forward = Samples(text, 16, seed=1)
+    numbers = range(3 * forward.per_epoch)
+    expected = [forward.start(number) for number in numbers]
+    backward = Samples(text, 16, seed=1)
+    assert [backward.start(number) for number in reversed(numbers)] == expected[::-1]
+    assert [Samples(text, 16, seed=2).start(number) for number in numbers] != expected
+    one = forward.per_epoch
+    assert expected[:one] != expected[one : 2 * one] != expected[2 * one :]
+
+
+def test_targets_are_inputs_one_byte_on():
+    text = numbered(500)
+    samples = Samples(text, 16)
+    inputs, targets = samples.take([5, 0, 5])
+    assert inputs.shape == targets.shape == (3, 16)
+    assert inputs.dtype == targets.dtype == torch.int64
+    for row, number in enumerate([5, 0, 5]):
+        start = samples.start(number)
+        assert inputs[row].tolist() == text[start : start + 16].tolist()
+        assert targets[row].tolist() == text[start + 1 : start + 17].tolist()
+
+
+@given(
+    ranks=st.integers(1, 8),
+    each=st.integers(1, 5),
+    micro=st.integers(1, 4),
+    step=st.integers(0, 30),
+    seed=st.integers(),
+)
+@settings(deadline=None)
+def test_any_layout_takes_the_same_samples(ranks: int, each: int, micro: int, step: int, seed: int):
+    global_batch = ranks * each * micro
+    samples = Samples(numbered(700), 8, seed)
+    inputs, targets = samples.batch(step, global_batch)  # one rank takes them all
+    parts = [samples.batch(step, global_batch, rank, ranks) for rank in range(ranks)]
+    assert torch.equal(torch.cat([part[0] for part in parts]), inputs)
+    assert torch.equal(torch.cat([part[1] for part in parts]), targets)
+    micro_batches = [piece for part in parts for piece in part[0].chunk(micro)]
+    assert torch.equal(torch.cat(micro_batches), inputs)
+
+
+@given(layouts=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), min_size=1, max_size=8))
+def test_a_resume_with_other_ranks_loses_nothing(layouts: list[tuple[int, int]]):
+    position, taken = 0, []
+    for ranks, each in layouts:
+        taken += [sample for rank in range(ranks) for sample in share(position, ranks * each, rank, ranks)]
+        position += ranks * each
+    assert taken == list(range(position))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0, 6, 0, 4), "global_batch=6 is not a positive multiple of ranks=4"),
+        ((0, 0, 0, 1), "global_batch=0 is not a positive multiple"),
+        ((0, 4, 2, 2), "rank=2 is not one of ranks=2"),
+        ((0, 4, 0, 0), "rank=0 is not one of ranks=0"),
+        ((-1, 4, 0, 1), "position=-1 must not be negative"),
+    ],
+)
+def test_a_batch_that_cannot_be_shared(arguments: tuple[int, int, int, int], message: str):
+    with pytest.raises(ValueError, match=message):
+        share(*arguments)
+
+
+def test_a_text_too_short_for_a_window():
+    assert Samples(numbered(9), 8).take([0, 1])[0].shape == (2, 8)
+    for shorter in (lambda: Samples(numbered(8), 8), lambda: windows(numbered(8), 8)):
+        with pytest.raises(ValueError, match="seq=8 needs a text of at least 9 bytes, this one has 8"):
+            shorter()
+    with pytest.raises(ValueError, match="seq=0 must be at least 1"):
+        Samples(numbered(8), 0)
+    with pytest.raises(ValueError, match="samples=-1 must not be negative"):
+        Samples(numbered(9), 8).take([0, -1])
+
+
+@given(length=st.integers(2, 251), seq=st.integers(1, 40), count=st.none() | st.integers(1, 50))
+@settings(deadline=None)
+def test_evaluation_windows_do_not_overlap(length: int, seq: int, count: int | None):
+    if length < seq + 1:
+        return
+    inputs, targets = windows(numbered(length), seq, count)
+    available = (length - 1) // seq
+    assert inputs.shape == targets.shape == (min(count or available, available), seq)
+    assert torch.equal(inputs[:, 1:], targets[:, :-1])
+    places = targets.flatten().tolist()
+    assert places == sorted(set(places))
+    with pytest.raises(ValueError, match="count=0 must be at least 1"):
+        windows(numbered(length), seq, 0)
+
+
+def test_bigram_entropy_of_small_texts():
+    assert bigram_entropy(tensor(b"abab")) == 0.0
+    assert bigram_entropy(tensor(b"aaaa")) == 0.0
+    # a is followed by a, then by b; b by nothing: H = 2/2 · ln 2.
+    assert bigram_entropy(tensor(b"aab")) == pytest.approx(math.log(2))
+    # After a: b, c, b, c; after b and c: a. Half of the places have one of two.
+    assert bigram_entropy(tensor(b"abacabaca")) == pytest.approx(math.log(2) / 2)
+    for text in (b"", b"a"):
+        with pytest.raises(ValueError, match=f"text of {len(text)} bytes has no pair"):
+            bigram_entropy(tensor(text))
+
+
+@pytest.mark.parametrize("letters", [2, 3, 8])
+def test_bigram_entropy_of_all_pairs_once(letters: int):
+    """A walk through every ordered pair of k letters, each once: the next letter is uniform, H = ln k.
+
+    Taking the highest letter whose pair is unused, 0 last, meets every pair (de Bruijn).
+    """
+    walk, unused = [0], {first: list(range(letters)) for first in range(letters)}
+    while unused[walk[-1]]:
+        walk.append(unused[walk[-1]].pop())
+    assert len(set(zip(walk, walk[1:], strict=False))) == letters**2
+    assert bigram_entropy(tensor(bytes(walk))) == pytest.approx(math.log(letters))
+
+
+@given(st.binary(min_size=2, max_size=300))
+@settings(deadline=None)
+def test_bigram_entropy_is_joint_less_marginal(text: bytes):
+    """H(next | previous) = H(previous, next) − H(previous), counted by another means."""
+
+    def entropy(counts: Counter) -> float:
+        total = sum(counts.values())
+        return -sum(count / total * math.log(count / total) for count in counts.values())
+
+    expected = entropy(Counter(zip(text, text[1:], strict=False))) - entropy(Counter(text[:-1]))
+    assert bigram_entropy(tensor(text)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_no_bigram_table_beats_the_bigram_entropy():
+    """Adding one to every count, the usual table, is worse on the same text; the counts themselves reach it."""
+    text = Text.load().validation
+    previous, following = text[:-1].long(), text[1:].long()
+    counts = torch.zeros(256, 256, dtype=torch.double)
+    counts.index_put_((previous, following), torch.ones(len(previous), dtype=torch.double), accumulate=True)
+
+    def loss(table: Tensor) -> float:
+        return float(-(table / table.sum(dim=1, keepdim=True))[previous, following].log().mean())
+
+    assert loss(counts) == pytest.approx(bigram_entropy(text))
+    assert loss(counts + 1) > bigram_entropy(text)

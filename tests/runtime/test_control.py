@@ -1,0 +1,60 @@
+"""Checks before anything is sent: the same clear error on every rank, and no rank left waiting."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from minitrain.runtime import axes
+from minitrain.runtime.control import agree, checking, gather_objects
+
+
+def gathered(world):
+    pair = axes(pair=world.size // 2, member=2)["member"].get_group()
+    return gather_objects(world.rank), gather_objects(world.rank, pair)
+
+
+def test_objects_come_in_rank_order(ranks):
+    everyone = [0, 1, 2, 3]
+    assert ranks(4).run(gathered) == [(everyone, [0, 1]), (everyone, [0, 1]), (everyone, [2, 3]), (everyone, [2, 3])]
+
+
+def disagree(world, odd_rank, how):
+    tensor = torch.zeros(4, 2)
+    if world.rank == odd_rank:
+        tensor = {
+            "shape": torch.zeros(5, 2),
+            "dtype": torch.zeros(4, 2, dtype=torch.int64),
+            "gaps": torch.zeros(2, 4).T,
+        }[how]
+    with pytest.raises(ValueError) as error:
+        agree("all_reduce", tensor)
+    agree("all_reduce", torch.zeros(1))  # the ranks are still in step
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("shape", "all_reduce: the shape of `tensor` differs between ranks: (4, 2) on rank 0,2, (5, 2) on rank 1"),
+        ("dtype", "all_reduce: the dtype of `tensor` differs between ranks: torch.float32 on rank 0,2, torch.int64 on"),
+        ("gaps", "all_reduce: `tensor` is not contiguous on rank 1"),
+    ],
+)
+def test_every_rank_gets_the_same_error(ranks, how, says):
+    for said in ranks(3).run(disagree, 1, how):
+        assert said.startswith(says)
+
+
+def modes(world):
+    before = dist.get_debug_level()
+    in_detail = checking(None), checking(False)
+    dist.set_debug_level(dist.DebugLevel.OFF)
+    switched_off = checking(None), checking(True)
+    dist.set_debug_level(before)
+    return in_detail, switched_off
+
+
+def test_checks_follow_the_debug_level_unless_asked(ranks):
+    assert ranks(1).run(modes) == [((True, False), (False, True))]

@@ -1,0 +1,14 @@
+"""The run-time check of signatures: shapes by jaxtyping, types by beartype; an int will do where a float is asked."""
+
+from __future__ import annotations
+
+from beartype import BeartypeConf, beartype
+
+checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
+
+
+def check_shapes(world: object) -> None:
+    """Turn the check on in a rank; pytest's own option does so in its own process only."""
+    from jaxtyping import install_import_hook
+
+    install_import_hook("minitrain", "tests.shapes.checked")
