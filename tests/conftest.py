@@ -17,8 +17,7 @@ def ranks() -> Iterator[Callable[[int], Ranks]]:
 
     def pool(size: int) -> Ranks:
         if size not in pools:
-            pools[size] = Ranks(size, device="cpu")
-            pools[size].run(check_shapes)
+            pools[size] = Ranks(size, device="cpu", setup=check_shapes)
         return pools[size]
 
     yield pool

@@ -39,16 +39,16 @@ class Failure:
     Attributes:
         text: The traceback without the frames of helpers, or how the process died.
         place: The innermost line of the reader's code.
-        headline: Kind and message of the error in one line.
-        error: The exception itself, pickled, where that is possible.
+        kind: The exception's class, by name.
+        message: The exception's message.
         died: Whether the process has ended.
         at: When this was known, on the clock of the process that made it.
     """
 
     text: str
     place: str = ""
-    headline: str = ""
-    error: bytes | None = None
+    kind: str = ""
+    message: str = ""
     died: bool = False
     at: float = field(default_factory=time.monotonic)
 
@@ -80,7 +80,7 @@ def report(first: str, failed: dict[int, Failure], waiting: dict[int, str], size
         elif text == cause:
             lines.append(f"{named(ranks, size)} failed:\n{text}")
         else:  # with a rank dead the others' messages speak of closed connections and ports: the line is enough
-            why = "" if died else f" ({textwrap.shorten(failure.headline, 200)})"
+            why = "" if died else f" ({textwrap.shorten(f'{failure.kind}: {failure.message}', 200)})"
             lines.append(f"{named(ranks, size)} failed" + (f" in {failure.place}" if failure.place else "") + why)
     lines += [
         f"{named(ranks, size)} {'is' if len(ranks) == 1 else 'are'} {what}" for what, ranks in _same(waiting).items()
@@ -98,7 +98,7 @@ def cause_of_death(exitcode: int | None) -> str:
 
 def in_step(failed: dict[int, Failure], ranks: list[int]) -> bool:
     """Whether all of `ranks` failed alike, so that none has sent what another did not receive."""
-    kinds = {(failure.place, failure.headline.partition(":")[0]) for failure in failed.values()}
+    kinds = {(failure.place, failure.kind) for failure in failed.values()}
     return set(failed) == set(ranks) and len(kinds) == 1 and not any(failure.died for failure in failed.values())
 
 

@@ -84,7 +84,7 @@ def _chain(described: traceback.TracebackException) -> Iterator[traceback.Traceb
             yield from _chain(origin)
 
 
-def waiting_place(dump: str, wanted: str) -> str:
+def waiting_place(dump: str, wanted: str = "") -> str:
     """The line at which a process stood when faulthandler wrote `dump`; empty if there is none.
 
     Looks, from the innermost frame outwards, for a cell or the file `wanted`; then for any code that is no helper; then

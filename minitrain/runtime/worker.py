@@ -47,6 +47,7 @@ class Plan:
     timeout: float
     check: bool
     folder: str  # private: the store in which the ranks meet, and a file per rank for its stack
+    leftovers: tuple[str, ...]  # folders to remove if the parent was killed
     environment: dict[str, str]
     path: str  # the parent's working directory
 
@@ -124,6 +125,7 @@ class Worker:
         self.rank, self.pipe, self.plan = rank, pipe, plan
         self.lock = threading.RLock()  # threads of the user print too
         self.working = True
+        self.world: Any = None
         sys.stdout = self.stdout = Stream(self, "stdout")
         sys.stderr = self.stderr = Stream(self, "stderr")
         threading.Thread(target=self.watch, daemon=True).start()
@@ -143,26 +145,14 @@ class Worker:
             already, used = used, time.process_time()
             if self.working and used - already > BUSY * (clock - before):
                 self.send("busy")
-        shutil.rmtree(self.plan.folder, ignore_errors=True)
+        for folder in self.plan.leftovers:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
     def serve(self) -> None:
-        plan, world = self.plan, None
+        """Join the other ranks, then answer calls until told to stop."""
         try:
-            import torch
-            import torch.distributed as dist
-
-            from minitrain.runtime.world import World
-
-            store = f"{plan.folder}/store"
-            world = World.start(
-                rank=self.rank, size=plan.size, store=store, device=plan.device, timeout=plan.timeout, check=plan.check
-            )
-            self.world = world
-            cells = ModuleType("__main__")  # a real module, so that classes of a cell can be pickled and inspected
-            self.names = cells.__dict__
-            self.names.update(rank=self.rank, size=plan.size, world=world, torch=torch, dist=dist)
-            sys.modules["__main__"] = cells
+            self.join()
         except BaseException as error:
             self.answer(None, describe(error, in_cell=False))
         else:
@@ -170,21 +160,42 @@ class Worker:
         while True:
             try:
                 kind, screens, payload = pickle.loads(self.pipe.recv_bytes())
-            except EOFError:
-                os._exit(1)
+            except EOFError:  # the parent is gone
+                return
             if kind == "stop":
                 break
             self.stdout.terminal, self.stderr.terminal, self.stdout.encoding, self.stderr.encoding = screens
-            self.stdout.in_cell = self.stderr.in_cell = kind != "run"
+            in_cell = self.stdout.in_cell = self.stderr.in_cell = kind != "run"
             self.working = True
             try:
                 value = to_parent(getattr(self, kind)(payload))
             except BaseException as error:
-                self.answer(None, describe(error, in_cell=kind != "run"))
+                self.answer(None, describe(error, in_cell))
             else:
                 self.answer(value, None)
-        if world is not None:
-            world.stop()
+        if self.world is not None:
+            self.world.stop()
+
+    def join(self) -> None:
+        """Become part of the world, and prepare the namespace of the cells."""
+        import torch
+        import torch.distributed as dist
+
+        from minitrain.runtime.world import World
+
+        plan = self.plan
+        self.world = World.start(
+            rank=self.rank,
+            size=plan.size,
+            store=f"{plan.folder}/store",
+            device=plan.device,
+            timeout=plan.timeout,
+            check=plan.check,
+        )
+        cells = ModuleType("__main__")  # a real module, so that classes of a cell can be pickled and inspected
+        self.names = cells.__dict__
+        self.names.update(rank=self.rank, size=plan.size, world=self.world, torch=torch, dist=dist, __show__=show)
+        sys.modules["__main__"] = cells
 
     def answer(self, value: bytes | None, failed: Failure | None) -> None:
         self.stdout.send()
@@ -204,7 +215,6 @@ class Worker:
     def cell(self, payload: tuple[str, str]) -> None:
         name, source = payload
         remember_source(name, source)
-        self.names["__show__"] = show
         exec(compile_cell(source, name), self.names)
 
 
@@ -224,11 +234,6 @@ def show(value: Any) -> None:
 
 
 def describe(error: BaseException, in_cell: bool) -> Failure:
-    """Put an exception into words, and into bytes if it can be."""
-    text, where = trim(error, in_cell)
-    headline = f"{type(error).__name__}: {error}".splitlines()[0]
-    try:
-        pickled = pickle.dumps(error)
-    except Exception:
-        pickled = None
-    return Failure(text, where, headline, pickled)
+    """Put an exception into words."""
+    text, place = trim(error, in_cell)
+    return Failure(text, place, kind=type(error).__name__, message=str(error))

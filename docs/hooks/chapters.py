@@ -1,0 +1,157 @@
+"""The eleven planned chapters: what each teaches, what it builds on, and which of them are there."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """One chapter; its name is also the package's, the notebook's, the tests' folder's and the page's."""
+
+    number: str
+    name: str
+    techniques: str
+    builds_on: tuple[str, ...] = ()
+    column: float = 0.0  # where it stands in the chapter map, in columns from the left
+
+    @property
+    def title(self) -> str:
+        """The name in words: "Data parallel"."""
+        return "ZeRO" if self.name == "zero" else self.name.replace("_", " ").capitalize()
+
+
+CHAPTERS = (
+    Chapter(
+        "00",
+        "matrix_product",
+        "first ranks: send, receive, deadlock; one Y = XW split by data, by columns and by rows",
+        column=1.5,
+    ),
+    Chapter(
+        "01",
+        "collectives",
+        "all-reduce and its parts from point-to-point messages: ring, tree, hierarchical; torch's own beside them",
+        ("matrix_product",),
+        column=1,
+    ),
+    Chapter(
+        "02",
+        "data_parallel",
+        "gradients summed after backward, in buckets, during backward; gradient accumulation",
+        ("collectives",),
+        column=1,
+    ),
+    Chapter(
+        "03",
+        "parameter_server",
+        "synchronous, asynchronous with bounded staleness, sparse embedding tables, hybrid",
+        ("data_parallel",),
+        column=0,
+    ),
+    Chapter(
+        "04",
+        "zero",
+        "partitioned optimizer states, gradients and parameters: stages 1, 2, 3; offload",
+        ("data_parallel",),
+        column=1,
+    ),
+    Chapter(
+        "05",
+        "recomputation",
+        "activations computed again instead of kept: full, every k-th layer, selective",
+        column=3,
+    ),
+    Chapter(
+        "06",
+        "tensor_parallel",
+        "linear layers, attention and vocabulary split over ranks",
+        ("collectives",),
+        column=3,
+    ),
+    Chapter(
+        "07",
+        "sequence_parallel",
+        "the rest of the layer split along the sequence, after Megatron-LM",
+        ("tensor_parallel",),
+        column=3,
+    ),
+    Chapter(
+        "08",
+        "pipeline_parallel",
+        "GPipe, 1F1B, interleaved and zero-bubble schedules; a simulator and an executor",
+        ("matrix_product",),
+        column=3,
+    ),
+    Chapter(
+        "09",
+        "mixture_of_experts",
+        "routers (noisy top-k, GShard, Switch, expert choice), the layer, expert parallelism",
+        ("data_parallel",),
+        column=2,
+    ),
+    Chapter(
+        "10",
+        "composition",
+        "data, pipeline, tensor, sequence and expert parallelism with ZeRO and recomputation in one step",
+    ),
+)
+
+BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
+
+
+def depth(chapter: Chapter) -> int:
+    """How many chapters stand on the longest way from a beginning to this one."""
+    return max((1 + depth(BY_NAME[name]) for name in chapter.builds_on), default=0)
+
+
+def page_name(notebook: str) -> str:
+    """A notebook's page has no number: "00_matrix_product" is "matrix_product", "04b_zero" is "zero_b"."""
+    match = re.fullmatch(r"\d+([a-z]?)_(.+)", notebook)
+    if not match:
+        return notebook
+    part, name = match.groups()
+    return f"{name}_{part}" if part else name
+
+
+def notebooks(chapter: Chapter, folder: Path) -> list[Path]:
+    """The chapter's notebooks in order: one, or the parts a and b."""
+    return [path for path in sorted(folder.glob("*.ipynb")) if notebook_chapter(path.stem) == chapter.name]
+
+
+def notebook_chapter(stem: str) -> str:
+    """The chapter a notebook belongs to, by its file name."""
+    return re.sub(r"^\d+[a-z]?_", "", stem)
+
+
+def overview(tutorials: Path, link: str) -> str:
+    """All chapters as a Markdown list.
+
+    Args:
+        tutorials: folder of the notebooks.
+        link: how that folder is written in a link from the page at hand, "../tutorials".
+    """
+    lines = []
+    for chapter in CHAPTERS:
+        paths = notebooks(chapter, tutorials)
+        title = chapter.title
+        if len(paths) == 1:
+            title = f"[{title}]({link}/{paths[0].name})"
+        elif paths:
+            parts = (f"[part {part}]({link}/{path.name})" for part, path in zip("abcd", paths, strict=False))
+            title += ": " + ", ".join(parts)
+        state = "" if paths else " *(to come)*"
+        basis = " and ".join(BY_NAME[name].number for name in chapter.builds_on) or "nothing"
+        basis = "all others" if chapter is CHAPTERS[-1] else basis
+        lines.append(f"- **{chapter.number} {title}**{state}: {chapter.techniques}. Builds on {basis}.")
+    return "\n".join(lines)
+
+
+def edges() -> Iterator[tuple[Chapter, Chapter]]:
+    """Each pair (what is built on, what builds on it)."""
+    for chapter in CHAPTERS:
+        for name in chapter.builds_on:
+            yield BY_NAME[name], chapter

@@ -1,0 +1,149 @@
+"""MkDocs' events. All work is done by the plain functions of the modules beside this one."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import chapters
+import claims_page
+import links
+import mathematics
+import notebooks
+import pictures
+import reference
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
+
+log = logging.getLogger("mkdocs.hooks.minitrain")  # a warning here fails a strict build
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the reference, the notebooks and their solutions, and complete the navigation."""
+    # Which page shows which file of the repository: what links are rewritten by.
+    paths = {f"docs/{file.src_uri}": file.src_uri for file in files.documentation_pages()}
+    paths["README.md"] = "index.md"
+    reference_nav = _add_reference(files, config, paths)
+    tutorials_nav = _add_notebooks(files, config, paths)
+    _add_solutions(files, config, paths)
+    for entry in config.nav or []:
+        if "Tutorials" in entry:
+            entry["Tutorials"] += tutorials_nav
+        if "Reference" in entry:
+            entry["Reference"] += reference_nav
+    config.extra["paths"] = paths
+    return files
+
+
+def _folder(config: MkDocsConfig, name: str) -> Path:
+    """A folder that mkdocs.yml names under `extra`."""
+    return Path(config.config_file_path).parent / config.extra[name]
+
+
+def _claims(config: MkDocsConfig) -> dict[str, Any]:
+    file = Path(config.docs_dir) / "claims.json"
+    return json.loads(file.read_text("utf-8")) if file.exists() else {"claims": []}
+
+
+def _add_reference(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> list[dict[str, Any]]:
+    package = _folder(config, "package")
+    modules = reference.modules(package)
+    for module in modules:
+        files.append(File.generated(config, module.page, content=reference.page(module, modules, package)))
+        path = module.file.relative_to(package.parent).as_posix()
+        paths[path] = module.page
+        paths[path.removesuffix("/__init__.py")] = module.page
+    files.append(File.generated(config, "reference/index.md", content=reference.overview(modules)))
+    return reference.navigation(modules)
+
+
+def _add_notebooks(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> list[dict[str, Any]]:
+    modules = reference.modules(_folder(config, "package"))
+    claimed = {claim["chapter"] for claim in _claims(config)["claims"]}
+    nav = []
+    for file in sorted(_folder(config, "tutorials").glob("*.ipynb")):
+        name = chapters.page_name(file.stem)
+        page = notebooks.to_page(json.loads(file.read_text("utf-8")), name, _header(file, modules, claimed))
+        for problem in page.problems:
+            log.warning(f"{file.name}: {problem}")
+        files.append(File.generated(config, f"tutorials/{name}.md", content=page.markdown))
+        files.append(File.generated(config, f"tutorials/{file.name}", abs_src_path=str(file)))
+        for picture, data in page.files.items():
+            files.append(File.generated(config, f"tutorials/{picture}", content=data))
+        paths[f"tutorials/{file.name}"] = f"tutorials/{name}.md"
+        nav.append({page.title or name: f"tutorials/{name}.md"})
+    return nav
+
+
+def _header(file: Path, modules: list[reference.Module], claimed: set[str]) -> str:
+    """What stands below a notebook's title: where to get it, its modules, its claims."""
+    chapter = chapters.notebook_chapter(file.stem)
+    # As HTML, since a link in Markdown to the notebook becomes one to its page.
+    items = [f'<a href="../{file.name}" download>Download the notebook</a>']
+    code = [m for m in modules if m.room == chapter and not m.is_room]
+    if code:
+        items.append("Modules: " + ", ".join(f"[{m.name.rpartition('.')[2]}](../{m.page})" for m in code))
+    if chapter in claimed:
+        items.append(f"[Claims](../claims.md#{chapter})")
+    return " · ".join(items) + "\n{ .nb-header }"
+
+
+def _add_solutions(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> None:
+    for file in sorted((_folder(config, "tutorials") / "solutions").glob("[0-9]*.py")):
+        uri = f"tutorials/solutions/{chapters.page_name(file.stem)}.md"
+        title = chapters.notebook_chapter(file.stem).replace("_", " ")
+        code = file.read_text("utf-8").strip()
+        text = f"# Solutions: {title}\n\nThe file `tutorials/solutions/{file.name}`.\n\n````python\n{code}\n````\n"
+        files.append(File.generated(config, uri, content=text))
+        paths[f"tutorials/solutions/{file.name}"] = uri
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Fill in what is computed, then point the links to the site's pages."""
+    uri = page.file.src_uri
+    for url in links.images_without_alt(markdown):
+        log.warning(f"{uri}: the picture {url} has no alt text")
+    if "<!-- site:" in markdown:
+        markdown = _filled(markdown, page, config, files)
+    paths: dict[str, str] = config.extra["paths"]
+    path = next((path for path, there in paths.items() if there == uri), f"docs/{uri}")
+    return links.rewrite(markdown, path, uri, paths)
+
+
+def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Replace the places `<!-- site:NAME -->`, which a code host's viewer does not show."""
+    record = _claims(config)
+    for claim in claims_page.failed(record):
+        log.warning(f"docs/claims.json: a claim does not hold: {claim}")
+    tutorials = _folder(config, "tutorials")
+    urls = {}
+    for chapter in chapters.CHAPTERS:
+        for notebook in chapters.notebooks(chapter, tutorials)[:1]:
+            file = files.get_file_from_path(f"tutorials/{chapters.page_name(notebook.stem)}.md")
+            if file:
+                urls[chapter.name] = get_relative_url(file.url, page.url)
+    up = "../" * (1 + page.file.src_uri.count("/"))
+    places = {
+        "chapters": chapters.overview(tutorials, f"{up}tutorials"),
+        "map": pictures.chapter_map(urls),
+        "ring": pictures.ring(),
+        "claims": claims_page.to_markdown(record),
+        "claims-sample": claims_page.sample(record),
+    }
+    for name, content in places.items():
+        markdown = markdown.replace(f"<!-- site:{name} -->", content)
+    return markdown
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turn formulas into MathML, and let long names break."""
+    if page.file.src_uri.startswith("reference/"):
+        html = reference.breakable(html)
+    html, problems = mathematics.replace_formulas(html)
+    for problem in problems:
+        log.warning(f"{page.file.src_uri}: {problem}")
+    return html

@@ -1,0 +1,115 @@
+"""The pages of the API reference, one a module, found by walking the package without importing it."""
+
+from __future__ import annotations
+
+import ast
+import posixpath
+import re
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import chapters
+
+# Rooms in the order of the house: the ground first, then the chapters, then what stands on them.
+ROOMS = ("runtime", "models", "data", "costs", *(chapter.name for chapter in chapters.CHAPTERS))
+
+
+@dataclass(frozen=True)
+class Module:
+    """One module of the package."""
+
+    name: str  # "minitrain.collectives.ring"
+    file: Path
+    summary: str  # the first sentence of its docstring
+
+    @property
+    def room(self) -> str:
+        """The sub-package it stands in; "" for a module of the package itself."""
+        parts = self.name.split(".")
+        return parts[1] if len(parts) > 2 or self.is_room else ""
+
+    @property
+    def is_room(self) -> bool:
+        """Whether it is a sub-package itself."""
+        return self.file.name == "__init__.py"
+
+    @property
+    def page(self) -> str:
+        """The source path of its page within the site."""
+        inner = "/".join(self.name.split(".")[1:])
+        return f"reference/{inner}/index.md" if self.is_room else f"reference/{inner}.md"
+
+
+def modules(package: Path) -> list[Module]:
+    """All public modules below a package's folder, rooms in their order, each followed by its modules."""
+    found = []
+    for file in package.rglob("*.py"):
+        parts = list(file.relative_to(package.parent).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        if len(parts) > 1 and not any(part.startswith("_") for part in parts):
+            found.append(Module(".".join(parts), file, _summary(file)))
+    return sorted(found, key=_order)
+
+
+def _order(module: Module) -> tuple[int, str, bool, str]:
+    room = module.room
+    place = ROOMS.index(room) if room in ROOMS else len(ROOMS) + (not room)
+    return place, room, not module.is_room, module.name
+
+
+def _summary(file: Path) -> str:
+    text = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def page(module: Module, all_modules: list[Module], package: Path) -> str:
+    """The Markdown of a module's page; mkdocstrings fills in what the docstrings say."""
+    text = f"---\ntitle: {module.name.rpartition('.')[2]}\n---\n\n::: {module.name}\n\n"
+    if module.is_room:
+        inside = [m for m in all_modules if _inside(m, module)]
+        text = text.rstrip() + "\n    options: {members: false}\n\n"  # what it passes on stands on its own page
+        return text + ("## Modules\n\n" + _list(inside, module.page) if inside else "")
+    path = module.file.relative_to(package.parent).as_posix()
+    source = module.file.read_text("utf-8").strip()
+    code = f'````{{ .python linenums="1" data-search-exclude="" }}\n{source}\n````'
+    return text + f'??? quote "The whole file: {path}"\n\n{textwrap.indent(code, "    ")}\n'
+
+
+def _inside(module: Module, room: Module) -> bool:
+    return module is not room and module.name.rpartition(".")[0] == room.name
+
+
+def _list(modules: list[Module], page: str) -> str:
+    """Modules with the first sentence of each, linked from a page."""
+    folder = posixpath.dirname(page)
+    lines = [f"- [`{m.name}`]({posixpath.relpath(m.page, folder)}): {m.summary}\n" for m in modules]
+    return "".join(lines) + "\n"
+
+
+def breakable(html: str) -> str:
+    """Let the long name at the top of a module's page break after its dots."""
+    name = re.compile(r'(doc-module-name">)([\w.]+)(</span>)')
+    return name.sub(lambda match: match[1] + match[2].replace(".", ".<wbr>") + match[3], html, count=1)
+
+
+def overview(all_modules: list[Module], page: str = "reference/index.md") -> str:
+    """The reference's first page: all modules, room by room."""
+    text = "# API reference\n\n"
+    for room in [m for m in all_modules if m.is_room]:
+        text += f"## [{room.name}]({posixpath.relpath(room.page, posixpath.dirname(page))})\n\n{room.summary}\n\n"
+        text += _list([m for m in all_modules if _inside(m, room)], page)
+    outside = [m for m in all_modules if not m.room]
+    return text + ("## On top of the rooms\n\n" + _list(outside, page) if outside else "")
+
+
+def navigation(all_modules: list[Module]) -> list[dict[str, Any]]:
+    """The reference's part of the site's navigation."""
+    entries: list[dict[str, Any]] = []
+    for room in [module for module in all_modules if module.is_room]:
+        inner: list[Any] = [room.page]
+        inner += [{m.name.rpartition(".")[2]: m.page} for m in all_modules if _inside(m, room)]
+        entries.append({room.name.rpartition(".")[2]: inner})
+    return entries + [{m.name.rpartition(".")[2]: m.page} for m in all_modules if not m.room]

@@ -1,0 +1,105 @@
+"""The site in a real browser: light, dark and on a phone."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import threading
+from collections.abc import Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = (
+    "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync"
+)
+MODES = {
+    "light": {"viewport": {"width": 1360, "height": 900}, "color_scheme": "light"},
+    "dark": {"viewport": {"width": 1360, "height": 900}, "color_scheme": "dark"},
+    "phone": {"viewport": {"width": 360, "height": 740}, "color_scheme": "light", "has_touch": True, "is_mobile": True},
+}
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site: Path) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[playwright.Browser]:
+    program = next(filter(None, map(shutil.which, NAMES)), None)
+    if program is None:
+        pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)}")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=program, args=FLAGS.split())
+        yield browser
+        browser.close()
+
+
+def pages_of(site: Path) -> list[str]:
+    """Every page but those of the reference, of which two stand for all: a room and the longest module."""
+    found = {str(page.parent.relative_to(site)): page.stat().st_size for page in site.rglob("index.html")}
+    reference = [page for page in found if page.startswith("reference/")]
+    longest = max(reference, key=found.__getitem__)
+    return sorted(set(found) - set(reference) | {"reference/runtime", longest})
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_pages(site: Path, address: str, browser: playwright.Browser, mode: str) -> None:
+    context = browser.new_context(**MODES[mode])
+    page = context.new_page()
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.on("request", lambda request: asked.append(request.url))
+    for name in pages_of(site):
+        page.goto(address + (f"{name}/" if name != "." else ""), wait_until="load")
+        scheme = page.evaluate("document.body.dataset.mdColorScheme")
+        assert scheme == ("slate" if mode == "dark" else "default")
+        width = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert width <= 0, f"{name} is {width} pixels too wide"
+        flat = page.evaluate(
+            "[...document.querySelectorAll('math')].filter(math => math.checkVisibility()"
+            " && math.getBoundingClientRect().height < 5).length"
+        )
+        assert flat == 0, f"{flat} formulas of {name} are not drawn"
+        missing = page.evaluate(
+            "Promise.all([...document.images].map(image => {"
+            " image.loading = 'eager'; return image.decode().then(() => '', () => image.src) }))"
+            ".then(sources => sources.filter(Boolean))"
+        )
+        assert missing == []
+    assert said == []
+    assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+    context.close()
+
+
+def test_search_finds_a_word(address: str, browser: playwright.Browser) -> None:
+    page = browser.new_page()
+    page.goto(address)
+    page.locator("input.md-search__input").first.click()
+    page.keyboard.type("deadlock")
+    page.wait_for_selector(".md-search-result__item", timeout=10_000)
+    page.close()
+
+
+def test_dark_mode_can_be_chosen(address: str, browser: playwright.Browser) -> None:
+    page = browser.new_page(color_scheme="light")
+    page.goto(address)
+    page.locator("label[for=__palette_1]").click()
+    assert page.evaluate("document.body.dataset.mdColorScheme") == "slate"
+    page.close()

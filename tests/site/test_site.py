@@ -1,0 +1,323 @@
+"""The site: it builds strictly without torch and loads nothing from elsewhere; what is broken fails the build."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.site.conftest import ROOT, build
+
+pytest.importorskip("material", reason="the site's packages are not installed")
+
+import chapters  # noqa: E402  (docs/hooks is on the path since conftest)
+import claims_page  # noqa: E402
+import links  # noqa: E402
+import mathematics  # noqa: E402
+import notebooks  # noqa: E402
+import pictures  # noqa: E402
+import reference  # noqa: E402
+
+NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
+PIXEL = base64.b64encode(b"\x89PNG").decode()
+
+
+class Elements(HTMLParser):
+    """All start tags of a page, and its text."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def markdown_cell(text: str, **metadata: object) -> dict:
+    return {"cell_type": "markdown", "metadata": metadata, "source": text}
+
+
+def code_cell(text: str, *outputs: dict, **metadata: object) -> dict:
+    return {"cell_type": "code", "metadata": metadata, "source": text, "outputs": list(outputs)}
+
+
+def stream(text: str, name: str = "stdout") -> dict:
+    return {"output_type": "stream", "name": name, "text": text}
+
+
+def display(metadata: dict | None = None, **data: str) -> dict:
+    bundle = {kind.replace("_", "/").replace("svg", "svg+xml"): text for kind, text in data.items()}
+    return {"output_type": "display_data", "metadata": metadata or {}, "data": bundle}
+
+
+def page_of(*cells: dict) -> notebooks.Page:
+    return notebooks.to_page({"cells": [markdown_cell("# Title"), *cells]}, "name")
+
+
+# The built site
+
+
+def test_nothing_is_loaded_from_elsewhere(site):
+    outside = re.compile(r"^(https?:)?//")
+    for page in site.rglob("*.html"):
+        for tag, attributes in Elements(page).tags:
+            loaded = [attributes.get("src"), attributes.get("srcset"), attributes.get("poster")]
+            loaded += [attributes.get("href")] if tag == "link" else []
+            assert not [url for url in loaded if url and outside.match(url)], (page.name, tag)
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text("utf-8")), sheet.name
+
+
+def test_every_picture_has_alt_text(site):
+    for page in site.rglob("*.html"):
+        for tag, attributes in Elements(page).tags:
+            assert tag != "img" or attributes.get("alt"), (page, attributes)
+            assert tag != "svg" or "drawing" not in (attributes.get("class") or "") or attributes.get("aria-label")
+
+
+def test_formulas_are_mathml(site):
+    pages = [page.read_text("utf-8") for page in site.rglob("*.html")]
+    assert any("<math" in page for page in pages)
+    assert not [page[:200] for page in pages if 'class="arithmatex"' in page]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_a_page(site, notebook):
+    page = site / "tutorials" / chapters.page_name(notebook.stem) / "index.html"
+    elements = Elements(page)
+    shown = re.sub(r"\s+", "", elements.text)
+    assert (site / "tutorials" / notebook.name).read_bytes() == notebook.read_bytes()
+    assert any("download" in attributes for tag, attributes in elements.tags if tag == "a")
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        for output in cell.get("outputs", ()):
+            if output["output_type"] == "stream" and not {"remove-cell", "remove-output"} & set(
+                cell["metadata"].get("tags", ())
+            ):
+                text = notebooks._plain("".join(output["text"]))
+                assert re.sub(r"\s+", "", text) in shown
+
+
+def test_every_module_has_a_reference_page(site):
+    modules = reference.modules(ROOT / "minitrain")
+    assert {"minitrain.runtime", "minitrain.models.gpt"} <= {module.name for module in modules}
+    for module in modules:
+        page = site / module.page.removesuffix("index.md").removesuffix(".md") / "index.html"
+        assert f'id="{module.name}"' in page.read_text("utf-8")
+
+
+def test_the_landing_page_shows_both_drawings(site):
+    text = (site / "index.html").read_text("utf-8")
+    assert "drawing-ring" in text and "drawing-chapter-map" in text and "<!-- site:" not in text
+    for chapter in chapters.CHAPTERS:
+        here = (site / "tutorials" / chapter.name).is_dir()
+        assert (f'href="tutorials/{chapter.name}/"' in text) == here
+
+
+def test_what_is_broken_fails_the_build(tmp_path):
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "docs", project / "docs", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "mkdocs.yml", project)
+    for folder in ("tutorials", "minitrain"):
+        (project / folder).mkdir()
+    cells = [
+        markdown_cell("# Broken\n[page](../docs/none.md), [notebook](98_none.ipynb), [file](../minitrain/none.py)"),
+        markdown_cell("[anchor](../docs/glossary.md#none) and $\\unheardof{x}$"),
+        code_cell("draw()", display(image_png=PIXEL)),
+    ]
+    (project / "tutorials" / "99_broken.ipynb").write_text(json.dumps({"cells": cells}))
+    done = build(project, tmp_path / "out")
+    assert done.returncode != 0
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
+    for words in ("docs/none.md", "98_none.ipynb", "none.py", "#none", "unheardof", "no alt text"):
+        assert sum(words in line for line in warnings) == 1, (words, done.stderr)
+
+
+# Notebooks
+
+
+def test_outputs_are_told_apart():
+    error = {"output_type": "error", "ename": "RuntimeError", "evalue": "failed on ranks [0]", "traceback": ["a", "b"]}
+    outputs = stream("\x1b[32mone\x1b[0m\n"), stream("two\n"), stream("careful\n", "stderr"), error
+    page = page_of(code_cell("%%ranks\nrun()", *outputs))
+    assert "``` { .python .nb-in }\n%%ranks\nrun()\n```" in page.markdown
+    assert "``` { .text .nb-out .no-copy }\none\ntwo\n```" in page.markdown
+    assert "``` { .text .nb-out .nb-stderr .no-copy }\ncareful\n```" in page.markdown
+    assert "``` { .text .nb-out .nb-error .no-copy }\nRuntimeError: failed on ranks [0]\n```" in page.markdown
+    assert '??? note "Traceback"' in page.markdown
+    assert page.problems == []
+
+
+def test_a_progress_bar_shows_its_last_state():
+    assert "{ .text .nb-out .no-copy }\n100%\n```" in page_of(code_cell("x", stream("0%\r50%\r100%\n"))).markdown
+
+
+def test_output_with_backticks_stays_one_block():
+    assert "```` { .text .nb-out .no-copy }\n```\n````" in page_of(code_cell("x", stream("```\n"))).markdown
+
+
+@pytest.mark.parametrize(
+    ("output", "metadata"),
+    [
+        (display({"image/png": {"alt": "A [ring]"}}, image_png=PIXEL), {}),
+        (display({"alt": "A [ring]"}, image_png=PIXEL), {}),
+        (display(image_png=PIXEL), {"alt": "A [ring]"}),
+        (display(image_png=PIXEL), {"alt": ["A [ring]"]}),
+    ],
+)
+def test_alt_text(output, metadata):
+    page = page_of(code_cell("draw()", output, **metadata))
+    assert r"![A \[ring\]](name_files/1-1.png){ .nb-picture loading=lazy }" in page.markdown
+    assert page.files == {"name_files/1-1.png": b"\x89PNG"}
+    assert page.problems == []
+
+
+def test_missing_alt_text_and_title_are_problems():
+    assert "has no alt text" in page_of(code_cell("draw()", display(image_svg="<svg/>"))).problems[0]
+    assert "title" in notebooks.to_page({"cells": [code_cell("# no title")]}, "name").problems[0]
+
+
+def test_tags():
+    assert "secret" not in page_of(code_cell("secret", tags=["remove-cell"])).markdown
+    assert "secret" not in page_of(code_cell("secret", stream("open"), tags=["remove-input"])).markdown
+    assert "secret" not in page_of(code_cell("open", stream("secret"), tags=["remove-output"])).markdown
+    for tag, title in (("solution", "Solution"), ("hide-input", "Code"), ("hide-output", "Output")):
+        assert f'??? note "{title}"' in page_of(code_cell("a", stream("b"), tags=[tag])).markdown
+
+
+def test_rich_tables_come_as_text():
+    page = page_of(code_cell("x", display(text_html="<pre style='color: navy'>a</pre>", text_plain="a")))
+    assert "navy" not in page.markdown and "\na\n" in page.markdown
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("text\n- a\n- b\ntext", "text\n\n- a\n- b\ntext"),
+        ("text\n| a |\n|---|\n| b |", "text\n\n| a |\n|---|\n| b |"),
+        ("- a\n  - b\n  more", "- a\n    - b\n    more"),
+        ("- a\n  more\n- b", "- a\n    more\n- b"),
+        ("text\n$$\nx\n- y\n$$\ntext", "text\n\n$$\nx\n- y\n$$\n\ntext"),
+        ("text\n$$ x $$\ntext", "text\n\n$$ x $$\n\ntext"),
+        ("text\n```\n- a\n$$\n```", "text\n```\n- a\n$$\n```"),
+        ("<details>\n<summary>S</summary>", "<details markdown>\n<summary>S</summary>"),
+    ],
+)
+def test_markdown_as_jupyter_reads_it(written, read):
+    assert notebooks.for_python_markdown(written) == read
+
+
+# Links
+
+
+PAGES = {
+    "docs/glossary.md": "glossary.md",
+    "docs/tutorials/index.md": "tutorials/index.md",
+    "tutorials/01_collectives.ipynb": "tutorials/collectives.md",
+    "minitrain/collectives/ring.py": "reference/collectives/ring.md",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "page", "written", "read"),
+    [
+        ("tutorials/00_a.ipynb", "tutorials/a.md", "[x](../docs/glossary.md#ring)", "[x](../glossary.md#ring)"),
+        ("tutorials/00_a.ipynb", "tutorials/a.md", "[x](01_collectives.ipynb)", "[x](collectives.md)"),
+        ("docs/index.md", "index.md", "[x](../tutorials/01_collectives.ipynb#s)", "[x](tutorials/collectives.md#s)"),
+        (
+            "docs/index.md",
+            "index.md",
+            "[`r`](../minitrain/collectives/ring.py)",
+            "[`r`](reference/collectives/ring.md)",
+        ),
+        ("docs/tutorials/index.md", "tutorials/index.md", "[x]: ../glossary.md", "[x]: ../glossary.md"),
+        ("docs/index.md", "index.md", "[x](../Makefile)", "[x](../Makefile)"),  # for the build to complain about
+        ("docs/index.md", "index.md", "[x](https://a.b/c.md), [y](#z)", "[x](https://a.b/c.md), [y](#z)"),
+        ("docs/index.md", "index.md", "`[x](../docs/glossary.md)`", "`[x](../docs/glossary.md)`"),
+        ("docs/index.md", "index.md", "```\n[x](../docs/glossary.md)\n```", "```\n[x](../docs/glossary.md)\n```"),
+    ],
+)
+def test_links(path, page, written, read):
+    assert links.rewrite(written, path, page, PAGES) == read
+
+
+def test_images_without_alt():
+    assert list(links.images_without_alt("![](a.png) ![b](b.png) `![](c.png)`")) == ["a.png"]
+
+
+# Mathematics, chapters, claims
+
+
+@pytest.mark.parametrize("latex", [r"2\frac{n-1}{n}S", r"\begin{aligned} a &= b \\ c &= \sum_i d_i \end{aligned}"])
+def test_formula(latex):
+    assert mathematics.to_mathml(latex).startswith("<math")
+
+
+def test_unknown_command_is_an_error():
+    with pytest.raises(ValueError, match=r"\\unheardof"):
+        mathematics.to_mathml(r"\unheardof{x}")
+    page = r'<span class="arithmatex">\(a\)</span> <span class="arithmatex">\(\unheardof\)</span>'
+    html, problems = mathematics.replace_formulas(page)
+    assert html.count("<math") == 1 and len(problems) == 1
+
+
+def test_page_names():
+    assert chapters.page_name("00_matrix_product") == "matrix_product"
+    assert chapters.page_name("04b_zero") == "zero_b"
+    assert chapters.notebook_chapter("04b_zero") == "zero"
+
+
+def test_chapters_build_on_earlier_ones():
+    names = [chapter.name for chapter in chapters.CHAPTERS]
+    for basis, chapter in chapters.edges():
+        assert names.index(basis.name) < names.index(chapter.name)
+    assert [chapter.number for chapter in chapters.CHAPTERS] == [f"{i:02}" for i in range(len(names))]
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+def test_the_drawn_ring_is_an_all_reduce(ranks):
+    states, sent = pictures.ring_states(ranks)
+    assert len(sent) == 2 * (ranks - 1)
+    assert states[-1] == [[ranks] * ranks] * ranks
+    half = states[ranks - 1]
+    assert [half[rank][rank] for rank in range(ranks)] == [ranks] * ranks  # rank r holds the finished chunk r
+    assert all(sorted(rank for rank, _ in step) == list(range(ranks)) for step in sent)
+
+
+def claim(**changes: object) -> dict:
+    given = {"chapter": "collectives", "module": "minitrain.collectives.ring", "what": "bytes <sent>", "formula": "S"}
+    given |= {"predicted": 6291456, "measured": 6291456, "unit": "B", "source": "P", "how": "counted", "relation": "="}
+    return given | {"holds": True, "note": ""} | changes
+
+
+def test_claims_page():
+    rows = [claim(), claim(chapter="tour", holds=None, measured=None, note="needs 8 ranks")]
+    record = {"ranks": 4, "torch": "2.13.0", "python": "3.11", "claims": rows}
+    text = claims_page.to_markdown(record)
+    assert text.index("{ #collectives }") < text.index("{ #tour }")
+    assert "bytes &lt;sent&gt;" in text and "6\u2009291\u2009456&nbsp;B" in text
+    assert "1 hold" in text and "needs 8 ranks" in text
+    assert claims_page.failed(record) == []
+    assert claims_page.failed(record | {"claims": [claim(holds=False)]}) == ["minitrain.collectives.ring: bytes <sent>"]
+    assert claims_page.to_markdown({"claims": []}) == claims_page.NONE
+
+
+@pytest.mark.parametrize(("value", "unit", "text"), [(0.5, "s", "0.5&nbsp;s"), (None, "B", "–"), (3, "", "3")])
+def test_quantity(value, unit, text):
+    assert claims_page.quantity(value, unit) == text
+
+
+def test_committed_claims_hold():
+    file = ROOT / "docs" / "claims.json"
+    if not file.exists():
+        pytest.skip("the tour has not written docs/claims.json yet")
+    assert claims_page.failed(json.loads(file.read_text("utf-8"))) == []
