@@ -45,8 +45,8 @@ lab: $(STAMPS)/package $(STAMPS)/notebooks  ## open the notebooks in JupyterLab
 bench: $(STAMPS)/package  ## compare with what a user would pick instead: torch's own, side by side
 	$(BIN)/python -m minitrain.benchmarks
 
-claims: $(STAMPS)/package  ## run the tour on 4 ranks and rewrite docs/claims.json, the site's page of claims
-	@$(BIN)/python -m minitrain.tour --ranks 4 --json docs/claims.json
+claims: $(STAMPS)/package  ## run the tour on 4 ranks and rewrite docs/claims.json and its picture
+	@$(BIN)/python -m minitrain.tour --ranks 4 --json docs/claims.json --table docs/images/claims.svg
 
 clean:  ## remove what was built and downloaded
 	rm -rf $(VENV) site course runs

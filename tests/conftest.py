@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+import torch
 
 from minitrain.runtime import Ranks
 from tests.shapes import check_shapes
+
+torch.set_num_threads(1)  # the ranks need the cores; threads that wait for one spin
+
+DEMO_RANKS = (1, 3, 4)  # on which every demo must hold; the tour does the same on any number
 
 
 @pytest.fixture(scope="session")

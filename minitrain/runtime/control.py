@@ -69,19 +69,27 @@ def agree(what: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = Non
     Raises:
         ValueError: On every rank alike, naming what differs and on which ranks.
     """
-    mine = (tuple(tensor.shape), str(tensor.dtype), tensor.is_contiguous())
-    everyone = gather_objects(mine, group)
+    compare(what, tensor, gather_objects(description(tensor), group))
+
+
+def description(tensor: torch.Tensor) -> tuple[tuple[int, ...], str, bool]:
+    """What must be equal on all ranks: shape, dtype, and whether it is contiguous."""
+    return tuple(tensor.shape), str(tensor.dtype), tensor.is_contiguous()
+
+
+def compare(what: str, tensor: torch.Tensor, everyone: list[tuple[tuple[int, ...], str, bool]]) -> None:
+    """Raise as `agree` does, for descriptions that have been gathered already (a mesh gathers them along its axes)."""
     for index, name in enumerate(("shape", "dtype")):
         seen: dict[Any, list[int]] = {}
-        for rank, description in enumerate(everyone):
-            seen.setdefault(description[index], []).append(rank)
+        for rank, described in enumerate(everyone):
+            seen.setdefault(described[index], []).append(rank)
         if len(seen) > 1:
             listed = ", ".join(f"{value} on rank {','.join(map(str, ranks))}" for value, ranks in seen.items())
             raise ValueError(f"{what}: the {name} of `tensor` differs between ranks: {listed}; bring the same on all")
-    scattered = [rank for rank, description in enumerate(everyone) if not description[2]]
+    scattered = [rank for rank, described in enumerate(everyone) if not described[2]]
     if scattered:
         raise ValueError(
-            f"{what}: `tensor` is not contiguous on rank {','.join(map(str, scattered))} (shape {mine[0]}, "
+            f"{what}: `tensor` is not contiguous on rank {','.join(map(str, scattered))} (shape {tuple(tensor.shape)}, "
             f"strides {tensor.stride()} on this rank); send tensor.contiguous()"
         )
 

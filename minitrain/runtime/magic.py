@@ -50,6 +50,8 @@ def parse(line: str) -> tuple[list[int] | None, float | None]:
         try:
             if word == "--timeout":
                 timeout = float(words.pop(0))
+                if not timeout > 0:
+                    raise ValueError
             else:
                 chosen.append(int(word))
         except (ValueError, IndexError):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import math
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from minitrain.runtime.claims import Claim, expected, merge, number, print_rows, write_json
+from minitrain.runtime.claims import Claim, expected, merge, number, picture_of, print_rows, write_json
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
@@ -83,3 +84,10 @@ def test_json_has_no_nan(tmp_path):
     write_json(tmp_path / "deep" / "c.json", merge("m", [[Claim.needs_ranks(4, "steps", "n")]]), ranks=1)
     document = json.loads((tmp_path / "deep" / "c.json").read_text(), parse_constant=pytest.fail)
     assert document["ranks"] == 1 and document["claims"][0]["measured"] is None
+
+
+def test_the_picture_loads_nothing_and_has_one_row_a_demo():
+    claims = [Claim("first", "4 · n", 4, 4, "B"), Claim("second", "n", 1, 1)]
+    svg = picture_of(merge("minitrain.collectives.ring", [claims]))
+    ElementTree.fromstring(svg)
+    assert "url(h" not in svg and "first" in svg and "second" not in svg

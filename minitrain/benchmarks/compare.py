@@ -1,0 +1,81 @@
+"""How two ways of doing the same are compared: in turns, many times, by their medians.
+
+Taking turns means that whatever else the machine does hits both alike. Wall-clock time of a repetition is that of its
+slowest rank; CPU time is the sum over all ranks, all threads.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from minitrain.runtime.control import gather_objects
+from minitrain.runtime.world import World
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One line of the benchmark table.
+
+    Attributes:
+        what: What was done, on how many ranks.
+        ours: Median seconds of minitrain.
+        theirs: Median seconds of what a user would pick instead.
+        against: What that is.
+        speed: True: the ratio is theirs / ours, higher is better. False: ours / theirs, lower is better.
+        target: What the ratio should reach; None where nothing was set.
+    """
+
+    what: str
+    ours: float
+    theirs: float
+    against: str
+    speed: bool = True
+    target: float | None = None
+
+    @property
+    def ratio(self) -> float:
+        """How the two compare: speed over speed, or cost over cost."""
+        return self.theirs / self.ours if self.speed else self.ours / self.theirs
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the target was reached; None where there is none."""
+        if self.target is None:
+            return None
+        return self.ratio >= self.target if self.speed else self.ratio <= self.target
+
+
+@dataclass(frozen=True)
+class Medians:
+    """Median seconds of a repetition: by the wall's clock (slowest rank), and of CPU time (all ranks together)."""
+
+    wall: float
+    cpu: float
+
+
+def interleaved(
+    world: World, ways: Mapping[str, Callable[[], object]], repeats: int, warmups: int = 2
+) -> dict[str, Medians]:
+    """Run each way in turn, `repeats` times; returns the medians of each, the same on every rank."""
+    wall: dict[str, list[float]] = {name: [] for name in ways}
+    cpu: dict[str, list[float]] = {name: [] for name in ways}
+    for turn in range(warmups + repeats):
+        for name, way in ways.items():
+            gather_objects(None)  # all ranks begin together
+            world.finish()
+            begin, begin_cpu = time.perf_counter(), time.process_time()
+            way()
+            world.finish()
+            if turn >= warmups:
+                wall[name].append(time.perf_counter() - begin)
+                cpu[name].append(time.process_time() - begin_cpu)
+    everyone = gather_objects((wall, cpu))
+    medians = {}
+    for name in ways:
+        slowest = [max(times) for times in zip(*(walls[name] for walls, _ in everyone), strict=True)]
+        together = [sum(times) for times in zip(*(cpus[name] for _, cpus in everyone), strict=True)]
+        medians[name] = Medians(statistics.median(slowest), statistics.median(together))
+    return medians
