@@ -1,64 +1,72 @@
 """Control messages: what ranks tell each other about the data, beside the data.
 
-Shapes, checks and virtual times travel on a group of their own, with gloo on CPUs, whatever carries the tensors. The
-ledger leaves that group out, so that what a lesson counts is what a training run would send.
+Shapes, checks and virtual times travel on connections of their own, with gloo between CPUs, whatever carries the
+tensors. They are made beneath torch's list of process groups, so the ledger does not see them: what a lesson counts is
+what a training run would send.
 """
 
 from __future__ import annotations
 
+import pickle
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-CONTROL = "control"  # the description that marks a group as one for control messages
+# group -> the connections beside it; and how many groups of a name there have been.
+_companions: dict[dist.ProcessGroup, Any] = {}
+_names: dict[str, int] = {}
 
-_companions: dict[dist.ProcessGroup, dist.ProcessGroup] = {}
 
+def control(group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> Any:
+    """The connections beside `group`, made when they are first asked for; every rank of `group` must ask.
 
-def control(group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> dist.ProcessGroup:
-    """The control group beside `group`, made when it is first asked for; every rank of `group` must ask.
+    `dist.new_group` would not do. It numbers groups by those that a rank knows, so ranks that belong to different
+    groups come to different numbers and wait for each other for ever.
 
     Args:
         group: The ranks that talk; None means everyone.
-        timeout: Seconds after which a control message that has not come is an error. It counts for a new group only.
+        timeout: Seconds after which a control message that has not come is an error. It counts for new ones only.
+
+    Returns:
+        A `dist.ProcessGroupGloo`, of which torch's type stubs leave the methods out.
     """
     group = group or dist.group.WORLD
     assert group is not None, "start a World first"
     if group not in _companions:
-        ranks = dist.get_process_group_ranks(group)
-        companion = dist.new_group(
-            ranks,
-            backend="gloo",
-            timeout=timedelta(seconds=timeout),
-            group_desc=CONTROL,
-            use_local_synchronization=True,  # only the group's own ranks take part in making it
-        )
-        assert isinstance(companion, dist.ProcessGroup)
-        _companions[group] = companion
+        name = group.group_name  # the same on all its ranks
+        _names[name] = _names.get(name, -1) + 1
+        store = dist.PrefixStore(f"control/{name}/{_names[name]}", dist.distributed_c10d._get_default_store())
+        _companions[group] = dist.ProcessGroupGloo(store, group.rank(), group.size(), timedelta(seconds=timeout))
     return _companions[group]
 
 
 def forget_control_groups() -> None:
-    """Drop the companions when the process groups they belong to are destroyed."""
+    """Drop the connections when the process groups beside them are destroyed."""
     _companions.clear()
+    _names.clear()
 
 
 def gather_objects(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Every rank's `value`, in rank order, on every rank. Values must be picklable."""
     beside = control(group)
-    values: list[Any] = [None] * dist.get_world_size(beside)
-    dist.all_gather_object(values, value, group=beside)
-    return values
+    mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(beside.size())]
+    beside.allgather([sizes], [torch.tensor([len(mine)])]).wait()  # first how long each value is, ...
+    longest = max(int(size) for size in sizes)
+    padded = torch.cat([mine, mine.new_zeros(longest - len(mine))])
+    boxes = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
+    beside.allgather([boxes], [padded]).wait()  # ... then the values, padded to one length
+    return [pickle.loads(bytes(box[: int(size)].numpy())) for box, size in zip(boxes, sizes, strict=True)]
 
 
 def checking(check: bool | None) -> bool:
     """Whether ranks compare shapes before they send: as asked for, and where nothing is said, in demos and notebooks.
 
-    Demos and notebooks run with torch's debug level DETAIL (see `World.start`), benchmarks and training do not.
+    Demos and notebooks run with torch's debug level INFO (see `World.start`), benchmarks and training do not.
     """
-    return dist.get_debug_level() == dist.DebugLevel.DETAIL if check is None else check
+    return dist.get_debug_level() != dist.DebugLevel.OFF if check is None else check
 
 
 def agree(what: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:

@@ -121,7 +121,8 @@ def launch(function: Callable[..., bool], ranks: int | None, device: str, timeou
     except (ValueError, RanksError) as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stopped:  # where the ranks were, if they were at work
+        print(stopped, file=sys.stderr)
         return 130
 
 

@@ -16,8 +16,6 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minitrain.runtime.control import CONTROL
-
 # The dispatcher's names of the operations, and the names by which people call them.
 _NAMES = {
     "send": "send",
@@ -69,7 +67,7 @@ class Entry:
 class Ledger:
     """Records the communication of this rank while it is open: `with Ledger() as ledger: …`.
 
-    Messages on control groups are left out. A ledger may be entered again, and by several threads.
+    Control messages (`minitrain.runtime.control`) do not appear. A ledger may be entered again, and by several threads.
     """
 
     def __init__(self) -> None:
@@ -144,8 +142,6 @@ class _Recorder(TorchDispatchMode):
             return  # waits for a communication that has been recorded
         values = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
         group = _group(values)
-        if group is not None and group.group_desc == CONTROL:
-            return
         sizes = [_bytes(value) for key, value in values.items() if key != "tensor" or name != "barrier"]
         peer = values.get("dst", values.get("src"))
         self.entries.append(

@@ -24,9 +24,11 @@ def register(ranks: Ranks) -> None:
         """Run this cell on the ranks; see minitrain.runtime.magic."""
         try:
             chosen, timeout = parse(line)
-            # Named as the notebook numbers it, so that "<cell 7>" in a traceback is In [7].
-            ranks.execute(cell, chosen, name=f"<cell {shell.execution_count}>", timeout=timeout)
-        except ValueError as error:
+            # Named as the notebook numbers it, so that "<cell 7>" in a traceback is In [7]. The inputs are counted from
+            # 0, an empty one; `execution_count` is that of this cell or of the next, depending on IPython's version.
+            number = len(shell.history_manager.input_hist_raw) - 1
+            ranks.execute(cell, chosen, name=f"<cell {number}>", timeout=timeout)
+        except (ValueError, RuntimeError) as error:
             show_briefly(error)
             raise
 

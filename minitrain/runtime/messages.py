@@ -111,12 +111,12 @@ def exchange(
     Raises:
         ValueError: `to` or `source` is no other rank of the group, or a tensor is not contiguous.
     """
+    _check("exchange", outgoing, "to", to, group)  # both, before either is under way
+    _check("exchange", incoming, "source", source, group)
     if dist.get_backend(group) != "nccl" or not (outgoing.numel() and incoming.numel()):
         arriving = receive(incoming, source, group)
         leaving = send(outgoing, to, group)
         return Handle(result=incoming, finish=lambda: (leaving.wait(), arriving.wait()) and None)
-    _check("exchange", outgoing, "to", to, group)
-    _check("exchange", incoming, "source", source, group)
     stamp = _stamp_out(outgoing, to, group)
     # NCCL starts both in one batch; one after the other, two ranks could each wait for the other to receive.
     works = dist.batch_isend_irecv(
@@ -155,8 +155,8 @@ def _stamp_out(tensor: Tensor, to: int, group: dist.ProcessGroup | None) -> Stam
         return None
     finish = clock.start_send(tensor.nbytes, dist.get_process_group_ranks(group)[to])
     stamp = torch.tensor([finish], dtype=torch.float64)
-    # The virtual time travels beside the message, on the control group.
-    return clock, finish, dist.isend(stamp, group=control(group), group_dst=to), stamp
+    # The virtual time travels beside the message, as a control message.
+    return clock, finish, control(group).send([stamp], to, 0), stamp
 
 
 def _leaving(works: list, wire: Tensor, stamp: Stamp | None) -> Handle:
@@ -176,7 +176,7 @@ def _arriving(works: list, wire: Tensor, tensor: Tensor, source: int, group: dis
     stamp = torch.empty(1, dtype=torch.float64)
     stamped = None
     if clock is not None:
-        stamped = dist.irecv(stamp, group=control(group), group_src=source)
+        stamped = control(group).recv([stamp], source, 0)
 
     def arrived() -> None:
         if wire is not tensor:

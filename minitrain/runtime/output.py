@@ -7,15 +7,16 @@ the cell has ended, so that the same cell shows the same lines in the same order
 from __future__ import annotations
 
 import difflib
+import itertools
 import sys
 import time
-from dataclasses import dataclass, field
-from typing import Any, TextIO
+from dataclasses import dataclass
+from typing import Any
 
 PATIENCE = 2.0  # seconds for which a line of a cell waits for the same line of other ranks
 
 
-def stream_of(name: str) -> TextIO:
+def stream_of(name: str) -> Any:
     """The parent's `stdout` or `stderr` of this moment: notebooks and pytest exchange them."""
     return sys.stderr if name == "stderr" else sys.stdout
 
@@ -28,11 +29,14 @@ def screens(rank: int) -> tuple[bool, bool, str, str]:
     return terminals[0], terminals[1], encodings[0], encodings[1]
 
 
-def show(name: str, who: str, text: str) -> None:
-    """Write text with `[who]` before each line."""
-    for line in text.rstrip("\n").split("\n"):
-        line = line.rstrip("\r").rsplit("\r", 1)[-1]  # of a progress bar only its last state
-        stream_of(name).write(f"[{who}] {line}".rstrip() + "\n")
+def marked(who: str, text: str) -> str:
+    """Text with `[who]` before each line; of a progress bar only its last state."""
+    lines = [line.rstrip("\r").rsplit("\r", 1)[-1] for line in text.rstrip("\n").split("\n")]
+    return "".join(f"[{who}] {line}".rstrip() + "\n" for line in lines)
+
+
+def write(name: str, text: str) -> None:
+    stream_of(name).write(text)
     stream_of(name).flush()
 
 
@@ -45,8 +49,7 @@ class Live:
 
     def add(self, rank: int, name: str, text: str, place: Any = None) -> None:
         if rank == 0:
-            stream_of(name).write(text)
-            stream_of(name).flush()
+            write(name, text)
             self.open[name] = not text.endswith(("\n", "\r"))
             return
         text = self.unfinished.pop((rank, name), "") + text
@@ -63,10 +66,8 @@ class Live:
             self.unfinished.clear()
 
     def show(self, rank: int, name: str, text: str) -> None:
-        if self.open[name]:
-            stream_of(name).write("\n")
-            self.open[name] = False
-        show(name, f"rank {rank}", text)
+        write(name, "\n" * self.open[name] + marked(f"rank {rank}", text))
+        self.open[name] = False
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Printed:
     name: str  # stdout or stderr
     text: str
     place: Any  # file and line of the statement
-    at: float = field(default_factory=time.monotonic)
+    at: float  # when it came in
 
 
 class Grouped:
@@ -91,7 +92,7 @@ class Grouped:
         self.printed: dict[int, list[Printed]] = {rank: [] for rank in range(size)}
 
     def add(self, rank: int, name: str, text: str, place: Any) -> None:
-        self.printed[rank].append(Printed(name, text, place))
+        self.printed[rank].append(Printed(name, text, place, time.monotonic()))
 
     def flush(self, finished: bool) -> None:
         old = time.monotonic() - PATIENCE
@@ -99,13 +100,24 @@ class Grouped:
             return
         slots = side_by_side(self.printed)
         due = [index for index, slot in enumerate(slots) if finished or any(one.at <= old for one in slot.values())]
+        shown: list[tuple[str, str]] = []
         for slot in slots[: due[-1] + 1] if due else []:
             for rank in slot:
                 self.printed[rank].pop(0)
-            for first in dict.fromkeys((one.name, one.text) for _, one in sorted(slot.items())):
-                ranks = [rank for rank in sorted(slot) if (slot[rank].name, slot[rank].text) == first]
-                everyone = len(ranks) == self.size > 1
-                show(first[0], "all ranks" if everyone else f"rank {','.join(map(str, ranks))}", first[1])
+            shown += self.groups(slot)
+        for name, texts in itertools.groupby(shown, key=lambda one: one[0]):
+            write(name, "".join(text for _, text in texts))  # at once: a notebook keeps every write as an output
+
+    def groups(self, slot: dict[int, Printed]) -> list[tuple[str, str]]:
+        """What one statement printed, as (stream, marked text), each different text once."""
+        ranks: dict[tuple[str, str], list[int]] = {}
+        for rank in sorted(slot):
+            ranks.setdefault((slot[rank].name, slot[rank].text), []).append(rank)
+        groups = []
+        for (name, text), who in ranks.items():
+            label = "all ranks" if len(who) == self.size > 1 else f"rank {','.join(map(str, who))}"
+            groups.append((name, marked(label, text)))
+        return groups
 
 
 def side_by_side(printed: dict[int, list[Printed]]) -> list[dict[int, Printed]]:
@@ -121,9 +133,8 @@ def side_by_side(printed: dict[int, list[Printed]]) -> list[dict[int, Printed]]:
     for rank, texts in printed.items():
         places = [next(iter(slot.values())).place for slot in slots]
         others = [text.place for text in texts]
-        same = next(
-            (i for i, (a, b) in enumerate(zip(places, others, strict=False)) if a != b), min(len(places), len(others))
-        )
+        pairs = enumerate(zip(places, others, strict=False))
+        same = next((i for i, (a, b) in pairs if a != b), min(len(places), len(others)))  # nearly always all of them
         merged = [{**slot, rank: text} for slot, text in zip(slots[:same], texts[:same], strict=True)]
         matcher = difflib.SequenceMatcher(None, places[same:], others[same:], autojunk=False)
         for kind, a, b, c, d in matcher.get_opcodes():

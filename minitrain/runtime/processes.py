@@ -1,38 +1,42 @@
-"""Starting, reaching and ending the processes that are the ranks.
+"""The processes of n ranks: started together, reached, and ended together.
 
-A *forkserver* is a process that has imported torch once and then forks a copy of itself for every rank: four ranks
-start in 0.2 s, where fresh processes would each import torch for seconds. It only imports; a process that has touched
-a GPU must not be forked. `Ranks` (ranks.py) replaces the whole set when a rank is stuck.
+`Ranks` (ranks.py) replaces the whole set when a rank is stuck.
 """
 
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import multiprocessing.util
 import os
 import pickle
+import re
 import shutil
 import signal
 import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Iterator
-from multiprocessing.connection import Connection
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from minitrain.runtime import worker
+from minitrain.runtime.forkserver import Forkserver, Rank
+from minitrain.runtime.worker import Plan
 
-PRELOAD = ["torch", "torch.distributed", "torch._dynamo", "minitrain.runtime.world", "minitrain.runtime.worker"]
 POLITENESS = 2.0  # seconds in which a rank that was told to stop may leave the others in order
-TORCHRUN = ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE", "LOCAL_", "GROUP_", "ROLE_", "TORCHELASTIC_")
+TORCHRUN = r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*)"
+
+_forkserver: Forkserver | None = None  # one for the program: importing torch is what takes long
+
+
+def forkserver() -> Forkserver:
+    """The program's forkserver, started when first needed."""
+    global _forkserver
+    if _forkserver is None or not _forkserver.usable():
+        _forkserver = Forkserver()
+    return _forkserver
 
 
 class Processes:
-    """n processes that run `worker.main`, one pipe to each, and a private folder.
+    """The processes of n ranks, and a private folder.
 
     Args:
         size: Number of ranks.
@@ -42,43 +46,34 @@ class Processes:
     """
 
     def __init__(self, size: int, device: str, timeout: float, check: bool) -> None:
-        self.pipes: list[Connection] = []
-        self.processes: list[Any] = []
+        server = forkserver()
         self.folder = tempfile.mkdtemp(prefix="minitrain-")
+        self.ranks: list[Rank] = []
         # When the program ends or nobody refers to these processes any more, they end too.
-        self.end = weakref.finalize(self, end, self.processes, self.pipes, self.folder, os.getpid())
-        plan = worker.Plan(
+        self.end = weakref.finalize(self, end, self.ranks, self.folder, os.getpid())
+        plan = Plan(
             size=size,
             device=device,
             timeout=timeout,
             check=check,
             folder=self.folder,
-            # If this process is killed nobody tidies up after it, so the ranks do.
-            leftovers=(self.folder, multiprocessing.util.get_temp_dir()),
             # torchrun's variables are meant for another program that happens to run this one
-            environment={name: value for name, value in os.environ.items() if not name.startswith(TORCHRUN)},
-            path=os.getcwd(),
+            environment={name: value for name, value in os.environ.items() if not re.fullmatch(TORCHRUN, name)},
+            search_path=[os.path.abspath(entry) for entry in sys.path],
+            directory=os.getcwd(),
         )
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOAD)
-        with surroundings():
-            for rank in range(size):
-                ours, theirs = context.Pipe()
-                self.pipes.append(ours)
-                process = context.Process(target=worker.main, args=(rank, theirs, plan), daemon=True)
-                process.start()
-                self.processes.append(process)
-                theirs.close()  # so that this pipe ends when the process does
+        for rank in range(size):
+            self.ranks.append(server.start(rank, plan))
 
     def sources(self, ranks: list[int]) -> dict[Any, int]:
         """What to wait for to hear of these ranks, messages as well as deaths."""
-        pipes: dict[Any, int] = {self.pipes[rank]: rank for rank in ranks}
-        return pipes | {self.processes[rank].sentinel: rank for rank in ranks}
+        pipes: dict[Any, int] = {self.ranks[rank].pipe: rank for rank in ranks}
+        return pipes | {self.ranks[rank].status: rank for rank in ranks}
 
     def send(self, rank: int, message: Any) -> None:
         """Send a rank one message. That it has died meanwhile is found out by `receive`."""
         with contextlib.suppress(OSError):
-            self.pipes[rank].send_bytes(pickle.dumps(message))
+            self.ranks[rank].pipe.send_bytes(pickle.dumps(message))
 
     def receive(self, rank: int) -> Any:
         """One message of a rank.
@@ -86,25 +81,24 @@ class Processes:
         Raises:
             EOFError: The process has ended.
         """
+        pipe = self.ranks[rank].pipe
         try:
-            if self.pipes[rank].poll():
-                return pickle.loads(self.pipes[rank].recv_bytes())
+            if pipe.poll():
+                return pickle.loads(pipe.recv_bytes())
         except OSError:
             pass
         raise EOFError
 
     def exitcode(self, rank: int) -> int | None:
         """How a process ended: its exit code, or minus the number of the signal that ended it."""
-        self.processes[rank].join(1.0)
-        return self.processes[rank].exitcode
+        return self.ranks[rank].exitcode(seconds=5.0)
 
     def ask_for_stacks(self, ranks: list[int]) -> dict[int, str]:
         """Where these ranks are: faulthandler writes the stack to a file, also of a process stuck inside C++."""
         for rank in ranks:
-            with contextlib.suppress(OSError):  # it has died meanwhile
-                os.kill(self.processes[rank].pid, signal.SIGUSR1)
+            self.ranks[rank].signal(signal.SIGUSR1)
         until = time.monotonic() + 2.0
-        stacks: dict[int, str] = {}
+        stacks = dict.fromkeys(ranks, "")
         while ranks and time.monotonic() < until:
             before, stacks = stacks, {rank: self.stack(rank) for rank in ranks}
             if all(stacks.values()) and stacks == before:  # all have written, and to the end
@@ -114,47 +108,28 @@ class Processes:
 
     def stack(self, rank: int) -> str:
         """What faulthandler has written for a rank: when asked, or when the process crashed."""
-        return Path(f"{self.folder}/stack{rank}").read_text(errors="replace")
+        file = Path(f"{self.folder}/stack{rank}")
+        return file.read_text(errors="replace") if file.exists() else ""  # not if the rank had hardly started
 
     def kill(self) -> None:
         """End all without a word: those that are stuck cannot listen."""
-        for process in self.processes:
-            process.kill()
+        for rank in self.ranks:
+            rank.signal(signal.SIGKILL)
         self.end()
 
 
-def end(processes: list[Any], pipes: list[Connection], folder: str, owner: int) -> None:
+def end(ranks: list[Rank], folder: str, owner: int) -> None:
     """End processes, in order where they listen, and remove their folder."""
     if os.getpid() != owner:
-        return  # this is a fork of the parent, which ends: the ranks are not its own
-    for pipe in pipes:
+        return  # this is a fork of the program, which ends: the ranks are not its own
+    for rank in ranks:
         with contextlib.suppress(OSError):
-            pipe.send_bytes(pickle.dumps(("stop", None, None)))
+            rank.pipe.send_bytes(pickle.dumps(("stop", None, None)))
     until = time.monotonic() + POLITENESS
-    for process in processes:
-        process.join(max(0.0, until - time.monotonic()))
-        process.kill()
-        process.join()
-    for pipe in pipes:
-        pipe.close()
+    for rank in ranks:
+        if rank.exitcode(max(0.0, until - time.monotonic())) is None:
+            rank.signal(signal.SIGKILL)
+            rank.exitcode(seconds=5.0)
+        rank.pipe.close()
+        rank.status.close()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextlib.contextmanager
-def surroundings() -> Iterator[None]:
-    """What processes should find when they start.
-
-    multiprocessing would run the main module again in each of them, so it is shown an empty one: a script needs no
-    `if __name__ == "__main__"`. And torch would log errors about other ranks, with times and addresses; the tracebacks
-    of the ranks say it better.
-    """
-    main = sys.modules["__main__"]
-    level = os.environ.get("TORCH_CPP_LOG_LEVEL")
-    sys.modules["__main__"] = ModuleType("__main__")
-    os.environ["TORCH_CPP_LOG_LEVEL"] = level or "FATAL"  # read when the forkserver imports torch
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-        if level is None:
-            del os.environ["TORCH_CPP_LOG_LEVEL"]

@@ -5,14 +5,14 @@
     ranks.execute("x = rank * rank")  # code in a namespace that each rank keeps; in a notebook the cell magic %%ranks
     ranks["x"]                        # [0, 1, 4, 9]
 
-Every rank receives calls through a pipe from this process and answers through it (processes.py, worker.py). Among
+Every rank receives calls through a pipe from this process and answers through it (forkserver.py, worker.py). Among
 themselves the ranks use torch.distributed, over a file and the loopback interface. Functions are sent by name and
 imported on the rank; the main module is not run again there.
 
 What can go wrong, and what then happens:
 
-- A rank raises: its own traceback comes first. The others may now wait for it for ever. They get a second without
-  progress, then are asked for the line in which they wait.
+- A rank raises: its own traceback comes first. The others may now wait for it for ever. When all of them have been
+  idle for a second, they are asked for the line in which they wait.
 - A rank dies: likewise, with the signal or exit code that ended it.
 - Nobody makes progress: after `timeout` seconds in which no rank printed, answered or used its processor, and when the
   reader presses Stop (Ctrl-C), every rank is asked for its line.
@@ -24,7 +24,6 @@ they live on with their variables: a slip in a cell costs nothing.
 
 from __future__ import annotations
 
-import ast
 import inspect
 import sys
 import time
@@ -33,7 +32,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import wait
 from typing import Any
 
-from minitrain.runtime import places, worker
+from minitrain.runtime import places
 from minitrain.runtime.failures import Failure, RanksError, RanksStopped, cause_of_death, in_step, report
 from minitrain.runtime.output import Grouped, Live, screens
 from minitrain.runtime.processes import Processes
@@ -42,8 +41,8 @@ from minitrain.runtime.sending import from_ranks, to_ranks
 __all__ = ["Ranks", "RanksError", "RanksStopped"]
 
 START = 60.0  # seconds without progress after which ranks that should meet are given up
-GRACE = 1.0  # seconds without progress that the others get once a rank has failed
-LONGEST_GRACE = 5.0  # the same for those that keep computing
+GRACE = 1.0  # seconds for which the others must have been idle once a rank has failed
+LONGEST_GRACE = 5.0  # seconds that they get if they are busy
 
 
 @dataclass
@@ -55,7 +54,9 @@ class Call:
     limit: float | None
     values: dict[int, bytes | None] = field(default_factory=dict)
     failed: dict[int, Failure] = field(default_factory=dict)
-    active: dict[int, float] = field(default_factory=dict)  # when a rank last showed that it makes progress
+    start: float = field(default_factory=time.monotonic)
+    active: dict[int, float] = field(default_factory=dict)  # when a rank last made progress
+    idle: dict[int, float] = field(default_factory=dict)  # since when a rank has not
     stopped: bool = False
 
     @property
@@ -66,10 +67,10 @@ class Call:
     def patient(self) -> bool:
         """Whether the ranks that have not answered may still do so."""
         now = time.monotonic()
-        quiet = now - max(self.active.values())
         if not self.failed:
-            return self.limit is None or quiet < self.limit
-        return quiet < GRACE and now - min(failure.at for failure in self.failed.values()) < LONGEST_GRACE
+            return self.limit is None or now - max(self.active.values(), default=self.start) < self.limit
+        idle = all(now - self.idle.get(rank, now) > GRACE for rank in self.waiting)
+        return not idle and now - min(failure.at for failure in self.failed.values()) < LONGEST_GRACE
 
 
 class Ranks:
@@ -80,7 +81,7 @@ class Ranks:
         device: "auto", "cpu" or "cuda", as in `World.start`.
         timeout: Seconds without any progress (nothing printed, no rank done, no processor used) after which a call
             ends with an error that names the line each rank waits in. None waits for ever.
-        check: Whether ranks compare what they send with each other (torch's debug level DETAIL): slower, and an error
+        check: Whether ranks compare what they send with each other (torch's debug level INFO): slower, and an error
             in place of a hang.
         setup: A function of a module that every rank calls first, as `setup(world)`, also after a restart.
 
@@ -138,7 +139,6 @@ class Ranks:
         """The value of an expression on every rank, in the namespace of the cells."""
         if not isinstance(expression, str):
             raise TypeError(f'ranks[{expression!r}]: write the expression as text, such as ranks["x"]')
-        ast.parse(expression.strip(), places.EXPRESSION, "eval")
         places.remember_source(places.EXPRESSION, expression)
         return self._ask("value", (places.EXPRESSION, expression), self._all(Grouped(self.size)))
 
@@ -161,7 +161,6 @@ class Ranks:
             timeout: In place of the ranks' own limit, for this call.
 
         Raises:
-            SyntaxError: The code is not Python.
             ValueError: A rank that does not exist.
             RanksError: A rank raised, died, or waits for ever.
         """
@@ -171,7 +170,6 @@ class Ranks:
             raise ValueError(f"ranks={unknown} do not exist; use some of the ranks 0 to {self.size - 1}")
         self._cells += 1
         name = name or f"{places.CELL} {self._cells}>"
-        ast.parse(code, name)  # a slip of the pen is found here, once
         places.remember_source(name, code)
         self._ask("cell", (name, code), Call(chosen, Grouped(self.size), timeout or self.timeout))
 
@@ -186,6 +184,9 @@ class Ranks:
         if self._processes:
             self._processes.end()
             self._processes = None
+
+    def __repr__(self) -> str:
+        return f"Ranks({self.size}, device={self.device!r})"
 
     def __enter__(self) -> Ranks:
         return self
@@ -232,7 +233,6 @@ class Ranks:
 
     def _listen(self, processes: Processes, call: Call) -> None:
         """Read what the ranks send until all have answered, or those that have not seem to wait for ever."""
-        call.active = dict.fromkeys(call.ranks, time.monotonic())
         try:
             while call.waiting and call.patient():
                 sources = processes.sources(call.waiting)
@@ -251,7 +251,11 @@ class Ranks:
             place = places.waiting_place(processes.stack(rank))  # empty unless the process crashed
             call.failed[rank] = Failure(cause_of_death(processes.exitcode(rank)), place, died=True)
             return
+        if kind == "idle":
+            call.idle.setdefault(rank, time.monotonic())
+            return
         call.active[rank] = time.monotonic()
+        call.idle.pop(rank, None)
         if kind == "print":
             call.output.add(rank, *content)
         elif kind == "answer":
@@ -265,8 +269,6 @@ class Ranks:
         """Raise if a rank failed or waits; ranks that cannot go on are ended before."""
         if not call.waiting and not call.failed:
             return
-        now = time.monotonic()
-        verbs = {rank: "waiting" if now - call.active[rank] > 2 * worker.BEAT else "busy" for rank in call.waiting}
         lost = not in_step(call.failed, call.ranks)
         try:
             stacks = processes.ask_for_stacks(call.waiting)
@@ -274,8 +276,10 @@ class Ranks:
             if lost:
                 self._kill()
         waiting = {}
-        for rank, verb in verbs.items():
-            place = places.waiting_place(stacks[rank], file)
+        for rank, stack in stacks.items():
+            place = places.waiting_place(stack, file)
+            # Where neither a failure nor the reader ended the call, the time limit has found that all of them wait.
+            verb = "busy" if rank not in call.idle and (call.failed or call.stopped) else "waiting"
             waiting[rank] = f"{verb} in {place}" if place else "not answering"
         first = "Stopped." if call.stopped else "" if call.failed else f"No rank made progress for {call.limit:g} s."
         message, failures = report(first, call.failed, waiting, self.size)

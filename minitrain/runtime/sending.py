@@ -31,8 +31,18 @@ def to_ranks(what: str, value: Any) -> bytes:
 
 
 def from_ranks(data: bytes | None) -> Any:
-    """The value that a rank sent; None if it sent none."""
-    return None if data is None else _FromRanks(io.BytesIO(data)).load()
+    """The value that a rank sent; None if it sent none.
+
+    Raises:
+        TypeError: Its class is not known here.
+    """
+    try:
+        return None if data is None else _FromRanks(io.BytesIO(data)).load()
+    except (AttributeError, ImportError) as error:
+        raise TypeError(
+            f"the ranks' result cannot be read here ({error}); what a %%ranks cell defines exists on the ranks only, "
+            "so ask for tensors, numbers or text"
+        ) from None
 
 
 def to_parent(value: Any) -> bytes:

@@ -1,13 +1,15 @@
 """What a rank's process runs: wait for a call of the parent, run it, send back what it prints and what comes out.
 
-`Ranks` (ranks.py) starts n processes with `main`. A process joins the others (`World.start`), then serves calls:
+The forkserver (forkserver.py) starts a process with `main` for every rank. It joins the others (`World.start`), then
+serves calls:
 
 - `run`: call a function as `function(world, *args, **kwargs)`;
 - `cell`: run source code in a namespace that lives as long as the process;
 - `value`: evaluate an expression in that namespace.
 
 Everything it sends goes through one pipe, as a pickled tuple: `("print", stream, text, place)` as soon as something is
-printed, `("busy",)` four times a second while the processor is used, and `("answer", value, failure)` at the end.
+printed, `("busy",)` or `("idle",)` four times a second, depending on whether the processor is used, and
+`("answer", value, failure)` at the end.
 """
 
 from __future__ import annotations
@@ -16,17 +18,15 @@ import ast
 import contextlib
 import faulthandler
 import io
-import multiprocessing
 import os
 import pickle
-import shutil
 import signal
 import socket
 import sys
 import threading
 import time
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -47,25 +47,25 @@ class Plan:
     timeout: float
     check: bool
     folder: str  # private: the store in which the ranks meet, and a file per rank for its stack
-    leftovers: tuple[str, ...]  # folders to remove if the parent was killed
     environment: dict[str, str]
-    path: str  # the parent's working directory
+    search_path: list[str]  # where modules are found
+    directory: str  # in which to work
 
 
 def main(rank: int, pipe: Connection, plan: Plan) -> None:
     """Become `rank` of `plan.size` and serve the parent's calls until it says stop or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of a terminal: the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Stop is for the parent, which then asks us where we are
     stack = open(f"{plan.folder}/stack{rank}", "w")  # noqa: SIM115  open as long as the process lives
     faulthandler.enable(stack)
     faulthandler.register(signal.SIGUSR1, stack)  # the parent asks "where are you?"; answers inside C++ as well
-    multiprocessing.current_process().daemon = False  # a DataLoader within a rank may have workers of its own
     os.environ.clear()
     os.environ.update(plan.environment)
     loopback = next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), None)
     if loopback:  # otherwise gloo and NCCL listen where the host's name leads: often to the outside
         os.environ.update(GLOO_SOCKET_IFNAME=loopback, NCCL_SOCKET_IFNAME=f"={loopback}")
+    sys.path[:] = plan.search_path
     with contextlib.suppress(OSError):
-        os.chdir(plan.path)
+        os.chdir(plan.directory)
     Worker(rank, pipe, plan).serve()
 
 
@@ -132,21 +132,20 @@ class Worker:
 
     def send(self, *message: Any) -> None:
         data = pickle.dumps(message)
-        with self.lock, contextlib.suppress(OSError):  # the parent is gone: `watch` ends this process
+        with self.lock, contextlib.suppress(OSError):  # the parent is gone: the forkserver ends this process
             self.pipe.send_bytes(data)
 
     def watch(self) -> None:
-        """Tell the parent while this rank uses the processor; end the process when the parent has ended."""
-        parent = multiprocessing.parent_process()
-        assert parent is not None
+        """Tell the parent during a call whether this rank uses the processor; end with the forkserver."""
+        forkserver = os.getppid()
         clock, used = time.monotonic(), time.process_time()
-        while not wait([parent.sentinel], BEAT):
+        while os.getppid() == forkserver:
+            time.sleep(BEAT)
             before, clock = clock, time.monotonic()
             already, used = used, time.process_time()
-            if self.working and used - already > BUSY * (clock - before):
-                self.send("busy")
-        for folder in self.plan.leftovers:
-            shutil.rmtree(folder, ignore_errors=True)
+            with self.lock:  # not after the answer
+                if self.working:
+                    self.send("busy" if used - already > BUSY * (clock - before) else "idle")
         os._exit(1)
 
     def serve(self) -> None:
@@ -198,10 +197,11 @@ class Worker:
         sys.modules["__main__"] = cells
 
     def answer(self, value: bytes | None, failed: Failure | None) -> None:
-        self.stdout.send()
-        self.stderr.send()
-        self.working = False
-        self.send("answer", value, failed)
+        with self.lock:
+            self.stdout.send()
+            self.stderr.send()
+            self.working = False
+            self.send("answer", value, failed)
 
     def run(self, payload: bytes) -> Any:
         function, args, kwargs = pickle.loads(payload)
@@ -220,7 +220,7 @@ class Worker:
 
 def compile_cell(source: str, name: str) -> CodeType:
     """Compile a cell; as in a notebook, a bare expression at its end is shown unless it ends with a semicolon."""
-    tree = ast.parse(source, name)
+    tree = compile(source, name, "exec", ast.PyCF_ONLY_AST, dont_inherit=True)
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr) and not source.rstrip().endswith(";"):
         call = ast.Call(ast.Name("__show__", ast.Load()), [last.value], [])

@@ -67,8 +67,8 @@ class World:
             store: A file on this machine over which self-started ranks meet; given where `rank` is.
             device: "auto" (a GPU where there is one), "cpu" or "cuda".
             timeout: Seconds after which a communication that did not happen is an error.
-            check: Compare shapes across ranks before every collective, slower but with clear errors: torch's debug
-                level DETAIL. Demos and notebooks turn it on, benchmarks off.
+            check: Compare shapes across ranks before every collective of ours, slower but with clear errors: torch's
+                debug level INFO. Demos and notebooks turn it on, benchmarks off.
 
         Raises:
             ValueError: `device` is unknown, or "cuda" where there is none; or rank, size and store do not fit.
@@ -87,8 +87,9 @@ class World:
             torch.cuda.set_device(place)
         else:
             torch.set_num_threads(max(1, (os.cpu_count() or 1) // local_size))  # ranks share the cores
-        # Before the group is made: the wrapper that checks collectives is put around it then.
-        dist.set_debug_level(dist.DebugLevel.DETAIL if check else dist.DebugLevel.OFF)
+        # Not DETAIL: its wrapper counts messages as if they were collectives, and refuses the next collective when two
+        # ranks have sent different numbers of them (pytorch issue 148976), as a tree or a pipeline does.
+        dist.set_debug_level(dist.DebugLevel.INFO if check else dist.DebugLevel.OFF)
         try:
             dist.init_process_group(
                 backend,

@@ -1,0 +1,207 @@
+"""Ring: each rank talks to its two neighbours only, and every link carries the same share all the time.
+
+**Idea.** Cut the tensor into as many chunks as there are ranks and pass the chunks around the ring. On the first way
+round each rank adds its own values to a chunk before it passes it on (reduce-scatter); on the second the finished
+chunks are passed on as they are (all-gather). Both together are an all-reduce.
+
+**Source.** Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
+
+**What each rank holds.** The tensor, changed in place, and one receive buffer of the size of a chunk.
+
+**What is sent, when and why.** In step s = 0 … n−2 rank r sends one chunk to rank r+1 and receives another from rank
+r−1, both at once:
+
+| | sends chunk | receives chunk | and then |
+|---|---|---|---|
+| reduce-scatter | r−1−s | r−2−s | adds its own values to it |
+| all-gather | r−s | r−1−s | keeps it |
+
+Chunk c starts at rank c+1, has visited everyone else when it arrives at rank c, and so is finished there: rank r ends
+the reduce-scatter with chunk r. (Indices are modulo n.)
+
+**Cost.** Each rank sends every chunk but one in each half: about 2(n−1)/n · S bytes for S bytes of tensor, which no
+algorithm can beat, in 2(n−1) messages, which many can. Exactly: `minitrain.costs.communication.ring_all_reduce`; time:
+`ring_all_reduce_time`. Memory: one chunk.
+
+**Also called.** Bucket algorithm; NCCL's Ring. Reduce-scatter and all-gather are also called the scatter-reduce and
+the broadcast phase.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Shaped
+from torch import Tensor
+
+from minitrain.collectives import lesson
+from minitrain.collectives.chunks import Chunks, check_root, flat_view
+from minitrain.costs import communication as costs
+from minitrain.runtime import Claim, World, run
+from minitrain.runtime.messages import Handle, exchange, receive, send
+
+
+def all_reduce(
+    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
+) -> Handle:
+    """Add `tensor` over all ranks, in place; every rank ends with the sum, to the same bits.
+
+    Args:
+        tensor: Contiguous, of any shape and any dtype that can be added; the same shape and dtype on all ranks.
+        group: The ranks that talk; None means everyone.
+        check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
+
+    Raises:
+        ValueError: See `minitrain.collectives.chunks.flat_view`.
+    """
+    chunks = flat_view("all_reduce", tensor, group, check).tensor_split(dist.get_world_size(group))
+    add_around(chunks, group)
+    pass_around(chunks, group)
+    return Handle(result=tensor)
+
+
+def reduce_scatter(
+    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
+) -> Handle:
+    """Add `tensor` over all ranks; rank r ends with the sum in chunk r, and with partial sums in the other chunks.
+
+    `wait()` gives that chunk, a flat view of `tensor`. Arguments and errors as in `all_reduce`.
+    """
+    chunks = flat_view("reduce_scatter", tensor, group, check).tensor_split(dist.get_world_size(group))
+    return Handle(result=add_around(chunks, group))
+
+
+def all_gather(
+    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
+) -> Handle:
+    """Collect the chunks: rank r brings chunk r of `tensor`, and all end with all chunks.
+
+    What the other chunks held before is overwritten. Arguments and errors as in `all_reduce`.
+    """
+    chunks = flat_view("all_gather", tensor, group, check).tensor_split(dist.get_world_size(group))
+    pass_around(chunks, group)
+    return Handle(result=tensor)
+
+
+def broadcast(
+    tensor: Shaped[Tensor, "*shape"],
+    source: int = 0,
+    group: dist.ProcessGroup | None = None,
+    *,
+    check: bool | None = None,
+) -> Handle:
+    """Copy `tensor` from rank `source` to all others along the ring, chunk behind chunk as in a pipeline.
+
+    A rank passes a chunk on while it receives the next, so that all links work at once and the last rank has everything
+    after 2(n−1) steps of a chunk each, not after n−1 steps of the whole tensor.
+
+    Args:
+        tensor: Contiguous, of any shape; the same shape and dtype on all ranks.
+        source: The rank within `group` whose values all end with.
+        group: The ranks that talk; None means everyone.
+        check: Compare shape, dtype and source across ranks first; None: in demos and notebooks only.
+
+    Raises:
+        ValueError: `source` is no rank of the group; else see `minitrain.collectives.chunks.flat_view`.
+    """
+    flat = flat_view("broadcast", tensor, group, check)
+    check_root("broadcast", "source", source, group, check)
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    position = (rank - source) % ranks  # along the ring, the source at 0
+    nothing = flat[:0]  # an empty tensor is not sent
+    received = nothing
+    for chunk in (*flat.tensor_split(ranks), nothing):
+        outgoing = chunk if position == 0 else received  # the source has all chunks from the start
+        incoming = nothing if position == 0 else chunk
+        if position == ranks - 1:
+            outgoing = nothing  # the next rank would be the source
+        # Pass on the chunk of the last step and receive the next, at once: neither way of the link stands idle.
+        if outgoing.numel() or incoming.numel():
+            exchange(outgoing, (rank + 1) % ranks, incoming, (rank - 1) % ranks, group).wait()
+        received = incoming
+    return Handle(result=tensor)
+
+
+def add_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> Tensor:
+    """The first way round: returns this rank's own chunk, summed over all ranks; the others hold partial sums.
+
+    Args:
+        chunks: As many flat contiguous tensors as there are ranks, of any sizes, the same sizes on all ranks.
+        group: The ranks that talk; None means everyone.
+    """
+    rank, ranks = dist.get_rank(group), len(chunks)
+    buffer = torch.empty_like(
+        max(chunks, key=len)
+    )  # one for all steps: a fresh one each time costs three times as much
+    for step in range(ranks - 1):
+        outgoing, own = chunks[(rank - 1 - step) % ranks], chunks[(rank - 2 - step) % ranks]
+        incoming = buffer[: len(own)]
+        # Hand the sum so far to the next rank, and take the one that the previous rank has made.
+        exchange(outgoing, (rank + 1) % ranks, incoming, (rank - 1) % ranks, group).wait()
+        own.add_(incoming)
+    return chunks[rank]
+
+
+def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> None:
+    """The second way round: rank r's chunk r reaches all ranks. Arguments as in `add_around`."""
+    rank, ranks = dist.get_rank(group), len(chunks)
+    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    steps = [(chunks[(rank - step) % ranks], chunks[(rank - 1 - step) % ranks]) for step in range(ranks - 1)]
+    if dist.get_backend(group) == "nccl":
+        for outgoing, incoming in steps:
+            # Hand on the chunk that came last, and receive the next one straight into its place.
+            exchange(outgoing, after, incoming, before, group).wait()
+        return
+    # The same, but ready for all chunks from the start: gloo then sends without asking first. (On NCCL a receive that
+    # is waiting holds up the sends behind it, so there each pair goes together, above.)
+    arriving = [receive(incoming, before, group) for _, incoming in steps]
+    for (outgoing, _), arrival in zip(steps, arriving, strict=True):
+        leaving = send(outgoing, after, group)  # the chunk that came last
+        arrival.wait()
+        leaving.wait()
+
+
+def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
+    """Runs the ring; the table shows bytes and messages, equality with torch's sum, and time on the virtual clock.
+
+    Args:
+        elements: Number of float32 elements (4 bytes each) in the tensor.
+    """
+    lesson.something_to_send(elements)
+    n, rank, paper = world.size, world.rank, "Patarasuk & Yuan 2009"
+    claims = []
+    for size in (elements, elements + 1, n - 1):  # the second never divides when the first does; the last is too few
+        predicted = costs.ring_all_reduce(size, 4, n, rank)
+        formulas = ("2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · S", "2(n−1), empty chunks left out")
+        claims += lesson.traffic(world, all_reduce, size, predicted, "ring all-reduce", formulas, paper)
+    verbs = {
+        "reduce-scatter": (reduce_scatter, costs.ring_reduce_scatter, "S − cᵣ", "n−1"),
+        "all-gather": (all_gather, costs.ring_all_gather, "S − cᵣ₊₁", "n−1"),
+        "broadcast": (broadcast, costs.ring_broadcast, "S; 0 on the last rank", "n; 0 on the last rank"),
+    }
+    for name, (verb, cost, *formulas) in verbs.items():
+        predicted = cost(elements + 1, 4, n, rank)
+        claims += lesson.traffic(
+            world, verb, elements + 1, predicted, f"ring {name}", (formulas[0], formulas[1]), paper
+        )
+    claims += lesson.same_sums(world, all_reduce, "ring all-reduce")
+
+    even = -(-elements // n) * n  # rounded up, so that all chunks take the same time
+    model = (4 * even, n, lesson.ALPHA, lesson.BETA)
+    formula = "2(n−1)(α + βS/n)"
+    for name, verb, predicted in (
+        ("all-reduce", all_reduce, costs.ring_all_reduce_time(*model)),
+        ("broadcast", broadcast, costs.ring_broadcast_time(*model)),
+    ):
+        claims.append(lesson.virtual_time(world, verb, even, predicted, f"ring {name}", formula, paper))
+
+    values = lesson.tensor(world, elements)
+    with world.timed(f"ring all-reduce of {4 * elements / 1e6:.3g} MB", 4e-9 * elements, "GB"):
+        all_reduce(values, check=False).wait()
+    _, timeline = lesson.virtual_run(world, all_reduce, even)
+    world.figure(lambda: timeline.draw(f"Ring all-reduce of {4 * even:,} bytes on {n} ranks"))
+    return claims
+
+
+if __name__ == "__main__":
+    run(demo)

@@ -1,0 +1,184 @@
+"""What the three files of the ladder share: a copy of the model on each rank that begins and stays equal to the others.
+
+Each rank holds every parameter, gradient and optimizer state. Three things make the copies equal and keep them so. At
+the start, rank 0 sends its parameters and buffers to all. In each step, every rank applies the same gradient, the mean
+over ranks. And all ranks call the same collectives in the same order, for which they must bring the same parameters;
+that is checked before anything is sent. When and in what pieces the gradients travel is what the three files differ in.
+
+Buffers (BatchNorm's running statistics) are sent once, at the start, and then each rank's go their own way. Torch's DDP
+sends rank 0's before every forward (`broadcast_buffers=True`): the ranks' buffers are then equal, but what the other
+ranks saw is thrown away, and every step pays for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minitrain.collectives import native
+from minitrain.runtime.control import gather_objects
+from minitrain.runtime.messages import Handle
+
+
+@runtime_checkable
+class Collectives(Protocol):
+    """The verbs used here. `minitrain.collectives.native` and `.ring` have them, both being modules."""
+
+    def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
+
+    def broadcast(
+        self, tensor: Tensor, source: int, group: dist.ProcessGroup | None, *, check: bool | None
+    ) -> Handle: ...
+
+
+class Replica(nn.Module):
+    """One rank's copy of `module`, equal to that of every other rank of `group`.
+
+    Call it like the module. A step is: backward for each micro-batch, all but the last under `no_sync()`; then
+    `synchronize()`; then clipping, `optimizer.step()` and `zero_grad()`.
+
+    Args:
+        module: Any module, on the device where it will train. A parameter that several layers share is sent once, a
+            frozen one (`requires_grad=False`) at the start only.
+        group: The ranks that share the batch; None means everyone.
+        bucket_megabytes: A bucket is full when it has reached so many MiB (2²⁰ bytes), as DDP's `bucket_cap_mb`.
+        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
+
+    Attributes:
+        module: The module itself; its state dict is that of a run on one device.
+        trainable: The parameters that get a gradient, by name, each once.
+        ranks: Number of ranks in the group.
+
+    Raises:
+        ValueError: On every rank alike, before anything is sent: this rank is not in the group; the ranks' modules or
+            bucket sizes differ; an embedding asks for sparse gradients; `bucket_megabytes` is not positive.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: dist.ProcessGroup | None = None,
+        bucket_megabytes: float = 25.0,
+        collectives: Collectives = native,
+    ):
+        super().__init__()
+        if dist.get_rank(group) < 0:
+            raise ValueError(f"group: this rank ({dist.get_rank()}) is not in it; only its members may wrap a module")
+        agree_on_states(module, bucket_megabytes, group)
+        if not bucket_megabytes > 0:
+            raise ValueError(f"bucket_megabytes={bucket_megabytes} must be positive; 25 is usual")
+        self.module, self.group, self.collectives = module, group, collectives
+        self.ranks = dist.get_world_size(group)
+        self.trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
+        self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+        self._local = False  # under no_sync()
+        self._broadcast_states()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward."""
+        return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward in this block only adds to this rank's own gradients; for all micro-batches but the last."""
+        before, self._local = self._local, True
+        try:
+            yield
+        finally:
+            self._local = before
+
+    def synchronize(self) -> None:
+        """Make every gradient its mean over all ranks; to be called after the last backward of a step.
+
+        A parameter that this rank did not use counts as a gradient of zeros. One that no rank used keeps what it has,
+        normally None. Every rank of the group must call it.
+
+        Raises:
+            ValueError: A gradient is sparse.
+            RuntimeError: A parameter was frozen when the module was wrapped and now has a gradient.
+        """
+        raise NotImplementedError
+
+    def _broadcast_states(self) -> None:
+        started = []
+        for tensor in [*self.module.parameters(), *self.module.buffers()]:
+            whole = tensor.detach().contiguous()  # the tensor itself, but where it has gaps a copy
+            # Rank 0's value goes to all, so that all begin equal.
+            started.append((tensor, whole, self.collectives.broadcast(whole, 0, self.group, check=False)))
+        for tensor, whole, handle in started:
+            handle.wait()
+            if not tensor.is_contiguous():
+                tensor.detach().copy_(whole)
+
+    def _gradient(self, name: str) -> Tensor | None:
+        """This rank's own gradient of one parameter; None if it has none in this step."""
+        gradient = self.trainable[name].grad
+        if gradient is not None and gradient.layout != torch.strided:
+            raise ValueError(
+                f"the gradient of {name} is sparse ({gradient.layout}), which buckets cannot hold; "
+                "make the embedding with sparse=False, or keep its table on a parameter server"
+            )
+        return gradient
+
+    def _used_anywhere(self) -> dict[str, bool]:
+        """Which parameters have a gradient on at least one rank: one small all-reduce of a flag for each."""
+        for name, parameter in self._frozen.items():
+            if parameter.grad is not None:
+                raise RuntimeError(
+                    f"{name} was frozen when the module was wrapped and now has a gradient, which the other ranks "
+                    "would not get; wrap the module again after changing requires_grad"
+                )
+        used = {name: parameter.grad is not None for name, parameter in self.trainable.items()}
+        if not used:
+            return {}
+        device = next(iter(self.trainable.values())).device
+        flags = torch.tensor(list(used.values()), dtype=torch.int32, device=device)
+        # A sum above 0 tells every rank that some rank has a gradient for this parameter.
+        self.collectives.all_reduce(flags, self.group, check=False).wait()
+        if all(used.values()):
+            return used  # nothing to learn from the flags; on a GPU, reading them would wait for it
+        return {name: count > 0 for name, count in zip(used, flags.tolist(), strict=True)}
+
+
+def agree_on_states(module: nn.Module, bucket_megabytes: float, group: dist.ProcessGroup | None) -> None:
+    """Check that all ranks wrap modules of the same parameters and buffers, with the same settings.
+
+    Otherwise ranks would add up gradients of different parameters, or wait for all-reduces that never come.
+
+    Raises:
+        ValueError: On every rank alike, naming the first thing that differs and on which ranks; or an embedding asks
+            for sparse gradients.
+    """
+    mine = {"bucket_megabytes": str(bucket_megabytes)}
+    for name, parameter in module.named_parameters():
+        frozen = "" if parameter.requires_grad else " frozen"
+        mine[f"parameter {name}"] = f"{_describe(parameter)}{frozen}"
+    for name, buffer in module.named_buffers():
+        mine[f"buffer {name}"] = _describe(buffer)
+    for name, part in module.named_modules():
+        if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse:
+            mine[f"embedding {name}"] = "sparse"
+    everyone = gather_objects(mine, group)
+    for name in dict.fromkeys(name for theirs in everyone for name in theirs):
+        seen: dict[str, list[int]] = {}
+        for rank, theirs in enumerate(everyone):
+            seen.setdefault(theirs.get(name, "missing"), []).append(rank)
+        if len(seen) > 1:
+            listed = ", ".join(f"{value} on rank {','.join(map(str, ranks))}" for value, ranks in seen.items())
+            raise ValueError(f"{name} differs between ranks: {listed}; wrap the same module on all")
+        if "sparse" in seen:
+            raise ValueError(
+                f"{name} asks for sparse gradients, which buckets cannot hold; make it with sparse=False, "
+                "or keep its table on a parameter server"
+            )
+    if any(list(theirs) != list(everyone[0]) for theirs in everyone):
+        raise ValueError("the order of parameters differs between ranks; build the module in the same order on all")
+
+
+def _describe(tensor: Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"

@@ -1,0 +1,73 @@
+"""Y = XW split by columns of W: each rank holds some columns of W and the whole of X.
+
+A column of Y needs one column of W and all of X. So each rank makes its columns of Y alone, and forward sends nothing.
+Every column of W takes from the same X, so the gradient of X is a sum over columns: backward adds the ranks' summands.
+
+Holds: X[rows, inner], W[inner, columns/n], Y[rows, columns/n], and gradients of the same shapes.
+Forward: Y_r = X W_r. Nothing is sent.
+Backward: ∂W_r = Xᵀ ∂Y_r. ∂X = Σ_r ∂Y_r W_rᵀ, rows · inner elements, sent to every other rank.
+Costs: `minitrain.costs.matrix_product.by_columns`.
+Source: Shoeybi et al. 2019, "Megatron-LM", §3.
+Also called: column-parallel, half of tensor parallelism (chapter 06); its backward sum is Megatron's f. In `nn.Linear`
+    the weight is stored as Wᵀ, so columns of W are rows of `weight`.
+"""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
+
+from minitrain.costs import matrix_product as costs
+from minitrain.matrix_product.compare import Split, compare
+from minitrain.matrix_product.to_everyone import total
+from minitrain.runtime.claims import Claim
+from minitrain.runtime.demo import run
+from minitrain.runtime.world import World
+
+
+def hold(
+    x: Float[Tensor, "rows inner"],
+    w: Float[Tensor, "inner columns"],
+    y: Float[Tensor, "rows columns"],
+    rank: int,
+    ranks: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `rank` holds of X, W and Y: everything, its columns, its columns."""
+    my_w = w.tensor_split(ranks, dim=1)[rank].contiguous()  # a slice of columns has gaps: copy it together
+    my_y = y.tensor_split(ranks, dim=1)[rank].contiguous()
+    return x.clone(), my_w.clone(), my_y.clone()
+
+
+def forward(
+    x: Float[Tensor, "rows inner"], w: Float[Tensor, "inner my_columns"], group: dist.ProcessGroup | None = None
+) -> Float[Tensor, "rows my_columns"]:
+    """This rank's columns of Y."""
+    return x @ w
+
+
+def backward(
+    grad_y: Float[Tensor, "rows my_columns"],
+    x: Float[Tensor, "rows inner"],
+    w: Float[Tensor, "inner my_columns"],
+    group: dist.ProcessGroup | None = None,
+) -> tuple[Float[Tensor, "rows inner"], Float[Tensor, "inner my_columns"]]:
+    """The whole of ∂X, and this rank's columns of ∂W."""
+    grad_x = grad_y @ w.T  # from this rank's columns only: a summand
+    grad_w = x.T @ grad_y
+    return total(grad_x, group), grad_w  # every rank sends its summand to every other one
+
+
+def demo(world: World, rows: int = 4, inner: int = 5, columns: int = 8) -> list[Claim]:
+    """Splits Y = XW by columns of W; the table shows what a rank holds, what it sends, and that one device agrees.
+
+    Args:
+        rows: Rows of X and Y.
+        inner: Columns of X, rows of W.
+        columns: Columns of W and Y.
+    """
+    return compare(world, Split(hold, forward, backward, costs.by_columns), rows, inner, columns)
+
+
+if __name__ == "__main__":
+    run(demo)

@@ -1,0 +1,70 @@
+"""Y = XW split by data: each rank takes some rows of X and holds the whole of W.
+
+A row of Y needs one row of X and all of W. So each rank makes its rows of Y alone, and forward sends nothing. The
+gradient of W is a sum over all rows, and the rows are spread over ranks: backward adds the ranks' summands.
+
+Holds: X[rows/n, inner], W[inner, columns], Y[rows/n, columns], and gradients of the same shapes.
+Forward: Y_r = X_r W. Nothing is sent.
+Backward: ∂X_r = ∂Y_r Wᵀ. ∂W = Σ_r X_rᵀ ∂Y_r, inner · columns elements, sent to every other rank.
+Costs: `minitrain.costs.matrix_product.by_data`.
+Source: Li et al. 2020, "PyTorch Distributed: experiences on accelerating data parallel training", §2.2.
+Also called: data parallelism (chapter 02), where W is a whole model.
+"""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor
+
+from minitrain.costs import matrix_product as costs
+from minitrain.matrix_product.compare import Split, compare
+from minitrain.matrix_product.to_everyone import total
+from minitrain.runtime.claims import Claim
+from minitrain.runtime.demo import run
+from minitrain.runtime.world import World
+
+
+def hold(
+    x: Float[Tensor, "rows inner"],
+    w: Float[Tensor, "inner columns"],
+    y: Float[Tensor, "rows columns"],
+    rank: int,
+    ranks: int,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `rank` holds of X, W and Y: its rows, everything, its rows."""
+    return x.tensor_split(ranks, dim=0)[rank].clone(), w.clone(), y.tensor_split(ranks, dim=0)[rank].clone()
+
+
+def forward(
+    x: Float[Tensor, "my_rows inner"], w: Float[Tensor, "inner columns"], group: dist.ProcessGroup | None = None
+) -> Float[Tensor, "my_rows columns"]:
+    """This rank's rows of Y."""
+    return x @ w
+
+
+def backward(
+    grad_y: Float[Tensor, "my_rows columns"],
+    x: Float[Tensor, "my_rows inner"],
+    w: Float[Tensor, "inner columns"],
+    group: dist.ProcessGroup | None = None,
+) -> tuple[Float[Tensor, "my_rows inner"], Float[Tensor, "inner columns"]]:
+    """This rank's rows of ∂X, and the whole of ∂W."""
+    grad_x = grad_y @ w.T
+    grad_w = x.T @ grad_y  # from this rank's rows only: a summand
+    return grad_x, total(grad_w, group)  # every rank sends its summand to every other one
+
+
+def demo(world: World, rows: int = 4, inner: int = 5, columns: int = 8) -> list[Claim]:
+    """Splits Y = XW by rows of X; the table shows what a rank holds, what it sends, and that one device agrees.
+
+    Args:
+        rows: Rows of X and Y.
+        inner: Columns of X, rows of W.
+        columns: Columns of W and Y.
+    """
+    return compare(world, Split(hold, forward, backward, costs.by_data), rows, inner, columns)
+
+
+if __name__ == "__main__":
+    run(demo)

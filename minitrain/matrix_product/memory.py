@@ -1,0 +1,163 @@
+"""What fills a device in one training step: parameters, gradients, optimizer states, activations.
+
+Of each parameter the step holds four things of its size: the value, its gradient, and AdamW's momentum and variance.
+They are there whatever the batch. What forward keeps for backward, the activations, grows with batch and sequence, and
+is gone when backward has used it. Everything that is split over ranks in this book is one of these four.
+
+Holds: Ψ parameters in float32: 4Ψ bytes of values, 4Ψ of gradients, 8Ψ of optimizer states (and a step counter of 4
+    bytes for each parameter tensor), so 16Ψ. Mixed precision comes to 16Ψ as well, 2 + 2 + 12. Activations: for each
+    layer, 16·bsh elements and some smaller ones; with attention written out, a·b·s² more.
+Sends: nothing. Every rank here does the same step by itself.
+Costs: `minitrain.costs.memory`.
+Source: Rajbhandari et al. 2020, "ZeRO", §3, for model states; Korthikanti et al. 2022, "Reducing activation
+    recomputation in large transformer models", §4, for activations.
+Also called: model states and residual states (ZeRO).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from minitrain.costs import memory as costs
+from minitrain.models.gpt import GPT, AttentionKind, GPTConfig
+from minitrain.runtime.claims import Claim
+from minitrain.runtime.demo import run
+from minitrain.runtime.memory import SavedActivations, model_states
+from minitrain.runtime.world import World
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ZERO = "Rajbhandari et al. 2020, §3.1"
+KORTHIKANTI = "Korthikanti et al. 2022, §4.1"
+
+
+def one_step(
+    model: GPT,
+    optimizer: torch.optim.Optimizer,
+    tokens: Int[Tensor, "batch seq"],
+    targets: Int[Tensor, "batch seq"],
+) -> dict[str, int]:
+    """One training step, and the bytes it holds by category.
+
+    Args:
+        model: The model; its gradients are those of this step.
+        optimizer: Makes the step; its states are counted after it, since it makes them in its first step.
+        tokens: Input.
+        targets: The tokens that should follow.
+
+    Returns:
+        Bytes of "parameters", "gradients", "optimizer states", "buffers" and "activations".
+    """
+    optimizer.zero_grad()
+    with SavedActivations(model) as saved:  # counts what autograd keeps, from here to the loss
+        _, loss = model(tokens, targets)
+    assert loss is not None
+    loss.backward()  # uses the activations up, and makes the gradients
+    optimizer.step()
+    return model_states(model, optimizer) | {"activations": saved.bytes}
+
+
+def demo(
+    world: World, layers: int = 4, hidden: int = 128, heads: int = 4, batch: int = 8, sequence: int = 128
+) -> list[Claim]:
+    """Trains a small GPT for one step on each rank; the table shows bytes of each kind beside their formulas.
+
+    Args:
+        layers: Blocks of the GPT.
+        hidden: Width of the residual stream.
+        heads: Attention heads.
+        batch: Sequences in the batch.
+        sequence: Tokens in a sequence.
+    """
+    vocabulary = 256
+    for name, value in (("batch", batch), ("sequence", sequence)):
+        if value < 1:
+            raise ValueError(f"{name}={value} leaves nothing to train on; use at least 1")
+    held: dict[str, dict[str, int]] = {}
+    model = None
+    kinds: tuple[AttentionKind, AttentionKind] = ("sdpa", "plain")
+    for kind in kinds:
+        config = GPTConfig(vocabulary, sequence, layers, hidden, heads, attention=kind)
+        model = GPT(config, seed=0).to(world.device)
+        optimizer = torch.optim.AdamW(model.parameters())
+        tokens = torch.randint(vocabulary, (batch, sequence), device=world.device)
+        held[kind] = one_step(model, optimizer, tokens, tokens.roll(-1, dims=1))
+    assert model is not None
+    world.figure(lambda: draw({"fused attention": held["sdpa"], "attention written out": held["plain"]}))
+
+    parameters = costs.gpt_parameters(vocabulary, sequence, layers, hidden)
+    states = held["plain"]
+    optimizer_bytes = costs.adamw_bytes(parameters, costs.gpt_tensors(layers))
+    sizes = (batch, sequence, hidden, heads, layers, vocabulary)
+    # A GPU's fused kernel also keeps the state of its random numbers and may pad its rows.
+    slack = 0.0 if world.device.type == "cpu" else 4.0 * layers * batch * heads * (-sequence % 32 + 32)
+    return [
+        Claim(
+            "parameters", "Ψ = L(12h² + 13h) + (V+s)h + 2h", parameters, model.parameter_count(), "1", "Radford 2019"
+        ),
+        Claim("bytes of parameters", "4Ψ", 4 * parameters, states["parameters"], "B", ZERO),
+        Claim("bytes of gradients", "4Ψ", 4 * parameters, states["gradients"], "B", ZERO),
+        Claim("bytes of optimizer states", "8Ψ + 4 per tensor", optimizer_bytes, states["optimizer states"], "B", ZERO),
+        Claim(
+            "bytes of activations, fused attention",
+            "4L(16bsh + 4bs + abs) + ends",
+            costs.gpt_activations(*sizes),
+            held["sdpa"]["activations"],
+            "B",
+            KORTHIKANTI,
+            absolute=slack,
+        ),
+        Claim(
+            "bytes of activations, attention written out",
+            "4L(16bsh + 4bs + abs² + s²/4) + ends",
+            costs.gpt_activations(*sizes, fused=False),
+            held["plain"]["activations"],
+            "B",
+            KORTHIKANTI,
+        ),
+    ]
+
+
+# category -> (colour, hatch)
+LOOKS = {
+    "parameters": ("#0072B2", ""),
+    "gradients": ("#E69F00", "///"),
+    "optimizer states": ("#56B4E9", "..."),
+    "activations": ("#F0E442", "xx"),
+}
+
+
+def draw(held: dict[str, dict[str, int]]) -> Figure:
+    """Bytes by category, one bar for each entry of `held`, each piece with its name and size."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1.2 + 0.75 * len(held)), layout="constrained")
+    axes = figure.add_subplot()
+    for row, sizes in enumerate(held.values()):
+        left = 0.0
+        for category, (colour, hatch) in LOOKS.items():
+            megabytes = sizes[category] / 1e6
+            axes.barh(row, megabytes, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white")
+            box = {"fc": "white", "ec": "none", "pad": 1.2}
+            middle = left + megabytes / 2
+            axes.text(middle, row, f"{megabytes:.1f}", ha="center", va="center", fontsize=8, bbox=box)
+            left += megabytes
+    handles = [
+        axes.barh([0], [0], color=colour, hatch=hatch, edgecolor="white", label=category)
+        for category, (colour, hatch) in LOOKS.items()
+    ]
+    axes.set_yticks(range(len(held)), list(held))
+    axes.invert_yaxis()
+    axes.set_xlabel("MB on one device")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(LOOKS), frameon=False)
+    return figure
+
+
+if __name__ == "__main__":
+    run(demo)

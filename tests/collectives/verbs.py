@@ -1,0 +1,159 @@
+"""What the tests of all collectives share: one function for each property, run on ranks, for any module with the verbs.
+
+Inputs are whole numbers that depend on the rank alone, so that every rank knows what all others bring: the right result
+is worked out on each rank without communication, and is exact in every dtype.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import torch
+import torch.distributed as dist
+
+from minitrain.costs import communication as costs
+from minitrain.runtime import Ledger, axes
+
+WORLD_SIZES = (1, 2, 3, 4, 5, 8)
+DTYPES = (
+    torch.float32,
+    torch.float64,
+    torch.float16,
+    torch.bfloat16,
+    torch.uint8,
+    torch.int32,
+    torch.int64,
+    torch.complex64,
+)
+SHAPES = ((), (0,), (1,), (2,), (5,), (7, 3), (4, 5, 6))
+
+
+def load(name):
+    return import_module(f"minitrain.collectives.{name}")
+
+
+def brought(rank, shape, dtype):
+    """What a rank brings."""
+    elements = torch.Size(shape).numel()
+    return (torch.arange(elements) * 7 % 5 + 3 * rank).reshape(shape).to(dtype)
+
+
+def wrong(world, name, group=None, members=None):
+    """Every verb of a module on many shapes, and on many dtypes; what came out wrong, as text."""
+    module, members = load(name), members or range(world.size)
+    rank, ranks = list(members).index(world.rank), len(members)
+    problems = []
+    cases = [(shape, torch.float32) for shape in SHAPES] + [((7, 3), dtype) for dtype in DTYPES]
+    for shape, dtype in cases:
+        everyone = [brought(other, shape, dtype) for other in range(ranks)]
+        mine, total = everyone[rank], sum(everyone[1:], everyone[0].clone())
+        kept = mine.clone()
+
+        tensor = mine.clone()
+        handle = module.all_reduce(tensor, group, check=False)
+        same = handle.wait() is tensor and handle.wait() is tensor  # waiting again is allowed
+        if not (same and torch.equal(tensor, total)):
+            problems.append(f"all_reduce {shape} {dtype}: {tensor}")
+
+        tensor = mine.clone()
+        chunk = module.reduce_scatter(tensor, group, check=False).wait()
+        wanted = total.view(-1).tensor_split(ranks)[rank]
+        in_place = torch.equal(tensor.view(-1).tensor_split(ranks)[rank], wanted)
+        if not (in_place and torch.equal(chunk, wanted)):
+            problems.append(f"reduce_scatter {shape} {dtype}: {chunk}")
+
+        tensor = mine.clone()
+        module.all_gather(tensor, group, check=False).wait()
+        chunks = [other.view(-1).tensor_split(ranks)[index] for index, other in enumerate(everyone)]
+        if not torch.equal(tensor.view(-1), torch.cat(chunks)):
+            problems.append(f"all_gather {shape} {dtype}: {tensor}")
+
+        for source in sorted({0, ranks // 2, ranks - 1}) if hasattr(module, "broadcast") else ():
+            tensor = mine.clone()
+            module.broadcast(tensor, source, group, check=False).wait()
+            if not torch.equal(tensor, everyone[source]):
+                problems.append(f"broadcast {shape} {dtype} from {source}: {tensor}")
+        assert torch.equal(mine, kept)
+    return problems
+
+
+def wrong_in_subgroup(world, name, members):
+    """The same among some of the ranks, while the others do nothing."""
+    group = dist.new_group(members)
+    if world.rank not in members:
+        try:  # torch gives an outsider a number for a group, which the run-time check of signatures refuses first
+            load(name).all_reduce(torch.ones(2), group)
+        except Exception as error:
+            return [] if "not in the group" in str(error) or "parameter 'group'" in str(error) else [str(error)]
+        return ["a rank outside the group was let in"]
+    return wrong(world, name, group, members)
+
+
+def random_sum(world, name, mesh=None):
+    """The bits of an all-reduce of random float32, and its distance from torch's own in units of the bound."""
+    generator = torch.Generator().manual_seed(world.rank)
+    ours = torch.randn(1003, generator=generator)
+    theirs, sizes = ours.clone(), ours.double().abs()
+    load(name).all_reduce(ours, axes(**mesh) if mesh else None).wait()
+    dist.all_reduce(theirs)
+    dist.all_reduce(sizes)
+    bound = (world.size - 1) * torch.finfo(torch.float32).eps * sizes
+    difference = (ours.double() - theirs.double()).abs()
+    return ours.numpy().tobytes(), (difference > 1.001 * bound).sum().item(), difference.max().item()
+
+
+def parameter(world, name):
+    """A parameter that wants a gradient may be overwritten; autograd does not see it."""
+    weight = torch.nn.Parameter(torch.full((3, 5), float(world.rank)))
+    load(name).broadcast(weight, world.size - 1).wait()
+    load(name).all_reduce(weight).wait()
+    return weight.requires_grad, weight.grad_fn, weight.is_leaf, weight.unique().tolist()
+
+
+def miscounted(world, name, cost):
+    """Bytes and messages of this rank against `minitrain.costs.communication`; what differs."""
+    module, differ = load(name), []
+    for elements in (0, 1, world.size - 1, world.size, world.size + 1, 7 * world.size, 101):
+        for verb in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
+            formula = getattr(costs, f"{cost}_{verb}", None)
+            if formula is None or not hasattr(module, verb):
+                continue
+            for dtype in (torch.float64, torch.uint8):
+                tensor = torch.ones(elements, dtype=dtype)
+                with Ledger() as ledger:
+                    getattr(module, verb)(tensor, check=False).wait()
+                predicted = formula(elements, tensor.element_size(), world.size, world.rank)
+                if (ledger.sent, ledger.messages) != predicted:
+                    differ.append((verb, elements, (ledger.sent, ledger.messages), predicted))
+    return differ
+
+
+def misuse(world, name, how):
+    """Do something wrong; what the error says. Afterwards the ranks must still be able to talk."""
+    module = load(name)
+    tensor = torch.ones(4, 6)
+    odd_one = world.rank == world.size - 1
+    arguments, verb = {}, "all_reduce"
+    if how == "shape" and odd_one:
+        tensor = torch.ones(4, 5)
+    elif how == "dtype" and odd_one:
+        tensor = torch.ones(4, 6, dtype=torch.float64)
+    elif how == "gaps" and odd_one:
+        tensor = torch.ones(6, 4).t()
+    elif how == "gaps everywhere, unchecked":
+        tensor, arguments = torch.ones(6, 4).t(), {"check": False}
+    elif how == "unknown source":
+        verb, arguments = "broadcast", {"source": world.size}
+    elif how == "two sources":
+        verb, arguments = "broadcast", {"source": world.rank % 2}
+    if name == "hierarchical":
+        arguments["group"] = axes(node=world.size // 2, local=2)
+    said = "no error"
+    try:
+        getattr(module, verb)(tensor, **arguments).wait()
+    except ValueError as error:
+        said = str(error)
+    after = torch.ones(3)
+    dist.all_reduce(after)
+    assert after.tolist() == [world.size] * 3
+    return said

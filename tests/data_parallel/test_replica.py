@@ -1,0 +1,443 @@
+"""All three rungs of the ladder equal one device on the whole batch, for every kind of model."""
+
+from __future__ import annotations
+
+import copy
+from importlib import import_module
+
+import pytest
+import torch
+import torch.distributed as dist
+from jaxtyping import TypeCheckError
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
+from minitrain.runtime import Ledger
+from tests.data_parallel.models import Branches, Mixed, close, gpt, gradients, tokens
+
+LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
+rungs = pytest.mark.parametrize("rung", LADDER)
+sizes = pytest.mark.parametrize("size", (1, 2, 3, 4))
+
+SMALL = 0.001  # MiB in a bucket, so that these small models have several
+
+
+def verbs(name):
+    """A module cannot be sent to the ranks, its name can."""
+    return import_module(f"minitrain.collectives.{name}")
+
+
+def part(world, batch):
+    """This rank's part of a batch."""
+    return batch.tensor_split(world.size)[world.rank]
+
+
+def train(world, rung, optimizer, collectives, choices):
+    """Three steps on all ranks, and the same on one device with the whole batch: loss, gradients, weights."""
+    model = rung(gpt(seed=world.rank, **choices), bucket_megabytes=SMALL, collectives=verbs(collectives))
+    reference = gpt(seed=0, **choices)
+    ours, theirs = optimizer(model.parameters(), lr=0.1), optimizer(reference.parameters(), lr=0.1)
+    for step in range(3):
+        inputs, targets = tokens(2 * world.size, step)
+        ours.zero_grad(), theirs.zero_grad()
+        loss = model(part(world, inputs), part(world, targets))[1]
+        loss.backward()
+        model.synchronize()
+        expected = reference(inputs, targets)[1]
+        expected.backward()
+        dist.all_reduce(mean := loss.detach() / world.size)
+        torch.testing.assert_close(mean, expected.detach())
+        close(model.module, reference)
+        ours.step(), theirs.step()
+        close(model.module, reference, tolerance=1e-9)
+
+
+@sizes
+@rungs
+def test_equals_one_device(ranks, rung, size):
+    ranks(size).run(train, rung, torch.optim.SGD, "native", {})
+
+
+@rungs
+@pytest.mark.parametrize("choices", ({"tied": False}, {"kv_heads": 1}), ids=str)
+def test_equals_one_device_for_other_models(ranks, rung, choices):
+    ranks(3).run(train, rung, torch.optim.SGD, "native", choices)
+
+
+@rungs
+def test_equals_one_device_through_the_ring(ranks, rung):
+    ranks(3).run(train, rung, torch.optim.SGD, "ring", {})
+
+
+def frozen(world, rung):
+    model, reference = gpt(seed=world.rank), gpt(seed=0)
+    for module in (model, reference):
+        module.embedding.requires_grad_(False)  # the tied head too
+        module.blocks[0].mlp.up.bias.requires_grad_(False)
+    model = rung(model, bucket_megabytes=SMALL)
+    inputs, targets = tokens(2 * world.size)
+    model(part(world, inputs), part(world, targets))[1].backward()
+    model.synchronize()
+    reference(inputs, targets)[1].backward()
+    close(model.module, reference)  # frozen parameters have rank 0's value and no gradient
+    assert model.module.embedding.tokens.weight.grad is None
+    assert "embedding.tokens.weight" not in model.trainable
+
+
+@rungs
+def test_frozen_parameters_are_broadcast_and_not_reduced(ranks, rung):
+    ranks(3).run(frozen, rung)
+
+
+def tied(world, rung):
+    model = rung(gpt(seed=0), bucket_megabytes=SMALL)
+    with Ledger() as ledger:
+        model(*(part(world, batch) for batch in tokens(2)))[1].backward()
+        model.synchronize()
+    each_once = {id(parameter): parameter.nbytes for parameter in model.parameters()}
+    return ledger.payload("all_reduce"), sum(each_once.values()) + 4 * len(each_once)
+
+
+@rungs
+def test_tied_weights_are_sent_once(ranks, rung):
+    for payload, gradients_and_flags in ranks(2).run(tied, rung):
+        assert payload == gradients_and_flags
+
+
+# Which branches rank r uses in step s.
+UNUSED = {
+    "on some ranks": lambda rank, step: ["first"] if rank == 0 else ["second"],
+    "on one rank": lambda rank, step: ["first", "second"][: 1 + (rank != 1)],
+    "everywhere": lambda rank, step: ["first"],
+    "in one step": lambda rank, step: [["first"], ["second"], ["first", "second"]][step],
+}
+
+
+def branches(world, rung, case, momentum):
+    """Against one device, and against DDP that looks for unused parameters."""
+    torch.manual_seed(0)
+    reference = Branches().double()
+    model = rung(copy.deepcopy(reference), bucket_megabytes=5e-5)  # 52 bytes: two parameters at most in a bucket
+    ddp = DistributedDataParallel(copy.deepcopy(reference), find_unused_parameters=True)
+    optimizers = [torch.optim.SGD(m.parameters(), 0.1, momentum, weight_decay=0.1) for m in (model, reference, ddp)]
+    for step in range(3):
+        inputs = torch.randn(world.size, 3, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        mine = UNUSED[case](world.rank, step)
+        model(inputs[world.rank], mine).backward()
+        model.synchronize()
+        losses = [reference(inputs[rank], UNUSED[case](rank, step)) for rank in range(world.size)]
+        (sum(losses) / world.size).backward()
+        ddp(inputs[world.rank], mine).backward()
+        close(model.module, reference)
+        close(model.module, ddp.module)
+        for optimizer in optimizers:
+            optimizer.step()
+        close(model.module, reference)
+        close(model.module, ddp.module)
+
+
+@rungs
+@pytest.mark.parametrize("case", UNUSED)
+def test_unused_parameters(ranks, rung, case):
+    for size in (2, 3):
+        ranks(size).run(branches, rung, case, 0.9)
+
+
+def unused_keeps_its_gradient(world, rung):
+    model = rung(Branches())
+    model.module.second.weight.grad = torch.full(
+        (2, 5), 7.0
+    )  # left by the user: an accumulated gradient like any other
+    model(torch.ones(3), ["first"]).backward()
+    model.synchronize()
+    assert model.module.second.bias.grad is None
+    assert torch.equal(model.module.second.weight.grad, torch.full((2, 5), 7.0))
+
+
+@rungs
+def test_what_nobody_used_is_left_alone(ranks, rung):
+    ranks(2).run(unused_keeps_its_gradient, rung)
+
+
+def mixed(world, rung, collectives):
+    torch.manual_seed(world.rank)
+    model = Mixed()
+    everyone = [copy.deepcopy(model).state_dict() if rank == world.rank else None for rank in range(world.size)]
+    dist.broadcast_object_list(everyone, 0)
+    model = rung(model, collectives=verbs(collectives))
+    reference = Mixed()
+    reference.load_state_dict(everyone[0])
+    for (name, buffer), expected in zip(model.module.named_buffers(), reference.buffers(), strict=True):
+        assert torch.equal(buffer, expected), name
+    inputs = torch.randn(world.size, 3, generator=torch.Generator().manual_seed(7))
+    model(part(world, inputs)).backward()
+    model.synchronize()
+    reference(inputs).backward()
+    close(model.module, reference, tolerance=1e-6)
+
+
+@rungs
+@pytest.mark.parametrize("collectives", ("native", "ring"))
+def test_mixed_dtypes_gaps_and_no_elements(ranks, rung, collectives):
+    ranks(3).run(mixed, rung, collectives)
+
+
+def accumulate(world, rung, last_too):
+    """Three micro-batches; with `last_too` even the last backward runs under no_sync()."""
+    model, reference = rung(gpt(seed=0), bucket_megabytes=SMALL), gpt(seed=0)
+    for step in range(2):  # the second step must not remember the first
+        inputs, targets = tokens(3 * world.size, step)
+        micro_batches = zip(part(world, inputs).split(1), part(world, targets).split(1), strict=True)
+        for number, (x, y) in enumerate(micro_batches):
+            if number < 2 or last_too:
+                with model.no_sync():
+                    (model(x, y)[1] / 3).backward()
+            else:
+                (model(x, y)[1] / 3).backward()
+        model.synchronize()
+        reference(inputs, targets)[1].backward()
+        close(model.module, reference)
+        model.zero_grad(), reference.zero_grad()
+
+
+@rungs
+@pytest.mark.parametrize("last_too", (False, True), ids=("last one synchronizes", "all under no_sync"))
+def test_accumulation(ranks, rung, last_too):
+    for size in (1, 2, 3):
+        ranks(size).run(accumulate, rung, last_too)
+
+
+def no_sync_sends_nothing(world, rung):
+    model = rung(gpt(seed=0), bucket_megabytes=SMALL)
+    inputs, targets = tokens(1, step=world.rank)
+    with Ledger() as ledger, model.no_sync():
+        with model.no_sync():
+            pass
+        model(inputs, targets)[1].backward()  # still inside the outer block
+    alone = gpt(seed=0)
+    alone(inputs, targets)[1].backward()
+    close(model.module, alone, tolerance=0)
+    model.synchronize()
+    return ledger.entries
+
+
+@rungs
+def test_no_sync_sends_nothing(ranks, rung):
+    assert ranks(2).run(no_sync_sends_nothing, rung) == [[], []]
+
+
+def accumulated_across_steps(world, rung):
+    """Two steps' gradients added up, without zero_grad() between them."""
+    model, reference = rung(gpt(seed=0), bucket_megabytes=SMALL), gpt(seed=0)
+    for step in range(2):
+        inputs, targets = tokens(world.size, step)
+        model(part(world, inputs), part(world, targets))[1].backward()
+        model.synchronize()
+        reference(inputs, targets)[1].backward()
+    close(model.module, reference)
+
+
+@rungs
+def test_gradients_add_up_across_steps(ranks, rung):
+    ranks(3).run(accumulated_across_steps, rung)
+
+
+def zeros_instead_of_none(world, rung):
+    model, reference = rung(gpt(seed=0), bucket_megabytes=SMALL), gpt(seed=0)
+    for step in range(2):
+        model.zero_grad(set_to_none=False), reference.zero_grad(set_to_none=False)
+        inputs, targets = tokens(world.size, step)
+        model(part(world, inputs), part(world, targets))[1].backward()
+        model.synchronize()
+        reference(inputs, targets)[1].backward()
+        close(model.module, reference)
+
+
+@rungs
+def test_zero_grad_may_leave_zeros(ranks, rung):
+    ranks(2).run(zeros_instead_of_none, rung)
+
+
+def groups(world, rung):
+    """Two groups of two ranks each average among themselves."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    group = pairs[world.rank // 2]
+    model, reference = rung(gpt(seed=world.rank), group, SMALL), gpt(seed=world.rank // 2 * 2)
+    inputs, targets = tokens(4)
+    pair = slice(world.rank // 2 * 2, world.rank // 2 * 2 + 2)
+    model(inputs[world.rank, None], targets[world.rank, None])[1].backward()
+    model.synchronize()
+    reference(inputs[pair], targets[pair])[1].backward()
+    close(model.module, reference)
+    with pytest.raises((ValueError, TypeCheckError), match="group"):
+        rung(gpt(seed=0), pairs[1 - world.rank // 2])
+
+
+@rungs
+def test_groups(ranks, rung):
+    ranks(4).run(groups, rung)
+
+
+def low_precision(world, rung, dtype):
+    model = rung(nn.Linear(3, 3, bias=False).to(dtype))
+    with torch.no_grad():
+        model.module.weight.fill_(1.0)
+    big = torch.finfo(dtype).max / 2
+    (model(torch.full((1, 3), big, dtype=dtype)) * 1.0).sum().backward()
+    model.synchronize()
+    return model.module.weight.grad.float().tolist()
+
+
+@rungs
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
+def test_the_mean_of_large_gradients_does_not_overflow(ranks, rung, dtype):
+    big = torch.tensor(torch.finfo(dtype).max / 2, dtype=dtype).float().item()
+    for gradient in ranks(4).run(low_precision, rung, dtype):
+        assert gradient == [[big] * 3] * 3
+
+
+def nothing_to_train(world, rung):
+    model = rung(nn.Linear(2, 2).requires_grad_(False))
+    with Ledger() as ledger:
+        model(torch.ones(2))
+        model.synchronize()
+    return ledger.entries
+
+
+@rungs
+def test_a_module_without_trainable_parameters(ranks, rung):
+    assert ranks(2).run(nothing_to_train, rung) == [[], []]
+
+
+def state_dict(world, rung):
+    model = rung(gpt(seed=0))
+    gpt(seed=1).load_state_dict(model.module.state_dict())
+    assert gradients(model.module).keys() == dict(model.module.named_parameters()).keys()
+    return list(model.module.state_dict()) == list(gpt(seed=0).state_dict())
+
+
+@rungs
+def test_the_state_dict_is_that_of_one_device(ranks, rung):
+    assert ranks(2).run(state_dict, rung) == [True, True]
+
+
+# Bad input: what rank r wraps, with which settings, and what every rank is told.
+def another_shape(rank):
+    return nn.Linear(3, 4 + rank // 2), {}
+
+
+def another_dtype(rank):
+    return nn.Linear(3, 4, dtype=(torch.float32, torch.float64)[rank // 2]), {}
+
+
+def one_parameter_more(rank):
+    return nn.Linear(3, 4, bias=rank == 2), {}
+
+
+def frozen_on_one(rank):
+    return nn.Linear(3, 4).requires_grad_(rank != 2), {}
+
+
+def another_order(rank):
+    first, second = nn.Linear(2, 2), nn.Linear(2, 2)
+    return nn.ModuleDict({"a": first, "b": second} if rank < 2 else {"b": second, "a": first}), {}
+
+
+def another_buffer(rank):
+    module = nn.Linear(3, 4)
+    module.register_buffer("seen", torch.zeros(1 + rank // 2))
+    return module, {}
+
+
+def sparse(rank):
+    return nn.Sequential(nn.Embedding(4, 2, sparse=True)), {}
+
+
+def sparse_on_one(rank):
+    return nn.Sequential(nn.Embedding(4, 2, sparse=rank == 2)), {}
+
+
+def no_bucket(rank):
+    return nn.Linear(3, 4), {"bucket_megabytes": 0}
+
+
+def no_number(rank):
+    return nn.Linear(3, 4), {"bucket_megabytes": float("nan")}
+
+
+def another_bucket(rank):
+    return nn.Linear(3, 4), {"bucket_megabytes": 25.0 if rank < 2 else -1}
+
+
+BAD = {
+    another_shape: r"parameter weight differs between ranks: float32 \(4, 3\) on rank 0,1, float32 \(5, 3\) on rank 2;",
+    another_dtype: r"parameter weight differs .* float32 \(4, 3\) on rank 0,1, float64 \(4, 3\) on rank 2",
+    one_parameter_more: r"parameter bias differs .* missing on rank 0,1, float32 \(4,\) on rank 2",
+    frozen_on_one: r"parameter weight differs .* float32 \(4, 3\) frozen on rank 2",
+    another_order: r"order of parameters differs",
+    another_buffer: r"buffer seen differs .* float32 \(1,\) on rank 0,1, float32 \(2,\) on rank 2",
+    sparse: r"embedding 0 asks for sparse gradients.* sparse=False",
+    sparse_on_one: r"embedding 0 differs between ranks: missing on rank 0,1, sparse on rank 2",
+    no_bucket: r"bucket_megabytes=0 must be positive",
+    no_number: r"bucket_megabytes=nan must be positive",
+    another_bucket: r"bucket_megabytes differs .* 25.0 on rank 0,1, -1 on rank 2",
+}
+
+
+def bad(world, rung, build, message):
+    module, settings = build(world.rank)
+    with Ledger() as ledger, pytest.raises(ValueError, match=message):
+        rung(module, **settings)
+    return ledger.entries
+
+
+@rungs
+@pytest.mark.parametrize("build", BAD, ids=lambda build: build.__name__)
+def test_bad_input_is_refused_on_every_rank_before_anything_is_sent(ranks, rung, build):
+    assert ranks(3).run(bad, rung, build, BAD[build]) == [[], [], []]
+
+
+class SparseCall(nn.Module):
+    """Asks for a sparse gradient where the constructor cannot see it."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Parameter(torch.ones(4, 2))
+
+    def forward(self, rows):
+        return nn.functional.embedding(rows, self.table, sparse=True).sum()
+
+
+def sparse_gradient(world, rung):
+    model = rung(SparseCall())
+    with pytest.raises(ValueError, match="gradient of table is sparse"):
+        model(torch.tensor([1])).backward()
+        model.synchronize()
+
+
+@rungs
+def test_sparse_gradients_are_refused(ranks, rung):
+    ranks(2).run(sparse_gradient, rung)
+
+
+def thawed(world, rung):
+    model = rung(nn.Linear(2, 2))
+    model.module.bias.requires_grad_(False)  # frozen later: as if unused
+    model(torch.ones(1, 2)).sum().backward()
+    model.synchronize()
+    assert model.module.bias.grad is None
+    module = nn.Linear(2, 2)
+    module.bias.requires_grad_(False)
+    model = rung(module)
+    module.bias.requires_grad_(True)
+    model(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError, match="bias was frozen when the module was wrapped"):
+        model.synchronize()
+
+
+@rungs
+def test_thawing_a_parameter_later_is_refused(ranks, rung):
+    ranks(2).run(thawed, rung)

@@ -1,0 +1,95 @@
+"""The first messages arrive, in every order that works; the order that does not is named by line."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from minitrain.matrix_product import first_messages
+from minitrain.matrix_product.first_messages import shift_at_once
+from minitrain.runtime import Ranks, receive, send
+
+
+def received(world, name, members=None):
+    group = None if members is None else dist.new_group(members)
+    if members is not None and world.rank not in members:
+        return None
+    mine = torch.tensor([100 + world.rank, 7])
+    kept = mine.clone()
+    result = getattr(first_messages, name)(mine, group)
+    assert torch.equal(mine, kept), "what is given away must stay as it is"
+    assert result.data_ptr() != mine.data_ptr()
+    return result.tolist()
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4, 5))
+def test_everyone_gets_the_right_tensor(ranks, size):
+    assert ranks(size).run(received, "relay") == [[100, 7]] * size
+    for name in ("shift_in_turn", "shift_at_once"):
+        assert ranks(size).run(received, name) == [[100 + (rank - 1) % size, 7] for rank in range(size)]
+
+
+def test_ranks_count_within_the_group(ranks):
+    for name in ("shift_in_turn", "shift_at_once"):
+        assert ranks(4).run(received, name, [1, 2, 3]) == [None, [103, 7], [101, 7], [102, 7]]
+    assert ranks(4).run(received, "relay", [1, 3]) == [None, [101, 7], None, [101, 7]]
+
+
+def both_send_first(world):
+    partner = 1 - world.rank
+    send(torch.ones(1), to=partner).wait()
+    receive(torch.empty(1), source=partner).wait()
+
+
+def both_receive_first(world):
+    partner = 1 - world.rank
+    receive(torch.empty(1), source=partner).wait()
+    send(torch.ones(1), to=partner).wait()
+
+
+@pytest.mark.parametrize(
+    ("function", "line"), ((both_send_first, "send(torch.ones(1)"), (both_receive_first, "receive(torch.empty(1)"))
+)
+def test_the_deadlock_is_named_by_line(function, line):
+    with Ranks(2, device="cpu", timeout=2.0) as pool:
+        with pytest.raises(RuntimeError, match=re.escape(line)) as caught:
+            pool.run(function)
+        assert "test_first_messages.py" in str(caught.value)
+        assert pool.run(received, "relay") == [[100, 7]] * 2, "fresh ranks take their place"
+
+
+def scattered(world):
+    with pytest.raises(ValueError, match=r"strides \(3,\) is not contiguous"):
+        shift_at_once(torch.zeros(4, 3)[:, 0])
+
+
+def test_a_column_of_a_matrix_is_refused():
+    """And nothing has been sent or asked for: the next message is not taken for the one that was refused."""
+    with Ranks(2, device="cpu", timeout=2.0) as pool:
+        pool.run(scattered)
+        assert pool.run(received, "relay") == [[100, 7]] * 2
+
+
+def broken(world, **options):
+    claims = first_messages.demo(world, **options)
+    return [claim for claim in claims if claim.holds is False], [claim for claim in claims if claim.holds is None]
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4, 5, 8))
+def test_every_claim_of_the_demo_holds(ranks, size):
+    for wrong, untold in ranks(size).run(broken, elements=3):
+        assert not wrong
+        assert len(untold) == (1 if size < 4 else 0)
+
+
+def test_a_mixture_is_nobodys_tensor():
+    assert first_messages.whose(torch.tensor([2.0, 2.0])) == 2
+    assert str(first_messages.whose(torch.tensor([2.0, 1.0]))) == "nan"
+
+
+def test_no_elements_are_refused(ranks):
+    with pytest.raises(Exception, match="elements=0 leaves nothing to send"):
+        ranks(1).run(broken, elements=0)

@@ -1,0 +1,84 @@
+"""What one training step holds equals the formulas, for models of several shapes; they know nothing of each other."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minitrain.costs import memory as costs
+from minitrain.matrix_product import memory
+from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.runtime.memory import SavedActivations
+
+# vocabulary, positions, layers, hidden, heads, batch, sequence
+SIZES = ((256, 128, 4, 128, 4, 8, 128), (17, 9, 1, 6, 3, 1, 1), (50, 11, 3, 20, 5, 3, 7))
+
+
+def step(config: GPTConfig, batch: int, sequence: int) -> tuple[dict[str, int], GPT]:
+    model = GPT(config, seed=0)
+    tokens = torch.randint(config.vocabulary, (batch, sequence))
+    optimizer = torch.optim.AdamW(model.parameters())
+    return memory.one_step(model, optimizer, tokens, tokens.roll(-1, dims=1)), model
+
+
+@pytest.mark.parametrize("tied", (True, False))
+@pytest.mark.parametrize("kind", ("sdpa", "plain"))
+@pytest.mark.parametrize("sizes", SIZES)
+def test_bytes_are_those_of_the_formulas(sizes, kind, tied):
+    vocabulary, positions, layers, hidden, heads, batch, sequence = sizes
+    held, model = step(
+        GPTConfig(vocabulary, positions, layers, hidden, heads, tied=tied, attention=kind), batch, sequence
+    )
+    parameters = costs.gpt_parameters(vocabulary, positions, layers, hidden, tied)
+    tensors = costs.gpt_tensors(layers, tied)
+    assert tensors == len(list(model.parameters()))
+    assert parameters == model.parameter_count()
+    assert held["parameters"] == held["gradients"] == 4 * parameters
+    assert held["optimizer states"] == costs.adamw_bytes(parameters, tensors)
+    assert held["buffers"] == 0
+    assert held["activations"] == costs.gpt_activations(
+        batch, sequence, hidden, heads, layers, vocabulary, fused=kind == "sdpa"
+    )
+
+
+def test_a_layer_keeps_what_its_table_says():
+    """One block by itself, its input included: the table's sum, and at least the table's list of sizes."""
+    block = GPT(GPTConfig(hidden=20, heads=5), seed=0).blocks[0]
+    x = torch.randn(3, 7, 20, requires_grad=True)
+    with SavedActivations(block) as saved:
+        block(x)
+    table = costs.gpt_layer_activations(batch=3, seq=7, hidden=20, heads=5)
+    assert saved.bytes == sum(table.values())
+    assert max(size for _, _, size in saved.tensors) == max(table.values())
+
+
+def test_gpt2_has_124_million_parameters():
+    """The number that Hugging Face's `gpt2` reports, embeddings tied."""
+    assert costs.gpt_parameters(vocabulary=50257, positions=1024, layers=12, hidden=768) == 124_439_808
+
+
+def test_zero_papers_example_takes_120_gigabytes():
+    """Rajbhandari et al. 2020, figure 1: Ψ = 7.5 billion parameters take 120 GB on each device without ZeRO."""
+    assert costs.model_state_bytes(7_500_000_000) == 120e9
+    assert costs.model_state_bytes(1, 4, 4, 8) == costs.model_state_bytes(1) == 16
+
+
+def broken(world, **options):
+    return [claim for claim in memory.demo(world, **options) if claim.holds is False]
+
+
+@pytest.mark.parametrize("size", (1, 2))
+def test_every_claim_of_the_demo_holds(ranks, size):
+    assert ranks(size).run(broken, layers=2, hidden=12, heads=3, batch=2, sequence=5) == [[]] * size
+
+
+def test_an_empty_batch_is_refused(ranks):
+    with pytest.raises(Exception, match="batch=0 leaves nothing to train on; use at least 1"):
+        ranks(1).run(broken, batch=0)
+
+
+def test_a_longer_sequence_costs_more_than_its_length_unless_attention_is_fused():
+    fused = [costs.gpt_activations(1, seq, 64, 4, 12, 256) for seq in (1024, 2048)]
+    written_out = [costs.gpt_activations(1, seq, 64, 4, 12, 256, fused=False) for seq in (1024, 2048)]
+    assert fused[1] < 2.001 * fused[0]
+    assert written_out[1] > 3 * written_out[0]

@@ -1,0 +1,133 @@
+"""by_data, by_columns, by_rows: each equals one device, forward and backward, and sends what theory says."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from minitrain.costs import matrix_product as costs
+from minitrain.matrix_product import by_data
+from minitrain.matrix_product.compare import Split, compare, whole_numbers
+from minitrain.matrix_product.to_everyone import total
+from minitrain.runtime import Ledger
+
+SPLITS = ("by_data", "by_columns", "by_rows")
+# rows, inner, columns: the lesson's, some that no number of ranks divides, and some with fewer elements than ranks
+SHAPES = ((4, 5, 8), (7, 3, 5), (1, 2, 3), (1, 1, 1), (2, 11, 1))
+
+
+def on_one_device(x, w, grad_y):
+    """Y, ∂X and ∂W by autograd: an oracle that shares no line with ours."""
+    x, w = x.clone().requires_grad_(), w.clone().requires_grad_()
+    y = x @ w
+    y.backward(grad_y)
+    return y.detach(), x.grad, w.grad
+
+
+def run_split(world, name, shape, dtype, members=None):
+    """One split product on some ranks; what it sent, and whether every tensor is one device's part."""
+    group = None if members is None else dist.new_group(members)
+    if members is not None and world.rank not in members:
+        return None
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    split = import_module(f"minitrain.matrix_product.{name}")
+    x, w, grad_y = (tensor.to(dtype) for tensor in whole_numbers(*shape))
+    my_x, my_w, my_grad_y = split.hold(x, w, grad_y, rank, ranks)
+    before = my_x.clone(), my_w.clone(), my_grad_y.clone()
+    with Ledger() as forward:
+        y = split.forward(my_x, my_w, group)
+    with Ledger() as backward:
+        grad_x, grad_w = split.backward(my_grad_y, my_x, my_w, group)
+    single_y, single_x, single_w = on_one_device(x, w, grad_y)
+    expected_x, expected_w, expected_y = split.hold(single_x, single_w, single_y, rank, ranks)
+    equal = [torch.equal(*pair) for pair in ((y, expected_y), (grad_x, expected_x), (grad_w, expected_w))]
+    untouched = all(torch.equal(*pair) for pair in zip(before, (my_x, my_w, my_grad_y), strict=True))
+    return equal, untouched, (forward.sent, backward.sent, forward.messages + backward.messages)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4, 5))
+@pytest.mark.parametrize("name", SPLITS)
+def test_equals_one_device_bit_by_bit(ranks, name, size):
+    for shape in SHAPES:
+        for dtype in (torch.float32, torch.float64):
+            cost = [getattr(costs, name)(*shape, size, rank, dtype.itemsize) for rank in range(size)]
+            for rank, (equal, untouched, sent) in enumerate(ranks(size).run(run_split, name, shape, dtype)):
+                assert equal == [True] * 3, (shape, rank)
+                assert untouched, "inputs were changed"
+                assert sent == (cost[rank].forward, cost[rank].backward, cost[rank].messages), (shape, rank)
+
+
+@pytest.mark.parametrize("name", SPLITS)
+def test_within_a_group(ranks, name):
+    results = ranks(4).run(run_split, name, (4, 5, 8), torch.float32, [1, 3])
+    assert results[0] is results[2] is None
+    for rank, (equal, _, sent) in ((0, results[1]), (1, results[3])):
+        cost = getattr(costs, name)(4, 5, 8, 2, rank)
+        assert equal == [True] * 3
+        assert sent == (cost.forward, cost.backward, cost.messages)
+
+
+def run_demo(world, name, options):
+    claims = import_module(f"minitrain.matrix_product.{name}").demo(world, **options)
+    return [claim for claim in claims if claim.holds is False], [claim.what for claim in claims]
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 5, 8))
+@pytest.mark.parametrize("name", SPLITS)
+def test_every_claim_of_the_demo_holds(ranks, name, size):
+    for shape in ((4, 5, 8), (1, 3, 2), (33, 65, 17)):
+        options = dict(zip(("rows", "inner", "columns"), shape, strict=True))
+        for broken, made in ranks(size).run(run_demo, name, options):
+            assert not broken
+            assert len(made) == 6
+
+
+def forgetful(world, rows):
+    """by_data whose backward forgets the sum over ranks."""
+
+    def backward(grad_y, x, w, group=None):
+        return grad_y @ w.T, x.T @ grad_y
+
+    claims = compare(world, Split(by_data.hold, by_data.forward, backward, costs.by_data), rows, 5, 8)
+    return {claim.what for claim in claims if claim.holds is False}
+
+
+def test_a_forgotten_sum_breaks_the_claims(ranks):
+    for broken in ranks(2).run(forgetful, 4):
+        assert broken >= {"bytes sent backward", "messages sent", "largest error of Y, ∂X, ∂W, whole numbers"}
+
+
+def products_together(world):
+    """Two products with a ReLU between, the first split by columns and the second by rows: one sum for both."""
+    columns, rows = (import_module(f"minitrain.matrix_product.{name}") for name in ("by_columns", "by_rows"))
+    x, a, _ = whole_numbers(4, 5, 7)
+    b = a.T.flip(1).contiguous()
+    hidden = x @ a
+    my_x, my_a, _ = columns.hold(x, a, hidden, world.rank, world.size)
+    _, my_b, _ = rows.hold(hidden, b, hidden @ b, world.rank, world.size)
+    with Ledger() as ledger:
+        z = rows.forward(columns.forward(my_x, my_a).relu(), my_b)
+    return torch.equal(z, hidden.relu() @ b), ledger.sent
+
+
+def test_columns_then_rows_need_one_sum(ranks):
+    for equal, sent in ranks(3).run(products_together):
+        assert equal
+        assert sent == costs.to_everyone_bytes(4 * 5, 3)
+
+
+def summands_of_other_shapes(world):
+    return total(torch.zeros(3 + world.rank))
+
+
+def with_size(world, name, options):
+    return import_module(f"minitrain.matrix_product.{name}").demo(world, **options)
+
+
+@pytest.mark.parametrize("bad", ("rows", "inner", "columns"))
+def test_sizes_below_one_are_refused(ranks, bad):
+    with pytest.raises(Exception, match=f"{bad}=0 leaves nothing to multiply; use at least 1"):
+        ranks(2).run(with_size, "by_rows", {bad: 0})
