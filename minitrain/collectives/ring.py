@@ -130,22 +130,26 @@ def add_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> Tensor
         group: The ranks that talk; None means everyone.
     """
     rank, ranks = dist.get_rank(group), len(chunks)
-    buffer = torch.empty_like(
-        max(chunks, key=len)
-    )  # one for all steps: a fresh one each time costs three times as much
+    before, after = (rank - 1) % ranks, (rank + 1) % ranks
+    buffer = torch.empty_like(max(chunks, key=len))  # one for all steps: fresh memory costs three times as much
+    leaving = []
     for step in range(ranks - 1):
         outgoing, own = chunks[(rank - 1 - step) % ranks], chunks[(rank - 2 - step) % ranks]
         incoming = buffer[: len(own)]
         # Hand the sum so far to the next rank, and take the one that the previous rank has made.
-        exchange(outgoing, (rank + 1) % ranks, incoming, (rank - 1) % ranks, group).wait()
+        arrival, departure = _trade(outgoing, after, incoming, before, group)
+        arrival.wait()
         own.add_(incoming)
+        leaving.append(departure)
+    for departure in leaving:
+        departure.wait()  # only now, since no step overwrites a chunk that was sent; whoever comes next may
     return chunks[rank]
 
 
 def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> None:
     """The second way round: rank r's chunk r reaches all ranks. Arguments as in `add_around`."""
     rank, ranks = dist.get_rank(group), len(chunks)
-    after, before = (rank + 1) % ranks, (rank - 1) % ranks
+    before, after = (rank - 1) % ranks, (rank + 1) % ranks
     steps = [(chunks[(rank - step) % ranks], chunks[(rank - 1 - step) % ranks]) for step in range(ranks - 1)]
     if dist.get_backend(group) == "nccl":
         for outgoing, incoming in steps:
@@ -153,12 +157,25 @@ def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> None:
             exchange(outgoing, after, incoming, before, group).wait()
         return
     # The same, but ready for all chunks from the start: gloo then sends without asking first. (On NCCL a receive that
-    # is waiting holds up the sends behind it, so there each pair goes together, above.)
+    # waits holds up the sends behind it; so there the two go together, above.)
     arriving = [receive(incoming, before, group) for _, incoming in steps]
+    leaving = []
     for (outgoing, _), arrival in zip(steps, arriving, strict=True):
-        leaving = send(outgoing, after, group)  # the chunk that came last
+        leaving.append(send(outgoing, after, group))  # the chunk that came last
         arrival.wait()
-        leaving.wait()
+    for departure in leaving:
+        departure.wait()
+
+
+def _trade(
+    outgoing: Tensor, to: int, incoming: Tensor, source: int, group: dist.ProcessGroup | None
+) -> tuple[Handle, Handle]:
+    """Start sending and receiving at once; the handles of what arrives and of what leaves."""
+    if dist.get_backend(group) == "nccl":
+        both = exchange(outgoing, to, incoming, source, group)  # in one batch: see `exchange`
+        return both, both
+    arrival = receive(incoming, source, group)  # first, so that the sender finds somebody ready
+    return arrival, send(outgoing, to, group)
 
 
 def demo(world: World, elements: int = 1 << 20) -> list[Claim]:

@@ -28,9 +28,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives import native, ring
+from minitrain.data_parallel import lesson, lesson_overlap
 from minitrain.data_parallel.bucketed import BucketedDataParallel
+from minitrain.data_parallel.naive import NaiveDataParallel
 from minitrain.data_parallel.replica import Collectives
+from minitrain.runtime import Claim, World, run
 from minitrain.runtime.messages import Handle
 
 
@@ -88,3 +91,36 @@ class DataParallel(BucketedDataParallel):
     def _reset(self) -> None:
         self._started, self._arrived = [], set()
         self._missing = [len(bucket.parameters) for bucket in self.buckets]
+
+
+def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
+    """Overlaps buckets with backward; the table shows what starts when, time on the virtual clock, and torch's DDP.
+
+    Args:
+        layers: Blocks of the GPT.
+        hidden: Its width.
+    """
+    bucket_megabytes = lesson.BUCKET / 2**20
+
+    def wrap(collectives: Collectives = native) -> DataParallel:
+        # Every rank draws other weights; rank 0's are what all start from.
+        module = lesson.small_gpt(world, world.rank, layers, hidden)
+        return DataParallel(module, None, bucket_megabytes, collectives)
+
+    model = wrap()
+    claims = [lesson.calls(world, model, lesson.BUCKET, "B + 1", "buckets of 32 KiB")]
+    claims += lesson.volume(world, model, wrap(ring), lesson.BUCKET)
+    claims.append(lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)))
+    module = lesson.small_gpt(world, 0, layers, hidden)
+    claims.append(lesson_overlap.early_starts(world, DataParallel, module, bucket_megabytes))
+    ladder = {"naive": NaiveDataParallel, "bucketed": BucketedDataParallel, "overlapped": DataParallel}
+    times, spans = lesson_overlap.virtual_times(world, ladder)
+    claims += times + lesson.like_ddp(world, DataParallel, layers, hidden)
+    with world.timed("a step of forward, backward and synchronize"):
+        lesson.step(world, model)
+    world.figure(lambda: lesson_overlap.picture(spans))
+    return claims
+
+
+if __name__ == "__main__":
+    run(demo)

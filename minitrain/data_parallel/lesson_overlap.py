@@ -1,0 +1,152 @@
+"""What the demo of `overlapped` shows: which event comes before which, and the time of a step on the virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minitrain.collectives import native, ring
+from minitrain.costs import data_parallel as costs
+from minitrain.costs.communication import ring_all_reduce_time
+from minitrain.data_parallel import lesson
+from minitrain.data_parallel.replica import Collectives, Replica
+from minitrain.runtime import Claim, VirtualClock, World
+from minitrain.runtime.messages import Handle
+from minitrain.runtime.timeline import Span, draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# The virtual machine: 1/128 virtual seconds a message and 1/16384 a byte, powers of two so that no sum of times rounds
+# and the clock shows the formula to the last digit.
+ALPHA, BETA = 2.0**-7, 2.0**-14
+FORWARD, BACKWARD = 0.25, 0.5  # virtual seconds of a layer
+
+
+class Watch:
+    """Collectives that note the order of events: each gradient when it is there, each all-reduce when it is started."""
+
+    def __init__(self, collectives: Collectives, module: nn.Module):
+        self.events: list[str] = []
+        self._collectives = collectives
+        for parameter in module.parameters():
+            # Before the module is wrapped: of two hooks, the one that was given first is called first.
+            parameter.register_post_accumulate_grad_hook(lambda _: self.events.append("gradient"))
+
+    def all_reduce(
+        self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
+    ) -> Handle:
+        self.events.append("all-reduce")
+        return self._collectives.all_reduce(tensor, group, check=check)
+
+    def broadcast(
+        self, tensor: Tensor, source: int = 0, group: dist.ProcessGroup | None = None, *, check: bool | None = None
+    ) -> Handle:
+        return self._collectives.broadcast(tensor, source, group, check=check)
+
+
+def early_starts(world: World, rung: type[Replica], module: nn.Module, bucket_megabytes: float) -> Claim:
+    """The claim on how many all-reduces are started before the last gradient is there: all but the last bucket's.
+
+    Here the last gradient is that of the token embedding, which lies in the last bucket. The flags come at the end.
+    """
+    watch = Watch(native, module)
+    model = rung(module, None, bucket_megabytes, watch)
+    lesson.step(world, model)
+    last = len(watch.events) - watch.events[::-1].index("gradient")
+    predicted = len(costs.buckets(lesson.sizes(model), bucket_megabytes * 2**20)) - 1
+    measured = watch.events[:last].count("all-reduce")
+    source = f"{lesson.PAPER}, §3.2.3"
+    return Claim("all-reduces started before the last gradient is there", "B − 1", predicted, measured, "1", source)
+
+
+class Port:
+    """The ring beside a rank that computes on: real messages on a virtual clock of their own.
+
+    So is a GPU with a stream for communication: an all-reduce begins when its tensor is there and the one before it is
+    done, takes no time of the rank that started it, and whoever waits for it goes on when it has finished.
+    """
+
+    def __init__(self, compute: VirtualClock):
+        self._compute, self._clock = compute, VirtualClock(ALPHA, BETA)
+        self._calls = 0
+
+    def all_reduce(
+        self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
+    ) -> Handle:
+        self._clock.wait_until(self._compute.now)
+        begin = self._clock.now
+        with self._clock:
+            ring.all_reduce(tensor, group, check=check).wait()
+        end = self._clock.now
+        self._calls += 1
+        self._compute.timeline.record(f"{self._calls}", "communicate", "all-reduce", begin, end)
+        return Handle(result=tensor, finish=lambda: self._compute.wait_until(end))
+
+    def broadcast(
+        self, tensor: Tensor, source: int = 0, group: dist.ProcessGroup | None = None, *, check: bool | None = None
+    ) -> Handle:
+        return ring.broadcast(tensor, source, group, check=check)
+
+
+def stack(world: World) -> nn.Sequential:
+    """2n layers whose weights cut into n equal chunks, so that the formula of the ring's time is exact."""
+    wide, narrow = 8 * world.size, 32
+    pairs = [(nn.Linear(wide, narrow, bias=False), nn.Linear(narrow, wide, bias=False)) for _ in range(world.size)]
+    return nn.Sequential(*(layer for pair in pairs for layer in pair)).to(world.device)
+
+
+def virtual_step(world: World, rung: type[Replica], bucket_megabytes: float) -> VirtualClock:
+    """One step of the stack in which each layer computes for a given virtual time; returns the rank's clock."""
+    layers, clock = stack(world), VirtualClock()
+    for number, layer in enumerate(layers):
+        layer.register_forward_pre_hook(lambda *_, number=number: clock.work(FORWARD, f"{number}", "forward"))
+        for parameter in layer.parameters():
+            parameter.register_post_accumulate_grad_hook(
+                lambda _, number=number: clock.work(BACKWARD, f"{number}", "backward")
+            )
+    model = rung(layers, None, bucket_megabytes, Port(clock))
+    model(torch.ones(1, 8 * world.size, device=world.device)).sum().backward()
+    model.synchronize()
+    return clock
+
+
+def virtual_times(world: World, ladder: Mapping[str, type[Replica]]) -> tuple[list[Claim], list[Span]]:
+    """Claims on the time of a step on each rung of the ladder, with two layers in a bucket; and rank 0's spans."""
+    n = world.size
+    layer = 1024 * n  # bytes of a layer's weight
+
+    def all_reduce(size: int) -> float:
+        return ring_all_reduce_time(size, n, ALPHA, BETA)
+
+    single, double, flags = all_reduce(layer), all_reduce(2 * layer), all_reduce(2 * n * costs.FLAG_SIZE)
+    forward = 2 * n * FORWARD
+    backward = [2 * BACKWARD] * n + [0.0]  # what fills each bucket, and the flags
+    predicted = {
+        "naive": costs.step_time(forward, backward, [single] * 2 * n + [flags], overlap=False),
+        "bucketed": costs.step_time(forward, backward, [double] * n + [flags], overlap=False),
+        "overlapped": costs.step_time(forward, backward, [double] * n + [flags]),
+    }
+    formulas = {
+        "naive": "F + Σbₖ + Σcₖ, a bucket for each layer",
+        "bucketed": "F + Σbₖ + Σcₖ, a bucket for two layers",
+        "overlapped": "F + max over k of (b₁ + … + bₖ + cₖ + … + c_B)",
+    }
+    claims, spans = [], []
+    for name, rung in ladder.items():
+        clock = virtual_step(world, rung, 2 * layer / 2**20)
+        source = "Johnson 1954, §2" if name == "overlapped" else f"{lesson.PAPER}, §3.2"
+        what = f"time of a step of {2 * n} layers, {name}"
+        claims.append(Claim(what, formulas[name], predicted[name], clock.now, "virtual s", source, "virtual clock"))
+        for span in clock.timeline.spans:
+            spans.append(Span(span.rank, f"{name}, {span.lane}", span.kind, span.label, span.start, span.end))
+    return claims, spans
+
+
+def picture(spans: list[Span]) -> Figure:
+    """Rank 0's step on the three rungs, one below the other."""
+    return draw(spans, "One step: when each layer computes, and when each bucket travels", "virtual seconds")
