@@ -89,7 +89,7 @@ endef
 export HAS_TORCH
 
 define TORCH_COMING
-torch is not there yet; downloading it. On Linux that is the build with CUDA, several gigabytes.
+torch is not there yet; downloading 2.13.0. On Linux that is the build with CUDA, several gigabytes.
 For a CPU-only build (200 MB): install one as https://pytorch.org/get-started says, into any Python,
 and name that Python: make PYTHON=/path/to/python. Stop now with Ctrl-C if that is what you want.
 endef

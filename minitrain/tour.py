@@ -46,13 +46,13 @@ class Curve:
     mark: float
 
 
-def tour(world: World, folder: Path, json: Path | None, table: Path | None) -> bool:
+def tour(world: World, data: str, folder: Path, json: Path | None, table: Path | None) -> bool:
     """Run all of it on this rank; rank 0 shows it. Whether every claim holds on every rank."""
+    text = Text.load(data)
     modules = [module for module, _ in demos()]
     rows: list[Row] = []
     for module in world.progress(modules, f"{len(modules)} demos on {world.size} ranks"):
         rows += play(world, import_module(module).demo, {})[0]
-    text = Text.load("reference")
     curve, claims = train(world, text)
     rows += merge(__name__, gather_objects(claims))
     if world.rank == 0:
@@ -148,12 +148,13 @@ def show(world: World, text: Text, curve: Curve, rows: list[Row], folder: Path) 
     held = sum(row.holds is True for row in rows)
     too_few = sum(row.holds is None for row in rows)
     broken = len(rows) - held - too_few
-    print(f"{len(rows)} claims on {world.size} ranks: {held} hold, {broken} do not, {too_few} need more ranks.")
-    print(f"The GPT read {text}")
+    ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
+    print(f"\n{len(rows)} claims on {ranks}: {held} hold, {broken} do not, {too_few} need more ranks.\n")
+    print(f"The GPT read {text}.")
     print(
-        f"and after {len(curve.training)} steps predicts the held-out part with {curve.validation[-1][1]:.3f} nats per"
+        f"After {len(curve.training)} steps it predicts the held-out part with {curve.validation[-1][1]:.3f} nats per "
+        f"byte; the best table of byte pairs needs {curve.mark:.3f}.\n"
     )
-    print(f"byte, where the best table of byte pairs needs {curve.mark:.3f}.")
     save_figure(picture_of_loss(curve), folder / "loss.png")
     write_json(folder / "claims.json", rows, **describe(world))
     print(f"The picture of the loss is {folder / 'loss.png'}, the claims are in {folder / 'claims.json'}.")
@@ -176,6 +177,7 @@ def picture_of_loss(curve: Curve) -> Figure:
 
 
 def main(
+    data: str = "reference",
     ranks: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
     timeout: float = 60.0,
@@ -186,6 +188,8 @@ def main(
     """Run every demo, train a small GPT on real text, and show all claims in one table.
 
     Args:
+        data: The text to learn: reference (Python's language reference), library (the source of its standard library),
+            or the path of a text file or folder.
         ranks: Ranks to start on this machine, 4 if not given. Under torchrun leave it out.
         device: Where tensors live. auto takes a GPU where there is one; ranks share GPUs where there are fewer.
         timeout: Seconds after which a communication that did not happen is an error.
@@ -193,7 +197,11 @@ def main(
         json: Write the claims here too.
         table: Write a picture of the table here, with one claim of each demo (.svg).
     """
-    sys.exit(launch(tour, ranks, device, timeout, (folder, json, table)))
+    try:
+        Text.load(data)
+    except (ValueError, OSError) as error:
+        raise SystemExit(f"--data: {error}") from None
+    sys.exit(launch(tour, ranks, device, timeout, (data, folder, json, table)))
 
 
 if __name__ == "__main__":

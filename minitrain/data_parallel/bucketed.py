@@ -9,7 +9,8 @@ copied side by side into flat tensors, and one all-reduce carries a whole bucket
 
 **What is sent, when and why.** After backward, one all-reduce for each bucket; all are started before the first is
 waited for. Parameters are packed in reverse order, since backward reaches the last layers first, which only matters on
-the next rung; each dtype and each device has buckets of its own. And the flags of the first rung.
+the next rung; each dtype and each device has buckets of its own. The flags of the first rung travel in the same bucket,
+one element behind the gradients for each parameter.
 
 **Cost.** The same bytes in fewer messages: `minitrain.costs.data_parallel.buckets` says how many, at most
 ⌈gradient bytes / bucket size⌉ for each dtype.
@@ -18,8 +19,6 @@ the next rung; each dtype and each device has buckets of its own. And the flags 
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -34,28 +33,52 @@ from minitrain.runtime import Claim, World, run
 from minitrain.runtime.messages import Handle
 
 
-@dataclass(eq=False)
 class Bucket:
-    """A flat tensor, and the parameters whose gradients lie in it side by side.
+    """Parameters whose gradients travel together, and the flat tensor in which they do.
+
+    Args:
+        parameters: By name, in the order in which they lie; all of one dtype and device.
 
     Attributes:
-        parameters: By name, in the order in which they lie.
-        flat: What is sent.
-        views: For each parameter its part of `flat`, in the parameter's shape.
+        flat: The gradients side by side, and behind them a flag for each.
     """
 
-    parameters: dict[str, nn.Parameter]
-    flat: Shaped[Tensor, " elements"]
-    views: dict[str, Tensor]
-
-    @classmethod
-    def of(cls, parameters: dict[str, nn.Parameter]) -> Bucket:
-        """Allocate the bucket of these parameters, all of one dtype and device."""
+    def __init__(self, parameters: dict[str, nn.Parameter]):
+        self.parameters = parameters
         first = next(iter(parameters.values()))
-        sizes = [parameter.numel() for parameter in parameters.values()]
-        flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
-        parts = zip(parameters.items(), flat.split(sizes), strict=True)
-        return cls(parameters, flat, {name: part.view(parameter.shape) for (name, parameter), part in parts})
+        sizes = [*(parameter.numel() for parameter in parameters.values()), len(parameters)]
+        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        *parts, self._flags = self.flat.split(sizes)
+        pairs = zip(parameters.items(), parts, strict=True)
+        self._views = {name: part.view(parameter.shape) for (name, parameter), part in pairs}
+        self._absent: set[str] = set()  # parameters of which this rank has no gradient
+
+    def put(self, name: str, gradient: Tensor | None, scale: float) -> None:
+        """Copy this rank's gradient of a parameter, times `scale`, to its place."""
+        if gradient is None:
+            self._views[name].zero_()  # this rank adds nothing
+            self._absent.add(name)
+        else:
+            torch.mul(gradient, scale, out=self._views[name])
+
+    def seal(self) -> Shaped[Tensor, " elements"]:
+        """Set the flags; returns what is to be sent."""
+        self._flags.fill_(1)
+        if self._absent:
+            self._flags.copy_(torch.tensor([name not in self._absent for name in self.parameters]))
+        return self.flat
+
+    def hand_back(self) -> None:
+        """Copy what is now the mean to the gradients of all parameters that some rank used."""
+        # A sum of flags above 0 says that some rank has a gradient. Reading it would wait for a GPU, so only if needed.
+        used = (self._flags.real > 0).tolist() if self._absent else [True] * len(self._views)
+        for parameter, view, some in zip(self.parameters.values(), self._views.values(), used, strict=True):
+            if not some:
+                continue  # no rank used it: a gradient of zeros would move it where an optimizer has momentum
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.copy_(view)
+        self._absent.clear()
 
 
 def pack(parameters: dict[str, nn.Parameter], bucket_megabytes: float) -> list[Bucket]:
@@ -73,7 +96,7 @@ def pack(parameters: dict[str, nn.Parameter], bucket_megabytes: float) -> list[B
         bucket[name] = parameter
         if sum(member.nbytes for member in bucket.values()) >= bucket_megabytes * 2**20:
             del filling[kind]
-    return [Bucket.of(bucket) for bucket in buckets]
+    return [Bucket(bucket) for bucket in buckets]
 
 
 class BucketedDataParallel(Replica):
@@ -95,32 +118,23 @@ class BucketedDataParallel(Replica):
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        started = [self._start(bucket) for bucket in self.buckets]
-        used = self._used_anywhere()
+        self._check_frozen()
+        started = []
+        for bucket in self.buckets:
+            for name in bucket.parameters:
+                self._put(bucket, name)
+            started.append(self._start(bucket))
         for bucket, handle in zip(self.buckets, started, strict=True):
             handle.wait()
-            self._hand_back(bucket, used)
+            bucket.hand_back()
+
+    def _put(self, bucket: Bucket, name: str) -> None:
+        # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
+        bucket.put(name, self._gradient(name), 1 / self.ranks)
 
     def _start(self, bucket: Bucket) -> Handle:
-        """Copy this rank's gradients into a bucket and start its all-reduce."""
-        for name, view in bucket.views.items():
-            gradient = self._gradient(name)
-            if gradient is None:
-                view.zero_()  # this rank adds nothing
-            else:
-                # Divided before the sum, as DDP does: low precision then cannot overflow, and results are the same.
-                torch.mul(gradient, 1 / self.ranks, out=view)
-        # One all-reduce: every rank ends with the sum of all ranks' 1/n.
-        return self.collectives.all_reduce(bucket.flat, self.group, check=False)
-
-    def _hand_back(self, bucket: Bucket, used: dict[str, bool]) -> None:
-        """Copy the means of a bucket to the gradients of its parameters."""
-        for name, parameter in bucket.parameters.items():
-            if not used[name]:
-                continue  # no rank used it: a gradient of zeros would move it where an optimizer has momentum
-            if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-            parameter.grad.copy_(bucket.views[name])
+        # One all-reduce: every rank ends with the sum of all ranks' 1/n, and how many ranks have each gradient.
+        return self.collectives.all_reduce(bucket.seal(), self.group, check=False)
 
 
 def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:

@@ -112,7 +112,7 @@ def mean_of_parts(world: World, model: Replica, reference: nn.Module) -> Claim:
     rounding = (world.size + 1) * torch.finfo(torch.float32).eps / 2
     return Claim(
         "gradients' distance from the mean of the parts on one device, in Σ|gᵣ|/n",
-        "(n+1)u / (1 − (n+1)u); 0 for n ≤ 2",
+        "γₙ₊₁ = (n+1)u / (1 − (n+1)u); 0 for n ≤ 2",
         rounding / (1 - rounding) if world.size > 2 else 0.0,
         worst,
         source="Higham 2002, §4.2",

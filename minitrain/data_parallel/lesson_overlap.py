@@ -21,9 +21,9 @@ from minitrain.runtime.timeline import Span, draw
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The virtual machine: 1/128 virtual seconds a message and 1/16384 a byte, powers of two so that no sum of times rounds
+# The virtual machine: 1/32 virtual seconds a message and 1/16384 a byte, powers of two so that no sum of times rounds
 # and the clock shows the formula to the last digit.
-ALPHA, BETA = 2.0**-7, 2.0**-14
+ALPHA, BETA = 2.0**-5, 2.0**-14
 FORWARD, BACKWARD = 0.25, 0.5  # virtual seconds of a layer
 
 
@@ -84,7 +84,7 @@ class Port:
             ring.all_reduce(tensor, group, check=check).wait()
         end = self._clock.now
         self._calls += 1
-        self._compute.timeline.record(f"{self._calls}", "communicate", "all-reduce", begin, end)
+        self._compute.timeline.record(f"{self._calls}", "communicate", "network", begin, end)
         return Handle(result=tensor, finish=lambda: self._compute.wait_until(end))
 
     def broadcast(
@@ -137,13 +137,14 @@ def virtual_times(world: World, ladder: Mapping[str, type[Replica]]) -> tuple[li
         "overlapped": "F + max over k of (b₁ + … + bₖ + cₖ + … + c_B)",
     }
     claims, spans = [], []
-    for name, rung in ladder.items():
+    for number, (name, rung) in enumerate(ladder.items(), 1):
         clock = virtual_step(world, rung, 2 * layer / 2**20)
         source = "Johnson 1954, §2" if name == "overlapped" else f"{lesson.PAPER}, §3.2"
         what = f"time of a step of {2 * n} layers, {name}"
         claims.append(Claim(what, formulas[name], predicted[name], clock.now, "virtual s", source, "virtual clock"))
         for span in clock.timeline.spans:
-            spans.append(Span(span.rank, f"{name}, {span.lane}", span.kind, span.label, span.start, span.end))
+            lane = f"{number} {name}, {span.lane}"  # numbered, since rows are drawn in the order of their names
+            spans.append(Span(span.rank, lane, span.kind, span.label, span.start, span.end))
     return claims, spans
 
 

@@ -32,6 +32,7 @@ class NaiveDataParallel(Replica):
 
     @torch.no_grad()
     def synchronize(self) -> None:
+        self._check_frozen()
         used = self._used_anywhere()
         for name, parameter in self.trainable.items():
             if not used[name]:
@@ -42,6 +43,17 @@ class NaiveDataParallel(Replica):
             # The sum of every rank's 1/n: one all-reduce for this parameter, waited for before the next is started.
             self.collectives.all_reduce(mean, self.group, check=False).wait()
             parameter.grad = mean
+
+    def _used_anywhere(self) -> dict[str, bool]:
+        """Which parameters have a gradient on at least one rank."""
+        used = {name: parameter.grad is not None for name, parameter in self.trainable.items()}
+        if not used:
+            return {}
+        device = next(iter(self.trainable.values())).device
+        flags = torch.tensor(list(used.values()), dtype=torch.int32, device=device)
+        # One small all-reduce: a sum above 0 tells every rank that some rank has a gradient for this parameter.
+        self.collectives.all_reduce(flags, self.group, check=False).wait()
+        return {name: count > 0 for name, count in zip(used, flags.tolist(), strict=True)}
 
 
 def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:

@@ -56,8 +56,7 @@ class DataParallel(BucketedDataParallel):
     ):
         super().__init__(module, group, bucket_megabytes, collectives)
         self._started: list[Handle] = []  # handles of the buckets that are on their way
-        self._arrived: set[str] = set()  # parameters that have their gradient in this step
-        self._missing = [len(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
+        self._missing = [set(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
         for number, bucket in enumerate(self.buckets):
             for name, parameter in bucket.parameters.items():
                 # Called when the gradient has been added to `.grad`. What it is given is the parameter.
@@ -65,32 +64,30 @@ class DataParallel(BucketedDataParallel):
 
     @torch.no_grad()
     def synchronize(self) -> None:
+        self._check_frozen()
+        for bucket, missing in zip(self.buckets, self._missing, strict=True):
+            for name in missing:
+                self._put(bucket, name)
         for bucket in self.buckets[len(self._started) :]:
             self._started.append(self._start(bucket))
-        used = self._used_anywhere()
         for bucket, handle in zip(self.buckets, self._started, strict=True):
             handle.wait()
-            self._hand_back(bucket, used)
-        self._reset()
+            bucket.hand_back()
+        self._started, self._missing = [], [set(bucket.parameters) for bucket in self.buckets]
 
-    @torch.no_grad()
     def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
-        """The hook: note that a gradient is there, and start what is now full and has its turn."""
+        """The hook: copy a gradient to its bucket, and start the buckets that are now full and have their turn."""
         if self._local:
             return
-        if name in self._arrived:
+        if name not in self._missing[number]:
             raise RuntimeError(
                 f"{name} got a second gradient before synchronize(); run backward of all micro-batches but the last "
                 "under no_sync(), and synchronize() after the last"
             )
-        self._arrived.add(name)
-        self._missing[number] -= 1
+        self._missing[number].remove(name)
+        self._put(self.buckets[number], name)
         while (turn := len(self._started)) < len(self.buckets) and not self._missing[turn]:
             self._started.append(self._start(self.buckets[turn]))
-
-    def _reset(self) -> None:
-        self._started, self._arrived = [], set()
-        self._missing = [len(bucket.parameters) for bucket in self.buckets]
 
 
 def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:

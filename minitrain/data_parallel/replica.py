@@ -118,31 +118,22 @@ class Replica(nn.Module):
     def _gradient(self, name: str) -> Tensor | None:
         """This rank's own gradient of one parameter; None if it has none in this step."""
         gradient = self.trainable[name].grad
-        if gradient is not None and gradient.layout != torch.strided:
+        if gradient is None:
+            return None
+        if gradient.layout != torch.strided:
             raise ValueError(
                 f"the gradient of {name} is sparse ({gradient.layout}), which buckets cannot hold; "
                 "make the embedding with sparse=False, or keep its table on a parameter server"
             )
-        return gradient
+        return gradient.detach()  # after backward(create_graph=True) it would record what is done with it
 
-    def _used_anywhere(self) -> dict[str, bool]:
-        """Which parameters have a gradient on at least one rank: one small all-reduce of a flag for each."""
+    def _check_frozen(self) -> None:
         for name, parameter in self._frozen.items():
             if parameter.grad is not None:
                 raise RuntimeError(
                     f"{name} was frozen when the module was wrapped and now has a gradient, which the other ranks "
                     "would not get; wrap the module again after changing requires_grad"
                 )
-        used = {name: parameter.grad is not None for name, parameter in self.trainable.items()}
-        if not used:
-            return {}
-        device = next(iter(self.trainable.values())).device
-        flags = torch.tensor(list(used.values()), dtype=torch.int32, device=device)
-        # A sum above 0 tells every rank that some rank has a gradient for this parameter.
-        self.collectives.all_reduce(flags, self.group, check=False).wait()
-        if all(used.values()):
-            return used  # nothing to learn from the flags; on a GPU, reading them would wait for it
-        return {name: count > 0 for name, count in zip(used, flags.tolist(), strict=True)}
 
 
 def agree_on_states(module: nn.Module, bucket_megabytes: float, group: dist.ProcessGroup | None) -> None:

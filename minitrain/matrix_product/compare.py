@@ -167,5 +167,5 @@ def _matrix(axes: Axes, left: float, label: str, shape: tuple[int, int], cut: in
     for x, top, tall, wide, text, colour, hatch in blocks:
         axes.add_patch(Rectangle((x, top - tall), wide, tall, facecolor=colour, hatch=hatch, edgecolor="white", lw=2))
         box = {"fc": "white", "ec": "none", "pad": 1.2}
-        axes.text(x + wide / 2, top - tall / 2, text, ha="center", va="center", fontsize=8, bbox=box)
-    axes.text(left + width / 2, height / 2 + 0.2, f"{label}  {height}×{width}", ha="center", va="bottom", fontsize=9)
+        axes.text(x + wide / 2, top - tall / 2, text, ha="center", va="center", fontsize=9, bbox=box)
+    axes.text(left + width / 2, height / 2 + 0.2, f"{label}  {height}×{width}", ha="center", va="bottom", fontsize=10)

@@ -145,7 +145,7 @@ def draw(held: dict[str, dict[str, int]]) -> Figure:
             axes.barh(row, megabytes, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white")
             box = {"fc": "white", "ec": "none", "pad": 1.2}
             middle = left + megabytes / 2
-            axes.text(middle, row, f"{megabytes:.1f}", ha="center", va="center", fontsize=8, bbox=box)
+            axes.text(middle, row, f"{megabytes:.1f}", ha="center", va="center", fontsize=9, bbox=box)
             left += megabytes
     handles = [
         axes.barh([0], [0], color=colour, hatch=hatch, edgecolor="white", label=category)

@@ -122,7 +122,9 @@ def number(value: float) -> str:
 
 def with_unit(value: float, unit: str) -> str:
     """`number` followed by its unit, except for plain numbers."""
-    return number(value) if unit == "1" or math.isnan(value) else f"{number(value)} {unit}"
+    if unit == "1" or math.isnan(value):
+        return number(value)
+    return f"{number(value)} {'message' if value == 1 and unit == 'messages' else unit}"
 
 
 def verdict(row: Row) -> str:
@@ -143,11 +145,11 @@ def expected(claim: Claim) -> str:
 
 
 def print_rows(rows: Iterable[Row], console: Console | None = None, chapters: bool = False) -> None:
-    """Print the table of claims: drawn in a terminal, plain lines elsewhere."""
+    """Print the table of claims, with chapter and file if asked: drawn in a terminal, plain lines elsewhere."""
     console = console or Console()
     columns = ["chapter"] * chapters + ["what", "formula", "predicted", "measured", "how", "holds"]
     cells = [
-        [row.chapter] * chapters
+        [row.module.removeprefix("minitrain.")] * chapters
         + [row.claim.what, row.claim.formula, expected(row.claim), with_unit(row.claim.measured, row.claim.unit)]
         + ["–" if row.claim.needs else row.claim.how, verdict(row)]
         for row in rows

@@ -23,7 +23,7 @@ class Table:
         for row in self.rows:
             claim = row.claim
             how = "–" if claim.needs else claim.how
-            values = (expected(claim), with_unit(claim.measured, claim.unit))
+            values = [text.replace(" ", "\u00a0") for text in (expected(claim), with_unit(claim.measured, claim.unit))]
             self._cells.append((claim.what, claim.formula, *values, how, verdict(row)))
 
     def _repr_markdown_(self) -> str:

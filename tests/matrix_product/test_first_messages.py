@@ -54,7 +54,7 @@ def both_receive_first(world):
     ("function", "line"), ((both_send_first, "send(torch.ones(1)"), (both_receive_first, "receive(torch.empty(1)"))
 )
 def test_the_deadlock_is_named_by_line(function, line):
-    with Ranks(2, device="cpu", timeout=2.0) as pool:
+    with Ranks(2, device="cpu", timeout=1.0) as pool:
         with pytest.raises(RuntimeError, match=re.escape(line)) as caught:
             pool.run(function)
         assert "test_first_messages.py" in str(caught.value)
@@ -78,7 +78,7 @@ def broken(world, **options):
     return [claim for claim in claims if claim.holds is False], [claim for claim in claims if claim.holds is None]
 
 
-@pytest.mark.parametrize("size", (1, 2, 3, 4, 5, 8))
+@pytest.mark.parametrize("size", (2, 5, 8))
 def test_every_claim_of_the_demo_holds(ranks, size):
     for wrong, untold in ranks(size).run(broken, elements=3):
         assert not wrong

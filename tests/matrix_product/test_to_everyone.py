@@ -123,7 +123,7 @@ def broken(world, **options):
     return [claim for claim in to_everyone.demo(world, **options) if claim.holds is False]
 
 
-@pytest.mark.parametrize("size", (1, 2, 3, 8))
+@pytest.mark.parametrize("size", (2, 8))
 def test_every_claim_of_the_demo_holds(ranks, size):
     for elements in (1, 5, 1000):
         assert ranks(size).run(broken, elements=elements) == [[]] * size

@@ -1,0 +1,266 @@
+"""The notebooks: their form, and every exercise with its stub, its solution and a typical mistake.
+
+That they run and show what is stored is checked by `tutorials/build.py check`, which `make test` runs, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+FOLDER = Path(__file__).parents[1] / "tutorials"
+NOTEBOOKS = [nbformat.read(path, as_version=4) for path in sorted(FOLDER.glob("[0-9]*.ipynb"))]
+NAMES = [path.stem for path in sorted(FOLDER.glob("[0-9]*.ipynb"))]
+# Headings that every notebook has, in this order; between them stand the chapter's own.
+PARTS = ("The problem", "Predict", "Break it", "Exercises", "In the wild", "Sources")
+all_notebooks = pytest.mark.parametrize(("name", "notebook"), list(zip(NAMES, NOTEBOOKS, strict=True)), ids=NAMES)
+
+
+@pytest.fixture(scope="module")
+def build():
+    """tutorials/build.py, which is a script and stands in no package."""
+    spec = importlib.util.spec_from_file_location("tutorials_build", FOLDER / "build.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def tagged(notebook, tag):
+    return [cell for cell in notebook.cells if tag in cell.metadata.get("tags", [])]
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def outputs_as_text(notebook):
+    """(cell's id, text) of every output; pictures are left out."""
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            texts = [output.get("text", ""), output.get("evalue", ""), *output.get("traceback", [])]
+            texts += [data for kind, data in output.get("data", {}).items() if not kind.startswith("image/")]
+            yield cell.id, "\n".join(texts)
+
+
+def test_every_chapter_has_its_notebook_and_solutions():
+    packages = {path.parent.name for path in (FOLDER.parent / "minitrain").glob("*/__init__.py")}
+    chapters = {re.sub(r"^\d+[a-z]?_", "", name) for name in NAMES}
+    assert chapters <= packages
+    assert sorted(path.stem for path in (FOLDER / "solutions").glob("*.py")) == NAMES
+
+
+@all_notebooks
+def test_parts_stand_in_order(name, notebook):
+    first = notebook.cells[0].source
+    assert re.match(r"# \S", first)
+    assert all(f"**{word}**" in first for word in ("Builds on", "Takes", "Afterwards"))
+    text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
+    assert [part for heading in headings for part in PARTS if heading.startswith(part)] == list(PARTS)
+    assert headings[-4:] == list(PARTS[-4:])
+
+
+@all_notebooks
+def test_cells_have_names_of_their_own(name, notebook):
+    names = [cell.id for cell in notebook.cells]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch(r"[a-z][a-z0-9-]+", cell) for cell in names), "an id is a name, not chance"
+
+
+@all_notebooks
+def test_stored_as_executed_from_top_to_bottom(name, notebook, build):
+    assert [cell.execution_count for cell in code_cells(notebook)] == list(range(1, len(code_cells(notebook)) + 1))
+    assert build.written(notebook) == (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
+    for cell in code_cells(notebook):
+        raised = any(output.output_type == "error" for output in cell.outputs)
+        assert raised == (cell in tagged(notebook, "raises-exception")), cell.id
+        assert not any(output.get("name") == "stderr" for output in cell.outputs), cell.id
+
+
+@all_notebooks
+def test_outputs_name_no_place_of_one_machine(name, notebook):
+    for cell, text in outputs_as_text(notebook):
+        assert not re.search(
+            r"/(home|tmp|root|usr|Users|private|var|opt)/|site-packages|0x[0-9a-f]{6}|\bpid\b", text
+        ), cell
+
+
+@all_notebooks
+def test_every_picture_has_alt_text(name, notebook):
+    pictures = 0
+    for cell in code_cells(notebook):
+        for output in cell.outputs:
+            for kind in output.get("data", {}):
+                if kind.startswith("image/"):
+                    pictures += 1
+                    alt = output.metadata.get(kind, {}).get("alt") or cell.metadata.get("alt", "")
+                    assert len(alt) > 20, cell.id
+    assert pictures, "a chapter has at least one picture"
+
+
+@all_notebooks
+def test_links_lead_to_files(name, notebook):
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", cell.source):
+                assert (FOLDER / target).exists() or (FOLDER / target).name[:2] > NAMES[-1][:2], f"{cell.id}: {target}"
+
+
+def exercises():
+    """(notebook's name, notebook, exercise's cell, its check's cell)."""
+    for name, notebook in zip(NAMES, NOTEBOOKS, strict=True):
+        for stub, check in zip(tagged(notebook, "exercise"), tagged(notebook, "check"), strict=True):
+            yield pytest.param(name, stub, check, id=f"{name}-{stub.id}")
+
+
+@all_notebooks
+def test_three_exercises_with_a_number_and_a_check_each(name, notebook):
+    cells = [cell.id for cell in notebook.cells]
+    stubs, checks = tagged(notebook, "exercise"), tagged(notebook, "check")
+    assert len(stubs) == len(checks) >= 3
+    for stub, check in zip(stubs, checks, strict=True):
+        assert cells.index(check.id) == cells.index(stub.id) + 1
+        assert "**To reach: " in notebook.cells[cells.index(stub.id) - 1].source
+        assert [verdict(output.text) for output in check.outputs] == ["not yet"]
+    assert tagged(notebook, "setup"), "the cells that exercises need, and nothing else does, have the tag `setup`"
+
+
+def verdict(text):
+    """What a check says: "reached" if all ranks say so, "not yet" if one says that, and "" if it says neither."""
+    lines = [re.sub(r"^\[[^]]*\] ", "", line) for line in text.splitlines()]  # a cell with %%ranks names the ranks
+    said = {word for line in lines for word in ("reached", "not yet") if line.startswith(f"{word}: ")}
+    return "not yet" if "not yet" in said else "".join(said)
+
+
+def solutions(name):
+    """{(exercise's id, "solution" or "mistake"): (source, what the check says)}."""
+    text = (FOLDER / "solutions" / f"{name}.py").read_text(encoding="utf-8")
+    parts = re.split(r"^# %% ([\w-]+): (solution|mistake)(?:: (.*))?$", text, flags=re.MULTILINE)[1:]
+    found = {}
+    for exercise, kind, words, source in zip(*(iter(parts),) * 4, strict=True):
+        found[exercise, kind] = source, words
+    return found
+
+
+@pytest.fixture(scope="module")
+def shells():
+    """For each notebook an IPython session in this process that has run the cells with the tag `setup`."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    open_shells = {}
+
+    def shell(name):
+        if name not in open_shells:
+            InteractiveShell.clear_instance()
+            for other in open_shells.values():
+                end(other)
+            open_shells.clear()
+            open_shells[name] = InteractiveShell.instance(user_ns={})
+            for cell in tagged(NOTEBOOKS[NAMES.index(name)], "setup"):
+                said(open_shells[name], cell.source)
+        return open_shells[name]
+
+    yield shell
+    for other in open_shells.values():
+        end(other)
+    InteractiveShell.clear_instance()
+
+
+def end(shell):
+    from minitrain.runtime import Ranks
+
+    for value in list(shell.user_ns.values()):
+        if isinstance(value, Ranks):
+            value.close()
+
+
+def said(shell, source):
+    """What a cell prints; it must not fail."""
+    from IPython.utils.capture import capture_output
+
+    with capture_output() as captured:
+        result = shell.run_cell(source, store_history=True)
+    result.raise_error()
+    return captured.stdout
+
+
+@pytest.mark.parametrize(("name", "stub", "check"), list(exercises()))
+def test_the_check_knows_stub_solution_and_mistake(shells, name, stub, check):
+    shell = shells(name)
+    magic = stub.source.partition("\n")[0] + "\n" if stub.source.startswith("%%") else ""
+    variants = solutions(name)
+    solution, _ = variants[stub.id, "solution"]
+    mistake, words = variants[stub.id, "mistake"]
+    target = re.search(r"\*\*To reach: ([^*]+?)\.?\*\*", before(name, stub))[1]
+
+    said(shell, stub.source)
+    assert verdict(said(shell, check.source)) == "not yet"
+    said(shell, magic + mistake)
+    answer = said(shell, check.source)
+    assert verdict(answer) == "not yet" and words in answer
+    said(shell, magic + solution)
+    answer = said(shell, check.source)
+    assert verdict(answer) == "reached"
+    assert re.findall(r"\d+", target)[0] in answer, "the check names the number to reach"
+
+
+def before(name, stub):
+    """The text above an exercise."""
+    cells = NOTEBOOKS[NAMES.index(name)].cells
+    return cells[[cell.id for cell in cells].index(stub.id) - 1].source
+
+
+def test_output_is_joined_and_compared_with_care(build):
+    stream = nbformat.v4.new_output
+    pieces = [
+        stream("stream", name=name, text=text) for name, text in (("stdout", "a"), ("stdout", "b"), ("stderr", "c"))
+    ]
+    assert [output.text for output in build.joined(pieces)] == ["ab", "c"]
+    assert build.alike("loss 2.34567, 3 messages", "loss 2.34568, 3 messages")
+    assert not build.alike("loss 2.34567, 3 messages", "loss 2.40000, 3 messages")
+    assert not build.alike("loss 2.34567, 3 messages", "loss 2.34567, 4 messages")
+
+
+def test_pictures_are_compared_by_what_one_sees(build):
+    from minitrain.matrix_product import compare
+    from minitrain.runtime.notebook import picture
+
+    first, again = (picture(compare.draw(), alt="one")._repr_png_()[0] for _ in range(2))
+    assert first == again, "the same figure gives the same bytes"
+    other = picture(compare.draw(rows=5), alt="another")._repr_png_()[0]
+    assert build.same_picture(first, again)
+    assert not build.same_picture(first, other)
+    with pytest.raises(ValueError, match="alt="):
+        picture(compare.draw(), alt=" ")
+
+
+def test_what_differs_is_named_by_cell(build, tmp_path):
+    old = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1", id="sum", execution_count=1)])
+    new = build.without_outputs(old)
+    new.cells[0].execution_count = 1
+    assert build.differences(old, new) == []
+    new.cells[0].outputs = [nbformat.v4.new_output("execute_result", data={"text/plain": "2"}, execution_count=1)]
+    assert "'sum' gives another output" in build.differences(old, new)[0]
+    image = base64.b64encode(b"not a picture").decode()
+    old.cells[0].outputs = [nbformat.v4.new_output("display_data", data={"image/png": image})]
+    assert "'sum' gives another output" in build.differences(old, new)[0]
+
+
+def test_course_copies_have_no_outputs(build, tmp_path, capsys):
+    assert build.main(["course", str(tmp_path / "class")]) == 0
+    assert [path.stem for path in sorted((tmp_path / "class").glob("*.ipynb"))] == NAMES
+    for path in (tmp_path / "class").glob("*.ipynb"):
+        for cell in code_cells(nbformat.read(path, as_version=4)):
+            assert cell.outputs == [] and cell.execution_count is None
+
+
+def test_an_unknown_name_is_refused(build):
+    with pytest.raises(SystemExit, match="no notebook's name begins with 'xy'; there are 00_"):
+        build.main(["check", "xy"])

@@ -1,0 +1,57 @@
+"""The tour as its user starts it. That all of it works on four ranks is what `make tour` shows; here are its edges."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from minitrain import tour
+from minitrain.data.text import Text, bigram_entropy
+
+
+def start(*arguments):
+    command = [sys.executable, "-m", "minitrain.tour", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize(("data", "says"), [("no/such/file", "is no file and no folder"), ("", "names no text")])
+def test_data_that_is_not_there(data, says):
+    ended = start(f"--data={data}")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("--data: ") and says in ended.stderr and "Traceback" not in ended.stderr
+
+
+def test_empty_data(tmp_path):
+    (tmp_path / "empty.txt").touch()
+    ended = start(f"--data={tmp_path / 'empty.txt'}")
+    assert ended.returncode == 1 and "0 bytes for training" in ended.stderr
+
+
+def text():
+    """A text that is learnt in a few steps: after "a" comes "b" or "c", which one depends on the byte before."""
+    words = torch.tensor(list(b"xabyac"), dtype=torch.uint8).repeat(400)
+    return Text("words", words, words[:1500])
+
+
+def learn(world):
+    curve, claims = tour.train(world, text())
+    return curve, [(claim.what, claim.holds) for claim in claims]
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_gpt_learns_more_than_pairs(ranks, size):
+    curves, claims = zip(*ranks(size).run(learn), strict=True)
+    assert all(curve == curves[0] for curve in curves), "all ranks see the same losses and stop together"
+    (curve,) = curves[:1]
+    assert curve.mark == bigram_entropy(text().validation) > 0.2
+    assert curve.validation[-1][1] < curve.mark <= curve.validation[0][1] or len(curve.validation) == 1
+    assert len(curve.training) == curve.validation[-1][0]
+    assert all(holds for rank in claims for _, holds in rank)
+    assert [label.get_text() for label in tour.picture_of_loss(curve).axes[0].get_legend().get_texts()] == [
+        "training",
+        "validation",
+        "bigram entropy of the validation text",
+    ]

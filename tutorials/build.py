@@ -1,0 +1,252 @@
+"""Runs the notebooks, compares them with what is stored, or copies them without outputs.
+
+    python tutorials/build.py execute [NAME ...]   run and rewrite them, outputs included
+    python tutorials/build.py check [NAME ...]     run copies; fail where an output is not the stored one
+    python tutorials/build.py course FOLDER        copy them without outputs, for a class
+
+NAME is the beginning of a notebook's file name, such as 00 or 01_collectives; without one, all notebooks.
+
+Outputs are made so that a second run gives the same bytes: no timing is recorded, pieces of a stream are joined, and
+the kernel's own version is left out. Between machines the last digits of a rounded sum may differ, and so may a pixel:
+`check` lets numbers with a decimal point differ by one in a thousand, and all others not at all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import difflib
+import io
+import math
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from traitlets.config import Config
+
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parent
+SECONDS = 40  # a notebook's limit on two cores
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+ERROR = "raises-exception"  # the tag of a cell that fails on purpose
+NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
+console = Console(stderr=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in (("execute", "run and rewrite notebooks"), ("check", "run copies and compare")):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("names", nargs="*", metavar="NAME", help="beginning of a file name; none: all")
+    command = commands.add_parser("course", help="copy notebooks without outputs")
+    command.add_argument("folder", type=Path, metavar="FOLDER")
+    options = parser.parse_args(arguments)
+    if options.command == "course":
+        return course(options.folder)
+    paths = chosen(options.names)
+    failed = [path.name for path in paths if not run(path, rewrite=options.command == "execute")]
+    if failed:
+        print("not as it should be: " + ", ".join(failed), file=sys.stderr)
+    return 1 if failed else 0
+
+
+def notebooks() -> list[Path]:
+    """All notebooks, in reading order."""
+    return sorted(FOLDER.glob("[0-9]*.ipynb"))
+
+
+def chosen(names: list[str]) -> list[Path]:
+    """The notebooks whose file names begin with one of `names`.
+
+    Raises:
+        SystemExit: None begins so.
+    """
+    for name in names:
+        if not any(path.name.startswith(name) for path in notebooks()):
+            known = ", ".join(path.stem for path in notebooks())
+            raise SystemExit(f"no notebook's name begins with {name!r}; there are {known}")
+    return [path for path in notebooks() if not names or path.name.startswith(tuple(names))]
+
+
+def run(path: Path, rewrite: bool) -> bool:
+    """Run one notebook; write it back, or compare it with what is stored. Whether all is well."""
+    stored = nbformat.read(path, as_version=4)
+    start = time.perf_counter()
+    try:
+        executed = execute(stored, path.stem)
+    except CellExecutionError as error:
+        print(f"{path.name}: {failing_cell(error)}", file=sys.stderr)
+        return False
+    except (AssertionError, DeadKernelError):  # after Ctrl-C nbclient ends the kernel, then trips over its own end
+        print(f"{path.name}: stopped before its end", file=sys.stderr, flush=True)
+        os._exit(130)
+    seconds = time.perf_counter() - start
+    console.print(f"{path.name}: {seconds:.0f} s" + (f", more than {SECONDS}" if seconds > SECONDS else ""))
+    problems = [
+        f"cell {cell.id!r} has the tag {ERROR}, but did not raise"
+        for cell in executed.cells
+        if ERROR in tags(cell) and not any(output.output_type == "error" for output in cell.outputs)
+    ]
+    if rewrite:
+        path.write_text(written(executed), encoding="utf-8")
+    else:
+        problems += differences(stored, executed)
+        if not problems and written(stored) != path.read_text(encoding="utf-8"):
+            problems.append("the file is not as `execute` writes it; run `make notebooks`")
+    for problem in problems:
+        print(f"{path.name}: {problem}", file=sys.stderr)
+    return not problems
+
+
+def failing_cell(error: CellExecutionError) -> str:
+    """An error that nobody wanted, in words, without the colours of a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+
+
+def execute(notebook: Any, name: str) -> Any:
+    """A copy of the notebook with the outputs of a fresh run in its own folder.
+
+    Raises:
+        CellExecutionError: A cell failed that should not.
+    """
+    notebook = without_outputs(notebook)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with tempfile.TemporaryDirectory() as own, Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(name, total=len(notebook.cells))
+        client = NotebookClient(
+            notebook,
+            timeout=120,
+            kernel_name="python3",
+            record_timing=False,
+            resources={"metadata": {"path": str(FOLDER)}},
+            # It talks through files in our folder, not through ports: nothing listens to the outside.
+            config=Config(KernelManager={"transport": "ipc", "ip": f"{own}/kernel"}),
+            on_cell_complete=lambda cell, cell_index: progress.update(task, completed=cell_index + 1),
+        )
+        path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+        # A profile of its own: what a reader has set up for IPython must not change what a notebook shows.
+        client.execute(env={**os.environ, "PYTHONPATH": path, "IPYTHONDIR": own, "COLUMNS": "100"})
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs = [tidy(output) for output in joined(cell.outputs)]
+    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    return notebook
+
+
+def joined(outputs: list[Any]) -> list[Any]:
+    """Pieces of a stream that follow each other as one: how a stream is cut depends on time."""
+    result: list[Any] = []
+    for output in outputs:
+        last = result[-1] if result else None
+        if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
+            last.text += output.text
+        else:
+            result.append(output)
+    return result
+
+
+def tidy(output: Any) -> Any:
+    """An output without what differs from machine to machine."""
+    if output.output_type == "error":
+        output.traceback = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in output.traceback]
+    return output
+
+
+def without_outputs(notebook: Any) -> Any:
+    """A copy without outputs and numbers of cells."""
+    copy: Any = nbformat.reads(nbformat.writes(notebook), as_version=4)
+    for cell in copy.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    return copy
+
+
+def written(notebook: Any) -> str:
+    """The text of the notebook's file."""
+    nbformat.validate(notebook)
+    return nbformat.writes(notebook, version=4, indent=1, ensure_ascii=False).rstrip("\n") + "\n"
+
+
+def tags(cell: Any) -> list[str]:
+    """The tags of a cell."""
+    return cell.metadata.get("tags", [])
+
+
+def differences(stored: Any, executed: Any) -> list[str]:
+    """What the run gave that is not stored, cell by cell."""
+    problems = []
+    for old, new in zip(stored.cells, executed.cells, strict=True):
+        if new.cell_type != "code":
+            continue
+        if old.execution_count != new.execution_count:
+            problems.append(f"cell {new.id!r} is stored as number {old.execution_count}, not {new.execution_count}")
+        before, after = ([as_text(output) for output in cell.outputs] for cell in (old, new))
+        if not alike("\n".join(before), "\n".join(after)):
+            lines = difflib.unified_diff(
+                "\n".join(before).splitlines(), "\n".join(after).splitlines(), "stored", "now", lineterm="", n=1
+            )
+            problems.append(f"cell {new.id!r} gives another output:\n" + "\n".join(lines))
+        elif not all(map(same_picture, pictures(old), pictures(new))):
+            problems.append(f"cell {new.id!r} draws another picture")
+    return problems
+
+
+def alike(old: str, new: str) -> bool:
+    """Equal, but for numbers with a decimal point, which may differ by one in a thousand."""
+    if old == new:
+        return True
+    if NUMBER.split(old) != NUMBER.split(new):
+        return False
+    pairs = zip(NUMBER.findall(old), NUMBER.findall(new), strict=True)
+    return all(math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-6) for a, b in pairs)
+
+
+def as_text(output: Any) -> str:
+    """All of an output that is text, pictures by their kind only."""
+    if output.output_type == "stream":
+        return f"[{output.name}]\n{output.text}"
+    if output.output_type == "error":
+        return "\n".join(["[error]", f"{output.ename}: {output.evalue}", *output.traceback])
+    shown = {kind: "" if kind == "image/png" else data for kind, data in sorted(output.data.items())}
+    return "\n".join(f"[{kind}]\n{data}" for kind, data in shown.items()) + f"\n{dict(output.metadata)}"
+
+
+def pictures(cell: Any) -> list[bytes]:
+    """The pictures of a cell, as files."""
+    found = [output.data.get("image/png") for output in cell.outputs if "data" in output]
+    return [base64.b64decode(data) for data in found if data]
+
+
+def same_picture(old: bytes, new: bytes) -> bool:
+    """Equal, or as near as another version of the drawing library comes: at most one pixel in a hundred differs."""
+    if old == new:
+        return True
+    import numpy as np
+    from matplotlib.image import imread
+
+    first, second = (imread(io.BytesIO(data), format="png") for data in (old, new))
+    return first.shape == second.shape and bool((np.abs(first - second).max(axis=-1) > 0.1).mean() < 0.01)
+
+
+def course(folder: Path) -> int:
+    """Copy all notebooks without outputs into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in notebooks():
+        (folder / path.name).write_text(written(without_outputs(nbformat.read(path, as_version=4))), encoding="utf-8")
+    print(f"{len(notebooks())} notebooks without outputs in {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
