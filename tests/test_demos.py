@@ -1,4 +1,4 @@
-"""Every demo, with its defaults: each claim holds, on one rank, on an odd number, and on the four of the site's page."""
+"""Every demo with its defaults: each claim holds, on one rank, on an odd number, and on the four of the site's page."""
 
 from __future__ import annotations
 

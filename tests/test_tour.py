@@ -41,9 +41,8 @@ def learn(world):
     return curve, [(claim.what, claim.holds) for claim in claims]
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_the_gpt_learns_more_than_pairs(ranks, size):
-    curves, claims = zip(*ranks(size).run(learn), strict=True)
+def test_the_gpt_learns_more_than_pairs(ranks):
+    curves, claims = zip(*ranks(3).run(learn), strict=True)
     assert all(curve == curves[0] for curve in curves), "all ranks see the same losses and stop together"
     (curve,) = curves[:1]
     assert curve.mark == bigram_entropy(text().validation) > 0.2

@@ -90,9 +90,10 @@ def _outputs(cell: dict[str, Any], stem: str, page: Page) -> list[str]:
             before = shown.pop()[1] if shown and shown[-1][0] == kind else ""
             shown.append((kind, before + text))
         elif output["output_type"] == "error":
-            shown.append(("error", f"{output['ename']}: {output['evalue']}"))
+            message = f"{output['ename']}: {output['evalue']}"
+            shown.append(("error", message))
             trace = _plain("\n".join(output.get("traceback", ())))
-            if len(trace.splitlines()) > 1:
+            if len(trace.splitlines()) > 1 and trace.strip() != message.strip():  # an error may be its own traceback
                 shown.append(("traceback", trace))
         else:
             bundle = {kind: _joined(data) for kind, data in output["data"].items() if isinstance(data, str | list)}

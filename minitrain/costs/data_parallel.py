@@ -1,10 +1,9 @@
 """What data parallelism costs: all-reduces and bytes of a step, its time with and without overlap, and its efficiency.
 
-Exact for the real sizes of parameters, in the order in which the module has them. Naive data parallelism is the case of
-a limit of 0 bytes: each parameter is a bucket of its own.
+Exact for the real sizes of parameters, in the order in which the module has them.
 
-Notation: n ranks, P parameters (tensors) of S bytes together, B buckets, bₖ the seconds of backward that fill bucket k,
-cₖ the seconds of its all-reduce.
+Notation: n ranks; P parameters (tensors) of S bytes together, w bytes an element; B buckets; bₖ the seconds of backward
+that fill bucket k, cₖ the seconds of its all-reduce.
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from minitrain.costs.communication import NOTHING, Traffic, ring_all_reduce
-
-FLAG_SIZE = 4  # bytes of the flag that says whether a rank has a gradient for a parameter: int32, as in DDP
 
 
 class Sizes(NamedTuple):
@@ -32,6 +29,21 @@ class Sizes(NamedTuple):
     kind: Hashable = ""
 
 
+def naive_all_reduces(parameters: Sequence[Sizes]) -> int:
+    """P + 1 in a step: one for each parameter, and one for the flags of all."""
+    return len(parameters) + 1
+
+
+def naive_payload(parameters: Sequence[Sizes]) -> int:
+    """S + 4P bytes go into the all-reduces of a step: gradients, and a flag of 4 bytes for each."""
+    return sum(p.elements * p.item_size for p in parameters) + 4 * len(parameters)
+
+
+def naive_ring_traffic(parameters: Sequence[Sizes], ranks: int, rank: int) -> Traffic:
+    """What a rank sends in a step through the ring: about 2(n−1)/n · (S + 4P), exactly from the chunks."""
+    return _through_ring([*parameters, Sizes(len(parameters), 4)], ranks, rank)
+
+
 def buckets(parameters: Sequence[Sizes], limit: float) -> list[Sizes]:
     """Pack parameters from the last to the first; a bucket is closed by the first parameter that takes it to `limit`.
 
@@ -43,7 +55,8 @@ def buckets(parameters: Sequence[Sizes], limit: float) -> list[Sizes]:
         limit: Bytes at which a bucket is full; 0 puts each parameter in a bucket of its own.
 
     Returns:
-        The buckets in the order in which they are sent: by the first parameter in them.
+        The buckets in the order in which they are sent, that of the first parameter in them. Their elements are those of
+        the gradients, and one for each parameter's flag.
     """
     found: list[tuple[int, Sizes]] = []  # place of a bucket's first parameter, bucket
     for kind in {parameter.kind for parameter in parameters}:
@@ -54,14 +67,10 @@ def buckets(parameters: Sequence[Sizes], limit: float) -> list[Sizes]:
         while first < len(places):
             full = (j for j in range(first, len(places)) if (ends[j] - begin) * item_size >= limit)
             last = next(full, len(places) - 1)
-            found.append((places[first], Sizes(ends[last] - begin, item_size, kind)))
+            flags = last - first + 1
+            found.append((places[first], Sizes(ends[last] - begin + flags, item_size, kind)))
             first, begin = last + 1, ends[last]
     return [bucket for _, bucket in sorted(found, key=lambda entry: -entry[0])]
-
-
-def all_reduces(parameters: Sequence[Sizes], limit: float) -> int:
-    """B + 1 in a step: one for each bucket, and one for the flags of all parameters."""
-    return len(buckets(parameters, limit)) + 1
 
 
 def most_buckets(size: int, limit: float) -> int:
@@ -70,17 +79,21 @@ def most_buckets(size: int, limit: float) -> int:
 
 
 def payload(parameters: Sequence[Sizes]) -> int:
-    """S + 4P bytes go into the all-reduces of a step, however they are packed: gradients and flags."""
-    return sum(p.elements * p.item_size for p in parameters) + FLAG_SIZE * len(parameters)
+    """S + wP bytes go into the buckets of a step, however they are packed: gradients, and an element for each flag."""
+    return sum((p.elements + 1) * p.item_size for p in parameters)
 
 
 def ring_traffic(parameters: Sequence[Sizes], limit: float, ranks: int, rank: int) -> Traffic:
-    """What a rank sends in a step through the ring: about 2(n−1)/n · (S + 4P), exactly from the buckets' chunks.
+    """What a rank sends in a step through the ring: about 2(n−1)/n · (S + wP), exactly from the buckets' chunks.
 
-    Patarasuk & Yuan 2009, for each bucket and for the flags.
+    Patarasuk & Yuan 2009, for each bucket.
     """
+    return _through_ring(buckets(parameters, limit), ranks, rank)
+
+
+def _through_ring(tensors: Sequence[Sizes], ranks: int, rank: int) -> Traffic:
     sent = NOTHING
-    for elements, item_size, _ in [*buckets(parameters, limit), Sizes(len(parameters), FLAG_SIZE)]:
+    for elements, item_size, _ in tensors:
         sent += ring_all_reduce(elements, item_size, ranks, rank)
     return sent
 

@@ -150,16 +150,18 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
         module = lesson.small_gpt(world, world.rank, layers, hidden)
         return BucketedDataParallel(module, None, bucket_megabytes, collectives)
 
+    model = wrap(lesson.BUCKET / 2**20)
+    sizes = lesson.sizes(model)
     claims = []
     for kilobytes in (1, 8, 32, 128, 25600):
+        predicted = len(costs.buckets(sizes, 1024 * kilobytes))
         packing = f"buckets of {kilobytes:,} KiB"
-        claims.append(lesson.calls(world, wrap(kilobytes / 1024), 1024 * kilobytes, "B + 1", packing))
-    model = wrap(lesson.BUCKET / 2**20)
+        claims.append(lesson.calls(world, wrap(kilobytes / 1024), predicted, "B, packed from the last", packing))
     size = sum(parameter.nbytes for parameter in model.parameters())
     most = costs.most_buckets(size, lesson.BUCKET)
     source = f"{lesson.PAPER}, §3.2.2"
     claims.append(Claim("buckets of 32 KiB", "⌈S / 32 KiB⌉", most, len(model.buckets), "1", source, relation="<="))
-    claims += lesson.volume(world, model, wrap(lesson.BUCKET / 2**20, ring), lesson.BUCKET)
+    claims += lesson.bucket_volume(world, model, wrap(lesson.BUCKET / 2**20, ring))
     claims.append(lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)))
     with world.timed("a step of forward, backward and synchronize"):
         lesson.step(world, model)

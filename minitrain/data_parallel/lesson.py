@@ -6,10 +6,12 @@ import copy
 from functools import partial
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.costs import data_parallel as costs
+from minitrain.costs.communication import Traffic
 from minitrain.data_parallel.replica import Replica
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.runtime import Claim, Ledger, World
@@ -48,40 +50,41 @@ def sizes(model: Replica) -> list[costs.Sizes]:
     return [costs.Sizes(p.numel(), p.element_size(), str(p.dtype)) for p in model.trainable.values()]
 
 
-def calls(world: World, model: Replica, limit: float, formula: str, packing: str) -> Claim:
+def calls(world: World, model: Replica, predicted: int, formula: str, packing: str) -> Claim:
     """The claim on the number of all-reduces in a step."""
     with Ledger() as ledger:
         step(world, model)
-    predicted, measured = costs.all_reduces(sizes(model), limit), ledger.calls("all_reduce")
+    measured = ledger.calls("all_reduce")
     return Claim(f"all-reduces in a step, {packing}", formula, predicted, measured, "1", f"{PAPER}, §3.2.2")
 
 
-def volume(world: World, model: Replica, through_ring: Replica, limit: float) -> list[Claim]:
-    """Claims on the bytes of a step: payload of torch's all-reduces, and what this rank sends through the ring."""
+def payload(world: World, model: Replica, predicted: int, formula: str) -> Claim:
+    """The claim on the bytes that go into the all-reduces of a step."""
     with Ledger() as ledger:
         step(world, model)
-    with Ledger() as ring_ledger:
-        step(world, through_ring)
-    predicted = costs.ring_traffic(sizes(through_ring), limit, world.size, world.rank)
-    formula, source = "Σ over buckets of 2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · (S + 4P)", "Patarasuk & Yuan 2009"
+    measured = ledger.payload("all_reduce")
+    what = "payload of a step's all-reduces, P parameters of S bytes"
+    return Claim(what, formula, predicted, measured, "B", f"{PAPER}, §3.2")
+
+
+def traffic(world: World, model: Replica, predicted: Traffic, formula: str, messages: str) -> list[Claim]:
+    """Claims on what this rank sends in a step through the ring."""
+    with Ledger() as ledger:
+        step(world, model)
+    what, source = "sent by this rank in a step through the ring", "Patarasuk & Yuan 2009"
     return [
-        Claim(
-            "payload of a step's all-reduces, P parameters of S bytes together",
-            "S + 4P",
-            costs.payload(sizes(model)),
-            ledger.payload("all_reduce"),
-            "B",
-            f"{PAPER}, §3.2",
-        ),
-        Claim("bytes sent by this rank through the ring", formula, predicted.bytes, ring_ledger.sent, "B", source),
-        Claim(
-            "messages sent by this rank through the ring",
-            "2(n−1)(B + 1)",
-            predicted.messages,
-            ring_ledger.messages,
-            "1",
-            source,
-        ),
+        Claim(f"bytes {what}", formula, predicted.bytes, ledger.sent, "B", source),
+        Claim(f"messages {what}", messages, predicted.messages, ledger.messages, "1", source),
+    ]
+
+
+def bucket_volume(world: World, model: Replica, through_ring: Replica) -> list[Claim]:
+    """Both of these for buckets of `BUCKET` bytes."""
+    sent = costs.ring_traffic(sizes(model), BUCKET, world.size, world.rank)
+    formula = "Σ over buckets of 2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · (S + wP)"
+    return [
+        payload(world, model, costs.payload(sizes(model)), "S + wP, w bytes an element"),
+        *traffic(world, through_ring, sent, formula, "2(n−1)B"),
     ]
 
 
@@ -122,32 +125,55 @@ def mean_of_parts(world: World, model: Replica, reference: nn.Module) -> Claim:
 
 
 class WithSpare(nn.Module):
-    """A GPT beside a layer that no rank uses: DDP has to look for unused parameters, and nobody may move them."""
+    """A GPT beside a parameter that no rank uses: DDP has to look for unused ones, and nobody may move them."""
 
     def __init__(self, gpt: GPT):
         super().__init__()
-        self.gpt, self.spare = gpt, nn.Linear(3, 3)
+        self.gpt = gpt
+        self.spare = nn.Parameter(torch.ones_like(gpt.norm.weight))
 
     def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return self.gpt(inputs, targets)
 
 
-def like_ddp(world: World, rung: type[Replica], layers: int, hidden: int) -> list[Claim]:
+def neighbours(world: World) -> dist.ProcessGroup:
+    """The group of this rank and its neighbour: ranks 0 and 1, 2 and 3, …; the last of an odd number is alone."""
+    every = [dist.new_group([rank for rank in (k, k + 1) if rank < world.size]) for k in range(0, world.size, 2)]
+    return every[world.rank // 2]
+
+
+def like_ddp(
+    world: World,
+    rung: type[Replica],
+    modules: list[nn.Module],
+    group: dist.ProcessGroup | None,
+    bucket_megabytes: float,
+) -> list[Claim]:
     """Claims that five steps give the weights that torch's DDP gives, to the last bit.
 
-    Both multiply by 1/n and all-reduce. With one parameter in each bucket the buckets hold the same, so the same
-    library call adds the same numbers in the same order.
+    Both multiply by 1/n and all-reduce, so where the same numbers are added in the same order, all is the same.
+
+    Args:
+        world: This rank.
+        rung: What is compared with DDP.
+        modules: A module for each optimizer that is tried.
+        group: The ranks that share the batch.
+        bucket_megabytes: For both.
     """
     claims = []
-    for name, optimizer in (
-        ("SGD with momentum", partial(torch.optim.SGD, lr=0.1, momentum=0.9)),
-        ("AdamW", partial(torch.optim.AdamW, lr=0.01)),
-    ):
-        module = WithSpare(small_gpt(world, 0, layers, hidden)).to(world.device)
+    tried = {
+        "SGD with momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
+        "AdamW": partial(torch.optim.AdamW, lr=0.01),
+    }
+    for (name, optimizer), module in zip(tried.items(), modules, strict=True):
         other = copy.deepcopy(module)
-        tiny = 1e-6  # MiB: one byte, so that every parameter fills a bucket
-        ours = rung(module, None, tiny)
-        theirs = DistributedDataParallel(other, find_unused_parameters=True, bucket_cap_mb=tiny)  # type: ignore[arg-type]
+        ours = rung(module, group, bucket_megabytes)
+        theirs = DistributedDataParallel(
+            other,
+            process_group=group,
+            find_unused_parameters=True,
+            bucket_cap_mb=bucket_megabytes,  # type: ignore[arg-type]  # a float will do
+        )
         optimizers = [optimizer(m.parameters()) for m in (module, other)]
         for number in range(5):
             step(world, ours, number)
@@ -158,6 +184,7 @@ def like_ddp(world: World, rung: type[Replica], layers: int, hidden: int) -> lis
                 each.zero_grad()
         pairs = zip(module.parameters(), other.parameters(), strict=True)
         different = sum(int((mine != its).sum()) for mine, its in pairs)
-        what = f"weights unlike those of torch's DDP after 5 steps of {name}"
+        where = "" if group is None else ", on two ranks"
+        what = f"weights unlike those of torch's DDP after 5 steps of {name}{where}"
         claims.append(Claim(what, "0", 0, different, "1", f"{PAPER}, §3.1", how="compared"))
     return claims

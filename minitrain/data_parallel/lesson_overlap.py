@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -52,7 +51,7 @@ class Watch:
 def early_starts(world: World, rung: type[Replica], module: nn.Module, bucket_megabytes: float) -> Claim:
     """The claim on how many all-reduces are started before the last gradient is there: all but the last bucket's.
 
-    Here the last gradient is that of the token embedding, which lies in the last bucket. The flags come at the end.
+    Here the last gradient is that of the token embedding, which lies in the last bucket.
     """
     watch = Watch(native, module)
     model = rung(module, None, bucket_megabytes, watch)
@@ -93,61 +92,61 @@ class Port:
         return ring.broadcast(tensor, source, group, check=check)
 
 
-def stack(world: World) -> nn.Sequential:
-    """2n layers whose weights cut into n equal chunks, so that the formula of the ring's time is exact."""
-    wide, narrow = 8 * world.size, 32
-    pairs = [(nn.Linear(wide, narrow, bias=False), nn.Linear(narrow, wide, bias=False)) for _ in range(world.size)]
-    return nn.Sequential(*(layer for pair in pairs for layer in pair)).to(world.device)
+class Layer(nn.Module):
+    """A layer whose gradients and flag are a multiple of n elements: a ring's chunks are equal, and its time exact."""
+
+    def __init__(self, ranks: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(256 * ranks - 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.mean()
 
 
 def virtual_step(world: World, rung: type[Replica], bucket_megabytes: float) -> VirtualClock:
-    """One step of the stack in which each layer computes for a given virtual time; returns the rank's clock."""
-    layers, clock = stack(world), VirtualClock()
+    """One step of 2n layers, each of which computes for a given virtual time; returns the rank's clock."""
+    layers = nn.Sequential(*(Layer(world.size) for _ in range(2 * world.size))).to(world.device)
+    clock = VirtualClock()
     for number, layer in enumerate(layers):
         layer.register_forward_pre_hook(lambda *_, number=number: clock.work(FORWARD, f"{number}", "forward"))
         for parameter in layer.parameters():
+            # Before the module is wrapped: a bucket leaves when the layer's virtual time has passed.
             parameter.register_post_accumulate_grad_hook(
                 lambda _, number=number: clock.work(BACKWARD, f"{number}", "backward")
             )
     model = rung(layers, None, bucket_megabytes, Port(clock))
-    model(torch.ones(1, 8 * world.size, device=world.device)).sum().backward()
+    model(torch.ones((), device=world.device)).backward()
     model.synchronize()
     return clock
 
 
-def virtual_times(world: World, ladder: Mapping[str, type[Replica]]) -> tuple[list[Claim], list[Span]]:
-    """Claims on the time of a step on each rung of the ladder, with two layers in a bucket; and rank 0's spans."""
+def virtual_times(world: World, bucketed: type[Replica], overlapped: type[Replica]) -> tuple[list[Claim], list[Span]]:
+    """Claims on the time of a step with small and large buckets, after backward and during it; and rank 0's spans."""
     n = world.size
-    layer = 1024 * n  # bytes of a layer's weight
-
-    def all_reduce(size: int) -> float:
-        return ring_all_reduce_time(size, n, ALPHA, BETA)
-
-    single, double, flags = all_reduce(layer), all_reduce(2 * layer), all_reduce(2 * n * costs.FLAG_SIZE)
+    layer = 4 * (256 * n - 1)  # bytes of a layer's weight
+    single, double = (ring_all_reduce_time(1024 * n * layers, n, ALPHA, BETA) for layers in (1, 2))  # with the flags
     forward = 2 * n * FORWARD
-    backward = [2 * BACKWARD] * n + [0.0]  # what fills each bucket, and the flags
-    predicted = {
-        "naive": costs.step_time(forward, backward, [single] * 2 * n + [flags], overlap=False),
-        "bucketed": costs.step_time(forward, backward, [double] * n + [flags], overlap=False),
-        "overlapped": costs.step_time(forward, backward, [double] * n + [flags]),
-    }
-    formulas = {
-        "naive": "F + Σbₖ + Σcₖ, a bucket for each layer",
-        "bucketed": "F + Σbₖ + Σcₖ, a bucket for two layers",
-        "overlapped": "F + max over k of (b₁ + … + bₖ + cₖ + … + c_B)",
+    small, large = ([BACKWARD] * 2 * n, [single] * 2 * n), ([2 * BACKWARD] * n, [double] * n)
+    at_end, meanwhile = "F + Σbₖ + Σcₖ", "F + max over k of (b₁ + … + bₖ + cₖ + … + c_B)"
+    ways = {
+        "buckets of a layer, after backward": (bucketed, 1, costs.step_time(forward, *small, overlap=False), at_end),
+        "buckets of two layers, after backward": (bucketed, 2, costs.step_time(forward, *large, overlap=False), at_end),
+        "buckets of two layers, during backward": (overlapped, 2, costs.step_time(forward, *large), meanwhile),
     }
     claims, spans = [], []
-    for number, (name, rung) in enumerate(ladder.items(), 1):
-        clock = virtual_step(world, rung, 2 * layer / 2**20)
-        source = "Johnson 1954, §2" if name == "overlapped" else f"{lesson.PAPER}, §3.2"
-        what = f"time of a step of {2 * n} layers, {name}"
-        claims.append(Claim(what, formulas[name], predicted[name], clock.now, "virtual s", source, "virtual clock"))
+    for number, (name, (rung, layers, predicted, formula)) in enumerate(ways.items(), 1):
+        clock = virtual_step(world, rung, layers * layer / 2**20)
+        source = "Johnson 1954, §2" if formula == meanwhile else f"{lesson.PAPER}, §3.2"
+        what = f"time of a step, {name}"
+        claims.append(Claim(what, formula, predicted, clock.now, "virtual s", source, "virtual clock"))
         for span in clock.timeline.spans:
-            lane = f"{number} {name}, {span.lane}"  # numbered, since rows are drawn in the order of their names
+            lane = f"step {number}, {span.lane}"  # numbered, since rows are drawn in the order of their names
             spans.append(Span(span.rank, lane, span.kind, span.label, span.start, span.end))
     return claims, spans
 
 
 def picture(spans: list[Span]) -> Figure:
-    """Rank 0's step on the three rungs, one below the other."""
-    return draw(spans, "One step: when each layer computes, and when each bucket travels", "virtual seconds")
+    """Rank 0's three steps, one below the other."""
+    return draw(
+        spans, "A step with small buckets, with large ones, and with large ones during backward", "virtual seconds"
+    )

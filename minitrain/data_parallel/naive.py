@@ -11,8 +11,8 @@ mean over the whole batch is the mean of the parts' gradients, so ranks average 
 mean. And one of a flag for each parameter: a parameter that some ranks did not use counts as zeros there, and one that
 nobody used is left alone.
 
-**Cost.** Bytes: `minitrain.costs.data_parallel.ring_bytes`, about twice the gradients' size, whatever the number of
-ranks. Time: `step_time` with everything at the end: parameters × latency, all of it waited for.
+**Cost.** Bytes: `minitrain.costs.data_parallel.naive_ring_traffic`, about twice the gradients' size, whatever the number
+of ranks. Time: `step_time` without overlap; a latency for each parameter, and all of it waited for.
 
 **Also called.** Synchronous data parallelism, distributed synchronous SGD; `DataParallel` in Li et al.'s first sketch.
 """
@@ -20,8 +20,10 @@ ranks. Time: `step_time` with everything at the end: parameters × latency, all 
 from __future__ import annotations
 
 import torch
+from torch import nn
 
 from minitrain.collectives import ring
+from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import lesson
 from minitrain.data_parallel.replica import Replica
 from minitrain.runtime import Claim, World, run
@@ -66,9 +68,18 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     # Every rank draws other weights; rank 0's are what all start from.
     model = NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden))
     through_ring = NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden), collectives=ring)
-    claims = [lesson.calls(world, model, 0, "P + 1", "one for each parameter")]
-    claims += lesson.volume(world, model, through_ring, 0)
-    claims.append(lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)))
+    sizes = lesson.sizes(model)
+    predicted = costs.naive_ring_traffic(sizes, world.size, world.rank)
+    formula = "Σ over tensors of 2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · (S + 4P)"
+    # One parameter in each of DDP's buckets: both then make the same calls with the same numbers.
+    modules: list[nn.Module] = [lesson.WithSpare(lesson.small_gpt(world, 0, layers, hidden)) for _ in range(2)]
+    claims = [
+        lesson.calls(world, model, costs.naive_all_reduces(sizes), "P + 1", "one for each parameter"),
+        lesson.payload(world, model, costs.naive_payload(sizes), "S + 4P"),
+        *lesson.traffic(world, through_ring, predicted, formula, "2(n−1)(P + 1)"),
+        lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)),
+        *lesson.like_ddp(world, NaiveDataParallel, modules, None, 1e-6),
+    ]
     with world.timed("a step of forward, backward and synchronize"):
         lesson.step(world, model)
     return claims

@@ -29,9 +29,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from minitrain.collectives import native, ring
+from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import lesson, lesson_overlap
 from minitrain.data_parallel.bucketed import BucketedDataParallel
-from minitrain.data_parallel.naive import NaiveDataParallel
 from minitrain.data_parallel.replica import Collectives
 from minitrain.runtime import Claim, World, run
 from minitrain.runtime.messages import Handle
@@ -105,14 +105,18 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
         return DataParallel(module, None, bucket_megabytes, collectives)
 
     model = wrap()
-    claims = [lesson.calls(world, model, lesson.BUCKET, "B + 1", "buckets of 32 KiB")]
-    claims += lesson.volume(world, model, wrap(ring), lesson.BUCKET)
-    claims.append(lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)))
-    module = lesson.small_gpt(world, 0, layers, hidden)
-    claims.append(lesson_overlap.early_starts(world, DataParallel, module, bucket_megabytes))
-    ladder = {"naive": NaiveDataParallel, "bucketed": BucketedDataParallel, "overlapped": DataParallel}
-    times, spans = lesson_overlap.virtual_times(world, ladder)
-    claims += times + lesson.like_ddp(world, DataParallel, layers, hidden)
+    predicted = len(costs.buckets(lesson.sizes(model), lesson.BUCKET))
+    times, spans = lesson_overlap.virtual_times(world, BucketedDataParallel, DataParallel)
+    modules: list[nn.Module] = [lesson.WithSpare(lesson.small_gpt(world, 0, layers, hidden)) for _ in range(2)]
+    claims = [
+        lesson.calls(world, model, predicted, "B, packed from the last", "buckets of 32 KiB"),
+        *lesson.bucket_volume(world, model, wrap(ring)),
+        lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)),
+        lesson_overlap.early_starts(world, DataParallel, lesson.small_gpt(world, 0, layers, hidden), bucket_megabytes),
+        *times,
+        # On two ranks a sum is the same in either order, so buckets need not hold the same.
+        *lesson.like_ddp(world, DataParallel, modules, lesson.neighbours(world), bucket_megabytes),
+    ]
     with world.timed("a step of forward, backward and synchronize"):
         lesson.step(world, model)
     world.figure(lambda: lesson_overlap.picture(spans))

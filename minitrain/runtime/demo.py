@@ -25,6 +25,7 @@ import tyro
 
 from minitrain.runtime.claims import Claim, Row, merge, number, print_rows, write_json
 from minitrain.runtime.control import gather_objects
+from minitrain.runtime.listing import demos
 from minitrain.runtime.timeline import trace_events
 from minitrain.runtime.world import World
 
@@ -62,6 +63,18 @@ def run(demo: Demo) -> NoReturn:
     sys.exit(launch(perform, ranks, device, timeout, (module, demo.__name__, options, output)))
 
 
+def run_chapter(package: str) -> NoReturn:
+    """Run all demos of a chapter with their defaults: `python -m minitrain.collectives --ranks 4`."""
+    modules = tuple(module for module, _ in demos() if module.startswith(f"{package}."))
+
+    def command(**options: Any) -> dict[str, Any]:
+        return options
+
+    _describe_to_tyro(command, f"Run all demos of {package} with their defaults.", [], ("ranks", "device", "timeout"))
+    options = tyro.cli(command, prog=f"python -m {package}")
+    sys.exit(launch(perform_all, options["ranks"], options["device"], options["timeout"], (modules,)))
+
+
 _MaybePath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
 
 # The options that every demo has, beside its own: type, default, explanation.
@@ -92,14 +105,21 @@ def _command(demo: Demo) -> Callable[..., dict[str, Any]]:
     hints = get_type_hints(demo)
     own = list(inspect.signature(demo).parameters.values())[1:]  # without the world
     parameters = [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
-    for name, (kind, default, _) in _OPTIONS.items():
+    _describe_to_tyro(command, inspect.getdoc(demo) or "", parameters, tuple(_OPTIONS))
+    return command
+
+
+def _describe_to_tyro(
+    command: Callable[..., Any], text: str, parameters: list[inspect.Parameter], common: tuple[str, ...]
+) -> None:
+    """Give a function the signature and docstring that tyro reads: its own parameters, then common options."""
+    for name in common:
+        kind, default, _ = _OPTIONS[name]
         parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
-    text = inspect.getdoc(demo) or ""
-    listed = "".join(f"\n    {name}: {explained}" for name, (_, _, explained) in _OPTIONS.items())
+    listed = "".join(f"\n    {name}: {_OPTIONS[name][2]}" for name in common)
     command.__annotations__ = {p.name: p.annotation for p in parameters}
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__doc__ = text + ("" if "\nArgs:" in text else "\n\nArgs:") + listed
-    return command
 
 
 def launch(function: Callable[..., bool], ranks: int | None, device: str, timeout: float, arguments: tuple) -> int:
@@ -156,6 +176,16 @@ def perform(world: World, module: str, name: str, options: dict[str, Any], outpu
                 print(f"  {what}: {number(float(f'{value:.3g}'))} {unit}")
         _write(world, rows, spans, output)
     return not any(row.holds is False for row in rows)
+
+
+def perform_all(world: World, modules: tuple[str, ...]) -> bool:
+    """Run several demos on this rank, each with its table. Whether all claims hold on all ranks."""
+    held = []
+    for index, module in enumerate(modules):
+        if world.rank == 0 and index:
+            print()
+        held.append(perform(world, module, "demo", {}, Output()))
+    return all(held)
 
 
 def play(world: World, demo: Demo, options: dict[str, Any]) -> tuple[list[Row], list[tuple[str, float, str]]]:

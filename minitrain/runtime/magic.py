@@ -27,7 +27,8 @@ def register(ranks: Ranks) -> None:
             # Named as the notebook numbers it, so that "<cell 7>" in a traceback is In [7]. The inputs are counted from
             # 0, an empty one; `execution_count` is that of this cell or of the next, depending on IPython's version.
             number = len(shell.history_manager.input_hist_raw) - 1
-            ranks.execute(cell, chosen, name=f"<cell {number}>", timeout=timeout)
+            # An empty line for `%%ranks`, so that lines are counted as the editor counts them.
+            ranks.execute("\n" + cell, chosen, name=f"<cell {number}>", timeout=timeout)
         except (ValueError, RuntimeError) as error:
             show_briefly(error)
             raise

@@ -41,7 +41,9 @@ def test_ways_take_turns_and_all_ranks_agree_on_the_medians(ranks):
 @pytest.mark.parametrize("size", [2, 3])
 def test_the_benchmark_of_collectives_runs(ranks, size, capsys):
     rows = ranks(size).run(collectives.measure, [1024, 4096])[0]
-    assert [row.what for row in rows[:2]] == [f"{verb}, 1 KB, {size} ranks" for verb in ("all_reduce", "reduce_scatter")]
+    assert [row.what for row in rows[:2]] == [
+        f"{verb}, 1 KB, {size} ranks" for verb in ("all_reduce", "reduce_scatter")
+    ]
     assert len(rows) == 4 and all(row.ours > 0 and row.theirs > 0 for row in rows)
     show(rows)
     assert f"all_reduce, 4 KB, {size} ranks" in capsys.readouterr().out

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from minitrain.runtime.listing import demos
+
 SAMPLE = '''
 """A demo for the tests of the runner."""
 from __future__ import annotations
@@ -129,3 +131,11 @@ def test_the_list_of_demos_needs_no_torch():
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert "minitrain.collectives.ring" in ended.stdout
+
+
+def test_a_chapter_runs_all_its_demos():
+    command = [sys.executable, "-m", "minitrain.matrix_product", "--ranks=2"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=90)
+    assert ended.returncode == 0, ended.stderr
+    modules = [module for module, _ in demos() if module.startswith("minitrain.matrix_product.")]
+    assert [line.split()[0] for line in ended.stdout.splitlines() if " on 2 ranks, " in line] == modules

@@ -74,7 +74,7 @@ def test_a_failing_cell_is_short(cell: Callable[[str], tuple[Any, str]]) -> None
     assert shown.splitlines()[:3] == [
         "RanksError: all ranks failed:",
         "Traceback (most recent call last):",
-        '  File "<cell 1>", line 2, in <module>',  # as In [1] counts
+        '  File "<cell 1>", line 3, in <module>',  # as In [1] counts, with its first line
     ]
     assert shown.splitlines()[-1] == "ZeroDivisionError: division by zero"
     assert len(shown.splitlines()) < 8
@@ -84,7 +84,7 @@ def test_a_deadlock_lesson(cell: Callable[[str], tuple[Any, str]]) -> None:
     _, shown = cell("%%ranks --timeout 0.3\ndist.recv(torch.zeros(1), 1 - rank)")
     assert shown.splitlines() == [
         "RanksError: No rank made progress for 0.3 s.",
-        "all ranks are waiting in <cell 1>, line 1: dist.recv(torch.zeros(1), 1 - rank)",
+        "all ranks are waiting in <cell 1>, line 2: dist.recv(torch.zeros(1), 1 - rank)",
         "The ranks were restarted: their variables are gone.",
     ]
 
