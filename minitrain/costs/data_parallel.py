@@ -55,8 +55,8 @@ def buckets(parameters: Sequence[Sizes], limit: float) -> list[Sizes]:
         limit: Bytes at which a bucket is full; 0 puts each parameter in a bucket of its own.
 
     Returns:
-        The buckets in the order in which they are sent, that of the first parameter in them. Their elements are those of
-        the gradients, and one for each parameter's flag.
+        The buckets in the order in which they are sent, that of the first parameter in them. Their elements are those
+        of the gradients, and one for each parameter's flag.
     """
     found: list[tuple[int, Sizes]] = []  # place of a bucket's first parameter, bucket
     for kind in {parameter.kind for parameter in parameters}:

@@ -139,7 +139,9 @@ class WithSpare(nn.Module):
 def neighbours(world: World) -> dist.ProcessGroup:
     """The group of this rank and its neighbour: ranks 0 and 1, 2 and 3, …; the last of an odd number is alone."""
     every = [dist.new_group([rank for rank in (k, k + 1) if rank < world.size]) for k in range(0, world.size, 2)]
-    return every[world.rank // 2]
+    mine = every[world.rank // 2]
+    assert isinstance(mine, dist.ProcessGroup)
+    return mine
 
 
 def like_ddp(

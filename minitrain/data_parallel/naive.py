@@ -11,8 +11,8 @@ mean over the whole batch is the mean of the parts' gradients, so ranks average 
 mean. And one of a flag for each parameter: a parameter that some ranks did not use counts as zeros there, and one that
 nobody used is left alone.
 
-**Cost.** Bytes: `minitrain.costs.data_parallel.naive_ring_traffic`, about twice the gradients' size, whatever the number
-of ranks. Time: `step_time` without overlap; a latency for each parameter, and all of it waited for.
+**Cost.** Bytes: `minitrain.costs.data_parallel.naive_ring_traffic`, about twice the gradients' size, whatever the
+number of ranks. Time: `step_time` without overlap; a latency for each parameter, and all of it waited for.
 
 **Also called.** Synchronous data parallelism, distributed synchronous SGD; `DataParallel` in Li et al.'s first sketch.
 """
