@@ -280,7 +280,8 @@ def check_window(text: UInt8[Tensor, " bytes"], seq: int) -> None:
 def cut_windows(text: UInt8[Tensor, " bytes"], starts: Int64[Tensor, " samples"], seq: int) -> Batch:
     """Windows of `seq + 1` bytes that begin at `starts`, as inputs and targets."""
     window = text[starts[:, None] + torch.arange(seq + 1)].long()  # [samples, seq + 1]
-    return window[:, :-1].contiguous(), window[:, 1:].contiguous()
+    # Copies: of a single window, `contiguous()` would be a view, and masking a target would change the inputs.
+    return window[:, :-1].clone(), window[:, 1:].clone()
 
 
 def bigram_entropy(text: UInt8[Tensor, " bytes"]) -> float:

@@ -149,6 +149,15 @@ def test_a_sample_is_a_function_of_seed_and_number():
     assert expected[:one] != expected[one : 2 * one] != expected[2 * one :]
 
 
+def test_targets_have_memory_of_their_own():
+    """Whoever masks a target with IGNORE must not change an input, also where there is one sample only."""
+    for count in (1, 2):
+        inputs, targets = Samples(torch.arange(50, dtype=torch.uint8), seq=4).take(range(count))
+        before = inputs.clone()
+        targets.fill_(-100)
+        assert torch.equal(inputs, before)
+
+
 def test_targets_are_inputs_one_byte_on():
     text = numbered(500)
     samples = Samples(text, 16)
