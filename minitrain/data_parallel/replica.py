@@ -12,6 +12,7 @@ ranks saw is thrown away, and every step pays for it.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
@@ -36,7 +37,7 @@ class Collectives(Protocol):
     ) -> Handle: ...
 
 
-class Replica(nn.Module):
+class Replica(nn.Module, ABC):
     """One rank's copy of `module`, equal to that of every other rank of `group`.
 
     Call it like the module. A step is: backward for each micro-batch, all but the last under `no_sync()`; then
@@ -92,6 +93,7 @@ class Replica(nn.Module):
         finally:
             self._local = before
 
+    @abstractmethod
     def synchronize(self) -> None:
         """Make every gradient its mean over all ranks; to be called after the last backward of a step.
 
@@ -102,7 +104,6 @@ class Replica(nn.Module):
             ValueError: A gradient is sparse.
             RuntimeError: A parameter was frozen when the module was wrapped and now has a gradient.
         """
-        raise NotImplementedError
 
     def _broadcast_states(self) -> None:
         started = []
