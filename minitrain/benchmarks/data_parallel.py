@@ -18,11 +18,11 @@ from minitrain.data_parallel import DataParallel
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.runtime.world import World
 
-CPU = GPTConfig(positions=64)  # 0.8 M parameters, 3.2 MB of gradients
+CPU = GPTConfig()  # 0.8 M parameters, 3.2 MiB of gradients
 GPU = GPTConfig(vocabulary=32768, positions=1024, layers=12, hidden=768, heads=12)  # about GPT-2: 110 M, 440 MB
 
 
-def measure(world: World, config: GPTConfig | None = None, batch: int = 4, repeats: int = 25) -> list[Comparison]:
+def measure(world: World, config: GPTConfig | None = None, batch: int = 8, repeats: int = 15) -> list[Comparison]:
     """Compare steps with one bucket and with several, each with the same bucket size on both sides.
 
     Args:

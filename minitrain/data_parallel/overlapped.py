@@ -40,11 +40,12 @@ from minitrain.runtime.messages import Handle
 class DataParallel(BucketedDataParallel):
     """Averages gradients a bucket at a time, each as soon as backward has filled it.
 
-    The hooks belong to the parameters: they work whoever calls backward, also on `.module` itself.
+    A gradient is copied to its bucket when it is there; what happens to `.grad` between then and `synchronize()` is
+    lost. The hooks belong to the parameters: they work whoever calls backward, also on `.module` itself.
 
     Raises:
-        RuntimeError: In backward, when a parameter gets a second gradient outside `no_sync()` before `synchronize()`:
-            its bucket may have left with the first alone.
+        RuntimeError: In backward, when a parameter has had its gradient outside `no_sync()` and gets another before
+            `synchronize()`: its bucket may have left with the first alone.
     """
 
     def __init__(
@@ -77,13 +78,13 @@ class DataParallel(BucketedDataParallel):
 
     def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
         """The hook: copy a gradient to its bucket, and start the buckets that are now full and have their turn."""
-        if self._local:
-            return
         if name not in self._missing[number]:
             raise RuntimeError(
                 f"{name} got a second gradient before synchronize(); run backward of all micro-batches but the last "
                 "under no_sync(), and synchronize() after the last"
             )
+        if self._local:
+            return
         self._missing[number].remove(name)
         self._put(self.buckets[number], name)
         while (turn := len(self._started)) < len(self.buckets) and not self._missing[turn]:

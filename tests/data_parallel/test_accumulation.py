@@ -1,0 +1,179 @@
+"""One batch over ranks and micro-batches of any sizes equals one device; wrong normalisers do not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
+from minitrain.data_parallel.accumulation import (
+    accumulate,
+    accumulation_momentum,
+    adjust_batch_norm,
+    scaled_learning_rate,
+    warmed_up,
+)
+from minitrain.models.gpt import IGNORE
+from minitrain.runtime import Ledger
+from tests.data_parallel.models import close, gpt, tokens
+
+
+def ragged(samples, step=0):
+    """Tokens of which each sample has another number of targets, one of them none."""
+    inputs, targets = tokens(samples, step)
+    for number, row in enumerate(targets):
+        row[: number % 6] = IGNORE
+    return inputs, targets
+
+
+def loss_sum(module, pair):
+    inputs, targets = pair
+    logits, _ = module(inputs)
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE, reduction="sum")
+
+
+def count(pair):
+    return int((pair[1] != IGNORE).sum())
+
+
+def cut(pair, rank, ranks):
+    """This rank's micro-batches: of one, two, … samples, and none for the last of three ranks."""
+    shares = [part.tensor_split(ranks if ranks < 3 else ranks - 1) for part in pair]
+    if rank >= len(shares[0]):
+        return []
+    inputs, targets = (share[rank] for share in shares)
+    sizes = [1] * (len(inputs) - 2 * (len(inputs) // 3)) + [2] * (len(inputs) // 3)
+    return list(zip(inputs.split(sizes), targets.split(sizes), strict=True))
+
+
+def against_one_device(world, rung, seed):
+    model, reference = rung(gpt(seed=0), bucket_megabytes=0.001), gpt(seed=0)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, reference)]
+    for step in range(2):
+        whole = ragged(7, seed + step)
+        mean = accumulate(model, cut(whole, world.rank, world.size), loss_sum, count)
+        expected = reference(*whole)[1]  # the mean over all targets
+        expected.backward()
+        torch.testing.assert_close(mean, expected.detach())
+        close(model.module, reference)
+        for each in optimizers:
+            each.step()
+            each.zero_grad()
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("rung", (NaiveDataParallel, BucketedDataParallel, DataParallel))
+def test_micro_batches_of_different_sizes_equal_one_batch(ranks, rung, size):
+    ranks(size).run(against_one_device, rung, 5)
+
+
+def mean_of_means(world):
+    """Break it: each micro-batch's mean loss, averaged over micro-batches and ranks."""
+    model, reference = DataParallel(gpt(seed=0)), gpt(seed=0)
+    whole = ragged(4)
+    inputs, targets = (part[2 * world.rank : 2 * world.rank + 2] for part in whole)
+    with model.no_sync():
+        (model(inputs[:1], targets[:1])[1] / 2).backward()
+    (model(inputs[1:], targets[1:])[1] / 2).backward()
+    model.synchronize()
+    reference(*whole)[1].backward()
+    close(model.module, reference, tolerance=1e-3)
+
+
+def test_a_mean_of_means_is_noticed(ranks):
+    with pytest.raises(Exception, match="Tensor-likes are not close"):
+        ranks(2).run(mean_of_means)
+
+
+def nothing_counted(world):
+    model = DataParallel(gpt(seed=0))
+    inputs, targets = tokens(1)
+    for micro_batches in ([], [(inputs, torch.full_like(targets, IGNORE))]):
+        with pytest.raises(ValueError, match="no rank counts a single loss"):
+            accumulate(model, micro_batches, loss_sum, count)
+
+
+def test_a_batch_without_targets_is_refused(ranks):
+    ranks(2).run(nothing_counted)
+
+
+def what_is_sent(world, micro_batches):
+    model = DataParallel(gpt(seed=0))
+    inputs, targets = tokens(micro_batches)
+    pairs = list(zip(inputs.split(1), targets.split(1), strict=True))
+    with Ledger() as ledger:
+        accumulate(model, pairs, loss_sum, count)
+    return ledger.calls("all_reduce"), ledger.payload("all_reduce")
+
+
+def test_bytes_do_not_grow_with_micro_batches(ranks):
+    once, often = ranks(2).run(what_is_sent, 1), ranks(2).run(what_is_sent, 5)
+    assert once == often
+    assert once[0][0] == 3  # the count, one bucket, the loss
+
+
+def test_linear_scaling():
+    assert scaled_learning_rate(0.1, 8192, 256) == 3.2  # Goyal et al. 2017, §2.1 and §5.1
+    with pytest.raises(ValueError, match="batch=0 and base_batch=256 must be at least 1"):
+        scaled_learning_rate(0.1, 0, 256)
+
+
+def test_warm_up():
+    rates = [warmed_up(step, 4, base=0.1, target=0.5) for step in range(6)]
+    assert rates == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
+    assert warmed_up(0, 0, base=0.1, target=0.5) == 0.5
+    with pytest.raises(ValueError, match="steps=-1"):
+        warmed_up(0, -1, 0.1, 0.5)
+
+
+@pytest.mark.parametrize("layer", (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d))
+def test_adjusted_batch_norm_forgets_as_without_accumulation(layer):
+    """With the same samples in every micro-batch, A updates must do what one did."""
+    torch.manual_seed(0)
+    dims = {nn.BatchNorm1d: (), nn.BatchNorm2d: (2, 2), nn.BatchNorm3d: (2, 2, 2)}[layer]
+    samples = torch.randn(4, 3, *dims, dtype=torch.float64)
+    plain, module = layer(3).double(), nn.Sequential(layer(3).double(), nn.Linear(2, 2))
+    adjust_batch_norm(module, 5)
+    for _ in range(3):
+        plain(samples)
+        for _ in range(5):
+            module[0](samples)
+    torch.testing.assert_close(module[0].running_mean, plain.running_mean)
+    torch.testing.assert_close(module[0].running_var, plain.running_var)
+
+
+def test_batch_norm_that_averages_over_all_needs_no_adjustment():
+    module = nn.BatchNorm1d(3, momentum=None)
+    adjust_batch_norm(module, 5)
+    assert module.momentum is None
+
+
+def test_accumulation_momentum():
+    assert accumulation_momentum(0.1, 1) == pytest.approx(0.1)
+    assert (1 - accumulation_momentum(0.1, 7)) ** 7 == pytest.approx(0.9)
+    assert accumulation_momentum(1.0, 3) == 1.0
+    with pytest.raises(ValueError, match="momentum=1.5 must be between 0 and 1"):
+        accumulation_momentum(1.5, 2)
+    with pytest.raises(ValueError, match="micro_batches=0 must be at least 1"):
+        accumulation_momentum(0.1, 0)
+
+
+def batch_norm(world):
+    """Each rank normalises by its own samples, and keeps running statistics of its own; buffers start from rank 0's."""
+    layer = nn.BatchNorm1d(2).double()
+    layer.running_mean.fill_(float(world.rank + 5))
+    model = DataParallel(layer)
+    assert layer.running_mean.tolist() == [5.0, 5.0]
+    inputs = torch.randn(8, 2, generator=torch.Generator().manual_seed(world.rank), dtype=torch.float64)
+    alone = nn.BatchNorm1d(2).double()
+    alone.running_mean.fill_(5.0)
+    torch.testing.assert_close(model(inputs), alone(inputs), rtol=0, atol=0)
+    return layer.running_mean.tolist(), alone.running_mean.tolist()
+
+
+def test_batch_norm_sees_its_own_ranks_samples(ranks):
+    (first, alone), (second, _) = ranks(2).run(batch_norm)
+    assert first == alone
+    assert first != second
