@@ -6,7 +6,7 @@ chunks are passed on as they are (all-gather). Both together are an all-reduce.
 
 **Source.** Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
 
-**What each rank holds.** The tensor, changed in place, and one receive buffer of the size of a chunk.
+**What each rank holds.** The tensor, changed in place, and two receive buffers of the size of a chunk.
 
 **What is sent, when and why.** In step s = 0 … n−2 rank r sends one chunk to rank r+1 and receives another from rank
 r−1, both at once:
@@ -21,7 +21,7 @@ the reduce-scatter with chunk r. (Indices are modulo n.)
 
 **Cost.** Each rank sends every chunk but one in each half: about 2(n−1)/n · S bytes for S bytes of tensor, which no
 algorithm can beat, in 2(n−1) messages, which many can. Exactly: `minitrain.costs.communication.ring_all_reduce`; time:
-`ring_all_reduce_time`. Memory: one chunk.
+`ring_all_reduce_time`. Memory: two chunks.
 
 **Also called.** Bucket algorithm; NCCL's Ring. Reduce-scatter and all-gather are also called the scatter-reduce and
 the broadcast phase.
@@ -29,7 +29,6 @@ the broadcast phase.
 
 from __future__ import annotations
 
-import torch
 import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
@@ -55,8 +54,10 @@ def all_reduce(
         ValueError: See `minitrain.collectives.chunks.flat_view`.
     """
     chunks = flat_view("all_reduce", tensor, group, check).tensor_split(dist.get_world_size(group))
-    add_around(chunks, group)
-    pass_around(chunks, group)
+    leaving = start_around(chunks, group)
+    pass_around(chunks, group)  # a chunk comes back only after it has visited all, so what was sent is not overwritten
+    for departure in leaving:
+        departure.wait()
     return Handle(result=tensor)
 
 
@@ -129,21 +130,38 @@ def add_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> Tensor
         chunks: As many flat contiguous tensors as there are ranks, of any sizes, the same sizes on all ranks.
         group: The ranks that talk; None means everyone.
     """
+    for departure in start_around(chunks, group):
+        departure.wait()  # whoever comes next may overwrite a chunk that was sent
+    return chunks[dist.get_rank(group)]
+
+
+def start_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> list[Handle]:
+    """`add_around`, but the last sends may still be under way: wait for what it returns."""
     rank, ranks = dist.get_rank(group), len(chunks)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
-    buffer = torch.empty_like(max(chunks, key=len))  # one for all steps: fresh memory costs three times as much
-    leaving = []
+    # Two buffers in turn: one fills while the other is added. Fresh memory for each step costs three times as much.
+    buffers = chunks[0].new_empty(2, max(map(len, chunks)))
+    steps = []
     for step in range(ranks - 1):
         outgoing, own = chunks[(rank - 1 - step) % ranks], chunks[(rank - 2 - step) % ranks]
-        incoming = buffer[: len(own)]
-        # Hand the sum so far to the next rank, and take the one that the previous rank has made.
-        arrival, departure = _trade(outgoing, after, incoming, before, group)
-        arrival.wait()
+        steps.append((outgoing, own, buffers[step % 2, : len(own)]))
+    if dist.get_backend(group) == "nccl":
+        for outgoing, own, incoming in steps:
+            # Hand the sum so far to the next rank, and take the one that the previous rank has made.
+            exchange(outgoing, after, incoming, before, group).wait()
+            own.add_(incoming)
+        return []
+    # The same, but a step ahead with receiving: gloo then sends without asking first. (On NCCL a receive that waits
+    # holds up the sends behind it; so there the two go together, above.)
+    arriving = [receive(incoming, before, group) for _, _, incoming in steps[:2]]
+    leaving = []
+    for step, (outgoing, own, incoming) in enumerate(steps):
+        leaving.append(send(outgoing, after, group))  # the sum so far
+        arriving[step].wait()
         own.add_(incoming)
-        leaving.append(departure)
-    for departure in leaving:
-        departure.wait()  # only now, since no step overwrites a chunk that was sent; whoever comes next may
-    return chunks[rank]
+        if step + 2 < len(steps):
+            arriving.append(receive(steps[step + 2][2], before, group))  # into the buffer that is free again
+    return leaving
 
 
 def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> None:
@@ -156,26 +174,13 @@ def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> None:
             # Hand on the chunk that came last, and receive the next one straight into its place.
             exchange(outgoing, after, incoming, before, group).wait()
         return
-    # The same, but ready for all chunks from the start: gloo then sends without asking first. (On NCCL a receive that
-    # waits holds up the sends behind it; so there the two go together, above.)
-    arriving = [receive(incoming, before, group) for _, incoming in steps]
+    arriving = [receive(incoming, before, group) for _, incoming in steps]  # ready for all chunks from the start
     leaving = []
     for (outgoing, _), arrival in zip(steps, arriving, strict=True):
         leaving.append(send(outgoing, after, group))  # the chunk that came last
         arrival.wait()
     for departure in leaving:
         departure.wait()
-
-
-def _trade(
-    outgoing: Tensor, to: int, incoming: Tensor, source: int, group: dist.ProcessGroup | None
-) -> tuple[Handle, Handle]:
-    """Start sending and receiving at once; the handles of what arrives and of what leaves."""
-    if dist.get_backend(group) == "nccl":
-        both = exchange(outgoing, to, incoming, source, group)  # in one batch: see `exchange`
-        return both, both
-    arrival = receive(incoming, source, group)  # first, so that the sender finds somebody ready
-    return arrival, send(outgoing, to, group)
 
 
 def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
