@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 
-import pytest
 import torch
 
 from minitrain import tour
@@ -17,11 +16,10 @@ def start(*arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize(("data", "says"), [("no/such/file", "is no file and no folder"), ("", "names no text")])
-def test_data_that_is_not_there(data, says):
-    ended = start(f"--data={data}")
+def test_data_that_is_not_there():
+    ended = start("--data=no/such/file")
     assert ended.returncode == 1
-    assert ended.stderr.startswith("--data: ") and says in ended.stderr and "Traceback" not in ended.stderr
+    assert ended.stderr.startswith("--data: data='no/such/file' is no file and no folder; use")
 
 
 def test_empty_data(tmp_path):

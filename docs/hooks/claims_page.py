@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import math
+import re
 from html import escape
 from typing import Any
 
 import chapters
+
+TITLES = ("Claim", "Formula", "Predicted", "Measured", "How", "Holds")
+
+# The rows of the landing page: one of each kind, as (module, beginning of what is claimed).
+TELLING = (
+    ("minitrain.matrix_product.memory", "bytes of optimizer states"),
+    ("minitrain.collectives.ring", "ring all-reduce of 1,048,577 float32: bytes"),
+    ("minitrain.collectives.hierarchical", "flat ring all-reduce"),
+    ("minitrain.collectives.hierarchical", "hierarchical all-reduce of 1,048,576 float32 on"),
+    ("minitrain.data_parallel.naive", "weights unlike those of torch's DDP after 5 steps of AdamW"),
+    ("minitrain.data_parallel.overlapped", "time of a step, buckets of two layers, during"),
+)
 
 NONE = "*`docs/claims.json` is not there yet: `make claims` writes it.*"
 
@@ -36,13 +49,15 @@ def _summary(record: dict[str, Any]) -> str:
     return text + (f", {waiting} need more ranks than there were." if waiting else ".")
 
 
-def sample(record: dict[str, Any], most: int = 4) -> str:
-    """A table of a few claims that hold, from as many modules."""
-    first: dict[str, dict[str, Any]] = {}
-    for claim in record["claims"]:
-        if claim["holds"]:
-            first.setdefault(claim["module"], claim)
-    return table(list(first.values())[:most]) if first else NONE
+def sample(record: dict[str, Any]) -> str:
+    """A table of the telling claims, as far as the record has them."""
+    found = [
+        claim
+        for module, start in TELLING
+        for claim in record["claims"]
+        if claim["holds"] and claim["module"] == module and claim["what"].startswith(start)
+    ]
+    return table(found) if found else NONE
 
 
 def failed(record: dict[str, Any]) -> list[str]:
@@ -51,16 +66,33 @@ def failed(record: dict[str, Any]) -> list[str]:
 
 
 def table(claims: list[dict[str, Any]]) -> str:
-    """Claims as a table; on a narrow page each row becomes a card (see extra.css), hence the labels."""
-    titles = ("Claim", "Formula", "Predicted", "Measured", "How", "Holds")
-    head = "".join(f"<th>{title}</th>" for title in titles)
+    """Claims as a table, with a line for each module."""
     rows = []
     module = ""
     for claim in claims:
         if claim["module"] != module:
             module = claim["module"]
             rows.append(f'<tr class="claim-module"><th colspan="6"><code>{escape(module)}</code></th></tr>')
-        rows.append(_row(claim, titles))
+        rows.append(_row(claim))
+    return _table(rows)
+
+
+def stored_table(markdown: str) -> str:
+    """The table of claims that a notebook has stored (`minitrain.runtime.notebook.table`); "" if it is none."""
+    lines = [re.split(r"(?<!\\)\|", line.strip())[1:-1] for line in markdown.strip().split("\n")]
+    cells = [[re.sub(r"\\([|*])", r"\1", cell).strip() for cell in line] for line in lines]
+    if cells[0] != ["what", "formula", "predicted", "measured", "how", "holds"]:
+        return ""
+    rows = []
+    for what, formula, predicted, measured, how, holds in cells[2:]:
+        kind = "yes" if holds == "yes" else "no" if holds.lower().startswith("no") else "open"
+        values = (_singular(escape(value)) for value in (predicted, measured))
+        rows.append(_cells(kind, (escape(what), symbols(formula), *values, escape(how), escape(holds))))
+    return _table(rows)
+
+
+def _table(rows: list[str]) -> str:
+    head = "".join(f"<th>{title}</th>" for title in TITLES)
     return (
         f'<div class="claims"><table><thead><tr>{head}</tr></thead>\n<tbody>\n'
         + "\n".join(rows)
@@ -68,7 +100,7 @@ def table(claims: list[dict[str, Any]]) -> str:
     )
 
 
-def _row(claim: dict[str, Any], titles: tuple[str, ...]) -> str:
+def _row(claim: dict[str, Any]) -> str:
     what = escape(claim["what"])
     if claim.get("source"):
         what += f'<span class="claim-source">{escape(claim["source"])}</span>'
@@ -78,16 +110,30 @@ def _row(claim: dict[str, Any], titles: tuple[str, ...]) -> str:
     holds = {True: "yes", False: "no", None: claim.get("note") or "needs more ranks"}[claim["holds"]]
     cells = (
         what,
-        escape(claim["formula"]),
+        symbols(claim["formula"]),
         relation + quantity(claim.get("predicted"), unit),
         quantity(claim.get("measured"), unit),
         escape(claim["how"]),
         escape(holds),
     )
-    kind = {True: "yes", False: "no", None: "open"}[claim["holds"]]
-    return f'<tr class="claim-{kind}">' + "".join(
-        f'<td data-label="{title}">{cell}</td>' for title, cell in zip(titles, cells, strict=True)
-    ) + "</tr>"  # fmt: skip
+    return _cells({True: "yes", False: "no", None: "open"}[claim["holds"]], cells)
+
+
+def _cells(kind: str, cells: tuple[str, ...]) -> str:
+    """A row; on a narrow page it becomes a card (see extra.css), hence the labels."""
+    inner = "".join(f'<td data-label="{title}">{cell}</td>' for title, cell in zip(TITLES, cells, strict=True))
+    return f'<tr class="claim-{kind}">{inner}</tr>'
+
+
+def symbols(formula: str) -> str:
+    """A formula as HTML: the index of a symbol stands lower, an exponent higher."""
+    text = re.sub(r"(?<![^\W_]{2})([^\W\d_])_(\w+)", r"\1<sub>\2</sub>", escape(formula))
+    text = re.sub(r"\^(\w+|\([^()]*\))", r"<sup>\1</sup>", text)
+    return text.replace("log2 ", "log<sub>2</sub>&nbsp;")
+
+
+def _singular(text: str) -> str:
+    return re.sub(r"^1(&nbsp;|\s)(\w{3,})s$", r"1\1\2", text)
 
 
 def quantity(value: float | None, unit: str) -> str:
@@ -95,4 +141,4 @@ def quantity(value: float | None, unit: str) -> str:
     if value is None or not math.isfinite(value):
         return "–"
     number = f"{int(value):,}".replace(",", "\u2009") if value == int(value) else f"{value:.6g}"
-    return f"{number}&nbsp;{escape(unit)}" if unit else number
+    return _singular(f"{number}&nbsp;{escape(unit).replace(' ', '&nbsp;')}") if unit else number

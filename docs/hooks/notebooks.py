@@ -13,9 +13,12 @@ from __future__ import annotations
 
 import base64
 import re
+import struct
 import textwrap
 from dataclasses import dataclass, field
 from typing import Any
+
+import claims_page
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
 _PICTURES = {"image/svg+xml": "svg", "image/png": "png", "image/jpeg": "jpg"}
@@ -104,8 +107,9 @@ def _outputs(cell: dict[str, Any], stem: str, page: Page) -> list[str]:
                     page.problems.append(f"picture {pictures} of the cell {_first_line(cell)!r} has no alt text")
                 file = f"{stem}-{pictures}.{_PICTURES[kind]}"
                 text = bundle[kind]
-                page.files[file] = text.encode() if kind == "image/svg+xml" else base64.b64decode(text)
-                shown.append(("picture", f"![{alt or 'picture'}]({file})"))
+                data = text.encode() if kind == "image/svg+xml" else base64.b64decode(text)
+                page.files[file] = data
+                shown.append(("picture", f"![{alt or 'picture'}]({file}){{ .nb-picture loading=lazy{_size(data)} }}"))
             else:
                 shown.append(_text_of(bundle))
     return [_block(kind, text) for kind, text in shown if text.strip()]
@@ -114,7 +118,8 @@ def _outputs(cell: dict[str, Any], stem: str, page: Page) -> list[str]:
 def _text_of(bundle: dict[str, str]) -> tuple[str, str]:
     page, plain = bundle.get("text/html", ""), bundle.get("text/plain", "")
     if "text/markdown" in bundle:
-        return "markdown", bundle["text/markdown"]
+        table = claims_page.stored_table(bundle["text/markdown"])
+        return ("claims", table) if table else ("markdown", bundle["text/markdown"])
     # rich writes its tables as <pre> with fixed colours, which a dark page would swallow; its plain text has none.
     if page and not (plain and page.lstrip().startswith("<pre")):
         return "html", page
@@ -122,8 +127,8 @@ def _text_of(bundle: dict[str, str]) -> tuple[str, str]:
 
 
 def _block(kind: str, text: str) -> str:
-    if kind == "picture":
-        return text + "{ .nb-picture loading=lazy }"
+    if kind in ("picture", "claims"):
+        return text
     if kind == "html":
         return f'<div class="nb-html">\n{_plain(text).strip()}\n</div>'
     if kind == "markdown":
@@ -132,6 +137,14 @@ def _block(kind: str, text: str) -> str:
         return _folded("Traceback", _fence(text, "text nb-out no-copy"))
     names = {"stderr": "nb-stderr", "error": "nb-error"}
     return _fence(_plain(text), f"text nb-out {names.get(kind, '')} no-copy")
+
+
+def _size(picture: bytes) -> str:
+    """Width and height of a PNG as attributes: the page keeps room for it until it is loaded."""
+    if not picture.startswith(b"\x89PNG") or picture[12:16] != b"IHDR":
+        return ""
+    width, height = struct.unpack(">II", picture[16:24])
+    return f" width={width} height={height}"
 
 
 def _alt_text(cell: dict[str, Any], output: dict[str, Any], kind: str, number: int) -> str:
@@ -201,6 +214,8 @@ def for_python_markdown(text: str) -> str:
 
 def _needs_blank(before: str, line: str) -> bool:
     kind, last = _kind(line), _kind(before)
+    if last == "text" and re.match(r" *(?!1\.)\d+\.", line):
+        return False  # a sentence that ends with a number at the beginning of a line; a list begins with 1
     next_item = kind == "list" and last == "continued" and not line.startswith(" ")
     return bool(before.strip()) and kind in ("list", "table", "formula") and kind != last and not next_item
 

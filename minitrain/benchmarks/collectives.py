@@ -16,15 +16,15 @@ KILOBYTE = 1 << 10
 SIZES = [KILOBYTE << shift for shift in range(0, 17, 2)]  # 1 KB to 64 MB
 
 
-def measure(world: World, sizes: list[int] = SIZES) -> list[Comparison]:
+def measure(world: World, sizes: list[int] = SIZES, repeats: int | None = None) -> list[Comparison]:
     """Compare all-reduce and reduce-scatter for each size in bytes (of the full tensor, float32)."""
     rows = []
     for size in world.progress(sizes, f"collectives on {world.size} ranks"):
         tensor = torch.zeros(size // 4, device=world.device)
-        repeats = 101 if size <= 64 * KILOBYTE else 31 if size <= 4096 * KILOBYTE else 13
+        turns = repeats or (101 if size <= 64 * KILOBYTE else 31 if size <= 4096 * KILOBYTE else 13)
         for verb in ("all_reduce", "reduce_scatter"):
             ways = {"ours": partial(_call, ring, verb, tensor), "theirs": partial(_call, native, verb, tensor)}
-            medians = interleaved(world, ways, repeats)
+            medians = interleaved(world, ways, turns)
             what = f"{verb}, {_bytes(size)}, {world.size} ranks"
             against = f"torch.distributed ({dist.get_backend()})"
             target = _target(verb, size, world)

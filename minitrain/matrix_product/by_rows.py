@@ -1,16 +1,20 @@
 """Y = XW split by rows of W: each rank holds some rows of W and the same columns of X.
 
-Every element of Y is a sum over the inner dim, and that dim is spread over ranks. So each rank makes a summand of the
-whole Y, and forward adds them. Then all ranks hold Y, and with ∂Y each makes its own part of both gradients: backward
-sends nothing.
+**Idea.** Every element of Y is a sum over the inner dim, and that dim is spread over ranks. So each rank makes a
+summand of the whole Y, and forward adds them. Then all ranks hold Y, and with ∂Y each makes its own part of both
+gradients: backward sends nothing.
 
-Holds: X[rows, inner/n], W[inner/n, columns], Y[rows, columns], and gradients of the same shapes.
-Forward: Y = Σ_r X_r W_r, rows · columns elements, sent to every other rank.
-Backward: ∂X_r = ∂Y W_rᵀ and ∂W_r = X_rᵀ ∂Y. Nothing is sent.
-Costs: `minitrain.costs.matrix_product.by_rows`.
-Source: Shoeybi et al. 2019, "Megatron-LM", §3.
-Also called: row-parallel, the other half of tensor parallelism (chapter 06); its forward sum is Megatron's g. In
-    `nn.Linear` the weight is stored as Wᵀ, so rows of W are columns of `weight`.
+**Source.** Shoeybi et al. 2019, "Megatron-LM", §3.
+
+**What each rank holds.** X[rows, inner/n], W[inner/n, columns], Y[rows, columns], and gradients of the same shapes.
+
+**What is sent, when and why.** Forward: Y = Σ_r X_r W_r, rows · columns elements, sent to every other rank. Backward:
+∂X_r = ∂Y W_rᵀ and ∂W_r = X_rᵀ ∂Y. Nothing is sent.
+
+**Cost.** `minitrain.costs.matrix_product.by_rows`.
+
+**Also called.** Row-parallel, the other half of tensor parallelism (chapter 06); its forward sum is Megatron's g. In
+`nn.Linear` the weight is stored as Wᵀ, so rows of W are columns of `weight`.
 """
 
 from __future__ import annotations

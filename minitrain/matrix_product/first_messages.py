@@ -1,8 +1,8 @@
 """The first messages: one rank sends a tensor, another receives it, and nobody waits for ever.
 
-A rank is a process with a number. It sees no other rank's memory: what it needs from there must be sent, and whoever
-needs it must ask for it. A message happens when both are there, one in `send` and one in `receive`. So if every rank
-first waits until its own tensor has been taken, no rank ever takes one. That is a deadlock:
+**Idea.** A rank is a process with a number. It sees no other rank's memory: what it needs from there must be sent, and
+whoever needs it must ask for it. A message happens when both are there, one in `send` and one in `receive`. So if every
+rank first waits until its own tensor has been taken, no rank ever takes one. That is a deadlock:
 
     send(tensor, to=next_rank).wait()            # every rank waits here, for ever
     receive(incoming, source=previous_rank).wait()
@@ -10,13 +10,16 @@ first waits until its own tensor has been taken, no rank ever takes one. That is
 Two orders work. In turn: some ranks send first, the others receive first. At once: every rank starts both, and waits
 afterwards.
 
-Holds: each rank one tensor of S bytes, and room for one more.
-Sends: `relay` one message of S bytes per rank, the last rank none, one after the other. `shift_in_turn` and
-    `shift_at_once` one message of S bytes per rank.
-Source: Hoare 1978, "Communicating sequential processes", §2.3, for a message that takes place when both are ready; MPI
-    standard, §3.5, for the deadlock and its cures.
-Also called: `shift_at_once` is MPI's `MPI_Sendrecv`, and torch's `batch_isend_irecv`; a shift by one rank is one step
-    of a ring (chapter 01).
+**Source.** Hoare 1978, "Communicating sequential processes", §2.3, for a message that takes place when both are ready;
+MPI standard, §3.5, for the deadlock and its cures.
+
+**What each rank holds.** One tensor of S bytes, and room for one more.
+
+**What is sent, when and why.** `relay`: one message of S bytes per rank, the last rank none, one after the other.
+`shift_in_turn` and `shift_at_once`: one message of S bytes per rank.
+
+**Also called.** `shift_at_once` is MPI's `MPI_Sendrecv`, and torch's `batch_isend_irecv`; a shift by one rank is one
+step of a ring (chapter 01).
 """
 
 from __future__ import annotations

@@ -1,17 +1,21 @@
 """What fills a device in one training step: parameters, gradients, optimizer states, activations.
 
-Of each parameter the step holds four things of its size: the value, its gradient, and AdamW's momentum and variance.
-They are there whatever the batch. What forward keeps for backward, the activations, grows with batch and sequence, and
-is gone when backward has used it. Everything that is split over ranks in this book is one of these four.
+**Idea.** Of each parameter the step holds four things of its size: the value, its gradient, and AdamW's momentum and
+variance. They are there whatever the batch. What forward keeps for backward, the activations, grows with batch and
+sequence, and is gone when backward has used it. Everything that is split over ranks in this book is one of these four.
 
-Holds: Ψ parameters in float32: 4Ψ bytes of values, 4Ψ of gradients, 8Ψ of optimizer states (and a step counter of 4
-    bytes for each parameter tensor), so 16Ψ. Mixed precision comes to 16Ψ as well, 2 + 2 + 12. Activations: for each
-    layer, 16·bsh elements and some smaller ones; with attention written out, a·b·s² more.
-Sends: nothing. Every rank here does the same step by itself.
-Costs: `minitrain.costs.memory`.
-Source: Rajbhandari et al. 2020, "ZeRO", §3, for model states; Korthikanti et al. 2022, "Reducing activation
-    recomputation in large transformer models", §4, for activations.
-Also called: model states and residual states (ZeRO).
+**Source.** Rajbhandari et al. 2020, "ZeRO", §3, for model states; Korthikanti et al. 2022, "Reducing activation
+recomputation in large transformer models", §4, for activations.
+
+**What each rank holds.** Ψ parameters in float32: 4Ψ bytes of values, 4Ψ of gradients, 8Ψ of optimizer states (and a
+step counter of 4 bytes for each parameter tensor), so 16Ψ. Mixed precision comes to 16Ψ as well, 2 + 2 + 12.
+Activations: for each layer, 16·bsh elements and some smaller ones; with attention written out, a·b·s² more.
+
+**What is sent, when and why.** Nothing. Every rank here does the same step by itself.
+
+**Cost.** `minitrain.costs.memory`.
+
+**Also called.** Model states and residual states (ZeRO).
 """
 
 from __future__ import annotations

@@ -1,16 +1,20 @@
 """A sum over ranks, and a whole made of parts, in the plainest way: every rank sends what it has to every other one.
 
-In step k = 1 … n − 1 rank r sends to rank r + k and receives from rank r − k, both at once. No step needs anything from
-the one before it, and no rank is busier than another.
+**Idea.** In step k = 1 … n − 1 rank r sends to rank r + k and receives from rank r − k, both at once. No step needs
+anything from the one before it, and no rank is busier than another. Every rank adds in the order of ranks, so all ranks
+get the same bits.
 
-Holds: besides its own tensor of S bytes, the n − 1 tensors that it receives.
-Sends: (n − 1)·S bytes in n − 1 messages, on every rank. For two ranks there is nothing better. For more there is: the
-    rings of chapter 01 send 2(n − 1)/n · S, less than 2S however many ranks there are.
-Every rank adds in the order of ranks, so all ranks get the same bits.
-Costs: `minitrain.costs.matrix_product.to_everyone_bytes`.
-Source: Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in MPICH", §4, where
-    long all-to-alls pair ranks in this way.
-Also called: `total` is an all-reduce, `collect` an all-gather, here by direct exchange.
+**Source.** Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in MPICH", §4, where
+long all-to-alls pair ranks in this way.
+
+**What each rank holds.** Besides its own tensor of S bytes, the n − 1 tensors that it receives.
+
+**What is sent, when and why.** (n − 1)·S bytes in n − 1 messages, on every rank. For two ranks there is nothing better.
+For more there is: the rings of chapter 01 send 2(n − 1)/n · S, less than 2S however many ranks there are.
+
+**Cost.** `minitrain.costs.matrix_product.to_everyone_bytes`.
+
+**Also called.** `total` is an all-reduce, `collect` an all-gather, here by direct exchange.
 """
 
 from __future__ import annotations

@@ -81,9 +81,9 @@ def test_a_failing_cell_is_short(cell: Callable[[str], tuple[Any, str]]) -> None
 
 
 def test_a_deadlock_lesson(cell: Callable[[str], tuple[Any, str]]) -> None:
-    _, shown = cell("%%ranks --timeout 0.3\ndist.recv(torch.zeros(1), 1 - rank)")
+    _, shown = cell("%%ranks --timeout 1\ndist.recv(torch.zeros(1), 1 - rank)")
     assert shown.splitlines() == [
-        "RanksError: No rank made progress for 0.3 s.",
+        "RanksError: No rank made progress for 1 s.",
         "all ranks are waiting in <cell 1>, line 2: dist.recv(torch.zeros(1), 1 - rank)",
         "The ranks were restarted: their variables are gone.",
     ]

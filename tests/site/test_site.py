@@ -208,6 +208,7 @@ def test_rich_tables_come_as_text():
         ("- a\n  more\n- b", "- a\n    more\n- b"),
         ("text\n$$\nx\n- y\n$$\ntext", "text\n\n$$\nx\n- y\n$$\n\ntext"),
         ("text\n$$ x $$\ntext", "text\n\n$$ x $$\n\ntext"),
+        ("on rank\n0. The loss", "on rank\n0. The loss"),
         ("text\n```\n- a\n$$\n```", "text\n```\n- a\n$$\n```"),
         ("<details>\n<summary>S</summary>", "<details markdown>\n<summary>S</summary>"),
     ],
@@ -311,7 +312,46 @@ def test_claims_page():
     assert claims_page.to_markdown({"claims": []}) == claims_page.NONE
 
 
-@pytest.mark.parametrize(("value", "unit", "text"), [(0.5, "s", "0.5&nbsp;s"), (None, "B", "–"), (3, "", "3")])
+def test_the_landing_page_finds_its_telling_claims():
+    file = ROOT / "docs" / "claims.json"
+    if not file.exists():
+        pytest.skip("the tour has not written docs/claims.json yet")
+    assert claims_page.sample(json.loads(file.read_text("utf-8"))).count("<td ") == 6 * len(claims_page.TELLING)
+    assert claims_page.sample({"claims": [claim()]}) == claims_page.NONE
+
+
+def test_a_table_of_claims_in_a_notebook():
+    head = "| what | formula | predicted | measured | how | holds |\n| --- | --- | ---: | ---: | --- | --- |\n"
+    rows = head + "| bytes \\| B | K_r\\*N | 1\u00a0messages | 2 | counted | NO (fails on rank 1) |"
+    page = page_of(code_cell("table(x)", display(text_markdown=rows)))
+    assert '<tr class="claim-no"><td data-label="Claim">bytes | B</td>' in page.markdown
+    assert "K<sub>r</sub>*N" in page.markdown and "1\u00a0message<" in page.markdown
+    other = "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    assert other in page_of(code_cell("x", display(text_markdown=other))).markdown
+
+
+@pytest.mark.parametrize(
+    ("formula", "html"),
+    [
+        ("4·K·N_r", "4·K·N<sub>r</sub>"),
+        ("1−(1−m)^(1/A)", "1−(1−m)<sup>(1/A)</sup>"),
+        ("2 log2 n < S", "2 log<sub>2</sub>&nbsp;n &lt; S"),
+        ("all_reduce", "all_reduce"),
+    ],
+)
+def test_symbols(formula, html):
+    assert claims_page.symbols(formula) == html
+
+
+def test_short_code_stays_in_one_line():
+    html = "<p><code>--timeout 3</code> <code>torchrun --nproc-per-node 8 -m x</code></p><pre><code>a</code></pre>"
+    assert links.kept_together(html).count('class="short"') == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(0.5, "s", "0.5&nbsp;s"), (None, "B", "–"), (3, "", "3"), (1, "messages", "1&nbsp;message")],
+)
 def test_quantity(value, unit, text):
     assert claims_page.quantity(value, unit) == text
 
