@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from importlib import import_module
 from typing import Literal
@@ -13,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minitrain.benchmarks.compare import Comparison
+from minitrain.runtime.demo import under_torchrun
 from minitrain.runtime.ranks import Ranks
 from minitrain.runtime.world import World
 
@@ -37,7 +37,7 @@ def main(
         device: Where tensors live. auto takes a GPU where there is one.
     """
     rows: list[Comparison] = []
-    if "TORCHELASTIC_RUN_ID" in os.environ:
+    if under_torchrun():
         with World.start(device=device, check=False) as world:
             rows = [row for name in names for row in measure(world, name)]
             if world.rank:

@@ -128,11 +128,11 @@ def launch(function: Callable[..., bool], ranks: int | None, device: str, timeou
     Raises:
         SystemExit: With a message, for options that cannot be.
     """
-    if "TORCHELASTIC_RUN_ID" in os.environ or {"RANK", "WORLD_SIZE"} <= os.environ.keys():
+    if under_torchrun():
         started = int(os.environ["WORLD_SIZE"])
         if ranks not in (None, started):
             raise SystemExit(f"--ranks {ranks} does not match the {started} ranks that torchrun started; leave it out")
-        return _under_torchrun(function, device, timeout, arguments)
+        return _perform_under_torchrun(function, device, timeout, arguments)
     from minitrain.runtime.ranks import Ranks, RanksError
 
     try:
@@ -146,7 +146,12 @@ def launch(function: Callable[..., bool], ranks: int | None, device: str, timeou
         return 130
 
 
-def _under_torchrun(function: Callable[..., bool], device: str, timeout: float, arguments: tuple) -> int:
+def under_torchrun() -> bool:
+    """Whether torchrun, or somebody who sets its variables, started this process as one of several ranks."""
+    return {"RANK", "WORLD_SIZE"} <= os.environ.keys()
+
+
+def _perform_under_torchrun(function: Callable[..., bool], device: str, timeout: float, arguments: tuple) -> int:
     try:
         world = World.start(device=device, timeout=timeout)
         holds = function(world, *arguments)
