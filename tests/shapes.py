@@ -8,7 +8,13 @@ checked = beartype(conf=BeartypeConf(is_pep484_tower=True))
 
 
 def check_shapes(world: object) -> None:
-    """Turn the check on in a rank; pytest's own option does so in its own process only."""
+    """Turn the check on in a rank; pytest's own option does so in its own process only.
+
+    `runtime` is left out: it has no shapes, and a function that it defines for each message would be checked anew.
+    """
     from jaxtyping import install_import_hook
 
-    install_import_hook("minitrain", "tests.shapes.checked")
+    from minitrain.runtime.listing import CHAPTERS
+
+    rooms = (*CHAPTERS, "models", "data", "costs", "benchmarks", "tour")
+    install_import_hook([f"minitrain.{room}" for room in rooms], "tests.shapes.checked")
