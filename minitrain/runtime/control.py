@@ -14,6 +14,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+FIRST = 1024  # bytes of a value that travel with its length; a longer one is sent again, whole
+
 # group -> the connections beside it; and how many groups of a name there have been.
 _companions: dict[dist.ProcessGroup, Any] = {}
 _names: dict[str, int] = {}
@@ -51,14 +53,21 @@ def forget_control_groups() -> None:
 def gather_objects(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
     """Every rank's `value`, in rank order, on every rank. Values must be picklable."""
     beside = control(group)
-    mine = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-    sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(beside.size())]
-    beside.allgather([sizes], [torch.tensor([len(mine)])]).wait()  # first how long each value is, ...
-    longest = max(int(size) for size in sizes)
-    padded = torch.cat([mine, mine.new_zeros(longest - len(mine))])
-    boxes = [torch.zeros(longest, dtype=torch.uint8) for _ in sizes]
-    beside.allgather([boxes], [padded]).wait()  # ... then the values, padded to one length
-    return [pickle.loads(bytes(box[: int(size)].numpy())) for box, size in zip(boxes, sizes, strict=True)]
+    data = pickle.dumps(value)
+    mine = len(data).to_bytes(8, "little") + data
+    boxes = _gather_bytes(beside, mine, FIRST)  # most values fit, ...
+    sizes = [8 + int.from_bytes(box[:8], "little") for box in boxes]
+    if max(sizes) > FIRST:
+        boxes = _gather_bytes(beside, mine, max(sizes))  # ... and all see if one did not
+    return [pickle.loads(box[8:size]) for box, size in zip(boxes, sizes, strict=True)]
+
+
+def _gather_bytes(beside: Any, mine: bytes, size: int) -> list[bytes]:
+    """The first `size` bytes of every rank, shorter ones filled up with zeros."""
+    padded = torch.frombuffer(bytearray(mine[:size].ljust(size, b"\0")), dtype=torch.uint8)
+    boxes = [torch.empty_like(padded) for _ in range(beside.size())]
+    beside.allgather([boxes], [padded]).wait()
+    return [box.numpy().tobytes() for box in boxes]
 
 
 def checking(check: bool | None) -> bool:

@@ -20,6 +20,15 @@ def test_objects_come_in_rank_order(ranks):
     assert ranks(4).run(gathered) == [(everyone, [0, 1]), (everyone, [0, 1]), (everyone, [2, 3]), (everyone, [2, 3])]
 
 
+def long_ones(world):
+    values = [list(range(size)) for size in (0, 1000, 3)]
+    return gather_objects(values[world.rank]) == values
+
+
+def test_objects_of_any_length_come_whole(ranks):
+    assert ranks(3).run(long_ones) == [True] * 3
+
+
 def disagree(world, odd_rank, how):
     tensor = torch.zeros(4, 2)
     if world.rank == odd_rank:
