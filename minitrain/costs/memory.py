@@ -1,6 +1,12 @@
 """What a training step holds on one device, in bytes: model states, and what forward keeps for backward.
 
-Letters as in the glossary: Ψ parameters, V vocabulary, L layers, h hidden, a heads, b batch, s sequence.
+`python -m minitrain.costs.memory --parameters 7.5e9 --ranks 64` prints what each GPU holds by stage of ZeRO and what
+fits where; with a model's shape, activations as well. Its command line is `minitrain.costs.calculator`. What ZeRO
+divides is in `minitrain.costs.zero`, activations in 16 bits, split and computed again, in
+`minitrain.costs.activations`, and which parallelism divides which state in `minitrain.costs.parallelism`.
+
+Letters as in the glossary: Ψ parameters, V vocabulary, L layers, h hidden, a heads, b batch, s sequence, t
+tensor-parallel ranks.
 """
 
 from __future__ import annotations
@@ -61,6 +67,37 @@ def gpt_parameters(vocabulary: int, positions: int, layers: int, hidden: int, ti
     embeddings = (vocabulary + positions) * hidden
     head = 0 if tied else vocabulary * hidden
     return embeddings + layers * gpt_layer_parameters(hidden) + 2 * hidden + head
+
+
+def gpt_shard_parameters(
+    vocabulary: int, positions: int, layers: int, hidden: int, tensor: int, tied: bool = True
+) -> int:
+    """Number of parameters on each of t tensor-parallel ranks: a little more than 1/t of the model's.
+
+    Divided are the matrices, the biases of the column-parallel ones (3h + 4h of a layer), and the vocabulary, rounded
+    up. Whole on each rank are norms, the biases that are added after the sum (2h of a layer), and the positions.
+
+    Args:
+        vocabulary: Number of different tokens, V.
+        positions: Length of the position embedding.
+        layers: Number of layers, L.
+        hidden: Width of the residual stream, h.
+        tensor: Tensor-parallel ranks, t.
+        tied: Whether the head uses the embedding's matrix.
+
+    Raises:
+        ValueError: `hidden` cannot be split over `tensor`.
+
+    Source: Shoeybi et al. 2019, "Megatron-LM", §3.
+    """
+    if hidden % tensor:
+        raise ValueError(
+            f"hidden={hidden} cannot be split over {tensor} tensor-parallel ranks; use a multiple of {tensor}"
+        )
+    divided = (12 * hidden * hidden + 7 * hidden) // tensor
+    whole = 2 * hidden + 4 * hidden  # biases of the row-parallel matrices, and the two norms
+    tokens = -(-vocabulary // tensor) * hidden * (1 if tied else 2)
+    return layers * (divided + whole) + tokens + positions * hidden + 2 * hidden
 
 
 def gpt_tensors(layers: int, tied: bool = True) -> int:
@@ -134,3 +171,9 @@ def gpt_activations(
     head = item * batch * seq * hidden
     loss = item * (batch * seq * vocabulary + 1)
     return indices + layers * layer + last_norm + head + loss
+
+
+if __name__ == "__main__":
+    from minitrain.costs.calculator import main  # it needs rich and tyro, which the formulas do not
+
+    main()

@@ -5,7 +5,10 @@ Bytes are those of storages, each counted once: a tied weight, a view, and a pad
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -113,7 +116,8 @@ class Peak:
             self._profile = torch.profiler.profile(
                 activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
             )
-            self._profile.__enter__()
+            with _quiet():
+                self._profile.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -121,11 +125,26 @@ class Peak:
             torch.cuda.synchronize(self._device)
             self.bytes = torch.cuda.max_memory_allocated(self._device) - self._before
             return
-        self._profile.__exit__(*error)
+        with _quiet():
+            self._profile.__exit__(*error)
         held = 0
         for _, size in sorted(_allocations(self._profile), key=lambda event: event[0]):
             held += size
             self.bytes = max(self.bytes, held)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Drop what C++ writes to standard error: a line each time that torch's profiler starts and stops."""
+    sys.stderr.flush()
+    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nowhere)
 
 
 def _allocations(profile: Any) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -75,3 +78,12 @@ def test_peak_is_what_was_held_at_once(kept):
             del blocks
     del held
     assert kept * megabyte <= peak.bytes < kept * megabyte + megabyte // 4
+
+
+def test_the_profiler_is_not_heard(capfd):
+    """Neither its own lines on standard error, nor is anybody else's line lost."""
+    print("before", file=sys.stderr)
+    with Peak():
+        os.write(2, b"inside\n")
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "before\ninside\nafter\n"

@@ -1,0 +1,205 @@
+"""What ZeRO costs: bytes of model states on each rank, and bytes sent in a step, stage by stage.
+
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5 and §7.
+
+The paper's formulas are for large models; beside them stand the exact ones, for lines of real sizes with their padding.
+
+Letters: Ψ parameters, n ranks (the paper's N_d), K bytes of optimizer states for each parameter, A micro-batches in a
+step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, ring_all_reduce, ring_reduce_scatter
+
+STAGES = (0, 1, 2, 3)
+
+
+def state_bytes(
+    stage: int,
+    parameters: float,
+    ranks: int,
+    parameter_bytes: int = 2,
+    gradient_bytes: int = 2,
+    optimizer_bytes: int = 12,
+) -> dict[str, float]:
+    """Bytes that each rank holds, by category: a stage divides one category more by n than the one before it.
+
+    The defaults are those of mixed precision with Adam, as in `minitrain.costs.memory.model_state_bytes`.
+
+    Args:
+        stage: 0 divides nothing (data parallelism), 1 the optimizer states, 2 the gradients too, 3 the parameters too.
+        parameters: Number of parameters, Ψ.
+        ranks: Number of data-parallel ranks, n.
+        parameter_bytes: Bytes of a parameter.
+        gradient_bytes: Bytes of a gradient's element.
+        optimizer_bytes: Bytes of optimizer states for each parameter, K.
+
+    Returns:
+        Bytes of "parameters", "gradients" and "optimizer states". Not rounded up to whole elements.
+
+    Raises:
+        ValueError: There is no such stage.
+
+    Source: Rajbhandari et al. 2020, §5 and Figure 1.
+    """
+    if stage not in STAGES:
+        raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
+    bytes_each = {"optimizer states": optimizer_bytes, "gradients": gradient_bytes, "parameters": parameter_bytes}
+    held = {
+        name: size * parameters / (ranks if stage >= first else 1)
+        for first, (name, size) in enumerate(bytes_each.items(), 1)
+    }
+    return {name: held[name] for name in ("parameters", "gradients", "optimizer states")}
+
+
+def volume(stage: int, parameters: float, micro_batches: int = 1) -> float:
+    """Elements that each rank sends in a step, for many ranks: 2Ψ in stages 0 to 2, 3Ψ in stage 3 (A = 1).
+
+    A reduce-scatter is Ψ, an all-gather is Ψ. Stage 0 all-reduces, 2Ψ, once. Stage 1 reduce-scatters gradients once and
+    gathers parameters once, 2Ψ. Stage 2 does as much, but a rank that keeps one shard only cannot add up whole
+    gradients over micro-batches: it reduce-scatters each, (A + 1)Ψ. Stage 3 gathers parameters for forward and for
+    backward and reduce-scatters gradients in each micro-batch, 3AΨ.
+
+    Source: Rajbhandari et al. 2020, §7.2, for A = 1.
+    """
+    if stage not in STAGES:
+        raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
+    return {0: 2, 1: 2, 2: micro_batches + 1, 3: 3 * micro_batches}[stage] * parameters
+
+
+def optimizer_volume(parameters: float) -> float:
+    """Elements sent in a step by data parallelism and a sharded optimizer behind it, 3Ψ: all-reduce and all-gather."""
+    return 3 * parameters
+
+
+class Line(NamedTuple):
+    """Parameters that lie side by side and are cut into n equal shards.
+
+    Attributes:
+        elements: Number of elements, without padding.
+        item_size: Bytes of an element.
+        tensors: Number of parameters in it.
+        trainable: Whether they have gradients and optimizer states.
+    """
+
+    elements: int
+    item_size: int
+    tensors: int = 1
+    trainable: bool = True
+
+
+def padding(elements: int, ranks: int) -> int:
+    """Elements that are added so that n divides the line: fewer than n."""
+    return -elements % ranks
+
+
+def shard_elements(elements: int, ranks: int) -> int:
+    """Elements of a shard, padding included: ⌈elements/n⌉."""
+    return -(-elements // ranks)
+
+
+def held(stage: int, lines: Sequence[Line], ranks: int, state_size: int = 8, counter: int = 4) -> dict[str, int]:
+    """Bytes that each rank holds between two steps' backwards, exactly: `state_bytes` with padding and counters.
+
+    Σ over lines of nsw or sw for parameters and for gradients, of Ks + c for optimizer states, where a line of E
+    elements of w bytes has shards of s = ⌈E/n⌉. Stage 0 has no lines, thus no padding, and a counter for each tensor.
+
+    Args:
+        stage: 0 to 3.
+        lines: The model's lines.
+        ranks: Number of ranks, n.
+        state_size: Bytes of optimizer states for each element, K: AdamW 8, SGD with momentum 4; 4 more where a float32
+            copy of parameters in 16 bits is kept.
+        counter: Bytes of the optimizer's step counter: 4 in torch's AdamW, 0 in its SGD.
+
+    Returns:
+        Bytes of "parameters" (stage 3: when none are gathered), "gradients", "optimizer states".
+
+    Source: Rajbhandari et al. 2020, §5; padding and counters are those of `minitrain.zero` and torch.
+    """
+    if stage not in STAGES:
+        raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
+    total = {"parameters": 0, "gradients": 0, "optimizer states": 0}
+    for elements, item_size, tensors, trainable in lines:
+        shard = shard_elements(elements, ranks)
+        whole = elements if stage == 0 else ranks * shard
+        total["parameters"] += item_size * (shard if stage == 3 else whole)
+        if trainable:
+            total["gradients"] += item_size * (shard if stage >= 2 else whole)
+            total["optimizer states"] += state_size * (whole if stage == 0 else shard)
+            total["optimizer states"] += counter * (tensors if stage == 0 else 1)
+    return total
+
+
+def reduce_scatter_traffic(lines: Sequence[Line], ranks: int, rank: int) -> Traffic:
+    """What a rank sends when the gradients of all lines go once around the ring: (n−1)/n of each padded line."""
+    sent = NOTHING
+    for line in lines:
+        if line.trainable:
+            padded = line.elements + padding(line.elements, ranks)
+            sent += ring_reduce_scatter(padded, line.item_size, ranks, rank)
+    return sent
+
+
+def all_gather_traffic(lines: Sequence[Line], ranks: int, rank: int, frozen: bool = False) -> Traffic:
+    """What a rank sends when all lines (the frozen ones only if asked) are gathered once: (n−1)/n of each."""
+    sent = NOTHING
+    for line in lines:
+        if line.trainable or frozen:
+            padded = line.elements + padding(line.elements, ranks)
+            sent += ring_all_gather(padded, line.item_size, ranks, rank)
+    return sent
+
+
+def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro_batches: int = 1) -> Traffic:
+    """What a rank sends in a step of stage 1, 2 or 3 through the ring, exactly; (n−1)/n of `volume` and of the padding.
+
+    Stage 1: one reduce-scatter and one all-gather. Stage 2: A reduce-scatters and one all-gather. Stage 3: A times two
+    all-gathers and one reduce-scatter. Clipping by the norm is not in it, see `clip_traffic`.
+
+    Source: Rajbhandari et al. 2020, §7.2; Patarasuk & Yuan 2009 for the ring.
+    """
+    if stage not in STAGES[1:]:
+        raise ValueError(f"stage={stage} has no lines; use 1, 2 or 3")
+    reduced = reduce_scatter_traffic(lines, ranks, rank)
+    gathered = all_gather_traffic(lines, ranks, rank, frozen=stage == 3)
+    reductions = 1 if stage == 1 else micro_batches
+    gatherings = 2 * micro_batches if stage == 3 else 1
+    return Traffic(
+        reductions * reduced.bytes + gatherings * gathered.bytes,
+        reductions * reduced.messages + gatherings * gathered.messages,
+    )
+
+
+def accumulation_extra(lines: Sequence[Line], ranks: int, rank: int, micro_batches: int) -> Traffic:
+    """What A micro-batches make stage 2 send more than stage 1: A − 1 reduce-scatters, (A−1)(n−1)/n · Ψ."""
+    once = reduce_scatter_traffic(lines, ranks, rank)
+    return Traffic((micro_batches - 1) * once.bytes, (micro_batches - 1) * once.messages)
+
+
+def clip_traffic(ranks: int, rank: int) -> Traffic:
+    """What the norm of all gradients costs: the all-reduce of one number of 8 bytes."""
+    return ring_all_reduce(1, 8, ranks, rank)
+
+
+def gradient_peak(lines: Sequence[Line], largest: int, ranks: int, drain: bool = True) -> int:
+    """Bytes of whole gradients that stage 2 holds at once, its shards left out, where lines fill one after the other.
+
+    With draining: two neighbours (one that fills, one on its way), and the gradient that is being copied. Without: all.
+
+    Args:
+        lines: In the order in which they fill.
+        largest: Bytes of the largest gradient.
+        ranks: Number of ranks.
+        drain: Whether a reduce-scatter is done before the next is started.
+
+    Source: Rajbhandari et al. 2020, §5.2, for the idea; Zhao et al. 2023, §3.4, for the limit.
+    """
+    sizes = [(line.elements + padding(line.elements, ranks)) * line.item_size for line in lines if line.trainable]
+    if not drain:
+        return sum(sizes) + largest
+    return max((this + following for this, following in zip(sizes, [*sizes[1:], 0], strict=False)), default=0) + largest

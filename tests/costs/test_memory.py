@@ -1,0 +1,194 @@
+"""The calculator prints the ZeRO paper's figures, refuses what makes no model, and needs no torch.
+
+The formulas for one device are tested against real steps in tests/matrix_product/test_memory.py.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from minitrain.costs import memory, zero
+from minitrain.costs.calculator import GB, GIB, calculate, splits
+from minitrain.models.gpt import GPT, GPTConfig
+
+# Rajbhandari et al. 2020, table 1, as printed: GB for each number of ranks, stages 1 to 3.
+TABLE_1 = {
+    7.5e9: {
+        1: ("120", "120", "120"),
+        4: ("52.5", "41.3", "30"),
+        16: ("35.6", "21.6", "7.5"),
+        64: ("31.4", "16.6", "1.88"),
+        256: ("30.4", "15.4", "0.47"),
+        1024: ("30.1", "15.1", "0.12"),
+    },
+    128e9: {64: ("536", "284", "32"), 256: ("518", "263", "8"), 1024: ("513", "257", "2")},
+    1e12: {64: ("4187", "2218", "250"), 256: ("4046", "2054", "62.5"), 1024: ("4011", "2013", "15.6")},
+}
+WITHOUT_TORCH = """
+import runpy, sys
+class NoTorch:
+    def find_spec(self, name, *_):
+        if name.partition(".")[0] == "torch":
+            raise ImportError("the calculator wants torch")
+sys.meta_path.insert(0, NoTorch())
+runpy.run_module("minitrain.costs.memory", run_name="__main__")
+"""
+SHAPE = {"layers": 2, "hidden": 16, "heads": 4, "seq": 8}
+
+
+@pytest.mark.parametrize("parameters", TABLE_1)
+def test_table_1_of_zero(parameters):
+    """They round or cut the last digit."""
+    for ranks, printed in TABLE_1[parameters].items():
+        for stage, text in enumerate(printed, 1):
+            last_digit = 10.0 ** -len(text.partition(".")[2])
+            found = sum(zero.state_bytes(stage, parameters, ranks).values()) / 1e9
+            assert abs(found - float(text)) < last_digit
+
+
+def rows(text):
+    """The cells of each line that has some, split where two spaces are."""
+    return [re.split(r"\s{2,}", line.strip()) for line in text.splitlines() if line.strip()]
+
+
+def table(text, title):
+    """The lines of the table below the line that begins with `title`."""
+    lines = text[text.index(title) :].splitlines()
+    rule = next(i for i, line in enumerate(lines) if line.strip().startswith("──"))
+    found = []
+    for line in lines[rule + 1 :]:
+        if line.strip() and not line.startswith(" "):
+            break
+        found.append(line)
+    return rows("\n".join(found))
+
+
+def test_figure_1_of_zero(capsys):
+    calculate(parameters=7.5e9, ranks=64)
+    printed = capsys.readouterr().out
+    held = table(printed, "Model states")
+    assert [row[4] for row in held] == ["120.0", "31.4", "16.6", "1.9"]
+    assert [row[5] for row in held] == ["111.8", "29.2", "15.5", "1.7"]
+    assert [row[6] for row in held] == ["141", "40, 80, 141", "24, 40, 80, 141", "24, 40, 80, 141"]
+    assert held[1][1:4] == ["15.0", "15.0", "1.4"]
+    assert table(printed, "Largest")[0] == ["0", "1.5", "2.5", "5.0", "8.8"]
+    assert "Activations" not in printed
+
+
+def test_bytes_of_each_state_count(capsys):
+    calculate(parameters=1e9, ranks=2, parameter_bytes=4, gradient_bytes=3, optimizer_bytes=8)
+    held = table(capsys.readouterr().out, "Model states")
+    assert held[0][1:5] == ["4.0", "3.0", "8.0", "15.0"]
+    assert held[3][1:5] == ["2.0", "1.5", "4.0", "7.5"]
+
+
+def test_korthikantis_22_billion(capsys):
+    """Table 3's first model on 8 tensor-parallel ranks: 22 billion parameters, and the factors of table 2."""
+    calculate(layers=48, hidden=6144, heads=64, seq=2048, batch=4, tensor=8)
+    printed = capsys.readouterr().out
+    assert "of 22,074,273,792 parameters" in printed
+    kept = table(printed, "Activations")
+    assert [row[1] for row in kept] == ["none", "selective", "full"] * 3
+    found = [float(row[2]) for row in kept]
+    scores = 5 * 64 * 2048 / 6144
+    whole, tensor = (34 + scores, 34, 2), (10 + 24 / 8 + scores / 8, 10 + 24 / 8, 2)
+    assert found == [round(factor, 2) for factor in (*whole, *tensor, *(factor / 8 for factor in whole))]
+    peak = dict(zip(splits(8), kept[::3], strict=True))["tensor 8"][5]
+    shard = memory.gpt_shard_parameters(51200, 2048, 48, 6144, 8)
+    total = table(printed, "Model states and activations")[0]
+    assert float(total[5]) == pytest.approx(16 * shard / GB + float(peak), abs=0.11)
+    assert float(total[6]) == pytest.approx(float(total[5]) * GB / GIB, abs=0.11)
+    assert total[4] == "–" and total[7] == "141"  # too much for any if not split
+
+
+def test_parameters_stand_before_those_of_the_shape(capsys):
+    calculate(parameters=8e9, **SHAPE, tensor=2)
+    printed = capsys.readouterr().out
+    assert "of 8,000,000,000 parameters" in printed
+    assert "of 4,000,000,000 parameters on each of 2" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    (
+        ({}, "nothing to count; give --layers, --hidden, --heads and --seq, or --parameters"),
+        ({"parameters": 0.5}, "parameters=0.5 is no number of parameters; use a whole number, at least 1"),
+        ({"parameters": float("inf")}, "parameters=inf is no number of parameters"),
+        ({"parameters": float("nan")}, "parameters=nan is no number of parameters"),
+        ({"parameters": 1e9, "ranks": 0}, "ranks=0 must be at least 1"),
+        ({"parameters": 1e9, "gradient_bytes": -1}, "gradient_bytes=-1 must not be negative"),
+        ({"parameters": 1e9, "tensor": 2}, "tensor=2 belongs to a model's shape, and there is none"),
+        ({"parameters": 1e9, "batch": 2}, "batch=2 belongs to a model's shape, and there is none"),
+        ({"layers": 2, "seq": 8}, "layers=2, seq=8 alone is no shape; give --hidden, --heads too"),
+        ({**SHAPE, "heads": 3}, "hidden=16 cannot be split over heads=3"),
+        ({**SHAPE, "tensor": 3}, "hidden=16 cannot be split over 3 tensor-parallel ranks; use a multiple of 3"),
+        ({**SHAPE, "seq": 6, "tensor": 4}, "seq=6 cannot be split over 4 tensor-parallel ranks"),
+        ({**SHAPE, "layers": 0}, "layers=0 must be at least 1"),
+    ),
+)
+def test_bad_options_are_refused_before_anything_is_printed(options, message, capsys):
+    with pytest.raises(ValueError, match=message):
+        calculate(**options)
+    assert capsys.readouterr().out == ""
+
+
+def run(*options):
+    """`python -m minitrain.costs.memory` where torch cannot be imported."""
+    command = [sys.executable, "-c", WITHOUT_TORCH, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_the_page_shows_what_it_prints():
+    page = (Path(__file__).parents[2] / "docs/running.md").read_text(encoding="utf-8")
+    shown = page[page.index("python -m minitrain.costs.memory --parameters 7.5e9 --ranks 64") :]
+    shown = shown[shown.index("```text\n") + len("```text\n") :].split("```")[0]
+    done = run("--parameters", "7.5e9", "--ranks", "64")
+    assert done.returncode == 0
+    lines = iter(rows(done.stdout))
+    assert all(line in lines for line in rows(shown))  # in this order
+
+
+def test_a_mistake_is_one_line():
+    done = run("--layers", "3")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "error: layers=3 alone is no shape; give --hidden, --heads, --seq too\n"
+
+
+def test_help_says_the_unit_of_each_option():
+    text = run("--help").stdout
+    options = re.findall(r"--([a-z-]+) (?:INT|NUMBER)\s+│?\s*(\w+)", text)
+    assert [name for name, _ in options][:3] == ["parameters", "ranks", "parameter-bytes"]
+    assert len(options) == 12
+    assert {word for _, word in options} == {"Number", "Bytes", "Width", "Length"}
+
+
+@pytest.mark.parametrize("tied", (True, False))
+@pytest.mark.parametrize("tensor", (1, 2, 4))
+def test_parameters_of_a_shard(tensor, tied):
+    """Megatron's cut of every parameter of the GPT, by its name."""
+    config = GPTConfig(vocabulary=29, positions=11, layers=2, hidden=8, heads=4, tied=tied)
+    with torch.device("meta"):
+        model = GPT(config, seed=0)
+    columns = ("query.weight", "query.bias", "key.weight", "key.bias", "value.weight", "value.bias")
+    held = 0
+    for name, parameter in model.named_parameters():
+        if name.endswith((*columns, "up.weight", "up.bias", "attention.output.weight", "down.weight")):
+            held += parameter.numel() // tensor
+        elif name in ("embedding.tokens.weight", "head.weight"):
+            held += -(-29 // tensor) * 8
+        else:
+            held += parameter.numel()
+    assert memory.gpt_shard_parameters(29, 11, 2, 8, tensor, tied) == held
+    if tensor == 1:
+        assert held == memory.gpt_parameters(29, 11, 2, 8, tied)
+
+
+def test_a_shard_that_does_not_divide():
+    with pytest.raises(ValueError, match="hidden=8 cannot be split over 3 tensor-parallel ranks"):
+        memory.gpt_shard_parameters(29, 11, 2, 8, 3)
