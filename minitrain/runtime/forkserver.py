@@ -12,6 +12,7 @@ And it would run the main module again in every rank.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pickle
 import select
@@ -120,6 +121,7 @@ def main(control_descriptor: int) -> None:
     """What the forkserver runs: import, then fork whenever asked, until the program is gone."""
     for module in PRELOAD:
         import_module(module)
+    gc.freeze()  # what is imported stays: no rank's garbage collection goes through it, and so copies its pages
     control = socket.socket(fileno=control_descriptor)
     wake, woken = os.pipe()
     os.set_blocking(woken, False)

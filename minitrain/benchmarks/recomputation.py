@@ -1,0 +1,70 @@
+"""Our two checkpoints beside torch's two: a step of the GPT with every block recomputed, as CPU time and by the wall.
+
+Nothing is sent; each rank takes its own step, and what is compared is the work done by all. `early_stop` stands beside
+the faster of torch's two. The one that makes a second graph does the same operations as torch's `use_reentrant=True`,
+and stands beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.utils.checkpoint
+from torch import Tensor
+
+from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.recomputation import early_stop, full
+from minitrain.recomputation.checkpoint import checkpoint
+from minitrain.runtime.world import World
+
+CPU = GPTConfig()
+GPU = GPTConfig(vocabulary=32768, positions=1024, layers=12, hidden=768, heads=12)  # about GPT-2
+TORCHS = {
+    f"use_reentrant={kind}": partial(torch.utils.checkpoint.checkpoint, use_reentrant=kind) for kind in (True, False)
+}
+
+
+def measure(world: World, config: GPTConfig | None = None, batch: int = 8, repeats: int = 15) -> list[Comparison]:
+    """Compare steps in which each block is recomputed.
+
+    Args:
+        world: This rank.
+        config: Sizes of the GPT; None: small on CPUs, GPT-2's on GPUs.
+        batch: Samples in each rank's batch.
+        repeats: Steps of each.
+    """
+    gpu = world.device.type == "cuda"
+    config = config or (GPU if gpu else CPU)
+    checkpoints = {"early": early_stop.checkpoint, "whole": checkpoint, **TORCHS}
+    ways = {name: _step(world, config, batch, each) for name, each in checkpoints.items()}
+    medians = interleaved(world, ways, repeats, warmups=4)
+    faster = min(TORCHS, key=lambda name: medians[name].cpu)
+    rows = []
+    for what, name, against in (("stopping early", "early", faster), ("wholly", "whole", "use_reentrant=True")):
+        what = f"a GPT's step, blocks recomputed {what}, {world.size} ranks, "
+        ours, theirs = medians[name], medians[against]
+        target = 1.0 if name == "early" and not gpu else None
+        against = f"torch's, {against}"
+        rows.append(Comparison(what + "CPU time", ours.cpu, theirs.cpu, against, speed=False, target=target))
+        rows.append(Comparison(what + "wall clock", ours.wall, theirs.wall, against))
+    return rows
+
+
+def _step(world: World, config: GPTConfig, batch: int, checkpoint: Callable[..., Any]) -> Callable[[], None]:
+    """Forward and backward; the optimizer, which is the same on both sides, is left out."""
+    model = GPT(config, seed=0).to(world.device)
+    full.recompute(model.blocks, checkpoint)
+    generator = torch.Generator().manual_seed(world.rank)
+    tokens = torch.randint(config.vocabulary, (batch, config.positions), generator=generator).to(world.device)
+    return partial(_train, model, tokens)
+
+
+def _train(model: GPT, tokens: Tensor) -> None:
+    model.zero_grad()
+    _, loss = model(tokens, tokens)
+    assert loss is not None
+    loss.backward()

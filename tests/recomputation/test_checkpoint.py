@@ -1,0 +1,348 @@
+"""Both checkpoints against no checkpoint and torch's: every kind of argument and result, random state, and misuse."""
+
+from __future__ import annotations
+
+import copy
+import gc
+from functools import partial
+
+import pytest
+import torch
+import torch.utils.checkpoint
+from torch import nn
+
+from minitrain.recomputation import early_stop
+from minitrain.recomputation.checkpoint import checkpoint
+from minitrain.runtime import SavedActivations
+from tests.recomputation.models import same_bits
+
+both = pytest.mark.parametrize(
+    "checkpoint", (checkpoint, early_stop.checkpoint), ids=("in a second graph", "stopping early")
+)
+
+
+class Nested(nn.Module):
+    """Takes and returns tensors, numbers and nothing, nested, by position and by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3).double(), nn.Linear(3, 3).double()
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x, others, *, scale, table=None):
+        hidden = self.dropout(torch.tanh(self.first(x) + others["a"] * scale))
+        picked = others["b"][1][table["rows"]]
+        result = self.dropout(torch.sin(self.second(hidden)) * picked)
+        return {"result": result, "more": (hidden, x, None, 7), "rows": table["rows"], "detached": hidden.detach()}
+
+
+def nested_step(call, module):
+    torch.manual_seed(0)
+    x, a, b = (torch.randn(4, 3, dtype=torch.float64, requires_grad=k < 2) for k in range(3))
+    rows = torch.tensor([3, 1, 1, 0])
+    outputs = call(module, x * 1, {"a": a, "b": [None, b]}, scale=0.5, table={"rows": rows})
+    hidden, same, nothing, seven = outputs["more"]
+    assert (nothing, seven) == (None, 7) and torch.equal(outputs["rows"], rows)
+    assert torch.equal(outputs["detached"], hidden)
+    (outputs["result"].sum() + (hidden * same).sum()).backward()
+    return [outputs["result"].detach(), x.grad, a.grad, torch.rand(3), *(p.grad for p in module.parameters())]
+
+
+@both
+def test_nested_arguments_and_results_to_the_last_bit(checkpoint):
+    torch.manual_seed(1)
+    modules = [Nested() for _ in range(3)]
+    for module in modules[1:]:
+        module.load_state_dict(modules[0].state_dict())
+    plain = nested_step(lambda module, *args, **kwargs: module(*args, **kwargs), modules[0])
+    torchs = nested_step(partial(torch.utils.checkpoint.checkpoint, use_reentrant=False), modules[1])
+    ours = nested_step(checkpoint, modules[2])
+    for expected, its, mine in zip(plain, torchs, ours, strict=True):
+        assert torch.equal(expected, mine) and torch.equal(its, mine)
+
+
+@both
+def test_parameters_learn_where_no_input_requires_a_gradient(checkpoint):
+    """Torch's reentrant checkpoint gives them none, with a warning."""
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(5, 3)
+    plain = copy.deepcopy(module)
+    plain(x).sum().backward()
+    checkpoint(module, x).sum().backward()
+    same_bits(module, plain)
+    checkpoint(lambda: module(x)).sum().backward()  # without any argument
+    assert torch.equal(module[0].weight.grad, 2 * plain[0].weight.grad)
+
+
+@both
+def test_only_the_inputs_are_kept(checkpoint):
+    module, x = nn.Sequential(nn.Linear(6, 50), nn.ReLU(), nn.Linear(50, 3)), torch.randn(7, 6)
+    with SavedActivations(module) as saved:
+        checkpoint(module, x)
+    assert [shape for shape, _, _ in saved.tensors] == [(7, 6)]
+
+
+@both
+def test_without_gradients_it_just_calls(checkpoint):
+    module, calls = nn.Linear(3, 3), []
+    module.register_forward_pre_hook(lambda *_: calls.append(torch.is_grad_enabled()))
+    with torch.no_grad():
+        assert not checkpoint(module, torch.ones(3)).requires_grad
+    for parameter in module.parameters():
+        parameter.requires_grad_(False)
+    assert not checkpoint(module, torch.ones(3)).requires_grad
+    assert not checkpoint(module.forward, torch.ones(3)).requires_grad
+    assert calls == [False, True]
+
+
+@both
+def test_frozen_parameters_and_inputs(checkpoint):
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)), torch.randn(2, 3)
+    module[0].requires_grad_(False)
+    plain = copy.deepcopy(module)
+    plain(x).sum().backward()
+    checkpoint(module, x).sum().backward()
+    same_bits(module, plain)
+    assert module[0].weight.grad is None and module[2].weight.grad is not None
+
+
+def test_a_plain_function_in_which_nothing_learns():
+    result = checkpoint(lambda x: 2 * x, torch.ones(3))
+    result.sum().backward()  # what it reaches cannot be known, so the result says that it requires a gradient
+    assert not early_stop.checkpoint(lambda x: 2 * x, torch.ones(3)).requires_grad
+
+
+@both
+@pytest.mark.parametrize("preserve", (True, False))
+def test_random_state(checkpoint, preserve):
+    """Dropout's gradient says which elements were dropped in backward, its result which in forward."""
+    torch.manual_seed(0)
+    x = torch.ones(1000, requires_grad=True)
+    dropped = checkpoint(lambda x: nn.functional.dropout(torch.sin(x), 0.5), x, preserve_random_state=preserve)
+    torch.rand(3)  # the caller goes on drawing
+    expected = torch.get_rng_state()
+    dropped.sum().backward()
+    assert torch.equal(dropped != 0, x.grad != 0) is preserve
+    assert torch.equal(torch.get_rng_state(), expected) is preserve
+
+
+class Shared(nn.Module):
+    """One weight, used inside of a checkpoint and after it."""
+
+    def __init__(self, checkpoint):
+        super().__init__()
+        self.layer, self.checkpoint = nn.Linear(8, 8), checkpoint
+
+    def forward(self, x):
+        return self.layer(self.checkpoint(lambda x: self.layer(x).tanh(), x))
+
+
+@both
+def test_autocast_is_that_of_forward(checkpoint):
+    """The weight is met again after the checkpoint, where autocast must not find a copy that cannot learn."""
+    torch.manual_seed(0)
+    module, x, seen = Shared(checkpoint), torch.randn(4, 8), []
+    plain = Shared(lambda function, x: function(x))
+    plain.load_state_dict(module.state_dict())
+    module.layer.register_forward_hook(lambda _, args, result: seen.append(result.dtype))
+    for each in (plain, module):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = each(x).float().sum()
+        loss.backward()
+    assert seen == [torch.bfloat16] * 3
+    assert not torch.is_autocast_enabled("cpu")
+    torch.testing.assert_close(module.layer.weight.grad, plain.layer.weight.grad, rtol=2**-7, atol=2**-7)
+    # And in the other direction: backward under autocast does not change what forward did without.
+    seen.clear()
+    loss = module(x).sum()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss.backward()
+    assert seen == [torch.float32] * 3
+
+
+@both
+def test_an_input_changed_afterwards_is_noticed(checkpoint):
+    x = torch.ones(3, requires_grad=True) * 1
+    result = checkpoint(torch.sin, x)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="changed in place after the call"):
+        result.sum().backward()
+
+
+@both
+def test_a_function_that_changes_its_input_is_refused(checkpoint):
+    """Torch's computes again from the changed input, and gives a wrong gradient without a word."""
+    x = torch.ones(3, requires_grad=True) * 1
+    with pytest.raises(RuntimeError, match=r"changes its input 0, a tensor of shape \(3,\), in place"):
+        checkpoint(lambda x: torch.sin(x.mul_(2)), x)
+
+
+@both
+def test_nested_checkpoints(checkpoint):
+    calls = []
+
+    def inner(x):
+        calls.append("inner")
+        return nn.functional.dropout(torch.sin(x), 0.5)
+
+    def outer(x):
+        calls.append("outer")
+        return checkpoint(inner, checkpoint(inner, x * 2)).exp()
+
+    gradients = []
+    for call in (lambda function, x: function(x), checkpoint):
+        torch.manual_seed(0)
+        x = torch.ones(50, dtype=torch.float64, requires_grad=True)
+        call(outer, x).sum().backward()
+        gradients.append(x.grad)
+    assert torch.equal(*gradients)
+    assert calls.count("outer") == 3  # plain, forward, backward
+
+
+@both
+def test_a_function_and_an_input_used_twice(checkpoint):
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 3).double()
+    plain = copy.deepcopy(layer)
+    results = []
+    for module, call in ((plain, lambda function, *args: function(*args)), (layer, checkpoint)):
+        x = torch.linspace(0, 1, 3, dtype=torch.float64, requires_grad=True)
+        both = call(lambda a, b, module=module: module(a) * b.tanh(), x, x)
+        call(module, both).sum().backward()
+        results.append(x.grad)
+    assert torch.equal(*results)
+    same_bits(layer, plain)
+
+
+@both
+def test_results_that_are_inputs_or_parameters(checkpoint):
+    module = nn.Linear(2, 2).double()
+    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
+    data = torch.ones(2, dtype=torch.float64)
+    a, b, c, weight = checkpoint(lambda x, data: (x, x.sin(), data, module.weight), x, data)
+    assert module.weight.is_leaf and torch.equal(c, data)
+    (3 * a + b + weight[0]).sum().backward()
+    assert torch.equal(x.grad, 3 + torch.cos(x.detach()))
+    assert module.weight.grad.tolist() == [[1, 1], [0, 0]]
+
+
+@both
+def test_results_that_the_loss_does_not_use(checkpoint):
+    """No gradient goes through them, not even one of zeros: zero times the root's infinite slope is not a number."""
+    x = torch.zeros(3, requires_grad=True)
+    used, _ = checkpoint(lambda x: (x.sin(), x.sqrt()), x)
+    used.sum().backward()
+    assert x.grad.tolist() == [1, 1, 1]
+
+
+@both
+def test_backward_twice(checkpoint):
+    x, calls = torch.ones(3, requires_grad=True), []
+    result = checkpoint(lambda x: calls.append(1) or x.sin().exp(), x).sum()
+    result.backward(retain_graph=True)
+    once = x.grad.clone()
+    result.backward()
+    assert torch.equal(x.grad, 2 * once)
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        result.backward()
+
+
+@pytest.mark.parametrize("ask", ("grad", "inputs", "create_graph"))
+@pytest.mark.filterwarnings("ignore:Using backward.. with create_graph")
+def test_what_only_the_graph_of_the_first_call_can_do(ask):
+    module = nn.Linear(3, 3).double()
+    x = torch.ones(3, dtype=torch.float64, requires_grad=True)
+
+    def asked(result):
+        if ask == "grad":
+            return torch.autograd.grad(result, [x, module.weight])[1]
+        if ask == "inputs":
+            result.backward(inputs=[x, module.weight])
+            return module.weight.grad
+        result.backward(create_graph=True)
+        return torch.autograd.grad(x.grad.square().sum(), [module.weight])[0]
+
+    expected = asked(module(x).tanh().sum())
+    x.grad = module.weight.grad = None
+    found = asked(early_stop.checkpoint(lambda x: module(x).tanh(), x).sum())
+    assert torch.equal(found, expected)
+    x.grad = module.weight.grad = None
+    with pytest.raises(RuntimeError, match=r"use early_stop\.checkpoint"):
+        asked(checkpoint(lambda x: module(x).tanh(), x).sum())
+
+
+@both
+def test_buffers_count_a_batch_once(checkpoint):
+    """Torch's count it twice."""
+    torch.manual_seed(0)
+    x = torch.randn(4, 3, requires_grad=True)
+    modules = [nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Tanh()) for _ in range(3)]
+    for module in modules[1:]:
+        module.load_state_dict(modules[0].state_dict())
+    plain, ours, torchs = modules
+    plain(x).sum().backward()
+    checkpoint(ours, x).sum().backward()
+    torch.utils.checkpoint.checkpoint(torchs, x, use_reentrant=True).sum().backward()
+    assert all(torch.equal(mine, its) for mine, its in zip(ours.buffers(), plain.buffers(), strict=True))
+    assert [int(module[1].num_batches_tracked) for module in modules] == [1, 1, 2]
+    same_bits(ours, plain)
+
+
+@both
+def test_a_function_that_does_something_else_is_noticed(checkpoint):
+    sizes = iter((2, 3, 2, 3))
+    x = torch.ones(5, requires_grad=True)
+    for function in (lambda x: x[: next(sizes)].sin().exp(), lambda x: x[: next(sizes)].sin()):
+        result = checkpoint(function, x)
+        with pytest.raises(RuntimeError, match="it must do the same each time"):
+            result.sum().backward()
+
+
+def test_the_second_call_ends_with_the_last_tensor_that_is_needed():
+    done = []
+
+    def function(x):
+        result = x.sin()
+        done.append("sin")
+        result = result * 2  # needs nothing of its own for backward
+        done.append("times 2")
+        return result
+
+    x = torch.ones(3, requires_grad=True)
+    early_stop.checkpoint(function, x).sum().backward()
+    assert done == ["sin", "times 2"]  # x itself was the last that is needed: broken off inside the first operation
+    assert torch.equal(x.grad, 2 * torch.cos(torch.ones(3)))
+
+
+def test_fewer_tensors_the_second_time_are_noticed():
+    again = iter((True, False))
+    x = torch.ones(3, requires_grad=True)
+    result = early_stop.checkpoint(lambda x: x.sin().exp() if next(again) else x.sin(), x)
+    with pytest.raises(RuntimeError, match=r"kept 2 tensors for backward, and 1 when computed again"):
+        result.sum().backward()
+
+
+def test_a_gradient_inside_is_refused():
+    def function(x):
+        y = x.sin()
+        return x * torch.autograd.grad(y.sum(), x, create_graph=True)[0]
+
+    result = early_stop.checkpoint(function, torch.ones(3, requires_grad=True))
+    with pytest.raises(RuntimeError, match="cannot go backward inside itself"):
+        result.sum().backward()
+
+
+@both
+def test_nothing_stays_behind(checkpoint):
+    """What was computed again is gone after backward, at once, though the result and its graph are still held."""
+    x = torch.ones(31, requires_grad=True)
+    gc.collect()
+    gc.disable()
+    try:
+        result = checkpoint(lambda x: x.sin().exp().exp(), x)
+        result.sum().backward()
+        alive = [o for o in gc.get_objects() if type(o) is torch.Tensor and o.shape == (31,)]
+    finally:
+        gc.enable()
+    assert {id(tensor) for tensor in alive} <= {id(tensor) for tensor in (x, x.grad, result)}

@@ -1,0 +1,131 @@
+"""Segments of k blocks: gradients to the last bit for every k, and models that do not call them in a row."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.recomputation import early_stop, every_kth, full
+from minitrain.recomputation.checkpoint import checkpoint
+from tests.recomputation.models import gpt, same_bits, step, tokens
+
+
+@pytest.mark.parametrize("checkpoint", (checkpoint, early_stop.checkpoint), ids=("ours", "early"))
+@pytest.mark.parametrize("k", (1, 2, 3, 9))
+def test_gradients_and_random_numbers_are_those_of_the_plain_model(checkpoint, k):
+    plain, module = gpt(layers=5), gpt(layers=5)
+    every_kth.recompute(module.blocks, k, checkpoint)
+    for _ in range(2):
+        assert step(module, *tokens()) == step(plain, *tokens())
+    same_bits(module, plain)
+    assert list(module.state_dict()) == list(plain.state_dict())
+    with torch.no_grad():
+        module.eval(), plain.eval()
+        assert torch.equal(module(tokens()[0])[0], plain(tokens()[0])[0])
+
+
+def test_a_copy_computes_with_its_own_parameters():
+    module = gpt()
+    every_kth.recompute(module.blocks, 2)
+    step(module, *tokens())
+    other = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    other.zero_grad()
+    plain = gpt()
+    step(plain, *tokens())
+    step(other, *tokens())
+    same_bits(other, plain)
+
+
+def test_hooks_see_what_a_block_really_gets():
+    plain, module, seen = gpt(dropout=0.0), gpt(dropout=0.0), {}
+    every_kth.recompute(module.blocks, 3)
+    for name, each in (("plain", plain), ("segments", module)):
+        for number, block in enumerate(each.blocks):
+            block.register_forward_hook(
+                lambda _, args, result, key=(name, number): seen.setdefault(key, []).append(result.detach())
+            )
+        step(each, *tokens())
+    for number in range(3):
+        once, again = seen["segments", number]  # in forward, and in backward
+        assert torch.equal(once, again) and torch.equal(once, seen["plain", number][0])
+
+
+class Model(nn.Module):
+    """Blocks with a further argument, called in a way of choice."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(3, 3).double()
+
+        def forward(self, x, shift, factor=1.0):
+            return torch.tanh(self.linear(x) + shift) * factor
+
+    def __init__(self, between=lambda x: x, order=(0, 1, 2), shifts=lambda shift, number: shift):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(self.Block() for _ in range(3))
+        self.between, self.order, self.shifts = between, order, shifts
+
+    def forward(self, x):
+        shift = torch.ones(3, dtype=torch.float64, requires_grad=True)
+        for number in self.order:
+            x = self.between(self.blocks[number](x, self.shifts(shift, number), factor=0.5))
+        return x
+
+
+def test_further_arguments():
+    plain, module = Model(), Model()
+    every_kth.recompute(module.blocks, 2)
+    for each in (plain, module):
+        step(each, torch.ones(3, dtype=torch.float64))
+    same_bits(module, plain)
+
+
+@pytest.mark.parametrize(
+    "how",
+    (
+        {"between": lambda x: 2 * x},
+        {"order": (0, 2, 1)},
+        {"order": (0, 1, 1, 2)},
+        {"order": (1,)},
+        {"shifts": lambda shift, number: shift + number},
+    ),
+    ids=("something between", "another order", "one twice", "only the second", "other arguments"),
+)
+def test_blocks_that_are_not_called_in_a_row_are_noticed(how):
+    module = Model(**how)
+    every_kth.recompute(module.blocks, 3)
+    with pytest.raises(RuntimeError, match=r"was not called straight after block .* full\.recompute does not"):
+        module(torch.ones(3, dtype=torch.float64))
+
+
+def test_bad_input():
+    module = gpt()
+    with pytest.raises(ValueError, match="k=0 must be at least 1; about √3 is usual"):
+        every_kth.recompute(module.blocks, 0)
+    with pytest.raises(ValueError, match="same block twice"):
+        every_kth.recompute([module.blocks[0], module.blocks[0]], 2)
+    with pytest.raises(ValueError, match="blocks is empty"):
+        every_kth.recompute([], 2)
+    every_kth.recompute(module.blocks, 2)
+    for again in (full.recompute, lambda blocks: every_kth.recompute(blocks, 2)):
+        with pytest.raises(ValueError, match="recomputed already"):
+            again(module.blocks)
+
+
+def test_blocks_that_return_more_than_a_tensor_are_refused():
+    class Pair(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    blocks = nn.Sequential(Pair(), Pair())
+    every_kth.recompute(blocks, 2)
+    with pytest.raises(TypeError, match="Pair returns tuple; every_kth needs blocks from a tensor to a tensor"):
+        blocks(torch.ones(1))

@@ -1,0 +1,104 @@
+"""Solutions to the exercises of 05_recomputation.ipynb, and to each a mistake that its check knows.
+
+A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
+check says about it.
+"""
+
+# ruff: noqa: F811, F821
+
+# %% exercise-1: solution
+
+
+def segment_length(layers, times):
+    def inputs_at_once(k):
+        segments = [min(k, layers - first) for first in range(0, layers, k)]
+        return max(before + times * length for before, length in enumerate(segments))
+
+    return min(range(1, layers + 1), key=inputs_at_once)
+
+
+# %% exercise-1: mistake: √L is for layers that keep nothing but their input
+
+
+def segment_length(layers, times):
+    return round(layers**0.5)
+
+
+# %% exercise-2: solution
+
+
+class Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, x):
+        ctx.function, ctx.state = function, torch.get_rng_state()
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return function(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        beginning = x.detach().requires_grad_()
+        now = torch.get_rng_state()
+        torch.set_rng_state(ctx.state)
+        with torch.enable_grad():
+            y = ctx.function(beginning)
+        torch.set_rng_state(now)
+        y.backward(gradient)
+        return None, beginning.grad
+
+
+# %% exercise-2: mistake: put the state back after the second call
+
+
+class Recomputed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, x):
+        ctx.function, ctx.state = function, torch.get_rng_state()
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return function(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        beginning = x.detach().requires_grad_()
+        torch.set_rng_state(ctx.state)
+        with torch.enable_grad():
+            y = ctx.function(beginning)
+        y.backward(gradient)
+        return None, beginning.grad
+
+
+# %% exercise-3: solution
+
+
+def forward(mlp, x):
+    def from_wide(wide):
+        return mlp.down(F.gelu(wide, approximate="tanh"))
+
+    # With early_stop.checkpoint the product of `down` would not be done again either.
+    return checkpoint(from_wide, mlp.up(x))
+
+
+# %% exercise-3: mistake: the result of GELU is the input of `down`, and `down` keeps it
+
+
+def forward(mlp, x):
+    wide = checkpoint(lambda narrow: F.gelu(narrow, approximate="tanh"), mlp.up(x))
+    return mlp.down(wide)
+
+
+# %% exercise-4: solution
+
+
+def blocks_to_recompute():
+    # Backward comes to the first blocks last, when the others have dropped all they kept.
+    return [0, 1, 2, 3]
+
+
+# %% exercise-4: mistake: the last blocks are computed again while all others still hold what they keep
+
+
+def blocks_to_recompute():
+    return [4, 5, 6, 7]
