@@ -1,0 +1,107 @@
+"""The stages of ZeRO beside torch's: ZeroRedundancyOptimizer behind DDP, and FSDP2 without and with resharding.
+
+A step of the GPT, AdamW included. As with data parallelism, what is compared on CPUs is the work done: CPU time of all
+threads of all ranks together. Torch's own collectives carry both sides. (The ring of chapter 01 in their place makes
+ours 2 to 15 percent dearer here: lines are small, and gloo's threads need no Python.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.benchmarks.data_parallel import CPU, GPU
+from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.runtime.world import World
+from minitrain.zero.sharded import Sharded
+
+OPTIMIZER = torch.optim.AdamW
+Step = Callable[[Tensor], None]
+
+
+def measure(world: World, config: GPTConfig | None = None, batch: int = 8, repeats: int = 15) -> list[Comparison]:
+    """Compare a step of each stage with what torch has.
+
+    Args:
+        world: This rank.
+        config: Sizes of the GPT; None: small on CPUs, GPT-2's on GPUs.
+        batch: Samples in each rank's micro-batch.
+        repeats: Steps of each.
+    """
+    gpu = world.device.type == "cuda"
+    config = config or (GPU if gpu else CPU)
+    ways: dict[int, tuple[str, Callable[[GPT], Step], float]] = {
+        1: ("ZeroRedundancyOptimizer", _zero_redundancy, 1.02),
+        2: ("FSDP2 without resharding", partial(_fsdp, reshard=False), 0.95),
+        3: ("FSDP2 with resharding", partial(_fsdp, reshard=True), 0.95),
+    }
+    rows = []
+    for stage in world.progress(ways, f"ZeRO on {world.size} ranks", total=len(ways)):
+        against, theirs, target = ways[stage]
+        tokens = _tokens(world, config, batch)
+        pair = {
+            "ours": partial(_ours(stage, _gpt(world, config)), tokens),
+            "theirs": partial(theirs(_gpt(world, config)), tokens),
+        }
+        medians = interleaved(world, pair, repeats, warmups=4)
+        mine, its = medians["ours"], medians["theirs"]
+        what = f"a GPT's step, ZeRO stage {stage}, {world.size} ranks, "
+        against = f"{against} ({world.backend})"
+        goal = None if gpu else target
+        rows.append(Comparison(what + "CPU time", mine.cpu, its.cpu, against, speed=False, target=goal))
+        rows.append(Comparison(what + "wall clock", mine.wall, its.wall, against))
+    return rows
+
+
+def _gpt(world: World, config: GPTConfig) -> GPT:
+    return GPT(config, seed=0).to(world.device)
+
+
+def _tokens(world: World, config: GPTConfig, batch: int) -> Tensor:
+    generator = torch.Generator().manual_seed(world.rank)
+    return torch.randint(config.vocabulary, (batch, config.positions), generator=generator).to(world.device)
+
+
+def _ours(stage: int, module: GPT) -> Step:
+    # Named when it is used: a stage may be measured where another is not there.
+    sharded: type[Sharded] = getattr(import_module(f"minitrain.zero.stage{stage}"), f"Zero{stage}")
+    model = sharded(module, OPTIMIZER)
+
+    def step(tokens: Tensor) -> None:
+        _, loss = model(tokens, tokens)
+        loss.backward()
+        model.synchronize()
+        model.step()
+        model.zero_grad()
+
+    return step
+
+
+def _zero_redundancy(module: GPT) -> Step:
+    optimizer = ZeroRedundancyOptimizer(module.parameters(), OPTIMIZER)
+    return _plain(DistributedDataParallel(module), optimizer)
+
+
+def _fsdp(module: GPT, reshard: bool) -> Step:
+    for block in module.blocks:
+        fully_shard(block, reshard_after_forward=reshard)
+    fully_shard(module, reshard_after_forward=reshard)
+    return _plain(module, OPTIMIZER(module.parameters()))
+
+
+def _plain(model: nn.Module, optimizer: torch.optim.Optimizer) -> Step:
+    def step(tokens: Tensor) -> None:
+        _, loss = model(tokens, tokens)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step

@@ -1,0 +1,36 @@
+"""Chapter 04, ZeRO: data parallelism in which no rank holds what another rank holds already.
+
+A ladder with one signature, each a short step from the last: `Zero1` divides the optimizer states over the ranks,
+`Zero2` the gradients too, `Zero3` the parameters too; `ZeroOffload` keeps states and step on the host. `Partition` is
+the arithmetic beneath all of them: tensors side by side in one line, cut into equal shards. `ShardedOptimizer` is stage
+1 as an optimizer, to be put behind any data parallelism.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minitrain.zero.offload import ZeroOffload
+    from minitrain.zero.partition import Partition
+    from minitrain.zero.stage1 import ShardedOptimizer, Zero1
+    from minitrain.zero.stage2 import Zero2
+    from minitrain.zero.stage3 import Zero3
+
+_HOME = {
+    "Partition": "partition",
+    "ShardedOptimizer": "stage1",
+    "Zero1": "stage1",
+    "Zero2": "stage2",
+    "Zero3": "stage3",
+    "ZeroOffload": "offload",
+}
+__all__ = ["Partition", "ShardedOptimizer", "Zero1", "Zero2", "Zero3", "ZeroOffload"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import minitrain.zero` needs no torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,124 @@
+"""The arithmetic of ZeRO: tensors side by side in one flat line, cut into equal shards, one for each rank.
+
+**Idea.** Whole tensors cannot be dealt out evenly: one may be larger than all others together. Elements can. So the
+tensors are laid side by side in one line, which is padded with zeros until the ranks divide it, and rank r takes the
+r-th part. A shard may begin and end in the middle of a tensor, and an optimizer that treats each element by itself does
+not mind.
+
+**Source.** Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5.1;
+the flat line with padding is that of DeepSpeed and of PyTorch's FSDP (Zhao et al. 2023, "PyTorch FSDP", §3.2.1).
+
+**What each rank holds.** ⌈elements/n⌉ elements of every line. The last ranks hold the padding, fewer than n elements.
+
+**What is sent, when and why.** Nothing: this file is arithmetic. Equal shards are what torch's reduce-scatter and
+all-gather want, and they are the chunks of `torch.tensor_split`.
+
+**Cost.** Fewer than n elements of padding for each line: `minitrain.costs.zero.padding`.
+
+**Also called.** Flat parameter (`FlatParameter` in FSDP1), flat partition (DeepSpeed), param and grad buffer
+(Megatron-LM).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+
+class Segment(NamedTuple):
+    """The piece of one tensor that lies in one rank's shard.
+
+    Attributes:
+        name: Of the tensor.
+        start: Where the piece begins in the tensor's flat elements.
+        stop: Where it ends.
+        offset: Where it begins in the shard.
+    """
+
+    name: str
+    start: int
+    stop: int
+    offset: int
+
+
+class Partition:
+    """Where each tensor lies in the line, and which part of the line each rank has.
+
+    Args:
+        shapes: Shape of each tensor by name, in the order in which they lie.
+        ranks: Number of shards. It may be larger than the number of elements: the last shards are then padding only.
+
+    Attributes:
+        shapes: As given.
+        ranks: As given.
+        offsets: Where each tensor begins in the line, by name.
+        elements: Elements of all tensors.
+        padding: Elements added behind them, fewer than `ranks`.
+        shard_elements: Elements of each shard; times `ranks` it is `elements` + `padding`.
+
+    Raises:
+        ValueError: `ranks` is less than 1.
+    """
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], ranks: int):
+        if ranks < 1:
+            raise ValueError(f"ranks={ranks} must be at least 1")
+        self.shapes = {name: torch.Size(shape) for name, shape in shapes.items()}
+        self.ranks = ranks
+        self.offsets: dict[str, int] = {}
+        self.elements = 0
+        for name, shape in self.shapes.items():
+            self.offsets[name] = self.elements
+            self.elements += math.prod(shape)
+        self.shard_elements = -(-self.elements // ranks)
+        self.padding = ranks * self.shard_elements - self.elements
+
+    def flatten(self, tensors: Mapping[str, Tensor]) -> Shaped[Tensor, " padded"]:
+        """A new line that holds a copy of the tensors and zeros behind them; the inverse of `views`.
+
+        Raises:
+            ValueError: Names or shapes are not those of the partition.
+        """
+        if list(tensors) != list(self.shapes):
+            raise ValueError(f"tensors: names {list(tensors)} are not those of the partition, {list(self.shapes)}")
+        for name, tensor in tensors.items():
+            if tensor.shape != self.shapes[name]:
+                raise ValueError(f"{name}: shape {tuple(tensor.shape)} is not {tuple(self.shapes[name])}")
+        first = next(iter(tensors.values()), torch.empty(0))
+        flat = first.new_zeros(self.elements + self.padding)
+        for name, view in self.views(flat).items():
+            view.copy_(tensors[name])
+        return flat
+
+    def views(self, flat: Shaped[Tensor, " padded"]) -> dict[str, Tensor]:
+        """Each tensor as a view of its place in the line, by name."""
+        return {
+            name: flat[offset : offset + math.prod(shape)].view(shape)
+            for (name, shape), offset in zip(self.shapes.items(), self.offsets.values(), strict=True)
+        }
+
+    def shard(self, flat: Shaped[Tensor, " padded"], rank: int) -> Shaped[Tensor, " shard"]:
+        """The part of the line that is rank's, as a view."""
+        self._check(rank)
+        return flat[rank * self.shard_elements : (rank + 1) * self.shard_elements]
+
+    def segments(self, rank: int) -> list[Segment]:
+        """What lies in rank's shard: a piece for each tensor that reaches into it, in order. Padding is left out."""
+        self._check(rank)
+        begin = rank * self.shard_elements
+        end = begin + self.shard_elements
+        found = []
+        for (name, shape), offset in zip(self.shapes.items(), self.offsets.values(), strict=True):
+            first, last = max(begin, offset), min(end, offset + math.prod(shape))
+            if first < last:
+                found.append(Segment(name, first - offset, last - offset, first - begin))
+        return found
+
+    def _check(self, rank: int) -> None:
+        if not 0 <= rank < self.ranks:
+            raise ValueError(f"rank={rank} has no shard in a partition of {self.ranks}; use 0 to {self.ranks - 1}")

@@ -1,0 +1,68 @@
+"""Two memories, told apart also where there is one: the device's and the host's.
+
+On a machine with a GPU the pools are the GPU's memory and the CPU's. On one without, both are the CPU's, and the pools
+are names: what belongs to one has storages of its own, and goes to the other only by a copy that is counted. So the
+bytes of a lesson are the same on both machines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from minitrain.runtime.memory import storage_bytes
+
+
+class Pool:
+    """A memory, what lies in it, and the bytes that were copied into it.
+
+    Args:
+        name: "device" or "host".
+        device: Where its tensors are.
+        members: Gives the tensors that lie in it now.
+
+    Attributes:
+        name: As given.
+        device: As given.
+        copied: Bytes copied into it from the other pool so far.
+    """
+
+    def __init__(self, name: str, device: torch.device, members: Callable[[], Iterable[Tensor | None]]):
+        self.name, self.device = name, device
+        self.copied = 0
+        self._members = members
+        self._stream: torch.Stream | None = None  # on which a GPU copies to the host, beside what it computes
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of the storages that lie in it, each once."""
+        return storage_bytes(self._members())
+
+    def empty(self, like: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
+        """Memory in this pool for a tensor of the other; on the host such that a GPU can write to it by itself."""
+        pinned = self.device.type == "cpu" and like.device.type == "cuda"
+        return torch.empty(like.shape, dtype=like.dtype, device=self.device, pin_memory=pinned)
+
+    def start_copy(self, target: Shaped[Tensor, "*shape"], source: Shaped[Tensor, "*shape"]) -> None:
+        """Start to copy from the other pool into `target`, which is defined after `wait()`.
+
+        From a GPU the copy runs beside what the GPU computes. `source` may be freed at once, but not overwritten.
+        """
+        self.copied += target.nbytes
+        if source.device.type == "cpu":
+            target.copy_(source)
+            return
+        if self._stream is None:
+            self._stream = torch.Stream(source.device)
+        self._stream.wait_stream(torch.accelerator.current_stream(source.device))  # `source` is computed there
+        with self._stream:
+            target.copy_(source, non_blocking=True)
+        source.record_stream(self._stream)  # its memory is given to nobody else before the copy is done
+
+    def wait(self) -> None:
+        """Wait until all copies are done."""
+        if self._stream is not None:
+            self._stream.synchronize()

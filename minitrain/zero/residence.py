@@ -1,0 +1,88 @@
+"""What `gathering` keeps track of: a unit's parameters, which come and go, and the order in which units are needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minitrain.runtime.messages import Handle
+from minitrain.zero.lines import Unit
+from minitrain.zero.settings import Collectives
+
+
+class Residence:
+    """The parameters of a unit, which are there while somebody holds them.
+
+    Attributes:
+        unit: The unit.
+        holders: Calls of the unit that are running now, forward or backward.
+        uses: Calls whose backward is still to come, or is running.
+    """
+
+    def __init__(self, unit: Unit):
+        self.unit = unit
+        self.holders = self.uses = 0
+        self._arriving: list[Handle] | None = None  # None: not even started
+        self._places: list[dict[nn.Parameter, Tensor]] = []  # of each line: where a parameter lies when it is there
+        for line in unit.lines:
+            line.allocate()
+            views = line.partition.views(line.flat)
+            self._places.append({parameter: views[name] for name, parameter in line.parameters.items()})
+        self.free()
+
+    @property
+    def there(self) -> bool:
+        """Whether the parameters are gathered, or on their way."""
+        return self._arriving is not None
+
+    def start(self, group: dist.ProcessGroup | None, collectives: Collectives) -> None:
+        """Start gathering."""
+        self._arriving = []
+        for line in self.unit.lines:
+            line.allocate()
+            line.partition.shard(line.flat, line.rank).copy_(line.shard)
+            if line.flat.numel():
+                # One all-gather for this line: each rank brings its shard, and all get the parameters.
+                self._arriving.append(collectives.all_gather(line.flat, group, check=False))
+
+    def wait(self) -> None:
+        """Wait until the parameters are there."""
+        assert self._arriving is not None
+        while self._arriving:
+            self._arriving.pop().wait()
+        for places in self._places:
+            for parameter, place in places.items():
+                parameter.data = place
+
+    def free(self) -> None:
+        """Give the memory back. The parameters are empty now: reading freed memory would end the program."""
+        for handle in self._arriving or []:
+            handle.wait()
+        for line, places in zip(self.unit.lines, self._places, strict=True):
+            nothing = line.flat[:0]  # of the same storage, so that it is still seen where the parameter belongs
+            for parameter in places:
+                parameter.data = nothing
+            line.free()
+        self._arriving = None
+
+
+@dataclass
+class Order:
+    """The order in which a pass goes through the units, learnt in each pass for the next."""
+
+    before: list[Residence] = field(default_factory=list)
+    now: list[Residence] = field(default_factory=list)
+    follows: bool = False  # whether this pass has gone so far as the one before
+
+    def begin(self) -> None:
+        """A new pass begins."""
+        self.before, self.now, self.follows = self.now, [], True
+
+    def next_after(self, residence: Residence) -> Residence | None:
+        """Note that the pass is at `residence`; returns what followed there in the pass before."""
+        place = len(self.now)
+        self.now.append(residence)
+        self.follows = self.follows and place < len(self.before) and self.before[place] is residence
+        return self.before[place + 1] if self.follows and place + 1 < len(self.before) else None

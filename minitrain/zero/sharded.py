@@ -1,0 +1,355 @@
+"""What the stages of ZeRO share: lines of parameters in memory, an optimizer on this rank's shards, and a step.
+
+The module's parameters are laid side by side in flat lines (`partition.py`), one for each unit, dtype, device and
+parameter group. Rank r has the r-th shard of every line, and its optimizer knows these shards only: that is what makes
+optimizer states 1/n as large. After the step each rank has new values for its own shards, and the lines are gathered.
+What is done with gradients (stage 2) and with parameters (stage 3) is what the stages differ in.
+
+For whoever builds a stage on `Sharded`: `_prepare()` runs once lines and optimizer are there; `synchronize()` has to
+call `_check_unchanged()` and to set `line.gradient` of every trainable line; `_share_parameters()` runs after the step;
+`shards_parameters = True` gives each line a shard of its own memory and frees the storage of `flat`, which the stage
+has then to fill when parameters are needed; `_make_master` decides what the optimizer steps, and where.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float64, Shaped
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map_only
+
+from minitrain.collectives import native
+from minitrain.data_parallel.replica import agree_on_states
+from minitrain.zero import states
+from minitrain.zero.elementwise import check_elementwise
+from minitrain.zero.lines import Line, Unit, lay_out
+from minitrain.zero.settings import Collectives, Groups, agree_on_settings, check_groups, described, listed, names_of
+from minitrain.zero.units import default_units
+
+
+class Sharded(nn.Module, ABC):
+    """A module whose optimizer states, at least, are divided over the ranks of `group`.
+
+    Call it like the module. A step is: backward for each micro-batch, all but the last each in a `no_sync()` block of
+    its own; then `synchronize()`; then `clip_gradients()` if wanted, `step()` and `zero_grad()`.
+
+    Args:
+        module: Any module, on the device where it will train. Rank 0's parameters and buffers go to all.
+        optimizer_class: One whose step treats each element by itself, such as `torch.optim.AdamW`.
+        group: The ranks that share the batch; None means everyone.
+        compute_dtype: Floating parameters are held in it, and their gradients arrive and travel in it, while the
+            optimizer steps copies in float32; floating inputs of forward are cast to it. Buffers keep their dtype, as
+            in FSDP2. None: everything as the module has it.
+        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
+        units: Parts of the module whose parameters travel together; None: the elements of every outermost
+            `nn.ModuleList` and `nn.Sequential`. What lies outside is the root's.
+        parameter_groups: As torch's optimizers take them, `[{"params": […], "weight_decay": 0.0}, …]`; None: all in
+            one. Frozen parameters may be left out.
+        **optimizer_options: Given to `optimizer_class`, as `lr=0.1`.
+
+    Attributes:
+        module: The module itself. In stages 1 and 2 its state dict is that of a run on one device.
+        optimizer: The optimizer on this rank's shards, with the parameter groups as given; learning-rate schedulers
+            attach here. To be stepped by `step()` only.
+        units: The root first, then the units in the module's order.
+        lines: The lines of all units, in this order; gradients become final from the last to the first.
+        ranks: Number of ranks in the group.
+        rank: This rank within the group.
+
+    Raises:
+        ValueError: On every rank alike, before any parameter is sent: this rank is not in the group; the ranks'
+            modules or settings differ; an embedding asks for sparse gradients; the optimizer mixes elements; a unit is
+            no part of the module; a parameter is in no group, in two, or not of the module.
+    """
+
+    shards_parameters = False  # stage 3: a shard has memory of its own, and the line is freed
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer_class: type[torch.optim.Optimizer],
+        group: dist.ProcessGroup | None = None,
+        compute_dtype: torch.dtype | None = None,
+        collectives: Collectives = native,
+        *,
+        units: Sequence[nn.Module] | None = None,
+        parameter_groups: Groups | None = None,
+        **optimizer_options: Any,
+    ):
+        super().__init__()
+        if dist.get_rank(group) < 0:
+            raise ValueError(f"group: this rank ({dist.get_rank()}) is not in it; only its members may wrap a module")
+        parts = default_units(module) if units is None else units
+        parts = list({id(part): part for part in parts if part is not module}.values())  # each once; the root is one
+        groups = listed(module, parameter_groups)
+        # What was asked for is compared before it is checked: a mistake is then an error on every rank, or on none.
+        settings = {
+            "the class": type(self).__name__,
+            "optimizer_class": optimizer_class.__name__,
+            "compute_dtype": str(compute_dtype),
+            "units": str(names_of(module.named_modules(), parts)),
+            "parameter_groups": str([names_of(module.named_parameters(), each["params"]) for each in groups]),
+            "optimizer_options": str([described(optimizer_options), *map(described, groups)]),
+        }
+        agree_on_states(module, 0.0, group)
+        agree_on_settings(settings, group)
+        check_groups(module, groups)
+        if compute_dtype is not None and not compute_dtype.is_floating_point:
+            raise ValueError(f"compute_dtype={compute_dtype} is not floating; use torch.bfloat16 or torch.float32")
+        for each in groups:
+            options = {name: value for name, value in each.items() if name != "params"}
+            check_elementwise(optimizer_class, {**optimizer_options, **options})
+        self.module, self.group, self.collectives = module, group, collectives
+        self.compute_dtype = compute_dtype
+        self.ranks, self.rank = dist.get_world_size(group), dist.get_rank(group)
+        self._group_names = [names_of(module.named_parameters(), each["params"]) for each in groups]
+        self.units: list[Unit] = lay_out(module, parts, self._group_names, self.rank, self.ranks)
+        self.lines = [line for unit in self.units for line in unit.lines]
+        self._trainable = [line for line in self.lines if line.trainable]
+        self._broadcast_states()
+        masters: list[dict[str, Any]] = [{**each, "params": []} for each in groups]
+        for line in self.lines:
+            self._settle(line)
+            if line.master is not None:
+                masters[line.group]["params"].append(line.master)
+        self.optimizer = optimizer_class(masters, **optimizer_options)
+        # Whoever loads the module's state dict loads what the optimizer steps, too.
+        module.register_load_state_dict_pre_hook(self._before_loading)
+        module.register_load_state_dict_post_hook(lambda *_: self._refresh_masters())
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """What a stage does once, when lines and optimizer are there."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """The module's own forward, its floating inputs in `compute_dtype`."""
+        if self.compute_dtype is not None:
+            dtype = self.compute_dtype
+            args, kwargs = tree_map_only(
+                Tensor, lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor, (args, kwargs)
+            )
+        return self.module(*args, **kwargs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """The backward of one micro-batch that is not the last of its step.
+
+        Stage 1 has nothing to leave out here: it sends nothing before `synchronize()`.
+        """
+        yield
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Make every line's gradient shard its mean over all ranks; to be called after the last backward of a step.
+
+        A parameter without a gradient counts as one with zeros, on every rank: a shard is stepped as a whole. So
+        momentum and weight decay go on moving it, where torch's optimizers would leave it alone.
+
+        Raises:
+            ValueError: A gradient is sparse.
+            RuntimeError: Parameters were added, removed, moved, frozen or unfrozen since the module was wrapped.
+        """
+
+    @torch.no_grad()
+    def clip_gradients(self, max_norm: float) -> Float64[Tensor, ""]:
+        """Scale the gradients so that the 2-norm of all of them together is at most `max_norm`.
+
+        As `torch.nn.utils.clip_grad_norm_` on one device. Each element lies in one shard of one rank, so the sum of
+        squares over shards and ranks is that of the whole model. Between `synchronize()` and `step()`.
+
+        Returns:
+            The norm before scaling, the same on all ranks.
+        """
+        if not max_norm > 0:
+            raise ValueError(f"max_norm={max_norm} must be positive; 1.0 is usual")
+        squares = torch.zeros((), dtype=torch.float64, device=self._device())
+        for line in self._trainable:
+            wide = torch.promote_types(line.shard.dtype, torch.float32)
+            squares += torch.linalg.vector_norm(self._gradient(line), dtype=wide).double().square().to(squares.device)
+        # One number: the squares of all ranks' shards are added up.
+        self.collectives.all_reduce(squares, self.group, check=False).wait()
+        norm = squares.sqrt()
+        scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # torch's formula; no `if`, which would wait for a GPU
+        for line in self._trainable:
+            self._gradient(line).mul_(scale.to(self._gradient(line).device))
+        return norm
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """Step this rank's shards, and give every rank the new parameters as far as the stage holds them.
+
+        Raises:
+            RuntimeError: `synchronize()` has not been called, or parameters changed as it says.
+        """
+        self._check_unchanged()
+        for line in self._trainable:
+            assert line.master is not None
+            line.master.grad = self._gradient(line).to(line.master)  # itself, where dtype and device are the same
+        self.optimizer.step()
+        for line in self._trainable:
+            assert line.master is not None
+            line.master.grad = None
+            self._put_back(line)
+        self._share_parameters()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients; `set_to_none` is there for `nn.Module`'s sake, and the memory is the stage's matter."""
+        for line in self._trainable:
+            line.gradient = None
+
+    def optimizer_state_dict(self, whole: bool = False) -> dict[str, Any]:
+        """The optimizer's states: this rank's (nothing is sent), or those of all.
+
+        Args:
+            whole: Gather them: on every rank what `optimizer_class` over the module's own parameters would give, which
+                it can load, too. Copies in float32 (`compute_dtype`) are no part of that; see `full_state_dict`.
+        """
+        if whole:
+            return states.whole(self.optimizer, self.lines, self._group_names, self.collectives, self.group)
+        return states.own(self.optimizer, self.lines, self._group_names, self.rank, self.ranks)
+
+    @torch.no_grad()
+    def load_optimizer_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
+        """Load what `optimizer_state_dict` gave, of any stage; nothing is sent, but for copies in float32.
+
+        Ranks' own states bring these copies, where there are any; parameters are then made from them and gathered.
+
+        Args:
+            state: This rank's own; or a whole one, or that of the plain optimizer; or the list of all ranks' own, from
+                any number of ranks and any units, which are then cut anew.
+
+        Raises:
+            ValueError: It is another model's (names the first mismatch), or another rank's alone.
+        """
+        if states.load(self.optimizer, self.lines, self._group_names, self.rank, self.ranks, state):
+            for line in self._trainable:
+                self._put_back(line)
+            self._share_parameters()
+
+    @torch.no_grad()
+    def full_state_dict(self) -> dict[str, Any]:
+        """The state dict of the plain module, on every rank, gathered line by line; every rank must call it.
+
+        Parameters are as the optimizer has them: in float32 where they are held in fewer bits.
+        """
+        values: dict[int, Tensor] = {}
+        for line in self.lines:
+            own = line.shard if line.master is None else line.master.detach().to(line.shard.device)
+            flat = states.gathered(own, line.partition, self.rank, self.collectives, self.group)
+            for name, view in line.partition.views(flat).items():
+                values[id(line.parameters[name])] = view.clone()
+        full = self.module.state_dict()
+        for name, parameter in self.module.named_parameters(remove_duplicate=False):
+            full[name] = values[id(parameter)]
+        return full
+
+    @torch.no_grad()
+    def load_full_state_dict(self, full: Mapping[str, Any]) -> None:
+        """Load a state dict of the plain module: each rank takes its shards, in full precision, and the buffers.
+
+        Raises:
+            ValueError: A parameter is missing or has another shape; names the first.
+        """
+        for line in self.lines:
+            for name, shape in line.partition.shapes.items():
+                if name not in full:
+                    raise ValueError(f"{name} is missing in the state dict")
+                if full[name].shape != shape:
+                    raise ValueError(f"{name}: shape {tuple(full[name].shape)} in the state dict, not {tuple(shape)}")
+        for line in self.lines:
+            target = line.shard if line.master is None else line.master.detach()
+            for name, start, stop, offset in line.partition.segments(self.rank):
+                target[offset : offset + stop - start].copy_(full[name].flatten()[start:stop])
+            self._put_back(line)
+            if line.whole:
+                for name, view in line.partition.views(line.flat).items():
+                    view.copy_(full[name])
+        for name, buffer in self.module.named_buffers():
+            if name in full:
+                buffer.copy_(full[name])
+
+    def _broadcast_states(self) -> None:
+        started = []
+        for tensor in [*(line.flat for line in self.lines), *self.module.buffers()]:
+            whole = tensor.detach().contiguous()  # the tensor itself, but where it has gaps a copy
+            # Rank 0's value goes to all, so that all begin equal.
+            started.append((tensor, whole, self.collectives.broadcast(whole, 0, self.group, check=False)))
+        for tensor, whole, handle in started:
+            handle.wait()
+            if not tensor.is_contiguous():
+                tensor.detach().copy_(whole)
+
+    @torch.no_grad()
+    def _settle(self, line: Line) -> None:
+        """Give a line, still as the module had it, its dtype, its shard and its master."""
+        exact = line.shard
+        if self.compute_dtype is not None and exact.is_floating_point() and exact.dtype != self.compute_dtype:
+            line.point(line.flat.to(self.compute_dtype))
+        if self.shards_parameters:
+            line.shard = line.shard.clone()
+            line.free()
+        if line.trainable:
+            line.master = self._make_master(line, exact if exact.dtype != line.shard.dtype else line.shard)
+
+    def _make_master(self, line: Line, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
+        """What the optimizer steps; `exact` has this shard's values as the module had them."""
+        dtype = exact.dtype
+        if self.compute_dtype is not None and dtype.is_floating_point:
+            dtype = torch.promote_types(dtype, torch.float32)
+        return nn.Parameter(line.shard if dtype == line.shard.dtype else exact.to(dtype, copy=True))
+
+    def _put_back(self, line: Line) -> None:
+        """Copy the master to the shard, rounded, where they are not the same memory."""
+        if line.master is not None and line.master.data_ptr() != line.shard.data_ptr():
+            line.shard.copy_(line.master)
+
+    @torch.no_grad()
+    def _share_parameters(self) -> None:
+        """After the step each rank has new values in its own shards; all get all of them."""
+        for line in self._trainable:
+            if line.flat.numel():
+                # Each rank brings its shard, and all get the whole line, into the memory of the parameters. One by one:
+                # gloo needs as much memory again for each that is under way.
+                self.collectives.all_gather(line.flat, self.group, check=False).wait()
+
+    @torch.no_grad()
+    def _refresh_masters(self) -> None:
+        for line in self._trainable:
+            if line.master is not None and line.master.data_ptr() != line.shard.data_ptr():
+                line.master.copy_(line.shard)
+
+    def _before_loading(self, *_: Any) -> None:
+        if self.shards_parameters:
+            raise RuntimeError("the module's parameters are sharded; load with load_full_state_dict() of its wrapper")
+
+    def _gradient(self, line: Line) -> Shaped[Tensor, " shard"]:
+        if line.gradient is None:
+            raise RuntimeError("there are no gradients: call synchronize() after the last backward, before this")
+        return line.gradient
+
+    def _device(self) -> torch.device:
+        return self.lines[0].flat.device if self.lines else torch.device("cpu")
+
+    def _check_unchanged(self) -> None:
+        """Refuse parameters that are not those that were laid out."""
+        known = {name: (parameter, line) for line in self.lines for name, parameter in line.parameters.items()}
+        advice = "wrap the module again"
+        for name, parameter in self.module.named_parameters():
+            if name not in known or known[name][0] is not parameter:
+                raise RuntimeError(f"{name} was added to the module after it was wrapped, and has no shard; {advice}")
+            line = known[name][1]
+            if parameter.requires_grad != line.trainable:
+                verb = "frozen" if line.trainable else "unfrozen"
+                raise RuntimeError(f"{name} was {verb} after the module was wrapped; {advice}")
+            del known[name]
+        if known:
+            raise RuntimeError(f"{next(iter(known))} was removed from the module after it was wrapped; {advice}")
+        if not self.shards_parameters:
+            for line in self.lines:
+                line.check_in_place()

@@ -1,0 +1,99 @@
+"""Offloading changes where bytes are and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from minitrain.collectives import ring
+from minitrain.zero import Zero2, ZeroOffload
+from tests.zero.models import ddp, gpt, part, same_weights, train
+
+
+def like_ddp(world, collectives, clip, micro_batches):
+    module, reference = gpt(seed=world.rank), gpt(seed=0)
+    model = ZeroOffload(module, torch.optim.AdamW, None, None, *collectives, lr=0.01)
+    norms = train(model, world.rank, clip=clip, micro_batches=micro_batches)
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=0.01)
+    assert norms == pytest.approx(ddp(reference, optimizer, world.rank, clip=clip, micro_batches=micro_batches))
+    same_weights(module, reference)
+
+
+def through_ring(world):
+    like_ddp(world, (ring,), 0.05, 3)
+
+
+def test_trains_like_ddp(ranks):
+    for size in (1, 2):
+        ranks(size).run(like_ddp, (), None, 1)
+    ranks(3).run(through_ring)
+
+
+class Mixing(TorchDispatchMode):
+    """Notes each operation on tensors of both pools; on a GPU all but copies would be errors."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.found = []
+        self._model = model
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        used = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+        pools = [
+            {t.untyped_storage()._cdata for t in members() if t is not None}
+            for members in (self._model._on_device, self._model._on_host)
+        ]
+        assert not pools[0] & pools[1], "a storage lies in both pools"
+        if all(used & pool for pool in pools):
+            self.found.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def apart(world, dtype):
+    module = gpt(seed=0).float()
+    module.blocks[0].requires_grad_(False)
+    model = ZeroOffload(module, torch.optim.AdamW, None, dtype, lr=0.01)
+    train(model, world.rank, steps=1)
+    with Mixing(model) as mixing:
+        with model.no_sync():
+            model(*part(world.rank))[1].backward()
+        model(*part(world.rank))[1].backward()
+        model.synchronize()
+        model.clip_gradients(0.1)
+        model.step()
+        model.zero_grad()
+    assert set(mixing.found) <= {"aten::copy_"}
+    item = torch.empty(0, dtype=dtype or torch.float32).element_size()
+    shards = sum(line.partition.shard_elements for line in model.lines if line.trainable)
+    assert model.host_pool.copied == 3 * item * shards, "each of three micro-batches"
+    assert model.device_pool.copied == 2 * item * shards, "each of two steps"
+    assert model.device_pool.bytes == sum(line.flat.nbytes for line in model.lines)
+    counters = 4 * sum(line.trainable for line in model.lines)
+    assert model.host_pool.bytes == (item + 4 + 8) * shards + counters
+
+
+@pytest.mark.parametrize("dtype", (None, torch.bfloat16), ids=str)
+def test_pools_share_nothing_and_every_crossing_is_counted(ranks, dtype):
+    ranks(3).run(apart, dtype)
+
+
+def resumes(world, dtype):
+    """States go to stage 2 and back; all three train on alike."""
+    model = ZeroOffload(gpt(seed=world.rank).float(), torch.optim.AdamW, None, dtype, lr=0.01)
+    train(model, world.rank)
+    others = [stage(gpt(seed=7).float(), torch.optim.AdamW, None, dtype, lr=0.01) for stage in (Zero2, ZeroOffload)]
+    for other in others:
+        other.load_full_state_dict(model.full_state_dict())
+        other.load_optimizer_state_dict(model.optimizer_state_dict())
+    for each in (model, *others):
+        train(each, world.rank, steps=2)
+    for name, expected in model.full_state_dict().items():
+        for other in others:
+            assert torch.equal(other.full_state_dict()[name], expected), name
+
+
+@pytest.mark.parametrize("dtype", (None, torch.bfloat16), ids=str)
+def test_states_go_to_stage_2_and_back(ranks, dtype):
+    ranks(2).run(resumes, dtype)

@@ -1,0 +1,118 @@
+"""The partition is exact: every element in one place, equal shards, and nothing lost between tensors and line."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from minitrain.costs import zero as costs
+from minitrain.zero import Partition
+from minitrain.zero.units import default_units, unit_of_parameters
+
+shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), max_size=5).map(
+    lambda found: {f"p{number}": shape for number, shape in enumerate(found)}
+)
+ranks = st.integers(1, 6)
+
+
+def numbered(partition):
+    """Tensors whose elements are numbers of their own, from 1 on."""
+    flat = torch.arange(1, partition.elements + 1)
+    sizes = [torch.Size(shape).numel() for shape in partition.shapes.values()]
+    pieces = flat.split(sizes) if sizes else ()
+    return {name: piece.view(shape) for (name, shape), piece in zip(partition.shapes.items(), pieces, strict=True)}
+
+
+@given(shapes, ranks)
+def test_flatten_and_views_are_inverse(given_shapes, n):
+    partition = Partition(given_shapes, n)
+    tensors = numbered(partition)
+    flat = partition.flatten(tensors)
+    assert flat.tolist() == [*range(1, partition.elements + 1), *[0] * partition.padding]
+    for name, view in partition.views(flat).items():
+        assert torch.equal(view, tensors[name])
+        assert view.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
+
+
+@given(shapes, ranks)
+def test_shards_are_equal_and_make_the_line(given_shapes, n):
+    partition = Partition(given_shapes, n)
+    flat = partition.flatten(numbered(partition))
+    shards = [partition.shard(flat, rank) for rank in range(n)]
+    assert {len(shard) for shard in shards} == {partition.shard_elements}
+    assert torch.equal(torch.cat(shards), flat)
+    assert [shard.data_ptr() for shard in shards] == [chunk.data_ptr() for chunk in flat.tensor_split(n)]
+    assert partition.padding == costs.padding(partition.elements, n) < n
+    assert partition.shard_elements == costs.shard_elements(partition.elements, n)
+
+
+@given(shapes, ranks)
+def test_segments_name_every_element_once(given_shapes, n):
+    partition = Partition(given_shapes, n)
+    tensors = numbered(partition)
+    flat = partition.flatten(tensors)
+    found = []
+    for rank in range(n):
+        shard = partition.shard(flat, rank)
+        for name, start, stop, offset in partition.segments(rank):
+            piece = tensors[name].flatten()[start:stop]
+            assert len(piece) > 0 and torch.equal(shard[offset : offset + stop - start], piece)
+            found += piece.tolist()
+    assert found == list(range(1, partition.elements + 1))
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="ranks=0 must be at least 1"):
+        Partition({"a": (2,)}, 0)
+    partition = Partition({"a": (2, 3)}, 2)
+    with pytest.raises(ValueError, match=r"rank=2 has no shard in a partition of 2; use 0 to 1"):
+        partition.segments(2)
+    with pytest.raises(ValueError, match=r"a: shape \(3, 2\) is not \(2, 3\)"):
+        partition.flatten({"a": torch.zeros(3, 2)})
+    with pytest.raises(ValueError, match=r"names \['b'\] are not those of the partition, \['a'\]"):
+        partition.flatten({"b": torch.zeros(2, 3)})
+
+
+class Nested(nn.Module):
+    """A list of blocks and a Sequential; a weight tied inside a block, one tied across, and a block used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(4, 4)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)) for _ in range(3))
+        self.blocks[0][2].weight = self.blocks[0][0].weight
+        self.blocks[2] = self.blocks[1]
+        self.head = nn.Linear(4, 4, bias=False)
+        self.head.weight = self.embedding.weight
+        self.tail = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+        self.tail[0].weight = self.blocks[1][0].weight
+
+
+def test_units_are_the_outermost_lists():
+    module = Nested()
+    assert default_units(module) == [module.blocks[0], module.blocks[1], module.tail[0]]
+    assert default_units(module.tail) == [module.tail[0]]
+    assert default_units(nn.Linear(2, 2)) == []
+
+
+def test_a_parameter_belongs_to_the_innermost_unit_that_holds_all_its_uses():
+    module = Nested()
+    found = unit_of_parameters(module, default_units(module))
+    assert found == {
+        "embedding.weight": -1,
+        "blocks.0.0.weight": 0,
+        "blocks.0.0.bias": 0,
+        "blocks.0.2.bias": 0,
+        "blocks.1.0.weight": -1,  # the tail uses it, too
+        "blocks.1.0.bias": 1,
+        "blocks.1.2.weight": 1,
+        "blocks.1.2.bias": 1,
+        "tail.0.bias": 2,
+    }
+    nested = unit_of_parameters(module, [module.blocks[0], module.blocks[0][2]])
+    assert (nested["blocks.0.0.weight"], nested["blocks.0.0.bias"], nested["blocks.0.2.bias"]) == (0, 0, 1)
+    with pytest.raises(ValueError, match=r"units\[1\], a Linear, is no part of `module`"):
+        unit_of_parameters(module, [module.head, nn.Linear(1, 1)])

@@ -1,0 +1,396 @@
+"""Every stage trains as torch's DDP with the whole optimizer, for every kind of model; and refuses what it cannot."""
+
+from __future__ import annotations
+
+import copy
+from importlib import import_module
+
+import pytest
+import torch
+import torch.distributed as dist
+from jaxtyping import TypeCheckError
+from torch import nn
+from torch.distributed.fsdp import fully_shard
+
+from minitrain.zero import Zero1, Zero2
+from tests.zero.models import Branches, Few, Mixed, Normalised, ddp, gpt, part, same_weights, train, twins
+
+stages = pytest.mark.parametrize("stage", (Zero1, Zero2))
+
+
+def verbs(name):
+    """A module cannot be sent to the ranks, its name can."""
+    return import_module(f"minitrain.collectives.{name}")
+
+
+def like_ddp(world, stage, choices, collectives="native", clip=None, micro_batches=1):
+    """Rank 0's weights are what all start from; after three steps they are DDP's, and so is the norm of gradients."""
+    module, reference = gpt(seed=world.rank, **choices), gpt(seed=0, **choices)
+    model = stage(module, torch.optim.AdamW, collectives=verbs(collectives), lr=0.01)
+    norms = train(model, world.rank, clip=clip, micro_batches=micro_batches)
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=0.01)
+    expected = ddp(reference, optimizer, world.rank, clip=clip, micro_batches=micro_batches)
+    assert norms == pytest.approx(expected, rel=1e-12)
+    same_weights(module, reference)
+
+
+@stages
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_trains_like_ddp(ranks, stage, size):
+    ranks(size).run(like_ddp, stage, {})
+
+
+@stages
+@pytest.mark.parametrize("choices", ({"tied": False}, {"kv_heads": 1}), ids=str)
+def test_other_models(ranks, stage, choices):
+    ranks(3).run(like_ddp, stage, choices)
+
+
+@stages
+def test_through_the_ring_with_micro_batches_and_clipping(ranks, stage):
+    ranks(3).run(like_ddp, stage, {}, "ring", 0.05, 3)
+
+
+def like_fsdp(world, stage):
+    module, reference = gpt(seed=0), gpt(seed=0)
+    model = stage(module, torch.optim.AdamW, lr=0.01)
+    train(model, world.rank)
+    for block in reference.blocks:
+        fully_shard(block, reshard_after_forward=False)
+    fully_shard(reference, reshard_after_forward=False)
+    optimizer = torch.optim.AdamW(reference.parameters(), lr=0.01)
+    for step in range(3):
+        reference(*part(world.rank, step))[1].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    for (name, found), expected in zip(module.named_parameters(), reference.parameters(), strict=True):
+        torch.testing.assert_close(found, expected.full_tensor(), rtol=1e-11, atol=1e-11, msg=name)
+
+
+@stages
+def test_trains_like_fsdp2(ranks, stage):
+    ranks(2).run(like_fsdp, stage)
+
+
+def frozen(world, stage):
+    module, reference = gpt(seed=world.rank), gpt(seed=0)
+    for each in (module, reference):
+        each.embedding.requires_grad_(False)  # the tied head too
+        each.blocks[0].mlp.up.bias.requires_grad_(False)
+    model = stage(module, torch.optim.AdamW, lr=0.01)
+    train(model, world.rank)
+    ddp(reference, torch.optim.AdamW(reference.parameters(), lr=0.01), world.rank)
+    same_weights(module, reference)
+    assert module.embedding.tokens.weight.grad is None
+    assert [line.master is None for line in model.lines if not line.trainable] == [True, True]
+    assert sum(line.partition.elements for line in model.lines) == module.parameter_count()
+
+
+@stages
+def test_frozen_parameters_are_sent_once_and_have_no_states(ranks, stage):
+    ranks(3).run(frozen, stage)
+
+
+def unused(world, stage):
+    """What no rank uses counts as a gradient of zeros: weight decay and momentum go on, unlike in torch."""
+    torch.manual_seed(0)
+    module, reference = twins(lambda: Branches().double())
+    model = stage(module, torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1)
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+    for used in (["first", "second"], ["first"], []):
+        inputs = torch.randn(world.size, 3, generator=torch.Generator().manual_seed(len(used)), dtype=torch.float64)
+        # Rank 0 uses less than the others.
+        model(inputs[world.rank], used if world.rank else used[:1]).backward()
+        model.synchronize()
+        model.step()
+        model.zero_grad()
+        losses = [reference(inputs[rank], used if rank else used[:1]) for rank in range(world.size)]
+        (sum(losses) / world.size).backward()
+        for parameter in reference.parameters():
+            parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        optimizer.step()
+        optimizer.zero_grad()
+        same_weights(module, reference)
+
+
+@stages
+def test_unused_parameters_count_as_zeros(ranks, stage):
+    ranks(2).run(unused, stage)
+    ranks(3).run(unused, stage)
+
+
+def whole_batch(world, stage, make, scale):
+    """One step of SGD against one device with every rank's part; `make` gives other values on each rank."""
+    torch.manual_seed(world.rank)
+    module = make()
+    everyone = [copy.deepcopy(module) if rank == world.rank else None for rank in range(world.size)]
+    dist.broadcast_object_list(everyone, 0)
+    reference = everyone[0]
+    model = stage(module, torch.optim.SGD, lr=0.1)
+    for (name, buffer), expected in zip(module.named_buffers(), reference.buffers(), strict=True):
+        assert torch.equal(buffer, expected), name
+    inputs = scale * torch.randn(world.size, 2, 3, generator=torch.Generator().manual_seed(7))
+    model(inputs[world.rank].to(next(module.parameters()).dtype)).backward()
+    model.synchronize()
+    model.step()
+    model.zero_grad()
+    losses = [reference(inputs[rank].to(next(reference.parameters()).dtype)) for rank in range(world.size)]
+    (sum(losses) / world.size).backward()
+    torch.optim.SGD(reference.parameters(), lr=0.1).step()
+    same_weights(module, reference, 1e-6)
+    return [line.partition.elements for line in model.lines]
+
+
+@stages
+def test_several_dtypes_gaps_and_no_elements(ranks, stage):
+    for elements in ranks(3).run(whole_batch, stage, Mixed, 1.0):
+        assert sorted(elements) == [9, 20, 18 + 9]  # complex, float, double with gaps
+
+
+@stages
+def test_buffers_start_equal(ranks, stage):
+    ranks(2).run(whole_batch, stage, Normalised, 1.0)
+
+
+@stages
+def test_more_ranks_than_elements(ranks, stage):
+    for elements in ranks(4).run(whole_batch, stage, Few, 1.0):
+        assert elements == [2]
+
+
+def groups(world, stage):
+    """Two pairs of ranks, each with a batch of its own."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    module, reference = gpt(seed=world.rank), gpt(seed=world.rank // 2 * 2)
+    model = stage(module, torch.optim.SGD, pairs[world.rank // 2], lr=0.1)
+    train(model, world.rank, steps=1)
+    first = world.rank // 2 * 2
+    sum(reference(*part(rank))[1] / 2 for rank in (first, first + 1)).backward()
+    torch.optim.SGD(reference.parameters(), lr=0.1).step()
+    same_weights(module, reference)
+
+
+@stages
+def test_groups(ranks, stage):
+    ranks(4).run(groups, stage)
+
+
+def own_units(world, stage):
+    """Nested units, one named twice, and the module itself, which is the root anyway; states go to other units."""
+    module, reference, again = gpt(seed=0), gpt(seed=0), gpt(seed=0)
+    block = module.blocks[0]
+    model = stage(module, torch.optim.AdamW, units=[block.mlp, block, block.mlp, module], lr=0.01)
+    assert [unit.name for unit in model.units] == ["root", "blocks.0.mlp", "blocks.0"]
+    assert [list(line.parameters)[0] for line in model.lines] == [
+        "embedding.tokens.weight",
+        "blocks.0.mlp.up.weight",
+        "blocks.0.attention_norm.weight",
+    ]
+    train(model, world.rank)
+    ddp(reference, torch.optim.AdamW(reference.parameters(), lr=0.01), world.rank)
+    same_weights(module, reference)
+    everyone = [None] * world.size
+    dist.all_gather_object(everyone, model.optimizer_state_dict())
+    rooted = stage(again, torch.optim.AdamW, units=[], lr=0.5)
+    rooted.load_optimizer_state_dict(everyone)
+    again.load_state_dict(module.state_dict())
+    train(model, world.rank, steps=1)
+    train(rooted, world.rank, steps=1)
+    same_weights(again, module)
+
+
+@stages
+def test_units_of_ones_own(ranks, stage):
+    ranks(2).run(own_units, stage)
+
+
+def scheduled(world, stage):
+    """Learning-rate schedulers and parameter groups work as with the plain optimizer."""
+
+    def groups(module):
+        decayed = [p for p in module.parameters() if p.dim() > 1]
+        rest = [p for p in module.parameters() if p.dim() <= 1]
+        return [{"params": rest, "weight_decay": 0.0, "lr": 0.02}, {"params": decayed}]
+
+    module, reference = gpt(seed=0), gpt(seed=0)
+    model = stage(module, torch.optim.AdamW, parameter_groups=groups(module), lr=0.01, weight_decay=0.5)
+    optimizer = torch.optim.AdamW(groups(reference), lr=0.01, weight_decay=0.5)
+    schedulers = [torch.optim.lr_scheduler.StepLR(o, 1, 0.5) for o in (model.optimizer, optimizer)]
+    for _ in range(3):
+        train(model, world.rank, steps=1)
+        ddp(reference, optimizer, world.rank, steps=1)
+        for scheduler in schedulers:
+            scheduler.step()
+    assert [each["lr"] for each in model.optimizer.param_groups] == [0.02 / 8, 0.01 / 8]
+    same_weights(module, reference)
+    whole, expected = model.optimizer_state_dict(whole=True), optimizer.state_dict()
+    assert [each["params"] for each in whole["param_groups"]] == [each["params"] for each in expected["param_groups"]]
+    for number, entry in expected["state"].items():
+        for key, value in entry.items():
+            torch.testing.assert_close(whole["state"][number][key], value, rtol=1e-11, atol=1e-11)
+
+
+@stages
+def test_schedulers_and_parameter_groups(ranks, stage):
+    ranks(3).run(scheduled, stage)
+
+
+def half(world, stage):
+    """Computing in bfloat16 with masters in float32, against the same written by hand."""
+    module, reference = (gpt(seed=0).float() for _ in range(2))
+    model = stage(module, torch.optim.AdamW, compute_dtype=torch.bfloat16, lr=0.01)
+    masters = [nn.Parameter(p.detach().clone()) for p in reference.parameters()]
+    reference.bfloat16()
+    optimizer = torch.optim.AdamW(masters, lr=0.01)
+    for step in range(3):
+        model(*part(world.rank, step))[1].backward()
+        model.synchronize()
+        model.step()
+        model.zero_grad()
+        reference(*part(world.rank, step))[1].backward()
+        for parameter, master in zip(reference.parameters(), masters, strict=True):
+            mean = parameter.grad / world.size
+            dist.all_reduce(mean)
+            master.grad, parameter.grad = mean.float(), None
+        optimizer.step()
+        with torch.no_grad():
+            for parameter, master in zip(reference.parameters(), masters, strict=True):
+                parameter.copy_(master)
+    same_weights(module, reference, 0)
+    full = model.full_state_dict()
+    for (name, _), master in zip(module.named_parameters(), masters, strict=True):
+        assert torch.equal(full[name], master), name
+    return str(next(module.parameters()).dtype), str(model.optimizer.param_groups[0]["params"][0].dtype)
+
+
+@stages
+def test_half_precision_compute_keeps_masters_in_float32(ranks, stage):
+    assert ranks(2).run(half, stage) == [("torch.bfloat16", "torch.float32")] * 2
+
+
+class Casts(nn.Module):
+    """Says which dtypes its inputs have, nested ones too."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+        self.register_buffer("scale", torch.ones(2))
+
+    def forward(self, pair, number):
+        return pair["x"].dtype, number.dtype, self.layer.weight.dtype, self.scale.dtype
+
+
+def casts(world, stage):
+    model = stage(Casts(), torch.optim.SGD, compute_dtype=torch.bfloat16, lr=0.1)
+    return list(map(str, model({"x": torch.ones(2)}, number=torch.ones(2, dtype=torch.int64))))
+
+
+@stages
+def test_floating_inputs_are_cast_and_buffers_are_not(ranks, stage):
+    expected = ["torch.bfloat16", "torch.int64", "torch.bfloat16", "torch.float32"]
+    assert ranks(2).run(casts, stage) == [expected, expected]
+
+
+class Lamb(torch.optim.Optimizer):
+    """An optimizer that scales the step of a tensor by its norm."""
+
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter -= group["lr"] * parameter.norm() * parameter.grad / parameter.grad.norm()
+
+
+class Sign(torch.optim.SGD):
+    """An optimizer that torch does not have, and that treats each element by itself."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter -= group["lr"] * parameter.grad.sign()
+
+
+class Mine(torch.optim.Adam):
+    """A subclass that keeps its parent's step."""
+
+
+def optimizers(world):
+    for mixing, reason in (
+        (torch.optim.Adafactor, "means over the rows and columns"),
+        (torch.optim.Muon, "whole matrix orthogonal"),
+        (torch.optim.LBFGS, "inner products"),
+        (torch.optim.SparseAdam, "sparse gradients"),
+        (Lamb, "mixes the elements of a tensor"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"optimizer_class={mixing.__name__} cannot step on flat shards: .*{reason}"
+        ):
+            Zero1(nn.Linear(2, 2), mixing)
+    with pytest.raises(ValueError, match="optimizer_class=Sign failed on a flat tensor of 128 elements"):
+        Zero1(nn.Linear(2, 2), Sign, lr=0.1, unknown=1)
+    for fine in (Sign, Mine, torch.optim.ASGD, torch.optim.Rprop):
+        Zero1(nn.Linear(2, 2), fine, lr=0.1)
+
+
+def test_optimizers_that_mix_elements_are_refused(ranks):
+    ranks(2).run(optimizers)
+
+
+def refusals(world):
+    def refused(match, module=None, **choices):
+        with pytest.raises(ValueError, match=match):
+            Zero1(nn.Linear(2, 3) if module is None else module, torch.optim.SGD, **{"lr": 0.1, **choices})
+
+    refused("weight differs between ranks", nn.Linear(2 + world.rank, 3))
+    refused(r"optimizer_options differs between ranks: rank 0: .*0\.5.*; rank 1: ", lr=0.5 + world.rank)
+    refused("embedding .* asks for sparse gradients", nn.Embedding(4, 2, sparse=True))
+    refused("compute_dtype=torch.int32 is not floating", compute_dtype=torch.int32)
+    refused(r"units\[0\], a Linear, is no part of `module`", units=[nn.Linear(2, 2)])
+    layer = nn.Linear(2, 3)
+    refused("parameter_groups: bias is in none of them", layer, parameter_groups=[{"params": [layer.weight]}])
+    twice = [{"params": layer.parameters()}, {"params": layer.bias}]
+    refused(r"parameter_groups\[1\]: bias is there for the second time", layer, parameter_groups=twice)
+    refused(r"\[0\] holds a Parameter that is no parameter", parameter_groups=[{"params": [layer.weight]}])
+    alone = [dist.new_group([rank]) for rank in range(world.size)]
+    with pytest.raises((ValueError, TypeCheckError), match="group"):
+        Zero1(nn.Linear(2, 3), torch.optim.SGD, alone[1 - world.rank], lr=0.1)
+    sparse = nn.Sequential(nn.Linear(2, 2))
+    model = Zero2(sparse, torch.optim.SGD, lr=0.1)
+    with pytest.raises(RuntimeError, match=r"there are no gradients: call synchronize\(\)"):
+        model.step()
+    with pytest.raises(ValueError, match="max_norm=0 must be positive"):
+        model.clip_gradients(0)
+
+
+def test_refusals_come_on_every_rank(ranks):
+    ranks(2).run(refusals)
+
+
+CHANGES = {
+    "added": (lambda m: setattr(m, "new", nn.Linear(2, 2)), r"new\.weight was added to the module"),
+    "frozen": (lambda m: m.bias.requires_grad_(False), "bias was frozen"),
+    "unfrozen": (lambda m: m.weight.requires_grad_(True), "weight was unfrozen"),
+    "removed": (lambda m: delattr(m, "bias"), "bias was removed"),
+    "moved": (lambda m: m.double(), "weight was moved out of its line"),
+}
+
+
+def changed(world, stage, change):
+    module = nn.Linear(2, 2)
+    module.weight.requires_grad_(False)
+    model = stage(module, torch.optim.SGD, lr=0.1)
+    model(torch.ones(1, 2)).sum().backward()
+    act, message = CHANGES[change]
+    act(module)
+    with pytest.raises(RuntimeError, match=message + ".*wrap"):
+        model.synchronize()
+
+
+@stages
+@pytest.mark.parametrize("change", CHANGES)
+def test_changes_after_wrapping_are_errors(ranks, stage, change):
+    ranks(2).run(changed, stage, change)

@@ -1,0 +1,160 @@
+"""Stage 1: the optimizer behind any data parallelism, and the module that reduce-scatters instead."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from minitrain.collectives import ring
+from minitrain.data_parallel import DataParallel, NaiveDataParallel
+from minitrain.runtime import Ledger
+from minitrain.zero import ShardedOptimizer, Zero1
+from tests.zero.models import ddp, gpt, part, same_weights, train
+
+
+def behind(world, wrap, optimizer_class, options):
+    """`ShardedOptimizer` behind data parallelism, and torch's ZeroRedundancyOptimizer behind DDP."""
+    module, reference = gpt(seed=0), gpt(seed=0)
+    model, theirs = wrap(module), DistributedDataParallel(reference)
+    optimizers = [
+        ShardedOptimizer(module.parameters(), optimizer_class, **options),
+        ZeroRedundancyOptimizer(reference.parameters(), optimizer_class, **options),
+    ]
+    schedulers = [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 5) for optimizer in optimizers]
+    for step in range(3):
+        model(*part(world.rank, step))[1].backward()
+        if hasattr(model, "synchronize"):
+            model.synchronize()
+        theirs(*part(world.rank, step))[1].backward()
+        for each in (*optimizers, *schedulers):
+            each.step()
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+    same_weights(module, reference)
+    states = [value.numel() for each in optimizers[0].state.values() for value in each.values() if value.dim()]
+    return sum(states), module.parameter_count()
+
+
+@pytest.mark.parametrize("wrap", (DistributedDataParallel, DataParallel, NaiveDataParallel))
+def test_behind_any_data_parallelism(ranks, wrap):
+    for states, parameters in ranks(3).run(behind, wrap, torch.optim.AdamW, {"lr": 0.01}):
+        assert states == 2 * -(-parameters // 3)
+
+
+def test_behind_ddp_with_momentum(ranks):
+    ranks(2).run(behind, DistributedDataParallel, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
+
+
+def groups(world):
+    """Groups, one added later, frozen parameters, a closure, gradients that are not there."""
+    torch.manual_seed(0)
+    module, reference = (nn.ModuleDict({name: nn.Linear(3, 3).double() for name in "abc"}) for _ in range(2))
+    reference.load_state_dict(module.state_dict())
+    for each in (module, reference):
+        each["a"].bias.requires_grad_(False)
+
+    def optimizer(make, each):
+        made = make([{"params": each["a"].parameters(), "lr": 0.5}, {"params": each["b"].parameters()}])
+        made.add_param_group({"params": each["c"].parameters(), "momentum": 0.5})
+        return made
+
+    ours = optimizer(lambda params: ShardedOptimizer(params, torch.optim.SGD, lr=0.1), module)
+    plain = optimizer(lambda params: torch.optim.SGD(params, lr=0.1), reference)
+    for _ in range(2):
+        for each, its in ((module, ours), (reference, plain)):
+
+            def closure(each=each, its=its):
+                its.zero_grad()
+                loss = sum(layer(torch.ones(3, dtype=torch.float64)).square().sum() for layer in each.values())
+                loss.backward()
+                return loss
+
+            assert its.step(closure) > 0
+        same_weights(module, reference)
+    assert [each["momentum"] for each in ours.param_groups] == [0, 0, 0.5]
+    assert [each["lr"] for each in ours.param_groups] == [0.5, 0.1, 0.1]
+    ours.zero_grad()
+    before = module["b"].weight.clone()
+    ours.step()  # no gradients: zeros, so that only momentum moves something
+    assert torch.equal(module["b"].weight, before)
+    module["a"].bias.grad = torch.ones(3, dtype=torch.float64)
+    with pytest.raises(RuntimeError, match="parameter 1 was frozen when the optimizer was made"):
+        ours.step()
+    module["a"].bias.grad = None
+    module.float()
+    with pytest.raises(RuntimeError, match="was moved out of its line"):
+        ours.step()
+
+
+def test_groups_and_closures(ranks):
+    ranks(2).run(groups)
+
+
+def refused(world):
+    with pytest.raises(ValueError, match="optimizer_class=Adafactor cannot step on flat shards"):
+        ShardedOptimizer(nn.Linear(2, 2).parameters(), torch.optim.Adafactor)
+    with pytest.raises(ValueError, match="parameters differs between ranks"):
+        ShardedOptimizer(nn.Linear(2, 2 + world.rank).parameters(), torch.optim.SGD, lr=0.1)
+    with pytest.raises(ValueError, match="options differs between ranks"):
+        ShardedOptimizer(nn.Linear(2, 2).parameters(), torch.optim.SGD, lr=0.1 + world.rank)
+    with pytest.raises(ValueError, match="empty parameter list"):
+        ShardedOptimizer([], torch.optim.SGD, lr=0.1)
+
+
+def test_refusals(ranks):
+    ranks(2).run(refused)
+
+
+def bits(world, optimizer_class, options):
+    """On two ranks nothing is added in another order, so DDP's weights are ours to the last bit, micro-batches too."""
+    module, reference = gpt(seed=0).float(), gpt(seed=0).float()
+    train(Zero1(module, optimizer_class, **options), world.rank, micro_batches=2)
+    ddp(reference, optimizer_class(reference.parameters(), **options), world.rank, micro_batches=2)
+    same_weights(module, reference, 0)
+
+
+@pytest.mark.parametrize("optimizer_class", (torch.optim.AdamW, torch.optim.RMSprop, torch.optim.NAdam))
+@pytest.mark.parametrize("foreach", (False, True))
+def test_same_bits_as_ddp_on_two_ranks(ranks, optimizer_class, foreach):
+    ranks(2).run(bits, optimizer_class, {"lr": 0.01, "foreach": foreach})
+
+
+def accumulation(world):
+    """Micro-batches under no_sync() send nothing."""
+    model = Zero1(gpt(seed=0), torch.optim.SGD, collectives=ring, lr=0.1)
+    with Ledger() as ledger, model.no_sync():
+        model(*part(world.rank))[1].backward()
+        model(*part(world.rank))[1].backward()  # two in one block are fine here
+    return len(ledger.entries)
+
+
+def test_no_sync_sends_nothing(ranks):
+    assert ranks(2).run(accumulation) == [0, 0]
+
+
+def in_place(world):
+    """Gradients lie in their line from the start, wherever somebody else puts them; and each is sent once."""
+    module = nn.Linear(3, 3, bias=False)
+    model = Zero1(module, torch.optim.SGD, lr=0.1)
+    for way in ("as it is", "None", "elsewhere"):
+        model.zero_grad()
+        if way == "None":
+            module.zero_grad(set_to_none=True)
+        if way == "elsewhere":
+            module.weight.grad = torch.zeros(3, 3)
+        module(torch.ones(1, 3)).sum().backward()
+        model.synchronize()
+        assert torch.equal(model.lines[0].gradient[: 9 // world.size], torch.ones(9 // world.size)), way
+    with pytest.raises(RuntimeError, match=r"synchronize\(\) was called before; call zero_grad\(\)"):
+        model.synchronize()
+    model.zero_grad()
+    module.weight.grad = torch.eye(3).to_sparse()
+    with pytest.raises(ValueError, match="the gradient of weight is sparse"):
+        model.synchronize()
+
+
+def test_gradients_that_lie_elsewhere_are_found(ranks):
+    ranks(2).run(in_place)

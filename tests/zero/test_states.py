@@ -1,0 +1,185 @@
+"""State dicts of a sharded optimizer: whole, one rank's, from another number of ranks, and from another model."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.runtime import Ledger
+from minitrain.zero import ShardedOptimizer, Zero1, Zero2
+from minitrain.zero.states import merge
+from tests.zero.models import gpt, part, same_weights, train
+
+stages = pytest.mark.parametrize("stage", (Zero1, Zero2))
+
+
+def make(stage, seed=0, optimizer=torch.optim.AdamW, **options):
+    return stage(gpt(seed=seed), optimizer, **{"lr": 0.01, **options})
+
+
+def trained(world, stage):
+    """The states after two steps, and the weights after three."""
+    model = make(stage)
+    train(model, world.rank, steps=2)
+    with Ledger() as ledger:
+        own = copy.deepcopy(model.optimizer_state_dict())
+    assert not ledger.entries, "a rank's own states need no message"
+    whole = model.optimizer_state_dict(whole=True)
+    weights = copy.deepcopy(model.module.state_dict())
+    train(model, 0, steps=1)  # every rank learns from the same, so that any number of ranks does
+    return own, whole, weights, model.module.state_dict()
+
+
+def resumed(world, stage, weights, state):
+    """Load, and make the third step."""
+    model = make(stage, seed=5)
+    model.module.load_state_dict(weights)
+    model.load_optimizer_state_dict(state[world.rank] if isinstance(state, tuple) else state)
+    train(model, 0, steps=1)
+    return model.module.state_dict()
+
+
+def close(found, expected):
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-11, atol=1e-11, msg=name)
+
+
+@stages
+def test_training_goes_on_from_any_form_on_any_number_of_ranks(ranks, stage):
+    results = ranks(3).run(trained, stage)
+    owns = [own for own, *_ in results]
+    _, whole, weights, expected = results[0]
+    other = Zero2 if stage is Zero1 else Zero1
+    for again in (
+        *ranks(3).run(resumed, stage, weights, tuple(owns)),  # each rank its own
+        *ranks(3).run(resumed, other, weights, owns[::-1]),  # another stage, all ranks' in any order
+        *ranks(2).run(resumed, stage, weights, owns),
+        *ranks(4).run(resumed, stage, weights, whole),
+    ):
+        close(again, expected)
+
+
+@stages
+def test_a_whole_state_is_that_of_the_plain_optimizer(ranks, stage):
+    results = ranks(3).run(trained, stage)
+    _, whole, weights, expected = results[0]
+    module = gpt(seed=5)
+    module.load_state_dict(weights)
+    optimizer = torch.optim.AdamW(module.parameters(), lr=0.5)
+    optimizer.load_state_dict(copy.deepcopy(whole))  # torch goes on in the tensors that it is given
+    module(*part(0))[1].backward()
+    optimizer.step()
+    close(module.state_dict(), expected)
+    merged = merge([own for own, *_ in results])
+    assert merged["param_groups"] == whole["param_groups"] == optimizer.state_dict()["param_groups"]
+    for number, entry in whole["state"].items():
+        for key, value in entry.items():
+            assert torch.equal(merged["state"][number][key], value)
+
+
+def from_plain(world):
+    """A plain optimizer's states, one parameter of which has none since it was never stepped."""
+    plain = gpt(seed=0)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01)
+    plain(*part(0))[1].backward()
+    plain.norm.bias.grad = None
+    optimizer.step()
+    model = make(Zero1)
+    model.load_optimizer_state_dict(optimizer.state_dict())
+    whole = model.optimizer_state_dict(whole=True)["state"]
+    names = [name for name, _ in plain.named_parameters()]
+    for number, name in enumerate(names):
+        expected = optimizer.state_dict()["state"].get(number)
+        momentum = torch.zeros_like(plain.norm.bias) if expected is None else expected["exp_avg"]
+        assert torch.equal(whole[number]["exp_avg"], momentum) and whole[number]["step"] == 1, name
+
+
+def test_a_plain_optimizers_states_can_be_loaded(ranks):
+    ranks(2).run(from_plain)
+
+
+def mismatches(world, own, whole):
+    def refused(match, state, model):
+        with pytest.raises(ValueError, match=match):
+            model.load_optimizer_state_dict(state)
+
+    def other(**choices):
+        return Zero1(gpt(seed=0, **choices), torch.optim.AdamW, lr=0.01)
+
+    refused(r"tokens.weight: \(17, 6\) in the saved state, \(13, 6\) here", [own], other(vocabulary=13))
+    refused(r"exp_avg of embedding.tokens.weight has shape \(17, 6\) .* \(13, 6\)", whole, other(vocabulary=13))
+    refused(r"group 0 has norm.weight in the saved state where blocks.2.* is here", [own], other(layers=3))
+    refused(r"parameter groups of \[36\] parameters, here they have \[52\]", whole, other(layers=3))
+    refused(r"the shards of rank 0 of 3; bring a list with those of all 3 ranks", own, make(Zero1))
+    refused(r"the shards of rank 0 of 3, rank 0 of 3; bring a list", [own, own], make(Zero1))
+    uneven = copy.deepcopy(whole)
+    uneven["state"][3]["step"] += 1
+    refused(r"step of .* is 2.0 and that of .* is 3.0, but the parameters of one line", uneven, make(Zero1))
+
+
+def test_states_of_another_model_name_the_first_mismatch(ranks):
+    own, whole, _, _ = ranks(3).run(trained, Zero1)[0]
+    ranks(2).run(mismatches, own, whole)
+
+
+def masters(world, stage):
+    """Own states keep what bfloat16 would lose; and a module's state dict reaches the masters, rounded or not."""
+
+    def half(seed):
+        return stage(gpt(seed=seed).float(), torch.optim.AdamW, compute_dtype=torch.bfloat16, lr=0.01)
+
+    model, again = half(0), half(1)
+    train(model, world.rank, steps=2)
+    again.load_optimizer_state_dict(copy.deepcopy(model.optimizer_state_dict()))
+    same_weights(again.module, model.module, 0)
+    full = model.full_state_dict()
+    for name, value in again.full_state_dict().items():
+        assert torch.equal(value, full[name]), name
+    assert full["head.weight"].dtype == torch.float32
+    loaded = half(2)
+    loaded.load_full_state_dict(full)
+    for name, value in loaded.full_state_dict().items():
+        assert torch.equal(value, full[name]), name
+    same_weights(loaded.module, model.module, 0)
+    rounded = half(3)
+    rounded.module.load_state_dict(full)
+    for name, value in rounded.full_state_dict().items():
+        assert torch.equal(value, full[name].bfloat16().float()), name
+    with pytest.raises(ValueError, match="norm.bias is missing in the state dict"):
+        loaded.load_full_state_dict({name: value for name, value in full.items() if name != "norm.bias"})
+    with pytest.raises(ValueError, match=r"norm.bias: shape \(7,\) in the state dict, not \(6,\)"):
+        loaded.load_full_state_dict({**full, "norm.bias": torch.zeros(7)})
+
+
+@stages
+def test_masters_survive(ranks, stage):
+    ranks(3).run(masters, stage)
+
+
+def optimizer_states(world, saved=None):
+    """The same for `ShardedOptimizer`: whole, own, and the list of another number of ranks."""
+    torch.manual_seed(0)
+    module = nn.Linear(3, 3).double()
+    optimizer = ShardedOptimizer(module.parameters(), torch.optim.AdamW, lr=0.01)
+    if saved is not None:
+        optimizer.load_state_dict(saved)
+        assert optimizer.param_groups[0]["lr"] == 0.25
+    module(torch.ones(3, dtype=torch.float64)).square().sum().backward()
+    optimizer.step()
+    optimizer.param_groups[0]["lr"] = 0.25
+    optimizer.step()
+    own, whole = copy.deepcopy(optimizer.state_dict()), optimizer.state_dict(whole=True)
+    optimizer.load_state_dict(own)
+    plain = torch.optim.AdamW(module.parameters())
+    plain.load_state_dict(whole)
+    assert plain.state[module.bias]["step"] == (2 if saved is None else 4)
+    return own, whole, optimizer.state
+
+
+def test_states_of_the_sharded_optimizer(ranks):
+    results = ranks(3).run(optimizer_states)
+    ranks(2).run(optimizer_states, [own for own, *_ in results])
+    ranks(4).run(optimizer_states, results[0][1])
