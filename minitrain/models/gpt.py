@@ -153,9 +153,18 @@ class Attention(nn.Module):
         self.output = nn.Linear(config.hidden, config.hidden)
 
     def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch seq hidden"]:
-        query = self.split_heads(self.query(x))  # [batch, heads, seq, head]
-        key = self.split_heads(self.key(x))  # [batch, kv_heads, seq, head]
-        value = self.split_heads(self.value(x))  # [batch, kv_heads, seq, head]
+        return self.mix(self.query(x), self.key(x), self.value(x))
+
+    def mix(
+        self,
+        query: Float[Tensor, "batch seq width"],
+        key: Float[Tensor, "batch seq kv_width"],
+        value: Float[Tensor, "batch seq kv_width"],
+    ) -> Float[Tensor, "batch seq hidden"]:
+        """What comes after the first three projections: the heads by themselves, then the output projection."""
+        query = self.split_heads(query)  # [batch, heads, seq, head]
+        key = self.split_heads(key)  # [batch, kv_heads, seq, head]
+        value = self.split_heads(value)  # [batch, kv_heads, seq, head]
         sharing = query.shape[1] // key.shape[1]
         if sharing > 1:
             key = key.repeat_interleave(sharing, dim=1)  # [batch, heads, seq, head]

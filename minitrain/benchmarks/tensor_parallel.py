@@ -1,0 +1,116 @@
+"""Blocks of the GPT over several ranks beside torch's DTensor: forward and backward, CPU time and the wall's clock.
+
+Ranks that share cores slow each other down, so on CPUs what is compared is the work done: CPU time of all threads of
+all ranks, gloo's too. The wall's clock is what counts where each rank has a GPU. Norms, residuals and the core of
+attention are the same code on both sides; what differs is the projections, and what is sent.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate
+from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel.style import ParallelStyle
+
+from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.models.gpt import Block, GPTConfig
+from minitrain.runtime.world import World
+from minitrain.tensor_parallel import parallel_attention, parallel_mlp
+
+CPU = GPTConfig(layers=2, hidden=256, heads=8)
+GPU = GPTConfig(positions=2048, layers=4, hidden=4096, heads=32)
+
+Wrap = Callable[[World, nn.Sequential], nn.Module]
+
+
+class Way(NamedTuple):
+    """One thing that both sides do.
+
+    Attributes:
+        name: For the table.
+        ours: Puts blocks over all ranks. What it returns takes the whole input and gives the whole output.
+        theirs: The same with what a user would pick instead.
+        target: What the ratio of CPU times on two ranks should be at most.
+    """
+
+    name: str
+    ours: Wrap
+    theirs: Wrap
+    target: float
+
+
+def tensor_parallel(world: World, blocks: nn.Sequential) -> nn.Module:
+    """Chapter 06."""
+    for block in blocks:
+        assert isinstance(block, Block)
+        block.attention = parallel_attention(block.attention)
+        block.mlp = parallel_mlp(block.mlp)
+    return blocks
+
+
+def with_dtensor(world: World, blocks: nn.Sequential) -> nn.Module:
+    """DTensor's plan of its tutorial; the input of attention is made a DTensor once, for one all-reduce backward."""
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    plan: dict[str, ParallelStyle] = {
+        "attention": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Replicate()),
+        "attention.query": ColwiseParallel(),
+        "attention.key": ColwiseParallel(),
+        "attention.value": ColwiseParallel(),
+        "attention.output": RowwiseParallel(),
+        "mlp.up": ColwiseParallel(),
+        "mlp.down": RowwiseParallel(),
+    }
+    for block in blocks:
+        parallelize_module(block, mesh, plan)
+    return blocks
+
+
+WAYS = [Way("tensor parallelism", tensor_parallel, with_dtensor, target=0.95)]
+
+
+def measure(world: World, config: GPTConfig | None = None, batch: int = 4, repeats: int = 15) -> list[Comparison]:
+    """Compare forward and backward of all blocks.
+
+    Args:
+        world: This rank.
+        config: Sizes of the blocks; None: small on CPUs, those of a model of 7 billion parameters on GPUs.
+        batch: Sequences, the same on all ranks.
+        repeats: Runs of each.
+    """
+    gpu = world.device.type == "cuda"
+    config = config or (GPU if gpu else CPU)
+    rows = []
+    for way in world.progress(WAYS, f"tensor parallelism on {world.size} ranks"):
+        torch.manual_seed(0)  # the same weights on all ranks
+        blocks = nn.Sequential(*(Block(config) for _ in range(config.layers))).to(world.device)
+        steps = {
+            "ours": _step(world, config, batch, way.ours(world, copy.deepcopy(blocks))),
+            "theirs": _step(world, config, batch, way.theirs(world, blocks)),
+        }
+        medians = interleaved(world, steps, repeats, warmups=4)
+        what = f"{way.name}, {config.layers} blocks of width {config.hidden}, {world.size} ranks, "
+        against, ours, theirs = f"DTensor ({world.backend})", medians["ours"], medians["theirs"]
+        target = way.target if world.size == 2 and not gpu else None
+        rows.append(Comparison(what + "CPU time", ours.cpu, theirs.cpu, against, speed=False, target=target))
+        rows.append(Comparison(what + "wall clock", ours.wall, theirs.wall, against))
+    return rows
+
+
+def _step(world: World, config: GPTConfig, batch: int, module: nn.Module) -> Callable[[], None]:
+    """Forward and backward on the same input on all ranks."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(batch, config.positions, config.hidden, generator=generator).to(world.device).requires_grad_()
+    return partial(_forward_and_backward, module, x)
+
+
+def _forward_and_backward(module: nn.Module, x: Tensor) -> None:
+    module.zero_grad()
+    x.grad = None
+    module(x).square().mean().backward()

@@ -1,0 +1,46 @@
+"""Chapter 06, tensor parallelism: every rank holds a part of each matrix, and all work on the same tokens.
+
+`mappings` has the operators between what all ranks hold and what each holds a part of. `linear` splits a product by
+columns or by rows, `attention` puts the two behind each other so that a block sends four tensors a step, and
+`vocabulary` splits embedding, head and loss. `parallelize.parallelize` does it to a whole GPT.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minitrain.tensor_parallel.attention import parallel_attention, parallel_mlp
+    from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+    from minitrain.tensor_parallel.vocabulary import (
+        VocabParallelEmbedding,
+        VocabParallelHead,
+        vocab_parallel_cross_entropy,
+    )
+
+_HOME = {
+    "ColumnParallelLinear": "linear",
+    "RowParallelLinear": "linear",
+    "VocabParallelEmbedding": "vocabulary",
+    "VocabParallelHead": "vocabulary",
+    "parallel_attention": "attention",
+    "parallel_mlp": "attention",
+    "vocab_parallel_cross_entropy": "vocabulary",
+}
+__all__ = [
+    "ColumnParallelLinear",
+    "RowParallelLinear",
+    "VocabParallelEmbedding",
+    "VocabParallelHead",
+    "parallel_attention",
+    "parallel_mlp",
+    "vocab_parallel_cross_entropy",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import minitrain.tensor_parallel` needs no torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

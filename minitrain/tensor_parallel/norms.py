@@ -1,0 +1,175 @@
+"""The norm of all gradients where parameters are cut over ranks, and clipping by it.
+
+**Idea.** The square of the norm is a sum over all elements of the model. A rank adds up what it holds, and the ranks'
+sums are added. But what several ranks hold must count once: a LayerNorm's gradient is on every rank. **Added up on all,
+it would count n times**, and the gradients would be clipped more on more ranks. So of the ranks that hold the same
+piece, the first adds it.
+
+**Source.** Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", §3.2, for clipping; for
+counting once Megatron-LM, `param_is_not_tensor_parallel_duplicate`.
+
+**What each rank holds.** Its gradients, final: those of partial parameters have been summed
+(`layout.sum_partial_gradients`).
+
+**What is sent, when and why.** One all-reduce of one number, 8 bytes, so that all ranks have the same bits: a rank that
+clipped by a norm of its own would move its replicas away from the others'.
+
+**Cost.** A latency.
+
+**Also called.** Global norm; `clip_grad_norm` (Megatron-LM); torch's `clip_grad_norm_` on DTensors.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from minitrain.collectives import native
+from minitrain.runtime import Claim, Ledger, World, run
+from minitrain.tensor_parallel.checks import place
+from minitrain.tensor_parallel.layout import copies
+from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.mappings import Collectives
+
+
+@torch.no_grad()
+def gradient_norm(
+    parameters: Iterable[Tensor], group: dist.ProcessGroup | None = None, *, collectives: Collectives = native
+) -> Float64[Tensor, ""]:
+    """The Euclidean norm of the gradients of the whole model, each element counted once; equal on all ranks.
+
+    Args:
+        parameters: This rank's. One that is listed twice counts once; those without a gradient count nothing.
+        group: The tensor-parallel ranks; None means everyone.
+        collectives: Who carries the number.
+
+    Returns:
+        In float64, in which the square of no float32 overflows.
+
+    Raises:
+        ValueError: This rank is not in the group, or there is no parameter.
+    """
+    rank, ranks = place(group)
+    each_once = _each_once(parameters)
+    square = torch.zeros((), dtype=torch.float64, device=each_once[0].device)
+    for parameter in each_once:
+        first_of_its_holders = rank % copies(parameter, ranks) == 0  # neighbouring ranks hold the same piece
+        if parameter.grad is not None and first_of_its_holders:
+            square += torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).square()
+    # One number: the sum over ranks of the squares that each has counted.
+    collectives.all_reduce(square, group, check=False).wait()
+    return square.sqrt()
+
+
+@torch.no_grad()
+def clip_gradients(
+    parameters: Iterable[Tensor],
+    max_norm: float,
+    group: dist.ProcessGroup | None = None,
+    *,
+    collectives: Collectives = native,
+) -> Float64[Tensor, ""]:
+    """Scale all gradients, in place, so that their norm is at most `max_norm`; as torch's `clip_grad_norm_`.
+
+    Args:
+        parameters: This rank's.
+        max_norm: The largest norm that is left as it is.
+        group: The tensor-parallel ranks; None means everyone.
+        collectives: Who carries the number.
+
+    Returns:
+        The norm before clipping, equal on all ranks.
+
+    Raises:
+        ValueError: `max_norm` is not positive, this rank is not in the group, or there is no parameter.
+    """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm={max_norm} must be positive; 1.0 is usual, float('inf') leaves gradients alone")
+    each_once = _each_once(parameters)
+    norm = gradient_norm(each_once, group, collectives=collectives)
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # stays on the device: no waiting for a GPU to decide
+    for parameter in each_once:
+        if parameter.grad is not None:
+            parameter.grad.mul_(scale.to(parameter.grad.device))
+    return norm
+
+
+def _each_once(parameters: Iterable[Tensor]) -> list[Tensor]:
+    each_once = list({id(parameter): parameter for parameter in parameters}.values())
+    if not each_once:
+        raise ValueError("parameters is empty; give those of a module")
+    return each_once
+
+
+def demo(world: World, hidden: int = 8) -> list[Claim]:
+    """Clips the gradients of norms and an MLP cut over the ranks; the table shows one device's norm, and a wrong one.
+
+    Args:
+        hidden: Width of the input; the MLP is 4 times as wide for each rank.
+    """
+    reference, model = _with_gradients(world, hidden)
+    with Ledger() as ledger:
+        norm = clip_gradients(model.parameters(), 1.0)
+    expected = nn.utils.clip_grad_norm_(reference.parameters(), 1.0)
+    pairs = [(mine.grad, its.grad) for mine, its in zip(model.parameters(), reference.parameters(), strict=True)]
+    off = max(
+        float((mine - its).abs().max())
+        for mine, its in pairs
+        if mine is not None and its is not None and mine.shape == its.shape
+    )
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)  # the square of the norm is then a number of parameters
+    ones = float(gradient_norm(model.parameters()))
+    careless = torch.stack([p.grad.square().sum() for p in model.parameters() if p.grad is not None]).sum()
+    native.all_reduce(careless).wait()  # every rank adds all that it holds
+    clip_gradients(model.parameters(), 1.0)
+    clipped = float(gradient_norm(model.parameters()))
+
+    wide = 4 * hidden * world.size
+    whole = 5 * hidden  # two norms, and the bias of the matrix that is cut by rows
+    parameters = 2 * hidden * wide + wide + whole
+    source, close, root = "Pascanu et al. 2013, §3.2", 1e-12, parameters**0.5
+    wrong = (parameters + (world.size - 1) * whole) ** 0.5
+    distance = abs(float(norm / expected) - 1)
+    far, near = "norm's distance from one device's, in that", "whole clipped gradients' distance from torch's"
+    return [
+        Claim(far, "10⁻¹²", close, distance, "1", source, "compared", "<="),
+        Claim(near, "10⁻¹²", close, off, "1", source, "compared", "<="),
+        Claim("all-reduces", "1", 1, len(ledger.entries)),
+        Claim("their payload", "8 B, one float64", 8, ledger.payload("all_reduce"), "B"),
+        Claim("norm, all gradients 1", "√Ψ = √(2hm + m + 5h)", root, ones, "1", source, tolerance=close),
+        Claim("the same after clipping to 1", "√Ψ / (√Ψ + 10⁻⁶)", root / (root + 1e-6), clipped, tolerance=close),
+        Claim(
+            "norm, if every rank adds all that it holds",
+            "√(Ψ + (n−1) · 5h)",
+            wrong,
+            float(careless.sqrt()),
+            tolerance=close,
+        ),
+    ]
+
+
+def _with_gradients(world: World, hidden: int) -> tuple[nn.Module, nn.Module]:
+    """A small model of one device and the same cut over the ranks, both after backward."""
+    generator, wide = torch.Generator().manual_seed(0), 4 * hidden * world.size
+    whole = [nn.LayerNorm(hidden), nn.Linear(hidden, wide), nn.GELU(), nn.Linear(wide, hidden), nn.LayerNorm(hidden)]
+    reference = nn.Sequential(*whole).double()
+    for parameter in reference.parameters():
+        parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
+    x = torch.randn(4, hidden, generator=generator).double().to(world.device)
+    before, up, gelu, down, after = copy.deepcopy(reference.to(world.device))
+    assert isinstance(up, nn.Linear) and isinstance(down, nn.Linear)
+    cut = ColumnParallelLinear.from_linear(up), gelu, RowParallelLinear.from_linear(down)
+    model = nn.Sequential(before, *cut, after)
+    for each in (reference, model):
+        each(x).square().sum().backward()
+    return reference, model
+
+
+if __name__ == "__main__":
+    run(demo)

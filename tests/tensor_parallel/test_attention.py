@@ -1,0 +1,182 @@
+"""Attention and MLP over several ranks against one device and against DTensor; shared heads; the dearer way."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from minitrain.models.gpt import Attention, Block, GPTConfig
+from minitrain.runtime import Ledger
+from minitrain.runtime.mesh import axes
+from minitrain.tensor_parallel import parallel_attention, parallel_mlp
+from minitrain.tensor_parallel.attention import RowFirstMLP
+from minitrain.tensor_parallel.layout import is_partial, shards, sum_partial_gradients
+from tests.tensor_parallel.test_linear import close, drawn
+
+
+def block(heads, kv_heads=None, kind="sdpa", dtype=torch.float64, head_size=2):
+    made = Block(GPTConfig(hidden=heads * head_size, heads=heads, kv_heads=kv_heads, attention=kind)).to(dtype)
+    with torch.no_grad():
+        for seed, parameter in enumerate(made.parameters()):
+            parameter.copy_(drawn(*parameter.shape, seed=seed))
+    return made
+
+
+def in_parallel(reference, group=None, mlp=parallel_mlp):
+    made = copy.deepcopy(reference)
+    made.attention = parallel_attention(reference.attention, group)
+    made.mlp = mlp(reference.mlp, group)
+    return made
+
+
+def run_block(module, group=None, seq=3):
+    x = drawn(2, seq, module.mlp_norm.weight.numel(), dtype=module.mlp_norm.weight.dtype).requires_grad_()
+    y = module(x)
+    (y * drawn(*y.shape, seed=9, dtype=y.dtype)).sum().backward()
+    sum_partial_gradients(module, group)
+    return y.detach(), x.grad
+
+
+def train(world, heads, kv_heads, kind, mlp=parallel_mlp, group=None, dtype=torch.float64, tolerance=1e-11):
+    """Two steps of SGD on a block: output, gradients and weights are those of one device."""
+    rank, size = (world.rank, world.size) if group is None else (group.rank(), group.size())
+    reference = block(heads, kv_heads, kind, dtype)
+    parallel = in_parallel(reference, group, mlp)
+    for _ in range(2):
+        for found, expected in zip(run_block(parallel, group), run_block(reference, group), strict=True):
+            torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+        close(parallel, reference, rank, size, tolerance)
+        for module in (parallel, reference):
+            with torch.no_grad():
+                for parameter in module.parameters():
+                    parameter -= 0.01 * parameter.grad
+            module.zero_grad()
+        close(parallel, reference, rank, size, tolerance)
+    return all(parameter.grad is None for parameter in parallel.parameters())
+
+
+@pytest.mark.parametrize(
+    ("size", "heads", "kv_heads"),
+    [(1, 2, 1), (2, 4, None), (2, 4, 2), (2, 4, 1), (3, 6, 3), (3, 3, 1), (4, 4, 2), (4, 8, 4)],
+)
+def test_a_block_is_that_of_one_device(ranks, size, heads, kv_heads):
+    """With as many key and value heads as query heads, more than ranks, as many, and fewer."""
+    ranks(size).run(train, heads, kv_heads, "plain" if size == 3 else "sdpa")
+
+
+@pytest.mark.parametrize("size", (2, 3))
+def test_the_other_way_round_is_right_too(ranks, size):
+    ranks(size).run(train, size, None, "sdpa", RowFirstMLP)
+
+
+def test_float32(ranks):
+    ranks(2).run(train, 4, 1, "sdpa", parallel_mlp, None, torch.float32, 1e-3)
+
+
+def on_an_axis(world):
+    train(world, 4, 1, "sdpa", group=axes(dp=2, tp=2)["tp"].get_group())
+
+
+def test_on_a_group_of_some_of_the_ranks(ranks):
+    ranks(4).run(on_an_axis)
+
+
+def like_dtensor(world):
+    ours = in_parallel(block(4, 2))
+    theirs = block(4, 2)
+    plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
+    plan |= {"attention.output": RowwiseParallel(), "mlp.up": ColwiseParallel(), "mlp.down": RowwiseParallel()}
+    parallelize_module(theirs, init_device_mesh("cpu", (world.size,)), plan)
+    x, other = (drawn(2, 3, 8).requires_grad_() for _ in range(2))
+    for module, given in ((ours, x), (theirs, other)):
+        module(given).square().sum().backward()
+    torch.testing.assert_close(x.grad, other.grad, rtol=1e-9, atol=1e-9)
+    for (name, mine), distributed in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        its = distributed.grad.to_local() if hasattr(distributed.grad, "to_local") else distributed.grad
+        torch.testing.assert_close(mine.grad, its, rtol=1e-9, atol=1e-9, msg=lambda m: f"{name}: {m}")  # noqa: B023
+
+
+def test_as_dtensor_does_it(ranks):
+    ranks(2).run(like_dtensor)
+
+
+def calls(world, mlp):
+    """All-reduces and all-gathers forward and backward of a block."""
+    parallel = in_parallel(block(2 * world.size), mlp=mlp)
+    x = drawn(1, 3, 4 * world.size).requires_grad_()
+    with Ledger() as forward:
+        y = parallel(x)
+    with Ledger() as backward:
+        y.sum().backward()
+    return [[ledger.calls(verb) for verb in ("all_reduce", "all_gather")] for ledger in (forward, backward)]
+
+
+def test_two_all_reduces_each_way_and_a_gather_more_the_other_way_round(ranks):
+    assert ranks(2).run(calls, parallel_mlp) == [[[2, 0], [2, 0]]] * 2
+    assert ranks(2).run(calls, RowFirstMLP) == [[[2, 1], [2, 1]]] * 2
+
+
+def unsummed(world):
+    """Break it: without sum_partial_gradients each rank has the gradient of its own queries alone."""
+    reference = block(4, 2)
+    parallel = in_parallel(reference)
+    for module in (parallel, reference):
+        module(drawn(1, 3, 8)).square().sum().backward()
+    marked = [name for name, parameter in parallel.named_parameters() if is_partial(parameter)]
+    pieces = {shards(parameter, world.size) for parameter in parallel.parameters() if is_partial(parameter)}
+    with pytest.raises(AssertionError, match=r"attention.key.weight: Tensor-likes are not close"):
+        close(parallel, reference, world.rank, world.size, 1e-9)
+    with Ledger() as ledger:
+        sum_partial_gradients(parallel)
+    close(parallel, reference, world.rank, world.size, 1e-9)
+    return marked, pieces, ledger.calls("all_reduce")
+
+
+def test_shared_heads_need_their_gradients_added(ranks):
+    names = [f"attention.{name}.{part}" for name in ("key", "value") for part in ("weight", "bias")]
+    assert ranks(4).run(unsummed) == [(names, {2}, 1)] * 4
+
+
+def kept(world):
+    """The reference keeps its weights and mode, and a copy of the parallel one works like it."""
+    reference = block(2).eval()
+    before = copy.deepcopy(reference.state_dict())
+    parallel = in_parallel(reference)
+    assert not parallel.attention.training and not parallel.mlp.training
+    assert isinstance(parallel.attention, Attention) and parallel.attention.core is not reference.attention.core
+    twin = copy.deepcopy(parallel)
+    for parameter in parallel.parameters():
+        nn.init.zeros_(parameter)
+    x = drawn(1, 3, 4)
+    torch.testing.assert_close(twin(x), reference(x))
+    torch.testing.assert_close(reference.state_dict(), before)
+
+
+def test_the_reference_is_left_alone(ranks):
+    ranks(2).run(kept)
+
+
+def wrong(world):
+    with pytest.raises(ValueError, match="heads=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2"):
+        parallel_attention(block(3).attention)
+    with pytest.raises(ValueError, match=r"kv_heads=3 neither divides by 2 .* use one of \[1, 2, 6\]"):
+        parallel_attention(block(6, 3).attention)
+    mlp = block(1, head_size=2).mlp
+    mlp.up = nn.Linear(2, 7)
+    with pytest.raises(ValueError, match="4·hidden=7 cannot be split over 2 tensor-parallel ranks"):
+        parallel_mlp(mlp)
+    with pytest.raises(ValueError, match="hidden=3 cannot be split over 2 tensor-parallel ranks"):
+        RowFirstMLP(block(1, head_size=3).mlp)
+    parallel = parallel_attention(block(2).attention)
+    with pytest.raises(ValueError, match="`x` must be equal on all tensor-parallel ranks and differs"):
+        parallel(drawn(1, 3, 4, seed=world.rank))
+    return True
+
+
+def test_bad_input_is_named_on_every_rank(ranks):
+    assert all(ranks(2).run(wrong))

@@ -1,0 +1,259 @@
+"""Both layers against `nn.Linear` on one device and against DTensor's; what they keep, and what they refuse."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+from minitrain.runtime import Ledger
+from minitrain.runtime.mesh import axes
+from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.layout import copies, is_partial, sharded_dim, sum_partial_gradients
+from minitrain.tensor_parallel.lesson import own_part
+
+
+def drawn(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def linear(inputs, outputs, bias=True, dtype=torch.float64):
+    made = nn.Linear(inputs, outputs, bias, dtype=dtype)
+    with torch.no_grad():
+        for seed, parameter in enumerate(made.parameters()):
+            parameter.copy_(drawn(*parameter.shape, seed=seed))
+    return made
+
+
+class Pair(nn.Module):
+    """Column, GELU, row, as in an MLP; or each by itself with whole inputs and outputs."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x):
+        return self.second(F.gelu(self.first(x)))
+
+
+def close(parallel, reference, rank, ranks, tolerance):
+    """Weights and gradients of this rank's pieces."""
+    for (name, mine), whole in zip(parallel.named_parameters(), reference.parameters(), strict=True):
+        own = own_part(mine, whole.detach(), rank, ranks)
+        torch.testing.assert_close(mine.detach(), own, rtol=tolerance, atol=tolerance, msg=lambda m: f"{name}: {m}")  # noqa: B023
+        assert (mine.grad is None) == (whole.grad is None), name
+        if mine.grad is not None:
+            own = own_part(mine, whole.grad, rank, ranks)
+            torch.testing.assert_close(mine.grad, own, rtol=tolerance, atol=tolerance, msg=lambda m: f"{name}: {m}")  # noqa: B023
+
+
+def train(world, lead, bias, dtype, tolerance, whole_between, group=None):
+    """Three steps of SGD: outputs, gradients and weights are those of one device."""
+    ranks = world.size if group is None else group.size()
+    rank = world.rank if group is None else group.rank()
+    reference = Pair(linear(5, 4 * ranks, bias, dtype), linear(4 * ranks, 3, bias, dtype))
+    parallel = Pair(
+        ColumnParallelLinear.from_linear(reference.first, group, whole_between),
+        RowParallelLinear.from_linear(reference.second, group, not whole_between),
+    )
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (parallel, reference)]
+    for step in range(3):
+        ours, theirs = (drawn(*lead, 5, seed=step, dtype=dtype).requires_grad_() for _ in range(2))
+        found, expected = parallel(ours), reference(theirs)
+        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+        for y in (found, expected):
+            (y * drawn(*y.shape, seed=9, dtype=dtype)).sum().backward()
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance, atol=tolerance)
+        close(parallel, reference, rank, ranks, tolerance)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+        close(parallel, reference, rank, ranks, tolerance)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3))
+def test_training_is_that_of_one_device(ranks, size):
+    for lead, bias, whole_between in (((2, 3), True, False), ((), True, True), ((4,), False, False)):
+        ranks(size).run(train, lead, bias, torch.float64, 1e-12, whole_between)
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), ((torch.float32, 1e-5), (torch.bfloat16, 0.1)), ids=str)
+def test_other_dtypes(ranks, dtype, tolerance):
+    ranks(2).run(train, (2, 3), True, dtype, tolerance, False)
+
+
+def on_an_axis(world):
+    mesh = axes(dp=2, tp=2)
+    train(world, (2,), True, torch.float64, 1e-12, False, mesh["tp"].get_group())
+
+
+def test_on_a_group_of_some_of_the_ranks(ranks):
+    ranks(4).run(on_an_axis)
+
+
+def like_dtensor(world):
+    reference = Pair(linear(5, 8), linear(8, 3))
+    parallel = Pair(ColumnParallelLinear.from_linear(reference.first), RowParallelLinear.from_linear(reference.second))
+    mesh = init_device_mesh("cpu", (world.size,))
+    theirs = parallelize_module(reference, mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()})
+    x, other = (drawn(2, 3, 5).requires_grad_() for _ in range(2))
+    ours = parallel(x)
+    its = theirs(other)
+    torch.testing.assert_close(ours, its, rtol=1e-12, atol=1e-12)
+    for y in (ours, its):
+        y.square().sum().backward()
+    torch.testing.assert_close(x.grad, other.grad, rtol=1e-12, atol=1e-12)
+    for mine, distributed in zip(parallel.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(mine.detach(), distributed.detach().to_local())
+        torch.testing.assert_close(mine.grad, distributed.grad.to_local(), rtol=1e-12, atol=1e-12)
+
+
+def test_as_dtensor_does_it(ranks):
+    ranks(2).run(like_dtensor)
+
+
+def frozen(world):
+    """Weights that are not trained get no gradient; an input that needs none is not summed."""
+    reference = Pair(linear(5, 6), linear(6, 3))
+    reference.first.weight.requires_grad_(False)
+    reference.second.bias.requires_grad_(False)
+    parallel = Pair(ColumnParallelLinear.from_linear(reference.first), RowParallelLinear.from_linear(reference.second))
+    with Ledger() as ledger:
+        y = parallel(drawn(2, 5))
+        forward = ledger.calls("all_reduce")
+        y.sum().backward()
+    assert (forward, ledger.calls("all_reduce")) == (1, 1)
+    reference(drawn(2, 5)).sum().backward()
+    close(parallel, reference, world.rank, world.size, 1e-12)
+    with torch.no_grad():
+        assert not parallel(drawn(2, 5)).requires_grad
+    with torch.inference_mode():
+        torch.testing.assert_close(parallel(drawn(2, 5)), y.detach())
+
+
+def test_frozen_weights_and_inference(ranks):
+    ranks(2).run(frozen)
+
+
+def mixed(world):
+    reference = Pair(linear(5, 4, dtype=torch.float32), linear(4, 3, dtype=torch.float32))
+    parallel = Pair(ColumnParallelLinear.from_linear(reference.first), RowParallelLinear.from_linear(reference.second))
+    x = drawn(2, 5, dtype=torch.float32).requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, theirs = parallel(x), reference(x.detach())
+    assert ours.dtype == theirs.dtype == torch.bfloat16
+    for y in (ours, theirs):
+        y.float().sum().backward()
+    assert x.grad.dtype == torch.float32
+    close(parallel, reference, world.rank, world.size, 0.05)
+
+
+def test_autocast(ranks):
+    ranks(2).run(mixed)
+
+
+def drawn_alike(world):
+    """The constructor draws what nn.Linear draws, and keeps its piece."""
+    for kind in (ColumnParallelLinear, RowParallelLinear):
+        torch.manual_seed(0)
+        reference = nn.Linear(6, 12, dtype=torch.float64)
+        torch.manual_seed(0)
+        parallel = kind(6, 12, dtype=torch.float64)
+        close(parallel, reference, world.rank, world.size, 0)
+        assert parallel.weight.untyped_storage().nbytes() == parallel.weight.nbytes  # no view of the whole matrix
+        assert kind(6, 12, bias=False).bias is None
+        assert kind(6, 12, device="meta").weight.is_meta
+
+
+def test_initial_weights_are_those_of_one_device(ranks):
+    ranks(3).run(drawn_alike)
+
+
+def kept(world):
+    """How parameters lie is still known after copying, casting, making them on a device, and loading."""
+    column, row = ColumnParallelLinear(4, 4), RowParallelLinear(4, 4, device="meta")
+    loaded = copy.deepcopy(column)
+    loaded.load_state_dict({name: value.clone() for name, value in column.state_dict().items()}, assign=True)
+    for layer in (column, copy.deepcopy(column), column.double(), loaded):
+        assert (sharded_dim(layer.weight), sharded_dim(layer.bias)) == (0, 0)
+    for layer in (row, copy.deepcopy(row), row.to_empty(device="cpu")):
+        assert (sharded_dim(layer.weight), sharded_dim(layer.bias)) == (1, None)
+    return copies(row.weight, world.size), copies(row.bias, world.size)
+
+
+def test_how_parameters_lie_is_kept(ranks):
+    assert ranks(2).run(kept) == [(1, 2)] * 2
+
+
+def shared(world):
+    """Two pieces over four ranks: each rank uses its copy for something else, and the gradients are added."""
+    reference = linear(3, 4)
+    layer = ColumnParallelLinear.from_linear(reference, shards=2)
+    x = drawn(5, 3)
+    y = layer(x)
+    half = world.rank // 2
+    torch.testing.assert_close(y, reference(x)[:, 2 * half : 2 * half + 2])
+    (y * (1 + world.rank)).sum().backward()
+    alone = layer.weight.grad.clone()
+    sum_partial_gradients(layer)
+    weights = torch.tensor([1.0 + 2.0] * 2 + [3.0 + 4.0] * 2, dtype=torch.float64)  # of ranks 0 and 1, of 2 and 3
+    (reference(x) * weights).sum().backward()
+    close(layer, reference, world.rank, world.size, 1e-12)
+    assert is_partial(layer.weight) and copies(layer.weight, world.size) == 2
+    return torch.allclose(alone, layer.weight.grad)
+
+
+def test_fewer_pieces_than_ranks(ranks):
+    assert ranks(4).run(shared) == [False] * 4, "a gradient was whole before it was added up"
+
+
+def bias_too_often(world):
+    """Break it: a bias added before the sum is added once for each rank."""
+    reference = linear(6, 3)
+    layer = RowParallelLinear.from_linear(reference)
+    x = drawn(2, 6)
+    mine = x.tensor_split(world.size, -1)[world.rank]
+    torch.testing.assert_close(layer(mine), reference(x))
+    summands = F.linear(mine, layer.weight, layer.bias)
+    layer.collectives.all_reduce(summands, None, check=False).wait()
+    torch.testing.assert_close(summands, reference(x) + (world.size - 1) * reference.bias)
+
+
+def test_the_bias_is_added_once(ranks):
+    ranks(3).run(bias_too_often)
+
+
+def wrong(world):
+    reference = linear(5, 7)
+    with pytest.raises(ValueError, match="out_features=7 cannot be split over 2 tensor-parallel ranks; use a multiple"):
+        ColumnParallelLinear.from_linear(reference)
+    with pytest.raises(ValueError, match="in_features=5 cannot be split over 2 tensor-parallel ranks; use a multiple"):
+        RowParallelLinear(5, 7)
+    with pytest.raises(ValueError, match=r"shards=3 must divide 2 tensor-parallel ranks; use one of \[1, 2\]"):
+        ColumnParallelLinear(4, 6, shards=3)
+    with pytest.raises(ValueError, match="gather_output=True with shards=1"):
+        ColumnParallelLinear(4, 6, gather_output=True, shards=1)
+    other = linear(4, 6)
+    layer = ColumnParallelLinear.from_linear(other)
+    with pytest.raises(ValueError, match="ColumnParallelLinear: `x` must be equal on all tensor-parallel ranks"):
+        layer(drawn(2, 4, seed=world.rank))
+    layer.check = False
+    layer(drawn(2, 4, seed=world.rank))
+    with torch.no_grad():
+        other.weight += world.rank
+    with pytest.raises(ValueError, match=r"RowParallelLinear.from_linear: `linear.weight` must be equal"):
+        RowParallelLinear.from_linear(other)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        x = drawn(2, 4).requires_grad_()
+        (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
+        (first * x).sum().backward()
+    return True
+
+
+def test_bad_input_is_named_on_every_rank(ranks):
+    assert all(ranks(2).run(wrong))

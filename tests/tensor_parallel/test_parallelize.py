@@ -1,0 +1,308 @@
+"""A whole GPT cut over ranks against one device: loss, gradients, weights, tokens, and what it says about itself."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from minitrain.collectives import native, ring
+from minitrain.costs import tensor_parallel as costs
+from minitrain.models import GPT, GPTConfig
+from minitrain.models.gpt import initial_weight
+from minitrain.runtime import Ledger
+from minitrain.tensor_parallel.layout import sum_partial_gradients
+from minitrain.tensor_parallel.norms import clip_gradients
+from minitrain.tensor_parallel.parallelize import parallelize, piece_of
+from minitrain.tensor_parallel.streams import Streams
+
+
+def gpt(ranks, **choices) -> GPT:
+    sizes = {"vocabulary": 13, "positions": 5, "layers": 2, "hidden": 4 * ranks, "heads": 2 * ranks}
+    return GPT(GPTConfig(**{**sizes, **choices}), seed=0).double()
+
+
+def tokens(step=0):
+    inputs, targets = torch.randint(13, (2, 3, 5), generator=torch.Generator().manual_seed(step))
+    targets[0, :2] = -100
+    return inputs, targets
+
+
+def close(model, reference, group=None, tolerance=1e-12):
+    for (name, mine), its in zip(model.named_parameters(), reference.parameters(), strict=True):
+        for found, expected in ((mine.detach(), its), (mine.grad, its.grad)):
+            assert (found is None) == (expected is None), name
+            if found is not None:
+                expected = piece_of(expected, mine, group)
+                torch.testing.assert_close(found, expected, rtol=0, atol=tolerance, msg=lambda m: f"{name}: {m}")  # noqa: B023
+
+
+def train(world, collectives, choices, dtype=torch.float64, tolerance=1e-12):
+    """Five steps of clipped SGD, on all ranks and on one device."""
+    reference = gpt(world.size, **choices).to(dtype)
+    model = copy.deepcopy(reference)
+    parallelize(model, collectives={"native": native, "ring": ring}[collectives])
+    tied = reference.head.weight is reference.embedding.tokens.weight
+    assert (model.head.weight is model.embedding.tokens.weight) == tied
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, reference)]
+    for step in range(5):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        (_, loss), (_, expected) = model(*tokens(step)), reference(*tokens(step))
+        torch.testing.assert_close(loss, expected, rtol=0, atol=tolerance)
+        loss.backward(), expected.backward()
+        sum_partial_gradients(model)
+        close(model, reference, tolerance=tolerance)
+        norm = clip_gradients(model.parameters(), 0.3)
+        expected = nn.utils.clip_grad_norm_(reference.parameters(), 0.3)
+        torch.testing.assert_close(norm, expected.double(), rtol=tolerance, atol=0)
+        for optimizer in optimizers:
+            optimizer.step()
+    close(model, reference, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_equals_one_device(ranks, size):
+    ranks(size).run(train, "native", {})
+
+
+@pytest.mark.parametrize("choices", ({"tied": False}, {"kv_heads": 1}, {"attention": "plain"}), ids=str)
+def test_equals_one_device_for_other_models(ranks, choices):
+    ranks(3).run(train, "native", choices)
+
+
+def test_two_key_and_value_heads_on_four_ranks_equal_one_device(ranks):
+    ranks(4).run(train, "native", {"kv_heads": 2})
+
+
+def test_equals_one_device_through_the_ring(ranks):
+    ranks(3).run(train, "ring", {})
+
+
+def test_float32_stays_within_its_rounding(ranks):
+    # Sums of up to 4 · hidden = 48 terms, some forty of them one after another: 48 · 40 · 2⁻²⁴ of numbers around 1.
+    ranks(3).run(train, "native", {}, torch.float32, 48 * 40 * 2**-24)
+
+
+def frozen(world):
+    reference = gpt(world.size)
+    for module in (reference.embedding, reference.blocks[0].mlp):
+        module.requires_grad_(False)
+    model = copy.deepcopy(reference)
+    parallelize(model)
+    model(*tokens())[1].backward(), reference(*tokens())[1].backward()
+    close(model, reference)
+
+
+def test_frozen_parameters_stay_frozen(ranks):
+    ranks(2).run(frozen)
+
+
+def calls(world, layers):
+    model = gpt(world.size, layers=layers)
+    with Ledger() as making:
+        parallelize(model)
+    with Ledger() as forward:
+        _, loss = model(*tokens())
+    with Ledger() as backward:
+        loss.backward()
+    return (
+        len(making.entries),
+        forward.calls("all_reduce"),
+        forward.calls("all_gather"),
+        len(forward.entries),
+        backward.calls("all_reduce"),
+        len(backward.entries),
+    )
+
+
+@pytest.mark.parametrize("layers", (1, 3))
+def test_two_all_reduces_a_layer_and_way_and_one_at_an_end(ranks, layers):
+    two = costs.all_reduces(layers)
+    for made, reduced, gathered, forward, back, backward in ranks(2).run(calls, layers):
+        assert made == 0
+        assert (reduced, gathered, forward) == (two.forward + 1, 1, two.forward + 2)
+        assert back == backward == two.backward + 1
+
+
+def report(world, choices):
+    model = gpt(world.size, **choices)
+    before = {name: tuple(p.shape) for name, p in model.named_parameters()}
+    replaced = parallelize(model)
+    assert [row.name for row in replaced.parameters] == list(before) == [name for name, _ in model.named_parameters()]
+    for row, parameter in zip(replaced.parameters, model.parameters(), strict=True):
+        assert (row.before, row.now) == (before[row.name], tuple(parameter.shape))
+    linear = [name for name, part in model.named_modules() if type(part) is nn.Linear]
+    return replaced, str(replaced), linear
+
+
+def test_it_says_what_it_replaced_and_nothing_stays_dense_unnoticed(ranks):
+    replaced, text, dense = ranks(2).run(report, {"tied": False})[0]
+    assert dense == []
+    ends = ("norm.weight", "norm.bias", "output.bias", "down.bias", "positions.weight")
+    assert replaced.replicated == [row.name for row in replaced.parameters if row.name.endswith(ends)]
+    assert replaced.modules["blocks.1.mlp.up"] == "ColumnParallelLinear"
+    assert replaced.modules["loss"] == "VocabParallelLoss"
+    lines = [line.split() for line in text.splitlines()]
+    assert ["embedding.tokens.weight", "13", "×", "8", "7", "×", "8", "dim", "0", "in", "2"] in lines
+    assert ["blocks.0-1.mlp.down.bias", "8", "8", "replicated"] in lines
+    # embedding 2, head 1, last norm 2; of the two layers, shown as one, norms 4, attention 8, MLP 4; and the header
+    assert len(lines) == 5 + 16 + 1
+
+
+def test_it_says_whose_gradients_must_be_summed(ranks):
+    replaced = ranks(4).run(report, {"kv_heads": 2})[0][0]
+    how = {row.name: row.how for row in replaced.parameters}
+    assert how["blocks.0.attention.key.bias"] == "dim 0 in 2, each on 2 ranks, gradients to be summed"
+    assert "summed" not in how["blocks.0.attention.query.bias"]
+
+
+def generated(world):
+    reference = gpt(world.size)
+    nn.init.normal_(reference.embedding.positions.weight, generator=torch.Generator().manual_seed(1))
+    model = copy.deepcopy(reference)
+    parallelize(model)
+    inputs, targets = tokens()
+    assert torch.equal(model.generate(inputs, 7, temperature=0), reference.generate(inputs, 7, temperature=0))
+    generators = [torch.Generator().manual_seed(5) for _ in range(2)]
+    drawn = model.generate(inputs, 7, generator=generators[0])
+    assert torch.equal(drawn, reference.generate(inputs, 7, generator=generators[1]))
+    whole, none = model(inputs)
+    assert none is None and whole.shape[-1] == 13  # without padding
+    torch.testing.assert_close(whole, reference(inputs)[0], rtol=0, atol=1e-12)
+    assert model(inputs, targets)[0].shape[-1] == -(-13 // world.size)  # with targets nobody needs them whole
+    # A loss of one's own on whole logits has the right gradients too.
+    nn.functional.cross_entropy(whole.flatten(0, 1), targets.flatten()).backward()
+    reference(inputs, targets)[1].backward()
+    close(model, reference)
+    return drawn.tolist()
+
+
+@pytest.mark.parametrize("size", (2, 3))
+def test_generate_gives_one_devices_tokens_on_all_ranks(ranks, size):
+    drawn = ranks(size).run(generated)
+    assert all(each == drawn[0] for each in drawn)
+
+
+def from_meta(world):
+    """A model of which no rank ever holds the whole."""
+    reference = gpt(world.size)
+    with torch.device("meta"):
+        model = gpt(world.size)
+    replaced = parallelize(model)
+    model.to_empty(device="cpu")
+    model.head.weight = model.embedding.tokens.weight  # to_empty makes each its own
+    with torch.no_grad():
+        for row, parameter in zip(replaced.parameters, model.parameters(), strict=True):
+            parameter.copy_(piece_of(initial_weight(row.name, row.before, 2, seed=0), parameter))
+    model(*tokens())[1].backward(), reference(*tokens())[1].backward()
+    close(model, reference)
+
+
+def test_a_model_made_without_memory_takes_its_pieces_by_name(ranks):
+    ranks(3).run(from_meta)
+
+
+def groups(world):
+    """Two groups of two ranks, each with a model and a batch of its own."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    mine, other = pairs[world.rank // 2], pairs[1 - world.rank // 2]
+    reference = gpt(2)
+    model = copy.deepcopy(reference)
+    with pytest.raises(Exception, match="group"):
+        parallelize(model, other)
+    parallelize(model, mine)
+    model(*tokens(world.rank // 2))[1].backward(), reference(*tokens(world.rank // 2))[1].backward()
+    close(model, reference, mine)
+    copied = copy.deepcopy(model)
+    torch.testing.assert_close(copied(tokens()[0])[0], model(tokens()[0])[0])
+
+
+def test_groups_and_copies(ranks):
+    ranks(4).run(groups)
+
+
+class Doubling(nn.Module):
+    def forward(self, x):
+        return 2 * x
+
+
+def other_parts(world):
+    reference = gpt(world.size)
+    reference.blocks[1].mlp = Doubling()
+    model = copy.deepcopy(reference)
+    parallelize(model)
+    assert isinstance(model.blocks[1].mlp, Doubling)
+    model(*tokens())[1].backward(), reference(*tokens())[1].backward()
+    close(model, reference)
+
+
+def test_an_mlp_of_another_kind_is_left_alone(ranks):
+    ranks(2).run(other_parts)
+
+
+def other_batch(world):
+    model = gpt(world.size)
+    parallelize(model)
+    with Ledger() as ledger, pytest.raises(ValueError, match="`tokens` must be equal on all tensor-parallel ranks"):
+        model(*tokens(world.rank))
+    return ledger.entries
+
+
+def test_another_batch_on_each_rank_is_refused(ranks):
+    assert ranks(2).run(other_batch) == [[], []]
+
+
+# Bad input: a model, what else, and what every rank is told.
+def heads_do_not_divide():
+    return gpt(1, heads=3, hidden=6), "heads=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2"
+
+
+def dropout_without_streams():
+    return gpt(2, dropout=0.1), r"dropout=0.1 needs streams=Streams\(seed, group\)"
+
+
+def parallel_already():
+    model = gpt(2)
+    parallelize(model)
+    return model, "gpt is tensor-parallel already"
+
+
+def bad(world, make):
+    model, message = make()
+    before = {name: type(part) for name, part in model.named_modules()}
+    with Ledger() as ledger, pytest.raises(ValueError, match=message):
+        parallelize(model)
+    assert {name: type(part) for name, part in model.named_modules()} == before
+    return ledger.entries
+
+
+@pytest.mark.parametrize("make", (heads_do_not_divide, dropout_without_streams, parallel_already))
+def test_bad_input_is_refused_on_every_rank_and_changes_nothing(ranks, make):
+    assert ranks(2).run(bad, make) == [[], []]
+
+
+def with_dropout(world):
+    """Dropout of the residual stream is one device's, whose streams are those of a single rank."""
+    alone = [dist.new_group([rank]) for rank in range(world.size)][world.rank]
+    model, reference = (gpt(world.size, dropout=0.3) for _ in range(2))
+    streams, ones = Streams(7), Streams(7, alone)
+    parallelize(model, streams=streams)
+    parallelize(reference, alone, streams=ones)
+    for each in (model, reference):
+        for block in each.blocks:
+            block.attention.core.module.dropout.p = 0.0
+    streams.at(3, 1)
+    (_, loss) = model(*tokens())
+    ones.at(3, 1)
+    (_, expected) = reference(*tokens())
+    loss.backward(), expected.backward()
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
+    close(model, reference)
+
+
+def test_replicated_dropout_drops_what_one_device_drops(ranks):
+    ranks(3).run(with_dropout)
