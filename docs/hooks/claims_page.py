@@ -19,6 +19,8 @@ TELLING = (
     ("minitrain.collectives.hierarchical", "hierarchical all-reduce of 1,048,576 float32 on"),
     ("minitrain.data_parallel.naive", "weights unlike those of torch's DDP after 5 steps of AdamW"),
     ("minitrain.data_parallel.overlapped", "time of a step, buckets of two layers, during"),
+    ("minitrain.recomputation.full", "operations done again: the blocks' forward"),
+    ("minitrain.tensor_parallel.parallelize", "all-reduces forward: two a layer"),
 )
 
 NONE = "*`docs/claims.json` is not there yet: `make claims` writes it.*"

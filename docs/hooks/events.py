@@ -9,6 +9,7 @@ from typing import Any
 
 import chapters
 import claims_page
+import explorer
 import links
 import mathematics
 import notebooks
@@ -23,13 +24,15 @@ log = logging.getLogger("mkdocs.hooks.minitrain")  # a warning here fails a stri
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the reference, the notebooks and their solutions, and complete the navigation."""
+    """Add the reference, the notebooks, their solutions and the explorer's data, and complete the navigation."""
     # Which page shows which file of the repository: what links are rewritten by.
     paths = {f"docs/{file.src_uri}": file.src_uri for file in files.documentation_pages()}
     paths["README.md"] = "index.md"
     reference_nav = _add_reference(files, config, paths)
     tutorials_nav = _add_notebooks(files, config, paths)
     _add_solutions(files, config, paths)
+    for name, content in explorer.files(_folder(config, "package")):
+        files.append(File.generated(config, f"explorer-data/{name}", content=content))
     for entry in config.nav or []:
         if "Tutorials" in entry:
             entry["Tutorials"] += tutorials_nav

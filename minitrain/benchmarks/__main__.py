@@ -16,7 +16,7 @@ from minitrain.runtime.demo import under_torchrun
 from minitrain.runtime.ranks import Ranks
 from minitrain.runtime.world import World
 
-Name = Literal["collectives", "data_parallel"]
+Name = Literal["collectives", "data_parallel", "pipeline_parallel", "recomputation", "tensor_parallel", "zero"]
 
 
 def measure(world: World, name: str) -> list[Comparison]:
@@ -25,7 +25,14 @@ def measure(world: World, name: str) -> list[Comparison]:
 
 
 def main(
-    names: tuple[Name, ...] = ("collectives", "data_parallel"),
+    names: tuple[Name, ...] = (
+        "collectives",
+        "data_parallel",
+        "pipeline_parallel",
+        "recomputation",
+        "tensor_parallel",
+        "zero",
+    ),
     ranks: tuple[int, ...] = (2, 4),
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:

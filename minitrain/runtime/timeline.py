@@ -34,6 +34,8 @@ KINDS = {
     "compute": ("#56B4E9", ""),
     "forward": ("#56B4E9", ""),
     "backward": ("#E69F00", "///"),
+    "backward for the input": ("#D55E00", "\\\\\\"),
+    "backward for the weights": ("#009E73", "..."),
     "send": ("#009E73", "..."),
     "receive": ("#CC79A7", "xx"),
     "communicate": ("#009E73", "..."),

@@ -104,3 +104,22 @@ def test_colours_are_the_systems_and_can_be_changed(
     assert {before, page.evaluate("document.body.dataset.mdColorScheme")} == {"default", "slate"}
     assert before != chosen
     page.close()
+
+
+def test_the_explorer_follows_its_sliders(address: str, browser: playwright.Browser) -> None:
+    """By keyboard, as the caption and the bars tell: bubbles of 1F1B are (p − 1) / (m + p − 1) of the total."""
+    page = browser.new_page()
+    page.goto(address + "explorer/")
+    caption, bars = page.locator(".explorer-caption"), page.locator(".explorer-scroll .explorer-bar")
+    for key, stages, microbatches in (("", 4, 8), ("ArrowRight", 5, 8), ("ArrowRight", 6, 8)):
+        if key:
+            page.locator("input[name=p]").press(key)
+        rate = (stages - 1) / (microbatches + stages - 1)
+        text = f"1F1B, {stages} stages, {microbatches} micro-batches: a step takes {3 * (microbatches + stages - 1)}."
+        page.get_by_text(f"{text} The bubble is {100 * rate:.1f} % of the total").wait_for(timeout=5_000)
+        assert bars.count() == stages * microbatches * 2
+    page.select_option("select[name=schedule]", "interleaved")  # takes micro-batches in groups of p: 6, 12, …
+    page.get_by_text("interleaved 1F1B, 6 stages, 6 micro-batches, 2 chunks a rank").wait_for(timeout=5_000)
+    assert "held at most" in (caption.text_content() or "").lower()
+    assert bars.first.locator("title").text_content() == "forward of micro-batch 0, chunk a (stage 0), from 0 to 0.5"
+    page.close()

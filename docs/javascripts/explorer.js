@@ -1,0 +1,149 @@
+// The pipeline explorer: draws timetables that docs/hooks/explorer.py has computed. What is known about a schedule
+// stands in the data; here are sliders and rectangles only.
+
+const KINDS = {
+  F: "forward",
+  B: "backward",
+  I: "backward for the input",
+  W: "backward for the weights",
+}
+const SCHEDULES = {
+  naive: "naive",
+  gpipe: "GPipe",
+  "1f1b": "1F1B",
+  interleaved: "interleaved 1F1B",
+  "zb-h1": "zero bubble H1",
+  "zb-h2": "zero bubble H2",
+  "zb-v": "zero bubble V",
+}
+const CHUNKS = { interleaved: [2, 4], "zb-v": [2, 2] }
+const ROW = 30, LEFT = 52, WIDTH = 900
+
+const FORM = `
+  <label>schedule <select name="schedule">${Object.entries(SCHEDULES)
+    .map(([name, title]) => `<option value="${name}"${name === "1f1b" ? " selected" : ""}>${title}</option>`)
+    .join("")}</select></label>
+  <label>stages <output name="p_"></output><input type="range" name="p" min="2" max="8" value="4"></label>
+  <label>micro-batches <output name="m_"></output><input type="range" name="m" min="1" max="16" value="8"></label>
+  <label>chunks <output name="v_"></output><input type="range" name="v" min="1" max="4" value="2"></label>
+  <label>backward / forward <output name="r_"></output><input type="range" name="r" min="1" max="3" value="2"></label>`
+
+// Hatches, so that kinds differ without colour; and the legend, which uses them.
+const PATTERNS = `<defs>
+  <pattern id="explorer-B" class="explorer-hatch" width="7" height="7" patternUnits="userSpaceOnUse"
+    patternTransform="rotate(45)"><line y2="7"/></pattern>
+  <pattern id="explorer-I" class="explorer-hatch" width="7" height="7" patternUnits="userSpaceOnUse"
+    patternTransform="rotate(-45)"><line y2="7"/></pattern>
+  <pattern id="explorer-W" class="explorer-hatch" width="6" height="6" patternUnits="userSpaceOnUse"
+    ><circle cx="3" cy="3" r="1"/></pattern></defs>`
+
+function element(name, attributes, parent, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name)
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value)
+  if (text !== undefined) made.textContent = text
+  parent?.append(made)
+  return made
+}
+
+// Set a slider's range; without a choice it is disabled.
+function limit(slider, smallest, largest, step = 1) {
+  const value = slider.value
+  Object.assign(slider, { min: smallest, max: largest, step, disabled: smallest === largest })
+  slider.value = value // the browser takes the nearest that is allowed
+  return Number(slider.value)
+}
+
+function explore(root) {
+  root.innerHTML = `<form class="explorer-form">${FORM}</form>
+    <p class="explorer-caption" aria-live="polite"></p>
+    <div class="explorer-scroll" tabindex="0" aria-label="timetable"></div>
+    <p class="explorer-legend" aria-hidden="true"></p>`
+  const form = root.querySelector("form"), field = form.elements
+  const [caption, scroll, legend] = ["caption", "scroll", "legend"].map((part) => root.querySelector(`.explorer-${part}`))
+  const loaded = new Map()
+
+  function load(file) {
+    if (!loaded.has(file)) {
+      const source = new URL(`${root.dataset.src}${file}.json`, document.baseURI)
+      loaded.set(file, fetch(source).then((answer) => (answer.ok ? answer.json() : Promise.reject(answer.status))))
+    }
+    return loaded.get(file)
+  }
+
+  async function update() {
+    const schedule = field.schedule.value
+    const p = Number(field.p.value)
+    const groups = schedule === "interleaved" ? p : 1 // it takes micro-batches in groups of p
+    const m = limit(field.m, groups, 16 - (16 % groups), groups)
+    const v = limit(field.v, ...(CHUNKS[schedule] ?? [1, 1]))
+    const r = Number(field.r.value)
+    Object.entries({ p, m, v, r }).forEach(([name, value]) => (field[`${name}_`].value = value))
+    const choice = [schedule, p, m, v, r].join()
+    root.dataset.wanted = choice
+    try {
+      const timetable = (await load(`${schedule}-${p}`))[[m, v, r].join()]
+      if (root.dataset.wanted !== choice) return // another choice was made meanwhile
+      show(timetable, SCHEDULES[schedule], p, m, v)
+    } catch (error) {
+      caption.textContent = `The timetables could not be loaded (${error}). Open this page through a web server: make serve.`
+    }
+  }
+
+  function show(timetable, title, p, m, v) {
+    const peaks = timetable.peak_in_flight
+    const held = new Set(peaks).size === 1 ? `${peaks[0]} on every rank` : `${peaks.join(", ")} on ranks 0 to ${p - 1}`
+    const percent = (part) => `${(100 * part).toFixed(1)} %`
+    caption.textContent =
+      `${title}, ${p} stages, ${m} micro-batch${m > 1 ? "es" : ""}${v > 1 ? `, ${v} chunks a rank` : ""}: ` +
+      `a step takes ${Number(timetable.longest_span.toFixed(2))}. ` +
+      `The bubble is ${percent(timetable.bubble_over_total)} of the total, ${percent(timetable.bubble_over_ideal)} over ` +
+      `the ideal. Held at most: ${held}${v > 1 ? " (chunks of micro-batches)" : ""}.`
+    scroll.replaceChildren(draw(timetable, p, v))
+    const kinds = new Set(timetable.rows.flat().map((bar) => bar[1]))
+    legend.replaceChildren(...[...kinds].sort((a, b) => "FBIW".indexOf(a) - "FBIW".indexOf(b)).map(entry))
+    if (v > 1) legend.append(`letter: chunk, a the first`)
+  }
+
+  function draw(timetable, p, v) {
+    const end = Math.max(...timetable.rows.flat().map((bar) => bar[4]))
+    const x = (time) => LEFT + (time * (WIDTH - LEFT)) / end
+    const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${p * ROW}`, role: "img", "aria-label": caption.textContent })
+    svg.innerHTML = PATTERNS
+    timetable.rows.forEach((row, rank) => {
+      const y = rank * ROW + 2, height = ROW - 4
+      element("text", { x: 0, y: y + 18, class: "explorer-rank" }, svg, `rank ${rank}`)
+      element("rect", { x: LEFT, y, width: WIDTH - LEFT, height, class: "explorer-idle" }, svg)
+      const stages = timetable.placement.flatMap((place, stage) => (place === rank ? [stage] : []))
+      for (const [stage, kind, microbatch, start, stop] of row) {
+        const chunk = stages.indexOf(stage), width = x(stop) - x(start) - 1
+        const bar = element("g", { class: `explorer-bar explorer-${kind}`, "data-chunk": chunk }, svg)
+        element("rect", { x: x(start), y, width, height, rx: 2 }, bar)
+        if (kind !== "F") element("rect", { x: x(start), y, width, height, rx: 2, fill: `url(#explorer-${kind})` }, bar)
+        const label = microbatch + (v > 1 ? "abcd"[chunk] : "")
+        if (width >= 6.5 * label.length) {
+          element("text", { x: x(start) + width / 2, y: y + 18, "text-anchor": "middle" }, bar, label)
+        }
+        const where = v > 1 ? `, chunk ${"abcd"[chunk]} (stage ${stage})` : ""
+        const when = [start, stop].map((time) => Number(time.toFixed(2)))
+        element("title", {}, bar, `${KINDS[kind]} of micro-batch ${microbatch}${where}, from ${when[0]} to ${when[1]}`)
+      }
+    })
+    return svg
+  }
+
+  function entry(kind) {
+    const made = document.createElement("span")
+    const svg = element("svg", { viewBox: "0 0 26 14", width: 26, height: 14 }, made)
+    const bar = element("g", { class: `explorer-bar explorer-${kind}`, "data-chunk": 0 }, svg)
+    element("rect", { width: 26, height: 14, rx: 2 }, bar)
+    if (kind !== "F") element("rect", { width: 26, height: 14, rx: 2, fill: `url(#explorer-${kind})` }, bar)
+    made.append(` ${KINDS[kind]} `)
+    return made
+  }
+
+  form.addEventListener("input", update)
+  form.addEventListener("submit", (event) => event.preventDefault())
+  update()
+}
+
+document.querySelectorAll(".explorer").forEach(explore)

@@ -1,0 +1,154 @@
+"""What a pipeline costs: the time its ranks idle, the micro-batches they hold, and the bytes between stages.
+
+Notation: p ranks, m micro-batches, v chunks (stages of a rank), r the rank. F, I and W are the times that a *rank*
+needs for one micro-batch, over all its chunks: forward, backward for the input, backward for the weights. A whole
+backward takes B = I + W. All stages are equal, and messages take no time.
+
+Each bubble is said in two ways: over the ideal time m(F+I+W), and over the total time, which is ideal plus bubble.
+Times may be `Fraction`s; then results are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+
+from minitrain.costs.communication import NOTHING, Traffic, one
+
+Time = float | Fraction
+
+
+# ---- bubbles ----
+
+
+def ideal_time(microbatches: int, forward: Time, backward: Time, weight: Time = 0) -> Time:
+    """m(F+I+W): what a rank works in a step."""
+    return microbatches * (forward + backward + weight)
+
+
+def naive_bubble(ranks: int, microbatches: int, forward: Time, backward: Time, weight: Time = 0) -> Time:
+    """(p−1) · m(F+I+W): one rank works at a time, and p−1 others wait.
+
+    Source: Huang et al. 2019, "GPipe", §2.2 and figure 2b.
+    """
+    return (ranks - 1) * ideal_time(microbatches, forward, backward, weight)
+
+
+def naive_bubble_over_total(ranks: int) -> Fraction:
+    """(p−1)/p, whatever m."""
+    return Fraction(ranks - 1, ranks)
+
+
+def bubble(ranks: int, forward: Time, backward: Time, weight: Time = 0, chunks: int = 1) -> Time:
+    """(p−1)(F+I+W)/v: of GPipe and 1F1B for v = 1, of interleaved 1F1B where p divides m.
+
+    Source: Narayanan et al. 2021, §2.2.1 for v = 1, §2.2.2 for chunks.
+    """
+    return Fraction(ranks - 1, chunks) * (forward + backward + weight)
+
+
+def bubble_over_ideal(ranks: int, microbatches: int, chunks: int = 1) -> Fraction:
+    """(p−1)/(v·m).
+
+    Source: Narayanan et al. 2021, §2.2.1 and §2.2.2.
+    """
+    return Fraction(ranks - 1, chunks * microbatches)
+
+
+def bubble_over_total(ranks: int, microbatches: int, chunks: int = 1) -> Fraction:
+    """(p−1)/(v·m+p−1), for v = 1 (p−1)/(m+p−1).
+
+    Source: Huang et al. 2019, §2.3; with chunks from Narayanan et al. 2021, §2.2.2.
+    """
+    return Fraction(ranks - 1, chunks * microbatches + ranks - 1)
+
+
+def zero_bubble_h1(ranks: int, microbatches: int, forward: Time, backward: Time, weight: Time) -> Time:
+    """(p−1)(F+I−W) for m ≥ p, of the rank that is busy longest, where W ≤ F and W ≤ I.
+
+    With fewer micro-batches only m−1 of the p−1 W's find a gap to fill: (p−1)(F+I) − (m−1)W.
+
+    Source: Qi et al. 2023, "Zero Bubble Pipeline Parallelism", table 2; for m ≤ p appendix H.
+    """
+    return (ranks - 1) * (forward + backward) - min(microbatches - 1, ranks - 1) * weight
+
+
+def zero_bubble_h2(ranks: int, microbatches: int, forward: Time, backward: Time, weight: Time) -> Time:
+    """(p−1)(F+I−2W) for m ≥ 2p−1, of the rank that is busy longest, where W ≤ F and W ≤ I.
+
+    It is 0 where F = I = W. With fewer micro-batches only m−1 of the 2(p−1) W's find a gap to fill.
+
+    Source: Qi et al. 2023, table 2; for m ≤ p appendix H.
+    """
+    return (ranks - 1) * (forward + backward) - min(microbatches - 1, 2 * (ranks - 1)) * weight
+
+
+# ---- micro-batches in flight: from the start of their forward to the end of B, or of I ----
+
+
+def gpipe_in_flight(microbatches: int) -> int:
+    """m: the first backward comes after the last forward (Huang et al. 2019, §2.3)."""
+    return microbatches
+
+
+def one_f_one_b_in_flight(ranks: int, microbatches: int, rank: int) -> int:
+    """min(m, p−r): a micro-batch for each rank from here to the end (Narayanan et al. 2021, §2.2.1)."""
+    return min(microbatches, ranks - rank)
+
+
+def interleaved_in_flight(ranks: int, microbatches: int, rank: int, chunks: int) -> int:
+    """min(vm, 2(p−1−r) + (v−1)p + 1) chunks, each 1/v of what the rank holds: the warm-up, and the first of a pair.
+
+    Source: Narayanan et al. 2021, §2.2.2; the count is that of Megatron-LM's schedule.
+    """
+    warmup = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks
+    return min(chunks * microbatches, warmup + 1)
+
+
+def zero_bubble_h1_in_flight(ranks: int, microbatches: int, rank: int) -> tuple[int, int]:
+    """At most p−r up to I, and together with those that wait for W at most p on every rank: (min(m, p−r), min(m, p)).
+
+    Source: Qi et al. 2023, §2.3: (p−i+1)M_B + (i−1)M_W on worker i = r+1.
+    """
+    return min(microbatches, ranks - rank), min(microbatches, ranks)
+
+
+def zero_bubble_h2_in_flight(ranks: int, microbatches: int, rank: int) -> tuple[int, int]:
+    """As for H1, but twice the warm-up: (min(m, 2(p−r)−1), min(m, 2p−1)).
+
+    Source: Qi et al. 2023, §2.3: (2p−2i+1)M_B + (2i−2)M_W on worker i = r+1.
+    """
+    return min(microbatches, 2 * (ranks - rank) - 1), min(microbatches, 2 * ranks - 1)
+
+
+def zero_bubble_v_in_flight(ranks: int, microbatches: int) -> int:
+    """At most min(2m, 2p) chunks on every rank, each half of what it holds: the memory of 1F1B's first rank.
+
+    Source: Qi et al. 2023, §6.
+    """
+    return min(2 * microbatches, 2 * ranks)
+
+
+# ---- messages ----
+
+
+def sent(boundaries: Sequence[int], ranks: int, microbatches: int, rank: int) -> Traffic:
+    """What a rank sends in a step, stage s on rank s mod p: activations forward, gradients of the same size back.
+
+    Over all ranks it is 2m(vp−1) messages: v chunks cross between ranks v times as often.
+
+    Args:
+        boundaries: For each two stages that follow each other, the bytes that one micro-batch takes across.
+        ranks: p.
+        microbatches: m.
+        rank: Which rank.
+
+    Source: Narayanan et al. 2021, §2.2.2 and §3.2.
+    """
+    total = NOTHING
+    if ranks == 1:
+        return total  # what stays on a rank is no message
+    for stage, size in enumerate(boundaries):
+        for end in (stage, stage + 1):  # activations leave from the one, gradients from the other
+            total += one(size, 1, microbatches) if end % ranks == rank else NOTHING
+    return total

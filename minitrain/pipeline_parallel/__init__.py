@@ -1,0 +1,56 @@
+"""Chapter 08, pipeline parallelism: each rank holds some layers, and micro-batches go through them like through a line.
+
+One small object is used in four ways. `schedules` makes a `Schedule`: for each rank, what it does and in which order.
+`actions` checks it, `simulator` says when each action happens and what is held meanwhile, `drawing` shows that, and
+`executor` runs it on real ranks, on stages that `splitting` cuts.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minitrain.pipeline_parallel.actions import Action, Schedule, validate
+    from minitrain.pipeline_parallel.executor import Pipeline
+    from minitrain.pipeline_parallel.schedules import SCHEDULES
+    from minitrain.pipeline_parallel.simulator import Timetable, simulate
+    from minitrain.pipeline_parallel.splitting import partition, split
+    from minitrain.pipeline_parallel.tied import ties
+    from minitrain.pipeline_parallel.watches import on_timeline, on_virtual_clock
+
+_HOME = {
+    "Action": "actions",
+    "Pipeline": "executor",
+    "SCHEDULES": "schedules",
+    "Schedule": "actions",
+    "Timetable": "simulator",
+    "on_timeline": "watches",
+    "on_virtual_clock": "watches",
+    "partition": "splitting",
+    "simulate": "simulator",
+    "split": "splitting",
+    "ties": "tied",
+    "validate": "actions",
+}
+__all__ = [
+    "SCHEDULES",
+    "Action",
+    "Pipeline",
+    "Schedule",
+    "Timetable",
+    "on_timeline",
+    "on_virtual_clock",
+    "partition",
+    "simulate",
+    "split",
+    "ties",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import minitrain.pipeline_parallel` needs no torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,297 @@
+"""Runs a schedule on real ranks: any schedule, any split of any model, any number of micro-batches.
+
+**Idea.** A schedule already says what each rank does and in which order. So the executor has no plan of its own. For
+each action it waits for what the action needs, does it, and sends what it made: the same few lines for all schedules.
+
+**Source.** Huang et al. 2019, "GPipe", §2.2, for the step; the schedules name their own.
+
+**What each rank holds.** The parameters, gradients and optimizer states of its stages. Of each micro-batch in flight,
+from its forward to its backward, the graph of its stage with inputs and outputs; where backward is in two parts, from I
+to W the inputs of linear layers and the gradients of their outputs.
+
+**What is sent, when and why.** After F the outputs, to the rank of the next stage, which continues with them. After B
+or I the gradient of the inputs, to the rank of the stage before: it is the gradient of that stage's outputs, with which
+its own backward begins. Tensors that need no gradient (tokens, masks) get none back. After the last backward the copies
+of a tied weight send each other their gradients. `minitrain.pipeline_parallel.mail` says in which order.
+
+**Cost.** `minitrain.costs.pipeline`: bubbles, micro-batches in flight, and `sent`, the bytes. In practice a stage's
+boundary is far smaller than its gradients: a pipeline sends the least of all kinds of parallelism.
+
+**The trap.** The loss of a micro-batch is a mean over fewer samples. **One device would divide by all of them, so each
+loss is divided by m, or given its share, before backward.** Forgotten, the gradients are m times too large, and Adam
+hardly shows it.
+
+**Also called.** Pipeline engine (DeepSpeed), `forward_backward_func` (Megatron-LM), `PipelineStage` with a
+`PipelineSchedule` (torch.distributed.pipelining).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from minitrain.pipeline_parallel import checks, lesson, lesson_bubbles, tied
+from minitrain.pipeline_parallel.actions import Action, Schedule
+from minitrain.pipeline_parallel.drawing import draw_run
+from minitrain.pipeline_parallel.mail import Mail, looks
+from minitrain.pipeline_parallel.schedules import SCHEDULES
+from minitrain.pipeline_parallel.watches import Watch, on_timeline, on_virtual_clock
+from minitrain.pipeline_parallel.weight_gradients import SplitBackward, Task, finish
+from minitrain.runtime import Claim, World, run
+
+MicroBatch = Tensor | tuple[Tensor, ...]
+Name = Literal["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
+
+
+class Pipeline:
+    """This rank's part of a pipeline: its stages, and a `step` that does its part of the schedule.
+
+    A step adds to `.grad` what one device would add that takes the same micro-batches one after another. Then clip,
+    `optimizer.step()` and `zero_grad()` as usual. A stage that is data-parallel too (it has `no_sync` and
+    `synchronize`) accumulates under `no_sync()`, and the step ends with its `synchronize()`.
+
+    Args:
+        stages: The stages of this rank, as `schedule.stages_of(rank)` numbers them: modules that take the outputs of
+            the stage before as arguments, and return a tensor or a tuple of tensors.
+        schedule: What each rank does; the same on all.
+        loss: On the rank of the last stage: `loss(outputs, target)`, the mean over a micro-batch. `outputs` is what the
+            last stage returns.
+        group: The ranks of the pipeline; None means everyone.
+        ties: The parameters that several stages hold, from `tied.ties`. All copies must start equal.
+        watch: Called with each action; what it returns is entered when all that the action needs has come, and left
+            before what it made is sent. For timelines, and for the virtual clock.
+        device: Where this rank computes; None: where its parameters are.
+
+    Attributes:
+        held: (stage, micro-batch) -> inputs and outputs of the graphs that are alive.
+        put_off: (stage, micro-batch) -> products for weights that are left to do; empty where B is whole.
+
+    Raises:
+        ValueError: On every rank alike: the schedule is not valid, is another on other ranks, or is for another number
+            of ranks; the stages are not as many as this rank has; the last stage's rank has no loss; copies of a tied
+            parameter differ.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[nn.Module],
+        schedule: Schedule,
+        loss: Callable[[Any, Any], Float[Tensor, ""]] | None = None,
+        group: dist.ProcessGroup | None = None,
+        ties: Sequence[tied.Tie] = (),
+        watch: Watch | None = None,
+        device: torch.device | str | None = None,
+    ):
+        self.schedule, self.loss, self.group, self.ties = schedule, loss, group, tuple(ties)
+        self.rank = dist.get_rank(group)
+        if self.rank < 0:
+            raise ValueError(f"group: this rank ({dist.get_rank()}) is not in it; only its members may make a Pipeline")
+        checks.agree(schedule, len(stages), loss is not None, group)
+        self.stages = dict(zip(schedule.stages_of(self.rank), stages, strict=True))
+        self._parallel: list[Any] = [stage for stage in stages if checks.is_data_parallel(stage)]
+        self._inner: dict[int, Any] = {
+            number: stage.module if checks.is_data_parallel(stage) else stage for number, stage in self.stages.items()
+        }
+        tied.check_equal(self.ties, self._inner, group)
+        self.held: dict[tuple[int, int], tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
+        self.put_off: dict[tuple[int, int], list[Task]] = {}
+        self._last = schedule.stages - 1
+        self._actions = schedule.actions[self.rank]
+        self._watch = watch or (lambda action: nullcontext())
+        in_two_parts = any(action.kind == "I" for action in self._actions)
+        self._split = {number: SplitBackward(stage) for number, stage in self.stages.items()} if in_two_parts else {}
+        parameters = [parameter for stage in stages for parameter in stage.parameters()]
+        place = torch.device(device or (parameters[0].device if parameters else "cpu"))
+        self._mail = Mail(schedule, self.rank, group, place)
+
+    def step(
+        self,
+        inputs: Sequence[MicroBatch] | None = None,
+        targets: Sequence[Any] | None = None,
+        shares: Sequence[float] | None = None,
+    ) -> Float[Tensor, ""] | None:
+        """One training step up to the gradients: every action of this rank, then sums over copies of weights.
+
+        Args:
+            inputs: The micro-batches, on the rank of the first stage; other ranks may leave them out. Those of one
+                shape must have outputs of one shape in every stage.
+            targets: What `loss` compares with, one for each micro-batch, on the rank of the last stage.
+            shares: On the rank of the last stage, what each micro-batch's mean counts in that of the step, where they
+                are of different sizes: its part of all samples or tokens. None: 1/m.
+
+        Returns:
+            The mean loss on the rank of the last stage, None on others.
+
+        Raises:
+            ValueError: There are not as many inputs, targets or shares as micro-batches; or in the middle of the step:
+                two stages do not meet, or one returns no tensor.
+        """
+        self._begin(inputs, targets, shares)
+        aside = tied.set_aside(self.ties, self._inner)
+        with ExitStack() as stack:
+            for stage in self._parallel:
+                stack.enter_context(stage.no_sync())  # gradients of all micro-batches leave together, below
+            for action in self._actions:
+                arrived = self._mail.take(action)  # waits for the rank that makes it
+                if arrived is None:
+                    arrived = self._from_here(action)
+                with self._watch(action):
+                    made = self._do(action, arrived)
+                self._hand_on(action, made)
+        self._mail.end()
+        # Before data parallelism averages: each copy of a tied weight has only its own stage's gradient so far.
+        tied.sum_gradients(self.ties, self._inner, aside, self.schedule, self.group)
+        for stage in self._parallel:
+            stage.synchronize()
+        return self._mean
+
+    def _begin(
+        self,
+        inputs: Sequence[MicroBatch] | None,
+        targets: Sequence[Any] | None,
+        shares: Sequence[float] | None,
+    ) -> None:
+        first, last = 0 in self.stages, self._last in self.stages
+        wanted = {
+            "inputs": (inputs, first),
+            "targets": (targets, last),
+            "shares": (shares, last and shares is not None),
+        }
+        checks.lengths(self.schedule.microbatches, self.group, **wanted)
+        self._inputs = [checks.inputs_of(number, given) for number, given in enumerate(inputs or ()) if first]
+        self._targets, self._shares = targets, shares
+        self._mean: Tensor | None = None
+        self._here: dict[Action, list[Tensor]] = {}  # what stays on this rank, by what made it
+        self._mail.begin(checks.kinds(self._inputs) if first else None)
+        self.held.clear()
+        self.put_off.clear()
+
+    def _from_here(self, action: Action) -> list[Tensor]:
+        """What `action` needs and this rank has: inputs of the step, or what a neighbouring stage of its own made."""
+        if action.stage == 0 and action.kind == "F":
+            return list(self._inputs[action.microbatch])
+        if action.kind == "W":
+            return []  # what it needs is in `put_off`
+        return next((self._here.pop(need) for need in self.schedule.needs(action) if need in self._here), [])
+
+    def _hand_on(self, action: Action, made: Sequence[Tensor]) -> None:
+        stage, kind, _ = action
+        following = stage + 1 if kind == "F" else stage - 1
+        if kind == "W" or not 0 <= following <= self._last:
+            return  # nobody waits for it
+        if following in self.stages:
+            self._here[action] = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in made]
+        else:
+            self._mail.give(action, made)
+
+    def _do(self, action: Action, arrived: Sequence[Tensor]) -> Sequence[Tensor]:
+        place = (action.stage, action.microbatch)
+        if action.kind == "F":
+            return self._forward(*place, tuple(arrived))
+        if action.kind == "W":
+            finish(self.put_off.pop(place))
+            return ()
+        return self._backward(*place, arrived)
+
+    def _forward(self, stage: int, microbatch: int, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        with self._putting_off(stage, microbatch):
+            try:
+                result = self.stages[stage](*inputs)
+            except Exception as error:
+                self._explain(error, stage, microbatch, inputs)
+                raise
+            if stage == self._last:
+                outputs = (self._scaled_loss(result, microbatch),)
+            else:
+                outputs = checks.outputs_of(stage, microbatch, result)
+                self._mail.expect(stage, microbatch, outputs)
+        self.held[stage, microbatch] = inputs, outputs
+        return outputs
+
+    def _backward(self, stage: int, microbatch: int, gradients: Sequence[Tensor]) -> list[Tensor]:
+        inputs, outputs = self.held.pop((stage, microbatch))
+        roots = [output for output in outputs if output.requires_grad]
+        if roots:
+            with self._putting_off(stage, microbatch):
+                torch.autograd.backward(roots, list(gradients) or None)
+        if stage == 0:
+            return []
+        wanted = [tensor for tensor in inputs if tensor.requires_grad]
+        # The stage before waits for a gradient of everything that could have one.
+        return [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in wanted]
+
+    def _scaled_loss(self, outputs: Any, microbatch: int) -> Float[Tensor, ""]:
+        """The part of a micro-batch in the mean over the step, from which backward begins."""
+        assert self.loss is not None and self._targets is not None
+        loss = self.loss(outputs, self._targets[microbatch])
+        if not isinstance(loss, Tensor) or loss.dim() != 0:
+            shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise ValueError(f"loss returned {shown} for micro-batch {microbatch}; return a tensor without dimensions")
+        # Divided, since one device would write loss / m: the same bits also where m is no power of two.
+        part = loss / self.schedule.microbatches if self._shares is None else loss * self._shares[microbatch]
+        self._mean = part.detach() if self._mean is None else self._mean + part.detach()
+        return part
+
+    def _putting_off(self, stage: int, microbatch: int) -> AbstractContextManager[Any]:
+        if stage not in self._split:
+            return nullcontext()
+        return self._split[stage].into(self.put_off.setdefault((stage, microbatch), []))
+
+    def _explain(self, error: Exception, stage: int, microbatch: int, inputs: tuple[Tensor, ...]) -> None:
+        """Say where a stage's forward failed; with the first micro-batch that it gets, that two stages do not meet."""
+        shapes = ", ".join(map(str, looks(inputs)))
+        if stage == 0 or isinstance(error, torch.OutOfMemoryError) or not self._mail.first_of_its_kind(microbatch):
+            error.add_note(f"in the forward of stage {stage}, micro-batch {microbatch}: {shapes}")
+            return
+        ranks = [self.schedule.rank_of(number) for number in (stage - 1, stage)]
+        raise ValueError(
+            f"stages {stage - 1} (rank {ranks[0]}) and {stage} (rank {ranks[1]}) do not meet: stage {stage} fails on "
+            f"what comes over the boundary {stage - 1}|{stage}, {shapes}: {type(error).__name__}: {error}"
+        ) from error
+
+
+def demo(
+    world: World, schedule: Name = "1f1b", microbatches: int = 8, chunks: int = 2, hidden: int = 16
+) -> list[Claim]:
+    """Runs all schedules on real ranks; the table shows bubbles, micro-batches in flight, bytes, and gradients.
+
+    Args:
+        schedule: Which one is drawn, timed, and run with a tied embedding; the others are claimed too.
+        microbatches: m, of a step. For interleaved among the others it is rounded up to a multiple of the ranks.
+        chunks: v, the stages of each rank in interleaved; zb-v has 2, the others 1.
+        hidden: Width of the GPT; it has max(2, v) blocks for each rank.
+    """
+    size = world.size
+    shown = SCHEDULES[schedule](size, microbatches, *([chunks] if schedule == "interleaved" else []))
+    devices: dict[int, lesson.OneDevice] = {}
+    claims = []
+    for name in SCHEDULES:
+        plan = lesson.schedule_for(name, size, microbatches, chunks)
+        if plan.microbatches not in devices:
+            model = lesson.gpt(world, max(2, chunks) * size, hidden)
+            devices[plan.microbatches] = lesson.OneDevice(model, *lesson.tokens(world, plan.microbatches))
+        ran = lesson.Run(world, devices[plan.microbatches], plan, Pipeline, on_virtual_clock)
+        if name in lesson_bubbles.LAWS:
+            claims.append(lesson_bubbles.claim(name, size, plan.microbatches, plan.chunks, ran.spans))
+        claims += lesson.in_flight(ran, world.rank)
+        claims.append(lesson.like_one_device(ran))
+        if name in ("1f1b", "interleaved"):
+            claims += lesson.traffic(ran, world.rank, hidden)
+        if name == schedule:
+            title = f"{name}: {size} ranks, {microbatches} micro-batches"
+            world.figure(partial(draw_run, ran.spans, shown, title, "virtual seconds"))
+    claims += lesson.tied_gradient(world, shown, hidden, Pipeline, on_virtual_clock)
+    claims += lesson_bubbles.grid(world, Pipeline, on_virtual_clock)
+    lesson.sleep_through(world, shown, Pipeline, on_timeline(world.timeline))
+    return claims
+
+
+if __name__ == "__main__":
+    run(demo)

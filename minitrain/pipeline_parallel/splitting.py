@@ -1,0 +1,239 @@
+"""Cutting a model into stages: where to cut, so that the slowest stage is as fast as can be.
+
+**Idea.** A pipeline is as slow as its slowest stage. So measure each layer, and cut the list of layers where the
+largest sum between two cuts is smallest. With L layers and s stages there are (L−1 choose s−1) ways to cut; dynamic
+programming finds the best in L²·s steps.
+
+**Source.** The problem is the linear partition problem (Skiena, The Algorithm Design Manual, §10.7 in the 3rd edition).
+Measured times and dynamic programming for pipelines: Narayanan et al. 2019, "PipeDream", §3.1.
+
+**What each rank holds.** The layers of its stages. A weight that layers of two stages share is there twice.
+
+**What is sent, when and why.** Nothing; `minitrain.pipeline_parallel.tied` says what shared weights send in a step.
+
+**Cost.** Partitioning takes L²·s steps of pure Python: milliseconds for 100 layers.
+
+**Also called.** `balance_by_time` (torchgpipe), `partition_method` (DeepSpeed), `split_spec`
+(torch.distributed.pipelining).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, combinations, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.pipeline_parallel.simulator import Time
+from minitrain.runtime import Claim, World, run
+
+
+class Stage(nn.Sequential):
+    """Some layers of a model, one after another; what goes in and out is a tensor or a tuple of tensors.
+
+    Args:
+        layers: By their names in the whole model.
+
+    Attributes:
+        names: Of the layers in the whole model, such as "blocks.3".
+    """
+
+    def __init__(self, layers: dict[str, nn.Module]):
+        super().__init__(*layers.values())
+        self.names = tuple(layers)
+
+    def forward(self, *inputs: Any) -> Any:  # type: ignore[override]
+        """The layers' forward; a layer that follows one with several outputs takes them as several arguments."""
+        for layer in self:
+            outputs = layer(*inputs)
+            inputs = outputs if isinstance(outputs, tuple) else (outputs,)
+        return inputs if len(inputs) != 1 else inputs[0]
+
+    def named_in_model(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """The parameters by their names in the whole model, such as "blocks.3.mlp.up.weight"."""
+        for name, layer in zip(self.names, self, strict=True):
+            for rest, parameter in layer.named_parameters():
+                yield f"{name}.{rest}", parameter
+
+
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """The layers of a model that can be cut, by name: of a GPT the embedding, each block, the norm, and the head.
+
+    Args:
+        model: A `GPT`, or an `nn.Sequential` (or `nn.ModuleList`) whose members follow each other. What a GPT does
+            behind its head, `model.loss`, is the pipeline's `loss`.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    if isinstance(model, GPT):
+        blocks = {f"blocks.{number}": block for number, block in enumerate(model.blocks)}
+        return {"embedding": model.embedding, **blocks, "norm": model.norm, "head": model.head}
+    if isinstance(model, (nn.Sequential, nn.ModuleList)):
+        return dict(model.named_children())
+    raise ValueError(f"model is a {type(model).__name__}, whose order of layers is not known; bring an nn.Sequential")
+
+
+def split(model: nn.Module, counts: Sequence[int]) -> list[Stage]:
+    """Cut a model into stages. They share its parameters; a rank keeps its own stages and forgets the rest.
+
+    Args:
+        model: As `layers_of` takes it.
+        counts: How many layers each stage gets, such as from `partition` or `evenly`.
+
+    Raises:
+        ValueError: The counts are not positive, or do not add up to the layers that there are.
+    """
+    layers = layers_of(model)
+    if min(counts, default=0) < 1 or sum(counts) != len(layers):
+        raise ValueError(
+            f"counts={list(counts)} does not split {len(layers)} layers ({', '.join(layers)}) into stages; "
+            f"give numbers from 1 on that add up to {len(layers)}"
+        )
+    named = list(layers.items())
+    cuts = [0, *accumulate(counts)]
+    return [Stage(dict(named[begin:end])) for begin, end in pairwise(cuts)]
+
+
+def evenly(model: nn.Module, stages: int) -> list[int]:
+    """Layer counts for `split`: equally many layers each, the first stages one more.
+
+    Of a GPT the blocks are counted; the embedding goes with the first, norm and head with the last.
+
+    Raises:
+        ValueError: There are more stages than layers, or fewer than one.
+    """
+    blocks = len(model.blocks) if isinstance(model, GPT) else len(layers_of(model))
+    _check(stages, blocks, "blocks" if isinstance(model, GPT) else "layers")
+    counts = [blocks // stages + (stage < blocks % stages) for stage in range(stages)]
+    if isinstance(model, GPT):
+        counts[0] += 1
+        counts[-1] += 2
+    return counts
+
+
+def partition(costs: Sequence[Time], stages: int) -> list[int]:
+    """Layer counts that make the slowest stage as fast as can be; of several such, the last stages get the most.
+
+    Args:
+        costs: What each layer costs, such as from `layer_times`.
+        stages: Into how many stages to cut; each gets at least one layer.
+
+    Raises:
+        ValueError: There are more stages than layers, or fewer than one; or a cost is negative or not a number.
+    """
+    _check(stages, len(costs), "layers")
+    if not all(cost >= 0 for cost in costs):
+        raise ValueError(f"costs={list(costs)} must all be 0 or more")
+    up_to: list[Time] = [0, *accumulate(costs)]  # up_to[n]: what the first n layers cost
+    layers = len(costs)
+    # slowest[n]: the time of the slowest of the stages into which the first n layers have been cut so far.
+    slowest = list(up_to)
+    begins: list[list[int]] = []
+    for cut in range(1, stages):
+        best: list[Time] = [float("inf")] * (layers + 1)
+        begin = [0] * (layers + 1)
+        for end in range(cut + 1, layers + 1):
+            for middle in range(cut, end):
+                slower = max(slowest[middle], up_to[end] - up_to[middle])
+                if slower < best[end]:
+                    best[end], begin[end] = slower, middle
+        slowest = best
+        begins.append(begin)
+    counts, end = [], layers
+    for begin in reversed(begins):
+        counts.append(end - begin[end])
+        end = begin[end]
+    return [end, *reversed(counts)]
+
+
+def layer_times(model: nn.Module, *inputs: Tensor, repeats: int = 5) -> list[float]:
+    """Seconds that forward and backward of each layer take here, one after another: the fastest of `repeats`.
+
+    Gradients that the model has are left as they are. The last layer's outputs stand for a loss.
+
+    Args:
+        model: As `layers_of` takes it.
+        *inputs: A micro-batch for its first layer.
+        repeats: How often each layer runs.
+    """
+    times = []
+    for layer in layers_of(model).values():
+        trainable = [parameter for parameter in layer.parameters() if parameter.requires_grad]
+        leaves = tuple(x.detach().requires_grad_(x.is_floating_point()) for x in inputs)
+        wanted = [*trainable, *(leaf for leaf in leaves if leaf.requires_grad)]
+        fastest, outputs = float("inf"), ()
+        for _ in range(repeats):
+            _finish(inputs)
+            begin = time.perf_counter()
+            outputs = layer(*leaves)
+            outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+            roots = [output for output in outputs if output.requires_grad]
+            if roots and wanted:
+                torch.autograd.grad(roots, wanted, [torch.ones_like(root) for root in roots], allow_unused=True)
+            _finish(inputs)
+            fastest = min(fastest, time.perf_counter() - begin)
+        times.append(fastest)
+        inputs = tuple(output.detach() for output in outputs)
+    return times
+
+
+def _finish(tensors: Sequence[Tensor]) -> None:
+    if any(tensor.is_cuda for tensor in tensors):
+        torch.accelerator.synchronize()
+
+
+def _check(stages: int, layers: int, what: str) -> None:
+    if stages < 1:
+        raise ValueError(f"stages={stages} must be at least 1")
+    if stages > layers:
+        raise ValueError(f"stages={stages} are more than the {layers} {what}; use at most {layers}, or fewer chunks")
+
+
+def demo(world: World, layers: int = 6, hidden: int = 32) -> list[Claim]:
+    """Cuts a GPT by measured times; the table shows that no cut is better, and that the stages are the model.
+
+    Args:
+        layers: Blocks of the GPT, which has embedding, norm and head beside.
+        hidden: Its width.
+    """
+    model = GPT(GPTConfig(vocabulary=4096, positions=32, layers=layers, hidden=hidden, heads=2), seed=0)
+    model = model.to(world.device)
+    stages = min(world.size + 1, len(layers_of(model)))  # also on one rank there is something to cut
+    tokens = torch.arange(64, device=world.device).view(2, 32)
+    times = [round(1e9 * seconds) for seconds in layer_times(model, tokens)]  # whole nanoseconds: sums do not round
+    counts = partition(times, stages)
+    best = min(_slowest(times, _counts(cuts, len(times))) for cuts in combinations(range(1, len(times)), stages - 1))
+    parts = split(model, counts)
+    x = tokens
+    for part in parts:
+        x = part(x)
+    different = int((x != model(tokens)[0]).sum())
+    by_number = evenly(model, stages) if stages <= layers else [1] * len(times)
+    world.cost(f"slowest of {stages} stages, equally many blocks", _slowest(times, by_number) / 1e9, "s")
+    world.cost(f"slowest of {stages} stages, cut by measured times {counts}", _slowest(times, counts) / 1e9, "s")
+    held = [parameter for part in parts for parameter in part.parameters()]
+    source = "Narayanan et al. 2019, §3.1"
+    what = "slowest stage by measured times, over that of the best of all (L−1 choose s−1) cuts"
+    number = "parameter tensors of all stages, each once"
+    return [
+        Claim(what, "1", 1, _slowest(times, counts) / best, "1", source, how="compared"),
+        Claim("outputs of the stages one after another unlike the model's", "0", 0, different, "1", how="compared"),
+        Claim(number, "those of the model", len(list(model.parameters())), len(set(held)), "1"),
+    ]
+
+
+def _counts(cuts: Sequence[int], layers: int) -> list[int]:
+    return [end - begin for begin, end in pairwise([0, *cuts, layers])]
+
+
+def _slowest(costs: Sequence[int], counts: Sequence[int]) -> int:
+    return max(sum(costs[begin:end]) for begin, end in pairwise([0, *accumulate(counts)]))
+
+
+if __name__ == "__main__":
+    run(demo)

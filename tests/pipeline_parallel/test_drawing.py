@@ -1,0 +1,119 @@
+"""Pictures of timetables and runs: bars where the actions are, numbers in them, and the same as data."""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+
+import pytest
+from matplotlib.colors import to_rgb
+
+from minitrain.pipeline_parallel import drawing
+from minitrain.pipeline_parallel.schedules import interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
+from minitrain.pipeline_parallel.simulator import simulate
+from minitrain.runtime.timeline import Span, trace_events
+
+
+def bars(figure) -> set[tuple]:
+    """Row, start, end, colour and hatch of each bar."""
+    found = set()
+    for pieces in figure.axes[0].collections:
+        for path in pieces.get_paths():
+            box = path.get_extents()
+            look = tuple(round(float(part), 3) for part in pieces.get_facecolor()[0][:3])
+            found.add((round((box.y0 + box.y1) / 2), round(box.x0, 6), round(box.x1, 6), look, pieces.get_hatch()))
+    return found
+
+
+def words(figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def test_a_bar_for_each_action_where_it_is():
+    timetable = simulate(zero_bubble_h1(2, 3), 1, 2, Fraction(1, 2))
+    figure = drawing.draw(timetable, "a title", "ms")
+    expected = set()
+    for rank, row in enumerate(timetable.slots):
+        for action, start, end in row:
+            _, colour, hatch = drawing.KINDS[action.kind]
+            look = tuple(round(part, 3) for part in to_rgb(colour))
+            expected.add((rank, float(start), float(end), look, hatch or None))
+    assert {(*bar[:4], bar[4] or None) for bar in bars(figure)} == expected
+    assert words(figure) == ["forward", "backward for the input", "backward for the weights"]
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0", "rank 1"]
+    assert (axes.get_title(), axes.get_xlabel()) == ("a title", "ms (number: micro-batch)")
+    assert sorted(text.get_text() for text in axes.texts) == sorted("012" * 6)
+
+
+def test_kinds_differ_without_colour_too():
+    assert len({hatch for _, _, hatch in drawing.KINDS.values()}) == len(drawing.KINDS)
+
+
+def test_chunks_differ_in_lightness_and_by_letter():
+    figure = drawing.draw(simulate(interleaved(2, 2, 2), 1, 1, 1))
+    assert {text.get_text() for text in figure.axes[0].texts} == {"0a", "0b", "1a", "1b"}
+    assert "letter: chunk" in figure.axes[0].get_xlabel()
+    assert len({look for *_, look, _ in bars(figure)}) == 2 * 2  # kinds, chunks
+
+
+def test_numbers_that_do_not_fit_are_left_out():
+    figure = drawing.draw(simulate(one_f_one_b(2, 200), 1, 1, 1))
+    assert len(bars(figure)) == 2 * 2 * 200 and not figure.axes[0].texts
+
+
+def test_a_run_is_drawn_like_a_timetable():
+    timetable = simulate(zero_bubble_v(2, 3), 1, 1, 1)
+    spans = drawing.spans(timetable)
+    later = [Span(s.rank, s.lane, s.kind, s.label, s.start + 5, s.end + 5) for s in spans]
+    later.append(Span(0, "send", "send", "to 1", 6, 7))
+    assert bars(drawing.draw_run(later, timetable.schedule)) == bars(drawing.draw(timetable))
+    assert drawing.draw_run(later, timetable.schedule, until=100).axes[0].get_xlim()[1] == pytest.approx(101)
+    with pytest.raises(ValueError, match="spans: no label is an action"):
+        drawing.draw_run([later[-1]], timetable.schedule)
+
+
+def test_spans_go_to_perfetto():
+    timetable = simulate(one_f_one_b(2, 1), 1, 1, 1)
+    events = trace_events(drawing.spans(timetable))
+    assert [(event["pid"], event["name"], event["ts"]) for event in events if event["ph"] == "X"] == [
+        (0, "0F0", 0),
+        (0, "0B0", 4e6),
+        (1, "1F0", 1e6),
+        (1, "1B0", 2e6),
+    ]
+
+
+def test_json_by_hand():
+    data = drawing.as_json(simulate(one_f_one_b(2, 2), 1, Fraction(3, 2), Fraction(1, 2)))
+    assert json.loads(json.dumps(data)) == {
+        "schedule": "1f1b",
+        "ranks": 2,
+        "microbatches": 2,
+        "chunks": 1,
+        "placement": [0, 1],
+        "makespan": 9,
+        "longest_span": 9,
+        "ideal": 6,
+        "bubble_over_ideal": 0.5,
+        "bubble_over_total": 0.333333,
+        "spans": [9, 6],
+        "idle": [3, 3],
+        "peak_in_flight": [2, 1],
+        "peak_before_weights": [2, 1],
+        "rows": [
+            [[0, "F", 0, 0, 1], [0, "F", 1, 1, 2], [0, "B", 0, 4, 6], [0, "B", 1, 7, 9]],
+            [[1, "F", 0, 1, 2], [1, "B", 0, 2, 4], [1, "F", 1, 4, 5], [1, "B", 1, 5, 7]],
+        ],
+    }
+
+
+def test_in_words():
+    assert drawing.describe(simulate(one_f_one_b(2, 2), 1, 1, 1)) == (
+        "Timetable of 1f1b: 2 ranks, 2 micro-batches. A step takes 9, 33.3 % of it are bubble. "
+        "At most so many micro-batches are held: 2, 1 on the ranks in order."
+    )
+    assert drawing.describe(simulate(zero_bubble_v(2, 3), 1, 1, 1)).endswith(
+        "2 chunks a rank. A step takes 18, 0.0 % of it are bubble. "
+        "At most so many chunks of micro-batches are held: 4 on each rank."
+    )

@@ -1,0 +1,369 @@
+"""Every schedule on real ranks: the gradients of one device, the simulator's times, and no more held than it says."""
+
+from __future__ import annotations
+
+import time
+from fractions import Fraction
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.data_parallel import DataParallel
+from minitrain.pipeline_parallel import mail
+from minitrain.pipeline_parallel.actions import Schedule
+from minitrain.pipeline_parallel.checks import inputs_of
+from minitrain.pipeline_parallel.executor import Pipeline, demo
+from minitrain.pipeline_parallel.lesson import Counted, Graphs
+from minitrain.pipeline_parallel.lesson_bubbles import actions_of, not_as_simulated
+from minitrain.pipeline_parallel.mail import Mail, in_common_order
+from minitrain.pipeline_parallel.schedules import SCHEDULES, gpipe, interleaved, naive, one_f_one_b, zero_bubble_h1
+from minitrain.pipeline_parallel.simulator import simulate
+from minitrain.pipeline_parallel.watches import on_timeline, on_virtual_clock
+from minitrain.runtime import Ledger, VirtualClock, axes
+from minitrain.runtime.failures import RanksError
+from minitrain.runtime.timeline import Timeline
+from tests.pipeline_parallel.models import (
+    Mixed,
+    accumulate,
+    chain,
+    gpt,
+    mixed_inputs,
+    mixed_loss,
+    stages_of,
+    tokens,
+)
+
+
+def schedules(ranks):
+    """Every schedule, with fewer micro-batches than stages, as many, and more."""
+    for name in SCHEDULES:
+        chunks = 2 if name in ("interleaved", "zb-v") else 1
+        for microbatches in (ranks, 2 * ranks) if name == "interleaved" else (1, ranks + 2):
+            yield SCHEDULES[name](ranks, microbatches, chunks)
+
+
+def against_one_device(world, tie):
+    torch.set_num_threads(1)  # so small are the stages that two threads would only wait for each other
+    for schedule in schedules(world.size):
+        model, reference = gpt(schedule.stages, tied=tie), gpt(schedule.stages, tied=tie)
+        mine, ties = stages_of(model, schedule, world.rank)
+        pipeline = Pipeline(mine, schedule, model.loss, ties=ties)
+        optimizers = [torch.optim.SGD(m.parameters(), lr=0.5) for m in (nn.ModuleList(mine), reference)]
+        for step in range(2):
+            inputs, targets = tokens(schedule.microbatches, step)
+            loss, expected = pipeline.step(inputs, targets), accumulate(reference, inputs, targets)
+            holds_last = schedule.rank_of(schedule.stages - 1) == world.rank
+            assert (loss is not None) == holds_last
+            assert not pipeline.held and not pipeline.put_off
+            theirs = dict(reference.named_parameters(remove_duplicate=False))
+            # Where nothing is tied all additions are made in one order, so all bits are equal.
+            tolerance = 1e-13 if tie else 0
+            for name, parameter in (pair for stage in mine for pair in stage.named_in_model()):
+                message = f"{schedule.name}, step {step}: {name}"
+                for found, wanted in ((parameter.grad, theirs[name].grad), (parameter, theirs[name])):
+                    torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance, msg=message)
+            if loss is not None:
+                torch.testing.assert_close(loss, expected, rtol=tolerance, atol=tolerance)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("size", (1, 3, 4))
+def test_gradients_and_loss_have_the_bits_of_one_device(ranks, size):
+    ranks(size).run(against_one_device, False)
+
+
+def test_tied_embedding(ranks):
+    ranks(2).run(against_one_device, True)
+
+
+def tied_sums(world):
+    """The gradient is the sum of both uses, added in the order of stages; a second step adds, and no step twice."""
+    schedule = one_f_one_b(world.size, 3)
+    apart, model = gpt(schedule.stages), gpt(schedule.stages, tied=True)
+    with torch.no_grad():
+        apart.head.weight.copy_(apart.embedding.tokens.weight)
+    mine, ties = stages_of(model, schedule, world.rank)
+    pipeline = Pipeline(mine, schedule, model.loss, ties=ties)
+    with Ledger() as ledger:
+        pipeline.step(*tokens(3))
+    accumulate(apart, *tokens(3))
+    once = apart.embedding.tokens.weight.grad + apart.head.weight.grad
+    grad = dict(pair for stage in mine for pair in stage.named_in_model()).get(
+        "embedding.tokens.weight" if world.rank == 0 else "head.weight", torch.zeros(0)
+    )
+    if grad.numel():
+        assert torch.equal(grad.grad, once)
+        assert ledger.entries[-1].bytes == once.nbytes
+    pipeline.step(*tokens(3))
+    if grad.numel():
+        assert torch.equal(grad.grad, once + once)
+
+
+def test_a_tied_gradient_is_summed_once(ranks):
+    ranks(3).run(tied_sums)
+
+
+def other_kinds(world, make):
+    schedule = make(world.size, 3)
+    torch.manual_seed(0)
+    layers = [Mixed(3, frozen=number == 0) for number in range(world.size)]
+    torch.manual_seed(0)
+    references = [Mixed(3, frozen=number == 0) for number in range(world.size)]
+    pipeline = Pipeline([layers[world.rank]], schedule, mixed_loss, watch=on_timeline(Timeline()))
+    for samples in ((3, 3, 2), (1, 4, 1)):  # shapes may change between micro-batches and between steps
+        inputs = [mixed_inputs(count, seed) for seed, count in enumerate(samples)]
+        targets = [torch.rand(count, 3, generator=torch.Generator().manual_seed(count)) for count in samples]
+        shares = [count / sum(samples) for count in samples]
+        loss = pipeline.step(inputs, targets, shares)
+        expected = torch.zeros((), dtype=torch.float64)
+        for x, target, share in zip(inputs, targets, shares, strict=True):
+            part = mixed_loss(chain(references, x), target) * share
+            if part.requires_grad:
+                part.backward()
+            expected += part.detach()
+        if loss is not None:
+            assert torch.equal(loss, expected)
+        for mine, its in zip(layers[world.rank].parameters(), references[world.rank].parameters(), strict=True):
+            assert (mine.grad is None) == (its.grad is None)
+            if its.grad is not None:
+                torch.testing.assert_close(mine.grad, its.grad, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("make", (gpipe, one_f_one_b, zero_bubble_h1))
+def test_tuples_of_tensors_of_all_kinds_and_micro_batches_of_different_sizes(ranks, make):
+    ranks(3).run(other_kinds, make)
+
+
+def on_the_clock(world):
+    for number, schedule in enumerate(schedules(world.size)):
+        # Other times for each stage and kind, dyadic so that no sum of them rounds.
+        times = tuple(
+            [Fraction(1 + (stage + kind + number) % 5, 4) for stage in range(schedule.stages)] for kind in range(3)
+        )
+        clock = VirtualClock()
+        stages = [nn.Linear(2, 2) for _ in schedule.stages_of(world.rank)]
+        pipeline = Pipeline(stages, schedule, lambda x, target: x.sum(), watch=on_virtual_clock(clock, times))
+        with clock:
+            pipeline.step([torch.ones(1, 2)] * schedule.microbatches, [None] * schedule.microbatches)
+        spans = actions_of(clock.timeline.spans)
+        wrong = not_as_simulated(schedule, clock.timeline.gather().spans, times)
+        assert wrong == 0, f"{schedule.name}: {wrong} actions at another time than in the simulator"
+        assert [span.label for span in spans] == [str(action) for action in schedule.actions[world.rank]]
+
+
+@pytest.mark.parametrize("size", (1, 2, 4))
+def test_real_messages_take_the_time_that_the_simulator_says(ranks, size):
+    ranks(size).run(on_the_clock)
+
+
+def most_held(world):
+    torch.set_num_threads(1)
+    found = {}
+    for schedule in schedules(world.size):
+        model, graphs = gpt(schedule.stages), Graphs()
+        mine, _ = stages_of(model, schedule, world.rank)
+        pipeline = Pipeline([Counted(stage, graphs) for stage in mine], schedule, model.loss)
+        pipeline.step(*tokens(schedule.microbatches))
+        assert graphs.alive == 0
+        # The graph is released by B or I; a timetable says how many there are then at most.
+        allowed = simulate(schedule, 1, 1, 1).peak_in_flight(world.rank, rest=0)
+        assert graphs.most == allowed, f"{schedule.name}: {graphs.most} graphs instead of {allowed}"
+        found[schedule.name] = graphs.most
+    return found
+
+
+@pytest.mark.parametrize("size", (1, 3))
+def test_as_many_graphs_are_alive_as_the_timetable_says(ranks, size):
+    first, *_ = ranks(size).run(most_held)
+    assert first["naive"] == 1
+    assert first["gpipe"] == size + 2
+
+
+def in_two_dimensions(world):
+    mesh = axes(dp=2, pp=2)
+    schedule = zero_bubble_h1(2, 3)
+    model, reference = gpt(2, tied=True), gpt(2, tied=True)
+    place, replica = mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
+    mine, ties = stages_of(model, schedule, place)
+    wrapped = [DataParallel(stage, mesh.get_group("dp"), bucket_megabytes=0.001) for stage in mine]
+    pipeline = Pipeline(wrapped, schedule, model.loss, mesh.get_group("pp"), ties)
+    with Ledger() as ledger:
+        pipeline.step(*tokens(3, replica))
+    for part in range(2):
+        accumulate(reference, *tokens(3, part))
+    theirs = dict(reference.named_parameters(remove_duplicate=False))
+    for name, parameter in (pair for stage in mine for pair in stage.named_in_model()):
+        torch.testing.assert_close(parameter.grad, theirs[name].grad / 2, rtol=1e-12, atol=1e-12)
+    return ledger.calls("all_reduce"), sum(len(stage.buckets) for stage in wrapped)
+
+
+def test_stages_that_are_data_parallel_too(ranks):
+    for calls, buckets in ranks(4).run(in_two_dimensions):
+        assert calls == buckets  # once a step, not once a micro-batch
+
+
+def noted(verb, calls, ends, tensor, peer, group):
+    calls.append(ends(peer))
+    return verb(tensor, peer, group)
+
+
+def as_nccl_needs(world):
+    """All ranks keep the common order, sends and receives together; nobody waits for ever, and numbers are the same."""
+    for schedule in schedules(world.size):
+        model, reference = gpt(schedule.stages), gpt(schedule.stages)
+        mine, _ = stages_of(model, schedule, world.rank)
+        pipeline = Pipeline(mine, schedule, model.loss)
+        pipeline._mail = Mail(schedule, world.rank, None, torch.device("cpu"), in_order=True)
+        calls = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(mail, "send", partial(noted, mail.send, calls, lambda peer: (world.rank, peer)))
+            patch.setattr(mail, "receive", partial(noted, mail.receive, calls, lambda peer: (peer, world.rank)))
+            pipeline.step(*tokens(schedule.microbatches))
+        ends = [tuple(schedule.rank_of(action.stage) for action in message) for message in in_common_order(schedule)]
+        assert calls == [pair for pair in ends if world.rank in pair], schedule.name
+        accumulate(reference, *tokens(schedule.microbatches))
+        theirs = dict(reference.named_parameters())
+        for name, parameter in (pair for stage in mine for pair in stage.named_in_model()):
+            assert torch.equal(parameter.grad, theirs[name].grad)
+
+
+@pytest.mark.parametrize("size", (2, 4))
+def test_one_order_for_all_messages(ranks, size):
+    ranks(size).run(as_nccl_needs)
+
+
+def early(world):
+    """While an action computes, the receive of the next one is posted."""
+    schedule = one_f_one_b(world.size, 4)
+    posted = {}
+
+    class Look:
+        def __init__(self, action):
+            posted[action] = list(pipeline._mail._arriving)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+    pipeline = Pipeline([nn.Linear(2, 2)], schedule, lambda x, target: x.sum(), watch=Look)
+    pipeline.step([torch.ones(1, 2)] * 4, [None] * 4)
+    return {str(action): [str(message.made) for message in messages] for action, messages in posted.items()}
+
+
+def test_receives_are_posted_early(ranks):
+    first, last = ranks(2).run(early)
+    assert first["0F1"] == ["1B0"] and first["0B0"] == ["1B1"] and first["0B3"] == []
+    assert last["1F0"] == ["0F1"] and last["1B0"] == ["0F1"] and last["1F1"] == ["0F2"]
+
+
+def refusals(world):
+    good = gpipe(2, 2)
+
+    def refused(words, *arguments, **options):
+        with pytest.raises(ValueError, match=words):
+            Pipeline(*arguments, **options)
+
+    layer, loss = nn.Linear(2, 2), nn.MSELoss()
+    refused("schedule=gpipe is for 3 ranks, but the group has 2", [layer], gpipe(3, 2), loss)
+    refused(r"stages are 2, but this rank holds the stages \[0\] of gpipe; bring 1", [layer, layer], good, loss)
+    refused(r"loss=None, but this rank holds the last stage.* \(rank 1\)", [layer], good)
+    refused("differs between ranks: naive on rank 0, gpipe on rank 1", [layer], (naive, gpipe)[world.rank](2, 2), loss)
+    refused("differs between ranks", [layer], gpipe(2, 2 + world.rank), loss)
+    actions = (good.actions[0], tuple(reversed(good.actions[1])))
+    refused("1B1 comes before 1F1, which it needs", [layer], Schedule("mine", 2, actions, good.placement), loss)
+    other, ties = stages_of(gpt(2, tied=True), good, world.rank)
+    if world.rank:
+        nn.init.ones_(other[0].get_parameter(ties[0].names[1]))
+    refused("0.tokens.weight of stage 0, .* are copies of one parameter, but", other, good, loss, ties=ties)
+    pipeline = Pipeline([layer], good, loss)
+    x = torch.ones(1, 2)
+    for words, inputs, targets in (
+        ("inputs are missing on rank 0, but the schedule has 2 micro-batches", None, [x, x]),
+        ("inputs are 1 on rank 0", [x], [x, x]),
+        ("targets are 3 on rank 1", [x, x], [x, x, x]),
+    ):
+        with pytest.raises(ValueError, match=words):  # on both ranks, before anything is sent
+            pipeline.step(inputs, targets)
+    with pytest.raises(ValueError, match="shares are 1 on rank 1"):
+        pipeline.step([x, x], [x, x], [1.0])
+    assert (pipeline.step([x, x], [x, x]) is None) == (world.rank == 0)
+
+
+def test_what_cannot_be_is_refused_on_every_rank(ranks):
+    ranks(2).run(refusals)
+
+
+class Stops(nn.Module):
+    def __init__(self, what, forwards=0):
+        super().__init__()
+        self.what, self.forwards = what, forwards
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x):
+        self.forwards -= 1
+        if self.forwards < 0:
+            if isinstance(self.what, Exception):
+                raise self.what
+            return self.what
+        return x * self.scale
+
+
+def run_into(world, stage, make=one_f_one_b):
+    schedule = make(world.size, 4)
+    mine = stage if world.rank == 1 else nn.Linear(4, 4)
+    x = torch.ones(2, 4)
+    Pipeline([mine], schedule, lambda outputs, target: outputs.sum()).step([x] * 4, [x] * 4)
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    (
+        (
+            nn.Linear(6, 4),
+            r"stages 0 \(rank 0\) and 1 \(rank 1\) do not meet: stage 1 fails on what comes over the boundary 0\|1, "
+            r"float32 \(2, 4\): RuntimeError: mat1 and mat2",
+        ),
+        (
+            Stops(torch.ones(3), 2),
+            r"stage 1 gave float32 \(3,\) for micro-batch 2, but float32 \(2, 4\) for micro-batch 0",
+        ),
+        (Stops(KeyError("in the middle"), 2), "KeyError: 'in the middle'"),
+    ),
+)
+def test_a_rank_that_fails_in_the_middle_ends_the_step_on_all(ranks, stage, words):
+    begin = time.monotonic()
+    with pytest.raises(RanksError, match=words) as caught:
+        ranks(3).run(run_into, stage)
+    assert sorted(caught.value.failures) == [0, 1, 2]
+    assert time.monotonic() - begin < 20  # rather than the time limit of 60 seconds
+
+
+def no_tensor(world):
+    for nothing, words in ((None, "NoneType"), ((), "an empty tuple"), ((torch.ones(1), 3), "int")):
+        stages, x = [Stops(nothing), nn.Linear(4, 4)], torch.ones(2, 4)
+        with pytest.raises(
+            ValueError, match=f"stage 0 returned {words} for micro-batch 0; return a tensor, or a tuple"
+        ):
+            Pipeline(stages, interleaved(1, 1, 2), nn.MSELoss()).step([x], [x])
+    with pytest.raises(ValueError, match=r"loss returned a tensor of shape \(2, 4\) for micro-batch 0"):
+        Pipeline([nn.Linear(4, 4)], gpipe(1, 1), nn.MSELoss(reduction="none")).step([x], [x])
+    with pytest.raises(ValueError, match=r"inputs\[1\] is a tuple; bring a tensor, or a tuple of tensors"):
+        inputs_of(1, (x, None))
+
+
+def test_what_is_no_tensor_is_refused(ranks):
+    ranks(1).run(no_tensor)
+
+
+def shown(world, schedule):
+    return [claim.what for claim in demo(world, schedule, microbatches=2, hidden=4) if claim.holds is not True]
+
+
+def test_any_schedule_can_be_shown(ranks):
+    assert ranks(2).run(shown, "zb-v") == [[], []]

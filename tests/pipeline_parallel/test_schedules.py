@@ -1,0 +1,266 @@
+"""Schedules against torch's, and the checks against a search for cycles."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
+
+import pytest
+import torch.distributed.pipelining.schedules as torch_schedules
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrain.pipeline_parallel.schedules import (
+    SCHEDULES,
+    Action,
+    Schedule,
+    gpipe,
+    interleaved,
+    naive,
+    one_f_one_b,
+    validate,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+
+P, M = st.integers(1, 6), st.integers(1, 14)
+
+
+patient = settings(deadline=None, max_examples=60)
+
+
+@st.composite
+def sizes(draw) -> tuple[str, int, int, int]:
+    """Name, ranks, micro-batches and chunks of any schedule."""
+    name, ranks, microbatches = draw(st.sampled_from(sorted(SCHEDULES))), draw(P), draw(M)
+    if name == "interleaved":
+        return name, ranks, ranks * draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    return name, ranks, microbatches, 2 if name == "zb-v" else 1
+
+
+def make(size: tuple[str, int, int, int]) -> Schedule:
+    name, *numbers = size
+    return SCHEDULES[name](*numbers)
+
+
+def graph(schedule: Schedule) -> dict[Action, set[Action]]:
+    """Each action, and what comes before it: what it needs, and the one before it on its rank."""
+    before = {action: set(schedule.needs(action)) for row in schedule.actions for action in row}
+    for row in schedule.actions:
+        for first, second in zip(row, row[1:], strict=False):
+            before[second].add(first)
+    return before
+
+
+def in_torch(schedule: Schedule) -> dict[int, list]:
+    return {
+        rank: [torch_schedules._Action.from_str(str(action)) for action in row]
+        for rank, row in enumerate(schedule.actions)
+    }
+
+
+def as_text(actions, without: str = "") -> list[str]:
+    """Actions of torch's table without idle slots and without what is not computing."""
+    real = [str(action) for action in actions if action is not None and "REDUCE" not in str(action)]
+    return [action for action in real if not (without and without in action)]
+
+
+def torch_table(kind: type, ranks: int, microbatches: int, chunks: int = 1) -> list[list[str]]:
+    """A table of torch's without the stages and process groups that its constructor asks for."""
+    made = object.__new__(kind)
+    made._n_microbatches, made._num_stages, made.num_stages = microbatches, ranks, ranks * chunks
+    made.pp_group_size, made.n_local_stages = ranks, chunks
+    made.number_of_rounds = max(1, microbatches // ranks)
+    made.microbatches_per_round = microbatches // made.number_of_rounds
+    if issubclass(kind, torch_schedules.PipelineScheduleSingle):
+        table = made._get_pipeline_order()
+    else:
+        table = {rank: made._calculate_single_rank_operations(rank) for rank in range(ranks)}
+    return [as_text(table[rank]) for rank in range(ranks)]
+
+
+def ours(schedule: Schedule) -> list[list[str]]:
+    return [[str(action) for action in row] for row in schedule.actions]
+
+
+@patient
+@given(sizes())
+def test_every_schedule_is_valid_and_takes_backwards_in_rising_order(size):
+    schedule = make(size)
+    validate(schedule)
+    for row in schedule.actions:
+        for stage in range(schedule.stages):
+            for kinds in ("F", "BI", "W"):
+                numbers = [action.microbatch for action in row if action.stage == stage and action.kind in kinds]
+                assert numbers == sorted(numbers)
+
+
+@patient
+@given(sizes())
+def test_torch_finds_every_schedule_valid_and_free_of_deadlocks(size):
+    schedule = make(size)
+    actions = in_torch(schedule)
+    placed = torch_schedules._validate_schedule(actions, schedule.ranks, schedule.stages, schedule.microbatches)
+    assert placed == dict(enumerate(schedule.placement))
+    with_messages = torch_schedules._add_send_recv(actions, schedule.rank_of, schedule.stages)
+    torch_schedules._simulate_comms_compute(with_messages, schedule.rank_of, schedule.stages)
+
+
+@patient
+@given(P, M)
+def test_gpipe_and_1f1b_are_torchs(p, m):
+    assert ours(gpipe(p, m)) == torch_table(torch_schedules.ScheduleGPipe, p, m)
+    if m >= p:  # with fewer, torch's table holds forwards of micro-batches that there are not
+        # The last row of torch's table in 2.13 begins with micro-batch 1.
+        assert ours(one_f_one_b(p, m))[:-1] == torch_table(torch_schedules.Schedule1F1B, p, m)[:-1]
+    last = [f"{p - 1}{kind}{number}" for number in range(m) for kind in "FB"]
+    assert ours(one_f_one_b(p, m))[-1] == last
+
+
+@patient
+@given(P, st.integers(1, 3), st.integers(1, 4))
+def test_interleaved_is_torchs(p, groups, v):
+    assert ours(interleaved(p, p * groups, v)) == torch_table(torch_schedules.ScheduleInterleaved1F1B, p, p * groups, v)
+
+
+@patient
+@given(P, st.integers(1, 4))
+def test_h1_is_torchs_interleaved_zero_bubble_with_one_chunk(p, groups):
+    table = torch_table(torch_schedules.ScheduleInterleavedZeroBubble, p, p * groups)
+    assert ours(zero_bubble_h1(p, p * groups)) == table
+
+
+@patient
+@given(P, M)
+def test_v_is_torchs_up_to_when_weights_are_done_at_the_end(p, m):
+    table = torch_table(torch_schedules.ScheduleZBVZeroBubble, p, m, 2)
+    mine = ours(zero_bubble_v(p, m))
+    assert [as_text(row, "W") for row in mine] == [as_text(row, "W") for row in table]
+    assert [sorted(row) for row in mine] == [sorted(row) for row in table]
+
+
+def test_v_is_figure_8_of_the_paper():
+    # Device 3 of 4, with 8 micro-batches, counted from 1: its cool-down has everything in it.
+    figure = "1 2 3 1 4 2 5 3 1 1 4 2 2 6 1 1 5 3 3 7 2 2 6 4 4 8 3 3 7 5 5 4 4 8 6 6 5 7 6 8 7 5 8 7 6 8 7 8"
+    row = zero_bubble_v(4, 8).actions[2]
+    assert [action.microbatch + 1 for action in row] == [int(number) for number in figure.split()]
+
+
+def test_by_hand():
+    assert ours(naive(2, 2)) == [["0F0", "0B0", "0F1", "0B1"], ["1F0", "1B0", "1F1", "1B1"]]
+    assert ours(one_f_one_b(3, 4))[0] == "0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3".split()
+    assert ours(zero_bubble_h1(2, 3))[1] == "1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2".split()
+    assert ours(zero_bubble_h2(2, 3))[0] == "0F0 0F1 0F2 0I0 0W0 0I1 0W1 0I2 0W2".split()
+    assert str(interleaved(1, 1, 2)) == "rank 0: 0F0 1F0 1B0 0B0"
+
+
+def test_where_stages_lie():
+    down_and_up = zero_bubble_v(3, 5)
+    assert down_and_up.placement == (0, 1, 2, 2, 1, 0)
+    assert (down_and_up.ranks, down_and_up.stages, down_and_up.chunks) == (3, 6, 2)
+    assert down_and_up.stages_of(1) == [1, 4]
+    assert interleaved(3, 3, 2).placement == (0, 1, 2, 0, 1, 2)
+    assert [interleaved(3, 3, 2).rank_of(stage) for stage in (0, 5)] == [0, 2]
+
+
+@given(st.integers(0, 99), st.sampled_from("FBIW"), st.integers(0, 99))
+def test_an_action_is_what_it_says(stage, kind, microbatch):
+    action = Action(stage, kind, microbatch)
+    assert Action.parse(str(action)) == action
+    assert str(torch_schedules._Action.from_str(str(action))) == str(action)
+
+
+@pytest.mark.parametrize("text", ["", "F1", "1f2", "1B", "1SEND_F2", "1F2 "])
+def test_what_is_no_action(text):
+    with pytest.raises(ValueError, match="is no action; write stage"):
+        Action.parse(text)
+
+
+@patient
+@given(sizes(), st.data())
+def test_validate_finds_an_order_that_cannot_work(size, data):
+    """Two actions of a rank change places; the graph of what comes before what has a cycle or it has none."""
+    schedule = make(size)
+    row = data.draw(st.sampled_from(range(schedule.ranks)))
+    places = st.integers(0, len(schedule.actions[row]) - 1)
+    first, second = data.draw(places), data.draw(places)
+    actions = [list(actions) for actions in schedule.actions]
+    actions[row][first], actions[row][second] = actions[row][second], actions[row][first]
+    changed = replace(schedule, actions=tuple(map(tuple, actions)))
+    try:
+        TopologicalSorter(graph(changed)).prepare()
+    except CycleError:
+        with pytest.raises(ValueError, match="deadlock|which it needs"):
+            validate(changed)
+    else:
+        validate(changed)
+
+
+BROKEN = {  # how rank 0 and rank 1 are changed, and what is said
+    "twice": ("0F0 0F1 0B0 0B1 0F1", "1F0 1B0 1F1 1B1", "rank 0, action 4: 0F1 comes twice"),
+    "missing": ("0F0 0F1 0B0 0B1", "1F0 1B0 1F1", "1B1, or 1I1 and 1W1, is missing on rank 1"),
+    "no forward": ("0F0 0F1 0B0 0B1", "1F0 1B0 1B1", "1F1 is missing on rank 1"),
+    "half": ("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1I1", "1W1 is missing on rank 1"),
+    "both": ("0F0 0F1 0B0 0B1 0W1", "1F0 1B0 1F1 1B1", "0W1 is a part of 0B1, which is there too"),
+    "no stage": ("0F0 0F1 0B0 0B1 2F0", "1F0 1B0 1F1 1B1", "2F0 does not exist; there are stages 0 to 1 and micro-"),
+    "no number": ("0F0 0F1 0B0 0B1 0F2", "1F0 1B0 1F1 1B1", "0F2 does not exist; .* micro-batches 0 to 1"),
+    "other rank": ("0F0 0F1 0B0 0B1 1F0", "1B0 1F1 1B1", "1F0 belongs to rank 1, which holds that stage"),
+    "own order": ("0F0 0F1 0B0 0B1", "1F0 1B0 1B1 1F1", "rank 1, action 2: 1B1 comes before 1F1, which it needs"),
+    "deadlock": (
+        "0F0 0B0 0F1 0B1",
+        "1F0 1F1 1B0 1B1",
+        "mine: deadlock: rank 0 cannot do 0B0 before rank 1 does 1B0; rank 1 cannot do 1F1 before rank 0 does 0F1",
+    ),
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_validate_names_the_first_offence(broken):
+    *rows, said = BROKEN[broken]
+    actions = tuple(tuple(Action.parse(text) for text in row.split()) for row in rows)
+    with pytest.raises(ValueError, match=f"mine: .*{said}|{said}"):
+        validate(Schedule("mine", 2, actions, (0, 1)))
+
+
+def test_ranks_hold_equally_many_stages():
+    whole = tuple(Action.parse(text) for text in "0F0 1F0 1B0 0B0".split())
+    validate(Schedule("mine", 1, (whole,), (0, 0)))
+    with pytest.raises(ValueError, match=r"rank 0 holds stages \[0, 1\] and has 4 actions; give each of 2 ranks"):
+        validate(Schedule("mine", 1, (whole, ()), (0, 0)))
+
+
+def test_backward_may_be_split_for_some_micro_batches_only():
+    rows = ("0F0 0F1 0B0 0I1 0W1", "1F0 1I0 1F1 1B1 1W0")
+    mixed = Schedule("mine", 2, tuple(tuple(Action.parse(text) for text in row.split()) for row in rows), (0, 1))
+    validate(mixed)
+    assert mixed.needs(Action(0, "B", 0)) == [Action(0, "F", 0), Action(1, "I", 0)]
+    assert mixed.needs(Action(0, "I", 1)) == [Action(0, "F", 1), Action(1, "B", 1)]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_bad_sizes(name):
+    good = {"ranks": 2, "microbatches": 2, "chunks": 2 if name == "zb-v" else 1}
+    for argument in ("ranks", "microbatches", "chunks"):
+        with pytest.raises(ValueError, match=f"{argument}=0"):
+            SCHEDULES[name](**good | {argument: 0})
+    if name != "interleaved":
+        with pytest.raises(ValueError, match="chunks=3, but .* use"):
+            SCHEDULES[name](**good | {"chunks": 3})
+
+
+def test_interleaved_says_which_numbers_of_micro_batches_would_do():
+    with pytest.raises(ValueError, match=r"microbatches=6 is not a multiple of ranks=4.*microbatches=4 or 8, or the"):
+        interleaved(4, 6, 2)
+    with pytest.raises(ValueError, match=r"use microbatches=4, or the schedule 1f1b"):
+        interleaved(4, 3, 2)
+
+
+def test_torch_is_not_needed():
+    """The site is built without it."""
+    names = ("actions", "schedules", "simulator", "drawing")
+    code = "; ".join(f"import minitrain.pipeline_parallel.{name}" for name in names)
+    code += "; import minitrain.costs.pipeline, sys; assert not {'torch', 'matplotlib'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

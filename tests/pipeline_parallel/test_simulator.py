@@ -1,0 +1,229 @@
+"""The simulator against the papers' tables and formulas, and against the longest path through the graph."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from graphlib import TopologicalSorter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrain.costs import pipeline as costs
+from minitrain.pipeline_parallel.schedules import (
+    SCHEDULES,
+    Action,
+    Schedule,
+    gpipe,
+    interleaved,
+    naive,
+    one_f_one_b,
+    zero_bubble_h1,
+    zero_bubble_h2,
+    zero_bubble_v,
+)
+from minitrain.pipeline_parallel.simulator import simulate
+from tests.pipeline_parallel.test_schedules import M, P, graph, make, sizes
+
+patient = settings(deadline=None, max_examples=40)
+whole = st.integers(1, 30)
+ratios = st.tuples(whole, whole, whole).map(lambda times: [Fraction(time, 7) for time in times])
+# The zero-bubble formulas hold where W is the shortest.
+shortest_last = ratios.map(lambda times: [*times[:2], min(times)])
+
+# Qi et al. 2023, ICLR 2024: settings and profiled times from table 6, bubble rates of 1F1B, H1 and H2 from table 5 (in
+# the longer version on arXiv the times are table 9): p, m, T_F, T_B, T_W, T_comm (ms), rates.
+PRINTED = [
+    (8, 24, 18.522, 18.086, 9.337, 0.601, 0.2431, 0.1585, 0.1083),  # 1.5B
+    (8, 32, 18.513, 18.086, 9.331, 0.626, 0.1985, 0.1242, 0.0837),
+    (8, 64, 18.546, 18.097, 9.321, 0.762, 0.1240, 0.0674, 0.0444),
+    (8, 24, 29.718, 29.444, 19.927, 0.527, 0.2347, 0.1323, 0.0698),  # 6.2B
+    (8, 32, 29.802, 29.428, 19.530, 0.577, 0.1898, 0.1045, 0.0559),
+    (8, 64, 29.935, 29.621, 19.388, 0.535, 0.1091, 0.0554, 0.0294),
+    (16, 48, 11.347, 11.248, 8.132, 0.377, 0.2552, 0.1397, 0.0672),  # 14.6B
+    (16, 64, 11.307, 11.254, 8.101, 0.379, 0.2082, 0.1088, 0.0516),
+    (16, 128, 11.325, 11.308, 8.109, 0.378, 0.1251, 0.0576, 0.0266),
+    (32, 96, 10.419, 10.207, 7.715, 0.408, 0.2646, 0.1421, 0.0641),  # 28.3B; with m = 128 and 256 it takes seconds
+]
+
+
+@pytest.mark.parametrize("p, m, forward, backward, weight, message, one_f_one_b_rate, h1_rate, h2_rate", PRINTED)
+def test_the_bubble_rates_that_the_zero_bubble_paper_prints(
+    p, m, forward, backward, weight, message, one_f_one_b_rate, h1_rate, h2_rate
+):
+    printed = {one_f_one_b: one_f_one_b_rate, zero_bubble_h1: h1_rate, zero_bubble_h2: h2_rate}
+    for schedule, rate in printed.items():
+        timetable = simulate(schedule(p, m), forward, backward, weight, message)
+        assert round(timetable.bubble_over_total, 4) == rate
+
+
+@patient
+@given(sizes(), st.data(), st.integers(0, 5))
+def test_every_action_starts_at_the_end_of_the_longest_path_to_it(size, data, message):
+    schedule = make(size)
+    costs_of = {kind: data.draw(st.lists(whole, min_size=(n := schedule.stages), max_size=n)) for kind in "FIW"}
+    timetable = simulate(schedule, costs_of["F"], costs_of["I"], costs_of["W"], message)
+    costs_of["B"] = [sum(both) for both in zip(costs_of["I"], costs_of["W"], strict=True)]
+    before = graph(schedule)
+    ends: dict[Action, int] = {}
+    for action in TopologicalSorter(before).static_order():
+        rank = schedule.rank_of(action.stage)
+        arrivals = [ends[other] + message * (schedule.rank_of(other.stage) != rank) for other in before[action]]
+        ends[action] = max(arrivals, default=0) + costs_of[action.kind][action.stage]
+    for rank, row in enumerate(timetable.slots):
+        assert tuple(slot.action for slot in row) == schedule.actions[rank]
+        assert [slot.end for slot in row] == [ends[slot.action] for slot in row]
+        assert all(slot.end - slot.start == costs_of[slot.action.kind][slot.action.stage] for slot in row)
+        assert timetable.spans[rank] == row[-1].end - row[0].start <= timetable.longest_span
+        assert timetable.idle[rank] == timetable.longest_span - sum(slot.end - slot.start for slot in row)
+    assert timetable.makespan == max(ends.values())
+
+
+@patient
+@given(P, M, st.integers(1, 3), ratios)
+def test_bubbles_without_w(p, groups, v, times):
+    f, i, w = times
+    ideal = costs.ideal_time(groups, f, i, w)
+    table = simulate(naive(p, groups), f, i, w)
+    assert (table.ideal, table.bubble) == (ideal, costs.naive_bubble(p, groups, f, i, w))
+    assert table.bubble_over_total == costs.naive_bubble_over_total(p)
+    for schedule in (gpipe, one_f_one_b):
+        table = simulate(schedule(p, groups), f, i, w)
+        assert (table.ideal, table.bubble) == (ideal, costs.bubble(p, f, i, w))
+        assert table.bubble_over_ideal == costs.bubble_over_ideal(p, groups)
+        assert table.bubble_over_total == costs.bubble_over_total(p, groups)
+        assert table.longest_span == table.makespan
+    m = p * min(groups, 4)
+    table = simulate(interleaved(p, m, v), f / v, i / v, w / v)
+    assert (table.ideal, table.bubble) == (costs.ideal_time(m, f, i, w), costs.bubble(p, f, i, w, v))
+    assert table.bubble_over_ideal == costs.bubble_over_ideal(p, m, v)
+    assert table.bubble_over_total == costs.bubble_over_total(p, m, v)
+    assert table.longest_span == table.makespan
+
+
+@patient
+@given(P, M, shortest_last)
+def test_zero_bubbles(p, m, times):
+    f, i, w = times
+    h1, h2 = simulate(zero_bubble_h1(p, m), f, i, w), simulate(zero_bubble_h2(p, m), f, i, w)
+    assert h1.bubble == costs.zero_bubble_h1(p, m, f, i, w)
+    assert h2.bubble == costs.zero_bubble_h2(p, m, f, i, w)
+    if m >= p:
+        assert h1.bubble == (p - 1) * (f + i - w)
+    if m >= 2 * p - 1:
+        assert h2.bubble == (p - 1) * (f + i - 2 * w)
+        assert simulate(zero_bubble_h2(p, m), f, f, f).idle == [0] * p
+    if m <= p:  # appendix H
+        assert h1.longest_span == h2.longest_span == (m + p - 1) * (f + i) + w
+
+
+@patient
+@given(P, M, shortest_last)
+def test_v_has_no_bubble_where_all_are_equal_and_less_than_h1_where_they_are_not(p, m, times):
+    equal = simulate(zero_bubble_v(p, m), 1, 1, 1)
+    assert equal.idle == [0] * p if m >= 2 * p - 1 else equal.bubble > 0
+    assert max(equal.peak_in_flight(rank) for rank in range(p)) == costs.zero_bubble_v_in_flight(p, m)
+    f, i, w = times
+    halves = simulate(zero_bubble_v(p, m), f / 2, i / 2, w / 2)
+    assert halves.bubble <= simulate(one_f_one_b(p, m), f, i, w).bubble
+
+
+@patient
+@given(P, M, st.integers(1, 3), ratios)
+def test_micro_batches_in_flight(p, m, v, times):
+    few = p * min(m, 4)
+    tables = {
+        schedule: simulate(schedule(p, m), *times)
+        for schedule in (naive, gpipe, one_f_one_b, zero_bubble_h1, zero_bubble_h2)
+    }
+    chunked = simulate(interleaved(p, few, v), *times)
+    for rank in range(p):
+        assert tables[naive].peak_in_flight(rank) == 1
+        assert tables[gpipe].peak_in_flight(rank) == costs.gpipe_in_flight(m)
+        assert tables[one_f_one_b].peak_in_flight(rank) == costs.one_f_one_b_in_flight(p, m, rank)
+        assert chunked.peak_in_flight(rank) == costs.interleaved_in_flight(p, few, rank, v)
+        for schedule, theory in (
+            (zero_bubble_h1, costs.zero_bubble_h1_in_flight),
+            (zero_bubble_h2, costs.zero_bubble_h2_in_flight),
+        ):
+            up_to_i = tables[schedule].peak_in_flight(rank, rest=0)
+            assert (up_to_i, tables[schedule].peak_in_flight(rank)) == theory(p, m, rank)
+
+
+@patient
+@given(P, st.integers(0, 5), st.integers(0, 9))
+def test_memory_of_h1_and_h2_is_that_of_the_paper(p, more, kept):
+    """§2.3, with M_B = 10 and M_W = `kept`: (p−i+1)M_B + (i−1)M_W and (2p−2i+1)M_B + (2i−2)M_W on worker i."""
+    m = 2 * p - 1 + more
+    h1, h2 = (simulate(schedule(p, m), 1, 1, 1) for schedule in (zero_bubble_h1, zero_bubble_h2))
+    for i in range(1, p + 1):
+        assert h1.peak_in_flight(i - 1, 10, kept) == (p - i + 1) * 10 + (i - 1) * kept
+        assert h2.peak_in_flight(i - 1, 10, kept) == (2 * p - 2 * i + 1) * 10 + (2 * i - 2) * kept
+
+
+@patient
+@given(sizes())
+def test_nothing_is_held_after_a_step(size):
+    timetable = simulate(make(size), 1, 1, 1)
+    for rank in range(timetable.schedule.ranks):
+        steps = timetable.in_flight(rank, 3, 2)
+        assert steps[-1] == (timetable.slots[rank][-1].end, 0)
+        assert steps == sorted(steps, key=lambda step: step[0])
+
+
+def test_in_flight_by_hand():
+    # F0 at 2 to 3, B0 at 3 to 5, F1 at 5 to 6, B1 at 6 to 8: from the start of F to the end of B.
+    timetable = simulate(one_f_one_b(3, 2), 1, 1, 1)
+    assert timetable.in_flight(2) == [(2, 1), (5, 0), (5, 1), (8, 0)]
+    split = simulate(zero_bubble_h1(2, 2), 1, 1, 1)
+    assert split.in_flight(1, 10, 4) == [(1, 10), (3, 4), (3, 14), (5, 8), (6, 4), (7, 0)]
+    assert split.in_flight(1, rest=0) == [(1, 1), (3, 0), (3, 1), (5, 0), (6, 0), (7, 0)]
+
+
+def test_the_slowest_stage_decides():
+    even = simulate(gpipe(3, 10), 2, 2, 2)
+    uneven = simulate(gpipe(3, 10), [1, 4, 1], [1, 4, 1], [1, 4, 1])
+    assert sum(even.busy) == sum(uneven.busy)
+    assert (even.ideal, uneven.ideal) == (60, 120)
+    assert uneven.idle[0] == uneven.longest_span - 30
+    assert uneven.makespan > even.makespan
+
+
+def test_messages_take_time_between_ranks_only():
+    assert simulate(naive(3, 1), 1, 1, 1, message=5).makespan == 3 * 3 + 4 * 5
+    down_and_up = simulate(zero_bubble_v(2, 1), 1, 1, 1, message=5)
+    # Both messages down and up take 5; between the stages of rank 1 there is none, and on the way back its first W.
+    assert [slot.start for slot in down_and_up.slots[0]] == [0, 13, 14, 15, 28, 29]
+
+
+def test_whole_numbers_and_fractions_stay_exact():
+    third = Fraction(1, 3)
+    timetable = simulate(one_f_one_b(4, 5), third, third, third, third)
+    assert isinstance(timetable.makespan, Fraction) and isinstance(timetable.bubble_over_total, Fraction)
+    assert isinstance(simulate(gpipe(2, 2), 1, 1, 1).makespan, int)
+
+
+@pytest.mark.parametrize(
+    ("costs", "said"),
+    [
+        ({"forward": -1}, "forward=-1 is negative"),
+        ({"backward": [1, 2, 3]}, "backward has 3 costs for 2 stages"),
+        ({"weight": [1, -2]}, r"weight=\[1, -2\] is negative"),
+        ({"message": -0.5}, "message=-0.5 is negative"),
+    ],
+)
+def test_bad_costs(costs, said):
+    with pytest.raises(ValueError, match=said):
+        simulate(gpipe(2, 2), **{"forward": 1, "backward": 1, "weight": 1} | costs)
+
+
+def test_what_is_not_valid_is_not_simulated():
+    actions = ((Action(0, "F", 0), Action(0, "B", 0)), (Action(1, "B", 0), Action(1, "F", 0)))
+    with pytest.raises(ValueError, match="1B0 comes before 1F0"):
+        simulate(Schedule("mine", 1, actions, (0, 1)), 1, 1, 1)
+
+
+def test_every_name_of_the_command_line():
+    assert list(SCHEDULES) == ["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
+    for name, make_schedule in SCHEDULES.items():
+        assert make_schedule(2, 4, 2 if name in ("interleaved", "zb-v") else 1).name == name

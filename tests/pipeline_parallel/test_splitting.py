@@ -1,0 +1,105 @@
+"""Cuts are the best there are, every layer lands in one stage, and stages together are the model."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import combinations, pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from minitrain.models import GPT, GPTConfig
+from minitrain.pipeline_parallel import tied
+from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, partition, split
+
+
+def gpt(**choices):
+    return GPT(GPTConfig(**{"vocabulary": 11, "positions": 4, "layers": 5, "hidden": 4, "heads": 2, **choices}), seed=0)
+
+
+def slowest(costs, counts):
+    begins = [sum(counts[:number]) for number in range(len(counts) + 1)]
+    return max(sum(costs[begin:end]) for begin, end in pairwise(begins))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.fractions(0, 9, max_denominator=4), min_size=1, max_size=8), st.integers(1, 8))
+def test_no_cut_is_better(costs, stages):
+    if stages > len(costs):
+        with pytest.raises(ValueError, match=f"stages={stages} are more than the {len(costs)} layers"):
+            partition(costs, stages)
+        return
+    counts = partition(costs, stages)
+    assert len(counts) == stages and sum(counts) == len(costs) and min(counts) >= 1
+    cuts = (
+        [0, *inner, len(costs)] for inner in combinations(range(1, len(costs)), stages - 1)
+    )  # every way to cut there is
+    assert slowest(costs, counts) == min(max(sum(costs[a:b]) for a, b in pairwise(cut)) for cut in cuts)
+
+
+def test_a_heavy_head_gets_a_stage_of_its_own():
+    assert partition([1, 1, 1, 1, 1, 1, 6], 2) == [6, 1]
+    assert partition([Fraction(1, 3)] * 6, 3) == [2, 2, 2]
+
+
+@pytest.mark.parametrize("stages", (1, 2, 3, 5))
+def test_stages_one_after_another_are_the_model(stages):
+    model = gpt()
+    parts = split(model, evenly(model, stages))
+    tokens = torch.arange(8).view(2, 4)
+    x = tokens
+    for part in parts:
+        x = part(x)
+    torch.testing.assert_close(x, model(tokens)[0], rtol=0, atol=0)
+    named = [pair for part in parts for pair in part.named_in_model()]
+    everything = dict(model.named_parameters(remove_duplicate=False))
+    assert [name for name, _ in named] == list(everything)
+    assert all(parameter is everything[name] for name, parameter in named)
+    blocks = [sum(name.startswith("blocks") for name in part.names) for part in parts]
+    assert max(blocks) - min(blocks) <= 1
+
+
+def test_several_tensors_between_layers():
+    class Two(nn.Module):
+        def forward(self, x, y):
+            return x + y, x * y
+
+    model = nn.Sequential(Two(), Two(), Two())
+    x, y = torch.rand(2, 3)
+    first, second = split(model, [2, 1])
+    expected = Two()(*Two()(*Two()(x, y)))
+    assert all(map(torch.equal, second(*first(x, y)), expected))
+
+
+def test_ties_are_found_whatever_the_split():
+    model = gpt()
+    parts = split(model, [1, 3, 2, 1, 1])
+    assert tied.ties(parts) == [tied.Tie((0, 4), ("0.tokens.weight", "0.weight"))]
+    assert tied.ties(split(model, [8])) == []
+    assert tied.ties(split(gpt(tied=False), [4, 4])) == []
+
+
+def test_what_cannot_be_split():
+    model = gpt()
+    with pytest.raises(ValueError, match="stages=6 are more than the 5 blocks; use at most 5, or fewer chunks"):
+        evenly(model, 6)
+    with pytest.raises(ValueError, match="stages=0 must be at least 1"):
+        partition([1.0], 0)
+    with pytest.raises(ValueError, match=r"costs=\[1, -1\] must all be 0 or more"):
+        partition([1, -1], 1)
+    for counts in ([], [8, 0], [4, 5], [9, -1]):
+        with pytest.raises(ValueError, match="does not split 8 layers .embedding, blocks.0, .* add up to 8"):
+            split(model, counts)
+    with pytest.raises(ValueError, match="model is a Linear, whose order of layers is not known"):
+        layers_of(nn.Linear(1, 1))
+
+
+def test_measured_times():
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.Dropout(0.0), nn.Linear(4, 2).requires_grad_(False))
+    model[1].weight.grad = torch.ones(4, 4)
+    times = layer_times(model, torch.arange(9), repeats=2)
+    assert len(times) == 4 and min(times) > 0
+    assert model[1].weight.grad.eq(1).all() and model[1].bias.grad is None
