@@ -19,8 +19,10 @@ TELLING = (
     ("minitrain.collectives.hierarchical", "hierarchical all-reduce of 1,048,576 float32 on"),
     ("minitrain.data_parallel.naive", "weights unlike those of torch's DDP after 5 steps of AdamW"),
     ("minitrain.data_parallel.overlapped", "time of a step, buckets of two layers, during"),
+    ("minitrain.zero.stage3", "bytes of parameters, gradients and optimizer states, stage 3"),
     ("minitrain.recomputation.full", "operations done again: the blocks' forward"),
     ("minitrain.tensor_parallel.parallelize", "all-reduces forward: two a layer"),
+    ("minitrain.pipeline_parallel.executor", "bubble of 1f1b"),
 )
 
 NONE = "*`docs/claims.json` is not there yet: `make claims` writes it.*"

@@ -13,6 +13,7 @@ from latex2mathml.converter import convert
 GENERIC = re.compile(
     r'<(?P<tag>span|div) class="arithmatex">\\(?P<open>[(\[])(?P<latex>.*?)\\[)\]]</(?P=tag)>', re.DOTALL
 )
+FUNCTION = re.compile(r"(<mi>(?:ln|log|exp|sin|cos|tanh)</mi>)(?=<(?:mi|mn|mfrac|msub|msup|msqrt))")
 UPRIGHT_GREEK = re.compile(r"<mi>(&#x00(?:39[1-9A-F]|3A[0-9]);)</mi>")
 
 
@@ -28,6 +29,8 @@ def to_mathml(latex: str, block: bool = False) -> str:
     shown = html.unescape(re.sub(r"<mtext>.*?</mtext>|<[^>]*>", "", mathml))
     if left := re.search(r"\\[A-Za-z]+|&", shown):
         raise ValueError(f"{left.group()} in the formula {latex.strip()!r} cannot be turned into MathML")
+    # TeX leaves a thin space between a function's name and what it is applied to, but for a parenthesis.
+    mathml = FUNCTION.sub(r'\1<mspace width="0.167em"/>', mathml)
     # Greek capitals are upright in TeX and slanted in MathML.
     return UPRIGHT_GREEK.sub(r'<mi mathvariant="normal">\1</mi>', mathml)
 

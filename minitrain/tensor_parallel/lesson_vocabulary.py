@@ -137,7 +137,8 @@ def picture(ranks: int, vocabulary: int) -> Figure:
         axes.barh(rank, real, left=rank * held, color="#56B4E9", edgecolor="black")
         if real < held:
             axes.barh(rank, held - real, left=rank * held + real, color="white", edgecolor="black", hatch="///")
-        text = f"tokens {rank * held} to {rank * held + real - 1}" if real else "padding only"
+        first, last = rank * held, rank * held + real - 1
+        text = "padding only" if not real else f"token {first}" if real == 1 else f"tokens {first} to {last}"
         beside = rank * held + held + 0.5 if rank < ranks / 2 else rank * held - 0.5
         axes.text(beside, rank, text, va="center", ha="left" if rank < ranks / 2 else "right", fontsize=9)
     axes.set(xlabel=f"row of the table (V = {vocabulary}, V' = {ranks * held}; hatched: padding)")

@@ -330,6 +330,11 @@ def test_a_table_of_claims_in_a_notebook():
     assert other in page_of(code_cell("x", display(text_markdown=other))).markdown
 
 
+def test_a_function_stands_apart_from_what_it_is_applied_to():
+    assert '<mi>ln</mi><mspace width="0.167em"/><mn>11</mn>' in mathematics.to_mathml(r"\ln 11")
+    assert "mspace" not in mathematics.to_mathml(r"\ln(11)")
+
+
 @pytest.mark.parametrize(
     ("formula", "html"),
     [
