@@ -33,7 +33,7 @@ THEIRS = {
 
 
 def measure(
-    world: World, config: GPTConfig | None = None, batch: int = 2, microbatches: int = 8, repeats: int = 9
+    world: World, config: GPTConfig | None = None, batch: int = 2, microbatches: int = 8, repeats: int = 25
 ) -> list[Comparison]:
     """Compare steps up to the gradients, for each schedule that both have.
 

@@ -15,14 +15,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Replicate
-from torch.distributed.tensor.parallel import ColwiseParallel, PrepareModuleInput, RowwiseParallel, parallelize_module
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.models.gpt import Block, GPTConfig
 from minitrain.runtime.world import World
-from minitrain.tensor_parallel import parallel_attention, parallel_mlp
+from minitrain.sequence_parallel.linear import ColumnFromSequence, RowToSequence
+from minitrain.sequence_parallel.outside import NormOnSequence
+from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear, parallel_attention, parallel_mlp
 
 CPU = GPTConfig(layers=2, hidden=256, heads=8)
 GPU = GPTConfig(positions=2048, layers=4, hidden=4096, heads=32)
@@ -35,7 +43,8 @@ class Way(NamedTuple):
 
     Attributes:
         name: For the table.
-        ours: Puts blocks over all ranks. What it returns takes the whole input and gives the whole output.
+        ours: Puts blocks over all ranks. What it returns takes the whole input, and gives the whole output or this
+            rank's tokens of it.
         theirs: The same with what a user would pick instead.
         target: What the ratio of CPU times on two ranks should be at most.
     """
@@ -72,7 +81,56 @@ def with_dtensor(world: World, blocks: nn.Sequential) -> nn.Module:
     return blocks
 
 
-WAYS = [Way("tensor parallelism", tensor_parallel, with_dtensor, target=0.95)]
+class OwnTokens(nn.Module):
+    """Blocks that take and give sequence shards: of the whole input each rank takes its own tokens."""
+
+    def __init__(self, world: World, blocks: nn.Sequential):
+        super().__init__()
+        self.rank, self.ranks, self.blocks = world.rank, world.size, blocks
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks(x.tensor_split(self.ranks, 1)[self.rank].contiguous())
+
+
+def sequence_parallel(world: World, blocks: nn.Sequential) -> nn.Module:
+    """Chapter 07, the gathered inputs kept, as DTensor keeps them."""
+    tensor_parallel(world, blocks)
+    for name, part in list(blocks.named_modules()):
+        if type(part) is ColumnParallelLinear:
+            blocks.set_submodule(name, ColumnFromSequence.of(part, keep_gathered=True))
+        elif type(part) is RowParallelLinear:
+            blocks.set_submodule(name, RowToSequence.of(part))
+    for block in blocks:
+        for name in ("attention_norm", "mlp_norm"):
+            block.set_submodule(name, NormOnSequence(block.get_submodule(name), block.attention.output))  # type: ignore
+    return OwnTokens(world, blocks)
+
+
+def with_dtensor_on_shards(world: World, blocks: nn.Sequential) -> nn.Module:
+    """DTensor's plan of its tutorial for sequence parallelism."""
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    gathered = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
+    plan: dict[str, ParallelStyle] = {
+        "attention_norm": SequenceParallel(),
+        "attention": gathered,
+        "attention.query": ColwiseParallel(),
+        "attention.key": ColwiseParallel(),
+        "attention.value": ColwiseParallel(),
+        "attention.output": RowwiseParallel(output_layouts=Shard(1)),
+        "mlp_norm": SequenceParallel(),
+        "mlp": gathered,
+        "mlp.up": ColwiseParallel(),
+        "mlp.down": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    for block in blocks:
+        parallelize_module(block, mesh, plan)
+    return OwnTokens(world, blocks)
+
+
+WAYS = [
+    Way("tensor parallelism", tensor_parallel, with_dtensor, target=0.95),
+    Way("with sequence parallelism", sequence_parallel, with_dtensor_on_shards, target=1.0),
+]
 
 
 def measure(world: World, config: GPTConfig | None = None, batch: int = 4, repeats: int = 15) -> list[Comparison]:

@@ -152,7 +152,7 @@ class Attention(nn.Module):
         self.core = CausalAttention(config.attention, config.dropout)
         self.output = nn.Linear(config.hidden, config.hidden)
 
-    def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch seq hidden"]:
+    def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch _ hidden"]:
         return self.mix(self.query(x), self.key(x), self.value(x))
 
     def mix(
@@ -160,8 +160,11 @@ class Attention(nn.Module):
         query: Float[Tensor, "batch seq width"],
         key: Float[Tensor, "batch seq kv_width"],
         value: Float[Tensor, "batch seq kv_width"],
-    ) -> Float[Tensor, "batch seq hidden"]:
-        """What comes after the first three projections: the heads by themselves, then the output projection."""
+    ) -> Float[Tensor, "batch _ hidden"]:
+        """What comes after the first three projections: the heads by themselves, then the output projection.
+
+        That may give all tokens, or (sequence parallelism) those of a rank.
+        """
         query = self.split_heads(query)  # [batch, heads, seq, head]
         key = self.split_heads(key)  # [batch, kv_heads, seq, head]
         value = self.split_heads(value)  # [batch, kv_heads, seq, head]
@@ -184,7 +187,7 @@ class MLP(nn.Module):
         self.up = nn.Linear(config.hidden, 4 * config.hidden)
         self.down = nn.Linear(4 * config.hidden, config.hidden)
 
-    def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch seq hidden"]:
+    def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch _ hidden"]:
         wide = F.gelu(self.up(x), approximate="tanh")  # [batch, seq, 4·hidden]
         return self.down(wide)  # [batch, seq, hidden]
 

@@ -46,3 +46,5 @@ def same_work(world, number):
 def test_both_sides_compute_and_send_the_same(ranks):
     for ours, theirs in ranks(2).run(same_work, 0):
         assert ours == theirs == (4, 4 * 2 * 4 * 8 * 8)  # four all-reduces of batch · seq · hidden float64
+    for ours, theirs in ranks(2).run(same_work, 1):
+        assert ours == theirs == (0, 0)  # on sequence shards there are none

@@ -1,0 +1,201 @@
+"""What sequence parallelism costs: calls and bytes of a layer, what is added up once a step, and what torch keeps.
+
+A layer is a block of `minitrain.models.gpt`, cut as `minitrain.sequence_parallel.megatron` does it. What it keeps by
+the account of the paper is in `minitrain.costs.activations`; here are the bytes by which torch differs from that.
+
+Notation: t ranks; b sequences of s tokens, width h, a heads, L layers; w bytes an element; S = bsh·w.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minitrain.costs.activations import gathered_inputs, layer_terms
+from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, ring_reduce_scatter
+
+
+class Calls(NamedTuple):
+    """Numbers of two collectives, each with a payload of S bytes."""
+
+    all_gathers: int
+    reduce_scatters: int
+
+
+class Ways(NamedTuple):
+    """What there is forward, and what backward."""
+
+    forward: Calls
+    backward: Calls
+
+
+class TrafficWays(NamedTuple):
+    """What a rank sends forward, and what backward."""
+
+    forward: Traffic
+    backward: Traffic
+
+
+def layer_calls(keep_gathered: bool = False) -> Ways:
+    """Forward g before attention and before the MLP, ḡ behind them; backward the conjugates, and g again if not kept.
+
+    Args:
+        keep_gathered: The gathered inputs are kept for backward; else two all-gathers more.
+
+    Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2.
+    """
+    return Ways(Calls(2, 2), Calls(2 + 2 * (not keep_gathered), 2))
+
+
+def ends_calls(keep_gathered: bool = False) -> Ways:
+    """Outside the layers: forward ḡ of the embedding and g of the head, backward the conjugates, and g again.
+
+    Source: as `layer_calls`; derived for `minitrain.sequence_parallel.outside`.
+    """
+    return Ways(Calls(1, 1), Calls(1 + (not keep_gathered), 1))
+
+
+def model_calls(layers: int, keep_gathered: bool = False) -> Ways:
+    """2L + 1 of each forward; 2L + 1 reduce-scatters backward, and 2L + 1 or 4L + 2 all-gathers. Without the loss's.
+
+    Source: as `layer_calls` and `ends_calls`.
+    """
+
+    def together(one: Calls, ends: Calls) -> Calls:
+        return Calls(layers * one.all_gathers + ends.all_gathers, layers * one.reduce_scatters + ends.reduce_scatters)
+
+    pairs = zip(layer_calls(keep_gathered), ends_calls(keep_gathered), strict=True)
+    return Ways(*(together(one, ends) for one, ends in pairs))
+
+
+def layer_traffic(
+    batch: int, seq: int, hidden: int, ranks: int, rank: int, keep_gathered: bool = False, item: int = 4
+) -> TrafficWays:
+    """What a rank sends through the ring: 4(t−1)/t · S forward, and 4 or 6(t−1)/t · S backward.
+
+    Chapter 06 sends 4 and 4: keeping the gathered inputs the bytes are equal, without there are 5/4 of them.
+
+    Source: Korthikanti et al. 2022, §4.2.2; Patarasuk & Yuan 2009.
+    """
+    return _traffic(layer_calls(keep_gathered), batch * seq * hidden, item, ranks, rank)
+
+
+def model_traffic(
+    batch: int, seq: int, hidden: int, layers: int, ranks: int, rank: int, keep_gathered: bool = False, item: int = 4
+) -> TrafficWays:
+    """What a rank sends through the ring in a step, without the loss's three numbers a token: `model_calls`.
+
+    Source: as `layer_traffic`.
+    """
+    return _traffic(model_calls(layers, keep_gathered), batch * seq * hidden, item, ranks, rank)
+
+
+def ends_traffic(
+    batch: int, seq: int, hidden: int, ranks: int, rank: int, keep_gathered: bool = False, item: int = 4
+) -> TrafficWays:
+    """What a rank sends through the ring for embedding and head: `ends_calls`.
+
+    Source: as `layer_traffic`.
+    """
+    return _traffic(ends_calls(keep_gathered), batch * seq * hidden, item, ranks, rank)
+
+
+def _traffic(calls: Ways, elements: int, item: int, ranks: int, rank: int) -> TrafficWays:
+    gathered = ring_all_gather(elements, item, ranks, rank)
+    scattered = ring_reduce_scatter(elements, item, ranks, rank)
+    sent = []
+    for way in calls:
+        total = NOTHING
+        for traffic in [gathered] * way.all_gathers + [scattered] * way.reduce_scatters:
+            total += traffic
+        sent.append(total)
+    return TrafficWays(*sent)
+
+
+def partial_elements(layers: int, hidden: int, positions: int) -> int:
+    """Elements whose gradients are added over ranks once a step: 6hL + 2h + positions · h.
+
+    A layer has two norms of 2h and two row biases of h; then there are the last norm and the table of positions. Key
+    and value heads that several ranks share come on top: `minitrain.costs.tensor_parallel.shared_heads_elements`.
+
+    Source: derived for `minitrain.sequence_parallel`; Megatron-LM adds up the same ones, in its
+        `_allreduce_non_tensor_model_parallel_grads`.
+    """
+    return (6 * layers + 2 + positions) * hidden
+
+
+STATISTICS, MASK = "norms: mean and 1/deviation", "scores: the causal mask"
+"""What torch keeps and the paper leaves out, as `kept_terms` names it."""
+
+_MASKS = ("softmax dropout: its mask", "attention dropout: its mask", "MLP dropout: its mask")
+
+
+def deviations(
+    batch: int,
+    seq: int,
+    hidden: int,
+    heads: int,
+    tensor: int = 1,
+    sequence_parallel: bool = False,
+    dropout_mask: int = 2,
+    statistic: int = 2,
+) -> dict[str, float]:
+    """Bytes that torch keeps in a layer beyond the account of the paper, by term.
+
+    A dropout mask has one byte an element in the paper, and on GPUs; on CPUs torch keeps the mask as factors 0 or
+    1/(1−p) in the dtype of what is dropped. A norm keeps mean and 1/deviation of each token. The causal mask, s² of one
+    byte, is kept by `masked_fill`; the fused softmax of the paper's code makes it anew.
+
+    Args:
+        batch: Sequences, b.
+        seq: Tokens in a sequence, s.
+        hidden: Width of the residual stream, h.
+        heads: Attention heads, a.
+        tensor: Tensor-parallel ranks, t.
+        sequence_parallel: Whether what is outside attention and MLP is cut along the sequence.
+        dropout_mask: Bytes of an element of a dropout mask: 2 on a CPU, 1 on a GPU.
+        statistic: Bytes of a mean: 2 on a CPU where the norm's weight has 16 bits, 4 on a GPU.
+
+    Source: derived for torch 2.13, `aten/src/ATen/native/Dropout.cpp` and `layer_norm.cpp`.
+    """
+    terms = layer_terms(batch, seq, hidden, heads, tensor, sequence_parallel)
+    masks = {name: (dropout_mask - 1) * terms[name] for name in _MASKS}
+    tokens = batch * seq / (tensor if sequence_parallel else 1)
+    return masks | {STATISTICS: 2 * 2 * tokens * statistic, MASK: float(seq * seq)}
+
+
+def kept_terms(
+    batch: int,
+    seq: int,
+    hidden: int,
+    heads: int,
+    tensor: int = 1,
+    sequence_parallel: bool = False,
+    keep_gathered: bool = False,
+    dropout_mask: int = 2,
+    statistic: int = 2,
+) -> dict[str, float]:
+    """Bytes that torch keeps of a layer in 16 bits with dropout and written-out attention, by what keeps them.
+
+    The paper's terms, each with its deviation; and the gathered inputs of attention and MLP, where they are kept.
+
+    Args:
+        batch: Sequences, b.
+        seq: Tokens in a sequence, s.
+        hidden: Width of the residual stream, h.
+        heads: Attention heads, a.
+        tensor: Tensor-parallel ranks, t.
+        sequence_parallel: Whether what is outside attention and MLP is cut along the sequence.
+        keep_gathered: With sequence parallelism, whether the gathered inputs are kept.
+        dropout_mask: As in `deviations`.
+        statistic: As in `deviations`.
+
+    Source: Korthikanti et al. 2022, §4.1 and §4.2; `deviations`.
+    """
+    terms = layer_terms(batch, seq, hidden, heads, tensor, sequence_parallel)
+    if sequence_parallel and keep_gathered:
+        for name in ("query, key, value projections: their input", "up projection: its input"):
+            terms[name] += gathered_inputs(batch, seq, hidden, tensor) / 2
+    sizes = (batch, seq, hidden, heads, tensor, sequence_parallel, dropout_mask, statistic)
+    for name, more in deviations(*sizes).items():
+        terms[name] = terms.get(name, 0.0) + more
+    return terms

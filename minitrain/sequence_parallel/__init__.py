@@ -1,0 +1,31 @@
+"""Chapter 07, sequence parallelism: what tensor parallelism leaves whole on every rank is cut along the sequence.
+
+`mappings` has the two operators between a whole sequence and its shards, `linear` the layers of chapter 06 with these
+at their ends, and `megatron` does it to a whole GPT.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minitrain.sequence_parallel.linear import ColumnFromSequence, RowToSequence
+    from minitrain.sequence_parallel.mappings import gather_from_sequence, reduce_scatter_to_sequence
+    from minitrain.sequence_parallel.megatron import parallelize
+
+_HOME = {
+    "ColumnFromSequence": "linear",
+    "RowToSequence": "linear",
+    "gather_from_sequence": "mappings",
+    "parallelize": "megatron",
+    "reduce_scatter_to_sequence": "mappings",
+}
+__all__ = ["ColumnFromSequence", "RowToSequence", "gather_from_sequence", "parallelize", "reduce_scatter_to_sequence"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import minitrain.sequence_parallel` needs no torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

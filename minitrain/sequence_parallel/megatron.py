@@ -1,0 +1,191 @@
+"""A whole GPT with its activations cut along the sequence, wherever tensor parallelism leaves them whole.
+
+**Idea.** Tensor parallelism cuts what is inside attention and MLP. Norms, dropouts and residuals between them are
+computed by every rank, for all tokens, and kept by every rank. They treat each token by itself. So each rank does them
+for 1/t of the tokens. An all-reduce becomes a reduce-scatter where a block's inside ends, and an all-gather where the
+next begins: the same bytes, and nothing is kept twice.
+
+**Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2.
+
+**What each rank holds.** The parameters of chapter 06. The residual stream, norms and dropout masks of its own tokens,
+`[batch, seq/tp, hidden]`. Inside attention and MLP, as in chapter 06, its heads and hidden units for all tokens.
+
+**What is sent, when and why.** A layer and step: two all-gathers and two reduce-scatters forward, the same backward.
+With `keep_gathered=False` two all-gathers more backward: the gathered inputs of attention and MLP are not kept, as the
+paper has it, and gathered again while other products are computed. After the last backward of a step
+`minitrain.tensor_parallel.layout.sum_partial_gradients` adds, in one all-reduce, the gradients of what was applied to
+shards: norms, row biases, positions.
+
+**Cost.** `minitrain.costs.sequence_parallel`: the bytes of chapter 06, or 5/4 of them. A layer keeps
+sbh/t · (34 + 5as/h) bytes in 16 bits, where chapter 06 keeps sbh · (10 + 24/t + 5as/(ht)); with gathered inputs kept,
+4sbh(1 − 1/t) more: `minitrain.costs.activations`.
+
+**Also called.** `--sequence-parallel` (Megatron-LM); `SequenceParallel` with `Shard(1)` layouts (PyTorch DTensor,
+torchtitan).
+
+**What it is not.** Other techniques cut the sequence too, and two of them have gone by the same name. What each cuts,
+and what a rank sends for a layer, forward:
+
+- this one: tokens outside of attention and MLP, heads and hidden units inside. All-gathers and reduce-scatters of
+  hidden states, 4(t−1)/t · bsh elements.
+- DeepSpeed-Ulysses (Jacobs et al. 2023): tokens everywhere, but heads inside attention. All-to-alls of Q, K, V and the
+  output, 4(t−1)/t² · bsh.
+- ring attention (Liu et al. 2023; Li et al. 2021 called it sequence parallelism): tokens everywhere. Each rank has its
+  own queries, and keys and values go round the ring past all of them, 2(t−1)/t · bsh.
+- context parallelism (Megatron-LM): tokens everywhere; keys and values by a ring, an all-gather or all-to-alls.
+
+The last three cut no weight. Every rank holds all of them, and their gradients are averaged over ranks, as in data
+parallelism. They are for sequences that are too long for one rank. This one takes away what tensor parallelism leaves
+whole, and has no ranks of its own. The two are often combined, on two axes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minitrain.collectives import native
+from minitrain.models import gpt as reference
+from minitrain.runtime import Claim, World, run
+from minitrain.sequence_parallel import lesson, lesson_activations, lesson_megatron
+from minitrain.sequence_parallel.linear import ColumnFromSequence, RowToSequence
+from minitrain.sequence_parallel.outside import EmbeddingToSequence, HeadFromSequence, NormOnSequence
+from minitrain.tensor_parallel.checks import check_split, place
+from minitrain.tensor_parallel.layout import is_partial, mark_partial, sharded_dim
+from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.mappings import Collectives
+from minitrain.tensor_parallel.parallelize import Replaced
+from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
+from minitrain.tensor_parallel.streams import InStream, Streams
+
+SUMMED = ", gradients to be summed"
+
+
+def parallelize(
+    gpt: reference.GPT,
+    group: dist.ProcessGroup | None = None,
+    *,
+    keep_gathered: bool = False,
+    streams: Streams | None = None,
+    collectives: Collectives = native,
+    check: bool | None = None,
+) -> Replaced:
+    """Change a GPT, in place, so that each rank holds and computes its part. No tensor is sent.
+
+    `minitrain.tensor_parallel.parallelize`, and then every layer between shards. Parameters keep their names, and what
+    goes in and comes out is the same: all tokens, this rank's logits `[batch, seq, vocabulary/tp]` of all tokens, and
+    the loss, equal on all ranks. Sequences must divide by the ranks. Without targets they are filled up to a multiple,
+    and what that adds is cut off again: later tokens change nothing of earlier ones.
+
+    Call `sum_partial_gradients(gpt)` (`minitrain.tensor_parallel.layout`) after the last backward of a step.
+
+    Args:
+        gpt: The same weights on all ranks; afterwards it takes the same tokens on all. A block's MLP of another class
+            than the reference's is left as it is: it gets this rank's tokens, and its gradients are to be summed.
+        group: The tensor-parallel ranks; None means everyone.
+        keep_gathered: Keep the gathered inputs of attention, MLP and head for backward, which sends less, and do not
+            gather them again, which keeps less.
+        streams: Where dropout draws; needed where there is some. All of it is `sharded`: every rank has its own tokens
+            or its own heads. Call `streams.at(step, micro_batch)` before forward.
+        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
+        check: Compare across ranks what must be equal. None: in demos and notebooks only.
+
+    Returns:
+        What was replaced, what every rank still holds whole, and whose gradients are to be summed.
+
+    Raises:
+        ValueError: Before anything is changed: as chapter 06's; `positions` of the GPT's configuration do not divide by
+            the ranks; a block's attention is of another class than the reference's.
+    """
+    _, ranks = place(group)
+    check_split("positions", gpt.config.positions, ranks)
+    for number, block in enumerate(gpt.blocks):
+        if type(attention := block.attention) is not reference.Attention:
+            raise ValueError(
+                f"blocks.{number}.attention is a {type(attention).__name__}, which would see this rank's tokens only; "
+                "use minitrain.models.gpt.Attention"
+            )
+    classes = {name: type(module) for name, module in gpt.named_modules()}
+    how: Any = {"streams": streams, "collectives": collectives, "check": check}
+    replaced = tensor_parallelize(gpt, group, **how)
+    _put_between_shards(gpt, keep_gathered)
+    EvenSequences(ranks).watch(gpt)
+    partial = {name for name, parameter in gpt.named_parameters() if is_partial(parameter)}
+    rows = [
+        replace(row, how=row.how.removesuffix(SUMMED) + SUMMED) if row.name in partial else row
+        for row in replaced.parameters
+    ]
+    changed = {n: type(m).__name__ for n, m in gpt.named_modules() if classes.get(n) is not type(m)}
+    return Replaced(rows, changed)
+
+
+def _put_between_shards(gpt: reference.GPT, keep_gathered: bool) -> None:
+    """Exchange the layers of a tensor-parallel GPT for those that take and return this rank's tokens."""
+    gpt.embedding = EmbeddingToSequence(gpt.embedding)
+    gpt.head = head = HeadFromSequence.of(gpt.head, keep_gathered)  # type: ignore
+    for name, part in list(gpt.named_modules()):
+        if type(part) is ColumnParallelLinear:
+            gpt.set_submodule(name, ColumnFromSequence.of(part, keep_gathered))
+        elif type(part) is RowParallelLinear:
+            gpt.set_submodule(name, RowToSequence.of(part))
+        elif type(part) is nn.LayerNorm:
+            gpt.set_submodule(name, NormOnSequence(part, head))
+        elif isinstance(part, InStream):
+            part.stream = "sharded"  # own heads, and now own tokens: no two ranks may drop the same elements
+    for parameter in gpt.parameters():
+        if sharded_dim(parameter) is None:
+            mark_partial(parameter)  # also those of an MLP of another class: what is whole is applied to shards
+
+
+class EvenSequences:
+    """Hooks of the GPT: without targets, sequences are filled up to a multiple of the ranks, and cut again."""
+
+    def __init__(self, ranks: int):
+        self.ranks, self.seq = ranks, 0
+
+    def watch(self, gpt: nn.Module) -> None:
+        """See what goes in and what comes out of every forward."""
+        gpt.register_forward_pre_hook(self.fill, with_kwargs=True)
+        gpt.register_forward_hook(self.cut, with_kwargs=True)
+
+    def fill(self, gpt: nn.Module, arguments: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+        """Append the tokens that are missing. It does not matter which, for no token sees later ones."""
+        given = dict(zip(("tokens", "targets"), arguments, strict=False)) | named
+        self.seq = given["tokens"].shape[1]
+        if given.get("targets") is None:
+            given["tokens"] = F.pad(given["tokens"], (0, -self.seq % self.ranks))
+        return (), given
+
+    def cut(self, gpt: nn.Module, arguments: tuple, named: dict[str, Any], result: Any) -> tuple[Tensor, Tensor | None]:
+        """Take away the logits of what was appended."""
+        logits, loss = result
+        return logits[:, : self.seq], loss
+
+
+def demo(world: World, layers: int = 2, heads: int = 1, shard: int = 12) -> list[Claim]:
+    """Trains a small GPT on sequence shards; the table shows bytes sent and kept beside chapter 06's, and one device's.
+
+    Args:
+        layers: Blocks of the GPT.
+        heads: Attention heads of each rank, of 8 elements.
+        shard: Tokens of each sequence on each rank.
+    """
+    trial = lesson.Trial(world, layers, heads, shard)
+    kept = lesson_activations.measure(trial, parallelize)
+    world.figure(lambda: lesson_activations.picture(kept))
+    return [
+        *lesson_megatron.communication(trial, parallelize),
+        *lesson_activations.claims(trial, kept),
+        *lesson_megatron.training(trial, parallelize),
+        *lesson_megatron.held(trial, parallelize),
+        *lesson_megatron.masks(trial, parallelize),
+        *lesson_megatron.generation(trial, parallelize),
+    ]
+
+
+if __name__ == "__main__":
+    run(demo)

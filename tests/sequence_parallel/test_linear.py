@@ -1,0 +1,148 @@
+"""The two layers between sequence shards, against one device and against DTensor's."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel.style import ParallelStyle
+
+from minitrain.collectives import ring
+from minitrain.runtime import Ledger, SavedActivations
+from minitrain.sequence_parallel import ColumnFromSequence, RowToSequence
+from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.layout import is_partial, sum_partial_gradients
+from minitrain.tensor_parallel.parallelize import piece_of
+
+SHARD, WIDTH = 3, 4
+
+
+class Pair(nn.Module):
+    """A product by columns, GELU, a product by rows."""
+
+    def __init__(self, first, second):
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x):
+        return self.second(F.gelu(self.first(x)))
+
+
+def reference(ranks, bias=True):
+    torch.manual_seed(0)
+    inner = 2 * WIDTH * ranks
+    return Pair(nn.Linear(WIDTH, inner, bias).double(), nn.Linear(inner, WIDTH, bias).double())
+
+
+def between_shards(pair, keep_gathered, **how):
+    first = ColumnFromSequence.of(ColumnParallelLinear.from_linear(pair.first, **how), keep_gathered)
+    return Pair(first, RowToSequence.of(RowParallelLinear.from_linear(pair.second, **how)))
+
+
+def tokens(ranks):
+    return torch.randn(2, SHARD * ranks, WIDTH, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def own(world, whole):
+    return whole.tensor_split(world.size, 1)[world.rank].contiguous()
+
+
+def like_one_device(world, keep_gathered, bias):
+    alone = reference(world.size, bias)
+    pair = between_shards(alone, keep_gathered)
+    whole = tokens(world.size).requires_grad_()
+    mine = own(world, whole.detach()).requires_grad_()
+    y, expected = pair(mine), alone(whole)
+    expected.square().sum().backward()
+    y.square().sum().backward()
+    sum_partial_gradients(pair)
+    close = {"rtol": 0, "atol": 1e-12}
+    torch.testing.assert_close(y, own(world, expected), **close)
+    torch.testing.assert_close(mine.grad, own(world, whole.grad), **close)
+    for found, its in zip(pair.parameters(), alone.parameters(), strict=True):
+        assert its.grad is not None
+        torch.testing.assert_close(found.grad, piece_of(its.grad, found), **close)
+
+
+@pytest.mark.parametrize("keep_gathered", (True, False))
+@pytest.mark.parametrize("size", (1, 2, 3))
+def test_outputs_and_gradients_are_those_of_one_device(ranks, size, keep_gathered):
+    ranks(size).run(like_one_device, keep_gathered, True)
+
+
+def test_without_biases(ranks):
+    ranks(2).run(like_one_device, False, False)
+
+
+def forgotten_sum(world):
+    alone = reference(world.size)
+    pair, whole = between_shards(alone, False), tokens(world.size)
+    pair(own(world, whole)).sum().backward()
+    alone(whole).sum().backward()
+    assert [is_partial(p) for p in pair.parameters()] == [False, False, False, True]
+    found, expected = pair.second.bias.grad.clone(), alone.second.bias.grad
+    sum_partial_gradients(pair)
+    return torch.equal(found, expected), torch.equal(pair.second.bias.grad, expected)
+
+
+def test_break_it_a_row_bias_without_the_sum_has_a_part_of_its_gradient(ranks):
+    assert ranks(2).run(forgotten_sum) == [(False, True)] * 2
+
+
+def sent_and_kept(world, keep_gathered):
+    pair = between_shards(reference(world.size), keep_gathered, collectives=ring)
+    mine = own(world, tokens(world.size)).requires_grad_()
+    with Ledger() as forward, SavedActivations(pair) as saved:
+        y = pair(mine)
+    with Ledger() as backward:
+        y.sum().backward()
+    return forward.sent, backward.sent, saved.bytes
+
+
+def test_a_kept_input_is_not_sent_again(ranks):
+    n = 3
+    part = 8 * 2 * SHARD * WIDTH  # bytes of a rank's tokens
+    half = (n - 1) * part  # an all-gather or a reduce-scatter through the ring
+    for kept, again in zip(ranks(n).run(sent_and_kept, True), ranks(n).run(sent_and_kept, False), strict=True):
+        assert kept[:2] == (2 * half, 2 * half) and again[:2] == (2 * half, 3 * half)
+        assert kept[2] - again[2] == (n - 1) * part
+
+
+def beside_dtensor(world):
+    alone = reference(world.size)
+    pair, theirs = between_shards(alone, True), copy.deepcopy(alone)
+    plan: dict[str, ParallelStyle] = {
+        "first": ColwiseParallel(input_layouts=Shard(1)),
+        "second": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    parallelize_module(theirs, init_device_mesh("cpu", (world.size,)), plan)
+    mine = own(world, tokens(world.size))
+    ours, other = mine.clone().requires_grad_(), mine.clone().requires_grad_()
+    y, expected = pair(ours), theirs(other)
+    y.square().sum().backward()
+    expected.square().sum().backward()
+    torch.testing.assert_close(y, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(ours.grad, other.grad, rtol=0, atol=1e-12)
+    torch.testing.assert_close(pair.first.weight.grad, theirs.first.weight.grad.to_local(), rtol=0, atol=1e-12)
+
+
+def test_outputs_and_gradients_are_those_of_dtensor(ranks):
+    ranks(2).run(beside_dtensor)
+
+
+def autocast(world):
+    pair = between_shards(reference(world.size), False).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        y = pair(own(world, tokens(world.size)).float())
+    y.float().sum().backward()
+    return y.dtype, pair.first.weight.grad.dtype
+
+
+def test_autocast(ranks):
+    assert ranks(2).run(autocast) == [(torch.bfloat16, torch.float32)] * 2

@@ -1,0 +1,104 @@
+"""g and ḡ: what arrives where, their transposes, and what does not divide."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from minitrain.collectives import native, ring
+from minitrain.runtime.mesh import axes
+from minitrain.sequence_parallel.mappings import g, g_bar
+
+SHAPES = ((2, 3, 4), (1, 1), (3, 2, 2, 5))  # [batch, tokens of a rank, …]
+
+
+def brought(shape, ranks, seed):
+    """All ranks' tokens of every sequence, whole numbers: `[batch, tokens of a rank · ranks, …]`."""
+    batch, shard, *width = shape
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-9, 10, (batch, shard * ranks, *width), generator=generator, dtype=torch.float64)
+
+
+def wrong(world, collectives, group=None):
+    """What differs from one device, forward and backward, of both operators."""
+    verbs = {"native": native, "ring": ring}[collectives]
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    found = []
+    for shape in SHAPES:
+        whole = brought(shape, ranks, 0)
+        mine = whole.tensor_split(ranks, 1)[rank].clone().requires_grad_()
+        gathered = g(mine, group, verbs)
+        gathered.backward(whole * (rank + 1))  # rank r finds the gradient (r + 1) · whole
+        assert mine.grad is not None
+        times = sum(range(1, ranks + 1))
+        if not torch.equal(gathered, whole):
+            found.append(("g forward", shape))
+        if not torch.equal(mine.grad, times * mine.detach()):
+            found.append(("g backward", shape))
+
+        summands = [brought(shape, ranks, seed) for seed in range(ranks)]
+        own = summands[rank].clone().requires_grad_()
+        scattered = g_bar(own, group, verbs)
+        total = sum(summands[1:], summands[0].clone())
+        if not torch.equal(scattered, total.tensor_split(ranks, 1)[rank]):
+            found.append(("ḡ forward", shape))
+        scattered.backward(whole.tensor_split(ranks, 1)[rank].contiguous())
+        assert own.grad is not None
+        if not torch.equal(own.grad, whole) or not torch.equal(own.detach(), summands[rank]):
+            found.append(("ḡ backward, or its input", shape))
+    return found
+
+
+@pytest.mark.parametrize("collectives", ("native", "ring"))
+@pytest.mark.parametrize("size", (1, 2, 3))
+def test_both_operators_are_those_of_the_paper(ranks, size, collectives):
+    assert ranks(size).run(wrong, collectives) == [[]] * size
+
+
+def wrong_in_group(world):
+    return wrong(world, "native", axes(dp=2, tp=2)["tp"].get_group())
+
+
+def test_ranks_are_those_of_the_group(ranks):
+    assert ranks(4).run(wrong_in_group) == [[]] * 4
+
+
+def uneven(world):
+    with pytest.raises(ValueError) as error:
+        g_bar(torch.ones(2, 5, 3))
+    dist.barrier()
+    return str(error.value)
+
+
+def test_a_sequence_that_does_not_divide_is_refused(ranks):
+    for said in ranks(2).run(uneven):
+        assert said == "seq=5 cannot be split over 2 tensor-parallel ranks; use a multiple of 2 for seq"
+
+
+def different(world):
+    with pytest.raises(ValueError) as error:
+        g(torch.ones(1, 2 + world.rank), check=True)
+    return str(error.value)
+
+
+def test_shards_of_different_lengths_are_refused_on_every_rank(ranks):
+    for said in ranks(2).run(different):
+        assert "differs between ranks" in said
+
+
+def differentiated_twice(world):
+    x = torch.arange(4.0, dtype=torch.float64).view(1, 4, 1).requires_grad_()
+    (first,) = torch.autograd.grad(g(g_bar(x) ** 3).sum(), x, create_graph=True)
+    first.sum().backward()
+    assert x.grad is not None
+    return x.grad.flatten().tolist()
+
+
+def test_they_can_be_differentiated_twice(ranks):
+    # Every rank brings x, so s = n·x is scattered, cubed and gathered by n ranks: the sum of all that they add up is
+    # n·s³. Its gradient for one summand is 3n·s²; the n ranks' sum of that has the derivative 6n²·s = 6n³·x.
+    n = 2
+    expected = [6.0 * n**3 * x for x in range(4)]
+    for found in ranks(n).run(differentiated_twice):
+        assert found == expected

@@ -1,0 +1,155 @@
+"""A whole GPT on sequence shards, against one device: steps, tokens, dropout, and what it says about itself."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.recomputation import full
+from minitrain.runtime import Ledger
+from minitrain.sequence_parallel.megatron import parallelize
+from minitrain.tensor_parallel.layout import is_partial, sum_partial_gradients
+from minitrain.tensor_parallel.norms import clip_gradients
+from minitrain.tensor_parallel.parallelize import piece_of
+from minitrain.tensor_parallel.streams import InStream, Streams
+
+
+def gpt(ranks, **choices):
+    sizes: dict[str, Any] = {
+        "vocabulary": 13,
+        "positions": 2 * ranks,
+        "layers": 2,
+        "hidden": 4 * ranks,
+        "heads": 2 * ranks,
+    }
+    return GPT(GPTConfig(**{**sizes, **choices}), seed=0).double()
+
+
+def tokens(ranks, step=0):
+    inputs, targets = torch.randint(13, (2, 3, 2 * ranks), generator=torch.Generator().manual_seed(step))
+    targets[0, :1] = -100
+    return inputs, targets
+
+
+def train(world, keep_gathered, choices, sum_them=True):
+    """Three steps of clipped SGD on all ranks and on one device; the farthest that a gradient or weight is apart."""
+    reference = gpt(world.size, **choices)
+    model = copy.deepcopy(reference)
+    parallelize(model, keep_gathered=keep_gathered)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, reference)]
+    apart = 0.0
+    for step in range(3):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        (_, loss), (_, expected) = (each(*tokens(world.size, step)) for each in (model, reference))
+        loss.backward(), expected.backward()
+        if sum_them:
+            sum_partial_gradients(model)
+        norm, its = clip_gradients(model.parameters(), 0.3), nn.utils.clip_grad_norm_(reference.parameters(), 0.3)
+        apart = max(apart, abs(float(loss - expected)), abs(float(norm - its)))
+        for mine, whole in zip(model.parameters(), reference.parameters(), strict=True):
+            assert mine.grad is not None and whole.grad is not None
+            apart = max(apart, float((mine.grad - piece_of(whole.grad, mine)).abs().max()))
+        for optimizer in optimizers:
+            optimizer.step()
+        for mine, whole in zip(model.parameters(), reference.parameters(), strict=True):
+            apart = max(apart, float((mine - piece_of(whole.detach(), mine)).abs().max()))
+    return apart
+
+
+@pytest.mark.parametrize("keep_gathered", (True, False))
+@pytest.mark.parametrize("size", (1, 2, 3))
+def test_equals_one_device(ranks, size, keep_gathered):
+    assert max(ranks(size).run(train, keep_gathered, {})) < 1e-12
+
+
+@pytest.mark.parametrize("choices", ({"tied": False}, {"kv_heads": 1}), ids=str)
+def test_equals_one_device_for_other_models(ranks, choices):
+    assert max(ranks(3).run(train, False, choices)) < 1e-12
+
+
+def test_break_it_gradients_of_shards_that_are_not_summed(ranks):
+    assert min(ranks(2).run(train, False, {}, False)) > 1e-3
+
+
+def what_is_summed(world):
+    model = gpt(world.size)
+    with Ledger() as ledger:
+        replaced = parallelize(model)
+    names = [name for name, parameter in model.named_parameters() if is_partial(parameter)]
+    said = [row.name for row in replaced.parameters if "to be summed" in row.how]
+    return len(ledger.entries), names, said
+
+
+def test_norms_row_biases_and_positions_are_to_be_summed(ranks):
+    one = ("attention_norm.weight", "attention_norm.bias", "attention.output.bias")
+    one += ("mlp_norm.weight", "mlp_norm.bias", "mlp.down.bias")
+    expected = ["embedding.positions.weight", *(f"blocks.{n}.{name}" for n in (0, 1) for name in one)]
+    expected += ["norm.weight", "norm.bias"]
+    for sent, names, said in ranks(2).run(what_is_summed):
+        assert sent == 0
+        assert sorted(names) == sorted(said) == sorted(expected)
+
+
+def generated(world):
+    model, reference = gpt(world.size), gpt(world.size)
+    parallelize(model)
+    start = tokens(world.size)[0][:, :1]  # of a length that does not divide by the ranks
+    both = [each.generate(start, 4, generator=torch.Generator().manual_seed(5)).tolist() for each in (model, reference)]
+    return both[0] == both[1]
+
+
+def test_it_generates_what_one_device_does(ranks):
+    assert ranks(3).run(generated) == [True] * 3
+
+
+def dropping(world):
+    """The elements that each dropout of the residual stream drops; with recomputation the same gradients."""
+    gradients = []
+    for again in (False, True):
+        streams, model = Streams(0), gpt(world.size, dropout=0.5)
+        parallelize(model, streams=streams)
+        if again:
+            full.recompute(model.blocks)
+        streams.at(step=0)
+        model(*tokens(world.size))[1].backward()
+        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
+    kinds = {part.stream for part in model.modules() if isinstance(part, InStream)}
+    dropout = model.get_submodule("blocks.0.mlp_dropout")
+    streams.at(step=0)
+    return kinds, dropout(torch.ones(1, 64, 1, dtype=torch.float64)).flatten().tolist(), torch.equal(*gradients)
+
+
+def test_every_rank_drops_other_tokens_and_recomputation_the_same(ranks):
+    (kinds, first, same), (_, second, same_there) = ranks(2).run(dropping)
+    assert kinds == {"sharded"} and first != second
+    assert same and same_there
+
+
+def misused(world, how):
+    model = gpt(world.size, **({"positions": 5} if how == "positions" else {}))
+    if how == "streams":
+        model = gpt(world.size, dropout=0.1)
+    with pytest.raises(ValueError) as error:
+        parallelize(model)
+        inputs, targets = tokens(world.size)
+        model(inputs[:, :3], targets[:, :3])
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("positions", "positions=5 cannot be split over 2 tensor-parallel ranks"),
+        ("seq", "seq=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2 for seq"),
+        ("streams", "dropout"),
+    ],
+)
+def test_what_cannot_be_is_said_on_every_rank(ranks, how, says):
+    for said in ranks(2).run(misused, how):
+        assert says in said
