@@ -22,7 +22,7 @@ TELLING = (
     ("minitrain.zero.stage3", "bytes of parameters, gradients and optimizer states, stage 3"),
     ("minitrain.recomputation.full", "operations done again: the blocks' forward"),
     ("minitrain.tensor_parallel.parallelize", "all-reduces forward: two a layer"),
-    ("minitrain.pipeline_parallel.executor", "bubble of 1f1b"),
+    ("minitrain.pipeline_parallel.executor", "bubble of interleaved over the time of a step, v = 2"),
 )
 
 NONE = "*`docs/claims.json` is not there yet: `make claims` writes it.*"
