@@ -16,7 +16,15 @@ from minitrain.runtime.demo import under_torchrun
 from minitrain.runtime.ranks import Ranks
 from minitrain.runtime.world import World
 
-Name = Literal["collectives", "data_parallel", "pipeline_parallel", "recomputation", "tensor_parallel", "zero"]
+Name = Literal[
+    "collectives",
+    "data_parallel",
+    "mixture_of_experts",
+    "pipeline_parallel",
+    "recomputation",
+    "tensor_parallel",
+    "zero",
+]
 
 
 def measure(world: World, name: str) -> list[Comparison]:
@@ -28,6 +36,7 @@ def main(
     names: tuple[Name, ...] = (
         "collectives",
         "data_parallel",
+        "mixture_of_experts",
         "pipeline_parallel",
         "recomputation",
         "tensor_parallel",

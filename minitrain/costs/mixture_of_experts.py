@@ -1,0 +1,138 @@
+"""What a mixture of experts costs: places and dropped tokens, losses at balance, bytes of the all-to-all, operations.
+
+Notation: T tokens in a routing group, E experts, k experts a token, c the capacity factor, C places of an expert in a
+group; h hidden, m the width inside an expert; w bytes an element.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import NamedTuple
+
+from minitrain.costs.communication import Traffic
+
+
+def capacity(tokens: int, experts: int, factor: float, choices: int = 1) -> int:
+    """C = ⌊c · kT/E⌋, the places of each expert in a group of T tokens.
+
+    The factor is read as the decimal fraction that it was written as: 1.15 · 100 is 115, and not a little less.
+
+    Source: Fedus et al. 2021, "Switch Transformers", §2.2, equation 3; Lepikhin et al. 2020, "GShard", §2.2.
+    """
+    return math.floor(Fraction(factor).limit_denominator(10**6) * choices * tokens / experts)
+
+
+def dropped_fraction(tokens: int, experts: int, places: int, choices: int = 1) -> float:
+    """E/(kT) · Σ_{x>C} (x − C) · P(x), P binomial with T trials of probability k/E: what overflows if choices are even.
+
+    Each token chooses k different experts, all sets of k equally likely. Then an expert is among a token's with
+    probability k/E, for each token by itself. The sum is one of whole numbers, rounded once, at the end.
+
+    Args:
+        tokens: T; a few thousand at most, since the numbers have about T · log E digits.
+        experts: E.
+        places: C.
+        choices: k.
+
+    Source: derived; Fedus et al. 2021, §2.2 has it in words.
+    """
+    over = sum(
+        (taken - places) * math.comb(tokens, taken) * choices**taken * (experts - choices) ** (tokens - taken)
+        for taken in range(places + 1, tokens + 1)
+    )
+    chosen = choices * tokens
+    return experts * over / (chosen * experts**tokens) if chosen else 0.0
+
+
+def switch_loss_at_balance(factor: float) -> float:
+    """α · N · Σ 1/N · 1/N = α.
+
+    Source: Fedus et al. 2021, §2.2, equation 4.
+    """
+    return factor
+
+
+def switch_loss_at_worst(factor: float, experts: int) -> float:
+    """α · N: all tokens go to one expert, with probability 1."""
+    return factor * experts
+
+
+def gshard_loss_at_balance(factor: float, experts: int) -> float:
+    """k · 1/E · Σ 1/E · 1/E = k/E².
+
+    Source: Lepikhin et al. 2020, algorithm 1, line 13.
+    """
+    return factor / experts**2
+
+
+def importance_loss_at_worst(factor: float, experts: int, choices: int) -> float:
+    """w · (E/k − 1): the same k experts get all tokens in equal parts; at balance it is 0.
+
+    Their mean is 1/E and their square's mean 1/(kE), for a whole of 1.
+
+    Source: Shazeer et al. 2017, §4, equations 6 and 7, with the population variance.
+    """
+    return factor * (experts / choices - 1)
+
+
+class AllToAll(NamedTuple):
+    """What one rank sends in a step of one layer.
+
+    Attributes:
+        dispatch: Its tokens to their experts, forward.
+        combine: Its experts' outputs to their tokens, forward.
+        combine_backward: Gradients of the outputs, the way of dispatch.
+        dispatch_backward: Gradients of the tokens, the way of combine.
+    """
+
+    dispatch: Traffic
+    combine: Traffic
+    combine_backward: Traffic
+    dispatch_backward: Traffic
+
+    @property
+    def total(self) -> Traffic:
+        """All four together."""
+        return self.dispatch + self.combine + self.combine_backward + self.dispatch_backward
+
+
+def all_to_all(routes: Sequence[Sequence[int]], rank: int, hidden: int, item: int = 4) -> AllToAll:
+    """h · w bytes for each route that leaves the rank, and as many for each that comes back.
+
+    Args:
+        routes: `routes[r][s]`: how many routes of rank r's tokens lead to experts of rank s.
+        rank: The rank that sends.
+        hidden: h.
+        item: w.
+
+    Source: Lepikhin et al. 2020, §3.2: dispatch and combine are one all-to-all each.
+    """
+    there = _sent([count for other, count in enumerate(routes[rank]) if other != rank], hidden * item)
+    back = _sent([row[rank] for other, row in enumerate(routes) if other != rank], hidden * item)
+    return AllToAll(there, back, there, back)
+
+
+def _sent(counts: Sequence[int], size: int) -> Traffic:
+    return Traffic(sum(counts) * size, sum(count > 0 for count in counts))
+
+
+def expert_parameters(hidden: int, inner: int) -> int:
+    """2hm + m + h: two matrices with their biases."""
+    return 2 * hidden * inner + inner + hidden
+
+
+def expert_flops(routes: int, hidden: int, inner: int) -> int:
+    """4hm for each route, forward; backward costs twice as much.
+
+    It does not depend on the number of experts: that is what a mixture is for.
+
+    Source: Shazeer et al. 2017, §1.1.
+    """
+    return 4 * routes * hidden * inner
+
+
+def router_flops(tokens: int, hidden: int, experts: int) -> int:
+    """2hE for each token, forward; backward costs twice as much."""
+    return 2 * tokens * hidden * experts

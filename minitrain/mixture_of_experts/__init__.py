@@ -1,0 +1,39 @@
+"""Chapter 09, mixture of experts: a layer of many experts, of which each token uses few, and a router that chooses.
+
+Four routers behind one interface, `routing.Router`, each a file: `noisy_top_k`, `gshard`, `switch` let tokens choose
+experts, `expert_choice` lets experts choose tokens. `layer` computes with what they chose, and `expert_parallel` puts
+the experts on different ranks.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minitrain.mixture_of_experts.expert_choice import ExpertChoice
+    from minitrain.mixture_of_experts.expert_parallel import ExpertParallel
+    from minitrain.mixture_of_experts.gshard import GShard
+    from minitrain.mixture_of_experts.layer import MoELayer
+    from minitrain.mixture_of_experts.noisy_top_k import NoisyTopK
+    from minitrain.mixture_of_experts.routing import Router, Routing
+    from minitrain.mixture_of_experts.switch import Switch
+
+_HOME = {
+    "ExpertChoice": "expert_choice",
+    "ExpertParallel": "expert_parallel",
+    "GShard": "gshard",
+    "MoELayer": "layer",
+    "NoisyTopK": "noisy_top_k",
+    "Router": "routing",
+    "Routing": "routing",
+    "Switch": "switch",
+}
+__all__ = ["ExpertChoice", "ExpertParallel", "GShard", "MoELayer", "NoisyTopK", "Router", "Routing", "Switch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import minitrain.mixture_of_experts` needs no torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

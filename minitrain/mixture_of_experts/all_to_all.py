@@ -1,0 +1,160 @@
+"""All-to-all of uneven parts: every rank has some rows for every other rank.
+
+**Idea.** Rank r cuts its rows into n parts, and part s goes to rank s. A router decides how long the parts are, so that
+they differ, and may be empty. Backward, each row's gradient goes back the way that the row came: the same all-to-all
+with both lists of lengths exchanged.
+
+**Source.** Lepikhin et al. 2020, "GShard", §3.2; Thakur et al. 2005, "Optimization of collective communication
+operations in MPICH", §3, for the pairwise exchange.
+
+**What each rank holds.** The rows that it sends, and the rows that it gets.
+
+**What is sent, when and why.** In step s = 1 … n−1 each rank sends to the s-th rank after it and receives from the s-th
+before it, so that in a step nobody has two to listen to. A rank's part for itself is copied. The lengths must be known
+on both sides: a receiver needs a buffer before the rows come. So a layer exchanges counts first.
+
+**Cost.** Bytes: `minitrain.costs.mixture_of_experts.all_to_all`, with nothing for rows that stay, in at most n−1
+messages.
+
+**Also called.** `MPI_Alltoallv`, `dist.all_to_all_single` with split sizes; personalized exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Shaped
+from torch import Tensor
+
+from minitrain.costs import mixture_of_experts as costs
+from minitrain.runtime import Claim, Ledger, World, run
+from minitrain.runtime.messages import exchange
+
+Carrier = Callable[[Tensor, Tensor, Sequence[int], Sequence[int], dist.ProcessGroup | None], None]
+"""Who carries the rows, `pairwise` or `native`: incoming, outgoing, rows from each rank, rows for each rank, group."""
+
+
+def pairwise(
+    incoming: Shaped[Tensor, " received *row"],
+    outgoing: Shaped[Tensor, " sent *row"],
+    receives: Sequence[int],
+    sends: Sequence[int],
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Fills `incoming`, one message for each part that is not empty. Thakur et al. 2005, §3."""
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    parts, places = outgoing.split(list(sends)), incoming.split(list(receives))
+    places[rank].copy_(parts[rank])
+    handles = []
+    for step in range(1, ranks):
+        to, source = (rank + step) % ranks, (rank - step) % ranks
+        # My part for `to` leaves, the part of `source` for me arrives. All are started before one is waited for.
+        handles.append(exchange(parts[to], to, places[source], source, group))
+    for handle in handles:
+        handle.wait()
+
+
+def native(
+    incoming: Shaped[Tensor, " received *row"],
+    outgoing: Shaped[Tensor, " sent *row"],
+    receives: Sequence[int],
+    sends: Sequence[int],
+    group: dist.ProcessGroup | None = None,
+) -> None:
+    """Fills `incoming` with torch's own collective; the ledger sees its payload, not its messages."""
+    # One collective: every rank puts all its parts in and gets all parts for it out.
+    dist.all_to_all_single(incoming, outgoing, list(receives), list(sends), group)
+
+
+def all_to_all(
+    x: Shaped[Tensor, " sent *row"],
+    sends: Sequence[int],
+    receives: Sequence[int],
+    group: dist.ProcessGroup | None = None,
+    carrier: Carrier = native,
+) -> Shaped[Tensor, " received *row"]:
+    """Sends the first `sends[0]` rows of x to rank 0, the next `sends[1]` to rank 1, and so on.
+
+    It can be differentiated. Backward is an all-to-all too, so that all ranks must go backward through it or none: also
+    one that has sent no rows.
+
+    Args:
+        x: The rows, those for rank 0 first.
+        sends: Rows for each rank.
+        receives: Rows from each rank: what rank s has in `sends` for this one.
+        group: The ranks that talk; None means everyone.
+        carrier: `native`, or `pairwise` to let the ledger see every message.
+
+    Returns:
+        The rows that came, those of rank 0 first, each rank's in its own order.
+
+    Raises:
+        ValueError: A list does not have a length for each rank, or `sends` does not sum to the rows of x.
+    """
+    ranks = dist.get_world_size(group)
+    for name, lengths in (("sends", sends), ("receives", receives)):
+        if len(lengths) != ranks or min(lengths) < 0:
+            raise ValueError(f"{name}={list(lengths)} needs a number of rows for each of {ranks} ranks, 0 for none")
+    if sum(sends) != len(x):
+        raise ValueError(f"sends={list(sends)} sums to {sum(sends)}, but x has {len(x)} rows; give each row a rank")
+    return _AllToAll.apply(x, sends, receives, group, carrier)
+
+
+class _AllToAll(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        sends: Sequence[int],
+        receives: Sequence[int],
+        group: dist.ProcessGroup | None,
+        carrier: Carrier,
+    ) -> Tensor:
+        ctx.arguments = receives, sends, group, carrier
+        incoming = x.new_empty(sum(receives), *x.shape[1:])
+        # Every rank's parts go to their ranks.
+        carrier(incoming, x.contiguous(), receives, sends, group)
+        return incoming
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return _AllToAll.apply(gradients[0], *ctx.arguments), None, None, None, None
+
+
+def demo(world: World, rows: int = 3, width: int = 4) -> list[Claim]:
+    """Sends uneven parts there and back; the table shows the bytes each way, and that nothing is lost.
+
+    Args:
+        rows: The most rows that a rank has for another.
+        width: float32 numbers (4 bytes each) in a row.
+    """
+    n, rank = world.size, world.rank
+    table = [[(source + 2 * to) % (rows + 1) for to in range(n)] for source in range(n)]  # rows of each for each
+    sends, receives = table[rank], [row[rank] for row in table]
+    x = 100.0 * rank + torch.arange(sum(sends) * width, device=world.device).view(-1, width)
+    x.requires_grad_()
+    with Ledger() as forward:
+        y = all_to_all(x, sends, receives, carrier=pairwise)
+    with Ledger() as backward:
+        y.backward(y.detach())
+    assert x.grad is not None
+    plain = all_to_all(x.detach(), sends, receives, carrier=native)
+    predicted = costs.all_to_all(table, rank, width)
+    claims = []
+    for way, ledger, traffic in (("forward", forward, predicted.dispatch), ("backward", backward, predicted.combine)):
+        on, source = f"all-to-all, {way}: ", "Lepikhin et al. 2020, §3.2"
+        formula = "rows for others · h · w" if way == "forward" else "rows from others · h · w"
+        claims.append(Claim(on + "bytes sent by this rank", formula, traffic.bytes, ledger.sent, "B", source))
+        most = "≤ n−1: one for each part that is not empty"
+        claims.append(Claim(on + "messages", most, traffic.messages, ledger.messages, "1", "Thakur et al. 2005, §3"))
+    unlike = [int((x.grad != x).sum()), int((y != plain).sum())]
+    there = Claim("all-to-all there and, as gradients, back: elements unlike", "0", 0, unlike[0], how="compared")
+    same = Claim("pairwise: elements unlike torch's all_to_all_single", "0", 0, unlike[1], how="compared")
+    return [*claims, there, same]
+
+
+if __name__ == "__main__":
+    run(demo)

@@ -1,0 +1,172 @@
+"""Three ways to put rows through their experts: a loop, a grouped product, and a batch padded to equal lengths.
+
+**Idea.** A row goes through one expert, and experts get different numbers of rows. A loop over experts picks each one's
+rows and is the definition. It starts E times as many small products as a dense layer starts large ones. Sorting the
+rows by expert puts each expert's side by side, and one call multiplies every stretch of rows by its own matrix. Padding
+gives every expert as many places as the fullest one needs, and an ordinary batched product does the rest.
+
+**Source.** Loop: Shazeer et al. 2017, §2, equation 1, with nothing computed where the gate is 0. Padded batches:
+Lepikhin et al. 2020, "GShard", §3.1, algorithm 2. Sorted rows: Gale et al. 2022, "MegaBlocks", §4; Hwang et al. 2022,
+"Tutel", §4 for dispatch without masks.
+
+**What each rank holds.** The experts that it computes. Grouped and padded products want the experts' weights as one
+tensor: `lay_side_by_side` moves the parameters into one storage, of which each stays a view, so that nothing is copied.
+
+**What is sent, when and why.** Nothing.
+
+**Cost.** `minitrain.costs.mixture_of_experts.expert_flops` for loop and grouped product, whatever the number of
+experts; padded batches multiply places, E · (rows of the fullest expert), the empty ones too.
+
+**Also called.** Grouped GEMM, "dropless" computation; `GroupedMLP` and `SequentialMLP` in Megatron-LM; expert-batched
+`einsum` in Mesh-TensorFlow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from minitrain.models.gpt import MLP
+
+Way = Literal["loop", "grouped", "padded"]
+Compute = Callable[[Sequence[nn.Module], Tensor, Tensor], Tensor]
+
+
+def loop(
+    experts: Sequence[nn.Module], rows: Float[Tensor, "routes hidden"], expert: Int[Tensor, " routes"]
+) -> Float[Tensor, "routes hidden"]:
+    """One expert after the other, each on its own rows. Any module will do as an expert.
+
+    Args:
+        experts: The experts, on this rank.
+        rows: A token for each route, in any order.
+        expert: For each row the expert that it goes through.
+    """
+    y = torch.zeros_like(rows)
+    for number, module in enumerate(experts):
+        mine = (expert == number).nonzero().squeeze(-1)
+        part = rows.index_select(0, mine)[None]  # [1, rows, hidden], as a feed-forward layer takes it
+        # Without rows too: its parameters then have a gradient of zeros, as in the other two ways.
+        y.index_add_(0, mine, module(part)[0].to(y.dtype))
+    return y
+
+
+def grouped(
+    experts: Sequence[nn.Module], rows: Float[Tensor, "routes hidden"], expert: Int[Tensor, " routes"]
+) -> Float[Tensor, "routes hidden"]:
+    """Rows sorted by expert, and one product over all of them. Experts must be `models.gpt.MLP`. Else as `loop`."""
+    order = expert.argsort(stable=True)
+    counts = torch.bincount(expert, minlength=len(experts))
+    up, down = stacked(experts, "up"), stacked(experts, "down")
+    wide = grouped_linear(rows.index_select(0, order), *up, counts)  # [routes, 4·hidden]
+    y = grouped_linear(F.gelu(wide, approximate="tanh"), *down, counts)
+    return y.index_select(0, order.argsort())
+
+
+def padded(
+    experts: Sequence[nn.Module], rows: Float[Tensor, "routes hidden"], expert: Int[Tensor, " routes"]
+) -> Float[Tensor, "routes hidden"]:
+    """A batch of as many places for each expert as the fullest one needs. Experts must be `models.gpt.MLP`.
+
+    A router with a capacity bounds that number by groups · capacity. Places that stay empty are multiplied too, and
+    nobody reads what comes out of them. Else as `loop`.
+    """
+    counts = torch.bincount(expert, minlength=len(experts))
+    places = int(counts.max()) if len(rows) else 1
+    order = expert.argsort(stable=True)
+    starts = counts.cumsum(0) - counts
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order), device=order.device) - starts[expert[order]]
+    slot = expert * places + place
+    batch = rows.new_zeros(len(experts) * places, rows.shape[1]).index_copy(0, slot, rows)
+    (up, up_bias), (down, down_bias) = stacked(experts, "up"), stacked(experts, "down")
+    wide = torch.baddbmm(up_bias[:, None], batch.view(len(experts), places, -1), up.mT)  # [experts, places, 4·hidden]
+    y = torch.baddbmm(down_bias[:, None], F.gelu(wide, approximate="tanh"), down.mT)
+    return y.flatten(0, 1).index_select(0, slot)
+
+
+WAYS: dict[Way, Compute] = {"loop": loop, "grouped": grouped, "padded": padded}
+
+
+def grouped_linear(
+    x: Float[Tensor, "routes inputs"],
+    weight: Float[Tensor, "experts outputs inputs"],
+    bias: Float[Tensor, "experts outputs"],
+    counts: Int[Tensor, " experts"],
+) -> Float[Tensor, "routes outputs"]:
+    """x sorted by expert; the first counts[0] rows times expert 0's weight, and so on."""
+    bias = bias.repeat_interleave(counts, dim=0, output_size=len(x))
+    if fits_grouped_product(x, weight):
+        return F.grouped_mm(x, weight.mT, offs=counts.cumsum(0, dtype=torch.int32)) + bias
+    products = [part @ matrix.t() for part, matrix in zip(x.split(counts.tolist()), weight, strict=True)]
+    return torch.cat(products) + bias
+
+
+def fits_grouped_product(x: Float[Tensor, "routes inputs"], weight: Float[Tensor, "experts outputs inputs"]) -> bool:
+    """Whether torch's grouped product takes these: no float64, and rows of a multiple of 16 bytes."""
+    aligned = all(size * x.element_size() % 16 == 0 for size in weight.shape[1:])
+    return aligned and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
+
+
+def check_stackable(experts: Sequence[nn.Module], way: Way) -> None:
+    """Refuse experts that only a loop can compute.
+
+    Raises:
+        ValueError: An expert is no `models.gpt.MLP`, or they differ in size.
+    """
+    for number, expert in enumerate(experts):
+        if not isinstance(expert, MLP):
+            raise ValueError(
+                f"compute={way!r} multiplies by the weights of models.gpt.MLP, but expert {number} is a "
+                f"{type(expert).__name__}; use compute='loop'"
+            )
+        if expert.up.weight.shape != experts[0].up.weight.shape:  # type: ignore[union-attr]
+            raise ValueError(f"compute={way!r} needs experts of one size, but expert {number} differs; use 'loop'")
+
+
+def stacked(experts: Sequence[nn.Module], name: str) -> tuple[Tensor, Tensor]:
+    """Weights [experts, outputs, inputs] and biases [experts, outputs] of the experts' layer `name`."""
+    layers = [getattr(expert, name) for expert in experts]
+    return _Stack.apply(*(layer.weight for layer in layers)), _Stack.apply(*(layer.bias for layer in layers))
+
+
+@torch.no_grad()
+def lay_side_by_side(experts: Sequence[nn.Module]) -> None:
+    """Move the parameters of like-named layers into one storage, in which each is a view, so that stacking is free.
+
+    Parameters stay the same objects with the same values. Where something moves one of them later, stacking copies.
+    """
+    for parameters in zip(*(expert.parameters() for expert in experts), strict=True):
+        if not _adjoining(parameters):
+            for parameter, place in zip(parameters, torch.stack(parameters), strict=True):
+                parameter.data = place
+
+
+def _adjoining(tensors: Sequence[Tensor]) -> bool:
+    first, size = tensors[0], tensors[0].numel()
+    return all(
+        tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and tensor.storage_offset() == first.storage_offset() + number * size
+        and tensor.is_contiguous()
+        for number, tensor in enumerate(tensors)
+    )
+
+
+class _Stack(torch.autograd.Function):
+    """`torch.stack`, without a copy where the tensors lie side by side; and none of the gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: Tensor) -> Tensor:
+        first = tensors[0].detach()
+        if not _adjoining(tensors):
+            return torch.stack(tensors)
+        return first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return gradients[0].unbind(0)

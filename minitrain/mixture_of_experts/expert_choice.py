@@ -1,0 +1,184 @@
+"""Expert choice: each expert takes the tokens that suit it best, as many as it has places.
+
+**Idea.** Turn the question round. If experts choose, each is full and none overflows, so that no loss for balance is
+needed. A token may get many experts, or none.
+
+**Source.** Zhou et al. 2022, "Mixture-of-experts with expert choice routing", §3.2 (the choice), §3.3 (the cap).
+
+**What each rank holds.** W_g, `[experts, hidden]`, on every rank.
+
+**What is sent, when and why.** Nothing: an expert chooses among the tokens of one group, which is one sequence.
+
+**Cost.** `minitrain.costs.mixture_of_experts.capacity`: k = ⌊n · c/e⌋ tokens for each expert.
+
+**It cannot generate token by token.** A token that comes later may push an earlier one out of an expert, so what the
+model said about the earlier one was not what it would say now. In training it sees the future for the same reason.
+
+**Also called.** Expert choice; for vision, where there is no future, simply a better router.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from minitrain.mixture_of_experts import lesson
+from minitrain.mixture_of_experts import lesson_expert_choice as shown
+from minitrain.mixture_of_experts.routing import Router, Routing
+from minitrain.mixture_of_experts.switch import Switch
+from minitrain.runtime import Claim, World, run
+
+
+class ExpertChoice(Router):
+    """Each expert's best tokens.
+
+    Args:
+        hidden: Width of a token.
+        experts: e, number of experts.
+        capacity_factor: c, how many experts a token has on average; each expert takes k = ⌊n · c/e⌋ of a group's n.
+        most: b, the cap: how many experts a token should have at most. None: any number.
+        entropy: λ of the capped variant; the smaller, the closer to the best choice, and the slower to find.
+        iterations: Rounds of projections of the capped variant. The paper takes λ = 0.001 and 100 rounds, after which
+            rows of A are still far from k; the tokens with the largest entries are much the same by then.
+        layer: As for `Router`.
+
+    Raises:
+        ValueError: The cap leaves too few places, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        experts: int,
+        *,
+        capacity_factor: float = 2.0,
+        most: int | None = None,
+        entropy: float = 0.001,
+        iterations: int = 100,
+        layer: int = 0,
+    ):
+        super().__init__(hidden, experts, layer=layer)
+        if capacity_factor > experts:
+            raise ValueError(
+                f"capacity_factor={capacity_factor} asks each of experts={experts} for more tokens than there are; use "
+                f"at most {experts}"
+            )
+        if most is not None and not capacity_factor <= most:
+            raise ValueError(
+                f"most={most} experts a token are fewer than their mean, capacity_factor={capacity_factor}; use no "
+                "fewer"
+            )
+        if entropy <= 0 or iterations < 1:
+            raise ValueError(f"entropy={entropy} and iterations={iterations} must be above 0")
+        self.capacity_factor, self.most, self.entropy, self.iterations = capacity_factor, most, entropy, iterations
+
+    def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
+        tokens = self.grouped(x, groups)
+        s = self.scores(tokens).softmax(-1).transpose(1, 2)  # Sᵀ, [groups, experts, size]: the softmax is over experts
+        k = self.capacity(tokens.shape[1], self.capacity_factor) or 0
+        preference = s if self.most is None else capped(s.detach(), k, self.most, self.entropy, self.iterations)[0]
+        index = preference.topk(k, -1).indices  # [groups, experts, k], the dearest first
+        weight = s.gather(-1, index)
+
+        first = torch.arange(len(s), device=x.device).view(-1, 1, 1) * tokens.shape[1]
+        token = (first + index).flatten()
+        expert = torch.arange(self.experts, device=x.device).view(1, -1, 1).expand_as(index).flatten()
+        place = torch.arange(k, device=x.device).expand_as(index).flatten()
+        order = (token * self.experts + expert).argsort()
+        return Routing(
+            token[order],
+            expert[order],
+            weight.flatten()[order].to(x.dtype),
+            place[order],
+            token.new_empty(0, 2),  # nobody overflows: who is not chosen did not choose either
+            s.new_zeros(()),
+            len(x),
+            self.experts,
+            k,
+            len(s),
+        )
+
+
+def capped(
+    s: Float[Tensor, "groups experts size"],
+    k: int,
+    most: int,
+    entropy: float,
+    iterations: int,
+    tolerance: float = 0.0,
+) -> tuple[Float[Tensor, "groups experts size"], int]:
+    """The A that maximises ⟨Sᵀ, A⟩ + λH(A), rows summing to k, columns to at most b, entries between 0 and 1.
+
+    It is the projection of exp(Sᵀ/λ) onto these three sets, with Kullback-Leibler's divergence for a distance. Each set
+    alone is easy: scale the rows; scale columns that are too large; cut entries at 1. Dykstra's way of going from one
+    to the next gives back, before a set's turn, what its last turn took away; without that the point that is found
+    keeps the constraints, but is not the best.
+
+    Args:
+        s: Sᵀ.
+        k: Tokens of each expert, the sum of a row.
+        most: b, the cap on the sum of a column.
+        entropy: λ.
+        iterations: Rounds through the three sets, at most.
+        tolerance: Stop when no constraint is off by more; 0: do all rounds, so that a group's A does not depend on the
+            groups beside it.
+
+    Returns:
+        A in float64, and the number of rounds.
+
+    Source: Zhou et al. 2022, §3.3; Benamou et al. 2015, "Iterative Bregman projections for regularized transportation
+    problems", §5, for the projections.
+    """
+    a = s.double() / entropy  # logarithms throughout: exp(1/0.001) is no number
+    column = torch.zeros_like(a[:, :1])  # what was taken from columns
+    entry = torch.zeros_like(a)  # what was taken from entries
+    for round_ in range(1, iterations + 1):
+        a = a - a.logsumexp(-1, keepdim=True) + math.log(max(k, 1))  # an equation: nothing to give back
+        a = a + column
+        column = (a.logsumexp(1, keepdim=True) - math.log(most)).clamp_min(0)
+        a = a - column
+        a = a + entry
+        entry = a.clamp_min(0)
+        a = a - entry
+        if tolerance and max(violations(a.exp(), k, most)) <= tolerance:
+            return a.exp(), round_
+    return a.exp(), iterations
+
+
+def violations(a: Float[Tensor, "groups experts size"], k: int, most: int) -> tuple[float, float, float]:
+    """By how much A is off at most: sums of rows from k, of columns above b, entries above 1."""
+    if not a.numel():
+        return 0.0, 0.0, 0.0
+    rows, columns, entries = (a.sum(-1) - k).abs(), a.sum(1) - most, a - 1
+    return rows.max().item(), max(columns.max().item(), 0.0), max(entries.max().item(), 0.0)
+
+
+def demo(world: World, experts: int = 8, tokens: int = 32, capacity_factor: float = 2.0, most: int = 2) -> list[Claim]:
+    """Lets experts choose tokens; the table shows full experts, the cap, and what a later token does to earlier ones.
+
+    Args:
+        experts: Number of experts.
+        tokens: Tokens of a group.
+        capacity_factor: Experts of a token on average.
+        most: The cap on experts of a token.
+    """
+
+    def make(count: int) -> ExpertChoice:
+        return ExpertChoice(count, count, capacity_factor=capacity_factor)
+
+    world.figure(lambda: lesson.picture_of(lesson.example(ExpertChoice(4, 4, capacity_factor=1.0), world)))
+    claims = [
+        *shown.full(world, ExpertChoice, experts, tokens, capacity_factor),
+        *shown.cap(world, capped, violations, experts, tokens, capacity_factor, most),
+        *shown.later_tokens(world, ExpertChoice, Switch, experts, tokens),
+        *lesson.same_when_split(world, make, "derived"),
+    ]
+    lesson.timed(world, ExpertChoice(256, experts))
+    return claims
+
+
+if __name__ == "__main__":
+    run(demo)

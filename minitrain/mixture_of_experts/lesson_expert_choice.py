@@ -1,0 +1,86 @@
+"""What the demo of `expert_choice` shows: full experts, the cap, and why it cannot generate token by token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from minitrain.costs import mixture_of_experts as costs
+from minitrain.mixture_of_experts.lesson import by_scores, entries, fullest, random_scores
+from minitrain.mixture_of_experts.routing import Router
+from minitrain.runtime import Claim, World
+
+ZHOU = "Zhou et al. 2022"
+CONVERGED = 1e-3
+
+
+def full(world: World, router: Any, experts: int, tokens: int, factor: float) -> list[Claim]:
+    """Claims that every expert has k tokens of every group."""
+    choice = by_scores(router(experts, experts, capacity_factor=factor), world)
+    found = choice.route(random_scores(world, 4 * tokens, experts, seed=world.rank), groups=4)
+    k = costs.capacity(tokens, experts, factor)
+    fewest, most = fullest(found)
+    mean = found.experts_per_token().double().mean().item()
+    source = f"{ZHOU}, §3.2"
+    return [
+        Claim("fewest tokens of an expert in a group", "k = ⌊n · c/e⌋", k, fewest, "1", source),
+        Claim("most tokens of an expert in a group", "k = ⌊n · c/e⌋", k, most, "1", source),
+        Claim("experts of a token, on average", "e · k/n", experts * k / tokens, mean, "1", source, tolerance=1e-12),
+    ]
+
+
+def cap(world: World, capped: Any, violations: Any, experts: int, tokens: int, factor: float, most: int) -> list[Claim]:
+    """Claims that A keeps its constraints, and how many tokens have more than b experts all the same.
+
+    An entry of A may be a fraction. So each column may sum to b at most, and yet more than b experts have this token
+    among their k largest entries: the more, the larger λ is. How many is counted and not claimed.
+    """
+    k, source = costs.capacity(tokens, experts, factor), f"{ZHOU}, §3.3"
+    s = (2 * random_scores(world, tokens, experts, seed=100 + world.rank)).softmax(-1).T[None]
+    claims = []
+    world.cost("tokens with more than b experts, no cap", above(s, k, most), "tokens")
+    for entropy in (1.0, 0.1, 0.01):
+        a, rounds = capped(s, k, most, entropy, iterations=20_000, tolerance=CONVERGED)
+        what = f"A at λ = {entropy:g}: constraints' largest violation"
+        claims.append(Claim(what, "converged", CONVERGED, max(violations(a, k, most)), "1", source, relation="<="))
+        world.cost(f"tokens with more than b experts, λ = {entropy:g}", above(a, k, most), "tokens")
+        world.cost(f"until A at λ = {entropy:g} is off by less than {CONVERGED:g}", rounds, "rounds")
+    return claims
+
+
+def above(preference: torch.Tensor, k: int, most: int) -> int:
+    """Tokens that more than `most` experts have among their k dearest."""
+    token = preference.topk(k, -1).indices.flatten()
+    return int((torch.bincount(token) > most).sum())
+
+
+def later_tokens(world: World, router: Any, token_choice: Any, experts: int, tokens: int) -> list[Claim]:
+    """Claims that another last token changes what earlier ones are sent to, and not if tokens choose."""
+    x = random_scores(world, tokens, experts, seed=world.rank)
+    x[-1] = 0.0
+    other = x.clone()
+    other[-1, 0] = 20.0  # expert 0's dearest now, in the place of one that it had
+    changed = [
+        earlier_changes(by_scores(each, world), x, other)
+        for each in (router(experts, experts), token_choice(experts, experts).eval())
+    ]
+    return [
+        Claim(
+            "experts lost or won by earlier tokens, with another last one",
+            "at least 1",
+            1,
+            changed[0],
+            "1",
+            f"{ZHOU}, §5",
+            "compared",
+            ">=",
+        ),
+        Claim("the same if tokens choose (Switch, evaluation)", "0", 0, changed[1], "1", "derived", "compared"),
+    ]
+
+
+def earlier_changes(router: Router, x: torch.Tensor, other: torch.Tensor) -> int:
+    """How many pairs of an earlier token and an expert only one of two sequences has; the last token is left out."""
+    pairs = [{entry[:2] for entry in entries(router.route(each)) if entry[0] < len(x) - 1} for each in (x, other)]
+    return len(pairs[0] ^ pairs[1])

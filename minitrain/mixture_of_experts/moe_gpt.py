@@ -1,0 +1,108 @@
+"""A GPT with mixtures of experts: every second feed-forward layer is replaced by many.
+
+**Idea.** Two thirds of a GPT's block are its feed-forward layer, which treats each token by itself. It can be replaced
+by a mixture, and nothing around it needs to know. The layers between stay dense: they cost less to send for, and all
+tokens meet the same weights there.
+
+**Source.** Lepikhin et al. 2020, "GShard", §2.1: every other feed-forward layer; so do Fedus et al. 2021, §4.
+
+**What each rank holds.** Here everything; `expert_parallel.ExpertParallel` then spreads the experts.
+
+**What is sent, when and why.** Nothing.
+
+**Cost.** Parameters: (E − 1) · `minitrain.costs.mixture_of_experts.expert_parameters` more for each replaced layer.
+Operations: those of k dense layers for each token, and the router's.
+
+**Also called.** `moe_layer_freq` in Megatron-LM, `moe_freq` and `expert_interval` elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from minitrain.mixture_of_experts.compute import Way
+from minitrain.mixture_of_experts.layer import MoELayer
+from minitrain.mixture_of_experts.routing import Router
+from minitrain.models.gpt import GPT, MLP, initial_weight
+from minitrain.runtime import Claim, World, run
+
+
+def replace_mlps(
+    gpt: GPT,
+    make_router: Callable[[int], Router],
+    compute: Way = "grouped",
+    every: int = 2,
+    seed: int = 0,
+    riding_loss: float | None = None,
+) -> list[MoELayer]:
+    """Replace the feed-forward layer of every second block, in place. Lepikhin et al. 2020, §2.1.
+
+    Each expert has the form of the layer that it replaces, and initial weights of its own, which depend on its name and
+    `seed` alone.
+
+    Args:
+        gpt: The model, on the device and in the dtype in which it will train.
+        make_router: Makes the router of block number so much; give it as `layer=`, so that each has noise of its own.
+            How many experts there are is the router's number.
+        compute: As for `MoELayer`.
+        every: Blocks from one mixture to the next: 1 replaces all; 2 the second, fourth, … .
+        seed: Of the initial weights; any integer.
+        riding_loss: As for `MoELayer`.
+
+    Returns:
+        The mixtures, in the model's order.
+
+    Raises:
+        ValueError: `every` leaves no block to replace, or a router's width is not the model's.
+    """
+    config = gpt.config
+    if not 1 <= every <= config.layers:
+        raise ValueError(f"every={every} replaces none of {config.layers} blocks; use 1 to {config.layers}")
+    mixtures = []
+    for number in range(every - 1, config.layers, every):
+        router = make_router(number)
+        if router.hidden != config.hidden:
+            raise ValueError(f"a router for hidden={router.hidden} does not fit the model's hidden={config.hidden}")
+        digest = hashlib.sha256(f"{seed}/blocks.{number}.router".encode()).digest()
+        router.reset_parameters(torch.Generator().manual_seed(int.from_bytes(digest[:8], "little")))
+        experts: list[nn.Module] = [MLP(config) for _ in range(router.experts)]
+        with torch.no_grad():
+            for place, expert in enumerate(experts):
+                for name, parameter in expert.named_parameters():
+                    whole = f"blocks.{number}.experts.{place}.mlp.{name}"  # ends as that of the layer it replaces
+                    parameter.copy_(initial_weight(whole, parameter.shape, config.layers, seed))
+        weight = gpt.head.weight
+        mixture = MoELayer(router, experts, compute, riding_loss).to(weight.device, weight.dtype)
+        gpt.blocks[number].mlp = mixture
+        mixtures.append(mixture)
+    return mixtures
+
+
+def demo(
+    world: World,
+    steps: int = 40,
+    experts: int = 8,
+    hidden: int = 32,
+    loss_factor: float = 0.03,
+    data: str = "reference",
+) -> list[Claim]:
+    """Trains on text with and without the auxiliary loss; the table shows how even the load is, and what is dropped.
+
+    Args:
+        steps: Training steps, each of two trainings; a few hundred show more.
+        experts: Number of experts; raised to the number of ranks where it is less.
+        hidden: Width of the GPT.
+        loss_factor: α of Switch's auxiliary loss.
+        data: "reference", "library", or the path of a text.
+    """
+    from minitrain.mixture_of_experts import lesson_training  # it needs the function above
+
+    return lesson_training.claims(world, steps, experts, hidden, loss_factor, data)
+
+
+if __name__ == "__main__":
+    run(demo)

@@ -1,0 +1,83 @@
+"""Costs of a mixture of experts against enumeration, and against each other."""
+
+from __future__ import annotations
+
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.costs import mixture_of_experts as costs
+
+
+def test_capacity_reads_the_factor_as_it_was_written():
+    assert costs.capacity(100, 1, 1.15) == 115  # 1.15 · 100 in floating point is 114.99…
+    assert costs.capacity(10, 4, 1.25) == 3
+    assert costs.capacity(10, 4, 1.25, choices=2) == 6
+    assert costs.capacity(7, 8, 1.0) == 0
+    assert costs.capacity(6, 3, 2 / 3 * 3) == 4
+
+
+@pytest.mark.parametrize("tokens, experts, choices", ((4, 3, 1), (3, 4, 2), (5, 2, 1), (2, 4, 4)))
+def test_dropped_fraction_by_enumeration(tokens, experts, choices):
+    sets = list(combinations(range(experts), choices))
+    for places in range(tokens + 1):
+        dropped = total = 0
+        for chosen in product(sets, repeat=tokens):
+            load = [sum(expert in each for each in chosen) for expert in range(experts)]
+            dropped += sum(max(count - places, 0) for count in load)
+            total += tokens * choices
+        found = costs.dropped_fraction(tokens, experts, places, choices)
+        assert found == pytest.approx(dropped / total, rel=1e-15, abs=1e-300)
+
+
+def test_dropped_fraction_at_its_ends():
+    assert costs.dropped_fraction(64, 8, 0) == 1.0
+    assert costs.dropped_fraction(64, 8, 64) == 0.0
+    assert costs.dropped_fraction(0, 8, 0) == 0.0
+    assert costs.dropped_fraction(512, 32, 16) > costs.dropped_fraction(512, 32, 20) > 0
+
+
+def test_losses_at_their_ends():
+    n, alpha = 8, 0.01
+    even = [1 / n] * n
+    assert costs.switch_loss_at_balance(alpha) == pytest.approx(alpha * n * sum(f * f for f in even))
+    assert costs.gshard_loss_at_balance(alpha, n) == pytest.approx(alpha / n * sum(f * f for f in even))
+    assert costs.switch_loss_at_worst(alpha, n) == alpha * n * 1 * 1
+    importance = [1 / 2, 1 / 2] + [0.0] * (n - 2)
+    mean = sum(importance) / n
+    variance = sum((value - mean) ** 2 for value in importance) / n
+    assert costs.importance_loss_at_worst(alpha, n, 2) == pytest.approx(alpha * variance / mean**2)
+
+
+@given(
+    st.integers(1, 5).flatmap(
+        lambda n: st.lists(st.lists(st.integers(0, 9), min_size=n, max_size=n), min_size=n, max_size=n)
+    )
+)
+def test_what_all_ranks_send_is_what_all_receive(routes):
+    ranks, hidden, item = range(len(routes)), 3, 2
+    sent = [costs.all_to_all(routes, rank, hidden, item) for rank in ranks]
+    away = sum(routes[r][s] for r in ranks for s in ranks if r != s) * hidden * item
+    assert sum(each.dispatch.bytes for each in sent) == away
+    assert sum(each.combine.bytes for each in sent) == away
+    assert sum(each.total.bytes for each in sent) == 4 * away
+    assert sum(each.dispatch.messages for each in sent) == sum(each.combine.messages for each in sent)
+    for each in sent:
+        assert each.combine_backward == each.dispatch and each.dispatch_backward == each.combine
+
+
+def test_all_to_all_by_hand():
+    # Rank 0 keeps 5, sends 2 to rank 1 and none to rank 2; gets 3 from rank 1 and 4 from rank 2.
+    routes = [[5, 2, 0], [3, 0, 1], [4, 0, 0]]
+    found = costs.all_to_all(routes, 0, hidden=8)
+    assert found.dispatch == (2 * 8 * 4, 1)
+    assert found.combine == ((3 + 4) * 8 * 4, 2)
+
+
+def test_operations():
+    tokens, hidden, inner, experts = 10, 4, 16, 8
+    assert costs.expert_flops(tokens, hidden, inner) == tokens * (2 * hidden * inner + 2 * inner * hidden)
+    assert costs.router_flops(tokens, hidden, experts) == 2 * tokens * hidden * experts
+    assert costs.expert_parameters(hidden, inner) == (hidden + 1) * inner + (inner + 1) * hidden

@@ -1,0 +1,111 @@
+"""Expert choice against a plain choice, the cap against another way to solve the same problem."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from minitrain.mixture_of_experts import ExpertChoice, lesson
+from minitrain.mixture_of_experts.expert_choice import capped, violations
+from tests.mixture_of_experts.plain import (
+    EXPERTS,
+    GROUPS,
+    HIDDEN,
+    SIZE,
+    agrees,
+    groups_of,
+    order,
+    random_weights,
+    scores,
+    softmax,
+    some_tokens,
+)
+
+
+@pytest.mark.parametrize("factor, k", ((1.0, 1), (2.0, 3), (4.0, 6), (0.7, 1)))
+def test_each_expert_takes_its_dearest(factor, k):
+    router, x = random_weights(ExpertChoice(HIDDEN, EXPERTS, capacity_factor=factor)), some_tokens()
+    expected = {}
+    for group, tokens in enumerate(groups_of(x)):
+        s = [softmax(scores(token, router.gate.weight)) for token in tokens]
+        for expert in range(EXPERTS):
+            column = [row[expert] for row in s]
+            for place, token in enumerate(order(column)[:k]):
+                expected[group * SIZE + token, expert] = (column[token], place)
+    routing = router.route(x, groups=GROUPS)
+    agrees(routing, expected, [0.0])
+    assert routing.load().tolist() == [GROUPS * k] * EXPERTS and routing.capacity == k
+
+
+def largest(function, low, high):
+    """Where a falling function passes 0, by halving."""
+    for _ in range(80):
+        middle = (low + high) / 2
+        low, high = (middle, high) if function(middle) > 0 else (low, middle)
+    return (low + high) / 2
+
+
+def by_prices(s, k, most, entropy, rounds):
+    """The same A from its dual: A_ij = min(1, exp((S_ij − row_i − column_j)/λ − 1)), with prices found by halving.
+
+    A row's price makes it sum to k; a column's is at least 0 and makes it sum to b, or less where it is 0.
+    """
+    row, column = [0.0] * len(s), [0.0] * len(s[0])
+
+    def entry(i, j, p, q):
+        return math.exp(min((s[i][j] - p - q) / entropy - 1, 0.0))
+
+    for _ in range(rounds):
+        for i in range(len(s)):
+            row[i] = largest(lambda p, i=i: sum(entry(i, j, p, q) for j, q in enumerate(column)) - k, -9, 9)
+        for j in range(len(s[0])):
+            price = largest(lambda q, j=j: sum(entry(i, j, p, q) for i, p in enumerate(row)) - most, -9, 9)
+            column[j] = max(price, 0.0)
+    return [[entry(i, j, p, q) for j, q in enumerate(column)] for i, p in enumerate(row)]
+
+
+@pytest.mark.parametrize("entropy, rounds", ((1.0, 20), (0.1, 60), (0.03, 150)))
+@pytest.mark.parametrize("k, most", ((4, 3), (3, 2)))
+def test_the_cap_finds_what_the_dual_finds(entropy, rounds, k, most):
+    experts, tokens = 4, 8
+    s = torch.randn(tokens, experts, generator=torch.Generator().manual_seed(3), dtype=torch.float64).softmax(-1).T
+    a, _ = capped(s[None], k, most, entropy, 20_000, tolerance=1e-9)
+    assert max(violations(a, k, most)) <= 1e-9
+    expected = torch.tensor(by_prices(s.tolist(), k, most, entropy, rounds), dtype=torch.float64)
+    assert max(violations(expected[None], k, most)) < 1e-6, "the dual has not converged"
+    torch.testing.assert_close(a[0], expected, rtol=0, atol=1e-5)
+
+
+def test_the_cap_moves_tokens_to_those_who_have_none():
+    """Experts 1 and 2 like token 0 best; with a cap of 1, expert 2 takes token 2, which it likes more than 1 does."""
+    router = ExpertChoice(3, 3, capacity_factor=1.0).double()
+    torch.nn.init.eye_(router.gate.weight)
+    x = torch.tensor([[0, 0, 0], [1, 0, 0], [0.5, 0, 0.1]], dtype=torch.float64)
+    assert lesson.entries(router.route(x)) == [(0, 1, 0), (0, 2, 0), (1, 0, 0)]
+    capped_one = ExpertChoice(3, 3, capacity_factor=1.0, most=1, entropy=0.01, iterations=2000).double()
+    capped_one.load_state_dict(router.state_dict())
+    routing = capped_one.route(x)
+    assert lesson.entries(routing) == [(0, 1, 0), (1, 0, 0), (2, 2, 0)]
+    expected = x.softmax(-1)[routing.token, routing.expert]  # what the score says, and not A
+    torch.testing.assert_close(routing.weight, expected, rtol=0, atol=1e-15)
+
+
+def test_a_cap_is_not_kept_exactly_by_the_k_largest_entries():
+    """Why it is counted: at λ = 1 the entries are nearly equal, and their order is that of the scores."""
+    s = (2 * torch.randn(32, 8, generator=torch.Generator().manual_seed(100))).softmax(-1).T[None]
+    token = capped(s, 8, 2, 1.0, 1000, 1e-6)[0].topk(8, -1).indices.flatten()
+    assert torch.bincount(token).max() > 2
+
+
+def test_a_later_token_changes_an_earlier_ones_experts():
+    router = ExpertChoice(2, 2, capacity_factor=1.0).double().eval()
+    torch.nn.init.eye_(router.gate.weight)
+    x = torch.tensor([[2.0, 0], [1, 0], [0, 1], [0, 0]], dtype=torch.float64)
+    before = {entry[:2] for entry in lesson.entries(router.route(x))}
+    x[3] = torch.tensor([5.0, 0])
+    after = {entry[:2] for entry in lesson.entries(router.route(x))}
+    assert before == {(0, 0), (1, 0), (2, 1), (3, 1)}
+    # Token 3 now takes the place of token 1 with expert 0, and leaves expert 1 to it.
+    assert after == {(0, 0), (3, 0), (2, 1), (1, 1)}

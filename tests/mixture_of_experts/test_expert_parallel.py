@@ -1,0 +1,234 @@
+"""Experts on several ranks: every layout equals one device, mistakes are seen, and every rank hears of an error."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from minitrain.collectives import ring
+from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch, all_to_all, lesson_expert_parallel
+from minitrain.mixture_of_experts.expert_parallel import ExpertParallelLayer, experts_of, split_data_parallel
+from minitrain.mixture_of_experts.layer import MoELayer, auxiliary_loss, layers
+from minitrain.mixture_of_experts.lesson_expert_parallel import ROUTERS, alone, apart, batch, make_layer, together
+from minitrain.mixture_of_experts.moe_gpt import replace_mlps
+from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.runtime import Ledger
+
+CARRIERS = {"native": all_to_all.native, "pairwise": all_to_all.pairwise}
+
+
+def test_experts_are_shared_out():
+    assert [list(experts_of(rank, 5, 3)) for rank in range(3)] == [[0, 1], [2, 3], [4]]
+    with pytest.raises(ValueError, match="experts=2 are too few for 3 expert-parallel ranks; use 3 at least"):
+        experts_of(0, 2, 3)
+
+
+def one_layer(world, router, ep, carrier, way, experts):
+    """Ranks have 2, 3, 0 and 1 sequences: one of them has an empty batch."""
+    whole, layer = batch(world, hidden=4, seq=10), make_layer(world, router, experts, 4)
+    layer.compute = way
+    expected = alone(layer, whole)
+    model = ExpertParallel(copy.deepcopy(layer), split_data_parallel(ep), carrier=CARRIERS[carrier])
+    found = together(world, model, whole)
+    assert max(apart(found, expected)) <= 1e-12
+    own = experts_of(world.rank % ep, experts, ep)
+    assert {name.split(".")[1] for name in model.own_experts} == {str(number) for number in own}
+    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.own_experts.values()}
+    assert sum(storages.values()) == sum(p.nbytes for p in model.own_experts.values())  # others' experts are gone
+    return len(found.gradients)
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_any_router(ranks, router):
+    ranks(3).run(one_layer, router, 3, "pairwise", "loop", 5)
+
+
+@pytest.mark.parametrize("size, ep", ((2, 1), (2, 2), (4, 2), (4, 4)))
+@pytest.mark.parametrize("way", ("grouped", "padded"))
+def test_any_layout(ranks, size, ep, way):
+    ranks(size).run(one_layer, "gshard", ep, "native", way, 7)
+
+
+def steps(world, ep):
+    """Three steps of a GPT with two mixtures, tied and frozen parameters, against one device."""
+
+    def build(seed):
+        model = GPT(GPTConfig(vocabulary=17, positions=6, layers=4, hidden=4, heads=2), seed=seed).double()
+        replace_mlps(model, lambda layer: GShard(4, 5, capacity_factor=0.8, layer=layer), seed=seed)
+        model.blocks[0].mlp.requires_grad_(False)
+        model.blocks[1].mlp.experts["1"].up.requires_grad_(False)
+        return model
+
+    reference, model = build(0), build(world.rank)
+    model = ExpertParallel(model, split_data_parallel(ep), bucket_megabytes=0.001, collectives=ring)
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, reference)]
+    each, seq = 2, 6
+    for step in range(3):
+        generator = torch.Generator().manual_seed(step)
+        inputs, targets = torch.randint(17, (2, each * world.size, seq), generator=generator)
+        part = slice(each * world.rank, each * (world.rank + 1))
+        layers(reference)[0].router.at(0, step)
+        (reference(inputs, targets)[1] + auxiliary_loss(reference)).backward()
+        layers(model)[0].router.at(0, step, first_token=each * world.rank * seq)
+        (model(inputs[part], targets[part])[1] + auxiliary_loss(model)).backward()
+        model.synchronize()
+        expected = dict(reference.named_parameters())
+        for name, parameter in model.module.named_parameters():
+            assert (parameter.grad is None) == (expected[name].grad is None), name
+            if parameter.grad is not None:
+                torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-9, atol=1e-12)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    for name, parameter in model.module.named_parameters():
+        torch.testing.assert_close(parameter, expected[name], rtol=1e-9, atol=1e-12)
+    return sorted(name for name in model.module.state_dict() if ".experts." in name), list(reference.state_dict())
+
+
+@pytest.mark.parametrize("size, ep", ((2, 2), (3, 3), (4, 2)))
+def test_several_steps_of_a_gpt(ranks, size, ep):
+    results = ranks(size).run(steps, ep)
+    names = [name for theirs, _ in results[:ep] for name in theirs]
+    assert sorted(names) == sorted(name for name in results[0][1] if ".experts." in name)  # one group has each once
+
+
+def accumulated(world):
+    """Two micro-batches, the first under no_sync(), are one batch."""
+    layer, groups = make_layer(world, "switch", 4, 4), split_data_parallel(world.size)
+    x = torch.randn(2 * world.size, 2, 10, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mine = x[2 * world.rank : 2 * world.rank + 2]
+    model = ExpertParallel(copy.deepcopy(layer), groups)
+    with Ledger() as ledger, model.no_sync():
+        (model(mine[0]).sin().mean() / 2).backward()
+    (model(mine[1]).sin().mean() / 2).backward()
+    model.synchronize()
+    layer(x).sin().mean().backward()
+    expected = dict(layer.named_parameters())
+    for name, parameter in model.module.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name].grad, rtol=1e-10, atol=1e-13)
+    return ledger.calls("all_reduce")
+
+
+def test_accumulation(ranks):
+    assert ranks(2).run(accumulated) == [0, 0]
+
+
+# Break it: who divides by the number of replicas, or adds over ranks that hold other experts, is seen.
+
+
+def wrong(world, mistake):
+    whole, layer = batch(world, hidden=4, seq=10), make_layer(world, "switch", 4, 4)
+    expected = alone(layer, whole)
+    model = ExpertParallel(copy.deepcopy(layer), split_data_parallel(2))
+    if mistake == "divided by the replicas":
+        model.divisor = world.size // 2
+    elif mistake == "added over all ranks":
+        model.groups = replace(model.groups, replicas=model.groups.data)
+    found = together(world, model, whole).gradients
+    name = sorted(model.own_experts)[0]
+    shared = "router.gate.weight"
+    assert (found[shared] - expected.gradients[shared]).abs().max() <= 1e-12
+    return (found[name].norm() / expected.gradients[name].norm()).item()
+
+
+@pytest.mark.parametrize("mistake", ("none", "divided by the replicas", "added over all ranks"))
+def test_wrong_ranks_are_seen(ranks, mistake):
+    for ratio in ranks(4).run(wrong, mistake):
+        if mistake == "none":
+            assert abs(ratio - 1) <= 1e-12
+        elif mistake == "divided by the replicas":
+            assert abs(ratio - 2) <= 1e-12
+        else:
+            assert abs(ratio - 1) > 0.01
+
+
+def local_groups(world):
+    """Break it: a group of all tokens of the batch would make capacity and loss depend on the layout."""
+    whole, layer = batch(world, hidden=4, seq=10), make_layer(world, "switch", 4, 4)
+    layer(whole.x)
+    kept = layer.routing.token
+    layer(whole.x.flatten(0, 1))  # one group
+    return kept.tolist() != layer.routing.token.tolist()
+
+
+def test_groups_matter(ranks):
+    assert ranks(1).run(local_groups) == [True]
+
+
+# Bad input, and errors that only one rank sees.
+
+
+def not_a_number(world, ep, check):
+    layer = ExpertParallelLayer(make_layer(world, "switch", 4, 4), split_data_parallel(ep), check=check)
+    x = torch.ones(2, 10, 4, dtype=torch.float64)
+    layer(x)
+    if world.rank == 1:
+        x[0, 3] = torch.nan
+    try:
+        with Ledger() as ledger:
+            layer(x)
+    except ValueError as error:
+        return str(error), ledger.payload("all_to_all")
+    return "", 0
+
+
+def test_numbers_that_are_none_are_an_error_on_every_rank(ranks):
+    complaint = "router scores of 1 of 20 tokens are infinite or not a number"
+    for ep in (3, 1):
+        for message, sent in ranks(3).run(not_a_number, ep, True):
+            assert message.startswith(f"rank 1: {complaint}") and sent == 0
+    for rank, (message, sent) in enumerate(ranks(3).run(not_a_number, 3, False)):  # told by the counts
+        expected = complaint if rank == 1 else "the router of expert-parallel rank 1 could not choose experts"
+        assert message.startswith(expected) and 0 < sent <= 4 * 3 * 8
+
+
+def no_place(world):
+    """A capacity of 0 is an error also where a rank has no tokens, and would not have noticed."""
+    layer = MoELayer(Switch(4, 4, capacity_factor=0.1), [nn.Linear(4, 4) for _ in range(4)])
+    layer = ExpertParallelLayer(layer, split_data_parallel(2))
+    with pytest.raises(ValueError, match=r"rank 0: capacity_factor=0.1 "):
+        layer(torch.ones(2 - 2 * world.rank, 10, 4))
+
+
+def test_capacity_of_nothing_is_an_error_on_every_rank(ranks):
+    ranks(2).run(no_place)
+
+
+def bad(world):
+    with pytest.raises(ValueError, match=r"ep=2 does not divide the 3 data-parallel ranks; use one of \[1, 3\]"):
+        split_data_parallel(2)
+    with Ledger() as ledger, pytest.raises(ValueError, match="experts=2 are too few for 3"):
+        ExpertParallel(make_layer(world, "switch", 2, 4), split_data_parallel(3))
+    return ledger.calls("broadcast")
+
+
+def test_bad_input(ranks):
+    assert ranks(3).run(bad) == [0, 0, 0]
+
+
+def one_begins_otherwise(world):
+    """All begin with rank 0's experts, and hold them once."""
+    torch.manual_seed(world.rank)
+    layer = MoELayer(Switch(4, 5), [nn.Linear(4, 4) for _ in range(5)])
+    values = [[e.weight.detach().clone() for e in layer.experts.values()]]
+    dist.broadcast_object_list(values, 0)
+    model = ExpertParallel(layer, split_data_parallel(world.size))
+    return all(torch.equal(e.weight, values[0][int(n)]) for n, e in model.module.experts.items())
+
+
+def test_all_begin_with_the_experts_of_rank_0(ranks):
+    assert ranks(3).run(one_begins_otherwise) == [True] * 3
+
+
+def claimed(world, router):
+    return [claim.what for claim in lesson_expert_parallel.claims(world, router, 5, 4, 10) if not claim.holds]
+
+
+@pytest.mark.parametrize("router", ("gshard", "expert_choice"))
+def test_claims_hold_for_other_routers(ranks, router):
+    assert ranks(3).run(claimed, router) == [[]] * 3

@@ -1,0 +1,104 @@
+"""GShard's routing against algorithm 1 of the paper, token by token."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minitrain.mixture_of_experts import GShard, noise
+from tests.mixture_of_experts.plain import (
+    EXPERTS,
+    GROUPS,
+    HIDDEN,
+    SIZE,
+    agrees,
+    groups_of,
+    order,
+    random_weights,
+    scores,
+    softmax,
+    some_tokens,
+    triples,
+)
+
+
+def algorithm_1(tokens, weight, capacity, chances):
+    """One group: {(token, expert): (weight, place)}, the pairs without a place, and the loss. A second choice that is
+    not made uses no place."""
+    held, entries, dropped = [0] * EXPERTS, {}, []
+    gates = [softmax(scores(token, weight)) for token in tokens]
+    mean = [sum(column) / len(tokens) for column in zip(*gates, strict=True)]
+    best = [order(g)[:2] for g in gates]
+
+    def assign(s, e, g):
+        if capacity is None or held[e] < capacity:
+            entries[s, e] = (g, held[e])
+        else:
+            dropped.append((s, e))
+        held[e] += 1
+
+    for s, (first, second) in enumerate(best):
+        assign(s, first, gates[s][first] / (gates[s][first] + gates[s][second]))
+    loss = sum(c / len(tokens) * m for c, m in zip(held, mean, strict=True)) / EXPERTS
+    for s, (first, second) in enumerate(best):
+        g = gates[s][second] / (gates[s][first] + gates[s][second])
+        if chances is None or 2 * g > chances[s]:
+            assign(s, second, g)
+    return entries, dropped, loss
+
+
+def in_all(found):
+    """Groups behind each other."""
+    entries = {(s + i * SIZE, e): value for i, (each, _, _) in enumerate(found) for (s, e), value in each.items()}
+    dropped = [(s + i * SIZE, e) for i, (_, each, _) in enumerate(found) for s, e in sorted(each)]
+    return entries, [loss for _, _, loss in found], dropped
+
+
+# Of 6 tokens and 4 experts: places for one, two, three, and all.
+@pytest.mark.parametrize("factor, capacity", ((0.4, 1), (0.7, 2), (1.0, 3), (None, None)))
+def test_as_algorithm_1_says(factor, capacity):
+    router = random_weights(GShard(HIDDEN, EXPERTS, capacity_factor=factor, loss_factor=0.5))
+    x = some_tokens()
+    router.at(1, 2, first_token=30)
+    uniform = noise.token_noise(f"{noise.place().key}/0/second", 30 + torch.arange(len(x)), 1)[:, 0].tolist()
+    chances = [uniform[:SIZE], uniform[SIZE:]]
+    found = [algorithm_1(t, router.gate.weight, capacity, c) for t, c in zip(groups_of(x), chances, strict=True)]
+    entries, losses, dropped = in_all(found)
+    routing = router.route(x, groups=GROUPS)
+    agrees(routing, entries, [0.5 * loss for loss in losses], dropped_in_order(dropped, routing))
+    assert routing.capacity == capacity
+    assert bool(dropped) == (capacity is not None)
+
+
+def dropped_in_order(dropped, routing):
+    """The pairs as the routing lists them; both choices of one token may have been dropped."""
+    listed = [tuple(pair) for pair in routing.dropped.tolist()]
+    assert sorted(listed) == sorted(dropped) and [s for s, _ in listed] == sorted(s for s, _ in listed)
+    return listed
+
+
+def test_in_evaluation_all_second_choices_are_made_and_nothing_is_dropped():
+    router, x = random_weights(GShard(HIDDEN, EXPERTS, capacity_factor=0.4)).eval(), some_tokens()
+    entries, losses, dropped = in_all([algorithm_1(t, router.gate.weight, None, None) for t in groups_of(x)])
+    assert not dropped
+    agrees(router.route(x, groups=GROUPS), entries, losses)
+
+
+def test_first_choices_come_before_second_ones():
+    """Three tokens, two places: the first's second choice is turned away by the third's first choice."""
+    router = GShard(3, 3, capacity_factor=1.0).double()
+    torch.nn.init.eye_(router.gate.weight)
+    router.at(0, 0)
+    near = 3 - 1e-9  # both weigh 1/2, so that the second choice is always made
+    x = torch.tensor([[3, near, 0], [0, 3, near], [0, 3, near]], dtype=torch.float64)
+    routing = router.route(x)
+    assert triples(routing) == [(0, 0, 0), (1, 1, 0), (1, 2, 0), (2, 1, 1), (2, 2, 1)]
+    assert routing.dropped.tolist() == [[0, 1]]
+
+
+def test_a_second_choice_of_no_weight_is_never_made():
+    router = GShard(2, 2).double()
+    torch.nn.init.eye_(router.gate.weight)
+    router.at(0, 0)
+    routing = router.route(torch.tensor([[1000.0, 0.0]], dtype=torch.float64))
+    assert triples(routing) == [(0, 0, 0)] and routing.weight.item() == 1.0 and not len(routing.dropped)

@@ -1,0 +1,196 @@
+"""The mixture on one device: three ways to compute against a plain sum over experts, dropped tokens, bad input."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Switch
+from minitrain.mixture_of_experts.compute import WAYS, fits_grouped_product, grouped_linear, lay_side_by_side, stacked
+from minitrain.mixture_of_experts.layer import MoELayer, auxiliary_loss, layers, load
+from minitrain.mixture_of_experts.lesson import dense
+from minitrain.models.gpt import MLP, GPTConfig
+from minitrain.recomputation import full
+
+ROUTERS = (NoisyTopK, GShard, Switch, ExpertChoice)
+HIDDEN, EXPERTS = 6, 5
+
+
+def mlps(count=EXPERTS, hidden=HIDDEN, dtype=torch.float64):
+    torch.manual_seed(0)
+    return [MLP(GPTConfig(hidden=hidden, heads=1)).to(dtype) for _ in range(count)]
+
+
+def make(router=Switch, way="loop", **choices):
+    experts = mlps()
+    layer = MoELayer(router(HIDDEN, EXPERTS, **choices), experts, way).double()
+    with torch.no_grad():
+        for parameter in layer.router.parameters():
+            parameter.normal_()
+    return layer
+
+
+def sequences(batch=3, seq=10):
+    return torch.randn(batch, seq, HIDDEN, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def run(layer, x):
+    """Output, gradients of x and of all parameters."""
+    x = x.clone().requires_grad_()
+    layer.router.at(seed=0, step=0)
+    y = layer(x)
+    (y.sin().sum() + layer.auxiliary_loss).backward()
+    return [y.detach(), x.grad, *(p.grad for p in layer.parameters())]
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("way", WAYS)
+def test_it_is_the_weighted_sum_of_experts(router, way):
+    layer, x = make(router, way), sequences()
+    found = run(layer, x)
+    # Every expert on every token, times a table of weights: no dispatch, no sorting.
+    plain = copy.deepcopy(layer)
+    plain.router.at(seed=0, step=0)
+    z = x.clone().requires_grad_()
+    tokens = z.flatten(0, 1)
+    routing = plain.router(tokens, groups=len(x))
+    outputs = torch.stack(
+        [expert(tokens[None])[0] for expert in plain.experts.values()], dim=1
+    )  # [tokens, experts, hidden]
+    y = (dense(routing)[..., None] * outputs).sum(1).view_as(x)
+    (y.sin().sum() + routing.auxiliary_loss).backward()
+    expected = [y.detach(), z.grad, *(p.grad for p in plain.parameters())]
+    for mine, its in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_tokens_without_a_place_get_zeros(way):
+    layer, x = make(way=way, capacity_factor=0.5), sequences()
+    y = layer(x).flatten(0, 1)
+    dropped = layer.routing.dropped[:, 0]
+    assert len(dropped) >= len(y) // 2
+    assert torch.equal(y[dropped], torch.zeros_like(y[dropped]))
+    assert (y[layer.routing.token] != 0).all()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_experts_without_tokens_and_batches_without_sequences(way):
+    layer = make(way=way)
+    with torch.no_grad():
+        layer.router.gate.weight.zero_()  # all tokens to expert 0
+    *_, last = run(layer, sequences())
+    assert load(layer)[0].tolist()[1:] == [0] * (EXPERTS - 1)
+    assert torch.equal(last, torch.zeros_like(last))  # not None: the optimizer treats experts alike
+    layer.zero_grad()
+    y, *_, last = run(layer, sequences(batch=0))
+    assert y.shape == (0, 10, HIDDEN) and torch.equal(last, torch.zeros_like(last))
+
+
+def test_each_sequence_is_a_group():
+    layer, x = make(capacity_factor=1.0), sequences(batch=4)
+    together = layer(x)
+    for one, expected in zip(x, together, strict=True):
+        torch.testing.assert_close(layer(one), expected, rtol=1e-12, atol=1e-12)
+    assert layer(x.view(2, 2, 10, HIDDEN)).shape == (2, 2, 10, HIDDEN)
+    assert layer.routing.groups == 4
+
+
+@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
+def test_grouped_product_of_torch(dtype):
+    """float64 goes another way, and so do rows of other lengths: this is where torch's own product is called."""
+    experts, generator = mlps(3, 16, dtype), torch.Generator().manual_seed(0)
+    rows = torch.randn(20, 16, generator=generator).to(dtype)
+    expert = torch.tensor([0, 2] * 10)
+    assert fits_grouped_product(rows, stacked(experts, "up")[0])
+    results = []
+    for way in ("loop", "grouped", "padded"):
+        x = rows.clone().requires_grad_()
+        y = WAYS[way](experts, x, expert)
+        y.backward(torch.ones_like(y))
+        results.append([y.detach(), x.grad, *(p.grad for e in experts for p in e.parameters())])
+        for module in experts:
+            module.zero_grad()
+    bound = 30 * torch.finfo(dtype).eps
+    for other in results[1:]:
+        for mine, its in zip(other, results[0], strict=True):
+            assert (mine - its).abs().max() <= bound * its.abs().max()
+
+
+def test_what_torchs_grouped_product_does_not_take_is_multiplied_one_by_one():
+    x, weight, bias = torch.randn(4, 3), torch.randn(2, 5, 3), torch.randn(2, 5)
+    assert not fits_grouped_product(x, weight)
+    y = grouped_linear(x, weight, bias, torch.tensor([1, 3]))
+    torch.testing.assert_close(y[0], weight[0] @ x[0] + bias[0])
+    torch.testing.assert_close(y[3], weight[1] @ x[3] + bias[1])
+
+
+def test_weights_side_by_side_are_not_copied():
+    experts = mlps(3)
+    weight, _ = stacked(experts, "up")
+    assert weight.data_ptr() != experts[0].up.weight.data_ptr()
+    before = [parameter.clone() for expert in experts for parameter in expert.parameters()]
+    lay_side_by_side(experts)
+    weight, bias = stacked(experts, "up")
+    assert weight.data_ptr() == experts[0].up.weight.data_ptr()
+    assert bias.data_ptr() == experts[0].up.bias.data_ptr()
+    assert all(torch.equal(p, b) for p, b in zip((p for e in experts for p in e.parameters()), before, strict=True))
+    experts[1].up.weight.data = experts[1].up.weight.data.clone()  # moved by somebody: copied again, and right
+    assert torch.equal(stacked(experts, "up")[0], weight)
+
+
+@pytest.mark.parametrize("way", ("grouped", "padded"))
+def test_copies_and_conversions_keep_their_own_parameters(way):
+    layer = make(way=way)
+    layer(sequences())
+    other = copy.deepcopy(layer)
+    layer.float()
+    up = stacked(list(layer.experts.values()), "up")[0]
+    assert up.dtype == torch.float32 and up.data_ptr() == layer.experts["0"].up.weight.data_ptr()
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.zero_()
+    assert (other(sequences()) != 0).any()
+    other.load_state_dict(make(way=way).state_dict())
+
+
+def test_the_auxiliary_loss_can_ride_along():
+    """Under recomputation the attribute has no graph, and only the riding loss reaches the router."""
+    x = sequences()
+    added, riding = make(loss_factor=1.0), make(loss_factor=1.0)
+    riding.riding_loss = 0.5
+    expected = x.clone().requires_grad_()
+    (added(expected).sum() + 0.5 * auxiliary_loss(added)).backward()
+    full.recompute([riding])
+    found = x.clone().requires_grad_()
+    riding(found).sum().backward()
+    torch.testing.assert_close(found.grad, expected.grad)
+    torch.testing.assert_close(riding.router.gate.weight.grad, added.router.gate.weight.grad)
+
+
+def test_losses_of_all_mixtures_are_summed():
+    model = nn.Sequential(make(loss_factor=1.0), nn.Linear(HIDDEN, HIDDEN).double(), make(loss_factor=1.0))
+    with pytest.raises(RuntimeError, match="there was none yet"):
+        auxiliary_loss(model)
+    model(sequences())
+    assert auxiliary_loss(model) == model[0].auxiliary_loss + model[2].auxiliary_loss
+    assert len(layers(model)) == 2
+    assert [each.sum().item() for each in load(model)] == [len(each.routing.token) for each in layers(model)]
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="experts=4 modules do not match a router that chooses from 5"):
+        MoELayer(Switch(HIDDEN, 5), mlps(4))
+    with pytest.raises(ValueError, match="expert 1 is a Linear; use compute='loop'"):
+        MoELayer(Switch(HIDDEN, 2), [*mlps(1), nn.Linear(HIDDEN, HIDDEN)], "grouped")
+    with pytest.raises(ValueError, match="needs experts of one size, but expert 1 differs"):
+        MoELayer(Switch(HIDDEN, 2), [*mlps(1), *mlps(1, 8)], "padded")
+    with pytest.raises(ValueError, match="has no MoELayer"):
+        auxiliary_loss(nn.Linear(2, 2))
+    layer, x = make(), sequences()
+    x[1, 2, 3] = torch.nan
+    with pytest.raises(ValueError, match="router scores of 1 of 30 tokens are infinite or not a number"):
+        layer(x)

@@ -1,0 +1,109 @@
+"""A GPT with mixtures: what is replaced, initial weights, recomputation, and learning."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minitrain.costs.mixture_of_experts import expert_parameters
+from minitrain.data.text import Text
+from minitrain.mixture_of_experts import GShard, Switch, lesson_training
+from minitrain.mixture_of_experts.layer import MoELayer, auxiliary_loss
+from minitrain.mixture_of_experts.moe_gpt import replace_mlps
+from minitrain.models.gpt import GPT, MLP, GPTConfig
+from minitrain.recomputation import full
+
+CONFIG = GPTConfig(vocabulary=17, positions=6, layers=4, hidden=8, heads=2)
+
+
+def gpt(experts=3, **choices):
+    model = GPT(CONFIG, seed=0).double()
+    mixtures = replace_mlps(model, lambda layer: Switch(8, experts, layer=layer), **choices)
+    return model, mixtures
+
+
+def tokens():
+    return torch.randint(17, (2, 3, 6), generator=torch.Generator().manual_seed(0)).unbind()
+
+
+@pytest.mark.parametrize("every, replaced", ((1, [0, 1, 2, 3]), (2, [1, 3]), (3, [2])))
+def test_every_second_feed_forward_layer_is_replaced(every, replaced):
+    plain = GPT(CONFIG, seed=0).parameter_count()
+    model, mixtures = gpt(every=every)
+    assert [n for n, block in enumerate(model.blocks) if isinstance(block.mlp, MoELayer)] == replaced
+    assert [mixture.router.layer for mixture in mixtures] == replaced
+    more = len(replaced) * (2 * expert_parameters(8, 32) + 3 * 8)
+    assert sum(p.numel() for p in model.parameters()) == plain + more
+
+
+def test_initial_weights_depend_on_name_and_seed_alone():
+    first, second, other = gpt(compute="loop")[0], gpt(compute="grouped")[0], gpt(seed=1)[0]
+    third = gpt(experts=5)[0]
+    for (name, parameter), same, unlike in zip(
+        first.named_parameters(), second.parameters(), other.parameters(), strict=True
+    ):
+        assert torch.equal(parameter, same), name
+        assert "mlp.experts" not in name or parameter.dim() == 1 or not torch.equal(parameter, unlike), name
+    for expert in ("0", "2"):
+        weight = first.blocks[3].mlp.experts[expert].down.weight
+        assert torch.equal(weight, third.blocks[3].mlp.experts[expert].down.weight)
+        assert 0.5 < weight.std() / (0.02 / 8**0.5) < 2  # as the residual's other projections
+    assert not torch.equal(first.blocks[3].mlp.experts["0"].up.weight, first.blocks[3].mlp.experts["1"].up.weight)
+
+
+def step(model, riding):
+    loss = model(*tokens())[1]
+    (loss if riding else loss + auxiliary_loss(model)).backward()
+    return [parameter.grad for parameter in model.parameters()]
+
+
+def test_recomputation_with_a_riding_loss_and_noise():
+    models = []
+    for riding in (None, 1.0):
+        model = GPT(CONFIG, seed=0).double()
+        replace_mlps(model, lambda layer: GShard(8, 3, layer=layer), riding_loss=riding)
+        models.append(model)
+    plain, recomputed = models
+    full.recompute(recomputed.blocks)
+    results = []
+    for model, riding in ((plain, False), (recomputed, True)):
+        model.blocks[1].mlp.router.at(seed=0, step=5)  # one call serves both mixtures
+        results.append(step(model, riding))
+    for mine, its in zip(*results, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-15)
+
+
+def test_a_mixture_of_one_expert_is_the_dense_model():
+    """Switch with one expert: weight 1, no choice; the same function as a feed-forward layer."""
+    model, mixtures = gpt(experts=1)
+    dense = GPT(CONFIG, seed=0).double()
+    for block, mixture in zip((dense.blocks[1], dense.blocks[3]), mixtures, strict=True):
+        assert isinstance(block.mlp, MLP)
+        block.mlp.load_state_dict(mixture.experts["0"].state_dict())
+    torch.testing.assert_close(model(*tokens())[1], dense(*tokens())[1], rtol=1e-12, atol=0)
+
+
+def trained(world):
+    training = lesson_training.train(world, Text.load("reference"), 8, 4, 16, loss_factor=0.03)
+    lost = lesson_training.dropped(world, training, Text.load("reference"), (1.0, 2.0, 4.0))
+    return training.losses, training.loads.tolist(), lost
+
+
+def test_it_learns_and_the_number_of_ranks_does_not_matter(ranks):
+    """Up to float32's rounding, which may send a token elsewhere: loads may differ by a few."""
+    (losses, loads, lost), (_, other, _) = ranks(2).run(trained)
+    assert loads == other and all(sum(load) == 16 * 32 for load in loads)
+    assert losses[-1] < losses[0] - 0.05
+    assert 1 > lost[0] > lost[1] > lost[2] == 0  # with a factor of E nothing can be dropped
+    ((_, alone, _),) = ranks(1).run(trained)
+    assert sum(abs(m - i) for m, i in zip(loads[3], alone[3], strict=True)) <= 8
+
+
+def test_bad_input():
+    model = GPT(CONFIG, seed=0)
+    for every in (0, 5):
+        with pytest.raises(ValueError, match=f"every={every} replaces none of 4 blocks; use 1 to 4"):
+            replace_mlps(model, lambda layer: Switch(8, 2), every=every)
+    with pytest.raises(ValueError, match="router for hidden=4 does not fit the model's hidden=8"):
+        replace_mlps(model, lambda layer: Switch(4, 2))
+    assert all(isinstance(block.mlp, MLP) for block in model.blocks)
