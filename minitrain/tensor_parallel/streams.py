@@ -103,8 +103,9 @@ class Streams:
         with torch.random.fork_rng(devices=gpus):
             torch.default_generator.manual_seed(seed)
             for gpu in gpus:
-                with torch.cuda.device(gpu):
-                    torch.cuda.manual_seed(seed)
+                kind = torch.get_device_module(gpu)
+                with kind.device(gpu):
+                    kind.manual_seed(seed)
             yield
 
 
