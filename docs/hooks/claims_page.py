@@ -23,6 +23,7 @@ TELLING = (
     ("minitrain.recomputation.full", "operations done again: the blocks' forward"),
     ("minitrain.tensor_parallel.parallelize", "all-reduces forward: two a layer"),
     ("minitrain.pipeline_parallel.executor", "bubble of interleaved over the time of a step, v = 2"),
+    ("minitrain.mixture_of_experts.expert_parallel", "distance of parameters' gradients from one device"),
 )
 
 NONE = "*`docs/claims.json` is not there yet: `make claims` writes it.*"

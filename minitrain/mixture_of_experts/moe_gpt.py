@@ -19,10 +19,10 @@ Operations: those of k dense layers for each token, and the router's.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from minitrain.mixture_of_experts.compute import Way
 from minitrain.mixture_of_experts.layer import MoELayer
@@ -67,19 +67,30 @@ def replace_mlps(
         router = make_router(number)
         if router.hidden != config.hidden:
             raise ValueError(f"a router for hidden={router.hidden} does not fit the model's hidden={config.hidden}")
-        digest = hashlib.sha256(f"{seed}/blocks.{number}.router".encode()).digest()
-        router.reset_parameters(torch.Generator().manual_seed(int.from_bytes(digest[:8], "little")))
+        router.reset_parameters(router_generator(number, seed))
         experts: list[nn.Module] = [MLP(config) for _ in range(router.experts)]
         with torch.no_grad():
             for place, expert in enumerate(experts):
                 for name, parameter in expert.named_parameters():
-                    whole = f"blocks.{number}.experts.{place}.mlp.{name}"  # ends as that of the layer it replaces
-                    parameter.copy_(initial_weight(whole, parameter.shape, config.layers, seed))
+                    if not parameter.is_meta:
+                        parameter.copy_(expert_weight(number, place, name, parameter.shape, config.layers, seed))
         weight = gpt.head.weight
         mixture = MoELayer(router, experts, compute, riding_loss).to(weight.device, weight.dtype)
         gpt.blocks[number].mlp = mixture
         mixtures.append(mixture)
     return mixtures
+
+
+def router_generator(block: int, seed: int) -> torch.Generator:
+    """Where the router of a block draws its initial weights."""
+    digest = hashlib.sha256(f"{seed}/blocks.{block}.router".encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+
+
+def expert_weight(block: int, expert: int, name: str, shape: Sequence[int], layers: int, seed: int) -> Tensor:
+    """The initial value of one parameter of one expert, such as "up.weight"; as `models.gpt.initial_weight`."""
+    # It ends as that of the layer that the expert replaces, and so gets the same deviation.
+    return initial_weight(f"blocks.{block}.experts.{expert}.mlp.{name}", shape, layers, seed)
 
 
 def demo(

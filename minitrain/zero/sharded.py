@@ -228,9 +228,7 @@ class Sharded(nn.Module, ABC):
             ValueError: It is another model's (names the first mismatch), or another rank's alone.
         """
         if states.load(self.optimizer, self.lines, self._group_names, self.rank, self.ranks, state):
-            for line in self._trainable:
-                self._put_back(line)
-            self._share_parameters()
+            self.restore()
 
     @torch.no_grad()
     def full_state_dict(self) -> dict[str, Any]:
@@ -273,6 +271,13 @@ class Sharded(nn.Module, ABC):
         for name, buffer in self.module.named_buffers():
             if name in full:
                 buffer.copy_(full[name])
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Give every rank the parameters, after the masters of lines were written from outside, as from a checkpoint."""
+        for line in self._trainable:
+            self._put_back(line)
+        self._share_parameters()
 
     def _broadcast_states(self) -> None:
         started = []
