@@ -60,7 +60,8 @@ def train(
         loss_factor: α; 0: no auxiliary loss.
         learning_rate: Of AdamW.
     """
-    gpt = GPT(GPTConfig(positions=SEQ, layers=2, hidden=hidden, heads=2), seed=0).to(world.device)
+    # float64: in float32 another processor's rounding sends a few tokens elsewhere, and the curves part.
+    gpt = GPT(GPTConfig(positions=SEQ, layers=2, hidden=hidden, heads=2), seed=0).to(world.device, torch.float64)
     replace_mlps(gpt, lambda layer: Switch(hidden, experts, capacity_factor=None, loss_factor=loss_factor, layer=layer))
     model = ExpertParallel(gpt, split_data_parallel(world.size))
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)

@@ -274,7 +274,7 @@ class Sharded(nn.Module, ABC):
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Give every rank the parameters, after the masters of lines were written from outside, as from a checkpoint."""
+        """Give every rank the parameters, after lines' masters were written from outside, as from a checkpoint."""
         for line in self._trainable:
             self._put_back(line)
         self._share_parameters()
