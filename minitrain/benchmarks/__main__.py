@@ -19,7 +19,10 @@ from minitrain.runtime.world import World
 Name = Literal[
     "collectives",
     "data_parallel",
+    "embedding",
+    "hybrid",
     "mixture_of_experts",
+    "parameter_server",
     "pipeline_parallel",
     "recomputation",
     "tensor_parallel",
@@ -36,7 +39,10 @@ def main(
     names: tuple[Name, ...] = (
         "collectives",
         "data_parallel",
+        "embedding",
+        "hybrid",
         "mixture_of_experts",
+        "parameter_server",
         "pipeline_parallel",
         "recomputation",
         "tensor_parallel",

@@ -115,7 +115,7 @@ def number(value: float) -> str:
     """A number for a reader: counts whole and grouped, small and large fractions with six digits."""
     if math.isnan(value):
         return "–"
-    if value == int(value) and abs(value) < 1e15:
+    if math.isfinite(value) and value == int(value) and abs(value) < 1e15:
         return f"{int(value):,}"
     return f"{value:.6g}"
 

@@ -8,6 +8,7 @@ what a training run would send.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -42,6 +43,26 @@ def control(group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> An
         store = dist.PrefixStore(f"control/{name}/{_names[name]}", dist.distributed_c10d._get_default_store())
         _companions[group] = dist.ProcessGroupGloo(store, group.rank(), group.size(), timedelta(seconds=timeout))
     return _companions[group]
+
+
+def go_on_without(lost: Iterable[int], timeout: float = 60.0) -> None:
+    """After ranks have died: make the control connections of everyone anew, among the ranks that are left.
+
+    Each of these calls it with the same `lost`. `gather_objects` of everyone then gives the values of those that are
+    left, in their order. torch's own groups still count the dead: no collective of everyone can be called any more.
+
+    Args:
+        lost: Global ranks that died.
+        timeout: As for `control`.
+    """
+    everyone = dist.group.WORLD
+    assert everyone is not None, "start a World first"
+    lost = sorted(set(lost))
+    left = [rank for rank in range(everyone.size()) if rank not in lost]
+    name = "control/without " + ",".join(map(str, lost))
+    store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    place = left.index(everyone.rank())
+    _companions[everyone] = dist.ProcessGroupGloo(store, place, len(left), timedelta(seconds=timeout))
 
 
 def forget_control_groups() -> None:

@@ -50,17 +50,22 @@ class Output:
     json: Path | None = None
 
 
-def run(demo: Demo) -> NoReturn:
+def run(demo: Demo, survives: bool = False) -> NoReturn:
     """Run a demo from the command line; exit status 0 when every claim holds on every rank, else 1.
 
     The command line is made from the demo's signature: `demo(world, elements: int = 1 << 20)` has an option
     `--elements`, explained by the demo's docstring, beside the options that every demo has.
+
+    Args:
+        demo: Returns the claims.
+        survives: Whether the demo can do without a rank that dies: the others then go on, and its claims are theirs.
+            They call `go_on_without` (control.py). Under torchrun, which ends all ranks when one ends, it cannot.
     """
     module = demo.__module__ if demo.__module__ != "__main__" else sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
     options = tyro.cli(_command(demo), prog=f"python -m {module}")
     ranks, device, timeout = options.pop("ranks"), options.pop("device"), options.pop("timeout")
     output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"))
-    sys.exit(launch(perform, ranks, device, timeout, (module, demo.__name__, options, output)))
+    sys.exit(launch(perform, ranks, device, timeout, (module, demo.__name__, options, output), survives))
 
 
 def run_chapter(package: str) -> NoReturn:
@@ -122,7 +127,14 @@ def _describe_to_tyro(
     command.__doc__ = text + ("" if "\nArgs:" in text else "\n\nArgs:") + listed
 
 
-def launch(function: Callable[..., bool], ranks: int | None, device: str, timeout: float, arguments: tuple) -> int:
+def launch(
+    function: Callable[..., bool],
+    ranks: int | None,
+    device: str,
+    timeout: float,
+    arguments: tuple,
+    survives: bool = False,
+) -> int:
     """Call `function(world, *arguments)` on every rank, torchrun's or our own; returns the exit status.
 
     Raises:
@@ -136,8 +148,9 @@ def launch(function: Callable[..., bool], ranks: int | None, device: str, timeou
     from minitrain.runtime.ranks import Ranks, RanksError
 
     try:
-        with Ranks(4 if ranks is None else ranks, device=device, timeout=timeout) as pool:
-            return 0 if all(pool.run(function, *arguments)) else 1
+        with Ranks(4 if ranks is None else ranks, device=device, timeout=timeout, survives=survives) as pool:
+            held = pool.run(function, *arguments)
+            return 1 if False in held else 0  # None: that rank died, and the others went on
     except (ValueError, RanksError) as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1

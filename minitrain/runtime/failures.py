@@ -79,8 +79,11 @@ def report(first: str, failed: dict[int, Failure], waiting: dict[int, str], size
             lines.append(f"{named(ranks, size)} {text}" + (f" in {failure.place}" if failure.place else ""))
         elif text == cause:
             lines.append(f"{named(ranks, size)} failed:\n{text}")
-        else:  # with a rank dead the others' messages speak of closed connections and ports: the line is enough
-            why = "" if died else f" ({textwrap.shorten(f'{failure.kind}: {failure.message}', 200)})"
+        else:
+            # With a rank dead, gloo and NCCL speak of connections and ports: the line is enough. Not so where a lesson
+            # has put it into words, as a ConnectionError.
+            spare = died and failure.kind != "ConnectionError"
+            why = "" if spare else f" ({textwrap.shorten(f'{failure.kind}: {failure.message}', 200)})"
             lines.append(f"{named(ranks, size)} failed" + (f" in {failure.place}" if failure.place else "") + why)
     lines += [
         f"{named(ranks, size)} {'is' if len(ranks) == 1 else 'are'} {what}" for what, ranks in _same(waiting).items()

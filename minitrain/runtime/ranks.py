@@ -13,7 +13,7 @@ What can go wrong, and what then happens:
 
 - A rank raises: its own traceback comes first. The others may now wait for it for ever. When all of them have been
   idle for a second, they are asked for the line in which they wait.
-- A rank dies: likewise, with the signal or exit code that ended it.
+- A rank dies: likewise, with the signal or exit code that ended it; unless the call survives it (`survives=True`).
 - Nobody makes progress: after `timeout` seconds in which no rank printed, answered or used its processor, and when the
   reader presses Stop (Ctrl-C), every rank is asked for its line.
 
@@ -52,6 +52,7 @@ class Call:
     ranks: list[int]
     output: Live | Grouped
     limit: float | None
+    survives: bool = False  # whether ranks that die are no reason to end the others
     values: dict[int, bytes | None] = field(default_factory=dict)
     failed: dict[int, Failure] = field(default_factory=dict)
     start: float = field(default_factory=time.monotonic)
@@ -64,13 +65,22 @@ class Call:
         """The ranks that have not answered."""
         return [rank for rank in self.ranks if rank not in self.values and rank not in self.failed]
 
+    @property
+    def fatal(self) -> list[Failure]:
+        """Failures after which the call has failed: all but deaths that it survives, while a rank is left."""
+        spared = self.survives and not all(rank in self.failed for rank in self.ranks)
+        return [failure for failure in self.failed.values() if not (spared and failure.died)]
+
     def patient(self) -> bool:
         """Whether the ranks that have not answered may still do so."""
         now = time.monotonic()
-        if not self.failed:
+        if not self.fatal:
             return self.limit is None or now - max(self.active.values(), default=self.start) < self.limit
-        idle = all(now - self.idle.get(rank, now) > GRACE for rank in self.waiting)
-        return not idle and now - min(failure.at for failure in self.failed.values()) < LONGEST_GRACE
+        since = min(failure.at for failure in self.fatal)
+        # Ranks that can do without one that dies get the second after it to notice: what they say of it matters more.
+        start = since if self.survives else 0.0
+        idle = all(now - max(start, self.idle.get(rank, now)) > GRACE for rank in self.waiting)
+        return not idle and now - since < LONGEST_GRACE
 
 
 class Ranks:
@@ -84,6 +94,8 @@ class Ranks:
         check: Whether ranks compare what they send with each other (torch's debug level INFO): slower, and an error
             in place of a hang.
         setup: A function of a module that every rank calls first, as `setup(world)`, also after a restart.
+        survives: Whether `run` goes on when a rank dies: its result is then None, and fresh ranks start with the next
+            call. For code that can do without a rank.
 
     Raises:
         ValueError: An argument that cannot be, or a device that is not there.
@@ -98,12 +110,14 @@ class Ranks:
         timeout: float | None = 60.0,
         check: bool = True,
         setup: Callable[..., Any] | None = None,
+        survives: bool = False,
     ) -> None:
         if not isinstance(n, int) or n < 1:
             raise ValueError(f"n={n!r} ranks cannot be started; use a whole number from 1 on")
         if timeout is not None and not timeout > 0:
             raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0, or None to wait for ever")
         self.size, self.device, self.timeout, self.check, self.setup = n, device, timeout, check, setup
+        self.survives = survives
         self._processes: Processes | None = None  # None: ended after a failure; the next call starts new ones
         self._closed = False
         self._cells = 0
@@ -133,7 +147,9 @@ class Ranks:
         name = getattr(function, "__qualname__", repr(function))
         payload = to_ranks(f"{name} with its arguments", (function, args, kwargs))
         file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", "")
-        return self._ask("run", payload, self._all(Live()), file)
+        call = self._all(Live())
+        call.survives = self.survives
+        return self._ask("run", payload, call, file)
 
     def __getitem__(self, expression: str) -> list[Any]:
         """The value of an expression on every rank, in the namespace of the cells."""
@@ -229,7 +245,7 @@ class Ranks:
             self._kill()
             raise
         self._conclude(processes, call, file)
-        return [from_ranks(call.values[rank]) for rank in call.ranks]
+        return [from_ranks(call.values.get(rank)) for rank in call.ranks]
 
     def _listen(self, processes: Processes, call: Call) -> None:
         """Read what the ranks send until all have answered, or those that have not seem to wait for ever."""
@@ -267,7 +283,9 @@ class Ranks:
 
     def _conclude(self, processes: Processes, call: Call, file: str = "") -> None:
         """Raise if a rank failed or waits; ranks that cannot go on are ended before."""
-        if not call.waiting and not call.failed:
+        if not call.waiting and not call.fatal:
+            if call.failed:  # the dead are missing in what comes next
+                self._kill()
             return
         lost = not in_step(call.failed, call.ranks)
         try:
@@ -279,7 +297,7 @@ class Ranks:
         for rank, stack in stacks.items():
             place = places.waiting_place(stack, file)
             # Where neither a failure nor the reader ended the call, the time limit has found that all of them wait.
-            verb = "busy" if rank not in call.idle and (call.failed or call.stopped) else "waiting"
+            verb = "busy" if rank not in call.idle and (call.fatal or call.stopped) else "waiting"
             waiting[rank] = f"{verb} in {place}" if place else "not answering"
         first = "Stopped." if call.stopped else "" if call.failed else f"No rank made progress for {call.limit:g} s."
         message, failures = report(first, call.failed, waiting, self.size)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
 import torch.distributed as dist
 
-from minitrain.runtime import axes
-from minitrain.runtime.control import agree, checking, gather_objects
+from minitrain.runtime import Ranks, axes
+from minitrain.runtime.control import agree, checking, gather_objects, go_on_without
 
 
 def gathered(world):
@@ -18,6 +20,22 @@ def gathered(world):
 def test_objects_come_in_rank_order(ranks):
     everyone = [0, 1, 2, 3]
     assert ranks(4).run(gathered) == [(everyone, [0, 1]), (everyone, [0, 1]), (everyone, [2, 3]), (everyone, [2, 3])]
+
+
+def without(world, lost):
+    everyone = gather_objects(world.rank)
+    if world.rank in lost:
+        os._exit(3)
+    go_on_without(lost)
+    world.timeline.gather()  # as every demo ends
+    return everyone, gather_objects(world.rank)
+
+
+@pytest.mark.parametrize("lost", [(1,), (0, 2), (0, 1, 2)])
+def test_those_that_are_left_meet_again(lost):
+    with Ranks(4, device="cpu", survives=True) as mortal:
+        left = [rank for rank in range(4) if rank not in lost]
+        assert mortal.run(without, lost) == [([0, 1, 2, 3], left) if rank in left else None for rank in range(4)]
 
 
 def long_ones(world):

@@ -333,6 +333,27 @@ def test_a_rank_dies(three: Ranks, end: str, says: str) -> None:
     assert three["rank"] == [0, 1, 2]
 
 
+def survive(world: World, dies: int, fails: int = -1) -> int:
+    if world.rank == dies:
+        os._exit(7)
+    if world.rank == fails:
+        raise ValueError("this rank fails")
+    time.sleep(1.5)  # longer than others are given after a death that is none of their business
+    return world.rank
+
+
+def test_a_call_that_survives_a_death() -> None:
+    with Ranks(3, device="cpu", survives=True) as mortal:
+        assert mortal.run(survive, 1) == [0, None, 2]
+        assert mortal.run(survive, -1) == [0, 1, 2], "fresh ranks"
+        with pytest.raises(RanksError, match=r"(?s)^rank 1 died: ended with exit code 7.*rank 2 failed"):
+            mortal.run(survive, 1, fails=2)
+        with pytest.raises(RanksError, match="died: ended with exit code 7"):
+            mortal.execute("import os\nif rank == 1: os._exit(7)")  # a cell does not
+    with Ranks(1, device="cpu", survives=True) as alone, pytest.raises(RanksError, match="rank 0 died"):
+        alone.run(survive, 0)
+
+
 def test_a_rank_dies_between_calls(three: Ranks) -> None:
     os.kill(three["__import__('os').getpid()"][2], signal.SIGKILL)
     with pytest.raises(RanksError, match="rank 2 died: ended by signal SIGKILL"):

@@ -1,0 +1,83 @@
+"""A step of training by servers beside one of data parallelism around the ring, for the same batch on the same ranks.
+
+A server computes no gradient, so with k servers the others have more of the batch each; on ranks that share cores
+that costs nothing, on a GPU each it does. The ring is chapter 01's, written from messages as the servers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.collectives import ring
+from minitrain.data_parallel import DataParallel
+from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.parameter_server import Server, Worker, split_roles
+from minitrain.runtime.world import World
+
+CPU = GPTConfig()  # 0.8 M parameters, 3.2 MiB of gradients
+GPU = GPTConfig(vocabulary=32768, positions=1024, layers=12, hidden=768, heads=12)  # about GPT-2: 110 M, 440 MB
+
+
+def measure(world: World, config: GPTConfig | None = None, batch: int = 12, repeats: int = 9) -> list[Comparison]:
+    """Compare a step with one and with two servers to the ring's.
+
+    Args:
+        world: This rank.
+        config: Sizes of the GPT; None: small on CPUs, GPT-2's on GPUs.
+        batch: Samples in a step, of all workers together.
+        repeats: Steps of each.
+    """
+    config = config or (GPU if world.device.type == "cuda" else CPU)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(config.vocabulary, (batch, config.positions), generator=generator).to(world.device)
+    ways = {"ring": _around_ring(world, config, tokens)}
+    counts = [servers for servers in (1, 2) if servers < world.size]
+    for servers in counts:
+        ways[f"{servers}"] = _by_servers(world, config, tokens, servers)
+    medians = interleaved(world, ways, repeats)
+    rows = []
+    for servers in counts:
+        what = f"a GPT's step, {batch} samples, {servers} of {world.size} ranks serve, "
+        against, ours, theirs = f"the ring ({world.backend})", medians[f"{servers}"], medians["ring"]
+        rows.append(Comparison(what + "CPU time", ours.cpu, theirs.cpu, against, speed=False))
+        rows.append(Comparison(what + "wall clock", ours.wall, theirs.wall, against, speed=False))
+    return rows
+
+
+def _around_ring(world: World, config: GPTConfig, tokens: Tensor) -> Callable[[], None]:
+    """A step of data parallelism on all ranks."""
+    model = DataParallel(GPT(config, seed=0).to(world.device), collectives=ring)
+    optimizer = torch.optim.AdamW(model.parameters())
+    mine = tokens.tensor_split(world.size)[world.rank]
+
+    def step() -> None:
+        _, loss = model(mine, mine)
+        loss.backward()
+        model.synchronize()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _by_servers(world: World, config: GPTConfig, tokens: Tensor, servers: int) -> Callable[[], None]:
+    """This rank's part in a step by servers."""
+    module, roles = GPT(config, seed=0).to(world.device), split_roles(servers)
+    if roles.serves:
+        return partial(Server(module, torch.optim.AdamW, roles).serve, 1)
+    worker = Worker(module, roles)
+    mine = tokens.tensor_split(len(roles.workers))[roles.workers.index(world.rank)]
+
+    def step() -> None:
+        worker.pull()
+        _, loss = module(mine, mine)
+        loss.backward()
+        worker.push()
+        module.zero_grad()
+
+    return step

@@ -1,0 +1,129 @@
+"""What sparse tables cost: bytes by the distinct ids of a batch, how many of those a batch has, bytes of a row.
+
+Notation: d elements in a row, w bytes an element, 8 bytes an id; u distinct ids; N ids in all; D draws.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from minitrain.costs.communication import NOTHING, Traffic
+
+ID = 8  # bytes
+
+
+class SparseStep(NamedTuple):
+    """What passes between a worker and servers in a step, or between a server and workers.
+
+    Attributes:
+        ids: Worker to server: which rows it wants.
+        rows: Server to worker.
+        gradients: Worker to server: one for each row.
+    """
+
+    ids: Traffic
+    rows: Traffic
+    gradients: Traffic
+
+    @property
+    def to_server(self) -> Traffic:
+        """What workers send."""
+        return self.ids + self.gradients
+
+    @property
+    def to_worker(self) -> Traffic:
+        """What servers send."""
+        return self.rows
+
+
+def step(counts: Sequence[Sequence[int]], dimensions: Sequence[int], item: int = 4) -> SparseStep:
+    """8u for ids, dwu for rows and dwu for gradients: of one worker with all servers, or one server with all workers.
+
+    All tables share a message; nothing is sent to or from who has no row for the other.
+
+    Args:
+        counts: `counts[p][t]`: distinct ids of table t between this rank and its p-th partner.
+        dimensions: d of each table.
+        item: w.
+
+    Source: derived; Li et al. 2014, §2.2, for keys that are needed, and §4.2, for sending them once.
+    """
+    ids = rows = NOTHING
+    for partner in counts:
+        ids += _message(sum(partner) * ID)
+        rows += _message(sum(count * d * item for count, d in zip(partner, dimensions, strict=True)))
+    return SparseStep(ids, rows, rows)
+
+
+def _message(size: int) -> Traffic:
+    return Traffic(size, 1) if size else NOTHING
+
+
+def dense_step(rows: int, dimension: int, item: int = 4) -> int:
+    """2Ndw: bytes between a worker and the servers if it pulled the whole table and pushed its whole gradient."""
+    return 2 * rows * dimension * item
+
+
+def zipf(ids: int, exponent: float) -> list[float]:
+    """pₖ = k^−a / Σ j^−a: how often the k-th most frequent of N ids comes. Zipf 1949; a = 0 makes all alike."""
+    weights = [k**-exponent for k in range(1, ids + 1)]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def expected_distinct(draws: int, frequencies: Sequence[float]) -> float:
+    """Σ 1 − (1−pₖ)^D: how many different ids D draws have on average.
+
+    Id k is missed by one draw with probability 1 − pₖ, and by all with its D-th power.
+
+    Source: derived.
+    """
+    return math.fsum(_seen(draws, frequencies))
+
+
+def distinct_deviation(draws: int, frequencies: Sequence[float]) -> float:
+    """√Σ q(1−q), q = 1 − (1−pₖ)^D: no less than the standard deviation of that number.
+
+    That one id came makes another less likely, so that the variance is at most the sum of the single variances.
+
+    Source: Joag-Dev & Proschan 1983, "Negative association of random variables", on multinomial counts.
+    """
+    return math.sqrt(math.fsum(seen * (1 - seen) for seen in _seen(draws, frequencies)))
+
+
+def _seen(draws: int, frequencies: Sequence[float]) -> list[float]:
+    # 1 − (1−p)^D without losing the digits of a small p
+    return [-math.expm1(draws * math.log1p(-p)) if p < 1 else float(draws > 0) for p in frequencies]
+
+
+def fullest_server(rows: int, servers: int, deviations: float = 6.0) -> float:
+    """N/s + 6√(N/s · (1−1/s)): what no server's number of rows exceeds, but by a chance below 10⁻⁶ for large N.
+
+    A hash gives each row to each server with probability 1/s, so that a server's number of rows is binomial.
+
+    Args:
+        rows: N.
+        servers: s.
+        deviations: Standard deviations above the mean.
+    """
+    mean = rows / servers
+    return mean + deviations * math.sqrt(mean * (1 - 1 / servers))
+
+
+def row_bytes(dimension: int, states: int, item: int = 4) -> int:
+    """(d + states)w: a row and its states; d states for Adagrad, 1 for row-wise Adagrad, 2d + 1 for Adam, 0 for SGD."""
+    return (dimension + states) * item
+
+
+def probes(load: float, found: bool) -> float:
+    """½(1 + 1/(1−α)) slots looked at for an id that is there, ½(1 + 1/(1−α)²) for one that is not, on average.
+
+    Args:
+        load: α, the part of the slots that is taken.
+        found: Whether the id is there.
+
+    Source: Knuth 1998, vol. 3, §6.4, theorem K, for many slots.
+    """
+    return (1 + 1 / (1 - load) ** (1 if found else 2)) / 2

@@ -1,0 +1,77 @@
+"""What hybrid parallelism costs: bytes of the three all-to-alls of a step, and of the busiest rank beside a server's.
+
+Exact for the real numbers of ids; and what they are on average, where a hash spreads ids evenly.
+
+Notation: n workers, s servers, d elements in a row, w bytes an element, 8 bytes an id, u distinct ids in a worker's
+part of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from minitrain.costs.communication import Traffic
+from minitrain.costs.embedding import ID, SparseStep, step
+
+
+class HybridStep(NamedTuple):
+    """What passes between one worker and the others for tables in a step.
+
+    Attributes:
+        asks: As one who asks for rows.
+        serves: As one who owns rows.
+    """
+
+    asks: SparseStep
+    serves: SparseStep
+
+    @property
+    def sent(self) -> Traffic:
+        """Ids that it wants, rows that others want, gradients of the rows that it got."""
+        return self.asks.ids + self.serves.rows + self.asks.gradients
+
+    @property
+    def received(self) -> Traffic:
+        """The same from the others' side."""
+        return self.serves.ids + self.asks.rows + self.serves.gradients
+
+
+def worker(
+    wishes: Sequence[Sequence[Sequence[int]]], dimensions: Sequence[int], rank: int, item: int = 4
+) -> HybridStep:
+    """A worker is a worker to all others and a server to all others; what it wants from itself is not sent.
+
+    Args:
+        wishes: `wishes[r][t][s]`: distinct ids of table t that worker r wants from worker s.
+        dimensions: d of each table.
+        rank: The worker.
+        item: w.
+
+    Source: derived; Naumov et al. 2019, §3, for the all-to-alls.
+    """
+    others = [other for other in range(len(wishes)) if other != rank]
+    asked = [[counts[other] for counts in wishes[rank]] for other in others]  # [other][table]
+    served = [[counts[rank] for counts in wishes[other]] for other in others]
+    return HybridStep(step(asked, dimensions, item), step(served, dimensions, item))
+
+
+def on_average(distinct: float, dimension: int, workers: int, item: int = 4) -> float:
+    """2(n−1)/n · u · (8 + 2dw) bytes to and from a worker in a step, for one table: 8 for an id, dw for a row, dw back.
+
+    A hash gives each id to each worker with probability 1/n. So a worker wants (n−1)/n of its u ids from others, and
+    others want as many from it.
+
+    Source: derived.
+    """
+    return 2 * (workers - 1) / workers * distinct * (ID + 2 * dimension * item)
+
+
+def server_on_average(distinct: float, dimension: int, workers: int, servers: int = 1, item: int = 4) -> float:
+    """n/s · u · (8 + 2dw) bytes to and from a server in a step, for one table.
+
+    Over `on_average` that is n²/(2s(n−1)): with one server already two workers are better off without.
+
+    Source: derived.
+    """
+    return workers / servers * distinct * (ID + 2 * dimension * item)

@@ -1,0 +1,109 @@
+"""Hashing of ids: which server keeps a row, and what the row is before its first gradient.
+
+**Idea.** Ids are 64-bit keys with gaps: hashes of words, numbers of customers. Nobody knows them beforehand, so there
+is no list of which server keeps which. A hash says it instead, and every rank can compute the hash. It also says what
+numbers a row begins with, so that the row is the same whoever makes it, and whenever.
+
+**Source.** Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators" (SplitMix64, whose mixing has
+the constants of Stafford's variant 13). Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", for random
+numbers that are a function of a counter.
+
+**What each rank holds.** Nothing: these are functions.
+
+**What is sent, when and why.** Nothing.
+
+**Cost.** Two multiplications and a few shifts an id; `start` pays that for each element.
+
+**Also called.** Feature hashing keeps no key and lets ids collide; here they do not, since `mix` is a bijection and the
+key is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+GOLDEN = 0x9E3779B97F4A7C15 - 2**64  # 2⁶⁴ / golden ratio, as a signed number
+FIRST = 0xBF58476D1CE4E5B9 - 2**64
+SECOND = 0x94D049BB133111EB - 2**64
+
+
+def mix(ids: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
+    """A bijection of 64-bit numbers after which neighbours have nothing in common; products wrap around.
+
+    It is the number that SplitMix64 draws first from the seed `ids`.
+
+    Source: Steele, Lea & Flood 2014.
+    """
+    z = ids + GOLDEN  # otherwise 0 would stay 0
+    z = (z ^ _shifted(z, 30)) * FIRST
+    z = (z ^ _shifted(z, 27)) * SECOND
+    return z ^ _shifted(z, 31)
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """z as an unsigned number, shifted right: torch's shift would draw copies of the sign in from the left."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def owner(ids: Int64[Tensor, "*shape"], servers: int) -> Int64[Tensor, "*shape"]:
+    """Which of `servers` keeps the row of an id, from 0.
+
+    Ids with a pattern (all even, say) spread evenly too, as they would not by the id's own remainder.
+
+    Raises:
+        ValueError: There is no server.
+    """
+    if servers < 1:
+        raise ValueError(f"servers={servers}: somebody must keep the rows; use at least 1")
+    return mix(ids) % servers  # torch's remainder has the sign of the divisor: never negative
+
+
+def start(ids: Int64[Tensor, " ids"], seed: int, dimension: int, scale: float) -> Float32[Tensor, "ids {dimension}"]:
+    """The rows of `ids` before any gradient: uniform between −scale and scale, the same bits on every device.
+
+    Args:
+        ids: Keys.
+        seed: Another seed gives other rows.
+        dimension: Elements of a row.
+        scale: Half the width of the distribution.
+
+    Source: Salmon et al. 2011: element j of a row is a hash of (seed, id, j), so that no order of drawing matters.
+    """
+    key = mix(ids ^ mix(torch.tensor(seed, device=ids.device)))
+    bits = mix(key[:, None] + torch.arange(dimension, device=ids.device))  # (ids, dimension)
+    # 24 bits fit into a float32, so everything up to the last product is exact.
+    fraction = _shifted(bits, 40).to(torch.float32) * 2.0**-23 - 1
+    return fraction * scale
+
+
+def as_ids(name: str, ids: Tensor | Sequence[Any]) -> Int64[Tensor, "*shape"]:
+    """`ids` as a tensor of 64-bit keys.
+
+    Args:
+        name: What the error calls them.
+        ids: A tensor of integers of any shape, or a list of Python's.
+
+    Raises:
+        ValueError: They are no integers, or do not fit into 64 bits with a sign.
+    """
+    if not isinstance(ids, Tensor):
+        listed = list(ids)
+        wrong = [each for each in listed if not isinstance(each, int) or isinstance(each, bool)]
+        if wrong:
+            raise ValueError(f"{name}: {wrong[0]!r} is no id; use integers")
+        wide = [each for each in listed if not -(2**63) <= each < 2**63]
+        if wide:
+            raise ValueError(f"{name}: id {wide[0]} has more than 64 bits; use −2⁶³ to 2⁶³−1, or a hash of it")
+        return torch.tensor(listed, dtype=torch.int64)
+    if ids.dtype == torch.uint64:
+        return ids.view(torch.int64)  # the same 64 bits, and so the same key
+    if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
+        raise ValueError(
+            f"{name}: ids are {ids.dtype}, which does not hold each 64-bit key; use torch.int64 from the start"
+        )
+    return ids.to(torch.int64)

@@ -1,0 +1,133 @@
+"""A server's inbox: a thread for each worker receives what it sends, and the server takes the messages one at a time.
+
+**Idea.** An asynchronous server cannot know who comes next. NCCL has no receive from whoever sends first, and gloo's is
+of no use while several tensors belong together. So a thread waits for each worker, puts a message together, and only
+whole messages reach the server: of a worker that dies halfway through a push, nothing is applied.
+
+**What is sent, when and why.** Before its data, each message has an announcement (a control message): what it is, at
+which virtual time it left, and which gradients there are. A worker may think for as long as it likes before one, so
+waiting for an announcement has a patience of its own, and the data follows at once.
+
+**On the virtual clock.** Which thread wakes first is chance. So the inbox waits until every worker that can send has
+sent, and gives the message of the smallest virtual time: pushes before pulls, then the lower rank. Nothing that comes
+later can be earlier, and a run repeats to the last bit. (This is the conservative rule of Chandy & Misra 1979,
+"Distributed Simulation: A Case Study in Design and Verification of Distributed Programs".)
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Collection, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from minitrain.runtime import Ledger, VirtualClock, receive
+from minitrain.runtime.control import control
+
+TAG = 2  # of announcements and answers; virtual times have 0 on the same connections, a pipeline's announcements 1
+PATIENCE = timedelta(hours=1)  # a worker may compute or be held for so long; one that dies is known at once
+PUSH, PULL, LEAVE, DEATH = range(4)  # in the order in which they are served at equal virtual times
+
+
+@dataclass(frozen=True)
+class Message:
+    """What a worker wants.
+
+    Attributes:
+        kind: PUSH, PULL, LEAVE, or DEATH, which the worker's thread writes in its stead.
+        worker: Its sender, within the group.
+        left: The virtual time at which the last of it had left its sender; 0 without a virtual clock.
+        gradients: Of a push: for each parameter its gradient, None where the worker had none.
+        times: For each gradient the virtual time at which it had left.
+    """
+
+    kind: int
+    worker: int
+    left: float = 0.0
+    gradients: tuple[Tensor | None, ...] = ()
+    times: tuple[float, ...] = ()
+
+
+class Inbox:
+    """Receives from all workers at once.
+
+    Args:
+        parameters: What gradients look like; they are received on the same device.
+        workers: Ranks that send, within `group`.
+        group: Carries the messages; gloo.
+        ledger: Counts what the threads receive.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[Tensor],
+        workers: Sequence[int],
+        group: dist.ProcessGroup | None,
+        ledger: Ledger | None = None,
+    ):
+        self._parameters, self._group, self._ledger = parameters, group, ledger
+        self._arrived: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._waiting: dict[int, deque[Message]] = {worker: deque() for worker in workers}
+        self._virtual = VirtualClock.active() is not None
+        for worker in workers:
+            # Daemons: a server that fails does not wait for its workers.
+            threading.Thread(target=self._listen, args=(worker,), daemon=True, name=f"from worker {worker}").start()
+
+    def take(self, senders: Collection[int]) -> Message:
+        """The next message.
+
+        Args:
+            senders: The workers that can send: those that neither left, died, nor wait for an answer.
+        """
+        if not self._virtual:
+            return self._arrived.get()
+        while not all(self._waiting[worker] for worker in senders):
+            message = self._arrived.get()
+            self._waiting[message.worker].append(message)
+        first = min((row[0] for row in self._waiting.values() if row), key=lambda m: (m.left, m.kind, m.worker))
+        return self._waiting[first.worker].popleft()
+
+    def _listen(self, worker: int) -> None:
+        """A thread: receive from `worker` until it leaves or dies."""
+        # Links are free on this thread's clock: it only reads at which virtual time a message had left.
+        clock = VirtualClock() if self._virtual else None
+        with clock or nullcontext(), self._ledger or nullcontext():
+            while True:
+                try:
+                    message = self._receive(worker, clock)
+                except RuntimeError:  # gloo: the connection is closed
+                    message = Message(DEATH, worker, clock.now if clock else 0.0)
+                self._arrived.put(message)
+                if message.kind in (LEAVE, DEATH):
+                    return
+
+    def _receive(self, worker: int, clock: VirtualClock | None) -> Message:
+        announcement = torch.empty(2 + len(self._parameters), dtype=torch.float64)
+        # What comes next from this worker; it may take as long as it computes.
+        control(self._group).recv([announcement], worker, TAG).wait(PATIENCE)
+        kind, left, *present = announcement.tolist()
+        if clock:
+            clock.wait_until(left)
+        gradients, times = [], []
+        for parameter, there in zip(self._parameters, present, strict=True):
+            gradient = torch.empty(parameter.shape, dtype=parameter.dtype, device=parameter.device) if there else None
+            if gradient is not None:
+                # One gradient, in the order of the module's parameters.
+                receive(gradient, worker, self._group).wait()
+            gradients.append(gradient)
+            times.append(clock.now if clock else 0.0)
+        return Message(int(kind), worker, clock.now if clock else 0.0, tuple(gradients), tuple(times))
+
+
+def announce(kind: int, present: Sequence[bool], server: int, group: dist.ProcessGroup | None) -> None:
+    """Tell the server what comes next; `present` says for each parameter whether its gradient does."""
+    clock = VirtualClock.active()
+    announcement = torch.tensor([kind, clock.now if clock else 0.0, *present], dtype=torch.float64)
+    control(group).send([announcement], server, TAG).wait()

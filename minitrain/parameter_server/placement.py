@@ -1,0 +1,38 @@
+"""Which server keeps which tensor: the largest first, each to the server that has least.
+
+Tensors stay whole. So a server can run any optimizer, also one that looks at a whole matrix, and what it sends needs no
+description. The price is that servers are not equally full: one tensor that is larger than its share, such as an
+embedding, fills a server alone. Li et al. 2014, §3.2 and §4.3, cut into ranges of keys instead, and so does MXNet.
+
+Source: Graham 1969, "Bounds on multiprocessing timing anomalies", theorem 2 (longest processing time first). With k
+servers the fullest has at most 4/3 − 1/(3k) times what the fullest has in the best placement of all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def place(sizes: Sequence[int], servers: int) -> list[int]:
+    """The number of the server that keeps each tensor: largest first, to the emptiest; the first one where equal.
+
+    Args:
+        sizes: Bytes of each tensor.
+        servers: Their number.
+
+    Returns:
+        For each tensor a number from 0 to servers − 1; the same for the same arguments, so that no rank need be told.
+
+    Raises:
+        ValueError: There is no server, or a size is negative.
+    """
+    if servers < 1:
+        raise ValueError(f"servers={servers} must be at least 1; somebody must keep the parameters")
+    if any(size < 0 for size in sizes):
+        raise ValueError(f"sizes={list(sizes)} must not be negative")
+    owners, loads = [0] * len(sizes), [0] * servers
+    for tensor in sorted(range(len(sizes)), key=lambda i: -sizes[i]):  # stable: equal ones in their order
+        emptiest = loads.index(min(loads))
+        owners[tensor] = emptiest
+        loads[emptiest] += sizes[tensor]
+    return owners

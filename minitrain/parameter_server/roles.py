@@ -1,0 +1,46 @@
+"""Who serves and who works: the first ranks of a group keep parameters, the others compute gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch.distributed as dist
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The division of a group's ranks.
+
+    Attributes:
+        servers: Ranks, within the group, that keep parameters.
+        workers: Ranks, within the group, that compute gradients.
+        group: The ranks that take part; None means everyone.
+    """
+
+    servers: tuple[int, ...]
+    workers: tuple[int, ...]
+    group: dist.ProcessGroup | None = None
+
+    @property
+    def serves(self) -> bool:
+        """Whether this rank is a server."""
+        return dist.get_rank(self.group) in self.servers
+
+
+def split_roles(servers: int = 1, group: dist.ProcessGroup | None = None) -> Roles:
+    """Make the first `servers` ranks of a group servers and all others workers.
+
+    Args:
+        servers: How many ranks serve, the same on all ranks.
+        group: The ranks that take part; None means everyone.
+
+    Raises:
+        ValueError: `servers` leaves no server or no worker.
+    """
+    ranks = dist.get_world_size(group)
+    if not 1 <= servers < ranks:
+        raise ValueError(
+            f"servers={servers} must leave at least one server and one worker of {ranks} ranks; "
+            + ("start at least 2 ranks" if ranks < 2 else "use 1" if ranks == 2 else f"use 1 to {ranks - 1}")
+        )
+    return Roles(tuple(range(servers)), tuple(range(servers, ranks)), group)

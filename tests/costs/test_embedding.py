@@ -1,0 +1,62 @@
+"""What sparse tables cost: bytes by hand, distinct ids by trying all draws, the spread by simulation."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import statistics
+
+import pytest
+
+from minitrain.costs import embedding as costs
+
+
+def test_bytes_of_a_step_by_hand():
+    step = costs.step([[2, 1], [0, 0], [0, 3]], [4, 5])  # from two of three servers
+    assert step.ids == (8 * 3 + 8 * 3, 2)
+    assert step.rows == step.gradients == (4 * (2 * 4 + 1 * 5) + 4 * 15, 2)
+    assert step.to_server == (step.ids.bytes + step.gradients.bytes, 4)
+    assert step.to_worker == step.rows
+
+
+def test_all_ids_cost_more_than_a_dense_table():
+    rows, dimension = 100, 8
+    whole = costs.step([[rows]], [dimension])
+    assert whole.to_server.bytes + whole.to_worker.bytes == costs.dense_step(rows, dimension) + 8 * rows
+
+
+@pytest.mark.parametrize("draws", [0, 1, 2, 5])
+def test_distinct_ids_by_all_draws(draws):
+    frequencies = costs.zipf(4, 1.3)
+    mean = square = 0.0
+    for drawn in itertools.product(range(4), repeat=draws):
+        chance = 1.0
+        for k in drawn:
+            chance *= frequencies[k]
+        mean, square = mean + chance * len(set(drawn)), square + chance * len(set(drawn)) ** 2
+    assert costs.expected_distinct(draws, frequencies) == pytest.approx(mean)
+    assert costs.distinct_deviation(draws, frequencies) ** 2 >= square - mean**2 - 1e-12
+
+
+def test_zipf():
+    frequencies = costs.zipf(3, 1)
+    assert frequencies == pytest.approx([6 / 11, 3 / 11, 2 / 11])
+    assert costs.zipf(4, 0) == [0.25] * 4
+    assert costs.expected_distinct(3, [1.0]) == 1 and costs.expected_distinct(0, [1.0]) == 0
+
+
+def test_no_server_is_fuller():
+    draw = random.Random(0)
+    counts = [sum(draw.random() < 0.25 for _ in range(1000)) for _ in range(200)]
+    assert max(counts) <= costs.fullest_server(1000, 4)
+    spread = (costs.fullest_server(1000, 4) - 250) / 6
+    assert statistics.stdev(counts) == pytest.approx(spread, rel=0.2)
+    assert costs.fullest_server(10, 1) == 10
+
+
+def test_bytes_of_a_row():
+    assert costs.row_bytes(16, 16) == 128 and costs.row_bytes(16, 1) == 68
+
+
+def test_probes():
+    assert (costs.probes(0.5, True), costs.probes(0.5, False), costs.probes(0, False)) == (1.5, 2.5, 1)

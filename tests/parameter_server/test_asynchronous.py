@@ -1,0 +1,253 @@
+"""The asynchronous server: its bound under random delays, one device by its log, exact repetition, odd modules."""
+
+from __future__ import annotations
+
+import copy
+import random
+import re
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from minitrain.costs.staleness import bytes_served, most_stale
+from minitrain.parameter_server.asynchronous import AsynchronousServer, AsynchronousWorker, on_gloo
+from minitrain.parameter_server.lesson_asynchronous import Plan, replayed, train
+from minitrain.parameter_server.lesson_delay import descend
+from minitrain.parameter_server.roles import Roles, split_roles
+from minitrain.runtime import Ledger, VirtualClock
+
+
+def delayed(world, bound, seed):
+    roles = split_roles(1)
+    trace = train(world, roles, bound, Plan(steps=6, pause=0.003, poisoned=seed))
+    if not roles.serves:
+        return None
+    assert torch.equal(replayed(world, roles, trace.updates), trace.parameters)
+    assert trace.parameters.isfinite().all()
+    return trace
+
+
+@pytest.mark.parametrize("bound", (0, 1, None))
+@pytest.mark.parametrize("size", (3, 4))
+def test_random_delays(ranks, size, bound):
+    for seed in range(3):
+        trace = ranks(size).run(delayed, bound, seed)[0]
+        workers = size - 1
+        made = [(update.worker, update.step) for update in trace.updates]
+        assert sorted(made) == [(worker, step) for worker in range(1, size) for step in range(6)]
+        assert bound is None or max(trace.leads) <= bound
+        assert trace.stalest <= most_stale(workers, bound)
+        refused = [update.step for update in trace.updates if not update.applied]
+        assert refused == [seed] * workers
+
+
+class Odd(nn.Module):
+    """Tied, frozen, turned, half, never used, used now and then, and a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 3)
+        self.second.weight = self.first.weight
+        self.frozen = nn.Parameter(torch.randn(3), requires_grad=False)
+        self.turned = nn.Parameter(torch.randn(2, 3).t())
+        self.low = nn.Parameter(torch.randn(3, dtype=torch.bfloat16))
+        self.unused, self.seldom = nn.Parameter(torch.randn(4)), nn.Parameter(torch.randn(3))
+        self.register_buffer("scale", torch.rand(3))
+
+    def forward(self, x, step):
+        x = self.second(torch.tanh(self.first(x * self.scale + self.frozen)))
+        x = x + self.seldom if step % 2 else x
+        return ((x + self.low.float()) @ self.turned).square().mean()
+
+
+def odd_inputs(step):
+    return torch.randn(5, 3, generator=torch.Generator().manual_seed(step))
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.01)
+
+
+def odd(world, steps):
+    torch.manual_seed(world.rank)
+    module, roles = Odd(), split_roles(1)
+    if roles.serves:
+        reference = copy.deepcopy(module)
+        server = AsynchronousServer(module, adamw, roles, 0)
+        with Ledger() as ledger:
+            server.serve(ledger)
+        optimizer = adamw([parameter for parameter in reference.parameters() if parameter.requires_grad])
+        for step in range(steps):
+            optimizer.zero_grad()
+            reference(odd_inputs(step), step).backward()
+            optimizer.step()
+        return module.state_dict(), reference.state_dict(), ledger.sent, ledger.received
+    worker = AsynchronousWorker(module, roles)
+    for step in range(steps):
+        worker.pull()
+        module(odd_inputs(step), step).backward()
+        worker.push()
+        assert all(parameter.grad is None for parameter in module.parameters())
+    worker.pull()
+    assert worker.leave() == ()
+    return module.state_dict()
+
+
+def test_one_worker_is_one_device(ranks):
+    """An odd module, its weights and AdamW's, bit by bit; and bytes, of which the frozen and buffers travel once."""
+    (served, reference, sent, received), pulled = ranks(2).run(odd, 5)
+    for name, value in reference.items():
+        assert torch.equal(served[name], value) and torch.equal(pulled[name], value), name
+    trained = 4 * (9 + 3 + 3 + 6 + 4 + 3) + 2 * 3
+    predicted = bytes_served(6, 5, trained, 4 * (3 + 3), 1)
+    missing = 5 * 4 * 4 + 3 * 4 * 3  # one is never used, one in two of five steps
+    assert (sent, received) == (predicted[0], predicted[1] - missing)
+
+
+def virtual(world, bound, real_seed, alpha, beta):
+    """A run on the virtual clock while ranks sleep by chance; what the server saw."""
+    chance = random.Random(f"{real_seed} {world.rank}")
+    torch.manual_seed(0)
+    module, roles = nn.Linear(3, 1), split_roles(1)
+    with VirtualClock(alpha, beta) as clock:
+        if roles.serves:
+            server = AsynchronousServer(module, adamw, roles, bound)
+            server.serve()
+            return server.updates, server.leads, clock.now, module.state_dict()
+        worker = AsynchronousWorker(module, roles)
+        for step in range(5):
+            worker.pull()
+            module(torch.full((2, 3), world.rank + step / 8)).square().mean().backward()
+            clock.work(1.0 + world.rank % 2 * step)
+            time.sleep(0.004 * chance.random())
+            worker.push()
+        worker.leave()
+
+
+@pytest.mark.parametrize("link", [(0.0, 0.0), (0.25, 0.03125)])
+@pytest.mark.parametrize("bound", (0, 1, None))
+def test_a_virtual_run_repeats_exactly(ranks, bound, link):
+    first, *others = (ranks(4).run(virtual, bound, seed, *link)[0] for seed in range(3))
+    for other in others:
+        assert other[:3] == first[:3]
+        assert all(torch.equal(other[3][name], value) for name, value in first[3].items())
+    assert [update.time for update in first[0]] == sorted(update.time for update in first[0])
+
+
+def one_message_at_a_time(world):
+    """Gradients that leave together pass the server's one port in turns."""
+    module, roles = nn.Linear(7, 1), split_roles(1)  # 7 and 1 elements
+    with VirtualClock(1.0, 0.25) as clock:
+        if roles.serves:
+            server = AsynchronousServer(module, adamw, roles, None)
+            server.serve()
+            return [update.time for update in server.updates]
+        worker = AsynchronousWorker(module, roles)
+        worker.pull()
+        begin = clock.now
+        module(torch.ones(1, 7)).sum().backward()
+        worker.push()
+        worker.leave()
+        return begin
+
+
+def test_virtual_times_of_messages(ranks):
+    push = (1 + 0.25 * 28) + (1 + 0.25 * 4)  # α + βS for the weight, then for the bias
+    times, begin = ranks(2).run(one_message_at_a_time)
+    assert begin == push  # a pull takes what a push does
+    assert times == [2 * push]
+    times, *begins = ranks(3).run(one_message_at_a_time)
+    assert begins == [push, 2 * push]  # one send port
+    assert times == [2 * push, 3 * push]
+
+
+def delayed_descent(world, rate):
+    return descend(world, split_roles(1), rate, 6)
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_workers_in_turns_make_a_constant_delay(ranks, size):
+    """The run is the difference equation with a delay, whose largest learning rate is known."""
+    delay, rate = size - 2, 0.75
+    found, stale = ranks(size).run(delayed_descent, rate)[1]
+    assert stale == [min(update, delay) for update in range(6 * (size - 1))]
+    x = [1.0] * (delay + 1)
+    for _ in stale:
+        x.append(x[-1] - rate * x[-1 - delay])
+    assert found == pytest.approx(x[delay:], rel=1e-9, abs=1e-12)
+
+
+def among_some(world):
+    """The server is global rank 1, and its first worker rank 3."""
+    group = dist.new_group([1, 2, 3])
+    if not isinstance(group, dist.ProcessGroup):
+        return None
+    roles = on_gloo(Roles(servers=(0,), workers=(2, 1), group=group))
+    torch.manual_seed(world.rank)
+    module = nn.Linear(2, 1)
+    with VirtualClock(0.5) as clock:
+        if roles.serves:
+            server = AsynchronousServer(module, adamw, roles, 1)
+            server.serve()
+            return [(update.worker, update.step) for update in server.updates]
+        worker = AsynchronousWorker(module, roles)
+        for _ in range(2):
+            worker.pull()
+            module(torch.ones(1, 2)).sum().backward()
+            clock.work(1.0)
+            worker.push()
+        worker.leave()
+
+
+def test_in_a_group_of_some_ranks(ranks):
+    served = ranks(4).run(among_some)[1]
+    assert sorted(served) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+
+
+def refuse(world, fault):
+    roles = split_roles(2 if fault == "two servers" else 1)
+    if fault == "roles" and world.rank == 1:
+        roles = Roles((1,), (0, 2))
+    module = nn.Linear(3 if fault == "modules" and world.rank == 2 else 2, 1)
+    bound = -1 if fault == "bound" else 0
+    try:
+        if roles.serves or fault == "two servers":
+            AsynchronousServer(module, adamw, roles, bound)
+        else:
+            AsynchronousWorker(module, roles)
+    except ValueError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("bound", "staleness=-1 must be 0"),
+        ("two servers", r"roles.servers=\(0, 1\).* use split_roles\(1\)"),
+        ("modules", "parameter weight"),
+        ("roles", "roles differ between ranks"),
+    ],
+)
+def test_what_cannot_be_is_refused_on_every_rank(ranks, fault, says):
+    for said in ranks(3).run(refuse, fault):
+        assert re.search(says, said)
+
+
+def push_first(world):
+    roles = split_roles(1)
+    module = nn.Linear(2, 1)
+    if roles.serves:
+        server = AsynchronousServer(module, adamw, roles, 0)
+        server.serve()
+        return server.updates
+    worker = AsynchronousWorker(module, roles)
+    with pytest.raises(RuntimeError, match=r"push\(\) before pull\(\)"):
+        worker.push()
+    worker.leave()
+
+
+def test_a_push_without_a_pull_is_refused(ranks):
+    assert ranks(2).run(push_first)[0] == []

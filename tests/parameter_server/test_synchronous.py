@@ -1,0 +1,373 @@
+"""Servers and workers equal one device that adds up the workers' batches in their order, to the last bit."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from minitrain.parameter_server import Roles, Server, Worker, lesson, split_roles
+from minitrain.parameter_server.synchronous import demo
+from minitrain.runtime import Ledger
+from tests.conftest import DEMO_RANKS
+from tests.data_parallel.models import Branches, Mixed, gpt, tokens
+
+OPTIMIZERS = {
+    "SGD": partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "AdamW": partial(torch.optim.AdamW, lr=0.01),
+    "Adafactor": partial(torch.optim.Adafactor, lr=0.01),  # looks at rows and columns: tensors must be whole
+}
+
+
+def serve(module, optimizer, roles, compute, steps):
+    """Train on all ranks: `compute(module, worker, step)` makes the loss, worker counted from 0; who refused."""
+    if roles.serves:
+        server = Server(module, optimizer, roles)
+        server.serve(steps)
+        server.answer()
+        return server.refused, {name for parcel in server.parcels for name in parcel.parameters}
+    worker = Worker(module, roles)
+    place = roles.workers.index(dist.get_rank(roles.group))
+    for step in range(steps):
+        worker.pull()
+        loss = compute(module, place, step)
+        if loss is not None:
+            loss.backward()
+        worker.push()
+        module.zero_grad()
+    worker.pull()
+    return worker.refused, set(dict(module.named_parameters()))
+
+
+def alone(module, optimizer, workers, compute, steps, refused=lambda worker, step: False):
+    """The same on one device."""
+    updates = optimizer([parameter for parameter in module.parameters() if parameter.requires_grad])
+    for step in range(steps):
+        taken = [worker for worker in range(workers) if not refused(worker, step)]
+        for worker in taken:
+            loss = compute(module, worker, step)
+            if loss is not None:
+                loss.backward()
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter.grad.div_(len(taken))
+        updates.step()
+        updates.zero_grad()
+
+
+def same(module, reference, names):
+    expected = dict(reference.named_parameters())
+    for name in names:
+        found = dict(module.named_parameters())[name]
+        assert torch.equal(found, expected[name]), f"{name}: {found} instead of {expected[name]}"
+
+
+def on_tokens(module, worker, step):
+    return module(*(batch[2 * worker : 2 * worker + 2] for batch in tokens(8, step)))[1]
+
+
+def train(world, servers, optimizer, choices):
+    module, reference = gpt(seed=world.rank, **choices), gpt(seed=0, **choices)
+    roles = split_roles(servers)
+    _, names = serve(module, OPTIMIZERS[optimizer], roles, on_tokens, 3)
+    alone(reference, OPTIMIZERS[optimizer], len(roles.workers), on_tokens, 3)
+    same(module, reference, names)
+    return sorted(names) if roles.serves else None
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_equals_one_device(ranks, optimizer):
+    ranks(4).run(train, 1, optimizer, {})
+
+
+@pytest.mark.parametrize("size, servers", ((2, 1), (3, 2), (4, 2), (4, 3)))
+def test_equals_one_device_with_more_servers(ranks, size, servers):
+    shares = [names for names in ranks(size).run(train, servers, "AdamW", {"tied": False}) if names is not None]
+    everything = sorted(name for share in shares for name in share)
+    assert everything == sorted(dict(gpt(seed=0, tied=False).named_parameters()))  # each once, on one server
+    assert all(shares)
+
+
+def gradients_like_data_parallel(world):
+    """Against torch's DDP, which is independent of ours: the weights after a step, of the workers' group."""
+    roles = split_roles(1)
+    group = dist.new_group(list(roles.workers))
+    module, other = gpt(seed=0), gpt(seed=0)
+    serve(module, partial(torch.optim.SGD, lr=0.1), roles, on_tokens, 1)
+    if roles.serves:
+        return
+    theirs = nn.parallel.DistributedDataParallel(other, process_group=group)
+    on_tokens(theirs, roles.workers.index(world.rank), 0).backward()
+    torch.optim.SGD(other.parameters(), lr=0.1).step()
+    for found, expected in zip(module.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_step_is_that_of_ddp(ranks):
+    ranks(4).run(gradients_like_data_parallel)
+
+
+def frozen(world):
+    module, reference = gpt(seed=world.rank), gpt(seed=0)
+    for each in (module, reference):
+        each.embedding.requires_grad_(False)  # the tied head too
+    roles, held = split_roles(1), {"embedding.tokens.weight"}
+    if roles.serves:
+        server = Server(module, OPTIMIZERS["SGD"], roles)
+        with Ledger() as ledger:
+            server.serve(1)
+        trained_here = {name for parcel in server.parcels for name in parcel.parameters}
+        assert not held & trained_here
+        held |= trained_here
+    else:
+        worker = Worker(module, roles)
+        with Ledger() as ledger:
+            worker.pull()
+            on_tokens(module, roles.workers.index(world.rank), 0).backward()
+            worker.push()
+    alone(reference, OPTIMIZERS["SGD"], 2, on_tokens, 1)
+    same(module, reference, held)
+    trained = {id(p): p for p in module.parameters() if p.requires_grad}.values()
+    expected = 2 * sum(p.nbytes for p in trained) + 8 * len(trained)  # pull, push, and a flag of float64 for each
+    assert ledger.sent + ledger.received == expected * (2 if roles.serves else 1)
+
+
+def test_frozen_parameters_travel_at_the_start_only(ranks):
+    ranks(3).run(frozen)
+
+
+def tied(world):
+    module = gpt(seed=0)
+    roles = split_roles(1)
+    if roles.serves:
+        Server(module, OPTIMIZERS["SGD"], roles).answer()
+        return None
+    worker = Worker(module, roles)
+    with Ledger() as ledger:
+        worker.pull()
+    return ledger.received, sum(parameter.nbytes for parameter in module.parameters())
+
+
+def test_tied_weights_travel_once(ranks):
+    received, each_once = ranks(2).run(tied)[1]
+    assert received == each_once
+
+
+# Which branches worker r uses in step s; None: it does not even call backward.
+UNUSED = {
+    "on some workers": lambda worker, step: ["first"] if worker == 0 else ["second"],
+    "on the last": lambda worker, step: ["first", "second"][: 1 + (worker != 1)],
+    "everywhere": lambda worker, step: ["first"],
+    "in one step": lambda worker, step: [["first"], ["second"], ["first", "second"]][step],
+    "no batch at all": lambda worker, step: None if worker == 1 else ["first"],
+}
+
+
+def branches(world, case, servers):
+    torch.manual_seed(0)
+    reference = Branches().double()
+    module = copy.deepcopy(reference)
+    inputs = torch.randn(3, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+    def compute(module, worker, step):
+        used = UNUSED[case](worker, step)
+        return None if used is None else module(inputs[worker] + step, used)
+
+    roles = split_roles(servers)
+    _, names = serve(module, OPTIMIZERS["SGD"], roles, compute, 3)
+    alone(reference, OPTIMIZERS["SGD"], len(roles.workers), compute, 3)
+    same(module, reference, names)
+
+
+@pytest.mark.parametrize("case", UNUSED)
+def test_unused_parameters(ranks, case):
+    ranks(3).run(branches, case, 1)
+    ranks(4).run(branches, case, 2)
+
+
+def mixed(world):
+    torch.manual_seed(0)
+    reference = Mixed()
+    torch.manual_seed(world.rank)
+    module = Mixed()
+    inputs = torch.randn(2, 3, generator=torch.Generator().manual_seed(7))
+    roles = split_roles(1)
+    _, names = serve(module, OPTIMIZERS["SGD"], roles, lambda m, worker, step: m(inputs[worker]), 2)
+    alone(reference, OPTIMIZERS["SGD"], 2, lambda m, worker, step: m(inputs[worker]), 2)
+    same(module, reference, names)
+    for (name, buffer), expected in zip(module.named_buffers(), reference.buffers(), strict=True):
+        assert torch.equal(buffer, expected), name
+
+
+def test_mixed_dtypes_gaps_no_elements_and_buffers(ranks):
+    ranks(3).run(mixed)
+
+
+def spoiled(world, bad, who):
+    """Some workers have a NaN or an infinity in their second step; only the first server sees it in its share."""
+
+    def refused(worker, step):
+        return step == 1 and worker in who
+
+    def compute(module, worker, step):
+        loss = on_tokens(module, worker, step)
+        return loss + bad * next(module.parameters()).sum() if refused(worker, step) else loss
+
+    module, reference = gpt(seed=0), gpt(seed=0)
+    roles = split_roles(2)
+    counted, names = serve(module, OPTIMIZERS["AdamW"], roles, compute, 3)
+    alone(reference, OPTIMIZERS["AdamW"], 2, compute, 3, refused)
+    same(module, reference, names)
+    return counted
+
+
+@pytest.mark.parametrize("bad", (float("nan"), float("inf")))
+def test_gradients_that_are_not_finite_are_refused_and_counted(ranks, bad):
+    assert ranks(4).run(spoiled, bad, [1]) == [{2: 0, 3: 1}, {2: 0, 3: 1}, 0, 1]
+
+
+def test_if_all_are_refused_nothing_moves(ranks):
+    assert ranks(4).run(spoiled, float("nan"), [0, 1])[0] == {2: 1, 3: 1}
+
+
+def nothing_to_train(world):
+    module = nn.Linear(2, 2).requires_grad_(False)
+    with Ledger() as ledger:
+        if world.rank == 0:
+            server = Server(module, OPTIMIZERS["SGD"], split_roles(1))
+            server.serve(2)
+            assert server.optimizer is None and server.step == 2
+        else:
+            worker = Worker(module, split_roles(1))
+            worker.pull(), worker.push()
+    return ledger.calls("send"), module.weight.tolist()
+
+
+def test_a_module_without_trained_parameters(ranks):
+    one, other = ranks(2).run(nothing_to_train)
+    assert one == other and one[0] == 0
+
+
+def rates(world):
+    """The learning rate may change between two `serve(1)`, and parameters may be pulled in between."""
+    module, reference = gpt(seed=0), gpt(seed=0)
+    roles = split_roles(1)
+    seen = None
+    if roles.serves:
+        server = Server(module, partial(torch.optim.SGD, lr=0.1), roles)
+        server.serve(1)
+        server.answer()
+        assert server.optimizer is not None
+        server.optimizer.param_groups[0]["lr"] = 0.01
+        server.serve(1)
+    else:
+        worker = Worker(module, roles)
+        for step in range(2):
+            worker.pull()
+            on_tokens(module, 0, step).backward()
+            worker.push()
+            module.zero_grad()
+            if step == 0:
+                worker.pull()
+                seen = [p.detach().clone() for p in module.parameters()]
+    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for step in range(2):
+        on_tokens(reference, 0, step).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        optimizer.param_groups[0]["lr"] = 0.01
+        if step == 0 and seen is not None:
+            assert all(map(torch.equal, seen, reference.parameters()))
+    if roles.serves:
+        same(module, reference, dict(module.named_parameters()))
+
+
+def test_learning_rates_may_change(ranks):
+    ranks(2).run(rates)
+
+
+def make(module, roles, serves):
+    return Server(module, OPTIMIZERS["SGD"], roles) if serves else Worker(module, roles)
+
+
+def refused_roles(world):
+    """Every rank raises the same, and nothing is sent."""
+    good, rank = split_roles(1), world.rank
+    cases = [
+        (nn.Linear(2, 2), good, True, "rank 1 made a Server, but roles.servers=(0,); make a Worker there"),
+        (nn.Linear(2, 2), replace(good, workers=()), good.serves, "roles.workers=()"),
+        (nn.Linear(2, 2), replace(good, workers=(1,)), good.serves, "each of the group's 3 ranks once"),
+        (nn.Linear(2, 2), Roles((0,), (0, 1, 2)), good.serves, "each of the group's 3 ranks once"),
+        (nn.Linear(2, 2), split_roles(1 + (rank == 2)), rank < 1, "roles.servers differs between ranks: (0,) on rank"),
+        (nn.Linear(2, 2 + (rank == 2)), good, good.serves, "parameter weight differs between ranks"),
+        (nn.Linear(2, 2, bias=rank != 0), good, good.serves, "parameter bias differs between ranks: missing on rank 0"),
+        (nn.Embedding(3, 2, sparse=True), good, good.serves, "asks for sparse gradients"),
+    ]
+    for module, roles, serves, expected in cases:
+        with Ledger() as ledger, pytest.raises(ValueError) as raised:
+            make(module, roles, serves)
+        assert expected in str(raised.value)
+        assert ledger.entries == []
+
+
+def test_what_cannot_work_is_refused_on_every_rank(ranks):
+    ranks(3).run(refused_roles)
+
+
+def late_errors(world):
+    module = nn.Linear(2, 2)
+    module.bias.requires_grad_(False)
+    if world.rank == 0:
+        Server(module, OPTIMIZERS["SGD"], split_roles(1))
+        return
+    worker = Worker(module, split_roles(1))
+    module.bias.requires_grad_(True)
+    module(torch.ones(1, 2)).sum().backward()
+    with pytest.raises(RuntimeError, match="bias was frozen when the Worker was made"):
+        worker.push()
+    module.bias.grad = None
+    module.weight.grad = torch.eye(2).to_sparse()
+    with pytest.raises(ValueError, match="the gradient of weight is sparse"):
+        worker.push()
+
+
+def test_gradients_that_no_server_waits_for_are_refused(ranks):
+    ranks(2).run(late_errors)
+
+
+def test_a_lost_push_is_named_in_time(ranks):
+    server, *workers = ranks(3).run(lesson.lost_push, 0.5)
+    assert server == "step 1: no push from worker 2"
+    assert set(workers) == {"step 2: no answer from server 0"}
+
+
+def in_a_group(world):
+    """Ranks within the roles are those of the group."""
+    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    module, reference = gpt(seed=world.rank), gpt(seed=world.rank // 2 * 2)
+    roles = split_roles(1, groups[world.rank // 2])
+    _, names = serve(module, OPTIMIZERS["SGD"], roles, on_tokens, 2)
+    alone(reference, OPTIMIZERS["SGD"], 1, on_tokens, 2)
+    same(module, reference, names)
+
+
+def test_groups(ranks):
+    ranks(4).run(in_a_group)
+
+
+def claims_hold(world, servers):
+    return [claim for claim in demo(world, servers, 2) if claim.holds is False]
+
+
+@pytest.mark.parametrize("size", DEMO_RANKS)
+def test_the_demo_holds(ranks, size):
+    assert not any(ranks(size).run(claims_hold, 1))
+
+
+def test_the_demo_holds_with_more_servers(ranks):
+    assert not any(ranks(4).run(claims_hold, 2))
