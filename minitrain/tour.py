@@ -1,4 +1,4 @@
-"""The tour: every demo once, a small GPT trained on real text, and one table of all claims.
+"""The tour: every demo once, a small GPT trained on real text, another in every layout, and one table of all claims.
 
 `python -m minitrain.tour --ranks 4`, or `torchrun --nproc-per-node 4 -m minitrain.tour`, or `make tour`.
 """
@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+import textwrap
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-import torch.distributed as dist
 import tyro
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -29,6 +29,8 @@ SEQ = 64  # tokens in a sample
 BATCH = 32  # samples that all ranks together take in a step, rounded up to a multiple of the ranks
 STEPS = 400  # at the most; about half of them bring the loss below the mark
 EVERY = 25  # steps between two looks at the validation text
+ALIKE = 20  # steps in each of the layouts whose curves are compared
+PROMPT = "The "
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ class Curve:
     """The losses of a training, in nats per byte.
 
     Attributes:
-        training: The loss of each step, averaged over the ranks.
+        training: The loss of each step.
         validation: (steps done, loss on the held-out text).
         mark: The bigram entropy of the held-out text, where the training stops.
     """
@@ -53,10 +55,11 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
     rows: list[Row] = []
     for module in world.progress(modules, f"{len(modules)} demos on {world.size} ranks"):
         rows += play(world, import_module(module).demo, {})[0]
-    curve, claims = train(world, text)
-    rows += merge(__name__, gather_objects(claims))
+    curve, sample, claims = train(world, text)
+    curves, alike = train_in_every_layout(world, data)
+    rows += merge(__name__, gather_objects(claims + alike))
     if world.rank == 0:
-        show(world, text, curve, rows, folder)
+        show(world, text, curve, sample, curves, rows, folder)
         if json:
             write_json(json, rows, **describe(world))
         if table:
@@ -65,36 +68,32 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
     return not any(row.holds is False for row in rows)
 
 
-def train(world: World, text: Text) -> tuple[Curve, list[Claim]]:
-    """Train a small GPT with data parallelism until it predicts better than any table of byte pairs could."""
-    from minitrain.data_parallel import DataParallel
-    from minitrain.models.gpt import GPT, GPTConfig
+def train(world: World, text: Text) -> tuple[Curve, str, list[Claim]]:
+    """Train a small GPT with data parallelism until it predicts better than any table of byte pairs could.
 
-    torch.manual_seed(world.rank)  # every rank starts elsewhere: rank 0's weights are what counts
-    model = DataParallel(GPT(GPTConfig(positions=SEQ, layers=3, hidden=96)).to(world.device))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1)
-    samples = Samples(text.training, SEQ)
+    Returns:
+        The losses, a sample of what the GPT writes, and the claims.
+    """
+    from minitrain.composition.settings import Layout, Model, Settings, Steps
+    from minitrain.composition.step import Training
+
     batch = -(-BATCH // world.size) * world.size
+    steps = Steps(steps=STEPS, batch=batch, lr=3e-3, decay="linear")
+    training = Training(Settings(Model(layers=3, hidden=96, positions=SEQ), Layout(dp=world.size), steps), world.device)
+    samples = Samples(text.training, SEQ)
+    held_out = windows(text.validation, SEQ, count=256 // world.size * world.size)  # all ranks get as many
     curve = Curve([], [], bigram_entropy(text.validation))
     for step in world.progress(_until_below(curve), lambda: _headline(curve), total=STEPS):
-        inputs, targets = samples.batch(step, batch, world.rank, world.size)
-        _, loss = model(inputs.to(world.device), targets.to(world.device))
-        loss.backward()
-        model.synchronize()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for group in optimizer.param_groups:
-            group["lr"] = 3e-3 * min((step + 1) / 20, 1 - step / STEPS)  # warm-up, then down to 0
-        optimizer.step()
-        optimizer.zero_grad()
-        curve.training.append(_mean(world, loss.detach()))
+        curve.training.append(training.step(step, step * batch, samples).loss)
         if (step + 1) % EVERY == 0:
-            curve.validation.append((step + 1, evaluate(world, model, text)))
-    return curve, claims_of(curve, model)
+            curve.validation.append((step + 1, training.evaluate([held_out])))
+    sample = training.generate(PROMPT.encode(), 160).decode(errors="replace")
+    return curve, PROMPT + sample, claims_of(curve, training.part.parameters.values())
 
 
-def claims_of(curve: Curve, model: torch.nn.Module) -> list[Claim]:
+def claims_of(curve: Curve, parameters: Iterable[Tensor]) -> list[Claim]:
     """What the training shows: it learnt more than pairs of bytes, and all ranks hold the same weights."""
-    weights = torch.cat([parameter.detach().flatten().cpu() for parameter in model.parameters()])
+    weights = torch.cat([parameter.detach().flatten().cpu() for parameter in parameters])
     spread = max(float((weights - other).abs().max()) for other in gather_objects(weights))
     return [
         Claim(
@@ -113,14 +112,30 @@ def claims_of(curve: Curve, model: torch.nn.Module) -> list[Claim]:
     ]
 
 
-def evaluate(world: World, model: torch.nn.Module, text: Text) -> float:
-    """The loss on the held-out text in nats per byte, each rank taking every n-th window."""
-    inputs, targets = (part[world.rank :: world.size] for part in windows(text.validation, SEQ, count=256))
-    with torch.no_grad():
-        _, loss = model(inputs.to(world.device), targets.to(world.device))
-    weighted = torch.tensor([loss.item() * len(inputs), len(inputs)], dtype=torch.float64, device=world.device)
-    dist.all_reduce(weighted)  # every rank must come to the same decision to stop
-    return float(weighted[0] / weighted[1])
+def train_in_every_layout(world: World, data: str) -> tuple[dict[str, list[float]], list[Claim]]:
+    """Train another small GPT on one device, in plain PyTorch, and then in each layout that the ranks allow.
+
+    Returns:
+        The losses of each, and the claim that they are one curve.
+    """
+    from minitrain.composition import lesson
+    from minitrain.composition.settings import Layout, Model, Settings, Steps, fitting
+    from minitrain.composition.step import Training
+
+    heads = max(4, world.size)
+    model = Model(layers=heads, hidden=8 * heads, heads=heads, positions=4 * heads)
+    steps = Steps(data=data, steps=ALIKE, batch=4 * world.size, warmup=5, dtype="float64")
+    layouts = [replace(layout, microbatches=layout.pp) for layout in fitting(model, Layout(), steps, world.size)]
+    one = lesson.one_device(Settings(model, Layout(), steps), ALIKE, world.device)
+    curves = {"one device": [report.loss for report in one.reports]}
+    samples = lesson.samples_of(Settings(model, Layout(), steps))
+    for layout in world.progress(layouts, f"the same GPT in {len(layouts)} layouts"):
+        training = Training(Settings(model, layout, steps), world.device)
+        curves[str(layout)] = [training.step(step, step * steps.batch, samples).loss for step in range(ALIKE)]
+        training.close()
+    worst = max(abs(a - b) for losses in curves.values() for a, b in zip(losses, curves["one device"], strict=True))
+    what = f"losses of {ALIKE} steps in each layout, largest distance from one device's"
+    return curves, [Claim(what, "10⁻⁹", 1e-9, worst, "nats/byte", "Narayanan et al. 2021, §3", "compared", "<=")]
 
 
 def _until_below(curve: Curve) -> Iterator[int]:
@@ -135,13 +150,15 @@ def _headline(curve: Curve) -> str:
     return f"a GPT learns: validation loss {loss} nats per byte, to fall below {curve.mark:.3f}"
 
 
-def _mean(world: World, loss: Tensor) -> float:
-    loss = loss.clone()
-    dist.all_reduce(loss)  # for the picture: the loss of the whole batch
-    return float(loss) / world.size
-
-
-def show(world: World, text: Text, curve: Curve, rows: list[Row], folder: Path) -> None:
+def show(
+    world: World,
+    text: Text,
+    curve: Curve,
+    sample: str,
+    curves: dict[str, list[float]],
+    rows: list[Row],
+    folder: Path,
+) -> None:
     """Print the table of all claims, save the picture of the loss, and say where to go next."""
     folder.mkdir(parents=True, exist_ok=True)
     print_rows(rows, chapters=True)
@@ -153,26 +170,34 @@ def show(world: World, text: Text, curve: Curve, rows: list[Row], folder: Path) 
     print(f"The GPT read {text}.")
     print(
         f"After {len(curve.training)} steps it predicts the held-out part with {curve.validation[-1][1]:.3f} nats per "
-        f"byte; the best table of byte pairs needs {curve.mark:.3f}.\n"
+        f"byte; the best table of byte pairs needs {curve.mark:.3f}. It writes:\n"
     )
-    save_figure(picture_of_loss(curve), folder / "loss.png")
+    print(textwrap.indent(sample, "    "))
+    print(f"\nThe same small GPT was trained on {', '.join(curves)}: one curve.\n")
+    save_figure(picture_of_loss(curve, curves), folder / "loss.png")
     write_json(folder / "claims.json", rows, **describe(world))
-    print(f"The picture of the loss is {folder / 'loss.png'}, the claims are in {folder / 'claims.json'}.")
+    print(f"The picture of the losses is {folder / 'loss.png'}, the claims are in {folder / 'claims.json'}.")
     print("Where to go next: `make lab` opens the notebooks, tutorials/00_matrix_product.ipynb is the first;")
-    print("`python -m minitrain` lists the demos; `make serve` shows the site.")
+    print("`python -m minitrain` lists the demos; `python -m minitrain.train --help` is the trainer's command line;")
+    print("`make serve` shows the site.")
 
 
-def picture_of_loss(curve: Curve) -> Figure:
-    """Both losses over the steps, and the mark."""
-    figure = Figure(figsize=(7, 3.6), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(range(1, len(curve.training) + 1), curve.training, color="#56B4E9", lw=0.8, label="training")
-    axes.plot(*zip(*curve.validation, strict=True), color="#D55E00", marker="o", ms=3, label="validation")
-    axes.axhline(curve.mark, color="black", ls="--", label="bigram entropy of the validation text")
-    axes.set_xlabel("steps")
-    axes.set_ylabel("loss, nats per byte")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+def picture_of_loss(curve: Curve, curves: dict[str, list[float]]) -> Figure:
+    """Left both losses over the steps, and the mark; right the losses in all layouts, one over the other."""
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.plot(range(1, len(curve.training) + 1), curve.training, color="#56B4E9", lw=0.8, label="training")
+    left.plot(*zip(*curve.validation, strict=True), color="#D55E00", marker="o", ms=3, label="validation")
+    left.axhline(curve.mark, color="black", ls="--", label="bigram entropy of the validation text")
+    for number, (name, losses) in enumerate(curves.items()):
+        # Each later curve is thinner, so that those below it can be seen.
+        right.plot(range(1, len(losses) + 1), losses, lw=1 + 9 * (1 - number / max(1, len(curves) - 1)), label=name)
+    for axes in (left, right):
+        axes.set_xlabel("steps")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.set_ylabel("loss, nats per byte")
+        axes.legend(frameon=False, fontsize=8)
+        axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -36,20 +36,36 @@ def text():
 
 def learn(world):
     tour.EVERY, tour.BATCH = 10, 16
-    curve, claims = tour.train(world, text())
-    return curve, [(claim.what, claim.holds) for claim in claims]
+    curve, sample, claims = tour.train(world, text())
+    return curve, sample, [(claim.what, claim.holds) for claim in claims]
 
 
 def test_the_gpt_learns_more_than_pairs(ranks):
-    curves, claims = zip(*ranks(3).run(learn), strict=True)
+    curves, samples, claims = zip(*ranks(3).run(learn), strict=True)
     assert all(curve == curves[0] for curve in curves), "all ranks see the same losses and stop together"
     (curve,) = curves[:1]
     assert curve.mark == bigram_entropy(text().validation) > 0.2
     assert curve.validation[-1][1] < curve.mark <= curve.validation[0][1] or len(curve.validation) == 1
     assert len(curve.training) == curve.validation[-1][0]
     assert all(holds for rank in claims for _, holds in rank)
-    assert [label.get_text() for label in tour.picture_of_loss(curve).axes[0].get_legend().get_texts()] == [
+    (sample,) = set(samples)
+    assert sample.startswith(tour.PROMPT) and len(sample) > len(tour.PROMPT) + 20
+    assert [
+        label.get_text()
+        for label in tour.picture_of_loss(curve, {"one device": [1.0]}).axes[0].get_legend().get_texts()
+    ] == [
         "training",
         "validation",
         "bigram entropy of the validation text",
     ]
+
+
+def every_layout(world):
+    return tour.train_in_every_layout(world, "reference")
+
+
+def test_all_layouts_have_one_curve(ranks):
+    for curves, (claim,) in ranks(4).run(every_layout):
+        assert list(curves) == ["one device", "dp4", "pp4", "tp4", "dp2×pp2", "dp2×tp2", "pp2×tp2"]
+        assert claim.holds and len({len(losses) for losses in curves.values()}) == 1
+        assert curves["one device"][-1] < curves["one device"][0] - 0.5  # it learns

@@ -19,11 +19,13 @@ TELLING = (
     ("minitrain.collectives.hierarchical", "hierarchical all-reduce of 1,048,576 float32 on"),
     ("minitrain.data_parallel.naive", "weights unlike those of torch's DDP after 5 steps of AdamW"),
     ("minitrain.data_parallel.overlapped", "time of a step, buckets of two layers, during"),
+    ("minitrain.parameter_server.synchronous", "bytes through the busiest server's link in a step"),
     ("minitrain.zero.stage3", "bytes of parameters, gradients and optimizer states, stage 3"),
     ("minitrain.recomputation.full", "operations done again: the blocks' forward"),
     ("minitrain.tensor_parallel.parallelize", "all-reduces forward: two a layer"),
     ("minitrain.pipeline_parallel.executor", "bubble of interleaved over the time of a step, v = 2"),
     ("minitrain.mixture_of_experts.expert_parallel", "distance of parameters' gradients from one device"),
+    ("minitrain.composition.step", "YY"),
 )
 
 NONE = "*`docs/claims.json` is not there yet: `make claims` writes it.*"

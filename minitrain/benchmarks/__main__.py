@@ -18,6 +18,7 @@ from minitrain.runtime.world import World
 
 Name = Literal[
     "collectives",
+    "composition",
     "data_parallel",
     "embedding",
     "hybrid",
@@ -38,6 +39,7 @@ def measure(world: World, name: str) -> list[Comparison]:
 def main(
     names: tuple[Name, ...] = (
         "collectives",
+        "composition",
         "data_parallel",
         "embedding",
         "hybrid",

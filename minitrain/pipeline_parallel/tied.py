@@ -127,7 +127,8 @@ def sum_gradients(
         for holder in holders[1:]:
             total = total + by_rank[holder]
         for copy in held:
-            copy.grad = aside[copy] + total if copy in aside else total.clone()
+            # Into the memory that was there: a line of ZeRO's has a place for it, and it would be held twice.
+            copy.grad = aside[copy].add_(total) if copy in aside else total.clone()
 
 
 def _gradient(copy: nn.Parameter) -> Shaped[Tensor, "*shape"]:

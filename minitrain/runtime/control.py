@@ -65,6 +65,16 @@ def go_on_without(lost: Iterable[int], timeout: float = 60.0) -> None:
     _companions[everyone] = dist.ProcessGroupGloo(store, place, len(left), timedelta(seconds=timeout))
 
 
+def leave(groups: Iterable[dist.ProcessGroup]) -> None:
+    """Destroy groups that are no longer needed, with the connections beside them; that of everyone is left alone.
+
+    Each holds threads and sockets for as long as the program runs, and whoever makes many layouts runs out of them.
+    """
+    for group in set(groups) - {dist.group.WORLD}:
+        _companions.pop(group, None)
+        dist.destroy_process_group(group)
+
+
 def forget_control_groups() -> None:
     """Drop the connections when the process groups beside them are destroyed."""
     _companions.clear()

@@ -1,0 +1,241 @@
+"""Checkpoints that any layout can load: each rank writes its boxes, and reads the boxes that it needs.
+
+**Idea.** What is saved is the one device's model, cut into boxes, so how the ranks cut it does not matter to whoever
+loads it. And a checkpoint is there completely or not at all: all is written into a folder with another name, the
+manifest last, and then the folder is renamed.
+
+**Source.** PyTorch, torch.distributed.checkpoint, which plans, writes and reads the boxes, as in Liang et al. 2025,
+"TorchTitan". The order of writing, syncing and renaming: Pillai et al. 2014, "All File Systems Are Not Created Equal".
+
+**What each rank holds.** Its own pieces, never the whole: while it saves, copies of those that have gaps in memory or
+lie on a GPU; while it loads, at most two saved boxes, since the library keeps one until it has read the next.
+
+**What is sent, when and why.** Only plans, checksums and outcomes: which boxes there are, so that rank 0 can check that
+they make up every tensor; and whether something failed, so that all ranks end alike. Tensors go to the disk, which all
+ranks must see as one (on many machines: a shared file system).
+
+**Cost.** Each element is written once. Loading reads a saved box once for each piece that it overlaps, and each file
+once more for its checksum.
+
+**Also called.** Sharded or distributed checkpoint; resharding; universal checkpoint (DeepSpeed).
+
+**What a folder is trusted for.** Numbers, and nothing else. No file in it is executed: tensors are read with
+`weights_only`, and the library's list of them, a pickle, may name only the types of such a list. Checksums find
+accidents, not intent: who can write to the folder can change the weights and the manifest with them. Weights from
+elsewhere come in by `minitrain.composition.weights`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import checkpoint as library
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata
+
+from minitrain.composition import manifest
+from minitrain.composition.agreement import alike, another_model, check_save, family, filled
+from minitrain.composition.pieces import Piece, Reader, State, Whole, WritePlan, Writer, check_pieces, flat_boxes
+from minitrain.runtime import Claim, World, run
+from minitrain.runtime.control import gather_objects
+
+__all__ = ["Piece", "State", "Whole", "flat_boxes", "load", "newest", "save"]
+UNFINISHED, REPLACED = ".unfinished", ".replaced"
+
+
+def save(
+    folder: Path,
+    step: int,
+    state: State,
+    extra: dict[str, Any],
+    keep: int = 2,
+    group: dist.ProcessGroup | None = None,
+) -> Path | None:
+    """Write a checkpoint, completely or not at all; every rank calls it.
+
+    Args:
+        folder: Where checkpoints are; this one becomes `folder/step-00000100`.
+        step: Steps done.
+        state: This rank's pieces. All ranks' pieces together make up every tensor, each element written once.
+        extra: What else the run needs to go on; JSON, the same on all ranks.
+        keep: How many checkpoints stay, this one included; older ones are removed once it is complete.
+        group: The ranks that hold the state.
+
+    Returns:
+        Its path; None where it could not be written, as on a full disk, which a warning on rank 0 tells. The earlier
+        checkpoints are then as they were.
+
+    Raises:
+        ValueError: On every rank alike, before anything is written: pieces that do not make up the tensors, or `extra`
+            that is no JSON or differs between ranks.
+    """
+    folder = Path(folder)
+    final = folder / f"step-{step:08d}"
+    unfinished = final.with_name(final.name + UNFINISHED)
+    check_save(step, state, extra, keep, group)
+    first = dist.get_rank(group) == 0
+    try:
+        alike(lambda: _prepare(folder, unfinished) if first else None, group)
+        sums = alike(lambda: _write(unfinished, state, group), group)
+        files = {name: found for mine in gather_objects(sums, group) for name, found in mine.items()}
+        content = manifest.Manifest(step, files, extra)
+        alike(lambda: _complete(unfinished, final, content) if first else None, group)
+    except Exception as error:
+        if first:
+            shutil.rmtree(unfinished, ignore_errors=True)  # makes room again
+        if not isinstance(error, OSError):
+            raise
+        if first:
+            warnings.warn(f"{final} could not be saved: {error}; earlier checkpoints are kept", stacklevel=2)
+        return None
+    if first:
+        for old in _candidates(folder)[keep:]:
+            _remove(folder / old)
+    return final
+
+
+def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check: bool = True) -> dict[str, Any]:
+    """Fill all pieces of `state` from a checkpoint that was saved in this or any other layout; every rank calls it.
+
+    Args:
+        path: The checkpoint.
+        state: This rank's pieces, which are filled in place. All ranks together name every tensor of the checkpoint.
+        group: The ranks that hold the state.
+        check: Check all checksums first; False where `newest` has just done so.
+
+    Returns:
+        What was given to `save` as `extra`.
+
+    Raises:
+        ValueError: On every rank alike, before any tensor is changed: the checkpoint is damaged, or of another model;
+            names files or tensors.
+        OSError: On every rank alike: a file could not be read. Some pieces may have been filled.
+    """
+    path = Path(path)
+    if check and (found := _damage(path, group)):
+        raise ValueError("; ".join(found))
+
+    def opened() -> tuple[manifest.Manifest, Reader, Metadata]:
+        content = manifest.read(path)
+        reader = Reader(path, content.files)
+        check_pieces(state)
+        return content, reader, reader.read_metadata()
+
+    content, reader, metadata = alike(opened, group)
+    if problems := another_model(state, metadata, group):
+        raise ValueError(f"{path} is a checkpoint of another model: {'; '.join(problems)}")
+    alike(lambda: reader.fill(filled(state), metadata), group)
+    return content.extra
+
+
+def newest(folder: Path, group: dist.ProcessGroup | None = None) -> Path | None:
+    """The checkpoint saved last that is complete and undamaged, or None; every rank calls it.
+
+    A warning on rank 0 names each file that is damaged or missing in those that are passed over. The ranks share the
+    reading.
+    """
+    folder = Path(folder)
+    first = dist.get_rank(group) == 0
+    mine = alike(lambda: _candidates(folder) if first else [], group)
+    for name in gather_objects(mine, group)[0]:  # rank 0's list, on every rank
+        found = _damage(folder / name, group)
+        if not found:
+            return folder / name
+        if first:
+            warnings.warn(f"{'; '.join(found)}; looking for an earlier checkpoint", stacklevel=2)
+    return None
+
+
+def _prepare(folder: Path, unfinished: Path) -> None:
+    """Make the folder to write into, and remove what attempts that were killed have left behind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("step-*" + UNFINISHED):
+        shutil.rmtree(left)
+    for left in folder.glob("step-*" + REPLACED):
+        final = left.with_suffix("")
+        if final.exists():
+            _remove(left)
+        else:
+            left.rename(final)  # killed between two renames: nothing has come in its place
+    unfinished.mkdir()
+
+
+def _write(path: Path, state: State, group: dist.ProcessGroup | None) -> dict[str, manifest.Sum]:
+    """Write this rank's boxes, and return size and checksum of each file that it wrote."""
+    try:
+        library.save({}, storage_writer=Writer(path), planner=WritePlan(state), process_group=group)
+    except CheckpointException as failure:  # no Exception by descent; the same on all ranks
+        errors = [error for error, _ in failure.failures.values()]
+        kinds = {error.__class__ if not isinstance(error, Exception) else family(error) for error in errors}
+        raise (kinds.pop() if len(kinds) == 1 else RuntimeError)("; ".join(map(str, errors))) from None
+    rank = dist.get_rank(group)
+    mine = [*path.glob(f"__{rank}_*"), *([path / ".metadata"] if rank == 0 else [])]
+    return {file.name: manifest.checksum(file) for file in mine}
+
+
+def _complete(unfinished: Path, final: Path, content: manifest.Manifest) -> None:
+    """Write the manifest and give the folder its name; only now is there a checkpoint."""
+    for name, expected in content.files.items():
+        if not (unfinished / name).exists() or os.path.getsize(unfinished / name) != expected.bytes:
+            raise OSError(f"rank 0 does not see {name} as it was written; all ranks need to write to one file system")
+    manifest.write(unfinished, content)
+    replaced = final.with_name(final.name + REPLACED)
+    if final.exists():  # this step was saved before, and a folder is renamed only onto an empty one
+        final.rename(replaced)
+    unfinished.rename(final)
+    manifest.sync_folder(final.parent)
+    _remove(replaced)
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint where that can be done; killed meanwhile, what is left does not look like one."""
+    left = path.with_name(path.name.removesuffix(REPLACED) + ".old" + UNFINISHED)
+    with suppress(OSError):  # it is tried again after the next save
+        path.rename(left)
+        shutil.rmtree(left)
+
+
+def _candidates(folder: Path) -> list[str]:
+    """Names of folders that may be checkpoints, the last to be written first.
+
+    What was written last counts, not the highest step: after a damaged step 300 a run goes on from 200 to 250.
+    """
+
+    def age(name: str) -> tuple[int, str]:
+        last = folder / name / manifest.NAME
+        return (last if last.exists() else folder / name).stat().st_mtime_ns, name
+
+    pattern = re.compile(rf"step-\d{{8,}}({re.escape(REPLACED)})?")
+    names = [path.name for path in folder.iterdir() if pattern.fullmatch(path.name)] if folder.is_dir() else []
+    return sorted(names, key=age, reverse=True)
+
+
+def _damage(path: Path, group: dist.ProcessGroup | None) -> list[str]:
+    """What is wrong with a checkpoint's files, the same list on every rank."""
+    try:
+        found = manifest.damage(path, manifest.read(path), dist.get_rank(group), dist.get_world_size(group))
+    except (ValueError, OSError) as error:
+        found = [str(error)]
+    return list(dict.fromkeys(sentence for mine in gather_objects(found, group) for sentence in mine))
+
+
+def demo(world: World, hidden: int = 48) -> list[Claim]:
+    """Saves a state cut by rows, loads it cut as ZeRO does; the table shows equal bits, bytes written, peaks, damage.
+
+    Args:
+        hidden: Width of the synthetic model.
+    """
+    from minitrain.composition import lesson_checkpoint as lesson
+
+    return lesson.claims(world, hidden)
+
+
+if __name__ == "__main__":
+    run(demo)

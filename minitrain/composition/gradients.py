@@ -1,0 +1,257 @@
+"""From what backward has left on each rank to the gradient that one device has, its norm, and the optimizer's step.
+
+**Idea.** All parameters of a rank lie in lines (chapter 04), and every stage of ZeRO, stage 0 too, leaves each rank
+with a shard of a line's mean gradient; in stage 0 the shard is the whole line. So what is left to do is the same for
+every layout: partial gradients are summed over tensor-parallel ranks, experts' are divided as all others are, the norm
+counts each element once, and the optimizer steps the shards.
+
+**Source.** Shoeybi et al. 2019 for the norm over model-parallel ranks; Korthikanti et al. 2022, §4.2.2, for the sum
+over sequence shards; Rajbhandari et al. 2020 for lines and shards.
+
+**What each rank holds.** As the stage of ZeRO has it, for its own part of the model. Experts have lines of their own,
+since they have replicas of their own.
+
+**What is sent, when and why.** `synchronize()`: for each line an all-reduce (stage 0) or a reduce-scatter over the
+data-parallel ranks, for experts' lines over their replicas; with sequence parallelism one all-reduce over the tensor-
+parallel ranks, of this rank's shards of what is partial. `norm()`: one all-reduce of a number over all ranks. `step()`:
+with ZeRO an all-gather for each line.
+
+**Cost.** `minitrain.costs.zero.step_traffic` and `minitrain.costs.composition`.
+
+**Also called.** `finalize_model_grads` and `clip_grad_norm` with `param_is_not_shared` (Megatron-LM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float64
+from torch import Tensor, nn
+
+from minitrain.collectives import native
+from minitrain.composition import optimizer
+from minitrain.composition.layout import Axes, spread_of
+from minitrain.composition.model import Part
+from minitrain.composition.settings import Steps
+from minitrain.runtime import Claim, World, run
+from minitrain.tensor_parallel.mappings import Collectives
+from minitrain.zero.lines import Line
+from minitrain.zero.sharded import Sharded
+from minitrain.zero.stage1 import Zero1
+from minitrain.zero.stage2 import Zero2
+from minitrain.zero.stage3 import Zero3
+
+
+class Replicated(Zero1):
+    """Stage 0 in the form of the other stages: each rank steps all of every line, so nothing is sent after the step.
+
+    Args:
+        module: As for `Sharded`, and so the rest.
+        optimizer_class: As for `Sharded`.
+        sharers: The ranks that share the batch.
+        alone: This rank; the lines are not divided.
+        **options: As for `Sharded`.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer_class: type[torch.optim.Optimizer],
+        sharers: dist.ProcessGroup,
+        alone: dist.ProcessGroup,
+        **options: Any,
+    ):
+        super().__init__(module, optimizer_class, alone, **options)
+        self.sharers = sharers
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        super().synchronize()  # every gradient to its place in the line
+        for line in self._trainable:
+            gradient = self._gradient(line)
+            if gradient.numel():
+                gradient.mul_(1 / dist.get_world_size(self.sharers))
+                # Every rank brings its gradient of the whole line, and all get the mean.
+                self.collectives.all_reduce(gradient, self.sharers, check=False).wait()
+
+
+class Gradients:
+    """What a rank does between the last backward of a step and the next forward.
+
+    Args:
+        part: This rank's part of the model. It is changed: parameters become views of lines.
+        axes: The ranks.
+        steps: Optimizer and precision.
+        collectives: Who carries gradients and parameters along dp.
+        tensor_collectives: Who carries partial gradients along tp.
+
+    Attributes:
+        shards: The lines: of all parameters but experts', and of experts.
+        spread: How each parameter lies over the ranks, by name.
+        model: What is called where there is no pipeline: the GPT, or the stage of ZeRO around it.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        axes: Axes,
+        steps: Steps,
+        collectives: Collectives = native,
+        tensor_collectives: Collectives = native,
+    ):
+        self.axes, self.collectives, self.tensor_collectives = axes, collectives, tensor_collectives
+        self.spread = {
+            name: spread_of(name, parameter, axes, name in part.experts, part.holders(name))
+            for name, parameter in part.parameters.items()
+        }
+        self.parameters = part.parameters
+        self._names = {parameter: name for name, parameter in part.parameters.items()}
+        self.shards: list[Sharded] = []
+        self.model: Any = part.whole
+        # ZeRO-2 and 3 act while forward and backward run, so they take the model itself; it has no experts.
+        if axes.layout.zero >= 2:
+            assert part.whole is not None
+            stage = Zero2 if axes.layout.zero == 2 else Zero3
+            self.model = self._wrap(stage, part.whole, part.parameters, axes.dp, steps)
+            self.shards.append(self.model)
+        else:
+            shared = {name: p for name, p in part.parameters.items() if name not in part.experts}
+            experts = {name: p for name, p in part.parameters.items() if name in part.experts}
+            for named, group in ((shared, axes.dp), (experts, axes.replicas)):
+                if named:
+                    self.shards.append(self._wrap(Zero1, _Bag.by_layer(named), named, group, steps))
+
+    def _wrap(
+        self,
+        stage: type[Sharded],
+        module: nn.Module,
+        named: dict[str, nn.Parameter],
+        group: dist.ProcessGroup,
+        steps: Steps,
+    ) -> Sharded:
+        options = optimizer.options(steps) | {"collectives": self.collectives}
+        options["parameter_groups"] = optimizer.groups(named, steps)
+        if steps.dtype == "bfloat16":
+            options["compute_dtype"] = torch.bfloat16  # and the optimizer steps copies in float32
+        kind = optimizer.OPTIMIZERS[steps.optimizer]
+        if self.axes.layout.zero == 0:
+            return Replicated(module, kind, group, self.axes.alone, **options)
+        return stage(module, kind, group, **options)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """The backward of one micro-batch that is not the last of its step."""
+        with ExitStack() as stack:
+            for shard in self.shards:
+                stack.enter_context(shard.no_sync())
+            yield
+
+    def synchronize(self) -> None:
+        """Make this rank's shards those of the gradient that one device has."""
+        for shard in self.shards:
+            shard.synchronize()
+        self._divide_experts()
+        self._sum_partial()
+
+    @torch.no_grad()
+    def _divide_experts(self) -> None:
+        # An expert's replicas have averaged over r = dp/ep ranks, but its tokens come from all dp.
+        for line, names in self.lines():
+            if any("experts" in self.spread[name].cut for name in names):
+                gradient(line).mul_(1 / self.axes.layout.ep)
+
+    @torch.no_grad()
+    def _sum_partial(self) -> None:
+        pieces = [piece for name, piece in self.gradient_pieces() if "tp" in self.spread[name].summed]
+        if not pieces:
+            return
+        bucket = torch.cat(pieces)
+        # The one all-reduce over tensor-parallel ranks: each has applied these parameters to its own tokens.
+        self.tensor_collectives.all_reduce(bucket, self.axes.tp, check=False).wait()
+        for piece, summed in zip(pieces, bucket.split([piece.numel() for piece in pieces]), strict=True):
+            piece.copy_(summed)
+
+    @torch.no_grad()
+    def squares(self) -> Float64[Tensor, ""]:
+        """The sum of squares of those elements of the gradient that count on this rank: over all ranks, each once."""
+        total = torch.zeros((), dtype=torch.float64, device=self.device)
+        for name, piece in self.gradient_pieces():
+            if self.spread[name].first:
+                total += piece.double().square().sum()
+        return total
+
+    @torch.no_grad()
+    def scale(self, factor: Tensor | float) -> None:
+        """Multiply all gradients."""
+        for line, _ in self.lines():
+            gradient(line).mul_(factor)
+
+    def step(self, lr: float) -> None:
+        """Step the optimizers with this learning rate, share the new parameters, and forget the gradients."""
+        for shard in self.shards:
+            for group in shard.optimizer.param_groups:
+                group["lr"] = lr
+            shard.step()
+            shard.zero_grad()
+
+    def lines(self) -> Iterator[tuple[Line, list[str]]]:
+        """All trainable lines, with the names on one device of what lies in them."""
+        for shard in self.shards:
+            for line in shard.lines:
+                if line.trainable:
+                    yield line, [self._names[parameter] for parameter in line.parameters.values()]
+
+    def gradient_pieces(self) -> Iterator[tuple[str, Tensor]]:
+        """This rank's gradients as views of its shards: name, and the elements that are in them."""
+        for line, _ in self.lines():
+            for name, start, stop, offset in line.partition.segments(line.rank):
+                yield self._names[line.parameters[name]], gradient(line)[offset : offset + stop - start]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        return next(iter(self.parameters.values())).device
+
+
+def gradient(line: Line) -> Tensor:
+    """This rank's shard of the gradient of a line."""
+    if line.gradient is None:
+        raise RuntimeError("there are no gradients: call synchronize() after the last backward, before this")
+    return line.gradient
+
+
+class _Bag(nn.Module):
+    """Parameters as a module: what lines are made of where nobody calls it. Dots in names become slashes."""
+
+    def __init__(self, named: dict[str, nn.Parameter]):
+        super().__init__()
+        for name, parameter in named.items():
+            self.register_parameter(name.replace(".", "/"), parameter)
+
+    @classmethod
+    def by_layer(cls, named: dict[str, nn.Parameter]) -> nn.ModuleList:
+        """A bag for each block, and for embedding, norm and head: the units whose parameters lie in one line."""
+        layers: dict[str, dict[str, nn.Parameter]] = {}
+        for name, parameter in named.items():
+            head, number, *_ = name.split(".")
+            layers.setdefault(f"{head}.{number}" if head == "blocks" else head, {})[name] = parameter
+        return nn.ModuleList(cls(each) for each in layers.values())
+
+
+def demo(world: World, blocks: int = 1) -> list[Claim]:
+    """Takes gradients of one batch in every layout that the ranks allow; the table shows one device's, and their norm.
+
+    Args:
+        blocks: Blocks of the GPT for each rank.
+    """
+    from minitrain.composition import lesson_parts  # it needs the class above
+
+    return lesson_parts.of_gradients(world, blocks)
+
+
+if __name__ == "__main__":
+    run(demo)

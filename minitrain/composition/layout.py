@@ -1,0 +1,196 @@
+"""The axes of a layout, and in one place: over which of them each parameter's gradient is summed.
+
+**Idea.** Every rank stands at one point of a grid with the axes pp, dp and tp; dp is cut once more, into replicas and
+experts. Each technique talks along its own axis and knows nothing of the others. What goes wrong when they are combined
+is always the same question: over which ranks is this gradient summed, and how many ranks hold the same element? So it
+is answered once, here, from what each technique has said of a parameter, and printed as a table.
+
+**Source.** Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
+§3, for the order of the axes; Rajbhandari et al. 2022, "DeepSpeed-MoE", §5.2, for expert parallelism within data
+parallelism.
+
+**What each rank holds.** Its place on each axis, and the group of ranks along each axis through it.
+
+**What is sent, when and why.** Nothing here, but that ranks meet once for each group.
+
+**The order of the axes.** Tensor parallelism sends whole activations several times a layer and waits for them, so its
+ranks are neighbours, within a machine. Data parallelism sends each gradient once a step, and can do it while backward
+runs. A pipeline sends one activation for each micro-batch and stage boundary, the least of the three, so it goes
+between machines, outermost.
+
+**Also called.** `DeviceMesh` with named dimensions (PyTorch), `parallel_state` with `order="tp-cp-ep-dp-pp"`
+(Megatron-LM), `ParallelDims` (torchtitan), topology (DeepSpeed).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from minitrain.composition.settings import Layout
+from minitrain.mixture_of_experts.expert_parallel import Groups
+from minitrain.runtime import Claim, World, axes, run
+from minitrain.runtime.control import leave
+from minitrain.tensor_parallel.layout import copies, is_partial, sharded_dim, shards
+
+
+@dataclass(frozen=True)
+class Axes:
+    """This rank's groups and places.
+
+    Attributes:
+        layout: The sizes.
+        mesh: All ranks, pp × replicas × experts × tp, tp varying fastest.
+        pp: The ranks of this rank's pipeline.
+        dp: The ranks that share the batch, and hold what this rank holds; experts apart.
+        tp: The ranks that share this rank's matrices.
+        experts: The data-parallel ranks that hold all experts together.
+        replicas: The data-parallel ranks that hold the same experts.
+        alone: This rank.
+        place: This rank's place along pp, dp, tp, experts and replicas.
+    """
+
+    layout: Layout
+    mesh: DeviceMesh
+    pp: dist.ProcessGroup
+    dp: dist.ProcessGroup
+    tp: dist.ProcessGroup
+    experts: dist.ProcessGroup
+    replicas: dist.ProcessGroup
+    alone: dist.ProcessGroup
+    place: dict[str, int]
+
+    @property
+    def data(self) -> Groups:
+        """The groups among which chapter 09 spreads experts."""
+        return Groups(self.dp, self.experts, self.replicas)
+
+    def close(self) -> None:
+        """Give the groups back, where a program goes on to another layout. All ranks call it."""
+        leave((self.pp, self.dp, self.tp, self.experts, self.replicas, self.alone))
+
+
+def make_axes(layout: Layout) -> Axes:
+    """Arrange all ranks as the layout says. Every rank must call it, with the same layout.
+
+    Raises:
+        ValueError: The layout takes another number of ranks than there are.
+    """
+    mesh = axes(pp=layout.pp, replicas=layout.dp // layout.ep, experts=layout.ep, tp=layout.tp, alone=1)
+    grid = mesh.mesh.reshape(layout.pp, layout.dp, layout.tp)
+    mine: list[dist.ProcessGroup] = []
+    for pipeline in range(layout.pp):
+        for tensor in range(layout.tp):
+            ranks = grid[pipeline, :, tensor].tolist()
+            # Every rank makes every group, also those that it is not in.
+            made: Any = dist.new_group(ranks, group_desc="mesh_dp")
+            mine += [made] if dist.get_rank() in ranks else []
+    groups = {name: mesh[name].get_group() for name in ("pp", "tp", "experts", "replicas", "alone")}
+    place = {name: mesh.get_local_rank(name) for name in ("pp", "tp", "experts", "replicas")}
+    place["dp"] = place["replicas"] * layout.ep + place["experts"]
+    return Axes(layout, mesh, dp=mine[0], place=place, **groups)
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How one parameter lies over the ranks, and what follows.
+
+    Attributes:
+        name: Its name on one device.
+        held: The axes along which ranks step the same elements, with how many ranks do.
+        cut: The axes along which ranks step different elements.
+        summed: The axes over which its gradient is summed, in this order.
+        first: Whether this rank is the first of those that step these elements. The first counts them in a norm, and
+            writes them to a checkpoint: everyone else's are copies.
+    """
+
+    name: str
+    held: dict[str, int]
+    cut: tuple[str, ...]
+    summed: tuple[str, ...]
+    first: bool
+
+
+def spread_of(name: str, parameter: nn.Parameter, axes: Axes, expert: bool, stages: Sequence[int] = ()) -> Spread:
+    """Say how a parameter lies over the ranks of a layout.
+
+    Args:
+        name: Its name on one device.
+        parameter: This rank's.
+        axes: The ranks.
+        expert: Whether it is an expert's, of which only replicas hold the same.
+        stages: The places along pp that hold a copy, rising, where there are several (a tied embedding).
+    """
+    layout = axes.layout
+    data, sharers = ("replicas", layout.dp // layout.ep) if expert else ("dp", layout.dp)
+    holders = {"pp": max(1, len(stages)), data: 1 if layout.zero else sharers, "tp": copies(parameter, layout.tp)}
+    several = {
+        "pp": layout.pp > 1 and len(stages) < 2,
+        "experts": expert and layout.ep > 1,
+        data: layout.zero > 0 and sharers > 1,  # ZeRO: each has a shard
+        "tp": sharded_dim(parameter) is not None and shards(parameter, layout.tp) > 1,
+    }
+    # First the stages' copies, so that data parallelism averages what is complete; then data; and then the parts of
+    # tensor-parallel ranks, since a sum of means is the mean of sums.
+    sums = {"pp": len(stages) > 1, data: sharers > 1, "tp": is_partial(parameter) and holders["tp"] > 1}
+    first = axes.place["tp"] % holders["tp"] == 0
+    first = first and (holders[data] == 1 or axes.place[data] == 0)
+    first = first and (len(stages) < 2 or axes.place["pp"] == stages[0])
+    return Spread(
+        name,
+        {axis: count for axis, count in holders.items() if count > 1},
+        tuple(axis for axis, cut in several.items() if cut),
+        tuple(axis for axis, summed in sums.items() if summed),
+        first,
+    )
+
+
+def table(spreads: Iterable[Spread]) -> str:
+    """The table of gradients: for each parameter who holds the same elements, who others, and over whom it is summed.
+
+    Args:
+        spreads: Of all parameters, of one rank or several; those alike in all layers and experts share a line.
+    """
+    lines: dict[tuple[str, ...], set[int]] = {}
+    for spread in {spread.name: spread for spread in spreads}.values():
+        head, _, rest = spread.name.partition("blocks.")
+        number, _, name = rest.partition(".")
+        name = re.sub(r"experts\.\d+", "experts.*", f"blocks.#.{name}" if rest else head)
+        held = " · ".join(f"{axis} {count}" for axis, count in spread.held.items())
+        cells = (name, held or "–", ", ".join(spread.cut) or "–", ", then ".join(spread.summed) or "–")
+        lines.setdefault(cells, set()).add(int(number or 0))
+    rows = [("parameter", "same elements on", "others along", "gradient summed over")]
+    for (name, *cells), numbers in lines.items():
+        rows.append((name.replace("#", _ranges(sorted(numbers))), *cells))  # type: ignore[arg-type]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    )
+
+
+def _ranges(numbers: list[int]) -> str:
+    """0-3 for neighbours, 1,3,5 for others."""
+    if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{numbers[0]}-{numbers[-1]}"
+    return ",".join(map(str, numbers))
+
+
+def demo(world: World, zero: Literal[0, 1] = 1) -> list[Claim]:
+    """Arranges the ranks in every layout that they allow; the table shows groups, and who holds which element.
+
+    Args:
+        zero: Stage of ZeRO in those layouts.
+    """
+    from minitrain.composition import lesson_layout  # it needs the functions above
+
+    return lesson_layout.claims(world, zero)
+
+
+if __name__ == "__main__":
+    run(demo)

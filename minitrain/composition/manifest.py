@@ -1,0 +1,128 @@
+"""The manifest of a checkpoint: its files with sizes and checksums, written last, and what is wrong with a folder.
+
+**Idea.** A checkpoint is complete when its manifest is there, and undamaged when every file has the size and the
+checksum that stand in it. The manifest closes with a checksum of itself. Checksums find accidents: a flipped byte, a
+file cut short. They are no signature, and say nothing about who wrote the folder.
+
+**Source.** SHA-256: FIPS 180-4. Writing under another name and renaming: POSIX, rename().
+
+**What each rank holds.** Nothing.
+
+**What is sent, when and why.** Nothing: this file knows no ranks but by number, to share out files to be read.
+
+**Cost.** Each file is read once when it is written and once when it is checked.
+
+**Also called.** Index, commit marker, `_SUCCESS` file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+NAME = "manifest.json"
+
+
+class Sum(NamedTuple):
+    """Size and checksum of a file.
+
+    Attributes:
+        bytes: Its size.
+        sha256: The checksum in hexadecimal digits.
+    """
+
+    bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What stands in a checkpoint's manifest.
+
+    Attributes:
+        step: The training step after which it was written.
+        files: Size and checksum of each file by name.
+        extra: What the run keeps beside its tensors, as JSON.
+    """
+
+    step: int
+    files: dict[str, Sum]
+    extra: dict[str, Any]
+
+
+def checksum(file: Path) -> Sum:
+    """Size and SHA-256 of a file as it can be read now."""
+    with open(file, "rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+        return Sum(stream.tell(), digest)
+
+
+def write(path: Path, manifest: Manifest) -> None:
+    """Write the manifest of the folder `path` and bring it, and the folder's list of files, to the disk."""
+    content = {"step": manifest.step, "files": _files(manifest), "extra": manifest.extra}
+    content = json.loads(json.dumps(content))  # as it will be read: keys of JSON are texts
+    with open(path / NAME, "w", encoding="utf-8") as stream:
+        json.dump({**content, "sha256": _own(content)}, stream, indent=1)
+        stream.flush()
+        os.fsync(stream.fileno())
+    sync_folder(path)
+
+
+def read(path: Path) -> Manifest:
+    """Read the manifest of the folder `path`.
+
+    Raises:
+        ValueError: It is missing or damaged; names the file.
+    """
+    try:
+        content = json.loads((path / NAME).read_text(encoding="utf-8"))
+        own = content.pop("sha256")
+        files = {name: Sum(*entry) for name, entry in content["files"].items()}
+        found = Manifest(content["step"], files, content["extra"])
+        sound = own == _own(content)
+    except FileNotFoundError:
+        raise ValueError(f"{path}: {NAME} is missing, so the checkpoint is not complete") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # no text, no JSON, or other JSON
+        raise ValueError(f"{path}: {NAME} is damaged: it cannot be read ({error})") from None
+    if not sound:
+        raise ValueError(f"{path}: {NAME} is damaged: its checksum is another")
+    return found
+
+
+def damage(path: Path, manifest: Manifest, rank: int = 0, ranks: int = 1) -> list[str]:
+    """What is wrong with the files, in sentences that name them; rank r of n looks at every n-th file from the r-th."""
+    found = []
+    for name, expected in list(manifest.files.items())[rank::ranks]:
+        try:
+            size = os.path.getsize(path / name)
+            if size != expected.bytes:
+                found.append(f"{path / name} has {size} bytes instead of {expected.bytes}")
+            elif checksum(path / name) != expected:
+                found.append(f"{path / name} is damaged: its checksum is another")
+        except FileNotFoundError:
+            found.append(f"{path / name} is missing")
+        except OSError as error:
+            found.append(f"{path / name} cannot be read: {error.strerror}")
+    return found
+
+
+def sync_folder(path: Path) -> None:
+    """Bring a folder's list of names to the disk; else what was renamed may have its old name after a crash."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _files(manifest: Manifest) -> dict[str, list[int | str]]:
+    return {name: list(manifest.files[name]) for name in sorted(manifest.files)}
+
+
+def _own(content: dict[str, Any]) -> str:
+    text = json.dumps({key: content[key] for key in ("step", "files", "extra")}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()

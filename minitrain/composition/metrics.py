@@ -1,0 +1,131 @@
+"""What a run leaves behind to look at: a line for each step, TensorBoard's files, and a picture of the loss.
+
+**Idea.** A file of lines of JSON is read by everything, and a run that is killed leaves all of it but the last line.
+
+**Source.** JSON Lines, jsonlines.org.
+
+**What each rank holds.** Rank 0 the open files, the others nothing.
+
+**What is sent, when and why.** Nothing: a step's report is the same on all ranks.
+
+**Cost.** A line of about 150 bytes a step.
+
+**Also called.** Logger, tracker.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAME = "metrics.jsonl"
+
+
+class Metrics:
+    """The files of a run; make one on rank 0.
+
+    A line of `metrics.jsonl` has the step (from 1), the loss and the held-out text's ("validation", where it was looked
+    at) in nats per byte, the gradient's norm before clipping, the learning rate, seconds, and tokens in a second. The
+    first line, and the first after each resume, has the settings.
+
+    Args:
+        folder: The run's; it is there.
+        settings: What stands in the first line.
+        done: Steps that the run has done: lines of later ones, from an attempt that was killed, are cut off.
+        tensorboard: Write its event files too.
+
+    Raises:
+        ModuleNotFoundError: TensorBoard was asked for and is not installed.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any], done: int = 0, tensorboard: bool = False):
+        self.path = folder / NAME
+        kept = [line for line in read(self.path) if line.get("step", line.get("resumed at", 0)) <= done] if done else []
+        self._board: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1 if done else None)
+        self._failed = False
+        self._file: IO[str] | None = None
+        try:
+            self._file = open(self.path, "w", encoding="utf-8")  # noqa: SIM115  open as long as the run
+        except OSError as error:
+            self._give_up(error)
+        for line in [*kept, {"settings": settings} | ({"resumed at": done} if done else {})]:
+            self.write(line)
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Add a line. A full disk does not end a run: a warning says so, and the run goes on without this file."""
+        if self._file is not None:
+            try:
+                self._file.write(json.dumps(line) + "\n")
+                self._file.flush()
+            except OSError as error:
+                self._give_up(error)
+        if self._board is not None and "step" in line:
+            for name, value in line.items():
+                if name != "step":
+                    self._board.add_scalar(name, value, line["step"])
+
+    def _give_up(self, error: OSError) -> None:
+        warnings.warn(f"{self.path} is not written any more: {error}", stacklevel=3)
+        file, self._file = self._file, None
+        with suppress(OSError):  # what could not be written cannot be now
+            if file is not None:
+                file.close()
+
+    def close(self) -> None:
+        """Close the files."""
+        if self._file is not None:
+            self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's file; a last line that was cut short is left out, and no file has no lines."""
+    if not path.exists():
+        return []
+    lines = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
+
+
+def draw(lines: list[dict[str, Any]], mark: float, title: str = "") -> Figure:
+    """The loss over the steps, that on the held-out text, and what no table of byte pairs gets below.
+
+    Args:
+        lines: Of `metrics.jsonl`.
+        mark: The bigram entropy of the held-out text, in nats per byte.
+        title: Above the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot()
+    steps = [line for line in lines if "loss" in line]
+    held_out = [line for line in steps if "validation" in line]
+    axes.plot([line["step"] for line in steps], [line["loss"] for line in steps], color="#56B4E9", label="training")
+    points = [line["step"] for line in held_out], [line["validation"] for line in held_out]
+    axes.plot(*points, "o--", color="#D55E00", label="held out")
+    axes.axhline(mark, color="#999999", linestyle=":", label="best table of byte pairs, held out")
+    for line in lines:
+        if "resumed at" in line:
+            axes.axvline(line["resumed at"], color="#CCCCCC", linewidth=1)
+    axes.set_xlabel("steps")
+    axes.set_ylabel("loss, nats per byte")
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return figure

@@ -1,0 +1,288 @@
+"""What a rank holds of a tensor, box by box, and how torch.distributed.checkpoint is told of it.
+
+**Idea.** A tensor that layouts cut in different ways has one description that fits all of them: the boxes of the whole
+tensor that this rank holds. Tensor parallelism gives a rank some rows or columns, which is one box. ZeRO gives it some
+of the flattened elements, which are at most 2d − 1 boxes in d dimensions. A checkpoint stores boxes. Whoever loads it
+asks for other boxes, and reads the overlaps.
+
+**Source.** PyTorch, torch.distributed.checkpoint: `SavePlanner`, `LoadPlanner`, `StorageWriter`, `StorageReader`.
+
+**What each rank holds.** A `State`: for each tensor that it has a part of, its shape on one device, and the pieces.
+
+**What is sent, when and why.** Nothing here.
+
+**Cost.** Writing copies only pieces that have gaps in memory or lie on a GPU; these copies live until the file is
+complete. Reading takes one saved box into memory at a time.
+
+**Also called.** Sharded state dict; local shard and global offset (DTensor); resharding.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+from torch.distributed.checkpoint import DefaultSavePlanner, FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex, TensorProperties
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    TensorWriteData,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+from torch.futures import Future
+
+Box = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+class Piece(NamedTuple):
+    """A box of a whole tensor, where this rank has it in memory.
+
+    Attributes:
+        tensor: The memory, to write from or to read into, in the box's shape. It may be a view, with gaps too.
+        offsets: Where the box begins in the whole tensor, in each dimension.
+    """
+
+    tensor: Tensor
+    offsets: tuple[int, ...]
+
+
+@dataclass
+class Whole:
+    """What this rank holds of one tensor as one device has it.
+
+    Attributes:
+        shape: Of the whole tensor.
+        dtype: Of the whole tensor and of its pieces.
+        pieces: The boxes that this rank holds.
+        writes: Whether this rank writes them; of all ranks that hold a box, one does.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    pieces: list[Piece]
+    writes: bool = True
+
+
+State = dict[str, Whole]
+
+
+def flat_boxes(shape: Sequence[int], start: int, stop: int) -> list[Box]:
+    """The boxes that elements `start` to `stop` of a flattened tensor make up, at most 2d − 1 in d dimensions.
+
+    The rest of a row that has begun, then whole rows, then the beginning of a row, each row taken apart likewise.
+
+    Args:
+        shape: Of the tensor.
+        start: The first of the elements.
+        stop: The one behind the last.
+
+    Returns:
+        Offsets and sizes of each box, in the elements' order; each box is a run of them.
+
+    Raises:
+        ValueError: The tensor has no such elements.
+    """
+    elements = math.prod(shape)
+    if not 0 <= start <= stop <= elements:
+        raise ValueError(f"start={start}, stop={stop}: shape {tuple(shape)} has elements 0 to {elements}")
+    return list(_boxes(tuple(shape), start, stop))
+
+
+def _boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Box]:
+    if start == stop:
+        return
+    if not shape:
+        yield (), ()
+        return
+    row = math.prod(shape[1:])
+    first, last = -(-start // row), stop // row  # the whole rows
+    if first > last:  # it begins and ends within one row
+        yield from _in_row(shape, last, start - last * row, stop - last * row)
+        return
+    yield from _in_row(shape, first - 1, start - (first - 1) * row, row)
+    if first < last:
+        yield (first, *(0,) * (len(shape) - 1)), (last - first, *shape[1:])
+    yield from _in_row(shape, last, 0, stop - last * row)
+
+
+def _in_row(shape: tuple[int, ...], index: int, start: int, stop: int) -> Iterator[Box]:
+    for offsets, sizes in _boxes(shape[1:], start, stop):
+        yield (index, *offsets), (1, *sizes)
+
+
+def flat_pieces(flat: Shaped[Tensor, " elements"], shape: Sequence[int], start: int = 0) -> list[Piece]:
+    """The pieces that a run of a flattened tensor makes up: views of `flat`, which begins at element `start`."""
+    pieces, offset = [], 0
+    for offsets, sizes in flat_boxes(shape, start, start + flat.numel()):
+        elements = math.prod(sizes)
+        pieces.append(Piece(flat[offset : offset + elements].view(sizes), offsets))
+        offset += elements
+    return pieces
+
+
+def check_pieces(state: Mapping[str, Whole]) -> None:
+    """Check that each piece lies in its whole tensor.
+
+    Raises:
+        ValueError: Names the tensor, and what does not fit.
+    """
+    for name, whole in state.items():
+        for tensor, offsets in whole.pieces:
+            inside = len(offsets) == len(whole.shape) == tensor.dim() and all(
+                0 <= offset and offset + size <= full
+                for offset, size, full in zip(offsets, tensor.shape, whole.shape, strict=True)
+            )
+            if not inside:
+                raise ValueError(
+                    f"{name}: a piece of shape {tuple(tensor.shape)} at {offsets} does not lie in {whole.shape}"
+                )
+            if tensor.dtype != whole.dtype:
+                raise ValueError(f"{name}: a piece is of {tensor.dtype}, and the whole tensor of {whole.dtype}")
+
+
+class WritePlan(DefaultSavePlanner):
+    """Tells the library which boxes this rank writes; it checks that all ranks' boxes make up each tensor."""
+
+    def __init__(self, state: State):
+        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
+        self._memory: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self._items: list[WriteItem] = []
+        for name, whole in state.items():
+            for tensor, offsets in whole.pieces if whole.writes else ():
+                if tensor.numel():
+                    self._memory[name, offsets] = tensor.detach()
+                    self._items.append(_write_item(name, whole, tensor, offsets))
+
+    def create_local_plan(self) -> SavePlan:
+        self.plan = SavePlan(self._items)
+        return self.plan
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor:
+        offset = write_item.index.offset
+        assert offset is not None
+        tensor = self._memory[write_item.index.fqn, tuple(offset)]
+        if tensor.device.type == "cpu" and tensor.is_contiguous():
+            return torch.from_dlpack(tensor)  # no copy: the library copies a view whose storage is larger than itself
+        return tensor
+
+
+def _write_item(name: str, whole: Whole, tensor: Tensor, offsets: tuple[int, ...]) -> WriteItem:
+    box = ChunkStorageMetadata(torch.Size(offsets), tensor.shape)
+    about = TensorWriteData(box, TensorProperties(dtype=whole.dtype), torch.Size(whole.shape))
+    return WriteItem(MetadataIndex(name, offsets), WriteItemType.SHARD, tensor_data=about)
+
+
+class ReadPlan(LoadPlanner):
+    """Tells the library which boxes this rank reads; a saved box is read for each piece that it overlaps."""
+
+    def __init__(self, state: State, metadata: Metadata):
+        self._state = {name: [p for p in whole.pieces if p.tensor.numel()] for name, whole in state.items()}
+        self.set_up_planner({}, metadata)
+
+    def set_up_planner(self, state_dict: Any, metadata: Metadata | None = None, is_coordinator: bool = False) -> None:
+        assert metadata is not None
+        self._saved = metadata.state_dict_metadata
+
+    def create_local_plan(self) -> LoadPlan:
+        items: list[ReadItem] = []
+        for name, pieces in self._state.items():
+            if pieces:
+                boxes = [ChunkStorageMetadata(torch.Size(piece.offsets), piece.tensor.shape) for piece in pieces]
+                items += create_read_items_for_chunk_list(name, self._saved[name], boxes)  # type: ignore[arg-type]
+        return LoadPlan(items)
+
+    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
+        return global_plan
+
+    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
+        return central_plan
+
+    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
+        index = read_item.dest_index
+        assert index.index is not None
+        view = self._state[index.fqn][index.index].tensor.detach()
+        for dim, (offset, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
+            view = view.narrow(dim, offset, length)
+        return view
+
+    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
+        """Nothing is left to do: what was filled is a view of the piece."""
+
+    def load_bytes(self, read_item: ReadItem, value: Any) -> None:
+        raise ValueError(f"{read_item.dest_index.fqn} is no tensor")
+
+
+class Writer(FileSystemWriter):
+    """The library's writer of files, one a rank, each brought to the disk before it counts as written."""
+
+    def storage_meta(self) -> None:
+        """No path of this machine in the checkpoint."""
+
+    def write_data(self, plan: SavePlan, planner: Any) -> Future[Any]:
+        try:
+            return super().write_data(plan, planner)
+        except RuntimeError as error:
+            # torch.save answers a full disk with a RuntimeError about positions, behind which the reason stands.
+            raise error.__context__ if isinstance(error.__context__, OSError) else error from None
+
+
+class Reader(FileSystemReader):
+    """The library's reader of files, which here executes nothing that a file asks for.
+
+    Tensors are read with `weights_only`. The library's list of tensors is a pickle, which could name any function; here
+    it may name only what such a list is made of. The files that it refers to must be among `files`.
+
+    Args:
+        path: The checkpoint.
+        files: Names of the files that belong to it.
+    """
+
+    def __init__(self, path: Path, files: Collection[str]):
+        super().__init__(path)
+        self._folder, self._files = path, files
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with open(self._folder / ".metadata", "rb") as stream:
+            metadata = _Unpickler(stream).load()
+        strangers = {info.relative_path for info in metadata.storage_data.values()} - set(self._files)
+        if strangers:
+            raise ValueError(
+                f"{self._folder}: .metadata refers to {sorted(strangers)}, which the manifest does not name"
+            )
+        return metadata
+
+    def fill(self, state: State, metadata: Metadata) -> None:
+        """Read into all pieces of `state`."""
+        plan = ReadPlan(state, metadata)
+        self.set_up_storage_reader(metadata, is_coordinator=True)
+        self.read_data(plan.create_local_plan(), plan).wait()
+
+
+class _Unpickler(pickle.Unpickler):
+    _MODULES = {
+        "torch.distributed.checkpoint.metadata": (
+            ("Metadata", "MetadataIndex", "TensorStorageMetadata", "ChunkStorageMetadata", "TensorProperties")
+            + ("_MEM_FORMAT_ENCODING",)
+        ),
+        "torch.distributed.checkpoint.filesystem": ("_StorageInfo",),
+        "torch.serialization": ("_get_layout",),
+        "torch": ("Size",),
+    }
+
+    def find_class(self, module: str, name: str) -> Any:
+        known = name in self._MODULES.get(module, ())
+        if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
+            return super().find_class(module, name)
+        raise ValueError(f"{module}.{name} has no place in a list of tensors, and was not imported")

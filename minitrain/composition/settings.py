@@ -1,0 +1,307 @@
+"""What a training is asked to do: the model, the layout of ranks, the steps. Plain numbers, checked, without torch.
+
+The dry run reads them where torch is not installed, the command line makes its options of them, and a checkpoint keeps
+them. A layout that does not fit gets an error that lists those that do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+Preset = Literal["tiny", "gpt2", "xl", "175b", "1t"]
+ScheduleName = Literal["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
+Recompute = Literal["none", "selective", "full"]
+Stage = Literal[0, 1, 2, 3]
+OptimizerName = Literal["adamw", "sgd"]
+Decay = Literal["cosine", "constant", "linear"]
+DtypeName = Literal["float32", "bfloat16", "float64"]
+RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice"]
+
+# layers, hidden, heads, positions, vocabulary. Radford et al. 2019 (gpt2, xl); Brown et al. 2020, table 2.1 (175b);
+# Narayanan et al. 2021, table 1 (1t).
+_SIZES: dict[str, tuple[int, int, int, int, int]] = {
+    "tiny": (4, 128, 4, 128, 256),
+    "gpt2": (12, 768, 12, 1024, 50257),
+    "xl": (48, 1600, 25, 1024, 50257),
+    "175b": (96, 12288, 96, 2048, 50257),
+    "1t": (128, 25600, 160, 2048, 51200),
+}
+
+
+@dataclass(frozen=True)
+class Model:
+    """The GPT.
+
+    Attributes:
+        preset: Sizes to begin with: tiny trains on two cores in a minute; 175b and 1t are only for --dry-run.
+        layers: Blocks; None: the preset's, as for the next four.
+        hidden: Width of the residual stream.
+        heads: Attention heads.
+        positions: Tokens in a sequence.
+        vocabulary: Different tokens; the data are bytes, so at least 256.
+        dropout: Probability of dropping an element.
+        tied: The head uses the weight of the token embedding.
+        experts: Experts in place of every second block's MLP; 0: none.
+        router: Who chooses experts.
+    """
+
+    preset: Preset = "tiny"
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    positions: int | None = None
+    vocabulary: int | None = None
+    dropout: float = 0.0
+    tied: bool = True
+    experts: int = 0
+    router: RouterName = "switch"
+
+    @property
+    def sizes(self) -> Sizes:
+        """The sizes, those of the preset where nothing else was asked for."""
+        preset = zip(("layers", "hidden", "heads", "positions", "vocabulary"), _SIZES[self.preset], strict=True)
+        return Sizes(**{name: getattr(self, name) or size for name, size in preset})
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes of a GPT."""
+
+    layers: int
+    hidden: int
+    heads: int
+    positions: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How ranks share the work: dp · pp · tp ranks.
+
+    Attributes:
+        dp: Data-parallel ranks: each has its own part of the batch.
+        pp: Pipeline ranks: each has some of the layers.
+        tp: Tensor-parallel ranks: each has a part of every matrix.
+        ep: Expert-parallel ranks, which divide dp: each has some of the experts.
+        sequence_parallel: Cut activations along the sequence where tensor parallelism leaves them whole.
+        zero: Stage of ZeRO: what data-parallel ranks divide: 0 nothing, 1 optimizer states, 2 gradients too,
+            3 parameters too.
+        schedule: The order of the pipeline's forwards and backwards.
+        chunks: Stages of each pipeline rank under --schedule interleaved.
+        microbatches: Into how many parts each data-parallel rank cuts its part of the batch.
+        recompute: What is computed again in backward instead of kept: attention's core (selective), or whole blocks.
+    """
+
+    dp: int = 1
+    pp: int = 1
+    tp: int = 1
+    ep: int = 1
+    sequence_parallel: bool = False
+    zero: Stage = 0
+    schedule: ScheduleName = "1f1b"
+    chunks: int = 2
+    microbatches: int = 1
+    recompute: Recompute = "none"
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks it takes."""
+        return self.dp * self.pp * self.tp
+
+    @property
+    def stages(self) -> int:
+        """How many stages the model is cut into."""
+        if self.pp == 1:
+            return 1  # no pipeline, and so no schedule
+        return self.pp * {"interleaved": self.chunks, "zb-v": 2}.get(self.schedule, 1)
+
+    def __str__(self) -> str:
+        parts = [f"{axis}{size}" for axis in ("dp", "pp", "tp", "ep") if (size := getattr(self, axis)) > 1]
+        return "×".join(parts) or "one device"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What is trained on, and how.
+
+    Attributes:
+        data: "reference" (0.4 MB), "library" (12 MB), or the path of a text or a folder.
+        steps: Optimizer steps of the whole run.
+        batch: Sequences in a step, over all ranks.
+        optimizer: adamw, or sgd without momentum.
+        lr: Learning rate at its highest.
+        decay: Its course after warm-up: cosine to a tenth, constant, or linear to 0.
+        warmup: Steps in which it rises from 0.
+        weight_decay: Of matrices and embeddings; norms and biases have none.
+        clip: Largest norm of the gradient of all parameters together; 0: not clipped.
+        dtype: Of parameters and activations; bfloat16 keeps float32 master weights beside.
+        compile: Compile each block with torch.compile.
+        seed: Of initial weights, the order of samples, and dropout.
+    """
+
+    data: str = "reference"
+    steps: int = 200
+    batch: int = 32
+    optimizer: OptimizerName = "adamw"
+    lr: float = 3e-3
+    decay: Decay = "cosine"
+    warmup: int = 20
+    weight_decay: float = 0.1
+    clip: float = 1.0
+    dtype: DtypeName = "float32"
+    compile: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is written, and when.
+
+    Attributes:
+        name: The run's folder is runs/<name>.
+        evaluate_every: Steps between two looks at the held-out text; 0: only at the end.
+        sample: Bytes of text to generate at the end.
+        save_every: Steps between two checkpoints; 0: only at the end, and on SIGTERM.
+        keep: How many checkpoints to keep.
+        resume: Go on from the newest complete checkpoint of runs/<name>, in this or any other layout; where there is
+            none, begin.
+        overwrite: Remove what an earlier run has left in runs/<name>.
+        load: Begin with the weights of this safetensors file.
+        export: Write the weights to this safetensors file at the end.
+        tensorboard: Write TensorBoard's event files too; it has to be installed.
+    """
+
+    name: str = "train"
+    evaluate_every: int = 50
+    sample: int = 200
+    save_every: int = 0
+    keep: int = 2
+    resume: bool = False
+    overwrite: bool = False
+    load: str | None = None
+    export: str | None = None
+    tensorboard: bool = False
+
+    @property
+    def folder(self) -> Path:
+        """Where the run writes."""
+        return Path("runs") / self.name
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All of a training."""
+
+    model: Model = Model()
+    layout: Layout = Layout()
+    steps: Steps = Steps()
+    run: Run = Run()
+
+
+def check(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) -> None:
+    """Check that the layout fits the model, the batch and the ranks.
+
+    Args:
+        model: The model.
+        layout: The layout.
+        steps: The steps.
+        ranks: How many ranks there are; None: as many as the layout takes.
+
+    Raises:
+        ValueError: Names what does not fit, and lists layouts that do.
+    """
+    _check_numbers(model, layout, steps)
+    found = problem(model, layout, steps, ranks)
+    if found is None:
+        return
+    fit = [str(other) for other in fitting(model, layout, steps, ranks or layout.ranks)]
+    shown = ", ".join(fit[:12]) + (f" and {len(fit) - 12} more" if len(fit) > 12 else "")
+    raise ValueError(f"{found}; layouts of {ranks or layout.ranks} ranks that fit: {shown or 'none'}")
+
+
+def fitting(model: Model, layout: Layout, steps: Steps, ranks: int) -> Iterator[Layout]:
+    """The layouts of so many ranks that fit, all else being as in `layout`; one axis first, then two, then three."""
+    sizes = [number for number in range(1, ranks + 1) if ranks % number == 0]
+    ways = [(dp, pp, ranks // (dp * pp)) for dp in sizes for pp in sizes if ranks % (dp * pp) == 0]
+    for dp, pp, tp in sorted(ways, key=lambda way: (sum(size > 1 for size in way), [-size for size in way])):
+        ep = layout.ep if dp % layout.ep == 0 else 1
+        other = replace(layout, dp=dp, pp=pp, tp=tp, ep=ep, sequence_parallel=layout.sequence_parallel and tp > 1)
+        if problem(model, other, steps, ranks) is None:
+            yield other
+
+
+def problem(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) -> str | None:
+    """The first thing that does not fit, in words; None if all does."""
+    return next(_problems(model, layout, steps, ranks), None)
+
+
+def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> Iterator[str]:
+    sizes, tp, pp, dp = model.sizes, layout.tp, layout.pp, layout.dp
+    if ranks is not None and layout.ranks != ranks:
+        yield f"dp={dp} · pp={pp} · tp={tp} takes {layout.ranks} ranks, and there are {ranks}"
+    if sizes.heads % tp:
+        yield f"heads={sizes.heads} do not divide by tp={tp}"
+    if layout.sequence_parallel and tp == 1:
+        yield "sequence_parallel needs tp of 2 or more: it cuts what tensor-parallel ranks hold alike"
+    if layout.sequence_parallel and sizes.positions % tp:
+        yield f"positions={sizes.positions} do not divide by tp={tp}, as sequence_parallel needs"
+    if layout.sequence_parallel and model.experts:
+        yield "sequence_parallel gives a router a part of each sequence, which changes whom it chooses"
+    if sizes.layers < layout.stages:
+        yield f"layers={sizes.layers} are fewer than {layout.stages} stages (pp={pp}, schedule={layout.schedule})"
+    if layout.schedule == "interleaved" and pp > 1 and layout.microbatches % pp:
+        yield f"microbatches={layout.microbatches} do not divide by pp={pp}, as interleaved needs"
+    if dp % layout.ep:
+        yield f"ep={layout.ep} does not divide dp={dp}"
+    if layout.ep > 1 and not model.experts:
+        yield f"ep={layout.ep} needs experts, and the model has none"
+    if model.experts and model.experts < layout.ep:
+        yield f"experts={model.experts} are fewer than ep={layout.ep}"
+    if model.experts and sizes.layers < 2:
+        yield f"layers={sizes.layers} has no second block whose MLP experts could replace"
+    if steps.batch % (dp * layout.microbatches):
+        yield f"batch={steps.batch} does not divide by dp={dp} · microbatches={layout.microbatches}"
+    if layout.zero >= 2 and pp > 1:
+        yield (
+            f"zero={layout.zero} with pp={pp} would reduce-scatter gradients (and in stage 3 gather parameters) for "
+            "every micro-batch of every stage; use zero=1"
+        )
+    if layout.zero >= 2 and model.experts:
+        yield f"zero={layout.zero} shards a line over all of dp, and experts have replicas on a part of it; use zero=1"
+
+
+def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
+    _at_least(1, vars(model.sizes))
+    _at_least(1, {name: getattr(layout, name) for name in ("dp", "pp", "tp", "ep", "chunks", "microbatches")})
+    _at_least(1, {"batch": steps.batch})
+    _at_least(0, {"experts": model.experts, "steps": steps.steps, "warmup": steps.warmup, "clip": steps.clip})
+    _at_least(0, {"lr": steps.lr, "weight_decay": steps.weight_decay})
+    for holder, name, kind in (
+        (model, "preset", Preset),
+        (model, "router", RouterName),
+        (layout, "schedule", ScheduleName),
+        (layout, "recompute", Recompute),
+        (steps, "optimizer", OptimizerName),
+        (steps, "decay", Decay),
+        (steps, "dtype", DtypeName),
+    ):
+        if getattr(holder, name) not in get_args(kind):
+            raise ValueError(f"{name}={getattr(holder, name)!r} is unknown; use one of {get_args(kind)}")
+    if layout.zero not in (0, 1, 2, 3):
+        raise ValueError(f"zero={layout.zero} is no stage; use 0, 1, 2 or 3")
+    sizes = model.sizes
+    if sizes.hidden % sizes.heads:
+        raise ValueError(f"hidden={sizes.hidden} does not divide by heads={sizes.heads}")
+    if sizes.vocabulary < 256:
+        raise ValueError(f"vocabulary={sizes.vocabulary} is less than the 256 different bytes of the data")
+    if not 0 <= model.dropout < 1:
+        raise ValueError(f"dropout={model.dropout} must be at least 0 and below 1")
+
+
+def _at_least(least: int, values: dict[str, Any]) -> None:
+    for name, value in values.items():
+        if not value >= least:
+            raise ValueError(f"{name}={value} must be at least {least}")

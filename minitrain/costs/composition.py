@@ -1,0 +1,239 @@
+"""What a rank holds of a model in any layout: the chapters' formulas put together.
+
+Nothing here is new but the putting together: which layers are on which stage, which parameters a rank has of them, and
+which of the other files' formulas applies to what. `composition_kept` has activations, `composition_sent` what a rank
+sends in a step, `composition_work` operations and days. Exact where nothing divides: the vocabulary is padded over
+tensor-parallel ranks, the first stages have a layer more, and lines of ZeRO are padded over data-parallel ranks.
+
+What is taken for granted: a mixture of experts is whole on each tensor-parallel rank; a tied embedding that first and
+last stage share on one rank is there once; gradients have the dtype of parameters.
+
+Notation: L layers, h hidden, s sequence, V vocabulary and V' with padding, E experts; b sequences in a micro-batch, m
+micro-batches; dp, pp, tp, ep ranks of each axis; w bytes an element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from minitrain.costs import memory, mixture_of_experts, vocabulary, zero
+
+TABLE = "embedding.tokens.weight"
+
+
+class Shape(NamedTuple):
+    """A GPT.
+
+    Attributes:
+        layers: L.
+        hidden: h.
+        heads: Attention heads, a.
+        positions: s, tokens in a sequence.
+        vocabulary: V.
+        tied: The head uses the embedding's matrix.
+        experts: E in place of the MLP of every second layer; 0: none.
+        gates: Matrices of h × E that a router has: noisy top-k has 2, the others 1.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    positions: int
+    vocabulary: int
+    tied: bool = True
+    experts: int = 0
+    gates: int = 1
+
+    def is_mixture(self, layer: int) -> bool:
+        """Whether a layer has experts: the second, the fourth, … (Lepikhin et al. 2020, §2.1)."""
+        return self.experts > 0 and layer % 2 == 1
+
+
+class Parameter(NamedTuple):
+    """What a rank holds of one parameter.
+
+    Attributes:
+        name: On one device.
+        elements: Of this rank's part.
+        whole: Whether every tensor-parallel rank holds all of it.
+        expert: Whether it belongs to an expert.
+    """
+
+    name: str
+    elements: int
+    whole: bool = False
+    expert: bool = False
+
+    @property
+    def decays(self) -> bool:
+        """Whether weight decay applies: to matrices and embeddings, and not to norms and biases."""
+        return self.name.endswith(".weight") and not self.name.endswith("norm.weight")
+
+
+def layer_counts(layers: int, stages: int) -> list[int]:
+    """Layers of each stage: equally many, the first stages one more, as `pipeline_parallel.splitting.evenly` cuts.
+
+    Raises:
+        ValueError: There are more stages than layers, or none.
+    """
+    if not 1 <= stages <= layers:
+        raise ValueError(f"stages={stages} must be at least 1 and at most layers={layers}")
+    return [layers // stages + (stage < layers % stages) for stage in range(stages)]
+
+
+def layers_of(layers: int, stages: int, stage: int) -> range:
+    """The layers of a stage, by number."""
+    counts = layer_counts(layers, stages)
+    first = sum(counts[:stage])
+    return range(first, first + counts[stage])
+
+
+def experts_of(experts: int, ranks: int, rank: int) -> range:
+    """The experts of an expert-parallel rank: neighbours, the first ranks one more."""
+    first = rank * (experts // ranks) + min(rank, experts % ranks)
+    return range(first, first + experts // ranks + (rank < experts % ranks))
+
+
+def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterable[int] = ()) -> list[Parameter]:
+    """What a rank holds of a layer, in the module's order.
+
+    Args:
+        shape: The model.
+        layer: Which one.
+        tensor: Tensor-parallel ranks. They divide matrices and the biases of column-parallel ones; norms, the biases
+            of row-parallel matrices, routers and experts are whole on each.
+        experts: Those that the rank holds, should the layer be a mixture.
+
+    Source: Shoeybi et al. 2019, §3; counted on `minitrain.models.gpt`.
+    """
+    h, name = shape.hidden, f"blocks.{layer}"
+    found = [*_norm(f"{name}.attention_norm", h)]
+    for part in ("query", "key", "value"):
+        found += _column(f"{name}.attention.{part}", h, h, tensor)
+    found += [*_row(f"{name}.attention.output", h, h, tensor), *_norm(f"{name}.mlp_norm", h)]
+    if not shape.is_mixture(layer):
+        return [*found, *_column(f"{name}.mlp.up", h, 4 * h, tensor), *_row(f"{name}.mlp.down", 4 * h, h, tensor)]
+    for gate in ("gate", "noise_gate")[: shape.gates]:
+        found.append(Parameter(f"{name}.mlp.router.{gate}.weight", h * shape.experts, whole=True))
+    for number in experts:
+        expert = f"{name}.mlp.experts.{number}"
+        both = [*_column(f"{expert}.up", h, 4 * h, 1), *_row(f"{expert}.down", 4 * h, h, 1)]
+        found += [each._replace(whole=True, expert=True) for each in both]
+    return found
+
+
+def stage_parameters(
+    shape: Shape, stages: int, stage: int, tensor: int = 1, experts: Iterable[int] = ()
+) -> list[Parameter]:
+    """What a rank holds of a stage: its layers; the first stage also the embedding, the last norm and head.
+
+    A tied head is the embedding's parameter where there is one stage, and a copy of it, under its name, where there are
+    more.
+
+    Args:
+        shape: The model.
+        stages: Into how many the model is cut.
+        stage: Which one.
+        tensor: Tensor-parallel ranks.
+        experts: Those that the rank holds of each mixture.
+    """
+    table = vocabulary.rows(shape.vocabulary, tensor) * shape.hidden
+    experts, found = list(experts), []
+    if stage == 0:
+        positions = Parameter("embedding.positions.weight", shape.positions * shape.hidden, whole=True)
+        found += [Parameter(TABLE, table), positions]
+    for layer in layers_of(shape.layers, stages, stage):
+        found += layer_parameters(shape, layer, tensor, experts)
+    if stage == stages - 1:
+        found += _norm("norm", shape.hidden)
+        if stages > 1 or not shape.tied:
+            found.append(Parameter(TABLE if shape.tied else "head.weight", table))
+    return found
+
+
+def model_parameters(shape: Shape) -> int:
+    """Number of parameters of the whole model: L(12h² + 13h) + (V + s)h + 2h, and what experts add.
+
+    Source: `minitrain.costs.memory.gpt_parameters`; a mixture has E MLPs and a router in place of one MLP.
+    """
+    dense = memory.gpt_parameters(shape.vocabulary, shape.positions, shape.layers, shape.hidden, shape.tied)
+    expert = mixture_of_experts.expert_parameters(shape.hidden, 4 * shape.hidden)
+    mixture = (shape.experts - 1) * expert + shape.gates * shape.hidden * shape.experts
+    return dense + sum(mixture for layer in range(shape.layers) if shape.is_mixture(layer))
+
+
+def rank_parameters(
+    shape: Shape, stages: int, own: Sequence[int], tensor: int = 1, experts: Iterable[int] = ()
+) -> list[Parameter]:
+    """What a rank holds of all its stages; a tied table once, also where it has both the first and the last stage."""
+    experts = list(experts)
+    found = [each for stage in own for each in stage_parameters(shape, stages, stage, tensor, experts)]
+    return list({each.name: each for each in found}.values())
+
+
+def _norm(name: str, width: int) -> list[Parameter]:
+    return [Parameter(f"{name}.{part}", width, whole=True) for part in ("weight", "bias")]
+
+
+def _column(name: str, inputs: int, outputs: int, tensor: int) -> list[Parameter]:
+    return [Parameter(f"{name}.weight", inputs * outputs // tensor), Parameter(f"{name}.bias", outputs // tensor)]
+
+
+def _row(name: str, inputs: int, outputs: int, tensor: int) -> list[Parameter]:
+    return [Parameter(f"{name}.weight", inputs * outputs // tensor), Parameter(f"{name}.bias", outputs, whole=True)]
+
+
+def lines(parameters: Sequence[Parameter], stage: int) -> list[list[Parameter]]:
+    """The lines in which parameters lie side by side: of each layer the decaying ones and others, and its experts'.
+
+    Embedding, last norm and head are as layers of their own; in stages 2 and 3 of ZeRO, which take the model itself,
+    they are one.
+
+    Args:
+        parameters: Of a rank, in order.
+        stage: Stage of ZeRO.
+
+    Source: derived for `minitrain.composition.gradients`.
+    """
+    found: dict[tuple[str, bool, bool], list[Parameter]] = {}
+    for each in parameters:
+        first, second, *_ = each.name.split(".")
+        unit = f"{first}.{second}" if first == "blocks" else first if stage < 2 else "root"
+        found.setdefault((unit, each.expert, each.decays), []).append(each)
+    return list(found.values())
+
+
+def state_bytes(optimizer: str, item: int) -> tuple[int, int]:
+    """Bytes of optimizer states for each element, and of a step counter.
+
+    AdamW has momentum and variance, in float32 at least; parameters of 16 bits have a float32 copy beside them. SGD
+    without momentum has nothing but that copy.
+
+    Source: Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2.
+    """
+    copy = 4 if item < 4 else 0
+    return {"adamw": (2 * max(4, item) + copy, 4), "sgd": (copy, 0)}[optimizer]
+
+
+def model_states(
+    parameters: Sequence[Parameter], stage: int, data: int, replicas: int, item: int = 4, optimizer: str = "adamw"
+) -> dict[str, int]:
+    """Bytes that a rank holds of "parameters", "gradients" and "optimizer states".
+
+    Args:
+        parameters: Of the rank.
+        stage: Stage of ZeRO.
+        data: Data-parallel ranks, over which states of shared parameters are divided.
+        replicas: Ranks that hold the same experts, over which those of experts are divided.
+        item: Bytes of a parameter.
+        optimizer: "adamw" or "sgd".
+
+    Source: `minitrain.costs.zero.held`.
+    """
+    total = {"parameters": 0, "gradients": 0, "optimizer states": 0}
+    for line in lines(parameters, stage):
+        one = zero.Line(sum(each.elements for each in line), item)  # one step counter for the whole line
+        held = zero.held(stage, [one], replicas if line[0].expert else data, *state_bytes(optimizer, item))
+        total = {name: size + held[name] for name, size in total.items()}
+    return total

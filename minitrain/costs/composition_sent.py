@@ -1,0 +1,191 @@
+"""What a rank sends in a step, axis by axis: the payload of collectives, and the bytes of messages.
+
+An axis of one rank sends nothing. Tokens are taken to be spread evenly over experts.
+
+Notation as in `minitrain.costs.composition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from minitrain.costs import mixture_of_experts, sequence_parallel, tensor_parallel, vocabulary, zero
+from minitrain.costs.composition import Parameter, Shape, experts_of, lines
+
+Payload = dict[str, int]
+"""Bytes by what carries them: "all_reduce", "all_gather", … as the ledger calls it."""
+
+
+def tensor_payload(
+    batch: int,
+    shape: Shape,
+    layers: Iterable[int],
+    first: bool,
+    last: bool,
+    tensor: int,
+    sequence: bool = False,
+    recompute: str = "none",
+    item: int = 4,
+) -> Payload:
+    """Payload of one micro-batch in a stage, over the tensor-parallel ranks: S = bsh·w for each but the loss's.
+
+    Forward g behind attention and MLP, backward f; embedding forward, head backward, loss. With sequence parallelism
+    all-gathers and reduce-scatters in their place. Full recomputation makes the forward of each layer again, and with
+    it what that sends. A mixture sends nothing: each rank has all of it.
+
+    Args:
+        batch: b.
+        shape: The model.
+        layers: Those of the stage.
+        first: Whether the stage has the embedding.
+        last: Whether it has head and loss.
+        tensor: Tensor-parallel ranks.
+        sequence: Whether there is sequence parallelism.
+        recompute: "none", "selective" or "full".
+        item: w.
+
+    Source: Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2.2; Narayanan et al. 2021, §3.2.
+    """
+    if tensor == 1:
+        return {}
+    size, tokens = tensor_parallel.payload(batch, shape.positions, shape.hidden, item), batch * shape.positions
+    forwards = 2 if recompute == "full" else 1
+    loss = vocabulary.loss_payload(tokens, tensor, max(4, item)) if last else 0
+    if not sequence:
+        one = tensor_parallel.all_reduces()
+        inside = sum((forwards * one.forward + one.backward) // (1 + shape.is_mixture(layer)) for layer in layers)
+        return {"all_reduce": (inside + first + last) * size, "all_gather": loss}
+    ways, count = sequence_parallel.layer_calls(), len(list(layers))
+    gathers = count * (forwards * ways.forward.all_gathers + ways.backward.all_gathers) + first + 2 * last
+    scatters = count * (forwards * ways.forward.reduce_scatters + ways.backward.reduce_scatters) + first + last
+    return {"all_gather": gathers * size + loss, "reduce_scatter": scatters * size}
+
+
+def partial_payload(parameters: Sequence[Parameter], stage: int, data: int, rank: int, item: int = 4) -> int:
+    """Bytes of the gradients that sequence parallelism leaves as summands: norms, row biases, positions; once a step.
+
+    They are added over tensor-parallel ranks after the reduction over data-parallel ones, and so, under ZeRO, on the
+    data-parallel rank that has them in its shard.
+
+    Args:
+        parameters: Of the rank.
+        stage: Stage of ZeRO.
+        data: Data-parallel ranks.
+        rank: Which of them.
+        item: w.
+
+    Source: `minitrain.costs.sequence_parallel.partial_elements`, for one stage and without ZeRO.
+    """
+    total = 0
+    for line in lines(parameters, stage):
+        shard = zero.shard_elements(sum(each.elements for each in line), data)
+        begin, end = (rank * shard, (rank + 1) * shard) if stage else (0, data * shard)
+        offset = 0
+        for each in line:
+            if each.whole and not each.expert:
+                total += max(0, min(end, offset + each.elements) - max(begin, offset))
+            offset += each.elements
+    return total * item
+
+
+def pipeline_sent(boundary: int, placement: Sequence[int], microbatches: int, rank: int) -> int:
+    """Bytes that a rank sends to neighbouring stages: activations of each micro-batch forward, their gradients back.
+
+    Args:
+        boundary: Bytes of a micro-batch's activations between two stages.
+        placement: For each stage the rank that holds it.
+        microbatches: m.
+        rank: Which rank of the pipeline.
+
+    Source: Narayanan et al. 2021, §3.2; as `minitrain.costs.pipeline.sent`, for any placement.
+    """
+    crossing = [pair for pair in zip(placement, placement[1:], strict=False) if pair[0] != pair[1]]
+    return microbatches * boundary * sum(rank in pair for pair in crossing)
+
+
+def tied_sent(shape: Shape, placement: Sequence[int], tensor: int, rank: int, item: int = 4) -> int:
+    """Bytes of the tied table's gradient, V'/t · h · w, once a step between first and last stage on different ranks.
+
+    Source: Narayanan et al. 2021, §2.2; derived for `minitrain.pipeline_parallel.tied`.
+    """
+    ends = {placement[0], placement[-1]}
+    sends = shape.tied and len(ends) == 2 and rank in ends
+    return vocabulary.table_bytes(shape.vocabulary, shape.hidden, tensor, item) if sends else 0
+
+
+def data_payload(
+    parameters: Sequence[Parameter], stage: int, data: int, replicas: int, microbatches: int, item: int = 4
+) -> Payload:
+    """Payload of gradients and parameters over data-parallel ranks, and of experts' over their replicas.
+
+    Stage 0 all-reduces gradients once. Stage 1 reduce-scatters them and gathers parameters. Stage 2 reduce-scatters
+    each micro-batch's, stage 3 also gathers parameters twice in each.
+
+    Args:
+        parameters: Of the rank.
+        stage: Stage of ZeRO.
+        data: Data-parallel ranks.
+        replicas: Ranks that hold the same experts.
+        microbatches: m.
+        item: w.
+
+    Source: Rajbhandari et al. 2020, §7.2; Li et al. 2020, §3.2.
+    """
+    total = {"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}
+    reduced, gathered = {0: (1, 0), 1: (1, 1), 2: (microbatches, 1), 3: (microbatches, 2 * microbatches)}[stage]
+    for line in lines(parameters, stage):
+        ranks = replicas if line[0].expert else data
+        if ranks == 1:
+            continue
+        elements = sum(each.elements for each in line)
+        size = item * (elements + (zero.padding(elements, ranks) if stage else 0))
+        total["reduce_scatter" if stage else "all_reduce"] += reduced * size
+        total["all_gather"] += gathered * size
+    return {verb: size for verb, size in total.items() if size}
+
+
+def routes(tokens: int, group: int, experts: int, choices: int, factor: float | None) -> int:
+    """Rows that a router makes of so many tokens, the load being even: k for each token, as far as there is room.
+
+    Args:
+        tokens: T, of whole groups.
+        group: Tokens in a routing group, a sequence.
+        experts: E.
+        choices: k.
+        factor: Capacity factor; None: no limit.
+
+    Source: `minitrain.costs.mixture_of_experts.capacity`.
+    """
+    if factor is None:
+        return choices * tokens
+    places = mixture_of_experts.capacity(group, experts, factor, choices)
+    return min(choices * tokens, tokens // group * experts * places)
+
+
+def expert_payload(
+    rows: int, shape: Shape, mixtures: int, ranks: int, rank: int, again: bool = False, item: int = 4
+) -> Payload:
+    """Payload of one micro-batch's all-to-alls, the load being even; the larger of what a rank puts in and gets out.
+
+    Each mixture: numbers of rows (8 bytes for each expert), rows there and back; backward the two large ones again.
+    Full recomputation repeats those of forward.
+
+    Args:
+        rows: Rows that a rank's router makes.
+        shape: The model.
+        mixtures: Layers with experts in the rank's stages.
+        ranks: ep.
+        rank: Which of them; it has ⌈E/ep⌉ or ⌊E/ep⌋ experts.
+        again: Whether forward is made twice.
+        item: w.
+
+    Source: Lepikhin et al. 2020, §3.2.
+    """
+    if ranks == 1 or not mixtures:
+        return {}
+    own = len(experts_of(shape.experts, ranks, rank))
+    received = -(-ranks * rows * own // shape.experts)
+    numbers = 8 * max(shape.experts, ranks * own)
+    large = max(rows, received) * shape.hidden * item
+    forwards = 2 if again else 1
+    return {"all_to_all": mixtures * (forwards * (numbers + 2 * large) + 2 * large)}

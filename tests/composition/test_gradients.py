@@ -1,0 +1,106 @@
+"""What is summed, divided and counted: typical mistakes are made on purpose, and each is far from one device."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+import torch
+
+from minitrain.composition import lesson
+from minitrain.composition.settings import Layout, Model, Settings, Steps
+from minitrain.composition.step import Training
+
+MODEL = Model(layers=4, hidden=8, heads=4, positions=8, vocabulary=257)
+STEPS = Steps(steps=5, batch=8, warmup=0, lr=1e-2, clip=0.0, dtype="float64", optimizer="sgd")
+
+
+def forget_partial(training):
+    training.gradients._sum_partial = lambda: None
+
+
+def count_twice(training):
+    training.gradients.spread = {
+        name: s.__class__(**vars(s) | {"first": True}) for name, s in training.gradients.spread.items()
+    }
+
+
+def forget_tie(training):
+    training.pipeline.ties = ()
+
+
+def forget_stages(training):
+    """The tied table's second copy counts in the norm, too."""
+    spread = training.gradients.spread
+    if training.axes.place["pp"]:
+        spread["embedding.tokens.weight"] = replace(spread["embedding.tokens.weight"], first=True)
+
+
+def forget_division(training):
+    training.gradients._divide_experts = lambda: None
+
+
+def forget_data(training):
+    for shard in training.gradients.shards:
+        shard.sharers = training.axes.alone
+
+
+TP, PP, EP = Layout(tp=2, sequence_parallel=True), Layout(pp=2, microbatches=2), Layout(dp=2, ep=2)
+MISTAKES = {
+    "a replicated gradient not summed over tp": (forget_partial, TP, "gradients"),
+    "a norm counted twice": (count_twice, TP, "reports"),
+    "the tied embedding forgotten": (forget_tie, PP, "gradients"),
+    "the tied embedding counted twice": (forget_stages, PP, "reports"),
+    "experts not divided": (forget_division, EP, "gradients"),
+    "data-parallel ranks forgotten": (forget_data, Layout(dp=2), "gradients"),
+}
+
+
+def distance(world, mistake, layout):
+    model = replace(MODEL, experts=4 if layout.ep > 1 else 0)
+    one = lesson.one_device(Settings(model, Layout(), STEPS), 2)
+    training = Training(Settings(model, layout, STEPS), world.device)
+    if mistake is not None:
+        mistake(training)
+    with closing(training):
+        return lesson.beside(training, one)
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_seen(ranks, name):
+    mistake, layout, where = MISTAKES[name]
+    right, wrong = ranks(2).run(distance, None, layout), ranks(2).run(distance, mistake, layout)
+    assert max(max(each) for each in right) < 1e-12
+    assert max(getattr(each, where) for each in wrong) > 1e-4
+    if where == "reports":
+        assert max(each.gradients for each in wrong) < 1e-12  # nothing but the norm shows it
+
+
+def too_early(world):
+    training = Training(Settings(MODEL, Layout(dp=2), STEPS), world.device)
+    with pytest.raises(RuntimeError, match="there are no gradients: call synchronize"):
+        training.gradients.squares()
+    training.close()
+
+
+def test_gradients_that_are_not_there(ranks):
+    ranks(2).run(too_early)
+
+
+def low_precision(world, layout):
+    """Three steps in bfloat16: what the optimizer steps is float32, and what is computed with is not."""
+    steps = replace(STEPS, dtype="bfloat16", optimizer="adamw", lr=1e-3, clip=1.0)
+    exact = lesson.one_device(Settings(MODEL, Layout(), replace(steps, dtype="float32")), 3)
+    training = Training(Settings(MODEL, layout, steps), world.device)
+    found = lesson.beside(training, exact)
+    training.close()
+    dtypes = {line.master.dtype for line, _ in training.gradients.lines() if line.master is not None}
+    return found, dtypes, {parameter.dtype for parameter in training.part.parameters.values()}
+
+
+@pytest.mark.parametrize("layout", (Layout(pp=2, microbatches=2), Layout(tp=2), Layout(dp=2, zero=3)), ids=str)
+def test_bfloat16(ranks, layout):
+    for found, masters, parameters in ranks(2).run(low_precision, layout):
+        assert masters == {torch.float32} and parameters == {torch.bfloat16}
+        assert 1e-6 < found.gradients < 0.01 and found.reports < 0.05 and found.weights < 3 * 2e-3

@@ -1,0 +1,81 @@
+"""A rank's part of the model: one device's initial values, and memory for this part alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from minitrain.composition import lesson
+from minitrain.composition.layout import make_axes
+from minitrain.composition.model import make_part
+from minitrain.composition.settings import Layout, Model, Settings, Steps
+from minitrain.runtime.memory import storage_bytes
+from minitrain.tensor_parallel.parallelize import piece_of
+
+MODEL = Model(layers=5, hidden=8, heads=4, positions=8, vocabulary=259)
+LAYOUTS = [
+    Layout(tp=4, recompute="full"),
+    Layout(dp=2, tp=2, sequence_parallel=True, recompute="selective"),
+    Layout(pp=4, schedule="naive"),
+    Layout(pp=2, tp=2, schedule="zb-v", microbatches=2),
+]
+EXPERTS = [Layout(dp=4, ep=4), Layout(dp=2, ep=2, pp=2), Layout(dp=2, ep=2, tp=2)]
+
+
+def parts(world, model, layouts):
+    expected = dict(lesson.plain_model(Settings(model, steps=Steps(seed=3))).named_parameters())
+    found = []
+    for layout in layouts:
+        axes = make_axes(layout)
+        part = make_part(model, axes, 3, torch.device("cpu"))
+        assert part.shapes == {name: parameter.shape for name, parameter in expected.items()}
+        for name, parameter in part.parameters.items():
+            assert torch.equal(parameter, piece_of(expected[name], parameter, axes.tp)), name
+        own = storage_bytes(part.parameters.values(), set())
+        everything = storage_bytes((p for stage in part.stages for p in stage.parameters()), set())
+        assert own == everything == sum(parameter.nbytes for parameter in part.parameters.values())
+        axes.close()
+        found.append({name: parameter.numel() for name, parameter in part.parameters.items()})
+    return {name: parameter.numel() for name, parameter in expected.items()}, found
+
+
+@pytest.mark.parametrize("model, layouts", ((MODEL, LAYOUTS), (Model(**vars(MODEL) | {"experts": 6}), EXPERTS)))
+def test_parts_are_cut_from_one_model(ranks, model, layouts):
+    """Equal bit by bit, since a value depends on name and seed alone; and together the ranks have every parameter."""
+    results = ranks(4).run(parts, model, layouts)
+    whole = results[0][0]
+    for index in range(len(layouts)):
+        assert {name for _, found in results for name in found[index]} == set(whole)
+    largest = max(sum(found[0].values()) for _, found in results)
+    assert largest < 0.7 * sum(whole.values())
+
+
+def frozen_choices(world):
+    """Whether the head is the embedding's very tensor, tied or not, on one rank and on ranks that have both ends."""
+    found = []
+    for tied in (True, False):
+        for layout in (Layout(tp=2), Layout(pp=2, schedule="zb-v", microbatches=2), Layout(pp=2)):
+            model = Model(**vars(MODEL) | {"tied": tied})
+            axes = make_axes(layout)
+            part = make_part(model, axes, 0, torch.device("cpu"))
+            axes.close()
+            ends = [layer for stage in part.stages for name, layer in zip(stage.names, stage, strict=True)
+                    if name in ("embedding", "head")]  # fmt: skip
+            same = len(ends) == 2 and ends[0].get_parameter("tokens.weight") is ends[1].get_parameter("weight")
+            found.append((len(ends), same, part.holders("embedding.tokens.weight")))
+    return found
+
+
+def test_tied_weights(ranks):
+    first, last = ranks(2).run(frozen_choices)
+    assert first == [(2, True, []), (2, True, [0]), (1, False, [0, 1]), (2, False, []), (2, False, []), (1, False, [])]
+    assert [found[2] for found in last] == [found[2] for found in first]
+
+
+def test_names_of_a_single_device_are_kept():
+    model = lesson.plain_model(Settings(Model(**vars(MODEL) | {"experts": 3}), steps=Steps()))
+    names = dict(model.named_parameters())
+    assert "blocks.1.mlp.experts.2.up.weight" in names and "blocks.1.mlp.router.gate.weight" in names
+    assert math.prod(names["embedding.tokens.weight"].shape) == 259 * 8

@@ -1,0 +1,95 @@
+"""Settings: what does not fit is named, with layouts that do, before ranks are started; whatever fits can be built."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.composition.settings import Layout, Model, ScheduleName, Steps, check, fitting, problem
+from minitrain.pipeline_parallel.actions import validate
+from minitrain.pipeline_parallel.schedules import SCHEDULES
+
+MODEL, STEPS = Model(layers=6, heads=4, hidden=16, positions=6), Steps(batch=24)
+
+REFUSED = [
+    (Layout(dp=2), {"ranks": 3}, "takes 2 ranks, and there are 3"),
+    (Layout(tp=3), {}, "heads=4 do not divide by tp=3"),
+    (Layout(sequence_parallel=True), {}, "sequence_parallel needs tp"),
+    (Layout(tp=4, sequence_parallel=True), {}, "positions=6 do not divide by tp=4"),
+    (Layout(pp=4, schedule="interleaved", microbatches=4), {}, "layers=6 are fewer than 8 stages"),
+    (Layout(pp=2, schedule="interleaved", microbatches=3), {}, "microbatches=3 do not divide by pp=2"),
+    (Layout(dp=4, ep=3), {"experts": 4}, "ep=3 does not divide dp=4"),
+    (Layout(dp=2, ep=2), {}, "ep=2 needs experts"),
+    (Layout(dp=4, ep=4), {"experts": 3}, "experts=3 are fewer than ep=4"),
+    (Layout(tp=2, sequence_parallel=True), {"experts": 3}, "gives a router a part of each sequence"),
+    (Layout(dp=5), {}, "batch=24 does not divide by dp=5 · microbatches=1"),
+    (Layout(dp=2, pp=2, zero=2), {}, "zero=2 with pp=2 .* use zero=1"),
+    (Layout(dp=2, zero=3), {"experts": 2}, "zero=3 shards a line over all of dp"),
+]
+
+
+@pytest.mark.parametrize("layout, more, message", REFUSED)
+def test_what_does_not_fit_is_named(layout, more, message):
+    more = dict(more)
+    ranks = more.pop("ranks", None)
+    with pytest.raises(ValueError, match=f"{message}.*; layouts of {ranks or layout.ranks} ranks that fit: "):
+        check(replace(MODEL, **more), layout, STEPS, ranks)
+
+
+@pytest.mark.parametrize("part, change, message", (
+    ("model", {"hidden": 10}, "hidden=10 does not divide by heads=4"),
+    ("model", {"vocabulary": 255}, "vocabulary=255 is less than the 256"),
+    ("model", {"dropout": 1.0}, "dropout=1.0 must be"),
+    ("model", {"router": "best"}, "router='best' is unknown; use one of"),
+    ("layout", {"dp": 0}, "dp=0 must be at least 1"),
+    ("layout", {"zero": 4}, "zero=4 is no stage"),
+    ("layout", {"schedule": "2f2b"}, "schedule='2f2b' is unknown"),
+    ("steps", {"lr": float("nan")}, "lr=nan must be at least 0"),
+    ("steps", {"batch": 0}, "batch=0 must be at least 1"),
+    ("steps", {"dtype": "float8"}, "dtype='float8' is unknown; use one of"),
+    ("steps", {"optimizer": "lion"}, "optimizer='lion' is unknown"),
+    ("steps", {"decay": "step"}, "decay='step' is unknown"),
+))  # fmt: skip
+def test_numbers_and_names(part, change, message):
+    parts: dict[str, Any] = {"model": MODEL, "layout": Layout(), "steps": STEPS}
+    changed = replace(parts[part])
+    for name, value in change.items():
+        object.__setattr__(changed, name, value)  # past the tests' own check of types
+    with pytest.raises(ValueError, match=message):
+        check(**{**parts, part: changed})
+
+
+def test_the_layouts_that_are_listed_fit():
+    listed = [str(layout) for layout in fitting(MODEL, Layout(sequence_parallel=True, tp=2), STEPS, 4)]
+    assert listed == ["dp4", "pp4", "dp2×pp2", "dp2×tp2", "pp2×tp2"]  # tp4 would cut 6 positions
+    with pytest.raises(ValueError, match=r"layouts of 7 ranks that fit: none"):
+        check(replace(MODEL, heads=4), Layout(tp=7), STEPS)
+
+
+names = st.sampled_from(list(get_args(ScheduleName)))
+
+
+@given(names, st.integers(1, 5), st.integers(1, 12), st.integers(1, 3))
+def test_whatever_fits_has_a_schedule(name, pp, microbatches, chunks):
+    layout = Layout(pp=pp, schedule=name, microbatches=microbatches, chunks=chunks)
+    if problem(replace(MODEL, layers=30), layout, replace(STEPS, batch=27720)) is not None:
+        assert name == "interleaved" and microbatches % pp
+    elif pp > 1:
+        made = SCHEDULES[name](pp, microbatches, *([chunks] if name == "interleaved" else []))
+        validate(made)
+        assert made.stages == layout.stages
+
+
+def test_one_rank_has_one_stage_whatever_the_schedule():
+    check(replace(MODEL, layers=1), Layout(schedule="interleaved"), STEPS)
+
+
+def test_settings_need_no_torch():
+    code = "import sys, minitrain.composition.settings; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -1,0 +1,84 @@
+"""The trainer's command line as its user starts it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from minitrain import train
+
+SMALL = "--layers 1 --hidden 16 --heads 2 --positions 16 --batch 4 --sample 5 --device cpu".split()
+
+
+def start(*arguments, folder=None):
+    command = [sys.executable, "-m", "minitrain.train", *arguments]
+    root = os.path.dirname(os.path.dirname(train.__file__))
+    environment = {**os.environ, "PYTHONPATH": root, "COLUMNS": "100"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=environment)
+
+
+def test_one_device_then_two_ranks_then_sigterm(tmp_path):
+    """A whole run; it goes on in another layout; it is asked to stop, and has saved when it ends."""
+    first = start(*SMALL, "--steps", "2", folder=tmp_path)
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == 0, err
+    assert "one device on 1 rank" in out and "where a step's time went" in out and "a sample:\nThe " in out
+    again = start(*SMALL, folder=tmp_path)
+    assert again.communicate(timeout=60)[1].startswith("runs/train has a run already, with step-00000002: ")
+    assert again.returncode == 2
+    resumed = start(*SMALL, "--steps", "1000000", "--dp", "2", "--resume", folder=tmp_path)
+    lines = tmp_path / "runs" / "train" / "metrics.jsonl"
+    for _ in range(600):
+        if resumed.poll() is not None or len(lines.read_text().splitlines()) > 6:
+            break
+        time.sleep(0.1)
+    resumed.send_signal(signal.SIGTERM)
+    out, err = resumed.communicate(timeout=60)
+    assert resumed.returncode == 0, err
+    assert "going on from runs/train/checkpoints/step-00000002, saved by one device" in out
+    assert "saved; --resume goes on from there" in out
+    assert len(list((tmp_path / "runs" / "train" / "checkpoints").iterdir())) == 2
+
+
+def test_a_dry_run_needs_no_torch():
+    arguments = "--preset 175b --dp 16 --pp 12 --tp 8 --microbatches 8 --batch 1536 --dry-run".split()
+    code = f"import sys; from minitrain import train; s = train.main({arguments}); assert 'torch' not in sys.modules"
+    begun = time.process_time_ns(), time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", code + "; sys.exit(s)"], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "dp16×pp12×tp8" in ended.stdout
+    assert time.monotonic() - begun[1] < 20  # two seconds on a quiet machine
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--ranks 8", "takes 1 ranks, and there are 8; layouts of 8 ranks that fit: dp8, dp4×pp2, "),
+        ("--tp 3", "heads=4 do not divide by tp=3; layouts of 3 ranks that fit: pp3"),
+        ("--pp 2 --zero 3", "use zero=1"),
+        ("--ranks 0", "ranks=0 must be at least 1"),
+        ("--preset 175b", "--dry-run plans it"),
+        ("--dp 3 --dry-run", "batch=32 does not divide by dp=3"),
+    ],
+)
+def test_what_does_not_fit(arguments, message, capsys):
+    assert train.main(arguments.split()) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_under_torchrun(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert train.main(["--ranks", "4", "--dp", "4"]) == 2
+    assert "ranks=4 does not match the 2 ranks that torchrun started" in capsys.readouterr().err
+    assert train.main(["--dp", "4"]) == 2
+    assert "takes 4 ranks, and there are 2; layouts of 2 ranks that fit: dp2, " in capsys.readouterr().err
+    monkeypatch.setenv("RANK", "1")
+    assert train.main(["--dp", "4"]) == 2
+    assert not capsys.readouterr().err, "rank 0 has told"
