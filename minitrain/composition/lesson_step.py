@@ -129,7 +129,7 @@ def picture(curves: dict[str, list[float]]) -> Figure:
         # Each later curve is thinner, so that those below it can be seen.
         width = 1 + 9 * (1 - number / max(1, len(curves) - 1))
         axes.plot(losses, marker="o", markersize=width + 2, linewidth=width, label=name)
-    axes.set(xlabel="step", ylabel="loss, nats per byte")
+    axes.set(xlabel="step", ylabel="loss, nats per byte", xticks=range(STEPS))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=7, ncols=2)
     return figure

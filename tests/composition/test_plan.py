@@ -34,7 +34,8 @@ def measured(world, settings):
         training.step(0, 0, Samples(text, settings.model.sizes.positions))
     mesh = training.axes.mesh
     assert mesh.mesh_dim_names is not None
-    alone = {f"mesh_{name}" for name, size in zip(mesh.mesh_dim_names, mesh.shape, strict=True) if size == 1}
+    sizes = {**dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)), "dp": settings.layout.dp}
+    alone = {f"mesh_{name}" for name, size in sizes.items() if size == 1}
     sent = Counter()
     for entry in ledger.entries:
         if entry.operation != "receive" and entry.group not in alone | {"1 ranks"}:
@@ -49,6 +50,7 @@ def measured(world, settings):
     }
     if settings.layout.zero < 2:  # later stages free them after the step
         held["gradients"] = storage_bytes([parameter.grad for parameter in training.part.parameters.values()], seen)
+    training.close()
     return training.axes.place, dict(sent), held
 
 
