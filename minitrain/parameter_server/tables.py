@@ -29,8 +29,8 @@ import torch
 from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
+from minitrain.parameter_server.hash_table import Index
 from minitrain.parameter_server.hashing import owner, start
-from minitrain.parameter_server.index import Index
 from minitrain.parameter_server.row_rules import RULES, RowRule
 
 _FILE = re.compile(r"shard-(\d+)-of-(\d+)\.pt")

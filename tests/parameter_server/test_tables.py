@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minitrain.parameter_server.hash_table import Index
 from minitrain.parameter_server.hashing import owner, start
-from minitrain.parameter_server.index import Index
 from minitrain.parameter_server.row_rules import SGD, Adagrad, Adam, RowWiseAdagrad
 from minitrain.parameter_server.tables import Table, by_owner, distinct, sum_by_id
 
