@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import torch
 
 from minitrain.runtime import Ranks
-from tests.shapes import check_shapes
+from tests.shapes import check_shapes, leave_groups
 
 torch.set_num_threads(1)  # the ranks need the cores; threads that wait for one spin
 
 DEMO_RANKS = (1, 3, 4)  # on which every demo must hold; the tour does the same on any number
 
 
+class Pools(dict[int, Ranks]):
+    """Ranks by their number, started when they are first asked for."""
+
+    def __call__(self, size: int) -> Ranks:
+        """`ranks(4).run(function, *args)` calls `function(world, *args)` on four ranks and returns their results."""
+        if size not in self:
+            self[size] = Ranks(size, device="cpu", setup=check_shapes)
+        return self[size]
+
+
 @pytest.fixture(scope="session")
-def ranks() -> Iterator[Callable[[int], Ranks]]:
-    """`ranks(4).run(function, *args)` calls `function(world, *args)` on four ranks and returns their results."""
-    pools: dict[int, Ranks] = {}
-
-    def pool(size: int) -> Ranks:
-        if size not in pools:
-            pools[size] = Ranks(size, device="cpu", setup=check_shapes)
-        return pools[size]
-
-    yield pool
+def ranks() -> Iterator[Pools]:
+    """`ranks(4)` are four ranks; see `Pools`."""
+    pools = Pools()
+    yield pools
     for started in pools.values():
         started.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def groups_end_with_their_file(ranks: Pools) -> Iterator[None]:
+    """Each group of gloo has threads that wake a hundred times a second, and a session makes thousands of groups."""
+    yield
+    for started in ranks.values():
+        started.run(leave_groups)

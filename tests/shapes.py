@@ -1,4 +1,4 @@
-"""The run-time check of signatures: shapes by jaxtyping, types by beartype; an int will do where a float is asked."""
+"""What ranks do for tests: check shapes (jaxtyping) and types (beartype; an int will do for a float), forget groups."""
 
 from __future__ import annotations
 
@@ -18,3 +18,10 @@ def check_shapes(world: object) -> None:
 
     rooms = (*CHAPTERS, "models", "data", "costs", "benchmarks", "tour")
     install_import_hook([f"minitrain.{room}" for room in rooms], "tests.shapes.checked")
+
+
+def leave_groups(world: object) -> None:
+    """Destroy what groups of ranks a file of tests has made."""
+    from minitrain.runtime.control import leave_all
+
+    leave_all()

@@ -75,6 +75,11 @@ def leave(groups: Iterable[dist.ProcessGroup]) -> None:
         dist.destroy_process_group(group)
 
 
+def leave_all() -> None:
+    """Destroy all groups but everyone's: for a program that goes on to something else, on all ranks."""
+    leave(list(dist.distributed_c10d._world.pg_map))
+
+
 def forget_control_groups() -> None:
     """Drop the connections when the process groups beside them are destroyed."""
     _companions.clear()

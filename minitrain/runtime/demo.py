@@ -24,7 +24,7 @@ import torch
 import tyro
 
 from minitrain.runtime.claims import Claim, Row, merge, number, print_rows, write_json
-from minitrain.runtime.control import gather_objects
+from minitrain.runtime.control import gather_objects, leave_all
 from minitrain.runtime.listing import demos
 from minitrain.runtime.timeline import trace_events
 from minitrain.runtime.world import World
@@ -211,7 +211,9 @@ def play(world: World, demo: Demo, options: dict[str, Any]) -> tuple[list[Row], 
     world.costs, world.draw = [], None
     module = demo.__module__
     claims = demo(world, **options)
-    return merge(module, gather_objects(claims)), world.costs
+    everyone = gather_objects(claims)
+    leave_all()  # the groups that the demo has made: the next one would run beside their threads
+    return merge(module, everyone), world.costs
 
 
 def describe(world: World) -> dict[str, Any]:
