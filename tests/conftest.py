@@ -26,17 +26,23 @@ class Pools(dict[int, Ranks]):
 
 
 @pytest.fixture(scope="session")
-def ranks() -> Iterator[Pools]:
-    """`ranks(4)` are four ranks; see `Pools`."""
+def pools() -> Iterator[Pools]:
+    """All ranks of the session."""
     pools = Pools()
     yield pools
     for started in pools.values():
         started.close()
 
 
+@pytest.fixture(scope="session")
+def ranks(pools: Pools) -> Pools:
+    """`ranks(4)` are four ranks; see `Pools`."""
+    return pools
+
+
 @pytest.fixture(scope="module", autouse=True)
-def groups_end_with_their_file(ranks: Pools) -> Iterator[None]:
+def groups_end_with_their_file(pools: Pools) -> Iterator[None]:
     """Each group of gloo has threads that wake a hundred times a second, and a session makes thousands of groups."""
     yield
-    for started in ranks.values():
+    for started in pools.values():
         started.run(leave_groups)
