@@ -2,6 +2,7 @@
 
 Every file has the same verbs, `all_reduce`, `reduce_scatter`, `all_gather` and `broadcast`, so that two of them can be
 put side by side: `naive`, `ring`, `tree` (with `halving`), `hierarchical`, and `native`, which is torch's own.
+`all_to_all` is what later chapters send rows with.
 """
 
 from __future__ import annotations

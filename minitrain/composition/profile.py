@@ -26,9 +26,9 @@ from typing import Any
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
+from minitrain.collectives.all_to_all import Carrier
 from minitrain.composition.settings import Layout
 from minitrain.composition.step import Verbs
-from minitrain.mixture_of_experts.all_to_all import Carrier
 from minitrain.pipeline_parallel.actions import Action
 from minitrain.runtime import World
 from minitrain.runtime.control import gather_objects

@@ -21,7 +21,7 @@ messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -29,44 +29,9 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
+from minitrain.collectives.all_to_all import Carrier, native, pairwise
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.runtime import Claim, Ledger, World, run
-from minitrain.runtime.messages import exchange
-
-Carrier = Callable[[Tensor, Tensor, Sequence[int], Sequence[int], dist.ProcessGroup | None], None]
-"""Who carries the rows, `pairwise` or `native`: incoming, outgoing, rows from each rank, rows for each rank, group."""
-
-
-def pairwise(
-    incoming: Shaped[Tensor, " received *row"],
-    outgoing: Shaped[Tensor, " sent *row"],
-    receives: Sequence[int],
-    sends: Sequence[int],
-    group: dist.ProcessGroup | None = None,
-) -> None:
-    """Fills `incoming`, one message for each part that is not empty. Thakur et al. 2005, §3."""
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    parts, places = outgoing.split(list(sends)), incoming.split(list(receives))
-    places[rank].copy_(parts[rank])
-    handles = []
-    for step in range(1, ranks):
-        to, source = (rank + step) % ranks, (rank - step) % ranks
-        # My part for `to` leaves, the part of `source` for me arrives. All are started before one is waited for.
-        handles.append(exchange(parts[to], to, places[source], source, group))
-    for handle in handles:
-        handle.wait()
-
-
-def native(
-    incoming: Shaped[Tensor, " received *row"],
-    outgoing: Shaped[Tensor, " sent *row"],
-    receives: Sequence[int],
-    sends: Sequence[int],
-    group: dist.ProcessGroup | None = None,
-) -> None:
-    """Fills `incoming` with torch's own collective; the ledger sees its payload, not its messages."""
-    # One collective: every rank puts all its parts in and gets all parts for it out.
-    dist.all_to_all_single(incoming, outgoing, list(receives), list(sends), group)
 
 
 def all_to_all(

@@ -39,10 +39,11 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from minitrain.collectives import native
+from minitrain.collectives.all_to_all import Carrier
 from minitrain.data_parallel.bucketed import Bucket, pack
 from minitrain.data_parallel.replica import Collectives, Replica
 from minitrain.mixture_of_experts import all_to_all as carriers
-from minitrain.mixture_of_experts.all_to_all import Carrier, all_to_all
+from minitrain.mixture_of_experts.all_to_all import all_to_all
 from minitrain.mixture_of_experts.compute import WAYS
 from minitrain.mixture_of_experts.layer import MoELayer
 from minitrain.mixture_of_experts.routing import Routing

@@ -26,7 +26,7 @@ butterfly shuffle in DLRM, where whole tables have owners.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,46 +35,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64, Shaped
 from torch import Tensor
 
+from minitrain.collectives.all_to_all import Carrier, native
 from minitrain.parameter_server.hashing import as_ids
 from minitrain.parameter_server.tables import Table, by_owner, distinct
 from minitrain.runtime import Claim, World, run
 from minitrain.runtime.control import gather_objects
-from minitrain.runtime.messages import exchange
-
-Carrier = Callable[[Tensor, Tensor, Sequence[int], Sequence[int], dist.ProcessGroup | None], None]
-"""Who carries elements, `pairwise` or `native`: incoming, outgoing, elements from each rank, for each rank, group."""
-
-
-def pairwise(
-    incoming: Shaped[Tensor, " received"],
-    outgoing: Shaped[Tensor, " sent"],
-    receives: Sequence[int],
-    sends: Sequence[int],
-    group: dist.ProcessGroup | None = None,
-) -> None:
-    """Fills `incoming`, one message for each part that is not empty; the ledger sees every byte."""
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    parts, places = outgoing.split(list(sends)), incoming.split(list(receives))
-    places[rank].copy_(parts[rank])
-    handles = []
-    for step in range(1, ranks):
-        to, source = (rank + step) % ranks, (rank - step) % ranks
-        # My part for `to` leaves, the part of `source` for me arrives. All are started before one is waited for.
-        handles.append(exchange(parts[to], to, places[source], source, group))
-    for handle in handles:
-        handle.wait()
-
-
-def native(
-    incoming: Shaped[Tensor, " received"],
-    outgoing: Shaped[Tensor, " sent"],
-    receives: Sequence[int],
-    sends: Sequence[int],
-    group: dist.ProcessGroup | None = None,
-) -> None:
-    """Fills `incoming` with torch's own collective; the ledger sees its payload, not its messages."""
-    # One collective: every rank puts all its parts in and gets all parts for it out.
-    dist.all_to_all_single(incoming, outgoing, list(receives), list(sends), group)
 
 
 class Lookup(NamedTuple):

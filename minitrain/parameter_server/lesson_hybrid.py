@@ -20,6 +20,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
+from minitrain.collectives.all_to_all import pairwise
 from minitrain.costs import embedding as embedding_costs
 from minitrain.costs import hybrid as costs
 from minitrain.costs.communication import NOTHING
@@ -74,7 +75,7 @@ def sent(world: World, setting: Setting, steps: int) -> list[Claim]:
     for step in range(steps):
         predicted += costs.worker(wishes(setting, step, world.size, world.size), dimensions, world.rank).sent
     counted, native = Ledger(), Ledger()
-    train(world, setting, steps, carrier=hybrid.pairwise, ledger=counted)
+    train(world, setting, steps, carrier=pairwise, ledger=counted)
     train(world, setting, 1, ledger=native)
     what = f"by this rank for tables in {steps} steps"
     formula = "Σ (8 + dw) · ids from others + dw · ids for others"
@@ -123,7 +124,7 @@ def both_ways(world: World, setting: Setting, steps: int, servers: int, workers:
     if dense or sparse:
         served = _seen(train_served(world, setting, steps, dense, sparse, fixed, ledgers[0]), ledgers[0])
     if world.rank in work:
-        trained = train(world, setting, steps, groups[2], hybrid.pairwise, fixed, ledgers[1])
+        trained = train(world, setting, steps, groups[2], pairwise, fixed, ledgers[1])
         without = _seen(trained, ledgers[1])
     everyone = gather_objects((served, without))
     rows, weights, carried = [], [], []

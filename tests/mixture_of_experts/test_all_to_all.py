@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from minitrain.collectives.all_to_all import native, pairwise
 from minitrain.mixture_of_experts import all_to_all as module
-from minitrain.mixture_of_experts.all_to_all import all_to_all, native, pairwise
+from minitrain.mixture_of_experts.all_to_all import all_to_all
 from minitrain.runtime import Ledger
 
 

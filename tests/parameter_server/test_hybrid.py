@@ -9,11 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from minitrain.collectives.all_to_all import native, pairwise
 from minitrain.costs import hybrid as costs
 from minitrain.data_parallel import DataParallel
 from minitrain.parameter_server.click import ClickModel, Clicks
 from minitrain.parameter_server.hashing import owner, start
-from minitrain.parameter_server.hybrid import HybridTables, native, pairwise
+from minitrain.parameter_server.hybrid import HybridTables
 from minitrain.parameter_server.row_rules import SGD, Adagrad
 from minitrain.parameter_server.tables import Table
 from minitrain.runtime import Ledger
