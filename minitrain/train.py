@@ -11,15 +11,15 @@ What it does stands in the chapter `minitrain.composition`.
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import tyro
 
-from minitrain.composition.launch import given_ranks, launch, refuse
+from minitrain.composition.launch import launch, refuse
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
+from minitrain.runtime.torchrun import given_ranks, speaks
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def main(arguments: list[str] | None = None) -> int:
             raise ValueError(f"preset={settings.model.preset} is larger than a machine; --dry-run plans it")
         refuse(settings)
     except ValueError as error:
-        if os.environ.get("RANK", "0") == "0":
+        if speaks():
             print(error, file=sys.stderr)
         return 2
     return launch(settings, ranks, command.start.device, command.start.timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from typing import Literal
+from typing import Literal, get_args
 
 import tyro
 from rich import box
@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from minitrain.benchmarks.compare import Comparison
-from minitrain.runtime.demo import under_torchrun
 from minitrain.runtime.ranks import Ranks
+from minitrain.runtime.torchrun import under_torchrun
 from minitrain.runtime.world import World
 
 Name = Literal[
@@ -37,19 +37,7 @@ def measure(world: World, name: str) -> list[Comparison]:
 
 
 def main(
-    names: tuple[Name, ...] = (
-        "collectives",
-        "composition",
-        "data_parallel",
-        "embedding",
-        "hybrid",
-        "mixture_of_experts",
-        "parameter_server",
-        "pipeline_parallel",
-        "recomputation",
-        "tensor_parallel",
-        "zero",
-    ),
+    names: tuple[Name, ...] = get_args(Name),
     ranks: tuple[int, ...] = (2, 4),
     device: Literal["auto", "cpu", "cuda"] = "auto",
 ) -> None:

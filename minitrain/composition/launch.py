@@ -23,6 +23,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from minitrain.composition.settings import Settings
+from minitrain.runtime.torchrun import given_ranks
 
 if TYPE_CHECKING:
     from minitrain.runtime import World
@@ -72,11 +73,6 @@ def launch(settings: Settings, ranks: int, device: str, timeout: float) -> int:
         request = Path(folder) / "stop"
         with _on_signal(request.touch, "stopping after this step; Ctrl-C again ends at once"):
             return _on_own_ranks(settings, ranks, device, timeout, request)
-
-
-def given_ranks() -> int | None:
-    """How many ranks torchrun, or somebody who sets its variables, has started; None if nobody has."""
-    return int(os.environ["WORLD_SIZE"]) if {"RANK", "WORLD_SIZE"} <= os.environ.keys() else None
 
 
 def _on_own_ranks(settings: Settings, ranks: int, device: str, timeout: float, request: Path) -> int:

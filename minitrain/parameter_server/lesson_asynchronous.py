@@ -21,8 +21,8 @@ from minitrain.parameter_server.clocks import every_order
 from minitrain.parameter_server.roles import Roles
 from minitrain.runtime import Claim, Ledger, VirtualClock, World
 from minitrain.runtime.control import gather_objects, go_on_without
-from minitrain.runtime.demo import under_torchrun
 from minitrain.runtime.failures import named
+from minitrain.runtime.torchrun import under_torchrun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

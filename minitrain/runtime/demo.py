@@ -27,6 +27,7 @@ from minitrain.runtime.claims import Claim, Row, merge, number, print_rows, writ
 from minitrain.runtime.control import gather_objects, leave_all
 from minitrain.runtime.listing import demos
 from minitrain.runtime.timeline import trace_events
+from minitrain.runtime.torchrun import given_ranks
 from minitrain.runtime.world import World
 
 if TYPE_CHECKING:
@@ -140,8 +141,8 @@ def launch(
     Raises:
         SystemExit: With a message, for options that cannot be.
     """
-    if under_torchrun():
-        started = int(os.environ["WORLD_SIZE"])
+    started = given_ranks()
+    if started is not None:
         if ranks not in (None, started):
             raise SystemExit(f"--ranks {ranks} does not match the {started} ranks that torchrun started; leave it out")
         return _perform_under_torchrun(function, device, timeout, arguments)
@@ -157,11 +158,6 @@ def launch(
     except KeyboardInterrupt as stopped:  # where the ranks were, if they were at work
         print(stopped, file=sys.stderr)
         return 130
-
-
-def under_torchrun() -> bool:
-    """Whether torchrun, or somebody who sets its variables, started this process as one of several ranks."""
-    return {"RANK", "WORLD_SIZE"} <= os.environ.keys()
 
 
 def _perform_under_torchrun(function: Callable[..., bool], device: str, timeout: float, arguments: tuple) -> int:
