@@ -68,15 +68,14 @@ class Replicated(Zero1):
         super().__init__(module, optimizer_class, alone, **options)
         self.sharers = sharers
 
-    @torch.no_grad()
-    def synchronize(self) -> None:
-        super().synchronize()  # every gradient to its place in the line
-        for line in self._trainable:
-            gradient = self._gradient(line)
-            if gradient.numel():
-                gradient.mul_(1 / dist.get_world_size(self.sharers))
-                # Every rank brings its gradient of the whole line, and all get the mean.
-                self.collectives.all_reduce(gradient, self.sharers, check=False).wait()
+    def _average(self, flat: Tensor) -> None:
+        flat.mul_(1 / dist.get_world_size(self.sharers))
+        if flat.numel() and dist.get_world_size(self.sharers) > 1:
+            # Every rank brings its gradient of the whole line, and all get the mean.
+            self.collectives.all_reduce(flat, self.sharers, check=False).wait()
+
+    def _share_parameters(self) -> None:
+        """Nothing: every rank has stepped all of every line."""
 
 
 class Gradients:

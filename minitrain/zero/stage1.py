@@ -210,11 +210,15 @@ class Zero1(Sharded):
                 raise RuntimeError("synchronize() was called before; call zero_grad() before the next backward")
             for name, view in views.items():
                 self._collect(name, line.parameters[name], view)
-            flat.mul_(1 / self.ranks)  # before the sum, as DDP does: low precision then cannot overflow
-            if flat.numel():
-                # Every rank brings all gradients of the line and gets the mean of its own shard.
-                self.collectives.reduce_scatter(flat, self.group, check=False).wait()
+            self._average(flat)
             line.gradient = line.partition.shard(flat, self.rank)
+
+    def _average(self, flat: Shaped[Tensor, " padded"]) -> None:
+        """Make this rank's shard of a line of gradients its mean over ranks."""
+        flat.mul_(1 / self.ranks)  # before the sum, as DDP does: low precision then cannot overflow
+        if flat.numel():
+            # Every rank brings all gradients of the line and gets the mean of its own shard.
+            self.collectives.reduce_scatter(flat, self.group, check=False).wait()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad()
