@@ -4,11 +4,15 @@
 two ranks messages carry no name: the first sent is the first received. So the receiver posts its receives in the order
 in which the sender acts, whatever it needs first, and chunks cannot mix.
 
-**When receives are posted.** When an action begins to compute, the receive of the next one that needs a message is
-already posted: the message travels meanwhile. gloo would allow any order between different ranks. NCCL carries the
-messages of a rank one after another, sent and received alike, so there all ranks keep one common order: that in which
-the messages would be made if every action took equally long. The earliest message that has not arrived can always
-travel: whatever its two ranks have to do before it is made by earlier messages, and these have arrived.
+**When receives are posted.** Before an action waits for its message, the receives of the next two that need one are
+posted: these messages travel while it waits and computes. Posted too late a receive costs processor time: the sender's
+gloo answers it at once, while the thread that posted it may not yet have let go of the connection, and our gloo's
+thread spins until it has.
+
+gloo would allow any order between different ranks. NCCL carries the messages of a rank one after another, sent and
+received alike, so there all ranks keep one common order: that in which the messages would be made if every action took
+equally long. The earliest message that has not arrived can always travel: whatever its two ranks have to do before it
+is made by earlier messages, and these have arrived.
 
 **When sends are done.** What was sent is kept until its receiver has shown that it has it, by a message that it made
 later; then waiting takes no time. What is still under way at the end of the step is waited for there.
@@ -35,6 +39,7 @@ from minitrain.runtime.messages import Handle, receive, send
 
 TAG = 1  # of announcements; virtual times, which travel on the same connections, have 0
 PAGE = 512  # bytes of an announcement that travel at once
+AHEAD = 2  # receives that are posted beyond what is waited for: their buffers are held before they are full
 
 
 class Message(NamedTuple):
@@ -130,21 +135,22 @@ class Mail:
         self._announced: list[tuple[Any, Tensor]] = []
 
     def take(self, action: Action) -> list[Tensor] | None:
-        """Wait for what `action` needs from another rank; None if that is nothing. Then post the next receive."""
+        """Wait for what `action` needs from another rank; None if that is nothing. Later receives are posted before."""
         message = self._incoming.get(action)
-        tensors = None
         if message is not None:
             self._next += 1
             self._post_until(message)
-            tensors = []
-            for tensor, handle, needs_gradient in self._arriving.pop(message):
-                handle.wait()
-                tensors.append(tensor.requires_grad_(needs_gradient))
-            self._release(message)
-        if self._next < len(self._waits):
-            following = self._incoming[self._waits[self._next]]
+        for later in self._waits[self._next : self._next + AHEAD]:
+            following = self._incoming[later]
             if following not in self._arriving and self._may_post(following):
-                self._post_until(following)  # it travels while this action computes
+                self._post_until(following)  # it travels while this action waits and computes
+        if message is None:
+            return None
+        tensors = []
+        for tensor, handle, needs_gradient in self._arriving.pop(message):
+            handle.wait()
+            tensors.append(tensor.requires_grad_(needs_gradient))
+        self._release(message)
         return tensors
 
     def give(self, action: Action, tensors: Sequence[Tensor]) -> None:
