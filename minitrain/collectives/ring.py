@@ -6,7 +6,7 @@ chunks are passed on as they are (all-gather). Both together are an all-reduce.
 
 **Source.** Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
 
-**What each rank holds.** The tensor, changed in place, and two receive buffers of the size of a chunk.
+**What each rank holds.** The tensor, changed in place, and up to three receive buffers of the size of a chunk.
 
 **What is sent, when and why.** In step s = 0 … n−2 rank r sends one chunk to rank r+1 and receives another from rank
 r−1, both at once:
@@ -21,7 +21,7 @@ the reduce-scatter with chunk r. (Indices are modulo n.)
 
 **Cost.** Each rank sends every chunk but one in each half: about 2(n−1)/n · S bytes for S bytes of tensor, which no
 algorithm can beat, in 2(n−1) messages, which many can. Exactly: `minitrain.costs.communication.ring_all_reduce`; time:
-`ring_all_reduce_time`. Memory: two chunks.
+`ring_all_reduce_time`. Memory: at most three chunks.
 
 **Also called.** Bucket algorithm; NCCL's Ring. Reduce-scatter and all-gather are also called the scatter-reduce and
 the broadcast phase.
@@ -29,6 +29,9 @@ the broadcast phase.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+import torch
 import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
@@ -38,6 +41,11 @@ from minitrain.collectives.chunks import Chunks, check_root, flat_view
 from minitrain.costs import communication as costs
 from minitrain.runtime import Claim, World, run
 from minitrain.runtime.messages import Handle, exchange, receive, send
+
+AHEAD = 3  # receives that are posted before they are waited for, each with a buffer of its own
+KEPT = 64 << 20  # bytes of receive buffers that stay for the next call, at most
+
+_spare: list[Tensor] = []  # taken while in use, so that two threads never share it
 
 
 def all_reduce(
@@ -54,8 +62,10 @@ def all_reduce(
         ValueError: See `minitrain.collectives.chunks.flat_view`.
     """
     chunks = flat_view("all_reduce", tensor, group, check).tensor_split(dist.get_world_size(group))
-    leaving = start_around(chunks, group)
-    pass_around(chunks, group)  # a chunk comes back only after it has visited all, so what was sent is not overwritten
+    arriving: list[Handle] = []
+    # A chunk comes back only after it has visited all: its place can be offered while its old values still leave.
+    leaving = start_around(chunks, group, lambda: arriving.extend(receive_around(chunks, group)))
+    pass_around(chunks, group, arriving)
     for departure in leaving:
         departure.wait()
     return Handle(result=tensor)
@@ -135,37 +145,61 @@ def add_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> Tensor
     return chunks[dist.get_rank(group)]
 
 
-def start_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> list[Handle]:
-    """`add_around`, but the last sends may still be under way: wait for what it returns."""
+def start_around(
+    chunks: Chunks, group: dist.ProcessGroup | None = None, behind: Callable[[], None] = lambda: None
+) -> list[Handle]:
+    """`add_around`, but the last sends may still be under way: wait for what it returns.
+
+    Args:
+        chunks: As for `add_around`.
+        group: The ranks that talk; None means everyone.
+        behind: Called when the last receive is posted (not on NCCL): it may post those of what comes next.
+    """
     rank, ranks = dist.get_rank(group), len(chunks)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
-    # Two buffers in turn: one fills while the other is added. Fresh memory for each step costs three times as much.
-    buffers = chunks[0].new_empty(2, max(map(len, chunks)))
-    steps = []
-    for step in range(ranks - 1):
-        outgoing, own = chunks[(rank - 1 - step) % ranks], chunks[(rank - 2 - step) % ranks]
-        steps.append((outgoing, own, buffers[step % 2, : len(own)]))
-    if dist.get_backend(group) == "nccl":
-        for outgoing, own, incoming in steps:
-            # Hand the sum so far to the next rank, and take the one that the previous rank has made.
-            exchange(outgoing, after, incoming, before, group).wait()
-            own.add_(incoming)
+    steps = [(chunks[(rank - 1 - step) % ranks], chunks[(rank - 2 - step) % ranks]) for step in range(ranks - 1)]
+    if not steps:
         return []
-    # The same, but a step ahead with receiving: gloo then sends without asking first. (On NCCL a receive that waits
-    # holds up the sends behind it; so there the two go together, above.)
-    arriving = [receive(incoming, before, group) for _, _, incoming in steps[:2]]
+    # Buffers in turn: one is added while others fill.
+    room, buffers = _buffers(chunks, min(AHEAD, len(steps)))
+    incoming = [buffers[step % len(buffers), : len(own)] for step, (_, own) in enumerate(steps)]
+    if dist.get_backend(group) == "nccl":
+        for (outgoing, own), buffer in zip(steps, incoming, strict=True):
+            # Hand the sum so far to the next rank, and take the one that the previous rank has made.
+            exchange(outgoing, after, buffer, before, group).wait()
+            own.add_(buffer)
+        return []
+    # The same, but steps ahead with receiving: gloo then sends without asking first, and its thread need not wait for
+    # ours. (On NCCL a receive that waits holds up the sends behind it; so there the two go together, above.)
+    arriving: list[Handle] = []
+
+    def post(step: int) -> None:
+        arriving.append(receive(incoming[step], before, group))
+        if step == len(steps) - 1:
+            behind()
+
+    for step in range(len(buffers)):
+        post(step)
     leaving = []
-    for step, (outgoing, own, incoming) in enumerate(steps):
+    for step, (outgoing, own) in enumerate(steps):
         leaving.append(send(outgoing, after, group))  # the sum so far
         arriving[step].wait()
-        own.add_(incoming)
-        if step + 2 < len(steps):
-            arriving.append(receive(steps[step + 2][2], before, group))  # into the buffer that is free again
+        own.add_(incoming[step])
+        if step + len(buffers) < len(steps):
+            post(step + len(buffers))  # into the buffer that is free again
+    if room.device.type == "cpu" and room.nbytes <= KEPT:
+        _spare[:] = [room]
     return leaving
 
 
-def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> None:
-    """The second way round: rank r's chunk r reaches all ranks. Arguments as in `add_around`."""
+def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None, arriving: Sequence[Handle] = ()) -> None:
+    """The second way round: rank r's chunk r reaches all ranks.
+
+    Args:
+        chunks: As for `add_around`.
+        group: The ranks that talk; None means everyone.
+        arriving: What `receive_around` gave, where that was called before.
+    """
     rank, ranks = dist.get_rank(group), len(chunks)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
     steps = [(chunks[(rank - step) % ranks], chunks[(rank - 1 - step) % ranks]) for step in range(ranks - 1)]
@@ -174,13 +208,33 @@ def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> None:
             # Hand on the chunk that came last, and receive the next one straight into its place.
             exchange(outgoing, after, incoming, before, group).wait()
         return
-    arriving = [receive(incoming, before, group) for _, incoming in steps]  # ready for all chunks from the start
     leaving = []
-    for (outgoing, _), arrival in zip(steps, arriving, strict=True):
+    for (outgoing, _), arrival in zip(steps, arriving or receive_around(chunks, group), strict=True):
         leaving.append(send(outgoing, after, group))  # the chunk that came last
         arrival.wait()
     for departure in leaving:
         departure.wait()
+
+
+def receive_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> list[Handle]:
+    """Post all receives of `pass_around`, each straight into its place; not for NCCL."""
+    rank, ranks = dist.get_rank(group), len(chunks)
+    before = (rank - 1) % ranks
+    return [receive(chunks[(rank - 1 - step) % ranks], before, group) for step in range(ranks - 1)]
+
+
+def _buffers(chunks: Chunks, count: int) -> tuple[Tensor, Tensor]:
+    """Memory, and in it `count` receive buffers, each as long as the longest chunk.
+
+    On a CPU memory of an earlier call is taken where it suffices: to touch fresh memory costs more than to add it.
+    """
+    like, longest = chunks[0], max(map(len, chunks))
+    size = count * longest * like.element_size()
+    kept = [_spare.pop()] if _spare and like.device.type == "cpu" else []
+    room = next((room for room in kept if room.nbytes >= size), None)
+    if room is None:
+        room = like.new_empty(size, dtype=torch.uint8)
+    return room, room[:size].view(like.dtype).view(count, longest)
 
 
 def demo(world: World, elements: int = 1 << 20) -> list[Claim]:

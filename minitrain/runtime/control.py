@@ -15,6 +15,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+GATHERED = 3  # the tag of gathered values; virtual times have 0, announcements of pipelines 1, of servers 2
 FIRST = 1024  # bytes of a value that travel with its length; a longer one is sent again, whole
 
 # group -> the connections beside it; and how many groups of a name there have been.
@@ -99,10 +100,26 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None = None) -> list[A
 
 
 def _gather_bytes(beside: Any, mine: bytes, size: int) -> list[bytes]:
-    """The first `size` bytes of every rank, shorter ones filled up with zeros."""
+    """The first `size` bytes of every rank, shorter ones filled up with zeros.
+
+    By way of rank 0, in 2(n−1) messages. For short values what counts is how many there are: a ring sends n(n−1).
+    """
+    ranks = beside.size()
+    boxes = torch.empty(ranks, size, dtype=torch.uint8)
     padded = torch.frombuffer(bytearray(mine[:size].ljust(size, b"\0")), dtype=torch.uint8)
-    boxes = [torch.empty_like(padded) for _ in range(beside.size())]
-    beside.allgather([boxes], [padded]).wait()
+    if beside.rank() == 0:
+        # One message from each other rank, and to each the values of all.
+        arriving = [beside.recv([boxes[rank]], rank, GATHERED) for rank in range(1, ranks)]
+        boxes[0] = padded
+        for arrival in arriving:
+            arrival.wait()
+        for departure in [beside.send([boxes], rank, GATHERED) for rank in range(1, ranks)]:
+            departure.wait()
+    else:
+        # What rank 0 has gathered; posted first, so that it need not ask.
+        everyone = beside.recv([boxes], 0, GATHERED)
+        beside.send([padded], 0, GATHERED).wait()
+        everyone.wait()
     return [box.numpy().tobytes() for box in boxes]
 
 
