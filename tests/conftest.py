@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
 import torch
 
-from minitrain.runtime import Ranks
-from tests.shapes import check_shapes, leave_groups
+from minitrain.runtime import Ranks, World, forkserver
+from minitrain.runtime.control import leave_all
 
+forkserver.PRELOAD.append("tests.preload")
 torch.set_num_threads(1)  # the ranks need the cores; threads that wait for one spin
+
+gc.disable()  # while modules are imported, of which nothing is garbage
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector, and the one that pytest runs at the end, pass over what has been imported."""
+    gc.freeze()
+    gc.enable()
+
 
 DEMO_RANKS = (1, 3, 4)  # on which every demo must hold; the tour does the same on any number
 
@@ -21,7 +32,7 @@ class Pools(dict[int, Ranks]):
     def __call__(self, size: int) -> Ranks:
         """`ranks(4).run(function, *args)` calls `function(world, *args)` on four ranks and returns their results."""
         if size not in self:
-            self[size] = Ranks(size, device="cpu", setup=check_shapes)
+            self[size] = Ranks(size, device="cpu")
         return self[size]
 
 
@@ -46,3 +57,8 @@ def groups_end_with_their_file(pools: Pools) -> Iterator[None]:
     yield
     for started in pools.values():
         started.run(leave_groups)
+
+
+def leave_groups(world: World) -> None:
+    """Destroy what groups of ranks a file of tests has made."""
+    leave_all()

@@ -33,7 +33,7 @@ from typing import Any
 from minitrain.runtime import worker
 from minitrain.runtime.worker import Plan
 
-# torch._dynamo: the first optimizer imports it, for a second and a half
+# What ranks need not import again. torch._dynamo: the first optimizer imports it, for a second and a half.
 PRELOAD = ["torch", "torch.distributed", "torch._dynamo", "minitrain.runtime.world"]
 LENGTH = struct.Struct("!I")  # a request is its length, then a pickled (rank, plan); file descriptors travel beside it
 
@@ -44,7 +44,7 @@ class Forkserver:
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair()
         root = str(Path(worker.__file__).parents[2])
-        code = f"from minitrain.runtime.forkserver import main; main({theirs.fileno()})"
+        code = f"from minitrain.runtime.forkserver import main; main({theirs.fileno()}, {PRELOAD!r})"
         # torch logs errors about other ranks with times and addresses: the ranks' tracebacks say it better
         environment = {"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ}
         self.process = subprocess.Popen(
@@ -117,10 +117,12 @@ def end(control: socket.socket, process: subprocess.Popen, owner: int) -> None:
             process.wait()
 
 
-def main(control_descriptor: int) -> None:
+def main(control_descriptor: int, preload: list[str]) -> None:
     """What the forkserver runs: import, then fork whenever asked, until the program is gone."""
-    for module in PRELOAD:
+    gc.disable()  # nothing of what is imported is garbage
+    for module in preload:
         import_module(module)
+    gc.enable()
     gc.freeze()  # what is imported stays: no rank's garbage collection goes through it, and so copies its pages
     control = socket.socket(fileno=control_descriptor)
     wake, woken = os.pipe()

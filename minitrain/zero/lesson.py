@@ -302,7 +302,7 @@ def most_gradients(world: World, stage: Stage, layers: int, hidden: int) -> tupl
     """The most bytes of gradients that a rank holds in a step, shards included, and what they are made of.
 
     A stack of equal layers, each a unit, with a single sample, so that activations are small beside weights. Through
-    the ring, whose receive buffers are counted, where gloo's own memory would not be.
+    the ring, whose receive buffers are less than a line and stay from the first step; gloo copies whole lines unseen.
 
     Returns:
         The peak; bytes of one layer's gradient; and at most so many of activations' gradients and single numbers.

@@ -89,7 +89,7 @@ def chain_peak(world: World, stage: type[Zero3], prefetch: bool, layers: int = 4
     A chain of equal layers, each one matrix of S bytes, and one token, so that parameters and gradients are all that
     takes memory. At the peak, in backward, there are two layers' parameters; a layer's gradient as autograd has made
     it; the line into which it is copied; and the line before, which is given back when the next one leaves. Through the
-    ring, whose receive buffers are two chunks; gloo copies whole lines.
+    ring, whose receive buffers stay from the step before; gloo copies whole lines.
     """
     module = nn.Sequential(*(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))).to(world.device)
     model = stage(module, torch.optim.SGD, None, None, ring, lr=0.1)

@@ -251,9 +251,7 @@ def _peaks(world: World, layers: int = 8, hidden: int = 128) -> list[Claim]:
         peak, gradient, small = lesson.most_gradients(world, stage, layers, hidden)
         each = [costs.Line(hidden * hidden, 4)] * layers
         held = costs.held(1 if stage is Zero1 else 2, each, world.size, 0, 0)["gradients"]
-        # A ring needs two chunks; on one rank they are two whole lines.
-        above = max(gradient, 2 * -(-gradient // world.size))
-        predicted, relation = held + above + small, "<="
+        predicted, relation = held + gradient + small, "<="  # a ring's receive buffers are less than one line
         if stage is Zero2:
             predicted = held + costs.gradient_peak(each, gradient, world.size) + small
         elif stage is Undrained:

@@ -18,7 +18,6 @@ from minitrain.parameter_server.asynchronous import AsynchronousServer, Asynchro
 from minitrain.parameter_server.inbox import PUSH, announce
 from minitrain.parameter_server.roles import split_roles
 from minitrain.runtime import Ranks, VirtualClock, send
-from tests.shapes import check_shapes
 
 STEPS = 4
 
@@ -26,7 +25,7 @@ STEPS = 4
 @pytest.fixture(scope="module")
 def mortal() -> Iterator[Ranks]:
     """Three ranks that may die one by one; fresh ones start with the next call."""
-    with Ranks(3, device="cpu", setup=check_shapes, survives=True) as started:
+    with Ranks(3, device="cpu", survives=True) as started:
         yield started
 
 

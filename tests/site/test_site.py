@@ -67,10 +67,16 @@ def page_of(*cells: dict) -> notebooks.Page:
 # The built site
 
 
-def test_nothing_is_loaded_from_elsewhere(site):
+@pytest.fixture(scope="module")
+def elements(site):
+    """Of every page."""
+    return {page: Elements(page) for page in site.rglob("*.html")}
+
+
+def test_nothing_is_loaded_from_elsewhere(site, elements):
     outside = re.compile(r"^(https?:)?//")
-    for page in site.rglob("*.html"):
-        for tag, attributes in Elements(page).tags:
+    for page, found in elements.items():
+        for tag, attributes in found.tags:
             loaded = [attributes.get("src"), attributes.get("srcset"), attributes.get("poster")]
             loaded += [attributes.get("href")] if tag == "link" else []
             assert not [url for url in loaded if url and outside.match(url)], (page.name, tag)
@@ -78,9 +84,9 @@ def test_nothing_is_loaded_from_elsewhere(site):
         assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text("utf-8")), sheet.name
 
 
-def test_every_picture_has_alt_text(site):
-    for page in site.rglob("*.html"):
-        for tag, attributes in Elements(page).tags:
+def test_every_picture_has_alt_text(elements):
+    for page, found in elements.items():
+        for tag, attributes in found.tags:
             assert tag != "img" or attributes.get("alt"), (page, attributes)
             assert tag != "svg" or "drawing" not in (attributes.get("class") or "") or attributes.get("aria-label")
 
@@ -92,12 +98,11 @@ def test_formulas_are_mathml(site):
 
 
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_a_page(site, notebook):
-    page = site / "tutorials" / chapters.page_name(notebook.stem) / "index.html"
-    elements = Elements(page)
-    shown = re.sub(r"\s+", "", elements.text)
+def test_a_notebook_is_a_page(site, elements, notebook):
+    page = elements[site / "tutorials" / chapters.page_name(notebook.stem) / "index.html"]
+    shown = re.sub(r"\s+", "", page.text)
     assert (site / "tutorials" / notebook.name).read_bytes() == notebook.read_bytes()
-    assert any("download" in attributes for tag, attributes in elements.tags if tag == "a")
+    assert any("download" in attributes for tag, attributes in page.tags if tag == "a")
     for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
         for output in cell.get("outputs", ()):
             if output["output_type"] == "stream" and not {"remove-cell", "remove-output"} & set(

@@ -1,0 +1,23 @@
+"""Imported by the process from which the ranks of tests are forked: all rooms, with shapes and types checked.
+
+pytest's own option checks in its own process only. Checked modules take seconds to import, and there are a dozen and a
+half ranks. `runtime` is left out: it has no shapes, and a function that it defines for each message would be checked
+anew.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pkgutil import walk_packages
+
+from jaxtyping import install_import_hook
+
+import minitrain
+from minitrain.runtime.listing import CHAPTERS
+
+ROOMS = [f"minitrain.{room}" for room in (*CHAPTERS, "models", "data", "costs", "benchmarks", "tour", "train")]
+
+install_import_hook(ROOMS, "tests.shapes.checked")
+for module in walk_packages(minitrain.__path__, "minitrain."):
+    if module.name.startswith(tuple(ROOMS)) and not module.name.endswith("__main__"):
+        import_module(module.name)
