@@ -11,19 +11,21 @@ import torch
 from minitrain.runtime import Ranks, World, forkserver
 from minitrain.runtime.control import leave_all
 
-forkserver.PRELOAD.append("tests.preload")
-torch.set_num_threads(1)  # the ranks need the cores; threads that wait for one spin
+DEMO_RANKS = (1, 3, 4)  # on which every demo must hold; the tour does the same on any number
 
-gc.disable()  # while modules are imported, of which nothing is garbage
+
+# In hooks, and not on import: some ranks import this file with their tests.
+def pytest_sessionstart() -> None:
+    """What holds for this process alone."""
+    forkserver.PRELOAD.append("tests.preload")
+    torch.set_num_threads(1)  # the ranks need the cores; threads that wait for one spin
+    gc.disable()  # while modules are imported, of which nothing is garbage
 
 
 def pytest_collection_finish() -> None:
     """Let the garbage collector, and the one that pytest runs at the end, pass over what has been imported."""
     gc.freeze()
     gc.enable()
-
-
-DEMO_RANKS = (1, 3, 4)  # on which every demo must hold; the tour does the same on any number
 
 
 class Pools(dict[int, Ranks]):

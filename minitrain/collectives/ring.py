@@ -30,6 +30,7 @@ the broadcast phase.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import torch
 import torch.distributed as dist
@@ -188,7 +189,7 @@ def start_around(
         if step + len(buffers) < len(steps):
             post(step + len(buffers))  # into the buffer that is free again
     if room.device.type == "cpu" and room.nbytes <= KEPT:
-        _spare[:] = [room]
+        _spare[:] = [room]  # not where a message failed: what was posted may still fill it
     return leaving
 
 
@@ -230,10 +231,13 @@ def _buffers(chunks: Chunks, count: int) -> tuple[Tensor, Tensor]:
     """
     like, longest = chunks[0], max(map(len, chunks))
     size = count * longest * like.element_size()
-    kept = [_spare.pop()] if _spare and like.device.type == "cpu" else []
-    room = next((room for room in kept if room.nbytes >= size), None)
-    if room is None:
-        room = like.new_empty(size, dtype=torch.uint8)
+    room = None
+    if like.device.type == "cpu":
+        with suppress(IndexError):  # none is left
+            room = _spare.pop()
+    if room is None or room.nbytes < size:
+        with torch.inference_mode(False):  # or it would be of no use outside that mode
+            room = like.new_empty(size, dtype=torch.uint8)
     return room, room[:size].view(like.dtype).view(count, longest)
 
 
