@@ -15,9 +15,14 @@ from jaxtyping import install_import_hook
 import minitrain
 from minitrain.runtime.listing import CHAPTERS
 
-ROOMS = [f"minitrain.{room}" for room in (*CHAPTERS, "models", "data", "costs", "benchmarks", "tour", "train")]
+ROOMS = tuple(f"minitrain.{room}" for room in (*CHAPTERS, "models", "data", "costs", "benchmarks", "tour", "train"))
+NAMES = [module.name for module in walk_packages(minitrain.__path__, "minitrain.") if "__main__" not in module.name]
 
+# First: modules that are imported while the hook imports another are taken from its cache, checked, if they are there.
+for name in NAMES:
+    if name.startswith("minitrain.runtime"):
+        import_module(name)
 install_import_hook(ROOMS, "tests.shapes.checked")
-for module in walk_packages(minitrain.__path__, "minitrain."):
-    if module.name.startswith(tuple(ROOMS)) and not module.name.endswith("__main__"):
-        import_module(module.name)
+for name in NAMES:
+    if name.startswith(ROOMS):
+        import_module(name)
