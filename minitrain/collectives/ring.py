@@ -6,7 +6,8 @@ chunks are passed on as they are (all-gather). Both together are an all-reduce.
 
 **Source.** Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
 
-**What each rank holds.** The tensor, changed in place, and up to three receive buffers of the size of a chunk.
+**What each rank holds.** The tensor, changed in place, and up to three receive buffers of the size of a chunk. On a CPU
+these stay for the next call.
 
 **What is sent, when and why.** In step s = 0 … n−2 rank r sends one chunk to rank r+1 and receives another from rank
 r−1, both at once:
@@ -161,15 +162,17 @@ def start_around(
     steps = [(chunks[(rank - 1 - step) % ranks], chunks[(rank - 2 - step) % ranks]) for step in range(ranks - 1)]
     if not steps:
         return []
-    # Buffers in turn: one is added while others fill.
-    room, buffers = _buffers(chunks, min(AHEAD, len(steps)))
-    incoming = [buffers[step % len(buffers), : len(own)] for step, (_, own) in enumerate(steps)]
     if dist.get_backend(group) == "nccl":
-        for (outgoing, own), buffer in zip(steps, incoming, strict=True):
+        pair = chunks[0].new_empty(2, max(map(len, chunks)))  # in turn
+        for step, (outgoing, own) in enumerate(steps):
+            buffer = pair[step % 2, : len(own)]
             # Hand the sum so far to the next rank, and take the one that the previous rank has made.
             exchange(outgoing, after, buffer, before, group).wait()
             own.add_(buffer)
         return []
+    # Buffers in turn: one is added while others fill.
+    room, buffers = _buffers(chunks, min(AHEAD, len(steps)))
+    incoming = [buffers[step % len(buffers), : len(own)] for step, (_, own) in enumerate(steps)]
     # The same, but steps ahead with receiving: gloo then sends without asking first, and its thread need not wait for
     # ours. (On NCCL a receive that waits holds up the sends behind it; so there the two go together, above.)
     arriving: list[Handle] = []

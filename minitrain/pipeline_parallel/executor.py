@@ -7,7 +7,8 @@ each action it waits for what the action needs, does it, and sends what it made:
 
 **What each rank holds.** The parameters, gradients and optimizer states of its stages. Of each micro-batch in flight,
 from its forward to its backward, the graph of its stage with inputs and outputs; where backward is in two parts, from I
-to W the inputs of linear layers and the gradients of their outputs.
+to W the inputs of linear layers and the gradients of their outputs. And the buffers of up to three receives that are
+posted.
 
 **What is sent, when and why.** After F the outputs, to the rank of the next stage, which continues with them. After B
 or I the gradient of the inputs, to the rank of the stage before: it is the gradient of that stage's outputs, with which
