@@ -22,8 +22,6 @@ only the last bucket is waited for.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -32,6 +30,7 @@ from minitrain.collectives import native, ring
 from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import lesson, lesson_overlap
 from minitrain.data_parallel.bucketed import BucketedDataParallel
+from minitrain.data_parallel.hooks import call_when_accumulated
 from minitrain.data_parallel.replica import Collectives
 from minitrain.runtime import Claim, World, run
 from minitrain.runtime.messages import Handle
@@ -41,7 +40,8 @@ class DataParallel(BucketedDataParallel):
     """Averages gradients a bucket at a time, each as soon as backward has filled it.
 
     A gradient is copied to its bucket when it is there; what happens to `.grad` between then and `synchronize()` is
-    lost. The hooks belong to the parameters: they work whoever calls backward, also on `.module` itself.
+    lost. The hooks belong to the parameters: as long as this object lives they work whoever calls backward, also on
+    `.module` itself.
 
     Raises:
         RuntimeError: In backward, when a parameter has had its gradient outside `no_sync()` and gets another before
@@ -60,8 +60,7 @@ class DataParallel(BucketedDataParallel):
         self._missing = [set(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
         for number, bucket in enumerate(self.buckets):
             for name, parameter in bucket.parameters.items():
-                # Called when the gradient has been added to `.grad`. What it is given is the parameter.
-                parameter.register_post_accumulate_grad_hook(partial(self._arrive, number, name))
+                call_when_accumulated(parameter, self._arrive, number, name)
 
     @torch.no_grad()
     def synchronize(self) -> None:

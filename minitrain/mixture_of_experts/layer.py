@@ -73,7 +73,10 @@ class MoELayer(nn.Module):
         self.routing = routing = self.route(tokens, math.prod(x.shape[:-2]))
         rows = self.compute_experts(self.dispatch(tokens, routing), routing)
         y = self.combine(rows, routing).view(x.shape)
-        return y if self.riding_loss is None else _Ride.apply(y, routing.auxiliary_loss, self.riding_loss)
+        if self.riding_loss is None:
+            return y
+        self.routing = routing.detached()  # nobody adds its loss, and the graph need not wait for that
+        return _Ride.apply(y, routing.auxiliary_loss, self.riding_loss)
 
     def route(self, tokens: Float[Tensor, "tokens hidden"], groups: int) -> Routing:
         """What the router chooses for these tokens, which are `groups` sequences."""

@@ -22,7 +22,7 @@ keeps a `[tokens, experts, capacity]` tensor with the same content.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -63,6 +63,10 @@ class Routing:
     experts: int
     capacity: int | None
     groups: int
+
+    def detached(self) -> Routing:
+        """The same without autograd's graph."""
+        return replace(self, weight=self.weight.detach(), auxiliary_loss=self.auxiliary_loss.detach())
 
     def load(self) -> Int[Tensor, " experts"]:
         """Tokens that each expert gets."""

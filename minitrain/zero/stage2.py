@@ -35,6 +35,7 @@ from torch import Tensor
 
 from minitrain.collectives import ring
 from minitrain.costs import zero as costs
+from minitrain.data_parallel.hooks import call_when_accumulated
 from minitrain.runtime import Claim, Ledger, World, run
 from minitrain.runtime.messages import Handle
 from minitrain.zero import lesson
@@ -122,10 +123,9 @@ class Zero2(Sharded):
         self._collectors = [Collector(line) for line in reversed(self._trainable)]
         self._started = 0  # lines of this micro-batch that have been started
         self._in_flight: list[tuple[Collector, Tensor, Handle]] = []
-        for collector in self._collectors:
+        for number, collector in enumerate(self._collectors):
             for name, parameter in collector.line.parameters.items():
-                # Called when the gradient has been added to `.grad`. What it is given is the parameter.
-                parameter.register_post_accumulate_grad_hook(partial(self._arrive, collector, name))
+                call_when_accumulated(parameter, self._arrive, number, name)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -147,8 +147,9 @@ class Zero2(Sharded):
             collector.fresh = True  # the shard keeps its memory, which the next step overwrites
 
     @torch.no_grad()
-    def _arrive(self, collector: Collector, name: str, parameter: Tensor) -> None:
+    def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
         """The hook: copy a gradient to its line, free it, and start what can be started."""
+        collector = self._collectors[number]
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
         self._check_first(collector, name)

@@ -102,10 +102,10 @@ class Zero3(Zero2):
         finally:
             self._full = False
 
-    def _arrive(self, collector: Collector, name: str, parameter: Tensor) -> None:
-        if collector.flat is None:
-            self._note("gradient", self._name(collector))
-        super()._arrive(collector, name, parameter)
+    def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
+        if self._collectors[number].flat is None:
+            self._note("gradient", self._name(self._collectors[number]))
+        super()._arrive(number, name, parameter)
 
     def _check_first(self, collector: Collector, name: str) -> None:
         """A second gradient before the line has left is added to the first."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import random
+import weakref
 
 import pytest
 import torch
@@ -239,3 +241,33 @@ def test_a_hook_on_the_wrong_event_is_noticed(ranks):
     """It averages the last micro-batch only: the test of accumulation against one device catches it."""
     with pytest.raises(Exception, match="Tensor-likes are not close"):
         ranks(2).run(wrong_event)
+
+
+def dropped(world):
+    model = DataParallel(gpt(seed=0))
+    model(*tokens(1, world.rank))[1].backward()
+    model.synchronize()
+    weight = weakref.ref(model.module.blocks[0].mlp.up.weight)
+    del model
+    gc.collect()
+    return weight() is None
+
+
+def test_a_model_that_is_dropped_is_freed(ranks):
+    assert ranks(2).run(dropped) == [True, True]
+
+
+def unwrapped(world):
+    """The wrapper is dropped, its module is not."""
+    module = gpt(seed=0)
+    model = DataParallel(module)
+    del model
+    gc.collect()
+    for _ in range(2):  # which the wrapper would refuse
+        module(*tokens(1, world.rank))[1].backward()
+    return module.blocks[0].mlp.up.weight.grad
+
+
+def test_a_module_outlives_its_wrapper(ranks):
+    first, second = ranks(2).run(unwrapped)
+    assert not torch.equal(first, second), "each rank has its own gradient"

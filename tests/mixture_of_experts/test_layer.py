@@ -169,6 +169,7 @@ def test_the_auxiliary_loss_can_ride_along():
     riding(found).sum().backward()
     torch.testing.assert_close(found.grad, expected.grad)
     torch.testing.assert_close(riding.router.gate.weight.grad, added.router.gate.weight.grad)
+    assert not riding.auxiliary_loss.requires_grad and not riding.routing.weight.requires_grad
 
 
 def test_losses_of_all_mixtures_are_summed():

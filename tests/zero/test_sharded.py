@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 from importlib import import_module
 
 import pytest
@@ -12,7 +14,7 @@ from jaxtyping import TypeCheckError
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-from minitrain.zero import Zero1, Zero2
+from minitrain.zero import Zero1, Zero2, Zero3
 from tests.zero.models import Branches, Few, Mixed, Normalised, ddp, gpt, part, same_weights, train, twins
 
 stages = pytest.mark.parametrize("stage", (Zero1, Zero2))
@@ -394,3 +396,17 @@ def changed(world, stage, change):
 @pytest.mark.parametrize("change", CHANGES)
 def test_changes_after_wrapping_are_errors(ranks, stage, change):
     ranks(2).run(changed, stage, change)
+
+
+def dropped(world, stage):
+    model = stage(gpt(seed=0), torch.optim.AdamW, lr=0.01)
+    train(model, world.rank)
+    weight = weakref.ref(model.module.blocks[0].mlp.up.weight)
+    del model
+    gc.collect()
+    return weight() is None
+
+
+@pytest.mark.parametrize("stage", (Zero1, Zero2, Zero3))
+def test_a_model_that_is_dropped_is_freed(ranks, stage):
+    assert ranks(2).run(dropped, stage) == [True, True]
