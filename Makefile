@@ -22,9 +22,8 @@ test: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site  ## eve
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --min-severity error
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python tutorials/build.py check
-	$(BIN)/mkdocs build --strict --quiet --site-dir $$(mktemp -d)/site
 	@echo "all of it holds"
 
 docs: $(STAMPS)/site  ## build the site into site/

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
 
-from minitrain.runtime.demo import Output, perform, perform_all
+from minitrain.runtime.demo import Output, perform, perform_all, run
 from minitrain.runtime.listing import demos
+from tests.runtime import sample_demo
 
 SAMPLE = "tests.runtime.sample_demo"
 TABLE = ["what | formula | predicted | measured | how | holds", "count | n | 5 | 5 | counted | yes"]
@@ -37,10 +40,6 @@ def ended(folder):
         "die": [*python, "--ranks=2", "--fault=die"],
         "torchrun": [*torchrun, "--elements=5"],
         "python": [*python, "--ranks=2", "--elements=5", *files],
-        "help": [*python, "--help"],
-        "no ranks": [*python, "--ranks=0"],
-        "no device": [*python, "--device=tpu"],
-        "other ranks than torchrun": ["env", "RANK=0", "WORLD_SIZE=2", *python, "--ranks=3"],
     }
 
     def start(command):
@@ -82,22 +81,39 @@ def test_a_rank_that_fails_ends_the_demo_within_seconds(ended, how):
         assert "Connection closed" not in program.stderr[:first], "its own traceback comes first"
 
 
-def test_help_explains_every_option(ended):
-    text = " ".join(ended["help"][0].stdout.replace("│", "").split())
+def say(world, *options):
+    """What the demo's command line says to options that start no ranks, and its exit status."""
+    sys.argv = [SAMPLE, *options]
+    said = io.StringIO()
+    with redirect_stdout(said), redirect_stderr(said), pytest.raises(SystemExit) as end:
+        run(sample_demo.demo)
+    return end.value.code, said.getvalue()
+
+
+def test_help_explains_every_option(ranks):
+    status, said = ranks(1).run(say, "--help")[0]
+    text = " ".join(said.replace("│", "").split())
+    assert status == 0
     for explained in ("How far to count, in elements", "Ranks to start on this machine", "Seconds after which"):
         assert explained in text
 
 
-@pytest.mark.parametrize(("how", "says"), [("no ranks", "n=0"), ("no device", "tpu")])
-def test_bad_options_are_named(ended, how, says):
-    program, _ = ended[how]
-    assert program.returncode == 2
-    assert says in program.stdout + program.stderr and "Traceback" not in program.stderr
+@pytest.mark.parametrize(("option", "says"), [("--ranks=0", "n=0"), ("--device=tpu", "tpu")])
+def test_bad_options_are_named(ranks, option, says):
+    status, said = ranks(1).run(say, option)[0]
+    assert status == 2 and says in said
 
 
-def test_ranks_beside_torchrun_must_agree(ended):
-    program, _ = ended["other ranks than torchrun"]
-    assert program.returncode != 0 and "--ranks 3 does not match the 2 ranks" in program.stderr
+def say_under_torchrun(world, *options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANK", "0")
+        patch.setenv("WORLD_SIZE", "2")
+        return say(world, *options)
+
+
+def test_ranks_beside_torchrun_must_agree(ranks):
+    status, _ = ranks(1).run(say_under_torchrun, "--ranks=3")[0]
+    assert "--ranks 3 does not match the 2 ranks" in status  # Python prints it and exits with 1
 
 
 def test_a_wrong_claim_on_one_rank_fails_the_demo(ranks, capsys):

@@ -1,24 +1,160 @@
-"""The site in a real browser: as wide as a laptop and as narrow as a phone, light and dark."""
+"""The built site: it builds strictly, without torch, and loads nothing from elsewhere; what is broken fails the build.
+
+Then in a real browser: as wide as a laptop and as narrow as a phone, light and dark.
+"""
 
 from __future__ import annotations
 
 import functools
 import json
+import os
+import re
 import shutil
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+from tests.site.cells import PIXEL, code_cell, display, markdown_cell
+from tests.site.conftest import ROOT
 
+pytest.importorskip("material", reason="the site's packages are not installed")
+
+import chapters  # noqa: E402  (docs/hooks is on the path since conftest)
+import notebooks  # noqa: E402
+import reference  # noqa: E402
+
+NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
+
+# torch is made impossible to import: the site must build where it is not installed.
+BUILD = "import sys; sys.modules['torch'] = None; from mkdocs.__main__ import cli; cli()"
+
+# Of browsers
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync"
 )
 WIDTHS = (1360, 360)  # pixels: a laptop's and a phone's
+
+
+def build(project: Path, target: Path) -> subprocess.CompletedProcess[str]:
+    """Build a copy of the site strictly, as `make docs` does."""
+    command = [sys.executable, "-c", BUILD, "build", "--strict", "-f", project / "mkdocs.yml", "-d", target]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=100)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the built site."""
+    target = tmp_path_factory.mktemp("site")
+    done = build(ROOT, target)
+    assert done.returncode == 0, done.stderr
+    return target
+
+
+class Elements(HTMLParser):
+    """All start tags of a page, and its text."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def elements(site):
+    """Of every page."""
+    return {page: Elements(page) for page in site.rglob("*.html")}
+
+
+def test_nothing_is_loaded_from_elsewhere(site, elements):
+    outside = re.compile(r"^(https?:)?//")
+    for page, found in elements.items():
+        for tag, attributes in found.tags:
+            loaded = [attributes.get("src"), attributes.get("srcset"), attributes.get("poster")]
+            loaded += [attributes.get("href")] if tag == "link" else []
+            assert not [url for url in loaded if url and outside.match(url)], (page.name, tag)
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text("utf-8")), sheet.name
+
+
+def test_every_picture_has_alt_text(elements):
+    for page, found in elements.items():
+        for tag, attributes in found.tags:
+            assert tag != "img" or attributes.get("alt"), (page, attributes)
+            assert tag != "svg" or "drawing" not in (attributes.get("class") or "") or attributes.get("aria-label")
+
+
+def test_formulas_are_mathml(site):
+    pages = [page.read_text("utf-8") for page in site.rglob("*.html")]
+    assert any("<math" in page for page in pages)
+    assert not [page[:200] for page in pages if 'class="arithmatex"' in page]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_a_page(site, elements, notebook):
+    page = elements[site / "tutorials" / chapters.page_name(notebook.stem) / "index.html"]
+    shown = re.sub(r"\s+", "", page.text)
+    assert (site / "tutorials" / notebook.name).read_bytes() == notebook.read_bytes()
+    assert any("download" in attributes for tag, attributes in page.tags if tag == "a")
+    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
+        for output in cell.get("outputs", ()):
+            if output["output_type"] == "stream" and not {"remove-cell", "remove-output"} & set(
+                cell["metadata"].get("tags", ())
+            ):
+                text = notebooks._plain("".join(output["text"]))
+                assert re.sub(r"\s+", "", text) in shown
+
+
+def test_every_module_has_a_reference_page(site):
+    modules = reference.modules(ROOT / "minitrain")
+    assert {"minitrain.runtime", "minitrain.models.gpt"} <= {module.name for module in modules}
+    for module in modules:
+        page = site / module.page.removesuffix("index.md").removesuffix(".md") / "index.html"
+        assert f'id="{module.name}"' in page.read_text("utf-8")
+
+
+def test_the_landing_page_shows_both_drawings(site):
+    text = (site / "index.html").read_text("utf-8")
+    assert "drawing-ring" in text and "drawing-chapter-map" in text and "<!-- site:" not in text
+    for chapter in chapters.CHAPTERS:
+        here = (site / "tutorials" / chapter.name).is_dir()
+        assert (f'href="tutorials/{chapter.name}/"' in text) == here
+
+
+def test_what_is_broken_fails_the_build(tmp_path):
+    project = tmp_path / "project"
+    shutil.copytree(ROOT / "docs", project / "docs", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "mkdocs.yml", project)
+    for folder in ("tutorials", "minitrain"):
+        (project / folder).mkdir()
+    cells = [
+        markdown_cell("# Broken\n[page](../docs/none.md), [notebook](98_none.ipynb), [file](../minitrain/none.py)"),
+        markdown_cell("[anchor](../docs/glossary.md#none) and $\\unheardof{x}$"),
+        code_cell("draw()", display(image_png=PIXEL)),
+    ]
+    (project / "tutorials" / "99_broken.ipynb").write_text(json.dumps({"cells": cells}))
+    done = build(project, tmp_path / "out")
+    assert done.returncode != 0
+    warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
+    for words in ("docs/none.md", "98_none.ipynb", "none.py", "#none", "unheardof", "no alt text"):
+        assert sum(words in line for line in warnings) == 1, (words, done.stderr)
+
+
+# In a browser
 
 
 class Quiet(SimpleHTTPRequestHandler):
@@ -36,7 +172,8 @@ def address(site: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[playwright.Browser]:
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:
         pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)}")
@@ -54,7 +191,7 @@ def pages_of(site: Path) -> list[str]:
     return sorted(set(found) - set(reference) | {"reference/runtime", longest})
 
 
-def test_pages(site: Path, address: str, browser: playwright.Browser) -> None:
+def test_pages(site: Path, address: str, browser) -> None:
     page = browser.new_page()
     said: list[str] = []
     asked: list[str] = []
@@ -88,7 +225,7 @@ def test_pages(site: Path, address: str, browser: playwright.Browser) -> None:
     page.close()
 
 
-def test_search_finds_a_word(address: str, browser: playwright.Browser) -> None:
+def test_search_finds_a_word(address: str, browser) -> None:
     page = browser.new_page()
     page.goto(address)
     page.locator("input.md-search__input").first.click()
@@ -98,9 +235,7 @@ def test_search_finds_a_word(address: str, browser: playwright.Browser) -> None:
 
 
 @pytest.mark.parametrize(("system", "chosen"), [("light", "slate"), ("dark", "default")])
-def test_colours_are_the_systems_and_can_be_changed(
-    address: str, browser: playwright.Browser, system: str, chosen: str
-) -> None:
+def test_colours_are_the_systems_and_can_be_changed(address: str, browser, system: str, chosen: str) -> None:
     page = browser.new_page(color_scheme=system)
     page.goto(address)
     before = page.evaluate("document.body.dataset.mdColorScheme")
@@ -110,7 +245,7 @@ def test_colours_are_the_systems_and_can_be_changed(
     page.close()
 
 
-def test_the_explorer_follows_its_sliders(address: str, browser: playwright.Browser) -> None:
+def test_the_explorer_follows_its_sliders(address: str, browser) -> None:
     """By keyboard, as the caption and the bars tell: bubbles of 1F1B are (p − 1) / (m + p − 1) of the total."""
     page = browser.new_page()
     page.goto(address + "explorer/")

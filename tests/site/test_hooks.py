@@ -1,17 +1,13 @@
-"""The site: it builds strictly without torch and loads nothing from elsewhere; what is broken fails the build."""
+"""What makes the pages: notebooks, links, formulas, chapters, claims and the reference."""
 
 from __future__ import annotations
 
-import base64
 import json
-import re
-import shutil
-from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
-from tests.site.conftest import ROOT, build
+from tests.site.cells import PIXEL, code_cell, display, markdown_cell, stream
+from tests.site.conftest import ROOT
 
 pytest.importorskip("material", reason="the site's packages are not installed")
 
@@ -21,130 +17,10 @@ import links  # noqa: E402
 import mathematics  # noqa: E402
 import notebooks  # noqa: E402
 import pictures  # noqa: E402
-import reference  # noqa: E402
-
-NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
-PIXEL = base64.b64encode(b"\x89PNG").decode()
-
-
-class Elements(HTMLParser):
-    """All start tags of a page, and its text."""
-
-    def __init__(self, page: Path) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text = ""
-        self.feed(page.read_text("utf-8"))
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.text += data
-
-
-def markdown_cell(text: str, **metadata: object) -> dict:
-    return {"cell_type": "markdown", "metadata": metadata, "source": text}
-
-
-def code_cell(text: str, *outputs: dict, **metadata: object) -> dict:
-    return {"cell_type": "code", "metadata": metadata, "source": text, "outputs": list(outputs)}
-
-
-def stream(text: str, name: str = "stdout") -> dict:
-    return {"output_type": "stream", "name": name, "text": text}
-
-
-def display(metadata: dict | None = None, **data: str) -> dict:
-    bundle = {kind.replace("_", "/").replace("svg", "svg+xml"): text for kind, text in data.items()}
-    return {"output_type": "display_data", "metadata": metadata or {}, "data": bundle}
 
 
 def page_of(*cells: dict) -> notebooks.Page:
     return notebooks.to_page({"cells": [markdown_cell("# Title"), *cells]}, "name")
-
-
-# The built site
-
-
-@pytest.fixture(scope="module")
-def elements(site):
-    """Of every page."""
-    return {page: Elements(page) for page in site.rglob("*.html")}
-
-
-def test_nothing_is_loaded_from_elsewhere(site, elements):
-    outside = re.compile(r"^(https?:)?//")
-    for page, found in elements.items():
-        for tag, attributes in found.tags:
-            loaded = [attributes.get("src"), attributes.get("srcset"), attributes.get("poster")]
-            loaded += [attributes.get("href")] if tag == "link" else []
-            assert not [url for url in loaded if url and outside.match(url)], (page.name, tag)
-    for sheet in site.rglob("*.css"):
-        assert not re.search(r"(url\(|@import)\s*['\"]?(https?:)?//", sheet.read_text("utf-8")), sheet.name
-
-
-def test_every_picture_has_alt_text(elements):
-    for page, found in elements.items():
-        for tag, attributes in found.tags:
-            assert tag != "img" or attributes.get("alt"), (page, attributes)
-            assert tag != "svg" or "drawing" not in (attributes.get("class") or "") or attributes.get("aria-label")
-
-
-def test_formulas_are_mathml(site):
-    pages = [page.read_text("utf-8") for page in site.rglob("*.html")]
-    assert any("<math" in page for page in pages)
-    assert not [page[:200] for page in pages if 'class="arithmatex"' in page]
-
-
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebook_is_a_page(site, elements, notebook):
-    page = elements[site / "tutorials" / chapters.page_name(notebook.stem) / "index.html"]
-    shown = re.sub(r"\s+", "", page.text)
-    assert (site / "tutorials" / notebook.name).read_bytes() == notebook.read_bytes()
-    assert any("download" in attributes for tag, attributes in page.tags if tag == "a")
-    for cell in json.loads(notebook.read_text("utf-8"))["cells"]:
-        for output in cell.get("outputs", ()):
-            if output["output_type"] == "stream" and not {"remove-cell", "remove-output"} & set(
-                cell["metadata"].get("tags", ())
-            ):
-                text = notebooks._plain("".join(output["text"]))
-                assert re.sub(r"\s+", "", text) in shown
-
-
-def test_every_module_has_a_reference_page(site):
-    modules = reference.modules(ROOT / "minitrain")
-    assert {"minitrain.runtime", "minitrain.models.gpt"} <= {module.name for module in modules}
-    for module in modules:
-        page = site / module.page.removesuffix("index.md").removesuffix(".md") / "index.html"
-        assert f'id="{module.name}"' in page.read_text("utf-8")
-
-
-def test_the_landing_page_shows_both_drawings(site):
-    text = (site / "index.html").read_text("utf-8")
-    assert "drawing-ring" in text and "drawing-chapter-map" in text and "<!-- site:" not in text
-    for chapter in chapters.CHAPTERS:
-        here = (site / "tutorials" / chapter.name).is_dir()
-        assert (f'href="tutorials/{chapter.name}/"' in text) == here
-
-
-def test_what_is_broken_fails_the_build(tmp_path):
-    project = tmp_path / "project"
-    shutil.copytree(ROOT / "docs", project / "docs", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "mkdocs.yml", project)
-    for folder in ("tutorials", "minitrain"):
-        (project / folder).mkdir()
-    cells = [
-        markdown_cell("# Broken\n[page](../docs/none.md), [notebook](98_none.ipynb), [file](../minitrain/none.py)"),
-        markdown_cell("[anchor](../docs/glossary.md#none) and $\\unheardof{x}$"),
-        code_cell("draw()", display(image_png=PIXEL)),
-    ]
-    (project / "tutorials" / "99_broken.ipynb").write_text(json.dumps({"cells": cells}))
-    done = build(project, tmp_path / "out")
-    assert done.returncode != 0
-    warnings = [line for line in done.stderr.splitlines() if line.startswith("WARNING")]
-    for words in ("docs/none.md", "98_none.ipynb", "none.py", "#none", "unheardof", "no alt text"):
-        assert sum(words in line for line in warnings) == 1, (words, done.stderr)
 
 
 # Notebooks
