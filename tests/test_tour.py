@@ -5,27 +5,24 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 
 from minitrain import tour
 from minitrain.data.text import Text, bigram_entropy
 
 
-def start(*arguments):
-    command = [sys.executable, "-m", "minitrain.tour", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
-
-
 def test_data_that_is_not_there():
-    ended = start("--data=no/such/file")
+    command = [sys.executable, "-m", "minitrain.tour", "--data=no/such/file"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
     assert ended.stderr.startswith("--data: data='no/such/file' is no file and no folder; use")
 
 
 def test_empty_data(tmp_path):
     (tmp_path / "empty.txt").touch()
-    ended = start(f"--data={tmp_path / 'empty.txt'}")
-    assert ended.returncode == 1 and "0 bytes for training" in ended.stderr
+    with pytest.raises(SystemExit, match="0 bytes for training"):
+        tour.main(str(tmp_path / "empty.txt"))
 
 
 def text():

@@ -47,7 +47,7 @@ def ended(folder):
         program = subprocess.run(command, capture_output=True, text=True, timeout=90)
         return program, time.monotonic() - begin
 
-    with ThreadPoolExecutor(4) as side_by_side:
+    with ThreadPoolExecutor(2) as side_by_side:
         return dict(zip(commands, side_by_side.map(start, commands.values()), strict=True))
 
 
