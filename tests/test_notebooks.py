@@ -9,17 +9,28 @@ import base64
 import importlib.util
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
-import nbformat
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "tutorials"
-NOTEBOOKS = [nbformat.read(path, as_version=4) for path in sorted(FOLDER.glob("[0-9]*.ipynb"))]
 NAMES = [path.stem for path in sorted(FOLDER.glob("[0-9]*.ipynb"))]
 # Headings that every notebook has, in this order; between them stand the chapter's own.
 PARTS = ("The problem", "Predict", "Break it", "Exercises", "In the wild", "Sources")
-all_notebooks = pytest.mark.parametrize(("name", "notebook"), list(zip(NAMES, NOTEBOOKS, strict=True)), ids=NAMES)
+all_notebooks = pytest.mark.parametrize("name", NAMES)
+
+
+@cache
+def read(name):
+    import nbformat  # takes seconds: not while tests are collected, which each worker does
+
+    return nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
+
+
+@pytest.fixture
+def notebook(name):
+    return read(name)
 
 
 @pytest.fixture(scope="module")
@@ -113,13 +124,6 @@ def test_links_lead_to_files(name, notebook):
                 assert (FOLDER / target).exists() or (FOLDER / target).name[:2] > NAMES[-1][:2], f"{cell.id}: {target}"
 
 
-def exercises():
-    """(notebook's name, notebook, exercise's cell, its check's cell)."""
-    for name, notebook in zip(NAMES, NOTEBOOKS, strict=True):
-        for stub, check in zip(tagged(notebook, "exercise"), tagged(notebook, "check"), strict=True):
-            yield pytest.param(name, stub, check, id=f"{name}-{stub.id}")
-
-
 @all_notebooks
 def test_three_exercises_with_a_number_and_a_check_each(name, notebook):
     cells = [cell.id for cell in notebook.cells]
@@ -129,6 +133,7 @@ def test_three_exercises_with_a_number_and_a_check_each(name, notebook):
         assert cells.index(check.id) == cells.index(stub.id) + 1
         assert "**To reach: " in notebook.cells[cells.index(stub.id) - 1].source
         assert [verdict(output.text) for output in check.outputs] == ["not yet"]
+    assert {(stub.id, kind) for stub in stubs for kind in ("solution", "mistake")} == set(solutions(name))
     assert tagged(notebook, "setup"), "the cells that exercises need, and nothing else does, have the tag `setup`"
 
 
@@ -163,7 +168,7 @@ def shells():
                 end(other)
             open_shells.clear()
             open_shells[name] = InteractiveShell.instance(user_ns={})
-            for cell in tagged(NOTEBOOKS[NAMES.index(name)], "setup"):
+            for cell in tagged(read(name), "setup"):
                 said(open_shells[name], cell.source)
         return open_shells[name]
 
@@ -191,8 +196,16 @@ def said(shell, source):
     return captured.stdout
 
 
-@pytest.mark.parametrize(("name", "stub", "check"), list(exercises()))
-def test_the_check_knows_stub_solution_and_mistake(shells, name, stub, check):
+def exercises():
+    for name in NAMES:
+        for exercise in dict.fromkeys(exercise for exercise, _ in solutions(name)):
+            yield pytest.param(name, exercise, id=f"{name}-{exercise}")
+
+
+@pytest.mark.parametrize(("name", "exercise"), list(exercises()))
+def test_the_check_knows_stub_solution_and_mistake(shells, name, notebook, exercise):
+    stubs, checks = tagged(notebook, "exercise"), tagged(notebook, "check")
+    stub, check = next(pair for pair in zip(stubs, checks, strict=True) if pair[0].id == exercise)
     shell = shells(name)
     magic = stub.source.partition("\n")[0] + "\n" if stub.source.startswith("%%") else ""
     variants = solutions(name)
@@ -213,11 +226,13 @@ def test_the_check_knows_stub_solution_and_mistake(shells, name, stub, check):
 
 def before(name, stub):
     """The text above an exercise."""
-    cells = NOTEBOOKS[NAMES.index(name)].cells
+    cells = read(name).cells
     return cells[[cell.id for cell in cells].index(stub.id) - 1].source
 
 
 def test_output_is_joined_and_compared_with_care(build):
+    import nbformat
+
     stream = nbformat.v4.new_output
     pieces = [
         stream("stream", name=name, text=text) for name, text in (("stdout", "a"), ("stdout", "b"), ("stderr", "c"))
@@ -242,6 +257,8 @@ def test_pictures_are_compared_by_what_one_sees(build):
 
 
 def test_what_differs_is_named_by_cell(build, tmp_path):
+    import nbformat
+
     old = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1", id="sum", execution_count=1)])
     new = build.without_outputs(old)
     new.cells[0].execution_count = 1
@@ -254,6 +271,8 @@ def test_what_differs_is_named_by_cell(build, tmp_path):
 
 
 def test_course_copies_have_no_outputs(build, tmp_path, capsys):
+    import nbformat
+
     assert build.main(["course", str(tmp_path / "class")]) == 0
     assert [path.stem for path in sorted((tmp_path / "class").glob("*.ipynb"))] == NAMES
     for path in (tmp_path / "class").glob("*.ipynb"):
