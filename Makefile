@@ -22,6 +22,7 @@ test: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site  ## eve
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --min-severity error
+	@# a file's tests stay on one worker; what takes long begins first (tests/conftest.py)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 	$(BIN)/python tutorials/build.py check
 	@echo "all of it holds"

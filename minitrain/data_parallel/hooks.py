@@ -24,8 +24,8 @@ def call_when_accumulated(parameter: Tensor, method: Callable[..., None], *argum
     weak = WeakMethod(method)
 
     def hook(parameter: Tensor) -> None:
-        method = weak()
-        if method is not None:
-            method(*arguments, parameter)
+        alive = weak()
+        if alive is not None:
+            alive(*arguments, parameter)
 
     parameter.register_post_accumulate_grad_hook(hook)

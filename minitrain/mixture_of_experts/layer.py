@@ -46,7 +46,8 @@ class MoELayer(nn.Module):
             another pipeline stage than the loss, that is the only way for it.
 
     Attributes:
-        routing: What the last forward's router chose; its `load()` is for plots.
+        routing: What the last forward's router chose; its `load()` is for plots. It has no graph where the loss
+            rides along.
 
     Raises:
         ValueError: There are not as many experts as the router chooses from; `compute` is unknown, or cannot be used

@@ -34,8 +34,7 @@ NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
 # torch is made impossible to import: the site must build where it is not installed.
 BUILD = "import sys; sys.modules['torch'] = None; from mkdocs.__main__ import cli; cli()"
 
-# Of browsers
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
     "--headless --no-sandbox --disable-gpu --disable-background-networking --disable-component-update --disable-sync"
 )
@@ -174,9 +173,9 @@ def address(site: Path) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    program = next(filter(None, map(shutil.which, NAMES)), None)
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
     if program is None:
-        pytest.skip(f"no browser on this machine: none of {', '.join(NAMES)}")
+        pytest.skip(f"no browser on this machine: none of {', '.join(BROWSERS)}")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=program, args=FLAGS.split())
         yield browser
