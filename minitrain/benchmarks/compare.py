@@ -1,7 +1,8 @@
 """How two ways of doing the same are compared: in turns, many times, by their medians.
 
-Taking turns means that whatever else the machine does hits both alike. Wall-clock time of a repetition is that of its
-slowest rank; CPU time is the sum over all ranks, all threads.
+Taking turns means that whatever else the machine does hits both alike. Every other turn goes backwards: it matters, by
+about a percent, what ran just before. Wall-clock time of a repetition is that of its slowest rank; CPU time is the sum
+over all ranks, all threads.
 """
 
 from __future__ import annotations
@@ -59,15 +60,16 @@ class Medians:
 def interleaved(
     world: World, ways: Mapping[str, Callable[[], object]], repeats: int, warmups: int = 2
 ) -> dict[str, Medians]:
-    """Run each way in turn, `repeats` times; returns the medians of each, the same on every rank."""
+    """Run each way in turn, there and back, `repeats` times; returns the medians of each, the same on every rank."""
     wall: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(warmups + repeats):
-        for name, way in ways.items():
+        order = list(ways) if turn % 2 == 0 else list(reversed(ways))
+        for name in order:
             gather_objects(None)  # all ranks begin together
             world.finish()
             begin, begin_cpu = time.perf_counter(), time.process_time()
-            way()
+            ways[name]()
             world.finish()
             if turn >= warmups:
                 wall[name].append(time.perf_counter() - begin)

@@ -22,7 +22,7 @@ CPU = GPTConfig()  # 0.8 M parameters, 3.2 MiB of gradients
 GPU = GPTConfig(vocabulary=32768, positions=1024, layers=12, hidden=768, heads=12)  # about GPT-2: 110 M, 440 MB
 
 
-def measure(world: World, config: GPTConfig | None = None, batch: int = 8, repeats: int = 15) -> list[Comparison]:
+def measure(world: World, config: GPTConfig | None = None, batch: int = 8, repeats: int = 30) -> list[Comparison]:
     """Compare steps with one bucket and with several, each with the same bucket size on both sides.
 
     Args:

@@ -119,20 +119,16 @@ class BucketedDataParallel(Replica):
     @torch.no_grad()
     def synchronize(self) -> None:
         self._check_frozen()
-        started = []
-        for bucket in self.buckets:
-            for name in bucket.parameters:
-                self._put(bucket, name)
-            started.append(self._start(bucket))
+        started = [self._start(bucket) for bucket in self.buckets]
         for bucket, handle in zip(self.buckets, started, strict=True):
             handle.wait()
             bucket.hand_back()
 
-    def _put(self, bucket: Bucket, name: str) -> None:
-        # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
-        bucket.put(name, self._gradient(name), 1 / self.ranks)
-
     def _start(self, bucket: Bucket) -> Handle:
+        """Fill a bucket with this rank's gradients, and send it."""
+        for name in bucket.parameters:
+            # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
+            bucket.put(name, self._gradient(name), 1 / self.ranks)
         # One all-reduce: every rank ends with the sum of all ranks' 1/n, and how many ranks have each gradient.
         return self.collectives.all_reduce(bucket.seal(), self.group, check=False)
 

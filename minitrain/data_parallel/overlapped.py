@@ -39,9 +39,9 @@ from minitrain.runtime.messages import Handle
 class DataParallel(BucketedDataParallel):
     """Averages gradients a bucket at a time, each as soon as backward has filled it.
 
-    A gradient is copied to its bucket when it is there; what happens to `.grad` between then and `synchronize()` is
-    lost. The hooks belong to the parameters: as long as this object lives they work whoever calls backward, also on
-    `.module` itself.
+    A bucket takes the gradients as they are when its last one arrives; what happens to `.grad` between then and
+    `synchronize()` is lost. The hooks belong to the parameters: as long as this object lives they work whoever calls
+    backward, also on `.module` itself.
 
     Raises:
         RuntimeError: In backward, when a parameter has had its gradient outside `no_sync()` and gets another before
@@ -65,9 +65,6 @@ class DataParallel(BucketedDataParallel):
     @torch.no_grad()
     def synchronize(self) -> None:
         self._check_frozen()
-        for bucket, missing in zip(self.buckets, self._missing, strict=True):
-            for name in missing:
-                self._put(bucket, name)
         for bucket in self.buckets[len(self._started) :]:
             self._started.append(self._start(bucket))
         for bucket, handle in zip(self.buckets, self._started, strict=True):
@@ -76,7 +73,7 @@ class DataParallel(BucketedDataParallel):
         self._started, self._missing = [], [set(bucket.parameters) for bucket in self.buckets]
 
     def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
-        """The hook: copy a gradient to its bucket, and start the buckets that are now full and have their turn."""
+        """The hook: note that a gradient is there, and start the buckets that now have all and are next in turn."""
         if name not in self._missing[number]:
             raise RuntimeError(
                 f"{name} got a second gradient before synchronize(); run backward of all micro-batches but the last "
@@ -85,7 +82,6 @@ class DataParallel(BucketedDataParallel):
         if self._local:
             return
         self._missing[number].remove(name)
-        self._put(self.buckets[number], name)
         while (turn := len(self._started)) < len(self.buckets) and not self._missing[turn]:
             self._started.append(self._start(self.buckets[turn]))
 
