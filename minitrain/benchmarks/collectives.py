@@ -21,7 +21,7 @@ def measure(world: World, sizes: list[int] = SIZES, repeats: int | None = None) 
     rows = []
     for size in world.progress(sizes, f"collectives on {world.size} ranks"):
         tensor = torch.zeros(size // 4, device=world.device)
-        turns = repeats or (101 if size <= 64 * KILOBYTE else 31 if size <= 4096 * KILOBYTE else 13)
+        turns = repeats or (101 if size <= 64 * KILOBYTE else 31)
         for verb in ("all_reduce", "reduce_scatter"):
             ways = {"ours": partial(_call, ring, verb, tensor), "theirs": partial(_call, native, verb, tensor)}
             medians = interleaved(world, ways, turns)

@@ -64,7 +64,7 @@ def interleaved(
     wall: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(warmups + repeats):
-        order = list(ways) if turn % 2 == 0 else list(reversed(ways))
+        order = list(ways) if turn % 2 == 0 else list(ways)[::-1]
         for name in order:
             gather_objects(None)  # all ranks begin together
             world.finish()
