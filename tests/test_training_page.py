@@ -1,0 +1,134 @@
+"""The page on training: every command that our texts name is accepted, and every figure is the dry run's."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import tyro
+
+from minitrain import train
+from minitrain.composition import plan_time
+from minitrain.composition.plan import predict
+from minitrain.composition.settings import Layout, Model, Steps
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "training.md").read_text("utf-8")
+SLURM = {'"$SLURM_NNODES"': "--nodes", "gpu": "--gpus-per-node"}  # what the job script asks for
+
+GB = 10**9
+STEPS = Steps(batch=512, dtype="bfloat16")
+MODEL = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048)  # "of 6.7 billion parameters"
+
+
+def texts() -> Iterator[str]:
+    """All that a reader could copy a command from."""
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "minitrain").rglob("*.py")):
+        yield path.read_text("utf-8")
+    for path in (ROOT / "tutorials").glob("*.ipynb"):
+        for cell in json.loads(path.read_text("utf-8"))["cells"]:
+            yield "".join(cell["source"])
+
+
+def commands() -> Iterator[tuple[str, str]]:
+    """How the trainer is started (what stands before its name), and its arguments."""
+    for text in texts():
+        for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+            if found := re.match(r"(.*-m minitrain\.train)( --[^`'&;]*|\s*$|\s*#.*)", line):
+                before, arguments = found.groups()
+                if "--help" not in arguments:
+                    yield before, " ".join(shlex.split(arguments, comments=True))
+
+
+def number_of_ranks(before: str) -> int | None:
+    """How many ranks torchrun starts; None without it."""
+    ranks = [re.search(rf"--{option} (\S+)", before) for option in ("nnodes", "nproc-per-node")]
+    if ranks[1] is None:
+        return None
+    asked = dict(re.findall(r"#SBATCH (--[\w-]+)=(\d+)", PAGE))
+    counts = [int(asked.get(SLURM.get(found[1], ""), found[1])) for found in ranks if found]
+    return counts[0] * (counts[1] if len(counts) > 1 else 1)
+
+
+def test_every_command_is_accepted(capsys):
+    seen = {}
+    for before, arguments in commands():
+        ranks = number_of_ranks(before)
+        seen[arguments] = ranks
+        asked = [] if ranks is None else ["--ranks", str(ranks)]
+        status = train.main([*arguments.split(), *asked, *([] if "--dry-run" in arguments else ["--dry-run"])])
+        assert status == 0, (before, arguments, capsys.readouterr().err)
+    assert len(seen) >= 10 and {None, 4, 8, 32} == set(seen.values())
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the first table of a section, without its head."""
+    section = PAGE.split(f"## {heading}")[1].split("\n## ")[0]
+    return [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| ")][1:]
+
+
+def same(said: str, figure: float) -> bool:
+    """Whether a figure, rounded to as many digits, is what the page says."""
+    decimals = len(said.partition(".")[2])
+    return said == f"{figure:,.{decimals}f}"
+
+
+def most(layout: Layout) -> dict[str, float]:
+    """What the rank that has most holds, and what the one that sends most sends along each axis, GB."""
+    plans = [predict(MODEL, layout, STEPS, rank) for rank in range(layout.ranks)]
+    activations = [plan.held["activations"] / GB for plan in plans]
+    together = [sum(plan.held.values()) / GB for plan in plans]
+    states = [all_of - some for all_of, some in zip(together, activations, strict=True)]
+    sent = {axis: max(plan.payload(axis) for plan in plans) / GB for axis in ("dp", "tp", "pp")}
+    return {"states": max(states), "activations": max(activations), "together": max(together), **sent}
+
+
+def test_what_to_turn_on_first():
+    table, base = rows("What to turn on first"), ""
+    assert len(table) == 8
+    assert same("6.7", predict(MODEL, Layout(), STEPS).parameters / GB)
+    for what, *held, sent in table:
+        options = what.split("`")[1]
+        base = base if what.startswith("the same") else options
+        found = most(tyro.cli(Layout, args=[*base.split(), *(options.split() if options != base else [])]))
+        for name, said in zip(("states", "activations", "together"), held, strict=True):
+            assert same(said, found[name]), (what, name, found)
+        named = dict(re.findall(r"([dtp]p) ([\d.,]*\d)", sent))
+        assert set(named) == {axis for axis in ("dp", "tp", "pp") if found[axis]}
+        assert all(same(said, found[axis]) for axis, said in named.items()), (what, found)
+    text = " ".join(PAGE.split())
+    once = most(Layout(dp=8, microbatches=1, zero=3, recompute="full"))
+    assert f"holds {once['together']:.1f} GB, and sends {once['dp']:.0f} GB a step" in text
+    ring = 2 * 7 / 8 * most(Layout(dp=8, microbatches=64))["dp"]
+    assert f"a ring makes {ring:.1f}" in text
+
+
+def test_the_layouts_of_gpt_3():
+    table, model, steps = rows("GPT-3's layout, worked through"), Model("175b"), Steps(batch=1536)
+    assert len(table) == 5
+    layout = Layout()
+    for what, ranks, layers, over_ideal, idle in table:
+        if what == "the same, interleaved in 3 chunks":
+            layout = Layout(layout.dp, layout.pp, layout.tp, schedule="interleaved", chunks=3)
+        else:
+            layout = Layout(**{axis: int(size) for axis, size in re.findall(r"([dtp]p) (\d+)", what)})
+        layout = tyro.cli(Layout, default=layout, args=["--microbatches", str(1536 // layout.dp)])
+        found = plan_time.bubble(model, layout, steps)
+        assert ranks == f"{layout.ranks:,}"
+        fewest, rest = divmod(96, layout.stages)
+        assert layers.startswith(f"{fewest} or {fewest + 1}" if rest else str(fewest))
+        assert over_ideal == f"{100 * found.over_ideal:.1f} %" and idle == f"{100 * found.idle:.1f} %", found
+    waits = 1 - sum(found.work) / (layout.pp * found.ideal)  # for the last rank, even without a bubble
+    assert 0.5 < waits / found.idle < 0.7, "more than half"
+
+
+@pytest.mark.parametrize("heads", (25, 40))
+def test_the_heads_of_xl(heads, capsys):
+    """Why the commands for many machines ask for 40 heads."""
+    status = train.main(f"--preset xl --heads {heads} --tp 8 --dry-run".split())
+    assert status == (2 if heads == 25 else 0)
+    assert ("heads=25 do not divide by tp=8" in capsys.readouterr().err) == (heads == 25)
