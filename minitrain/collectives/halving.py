@@ -205,7 +205,7 @@ def _starts(blocks: Sequence[Tensor]) -> list[int]:
 
 
 def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
-    """Halves and doubles; the table shows the ring's bytes in a tree's number of messages, sums and time.
+    """Halves and doubles; the table shows the ring's bytes in a tree's number of steps, sums and time.
 
     Args:
         elements: Number of float32 elements (4 bytes each) in the tensor.

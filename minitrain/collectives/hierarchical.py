@@ -4,11 +4,12 @@
 So reduce-scatter within each node, all-reduce only the own share with the ranks at the same place of the other nodes,
 and all-gather within the node. Each network link carries an L-th of the tensor, and all L links of a node work at once.
 
-**Source.** Two-level all-reduce: Jia et al. 2018, "Highly scalable deep learning training system with mixed-precision";
-Mikami et al. 2018, "Massively distributed SGD: ImageNet/ResNet-50 training in a flash" (2-D torus).
+**Source.** Mikami et al. 2018, "Massively distributed SGD: ImageNet/ResNet-50 training in a flash" (2-D torus). Before
+it Jia et al. 2018, "Highly scalable deep learning training system with mixed-precision", with one rank of each node
+between the nodes.
 
-**What each rank holds.** The tensor, changed in place, and a receive buffer of 1/L of it for nodes of L ranks.
-Reduce-scatter and all-gather also a packed copy of the tensor (see below).
+**What each rank holds.** The tensor, changed in place, and up to three receive buffers of 1/L of it, for nodes of
+L ranks. Reduce-scatter and all-gather also a packed copy of the tensor (see below).
 
 **What is sent, when and why.** Ranks form a 2-D mesh, `axes(node=N, local=L)`; rank r is place r mod L of node r div L.
 Every phase is a ring of its own:
@@ -23,8 +24,9 @@ A reduce-scatter stops half-way, and there rank r is to hold chunk r. So each pl
 chunks that its column of ranks will need. They do not lie side by side: they are packed into a copy before, or unpacked
 after.
 
-**Cost.** 2(L−1)(α + βS/L) + 2(N−1)(α' + β'S/(LN)). One flat ring over all n ranks sends no more out of a node, but over
-one of its L network links, and it waits for the slow link in every step: 2(n−1)(α' + β'S/n). Exactly:
+**Cost.** 2(L−1)(α + βS/L) + 2(N−1)(α' + β'S/(LN)). Out of a node go 2(N−1)/N · S bytes, over L network links. One flat
+ring over all n ranks sends 2(n−1)/n · S out of a node, up to twice as much, and all of it over one of the links, for
+which it waits in every step: 2(n−1)(α' + β'S/n). Exactly:
 `minitrain.costs.communication.hierarchical_all_reduce`; time: `hierarchical_all_reduce_time`.
 
 **Also called.** Two-level or 2-D all-reduce; NCCL's rings per NIC have the same effect.
@@ -192,7 +194,7 @@ def demo(world: World, elements: int = 1 << 20, nodes: int = 0) -> list[Claim]:
         nodes: Number of nodes that the ranks are thought to be on; 0 takes the smallest divisor of the ranks above 1.
     """
     lesson.something_to_send(elements)
-    n, rank, paper = world.size, world.rank, "Jia et al. 2018"
+    n, rank, paper = world.size, world.rank, "Mikami et al. 2018"
     nodes = nodes or next((d for d in range(2, n + 1) if n % d == 0), 1)
     if n % nodes:
         raise ValueError(f"nodes={nodes} does not divide the {n} ranks; use one of their divisors")

@@ -20,9 +20,9 @@ r−1, both at once:
 Chunk c starts at rank c+1, has visited everyone else when it arrives at rank c, and so is finished there: rank r ends
 the reduce-scatter with chunk r. (Indices are modulo n.)
 
-**Cost.** Each rank sends every chunk but one in each half: about 2(n−1)/n · S bytes for S bytes of tensor, which no
-algorithm can beat, in 2(n−1) messages, which many can. Exactly: `minitrain.costs.communication.ring_all_reduce`; time:
-`ring_all_reduce_time`. Memory: at most three chunks.
+**Cost.** Each rank sends every chunk but one in each half: about 2(n−1)/n · S bytes for S bytes of tensor, in 2(n−1)
+messages. Others need fewer messages, but no messages between ranks let the busiest rank send fewer bytes. Exactly:
+`minitrain.costs.communication.ring_all_reduce`; time: `ring_all_reduce_time`. Memory: at most three chunks.
 
 **Also called.** Bucket algorithm; NCCL's Ring. Reduce-scatter and all-gather are also called the scatter-reduce and
 the broadcast phase.

@@ -131,6 +131,7 @@ def virtual_times(world: World, bucketed: type[Replica], overlapped: type[Replic
     ways = {
         "buckets of a layer, after backward": (bucketed, 1, costs.step_time(forward, *small, overlap=False), at_end),
         "buckets of two layers, after backward": (bucketed, 2, costs.step_time(forward, *large, overlap=False), at_end),
+        "buckets of a layer, during backward": (overlapped, 1, costs.step_time(forward, *small), meanwhile),
         "buckets of two layers, during backward": (overlapped, 2, costs.step_time(forward, *large), meanwhile),
     }
     claims, spans = [], []
@@ -146,7 +147,5 @@ def virtual_times(world: World, bucketed: type[Replica], overlapped: type[Replic
 
 
 def picture(spans: list[Span]) -> Figure:
-    """Rank 0's three steps, one below the other."""
-    return draw(
-        spans, "A step with small buckets, with large ones, and with large ones during backward", "virtual seconds"
-    )
+    """Rank 0's four steps, one below the other."""
+    return draw(spans, "A step with small and large buckets, after backward and during it", "virtual seconds")

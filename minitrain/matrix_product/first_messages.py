@@ -18,6 +18,8 @@ MPI standard, §3.5, for the deadlock and its cures.
 **What is sent, when and why.** `relay`: one message of S bytes per rank, the last rank none, one after the other.
 `shift_in_turn` and `shift_at_once`: one message of S bytes per rank.
 
+**Cost.** In time of a message: `shift_in_turn` 2, since each rank first does one and then the other; `shift_at_once` 1.
+
 **Also called.** `shift_at_once` is MPI's `MPI_Sendrecv`, and torch's `batch_isend_irecv`; a shift by one rank is one
 step of a ring (chapter 01).
 """
@@ -29,9 +31,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minitrain.runtime.claims import Claim
+from minitrain.runtime.control import gather_objects
 from minitrain.runtime.demo import run
 from minitrain.runtime.ledger import Ledger
 from minitrain.runtime.messages import exchange, receive, send
+from minitrain.runtime.timeline import VirtualClock
 from minitrain.runtime.world import World
 
 
@@ -58,7 +62,8 @@ def shift_in_turn(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Ten
     """Every rank gives its tensor to the next rank, the last to the first; even ranks send first, odd ranks receive.
 
     Next to every rank that sends there is one that receives, and so somebody always gets on. That holds for an odd
-    number of ranks, too: there rank n − 1 and rank 0 are both even, and the first waits until rank 1 has freed rank 0.
+    number of ranks, too: there rank n − 1 and rank 0 are both even, and the first waits until rank 1 has freed rank 0,
+    which takes a third step.
 
     Args:
         tensor: What this rank gives away; contiguous, of one shape and dtype on all ranks.
@@ -82,7 +87,7 @@ def shift_in_turn(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Ten
 
 
 def shift_at_once(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
-    """As `shift_in_turn`, but every rank starts both directions, then waits: half the time, and no order to get wrong.
+    """As `shift_in_turn`, but every rank starts both directions, then waits: one step, and no order to get wrong.
 
     Args:
         tensor: What this rank gives away; contiguous, of one shape and dtype on all ranks.
@@ -101,7 +106,7 @@ def shift_at_once(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Ten
 
 
 def demo(world: World, elements: int = 1000) -> list[Claim]:
-    """Hands tensors from rank to rank in three orders; the table shows messages, bytes, and who got what.
+    """Hands tensors from rank to rank in three orders; the table shows messages, bytes, who got what, and time.
 
     Args:
         elements: Number of float32 values in a rank's tensor.
@@ -120,9 +125,19 @@ def demo(world: World, elements: int = 1000) -> list[Claim]:
         Claim("relay: bytes sent", "S, on the last rank 0", sends * size, ledger.sent, "B", source),
         Claim("relay: whose tensor arrived", "rank 0's", 0, whose(first), source=source, how="compared"),
     ]
-    for name, shift in (("in turn", shift_in_turn), ("at once", shift_at_once)):
-        with Ledger() as ledger:
+    for name, shift, steps in (("in turn", shift_in_turn, 2), ("at once", shift_at_once, 1)):
+        # A message takes one virtual second. Its sender does not wait until the receiver is there.
+        with Ledger() as ledger, VirtualClock(alpha=1.0) as clock:
             incoming = shift(mine)
+        last = max(gather_objects(clock.now))
+        time = Claim(
+            f"{name}: time until every rank has its tensor, a message taking t",
+            f"{steps if steps > 1 else ''}t, alone 0",
+            steps if ranks > 1 else 0,
+            last,
+            "virtual s",
+            how="virtual clock",
+        )
         crossing = size if ranks > 1 else 0
         previous = (rank - 1) % ranks
         claims += [
@@ -136,6 +151,7 @@ def demo(world: World, elements: int = 1000) -> list[Claim]:
                 source=source,
                 how="compared",
             ),
+            time,
         ]
     return [*claims, *claims_of_groups(mine, elements)]
 
