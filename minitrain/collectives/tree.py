@@ -19,8 +19,8 @@ Reduce-scatter and all-gather, which leave a different chunk on each rank, halve
 passing on the whole tensor: see `minitrain.collectives.halving`.
 
 **Cost.** 2⌈log2 n⌉ (α + βS) for an all-reduce: far fewer latencies α than a ring's 2(n−1), but every step
-carries the whole tensor, where all steps of a ring together carry it twice. Small tensors take the tree, large ones the ring, and
-`minitrain.costs.communication.crossover` says where they meet.
+carries the whole tensor, where all steps of a ring together carry it twice. Small tensors take the tree, large ones the
+ring, and `minitrain.costs.communication.crossover` says where they meet.
 
 **Also called.** Binomial tree; minimum spanning tree (MST) algorithm. NCCL's Tree is a pipelined double binary tree,
 which has the tree's latency and the ring's bandwidth.

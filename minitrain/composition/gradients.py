@@ -13,8 +13,8 @@ since they have replicas of their own.
 
 **What is sent, when and why.** `synchronize()`: for each line an all-reduce (stage 0) or a reduce-scatter over the
 data-parallel ranks, for experts' lines over their replicas; with sequence parallelism one all-reduce over the tensor-
-parallel ranks, of this rank's shards of what is partial. `norm()`: one all-reduce of a number over all ranks. `step()`:
-with ZeRO an all-gather for each line.
+parallel ranks, of this rank's shards of what is partial. `squares()`: nothing; the step adds it up over all ranks,
+together with the loss. `step()`: with ZeRO an all-gather for each line.
 
 **Cost.** `minitrain.costs.zero.step_traffic` and `minitrain.costs.composition`.
 

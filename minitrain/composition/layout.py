@@ -15,8 +15,8 @@ parallelism.
 
 **The order of the axes.** Tensor parallelism sends whole activations several times a layer and waits for them, so its
 ranks are neighbours, within a machine. Data parallelism sends each gradient once a step, and can do it while backward
-runs. A pipeline sends one activation for each micro-batch and stage boundary, the least of the three, so it goes
-between machines, outermost.
+runs. A pipeline sends one activation for each micro-batch and stage boundary, far less than tensor parallelism and to
+neighbours only, so it goes between machines, outermost.
 
 **Also called.** `DeviceMesh` with named dimensions (PyTorch), `parallel_state` with `order="tp-cp-ep-dp-pp"`
 (Megatron-LM), `ParallelDims` (torchtitan), topology (DeepSpeed).

@@ -104,7 +104,7 @@ def days(tokens: float, step_tokens: int, flops: float, ranks: int, per_second: 
 def days_estimate(tokens: float, parameters: float, ranks: int, per_second: float) -> float:
     """8TP/(nX) seconds, in days: two operations a parameter and token forward, four backward, two recomputed in full.
 
-    `days` has s/6h + V/16hL more: 2.4 % for GPT-3.
+    `days` counts 8T · 12Lh² and s/6h + V/16hL of it more; P counts embeddings, too. For GPT-3 `days` is 2.7 % more.
 
     Source: Narayanan et al. 2021, §5.1, equation 4.
     """

@@ -47,7 +47,7 @@ def dropped_fraction(tokens: int, experts: int, places: int, choices: int = 1) -
 
 
 def switch_loss_at_balance(factor: float) -> float:
-    """α · N · Σ 1/N · 1/N = α.
+    """α · E · Σ 1/E · 1/E = α.
 
     Source: Fedus et al. 2021, §2.2, equation 4.
     """
@@ -55,12 +55,12 @@ def switch_loss_at_balance(factor: float) -> float:
 
 
 def switch_loss_at_worst(factor: float, experts: int) -> float:
-    """α · N: all tokens go to one expert, with probability 1."""
+    """α · E: all tokens go to one expert, with probability 1."""
     return factor * experts
 
 
 def gshard_loss_at_balance(factor: float, experts: int) -> float:
-    """k · 1/E · Σ 1/E · 1/E = k/E².
+    """α · 1/E · Σ 1/E · 1/E = α/E², with the factor α (k in the paper).
 
     Source: Lepikhin et al. 2020, algorithm 1, line 13.
     """

@@ -135,7 +135,7 @@ def zero_bubble_v_in_flight(ranks: int, microbatches: int) -> int:
 def sent(boundaries: Sequence[int], ranks: int, microbatches: int, rank: int) -> Traffic:
     """What a rank sends in a step, stage s on rank s mod p: activations forward, gradients of the same size back.
 
-    Over all ranks it is 2m(vp−1) messages: v chunks cross between ranks v times as often.
+    Over all ranks it is 2m(vp−1) messages, (vp−1)/(p−1) times those of one chunk a rank.
 
     Args:
         boundaries: For each two stages that follow each other, the bytes that one micro-batch takes across.

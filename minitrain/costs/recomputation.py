@@ -55,7 +55,8 @@ def best_k(layers: int, segment_input: int, layer: int) -> int:
 def best_k_estimate(layers: int, segment_input: int, layer: int) -> float:
     """√(L · I/A), where the derivative of (L/k)I + kA is zero: √L if a layer keeps only its input.
 
-    A transformer's layer keeps some 16 times its input. Then k = 1 is best for up to about 16 layers.
+    A transformer's layer keeps some 16 times its input. Then k = 1 is best for up to 32 layers, twice A/I:
+    there k = 2, the next that there is, needs as much.
 
     Source: Chen et al. 2016, §4.3.
     """
@@ -136,7 +137,8 @@ def layer_flops(batch: int, seq: int, hidden: int) -> int:
 def step_flops(batch: int, seq: int, hidden: int, layers: int, vocabulary: int) -> int:
     """Operations of a step without recomputation: forward, and twice as many in backward; blocks and head.
 
-    Source: Narayanan et al. 2021, appendix: 72bsLh²(1 + s/6h + V/12hL).
+    Source: Korthikanti et al. 2022, appendix A: 72bsLh²(1 + s/6h + V/12hL). Narayanan et al. 2021 count 96, with
+        recomputation.
     """
     return 3 * (layers * layer_flops(batch, seq, hidden) + 2 * batch * seq * hidden * vocabulary)
 

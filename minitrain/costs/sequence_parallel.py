@@ -117,8 +117,8 @@ def partial_elements(layers: int, hidden: int, positions: int) -> int:
     A layer has two norms of 2h and two row biases of h; then there are the last norm and the table of positions. Key
     and value heads that several ranks share come on top: `minitrain.costs.tensor_parallel.shared_heads_elements`.
 
-    Source: derived for `minitrain.sequence_parallel`; Megatron-LM adds up the same ones, in its
-        `_allreduce_non_tensor_model_parallel_grads`.
+    Source: derived for `minitrain.sequence_parallel`. Megatron-LM adds up norms and row biases, in its
+        `_allreduce_non_tensor_model_parallel_grads`; it adds positions to whole sequences, so their gradient is whole.
     """
     return (6 * layers + 2 + positions) * hidden
 

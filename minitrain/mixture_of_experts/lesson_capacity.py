@@ -46,7 +46,7 @@ def switch_losses(world: World, router: Any, experts: int, factor: float) -> lis
     equation = f"{FEDUS}, §2.2, equation 4"
     return [
         Claim("loss at perfect balance", "α", balance, even, "1", equation, tolerance=EXACT),
-        Claim("loss, all tokens to one expert", "α · N", highest, worst, "1", equation, tolerance=EXACT),
+        Claim("loss, all tokens to one expert", "α · E", highest, worst, "1", equation, tolerance=EXACT),
     ]
 
 
@@ -56,7 +56,7 @@ def switch_capacity(world: World, router: Any, experts: int, factor: float) -> l
     x = lopsided_scores(world, GROUPS * SIZE, experts, seed=world.rank)
     section = f"{FEDUS}, §2.2, equation 3"
     places = costs.capacity(SIZE, experts, factor)
-    claims = places_kept(switch.route(x, groups=GROUPS), places, "⌊c · T/N⌋", section)
+    claims = places_kept(switch.route(x, groups=GROUPS), places, "⌊c · T/E⌋", section)
     switch.eval()
     claims.append(Claim("tokens dropped in evaluation", "0", 0, len(switch.route(x, groups=GROUPS).dropped), "1"))
     many = 512
@@ -68,11 +68,11 @@ def switch_capacity(world: World, router: Any, experts: int, factor: float) -> l
         claims.append(
             Claim(
                 f"part of tokens dropped, choices even, capacity factor {each:g}",
-                "N/T · Σ (x − C) · P(x), x > C",
+                "E/T · Σ (x − C) · P(x), x > C",
                 expected,
                 dropped,
                 "1",
-                "derived: P binomial, T trials of 1/N",
+                "derived: P binomial, T trials of 1/E",
                 absolute=hoeffding(many * SIZE),  # another choice of one token changes what is dropped by at most 1
             )
         )
@@ -101,7 +101,7 @@ def gshard_loss(world: World, router: Any, experts: int) -> Claim:
     gshard = by_scores(router(experts, experts, loss_factor=1.0, capacity_factor=None), world).eval()
     even = gshard.route(balanced_scores(world, experts)).auxiliary_loss.item()
     balance, line = costs.gshard_loss_at_balance(1.0, experts), f"{LEPIKHIN}, algorithm 1, line 13"
-    return Claim("loss at perfect balance", "k/E²", balance, even, "1", line, tolerance=EXACT)
+    return Claim("loss at perfect balance", "α/E²", balance, even, "1", line, tolerance=EXACT)
 
 
 def gshard_places(world: World, router: Any, experts: int, factor: float) -> list[Claim]:

@@ -85,7 +85,7 @@ class Switch(Router):
         weight, expert = probability.max(-1, keepdim=True)  # [groups, size, 1]
 
         f, p = fractions(expert[..., 0], probability)
-        losses = self.loss_factor * self.experts * (f * p).sum(-1)  # α · N · Σ_i f_i · P_i
+        losses = self.loss_factor * self.experts * (f * p).sum(-1)  # α · E · Σ_i f_i · P_i
         capacity = self.capacity(tokens.shape[1], self.capacity_factor if self.training else None)
         return self.listed(x, expert, weight, losses, capacity=capacity)
 

@@ -6,7 +6,7 @@ once: a round is a few operations on whole tensors, and only those that have not
 
 **Source.** Knuth 1998, "The Art of Computer Programming", vol. 3, §6.4, algorithm L (linear probing).
 
-**What each rank holds.** 8 bytes for each id, and 16 to 32 for its slots: at least half of them are empty.
+**What each rank holds.** 8 to 16 bytes for each id, and 16 to 32 for its slots: at least half of them are empty.
 
 **What is sent, when and why.** Nothing.
 

@@ -25,7 +25,7 @@ the number of workers, and lets its optimizer step. A pull needs no request: all
 servers and servers to workers in rising order, first all pulls, then all pushes, so nobody waits in a circle, also
 where a network carries one message at a time.
 
-**Cost.** Bytes: `minitrain.costs.parameter_server.server_traffic` and `worker_traffic`. One server's link carries about
+**Cost.** Bytes: `minitrain.costs.parameter_server.server_link` and `worker_link`. One server's link carries about
 2nS bytes a step for n workers and S bytes of parameters, with k servers about 2nS/k; a ring's carries 4(n−1)/n · S, in
 and out. `servers_to_match` says where they cross: about half as many servers as workers.
 

@@ -152,7 +152,8 @@ def describe(timetable: Timetable) -> str:
     step, rate = float(timetable.longest_span), 100 * float(timetable.bubble_over_total)
     return (
         f"Timetable of {schedule.name}: {schedule.ranks} ranks, {schedule.microbatches} micro-batches{chunks}. "
-        f"A step takes {step:g}, {rate:.1f} % of it are bubble. At most so many {counted} are held: {held}."
+        f"A step takes {step:g}, and the busiest rank idles {rate:.1f} % of it. "
+        f"At most so many {counted} are held: {held}."
     )
 
 

@@ -15,8 +15,9 @@ or I the gradient of the inputs, to the rank of the stage before: it is the grad
 its own backward begins. Tensors that need no gradient (tokens, masks) get none back. After the last backward the copies
 of a tied weight send each other their gradients. `minitrain.pipeline_parallel.mail` says in which order.
 
-**Cost.** `minitrain.costs.pipeline`: bubbles, micro-batches in flight, and `sent`, the bytes. In practice a stage's
-boundary is far smaller than its gradients: a pipeline sends the least of all kinds of parallelism.
+**Cost.** `minitrain.costs.pipeline`: bubbles, micro-batches in flight, and `sent`, the bytes. A micro-batch's
+activations at a stage's boundary are far smaller than the stage's gradients; with many micro-batches they come to about
+as many bytes, but only neighbours exchange them.
 
 **The trap.** The loss of a micro-batch is a mean over fewer samples. **One device would divide by all of them, so each
 loss is divided by m, or given its share, before backward.** Forgotten, the gradients are m times too large, and Adam

@@ -25,7 +25,8 @@ al. 2023, §2 for H1 and H2, §6 and figure 8 for V.
 `minitrain.costs.pipeline` says how many.
 
 **What is sent, when and why.** After each forward the activations, to the rank of the next stage; after each backward
-for the input the gradient, to the rank of the stage before. v chunks send v times as much.
+for the input the gradient, to the rank of the stage before. v chunks send (vp−1)/(p−1) times as much,
+a little more than v times.
 
 **Cost.** `minitrain.costs.pipeline` has the bubble of each; `minitrain.pipeline_parallel.simulator` shows it.
 
@@ -72,9 +73,9 @@ def one_f_one_b(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 def interleaved(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
     """1F1B with v chunks on each rank, stage s on rank s mod p (Narayanan et al. 2021, §2.2.2).
 
-    The next rank starts when one *chunk* is through, not all layers of a rank: the bubble is divided by v, and messages
-    are multiplied by v. Micro-batches go in groups of p, each group through all chunks of a rank, as in Megatron-LM.
-    With one chunk the bubble is that of 1F1B, and more is held.
+    The next rank starts when one *chunk* is through, not all layers of a rank: the bubble is divided by v. Messages are
+    multiplied by (vp−1)/(p−1), a little more than v. Micro-batches go in groups of p, each group through all chunks of
+    a rank, as in Megatron-LM. With one chunk the bubble is that of 1F1B, and more is held.
 
     Raises:
         ValueError: m is not a multiple of p.

@@ -13,7 +13,7 @@ again when it is computed again.
 
 **Cost.** `minitrain.costs.recomputation`: `kept_by_segments`, `peak_of_segments`, the best k by `best_k`, nearly
 √(L · input/block). Each block's forward is done once more, whatever k is. A transformer's block keeps 16 times its
-input, so single blocks (`full`) are best up to about 16 of them: the root counts from there on.
+input, so single blocks (`full`) are best up to 32 of them: the root counts from there on.
 
 **Also called.** Sublinear memory, checkpointing every k layers; Megatron-LM's `uniform` method.
 """

@@ -17,7 +17,7 @@ its part of the vocabulary.
 
 **Cost.** `minitrain.costs.sequence_parallel.ends_traffic`.
 
-**Also called.** `scatter_embeddings` with `sequence_parallel`, and the parameter attribute `sequence_parallel`
+**Also called.** `reduce_scatter_embeddings` with `sequence_parallel`, and the parameter attribute `sequence_parallel`
 (Megatron-LM); `SequenceParallel()` for norms, `PrepareModuleInput` (PyTorch DTensor).
 """
 

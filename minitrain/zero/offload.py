@@ -2,7 +2,7 @@
 
 **Idea.** Of the 16 bytes a parameter that Adam takes, the device computes with 4: parameters and gradients in 16 bits.
 The other 12 are touched once a step, by the optimizer, whose work is small: a few operations an element, where forward
-and backward have two for each token. So they go to the host, and so does the step.
+and backward have six for each token. So they go to the host, and so does the step.
 
 **Source.** Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training", §3.5 for what goes where,
 §4.2 for many ranks, on top of stage 2. Their step of one batch beside the forward of the next (§5.2) is left out: its

@@ -46,6 +46,7 @@ def test_single_blocks_are_best_for_a_transformer_of_usual_depth():
     layer = sum(gpt_layer_activations(**sizes).values())
     best = [costs.best_k(layers, 4 * 1024 * 768, layer) for layers in (12, 24, 48, 96)]
     assert best == [1, 1, 2, 2]
+    assert [costs.best_k(layers, 1, 16) for layers in (32, 33)] == [1, 2]
     assert costs.best_k_estimate(96, 4 * 1024 * 768, layer) == pytest.approx(2.44, abs=0.01)
 
 

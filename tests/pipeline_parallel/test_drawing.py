@@ -110,10 +110,10 @@ def test_json_by_hand():
 
 def test_in_words():
     assert drawing.describe(simulate(one_f_one_b(2, 2), 1, 1, 1)) == (
-        "Timetable of 1f1b: 2 ranks, 2 micro-batches. A step takes 9, 33.3 % of it are bubble. "
+        "Timetable of 1f1b: 2 ranks, 2 micro-batches. A step takes 9, and the busiest rank idles 33.3 % of it. "
         "At most so many micro-batches are held: 2, 1 on the ranks in order."
     )
     assert drawing.describe(simulate(zero_bubble_v(2, 3), 1, 1, 1)).endswith(
-        "2 chunks a rank. A step takes 18, 0.0 % of it are bubble. "
+        "2 chunks a rank. A step takes 18, and the busiest rank idles 0.0 % of it. "
         "At most so many chunks of micro-batches are held: 4 on each rank."
     )
