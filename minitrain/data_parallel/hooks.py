@@ -1,4 +1,7 @@
-"""A hook for each gradient that lets its owner go.
+"""A hook for each gradient that comes after the user's own, and lets its owner go.
+
+Autograd adds a parameter's gradients to `.grad` in one node of the graph. Its hooks run after those of
+`register_post_accumulate_grad_hook`, whichever was given first: what a user's hook makes of a gradient is what is sent.
 
 torch keeps what hooks know out of sight of Python's garbage collector. A hook that knew the wrapped model, which knows
 the parameter, would keep all of them, and the memory that they take, as long as the program runs.
@@ -11,21 +14,27 @@ from typing import Any
 from weakref import WeakMethod
 
 from torch import Tensor
+from torch.autograd.graph import Node, get_gradient_edge
 
 
-def call_when_accumulated(parameter: Tensor, method: Callable[..., None], *arguments: Any) -> None:
+def call_when_accumulated(parameter: Tensor, method: Callable[..., None], *arguments: Any) -> Node:
     """Call `method(*arguments, parameter)` whenever backward has added a gradient to `.grad`.
 
     Args:
         parameter: Whose gradient.
         method: Bound to an object. It is called as long as that object lives.
         *arguments: Given to it before the parameter. None may know the parameter.
+
+    Returns:
+        The node: the parameter knows it weakly, so the hook works only as long as the caller keeps it.
     """
     weak = WeakMethod(method)
+    node = get_gradient_edge(parameter).node
 
-    def hook(parameter: Tensor) -> None:
+    def hook(*_: Any) -> None:
         alive = weak()
         if alive is not None:
             alive(*arguments, parameter)
 
-    parameter.register_post_accumulate_grad_hook(hook)
+    node.register_hook(hook)
+    return node

@@ -58,9 +58,11 @@ class DataParallel(BucketedDataParallel):
         super().__init__(module, group, bucket_megabytes, collectives)
         self._started: list[Handle] = []  # handles of the buckets that are on their way
         self._missing = [set(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
-        for number, bucket in enumerate(self.buckets):
-            for name, parameter in bucket.parameters.items():
-                call_when_accumulated(parameter, self._arrive, number, name)
+        self._hooked = [
+            call_when_accumulated(parameter, self._arrive, number, name)
+            for number, bucket in enumerate(self.buckets)
+            for name, parameter in bucket.parameters.items()
+        ]
 
     @torch.no_grad()
     def synchronize(self) -> None:

@@ -123,9 +123,11 @@ class Zero2(Sharded):
         self._collectors = [Collector(line) for line in reversed(self._trainable)]
         self._started = 0  # lines of this micro-batch that have been started
         self._in_flight: list[tuple[Collector, Tensor, Handle]] = []
-        for number, collector in enumerate(self._collectors):
-            for name, parameter in collector.line.parameters.items():
-                call_when_accumulated(parameter, self._arrive, number, name)
+        self._hooked = [
+            call_when_accumulated(parameter, self._arrive, number, name)
+            for number, collector in enumerate(self._collectors)
+            for name, parameter in collector.line.parameters.items()
+        ]
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:

@@ -19,6 +19,7 @@ from minitrain.data_parallel.lesson_overlap import Watch
 from tests.data_parallel.models import Branches, close, gpt, tokens
 
 SMALL = 0.001
+LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
 
 
 def started_in_backward(world):
@@ -271,3 +272,32 @@ def unwrapped(world):
 def test_a_module_outlives_its_wrapper(ranks):
     first, second = ranks(2).run(unwrapped)
     assert not torch.equal(first, second), "each rank has its own gradient"
+
+
+def double(parameter):
+    parameter.grad.mul_(2)
+
+
+def hooked(world, wrap):
+    """Gradients of a module to whose parameters a hook is given after it was wrapped, which doubles them."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2)).double()
+    model = wrap(module)
+    for parameter in module.parameters():
+        parameter.register_post_accumulate_grad_hook(double)
+    inputs = torch.randn(world.size, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    model(inputs[world.rank]).square().sum().backward()
+    if hasattr(model, "synchronize"):
+        model.synchronize()
+    return [parameter.grad.tolist() for parameter in module.parameters()]
+
+
+def wrapped(world, bucket_megabytes):
+    ours = [hooked(world, lambda module: kind(module, bucket_megabytes=bucket_megabytes)) for kind in LADDER]
+    theirs = hooked(world, lambda module: DistributedDataParallel(module, bucket_cap_mb=bucket_megabytes))
+    return [each == theirs for each in ours]
+
+
+@pytest.mark.parametrize("bucket_megabytes", (1e-5, 25.0))
+def test_what_a_hook_of_the_user_makes_of_a_gradient_is_sent(ranks, bucket_megabytes):
+    assert ranks(2).run(wrapped, bucket_megabytes) == [[True] * 3] * 2
