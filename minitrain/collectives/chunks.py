@@ -32,7 +32,7 @@ def flat_view(
 
     Raises:
         ValueError: This rank is not in the group, or `tensor` is not contiguous. With checking also, on every rank
-            alike, if shape, dtype or contiguity differ between ranks.
+            alike, if shape, dtype or contiguity differ between ranks, or ranks call different verbs.
     """
     if dist.get_rank(group) < 0:
         raise ValueError(f"{verb}: this rank ({dist.get_rank()}) is not in the group; only its members may call")
@@ -61,7 +61,7 @@ def check_root(verb: str, name: str, root: int, group: dist.ProcessGroup | None,
     Raises:
         ValueError: `root` is no rank of the group, or (with checking) ranks name different ones.
     """
-    named = gather_objects(root, group) if checking(check) else [root]
+    named = gather_objects(root, group, verb) if checking(check) else [root]
     same_root(verb, name, named, dist.get_world_size(group))
 
 

@@ -47,7 +47,7 @@ from minitrain.collectives import lesson, ring
 from minitrain.collectives.chunks import Chunks, flat_line, same_root
 from minitrain.costs import communication as costs
 from minitrain.runtime import Claim, World, axes, run
-from minitrain.runtime.control import checking, compare, contiguous, description, gather_objects
+from minitrain.runtime.control import checking, compare, contiguous, description, gather_objects, same_call
 from minitrain.runtime.messages import Handle
 from minitrain.runtime.timeline import Links
 
@@ -176,7 +176,9 @@ class Grid:
     def flat_view(self, verb: str, tensor: Shaped[Tensor, "*shape"], check: bool | None) -> Shaped[Tensor, " elements"]:
         """`minitrain.collectives.chunks.flat_view` for a mesh."""
         if checking(check):
-            compare(verb, tensor, self.gather(description(tensor)))
+            everyone = self.gather((verb, description(tensor)))
+            same_call([call for call, _ in everyone])
+            compare(verb, tensor, [described for _, described in everyone])
         contiguous(verb, tensor)
         return flat_line(tensor)
 

@@ -43,7 +43,7 @@ class Model:
         positions: Tokens in a sequence.
         vocabulary: Different tokens; the data are bytes, so at least 256.
         dropout: Probability of dropping an element.
-        tied: The head uses the weight of the token embedding.
+        tied: The head uses the weight of the token embedding; --no-tied gives it one of its own.
         experts: Experts in place of every second block's MLP; 0: none.
         router: Who chooses experts.
     """

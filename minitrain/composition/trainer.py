@@ -236,7 +236,7 @@ class Trainer:
             Console().print(profile.table(ranks))
         if options.sample and not self.stopped:
             text = self.training.generate(PROMPT, options.sample)
-            self.display.say(f"a sample:\n{(PROMPT + text).decode(errors='replace')}\n")
+            self.display.say(f"a sample:\n{printable(PROMPT + text)}\n")
         if options.export and kept and self.done:
             path, file = self.checkpoints / f"step-{self.done:08d}", Path(options.export)
             with _refusing():
@@ -257,6 +257,11 @@ def _refusing() -> Iterator[None]:
         yield
     except (ValueError, OSError) as error:
         raise Refused(str(error)) from error
+
+
+def printable(text: bytes) -> str:
+    """A text that a terminal shows and does not obey: what is no text, and control characters, are �."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode(errors="replace"))
 
 
 def demo(world: World, steps: int = 4) -> list[Claim]:

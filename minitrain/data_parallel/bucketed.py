@@ -54,7 +54,17 @@ class Bucket:
         self._absent: set[str] = set()  # parameters of which this rank has no gradient
 
     def put(self, name: str, gradient: Tensor | None, scale: float) -> None:
-        """Copy this rank's gradient of a parameter, times `scale`, to its place."""
+        """Copy this rank's gradient of a parameter, times `scale`, to its place.
+
+        Raises:
+            RuntimeError: The parameter has another dtype or device than when it was packed.
+        """
+        parameter = self.parameters[name]
+        if parameter.dtype != self.flat.dtype or parameter.device != self.flat.device:
+            raise RuntimeError(
+                f"{name} was {self.flat.dtype} on {self.flat.device} when the module was wrapped and now is "
+                f"{parameter.dtype} on {parameter.device}; wrap the module after changing it"
+            )
         if gradient is None:
             self._views[name].zero_()  # this rank adds nothing
             self._absent.add(name)

@@ -33,7 +33,6 @@ class Watch:
         self.events: list[str] = []
         self._collectives = collectives
         for parameter in module.parameters():
-            # Before the module is wrapped: of two hooks, the one that was given first is called first.
             parameter.register_post_accumulate_grad_hook(lambda _: self.events.append("gradient"))
 
     def all_reduce(

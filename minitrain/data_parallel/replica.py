@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from minitrain.collectives import native
-from minitrain.runtime.control import gather_objects
+from minitrain.runtime.control import differing, gather_objects
 from minitrain.runtime.messages import Handle
 
 
@@ -105,6 +105,9 @@ class Replica(nn.Module, ABC):
             RuntimeError: A parameter was frozen when the module was wrapped and now has a gradient.
         """
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("a wrapped model belongs to its ranks, so it is not copied or pickled; take model.module")
+
     def _broadcast_states(self) -> None:
         started = []
         for tensor in [*self.module.parameters(), *self.module.buffers()]:
@@ -157,13 +160,10 @@ def agree_on_states(module: nn.Module, bucket_megabytes: float, group: dist.Proc
             mine[f"embedding {name}"] = "sparse"
     everyone = gather_objects(mine, group)
     for name in dict.fromkeys(name for theirs in everyone for name in theirs):
-        seen: dict[str, list[int]] = {}
-        for rank, theirs in enumerate(everyone):
-            seen.setdefault(theirs.get(name, "missing"), []).append(rank)
-        if len(seen) > 1:
-            listed = ", ".join(f"{value} on rank {','.join(map(str, ranks))}" for value, ranks in seen.items())
-            raise ValueError(f"{name} differs between ranks: {listed}; wrap the same module on all")
-        if "sparse" in seen:
+        found = [theirs.get(name, "missing") for theirs in everyone]
+        if differ := differing(found):
+            raise ValueError(f"{name} differs between ranks: {differ}; wrap the same module on all")
+        if found[0] == "sparse":
             raise ValueError(
                 f"{name} asks for sparse gradients, which buckets cannot hold; make it with sparse=False, "
                 "or keep its table on a parameter server"

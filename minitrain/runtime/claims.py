@@ -160,7 +160,7 @@ def print_rows(rows: Iterable[Row], console: Console | None = None, chapters: bo
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
-        table.add_column(column, justify="right" if column in ("predicted", "measured") else "left")
+        table.add_column(column, justify="right" if column in ("predicted", "measured") else "left", overflow="fold")
     for line in cells:
         table.add_row(*line, style="bold red" if line[-1].startswith("NO") else None)
     console.print(table)

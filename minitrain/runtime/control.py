@@ -8,7 +8,7 @@ what a training run would send.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -16,6 +16,11 @@ import torch
 import torch.distributed as dist
 
 GATHERED = 3  # the tag of gathered values; virtual times have 0, announcements of pipelines 1, of servers 2
+# What a tensor may be that cannot be sent as it is, and what can be sent instead.
+FLAWS = {
+    "not contiguous": "tensor.contiguous()",
+    "conjugated or negated when it is read": "tensor.resolve_conj().resolve_neg()",
+}
 FIRST = 1024  # bytes of a value that travel with its length; a longer one is sent again, whole
 
 # group -> the connections beside it; and how many groups of a name there have been.
@@ -87,16 +92,42 @@ def forget_control_groups() -> None:
     _names.clear()
 
 
-def gather_objects(value: Any, group: dist.ProcessGroup | None = None) -> list[Any]:
-    """Every rank's `value`, in rank order, on every rank. Values must be picklable."""
+def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str = "") -> list[Any]:
+    """Every rank's `value`, in rank order, on every rank.
+
+    Args:
+        value: Anything that can be pickled.
+        group: The ranks that take part; None means everyone.
+        what: The call in which this rank gathers, such as "all_reduce".
+
+    Raises:
+        ValueError: On every rank alike: the ranks are not in the same call.
+    """
     beside = control(group)
-    data = pickle.dumps(value)
+    data = pickle.dumps((what, value))
     mine = len(data).to_bytes(8, "little") + data
     boxes = _gather_bytes(beside, mine, FIRST)  # most values fit, ...
     sizes = [8 + int.from_bytes(box[:8], "little") for box in boxes]
     if max(sizes) > FIRST:
         boxes = _gather_bytes(beside, mine, max(sizes))  # ... and all see if one did not
-    return [pickle.loads(box[8:size]) for box, size in zip(boxes, sizes, strict=True)]
+    everyone = [pickle.loads(box[8:size]) for box, size in zip(boxes, sizes, strict=True)]
+    same_call([call for call, _ in everyone])
+    return [theirs for _, theirs in everyone]
+
+
+def same_call(calls: Sequence[str]) -> None:
+    """Raise if the ranks, in whose order these are, are not in the same call."""
+    if differ := differing([call or "another call" for call in calls]):
+        raise ValueError(f"ranks are in different calls: {differ}; make the same calls in the same order on all")
+
+
+def differing(values: Sequence[Any]) -> str:
+    """Which ranks have which of the values, which are in the order of ranks; nothing where all have the same."""
+    seen: dict[Any, list[int]] = {}
+    for rank, value in enumerate(values):
+        seen.setdefault(value, []).append(rank)
+    listed = (f"{value} on rank {','.join(map(str, ranks))}" for value, ranks in seen.items())
+    return ", ".join(listed) if len(seen) > 1 else ""
 
 
 def _gather_bytes(beside: Any, mine: bytes, size: int) -> list[bytes]:
@@ -105,7 +136,7 @@ def _gather_bytes(beside: Any, mine: bytes, size: int) -> list[bytes]:
     By way of rank 0, in 2(n−1) messages. For short values what counts is how many there are: a ring sends n(n−1).
     """
     ranks = beside.size()
-    boxes = torch.empty(ranks, size, dtype=torch.uint8)
+    boxes = torch.empty(ranks, size, dtype=torch.uint8, device="cpu")
     padded = torch.frombuffer(bytearray(mine[:size].ljust(size, b"\0")), dtype=torch.uint8)
     if beside.rank() == 0:
         # One message from each other rank, and to each the values of all.
@@ -139,39 +170,40 @@ def agree(what: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = Non
     Raises:
         ValueError: On every rank alike, naming what differs and on which ranks.
     """
-    compare(what, tensor, gather_objects(description(tensor), group))
+    compare(what, tensor, gather_objects(description(tensor), group, what))
 
 
-def description(tensor: torch.Tensor) -> tuple[tuple[int, ...], str, bool]:
-    """What must be equal on all ranks: shape, dtype, and whether it is contiguous."""
-    return tuple(tensor.shape), str(tensor.dtype), tensor.is_contiguous()
+def description(tensor: torch.Tensor) -> tuple[tuple[int, ...], str, str]:
+    """What must be equal on all ranks, shape and dtype; and the flaw of the tensor, which none may have."""
+    return tuple(tensor.shape), str(tensor.dtype), _flaw(tensor)
 
 
-def compare(what: str, tensor: torch.Tensor, everyone: list[tuple[tuple[int, ...], str, bool]]) -> None:
+def _flaw(tensor: torch.Tensor) -> str:
+    gaps, elsewhere = FLAWS
+    return gaps if not tensor.is_contiguous() else elsewhere if tensor.is_conj() or tensor.is_neg() else ""
+
+
+def compare(what: str, tensor: torch.Tensor, everyone: list[tuple[tuple[int, ...], str, str]]) -> None:
     """Raise as `agree` does, for descriptions that have been gathered already (a mesh gathers them along its axes)."""
     for index, name in enumerate(("shape", "dtype")):
-        seen: dict[Any, list[int]] = {}
-        for rank, described in enumerate(everyone):
-            seen.setdefault(described[index], []).append(rank)
-        if len(seen) > 1:
-            listed = ", ".join(f"{value} on rank {','.join(map(str, ranks))}" for value, ranks in seen.items())
-            raise ValueError(f"{what}: the {name} of `tensor` differs between ranks: {listed}; bring the same on all")
-    scattered = [rank for rank, described in enumerate(everyone) if not described[2]]
-    if scattered:
-        raise ValueError(
-            f"{what}: `tensor` is not contiguous on rank {','.join(map(str, scattered))} (shape {tuple(tensor.shape)}, "
-            f"strides {tensor.stride()} on this rank); send tensor.contiguous()"
-        )
+        if differ := differing([described[index] for described in everyone]):
+            raise ValueError(f"{what}: the {name} of `tensor` differs between ranks: {differ}; bring the same on all")
+    for flaw, remedy in FLAWS.items():
+        if ranks := [str(rank) for rank, described in enumerate(everyone) if described[2] == flaw]:
+            raise ValueError(
+                f"{what}: `tensor` is {flaw} on rank {','.join(ranks)} (shape {tuple(tensor.shape)}, "
+                f"strides {tensor.stride()} on this rank); send {remedy}"
+            )
 
 
 def contiguous(what: str, tensor: torch.Tensor) -> None:
     """Refuse a tensor with gaps: gloo would send the wrong elements and overwrite the neighbours of the right ones.
 
     Raises:
-        ValueError: The tensor is not contiguous.
+        ValueError: The tensor is not contiguous, or its memory does not hold its values (`tensor.conj()`).
     """
-    if not tensor.is_contiguous():
+    if flaw := _flaw(tensor):
         raise ValueError(
-            f"{what}: `tensor` of shape {tuple(tensor.shape)} and strides {tensor.stride()} is not contiguous; "
-            "send tensor.contiguous()"
+            f"{what}: `tensor` of shape {tuple(tensor.shape)} and strides {tensor.stride()} is {flaw}; "
+            f"send {FLAWS[flaw]}"
         )

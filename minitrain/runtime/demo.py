@@ -27,7 +27,7 @@ from minitrain.runtime.claims import Claim, Row, merge, number, print_rows, writ
 from minitrain.runtime.control import gather_objects, leave_all
 from minitrain.runtime.listing import demos
 from minitrain.runtime.timeline import trace_events
-from minitrain.runtime.torchrun import given_ranks
+from minitrain.runtime.torchrun import given_ranks, speaks
 from minitrain.runtime.world import World
 
 if TYPE_CHECKING:
@@ -62,11 +62,40 @@ def run(demo: Demo, survives: bool = False) -> NoReturn:
         survives: Whether the demo can do without a rank that dies: the others then go on, and its claims are theirs.
             They call `go_on_without` (control.py). Under torchrun, which ends all ranks when one ends, it cannot.
     """
-    module = demo.__module__ if demo.__module__ != "__main__" else sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
-    options = tyro.cli(_command(demo), prog=f"python -m {module}")
+    module, program = _started(demo)
+    options = tyro.cli(_command(demo), prog=program)
     ranks, device, timeout = options.pop("ranks"), options.pop("device"), options.pop("timeout")
     output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"))
+    if problem := _make_room(output):
+        if speaks():
+            print(problem, file=sys.stderr)
+        sys.exit(2)
     sys.exit(launch(perform, ranks, device, timeout, (module, demo.__name__, options, output), survives))
+
+
+def _started(demo: Demo) -> tuple[str, str]:
+    """The module in which ranks find a demo, and how it was started."""
+    if demo.__module__ != "__main__":
+        return demo.__module__, f"python -m {demo.__module__}"
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:
+        return main.__spec__.name, f"python -m {main.__spec__.name}"
+    file = getattr(main, "__file__", None)
+    if file is None:
+        raise SystemExit("a demo must stand in a file, which ranks can import")
+    return Path(file).stem, f"python {file}"  # a script's folder is where modules are looked for
+
+
+def _make_room(output: Output) -> str:
+    """Make the folders of the files that will be written; returns what cannot be, before anything is run."""
+    if output.figure and output.figure.suffix not in (".svg", ".png", ".pdf"):
+        return f"--figure {output.figure}: a picture can be .svg, .png or .pdf"
+    for path in filter(None, (output.figure, output.trace, output.json)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            return f"{path} cannot be written: {error}"
+    return ""
 
 
 def run_chapter(package: str) -> NoReturn:
@@ -146,6 +175,9 @@ def launch(
         if ranks not in (None, started):
             raise SystemExit(f"--ranks {ranks} does not match the {started} ranks that torchrun started; leave it out")
         return _perform_under_torchrun(function, device, timeout, arguments)
+    if ranks is not None and ranks < 1:
+        print(f"--ranks {ranks} cannot be started; use a whole number from 1 on", file=sys.stderr)
+        return 2
     from minitrain.runtime.ranks import Ranks, RanksError
 
     try:
@@ -155,6 +187,9 @@ def launch(
     except (ValueError, RanksError) as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
+    except BrokenPipeError:  # who reads has closed: `... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
+        return 1
     except KeyboardInterrupt as stopped:  # where the ranks were, if they were at work
         print(stopped, file=sys.stderr)
         return 130

@@ -154,7 +154,7 @@ def _stamp_out(tensor: Tensor, to: int, group: dist.ProcessGroup | None) -> Stam
     if clock is None:
         return None
     finish = clock.start_send(tensor.nbytes, dist.get_process_group_ranks(group)[to])
-    stamp = torch.tensor([finish], dtype=torch.float64)
+    stamp = torch.tensor([finish], dtype=torch.float64, device="cpu")
     # The virtual time travels beside the message, as a control message.
     return clock, finish, control(group).send([stamp], to, 0), stamp
 
@@ -173,7 +173,7 @@ def _leaving(works: list, wire: Tensor, stamp: Stamp | None) -> Handle:
 
 def _arriving(works: list, wire: Tensor, tensor: Tensor, source: int, group: dist.ProcessGroup | None) -> Handle:
     clock = VirtualClock.active()
-    stamp = torch.empty(1, dtype=torch.float64)
+    stamp = torch.empty(1, dtype=torch.float64, device="cpu")
     stamped = None
     if clock is not None:
         stamped = control(group).recv([stamp], source, 0)

@@ -25,6 +25,7 @@ they live on with their variables: a slip in a cell costs nothing.
 from __future__ import annotations
 
 import inspect
+import math
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -114,8 +115,7 @@ class Ranks:
     ) -> None:
         if not isinstance(n, int) or n < 1:
             raise ValueError(f"n={n!r} ranks cannot be started; use a whole number from 1 on")
-        if timeout is not None and not timeout > 0:
-            raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0, or None to wait for ever")
+        _check_timeout(timeout)
         self.size, self.device, self.timeout, self.check, self.setup = n, device, timeout, check, setup
         self.survives = survives
         self._processes: Processes | None = None  # None: ended after a failure; the next call starts new ones
@@ -177,9 +177,10 @@ class Ranks:
             timeout: In place of the ranks' own limit, for this call.
 
         Raises:
-            ValueError: A rank that does not exist.
+            ValueError: A rank that does not exist, or a timeout that is no time.
             RanksError: A rank raised, died, or waits for ever.
         """
+        _check_timeout(timeout)
         chosen = list(range(self.size)) if ranks is None else sorted(set(ranks))
         unknown = [rank for rank in chosen if rank not in range(self.size)]
         if unknown or not chosen:
@@ -309,3 +310,8 @@ class Ranks:
         if self._processes:
             self._processes.kill()
             self._processes = None
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is not None and not 0 < timeout < math.inf:
+        raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0, or None to wait for ever")

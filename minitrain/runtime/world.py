@@ -6,6 +6,7 @@ by environment variables; ranks that a program starts itself (`minitrain.runtime
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
@@ -71,11 +72,14 @@ class World:
                 debug level INFO. Demos and notebooks turn it on, benchmarks off.
 
         Raises:
-            ValueError: `device` is unknown, or "cuda" where there is none; or rank, size and store do not fit.
+            ValueError: `device` is unknown, or "cuda" where there is none; `timeout` is no time; or rank, size and
+                store do not fit.
             RuntimeError: The port on which the ranks were to meet is in use.
         """
         if device not in ("auto", "cpu", "cuda"):
             raise ValueError(f"device={device!r} is unknown; use auto, cpu or cuda")
+        if not 0 < timeout < math.inf:
+            raise ValueError(f"timeout={timeout} must be a number of seconds above 0")
         gpus = torch.cuda.device_count() if device != "cpu" else 0
         if device == "cuda" and gpus == 0:
             raise ValueError("device='cuda' was asked for, but torch finds no GPU here; use device='cpu'")

@@ -6,6 +6,7 @@ import copy
 import gc
 import random
 import weakref
+from functools import partial
 
 import pytest
 import torch
@@ -293,8 +294,8 @@ def hooked(world, wrap):
 
 
 def wrapped(world, bucket_megabytes):
-    ours = [hooked(world, lambda module: kind(module, bucket_megabytes=bucket_megabytes)) for kind in LADDER]
-    theirs = hooked(world, lambda module: DistributedDataParallel(module, bucket_cap_mb=bucket_megabytes))
+    ours = [hooked(world, partial(kind, bucket_megabytes=bucket_megabytes)) for kind in LADDER]
+    theirs = hooked(world, partial(DistributedDataParallel, bucket_cap_mb=bucket_megabytes))
     return [each == theirs for each in ours]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from importlib import import_module
 
 import pytest
@@ -437,6 +438,31 @@ def thawed(world, rung):
     model(torch.ones(1, 2)).sum().backward()
     with pytest.raises(RuntimeError, match="bias was frozen when the module was wrapped"):
         model.synchronize()
+
+
+def copied(world, rung):
+    model = rung(nn.Linear(2, 2))
+    for copying in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match=r"belongs to its ranks, .*; take model\.module"):
+            copying(model)
+
+
+@rungs
+def test_what_is_copied_is_the_module(ranks, rung):
+    ranks(1).run(copied, rung)
+
+
+def cast(world, rung):
+    model = rung(nn.Linear(2, 2))
+    model.module.double()
+    with pytest.raises(RuntimeError, match=r"was torch\.float32 on cpu when .* and now is torch\.float64 on cpu; wrap"):
+        model(torch.ones(1, 2, dtype=torch.float64)).sum().backward()
+        model.synchronize()
+
+
+@pytest.mark.parametrize("rung", (BucketedDataParallel, DataParallel))
+def test_a_module_that_is_cast_later_is_refused(ranks, rung):
+    ranks(2).run(cast, rung)
 
 
 @rungs

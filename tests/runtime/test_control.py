@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from minitrain.collectives import hierarchical, native, ring
 from minitrain.runtime import Ranks, axes
 from minitrain.runtime.control import agree, checking, gather_objects, go_on_without
 
@@ -48,12 +49,13 @@ def test_objects_of_any_length_come_whole(ranks):
 
 
 def disagree(world, odd_rank, how):
-    tensor = torch.zeros(4, 2)
+    tensor = torch.zeros(4, 2, dtype=torch.complex64 if how == "conjugated" else torch.float32)
     if world.rank == odd_rank:
         tensor = {
             "shape": torch.zeros(5, 2),
             "dtype": torch.zeros(4, 2, dtype=torch.int64),
             "gaps": torch.zeros(2, 4).T,
+            "conjugated": torch.zeros(4, 2, dtype=torch.complex64).conj(),
         }[how]
     with pytest.raises(ValueError) as error:
         agree("all_reduce", tensor)
@@ -67,11 +69,29 @@ def disagree(world, odd_rank, how):
         ("shape", "all_reduce: the shape of `tensor` differs between ranks: (4, 2) on rank 0,2, (5, 2) on rank 1"),
         ("dtype", "all_reduce: the dtype of `tensor` differs between ranks: torch.float32 on rank 0,2, torch.int64 on"),
         ("gaps", "all_reduce: `tensor` is not contiguous on rank 1"),
+        ("conjugated", "all_reduce: `tensor` is conjugated or negated when it is read on rank 1"),
     ],
 )
 def test_every_rank_gets_the_same_error(ranks, how, says):
     for said in ranks(3).run(disagree, 1, how):
         assert said.startswith(says)
+
+
+def different_calls(world, mesh):
+    group = axes(node=1, local=world.size) if mesh else None
+    verbs = hierarchical if mesh else ring
+    with pytest.raises(ValueError) as error:
+        (verbs.all_gather if world.rank == 1 else verbs.reduce_scatter)(torch.zeros(5), group, check=True)
+    with pytest.raises(ValueError, match="all_reduce on rank 0,2, another call on rank 1"):
+        gather_objects("claims") if world.rank == 1 else native.all_reduce(torch.zeros(5), check=True)
+    agree("all_reduce", torch.zeros(1))  # the ranks are still in step
+    return str(error.value)
+
+
+@pytest.mark.parametrize("mesh", (False, True))
+def test_ranks_in_different_calls_are_told(ranks, mesh):
+    says = "ranks are in different calls: reduce_scatter on rank 0,2, all_gather on rank 1; make the same calls"
+    assert all(said.startswith(says) for said in ranks(3).run(different_calls, mesh))
 
 
 def modes(world):

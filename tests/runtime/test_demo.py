@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from tests.runtime import sample_demo
 
 SAMPLE = "tests.runtime.sample_demo"
 TABLE = ["what | formula | predicted | measured | how | holds", "count | n | 5 | 5 | counted | yes"]
-FILES = {"figure": "figure.svg", "trace": "trace.json", "json": "claims.json"}
+FILES = {"figure": "pictures/figure.svg", "trace": "trace.json", "json": "claims.json"}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,7 @@ def ended(folder):
         "die": [*python, "--ranks=2", "--fault=die"],
         "torchrun": [*torchrun, "--elements=5"],
         "python": [*python, "--ranks=2", "--elements=5", *files],
+        "script": [sys.executable, shutil.copy(sample_demo.__file__, folder), "--ranks=2", "--elements=5"],
     }
 
     def start(command):
@@ -62,6 +64,13 @@ def test_by_python_with_all_outputs(ended, folder):
     spans = [e for e in json.loads((folder / FILES["trace"]).read_text())["traceEvents"] if e["ph"] == "X"]
     assert [(span["pid"], span["name"]) for span in spans] == [(0, "counting"), (1, "counting")]
     assert (folder / FILES["figure"]).read_text().startswith("<?xml")
+
+
+def test_a_script_of_ones_own(ended, folder):
+    program, _ = ended["script"]
+    assert program.returncode == 0, program.stderr
+    lines = program.stdout.splitlines()
+    assert lines[0].startswith("sample_demo on 2 ranks, ") and lines[2:4] == TABLE
 
 
 def test_by_torchrun(ended):
@@ -101,7 +110,9 @@ def test_help_explains_every_option(ranks):
         assert explained in text
 
 
-@pytest.mark.parametrize(("option", "says"), [("--ranks=0", "n=0"), ("--device=tpu", "tpu")])
+@pytest.mark.parametrize(
+    ("option", "says"), [("--ranks=0", "--ranks 0 "), ("--device=tpu", "tpu"), ("--figure=a.xyz", "a picture can be")]
+)
 def test_bad_options_are_named(ranks, option, says):
     status, said = ranks(1).run(say, option)[0]
     assert status == 2 and says in said and "Traceback" not in said
