@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from minitrain.costs import zero as costs
 from minitrain.runtime import Claim, World
@@ -115,11 +116,11 @@ def early_copies(world: World, stage: type[ZeroOffload], layers: int, hidden: in
     model = wrap(world, stage, layers, hidden)
     found: list[int] = []
     for parameter in model.module.parameters():
-        # The last call is that of the last gradient.
-        parameter.register_post_accumulate_grad_hook(lambda _: found.append(model.host_pool.copied))
+        # The last call is that of the last gradient, after the stage's own hook at the same node.
+        get_gradient_edge(parameter).node.register_hook(lambda *_: found.append(model.host_pool.copied))
     lesson.backward(world, model)
     shards = [costs.shard_elements(line.elements, world.size) * line.item_size for line in lesson.lines(model)]
-    # Lines leave from the last to the first. The hook above runs after the one that sends the last line.
+    # Lines leave from the last to the first.
     what = "bytes of gradients on the host when the last gradient is there, float32"
     model.synchronize()
     return Claim(what, "all lines but the last to be filled", sum(shards[1:]), found[-1], "B", f"{PAPER}, §4.1")
