@@ -26,8 +26,8 @@ after.
 
 **Cost.** 2(L−1)(α + βS/L) + 2(N−1)(α' + β'S/(LN)). Out of a node go 2(N−1)/N · S bytes, over L network links. One flat
 ring over all n ranks sends 2(n−1)/n · S out of a node, up to twice as much, and all of it over one of the links, for
-which it waits in every step: 2(n−1)(α' + β'S/n). Exactly:
-`minitrain.costs.communication.hierarchical_all_reduce`; time: `hierarchical_all_reduce_time`.
+which it waits in every step: 2(n−1)(α' + β'S/n). Exactly: `minitrain.costs.communication.hierarchical_all_reduce`;
+time: `hierarchical_all_reduce_time`.
 
 **Also called.** Two-level or 2-D all-reduce; NCCL's rings per NIC have the same effect.
 """

@@ -12,9 +12,9 @@ tensor is that of `torch.tensor_split` at rank r.
 its payload, not the bytes on the wire: those this chapter counts on its own rings and trees. The verbs return before
 the work is done, so that a caller can compute meanwhile; `wait()` on the handle before the tensor is used.
 
-**Cost.** At best that of `minitrain.costs.communication.ring_all_reduce`: the busiest rank
-sends less only where the network itself adds (NVLS, SHARP). Torch's reduce-scatter and all-gather want chunks of one
-size. Where the elements do not divide by the ranks, a padded copy of the tensor is used and copied back by `wait()`.
+**Cost.** At best that of `minitrain.costs.communication.ring_all_reduce`: the busiest rank sends less only where the
+network itself adds (NVLS, SHARP). Torch's reduce-scatter and all-gather want chunks of one size. Where the elements do
+not divide by the ranks, a padded copy of the tensor is used and copied back by `wait()`.
 
 **Also called.** `psum`, `psum_scatter` and `all_gather` in JAX; `MPI_Allreduce`, `MPI_Reduce_scatter_block`,
 `MPI_Allgather`, `MPI_Bcast`.

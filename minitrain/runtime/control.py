@@ -16,11 +16,9 @@ import torch
 import torch.distributed as dist
 
 GATHERED = 3  # the tag of gathered values; virtual times have 0, announcements of pipelines 1, of servers 2
-# What a tensor may be that cannot be sent as it is, and what can be sent instead.
-FLAWS = {
-    "not contiguous": "tensor.contiguous()",
-    "conjugated or negated when it is read": "tensor.resolve_conj().resolve_neg()",
-}
+# Tensors whose memory does not hold their values side by side, and what can be sent instead.
+GAPS, LAZY = "not contiguous", "conjugated or negated when it is read"
+REMEDIES = {GAPS: "tensor.contiguous()", LAZY: "tensor.resolve_conj().resolve_neg()"}
 FIRST = 1024  # bytes of a value that travel with its length; a longer one is sent again, whole
 
 # group -> the connections beside it; and how many groups of a name there have been.
@@ -116,13 +114,13 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str
 
 
 def same_call(calls: Sequence[str]) -> None:
-    """Raise if the ranks, in whose order these are, are not in the same call."""
+    """Raise if the ranks are not in the same call; `calls` are in their order."""
     if differ := differing([call or "another call" for call in calls]):
         raise ValueError(f"ranks are in different calls: {differ}; make the same calls in the same order on all")
 
 
 def differing(values: Sequence[Any]) -> str:
-    """Which ranks have which of the values, which are in the order of ranks; nothing where all have the same."""
+    """Which ranks have which of the values, given in the order of ranks; nothing where all have the same."""
     seen: dict[Any, list[int]] = {}
     for rank, value in enumerate(values):
         seen.setdefault(value, []).append(rank)
@@ -179,8 +177,10 @@ def description(tensor: torch.Tensor) -> tuple[tuple[int, ...], str, str]:
 
 
 def _flaw(tensor: torch.Tensor) -> str:
-    gaps, elsewhere = FLAWS
-    return gaps if not tensor.is_contiguous() else elsewhere if tensor.is_conj() or tensor.is_neg() else ""
+    """Why a tensor cannot be sent as it is; nothing if it can."""
+    if not tensor.is_contiguous():
+        return GAPS
+    return LAZY if tensor.is_conj() or tensor.is_neg() else ""
 
 
 def compare(what: str, tensor: torch.Tensor, everyone: list[tuple[tuple[int, ...], str, str]]) -> None:
@@ -188,7 +188,7 @@ def compare(what: str, tensor: torch.Tensor, everyone: list[tuple[tuple[int, ...
     for index, name in enumerate(("shape", "dtype")):
         if differ := differing([described[index] for described in everyone]):
             raise ValueError(f"{what}: the {name} of `tensor` differs between ranks: {differ}; bring the same on all")
-    for flaw, remedy in FLAWS.items():
+    for flaw, remedy in REMEDIES.items():
         if ranks := [str(rank) for rank, described in enumerate(everyone) if described[2] == flaw]:
             raise ValueError(
                 f"{what}: `tensor` is {flaw} on rank {','.join(ranks)} (shape {tuple(tensor.shape)}, "
@@ -205,5 +205,5 @@ def contiguous(what: str, tensor: torch.Tensor) -> None:
     if flaw := _flaw(tensor):
         raise ValueError(
             f"{what}: `tensor` of shape {tuple(tensor.shape)} and strides {tensor.stride()} is {flaw}; "
-            f"send {FLAWS[flaw]}"
+            f"send {REMEDIES[flaw]}"
         )

@@ -76,13 +76,9 @@ class World:
                 store do not fit.
             RuntimeError: The port on which the ranks were to meet is in use.
         """
-        if device not in ("auto", "cpu", "cuda"):
-            raise ValueError(f"device={device!r} is unknown; use auto, cpu or cuda")
         if not 0 < timeout < math.inf:
             raise ValueError(f"timeout={timeout} must be a number of seconds above 0")
-        gpus = torch.cuda.device_count() if device != "cpu" else 0
-        if device == "cuda" and gpus == 0:
-            raise ValueError("device='cuda' was asked for, but torch finds no GPU here; use device='cpu'")
+        gpus = _gpus(device)
         meeting, rank, size, local_rank, local_size = _meeting_place(rank, size, store)
         own_gpu = gpus >= local_size
         backend = "nccl" if own_gpu else "gloo"
@@ -177,6 +173,16 @@ class World:
             for item in items:
                 yield item
                 progress.update(task, advance=1, description=text())
+
+
+def _gpus(device: str) -> int:
+    """How many GPUs the ranks of this machine may use."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device={device!r} is unknown; use auto, cpu or cuda")
+    gpus = torch.cuda.device_count() if device != "cpu" else 0
+    if device == "cuda" and gpus == 0:
+        raise ValueError("device='cuda' was asked for, but torch finds no GPU here; use device='cpu'")
+    return gpus
 
 
 def _meeting_place(
