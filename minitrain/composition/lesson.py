@@ -15,10 +15,11 @@ from minitrain.composition.model import ROUTERS, make_config
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import DTYPES, Report, Training
 from minitrain.data.text import Samples, Text
-from minitrain.mixture_of_experts import noise
 from minitrain.mixture_of_experts.layer import auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
+from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT
+from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.parallelize import piece_of
 from minitrain.zero.lines import Line
 
@@ -79,7 +80,7 @@ def one_device(settings: Settings, count: int, device: torch.device | str = "cpu
         inputs, targets = (
             part.to(device) for part in samples.take(range(number * steps.batch, (number + 1) * steps.batch))
         )
-        noise.at(steps.seed, number)
+        counter_rng.at(steps.seed, number)
         _, loss = model(inputs, targets)
         (loss + auxiliary_loss(model) if layers(model) else loss).backward()
         if number == 0:
@@ -96,6 +97,7 @@ def plain_model(settings: Settings) -> nn.Module:
     """The reference GPT, experts in place of every second MLP if there are some."""
     model, seed = settings.model, settings.steps.seed
     gpt = GPT(make_config(model), seed).to(DTYPES[settings.steps.dtype])
+    place_dropout(gpt)
     if model.experts:
         router = ROUTERS[model.router]
         replace_mlps(gpt, lambda block: router(model.sizes.hidden, model.experts, layer=block), seed=seed)

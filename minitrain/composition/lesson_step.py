@@ -23,7 +23,7 @@ from minitrain.runtime import Claim, World
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-STEPS, BOUND = 2, 1e-9
+STEPS, BOUND, DROPOUT = 2, 1e-9, 0.1
 NARAYANAN, HIGHAM = "Narayanan et al. 2021, §3", "Higham 2002, §3.1"
 
 
@@ -40,9 +40,9 @@ def claims(world: World, blocks: int) -> list[Claim]:
 
 
 def trainings(world: World, blocks: int) -> Iterator[Settings]:
-    """All trainings that the demo compares: each layout, each schedule, each stage of ZeRO, with experts."""
+    """All trainings that the demo compares, with dropout: each layout, schedule and stage of ZeRO, and experts."""
     ranks, steps = world.size, lesson.small_steps(world.size)
-    model, deep = lesson.small_model(ranks, blocks), lesson.small_model(ranks, 2 * blocks)
+    model, deep = (replace(lesson.small_model(ranks, each), dropout=DROPOUT) for each in (blocks, 2 * blocks))
     for layout in variants(ranks):
         wide = model if layout.stages <= model.sizes.layers else deep
         if problem(wide, layout, steps, ranks) is None:
@@ -80,7 +80,7 @@ def with_experts(ranks: int) -> Iterator[Layout]:
 
 
 def like_one_device(world: World, blocks: int, curves: dict[str, list[float]]) -> Iterator[Claim]:
-    """Claims on losses, norms and weights of each layout, in float64 with AdamW.
+    """Claims on losses, norms and weights of each layout, in float64 with AdamW and dropout.
 
     Args:
         world: This rank.
@@ -96,9 +96,9 @@ def like_one_device(world: World, blocks: int, curves: dict[str, list[float]]) -
         losses: list[float] = []
         found = lesson.distance(settings, ones[model], world.device, losses)
         name = lesson.label(settings.layout) + (f", {model.experts} experts" if model.experts else "")
-        if model == lesson.small_model(world.size, blocks):
+        if model.sizes.layers == lesson.small_model(world.size, blocks).sizes.layers and not model.experts:
             curves[name] = losses
-        what = f"{name}: losses, norms and weights in {STEPS} steps of AdamW, distance from one device's"
+        what = f"{name}: losses, norms and weights in {STEPS} steps of AdamW with dropout, distance from one device's"
         yield Claim(what, "10⁻⁹", BOUND, max(found), "1", NARAYANAN, "compared", "<=")
 
 

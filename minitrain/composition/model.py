@@ -37,9 +37,9 @@ from minitrain.pipeline_parallel.splitting import Stage, evenly, split
 from minitrain.recomputation import early_stop, full, selective
 from minitrain.runtime import Claim, World, run
 from minitrain.sequence_parallel import megatron
+from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.mappings import Collectives
-from minitrain.tensor_parallel.parallelize import parallelize, piece_of, put_in_streams
-from minitrain.tensor_parallel.streams import Streams
+from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 
 ROUTERS: dict[str, type[Router]] = {
     "noisy_top_k": NoisyTopK,
@@ -63,7 +63,6 @@ class Part:
         experts: Names of this rank's experts' parameters.
         schedule: The pipeline's.
         ties: Parameters that several stages hold.
-        streams: Where dropout draws.
     """
 
     whole: GPT | None
@@ -74,7 +73,6 @@ class Part:
     experts: set[str]
     schedule: Schedule
     ties: list[tied.Tie]
-    streams: Streams
 
     def holders(self, name: str) -> list[int]:
         """The pipeline ranks that hold a copy of the parameter, where there are several."""
@@ -85,7 +83,9 @@ class Part:
 
 def make_config(model: Model) -> GPTConfig:
     """The configuration of the reference model of these sizes."""
-    return GPTConfig(**vars(model.sizes), dropout=model.dropout, tied=model.tied)
+    # A fused kernel would draw masks of its own, other ones in every layout.
+    attention = "plain" if model.dropout else "sdpa"
+    return GPTConfig(**vars(model.sizes), dropout=model.dropout, tied=model.tied, attention=attention)
 
 
 def make_schedule(axes: Axes) -> Schedule:
@@ -111,7 +111,7 @@ def make_part(
     Args:
         model: Sizes and choices.
         axes: The ranks.
-        seed: Of the initial weights, and of dropout.
+        seed: Of the initial weights.
         device: Where the part lives.
         dtype: Of the parameters.
         collectives: Who carries what tensor parallelism sends.
@@ -123,12 +123,11 @@ def make_part(
         reference = GPT(config, seed) if model.experts else gpt  # before it is cut
         _put_in_experts(reference, model, layout.microbatches)
         shapes = {name: parameter.shape for name, parameter in reference.named_parameters()}
-        streams = Streams(seed, axes.tp)
         if layout.tp > 1:
             cut = megatron.parallelize if layout.sequence_parallel else parallelize
-            cut(gpt, axes.tp, streams=streams if model.dropout else None, collectives=collectives, check=False)
-        elif model.dropout:
-            put_in_streams(gpt, streams)
+            cut(gpt, axes.tp, collectives=collectives, check=False)
+        else:
+            place_dropout(gpt)
         # After tensor parallelism, which would cut the experts, too, and not know that they are computed together.
         _put_in_experts(gpt, model, layout.microbatches)
     if layout.ep > 1:
@@ -148,7 +147,7 @@ def make_part(
         named.setdefault(TABLE if name == TIED and config.tied else name, parameter)
     experts = {name for name in named if ".mlp.experts." in name}
     whole = gpt if layout.pp == 1 else None
-    part = Part(whole, mine, gpt.loss, named, shapes, experts, schedule, ties, streams)
+    part = Part(whole, mine, gpt.loss, named, shapes, experts, schedule, ties)
     _fill(part, model, axes, seed)
     for stage in mine:
         stage.to(dtype)

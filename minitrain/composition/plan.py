@@ -146,17 +146,18 @@ def _on_axes(layout: Layout, at: Coordinate) -> Coordinate:
 def _activations(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> int:
     shape, sequences, item = shape_of(model), microbatch(layout, steps), ITEM[steps.dtype]
     plan, rows, cut = schedule_of(layout, few(layout)), rows_of(model, sequences), (layout.tp, layout.sequence_parallel)
+    dropout = model.dropout > 0  # which attention as one kernel does not have
 
     def layer(number: int, recompute: str) -> int:
         if shape.is_mixture(number):
-            return kept_costs.mixture_kept(sequences, shape, rows, layout.tp, recompute, item)
-        return kept_costs.layer_kept(sequences, shape, *cut, recompute, item, dropout=model.dropout > 0)
+            return kept_costs.mixture_kept(sequences, shape, rows, layout.tp, recompute, item, dropout)
+        return kept_costs.layer_kept(sequences, shape, *cut, recompute, item, not dropout, dropout)
 
     kept, output, again = {}, {}, {}
     for stage in plan.stages_of(place.pp):
         layers = costs.layers_of(shape.layers, plan.stages, stage)
         numbers, output[stage] = kept_costs.ends_kept(
-            sequences, shape, stage == 0, stage == plan.stages - 1, *cut, item=item
+            sequences, shape, stage == 0, stage == plan.stages - 1, *cut, item, dropout
         )
         kept[stage] = numbers + output[stage] + sum(layer(number, layout.recompute) for number in layers)
         again[stage] = max(layer(number, "none") - layer(number, layout.recompute) for number in layers)

@@ -184,7 +184,7 @@ def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]
         if layout.tp > 1:
             yield "Tensor parallelism does not cut experts: each of its ranks holds and computes them whole."
     if model.dropout:
-        yield "Dropout masks count a byte an element, as on a GPU."
+        yield "With dropout, attention is written out: a fused kernel would drop other weights in every layout."
     if max(sum(each.held.values()) for each in plans) > max(GPUS) * GB:
         yield "It fits on no GPU: try --zero 1, --recompute, more tp or pp, or fewer sequences in a micro-batch."
     yield NOT_COUNTED

@@ -42,7 +42,8 @@ class Model:
         heads: Attention heads.
         positions: Tokens in a sequence.
         vocabulary: Different tokens; the data are bytes, so at least 256.
-        dropout: Probability of dropping an element.
+        dropout: Probability of dropping an element. Above 0, attention is written out, since a fused kernel would drop
+            other weights in every layout; that takes more memory.
         tied: The head uses the weight of the token embedding; --no-tied gives it one of its own.
         experts: Experts in place of every second block's MLP; 0: none.
         router: Who chooses experts.

@@ -35,8 +35,9 @@ from minitrain.composition.layout import Axes, make_axes
 from minitrain.composition.model import Part, make_part
 from minitrain.composition.settings import Settings, check
 from minitrain.data.text import Batch, Samples, share
-from minitrain.mixture_of_experts import all_to_all, noise
+from minitrain.mixture_of_experts import all_to_all
 from minitrain.mixture_of_experts.expert_parallel import Carrier
+from minitrain.models import counter_rng
 from minitrain.models.gpt import Block
 from minitrain.pipeline_parallel.actions import Action
 from minitrain.pipeline_parallel.executor import Pipeline
@@ -213,11 +214,9 @@ class Training:
         step, first = self._first
         layout, model = self.settings.layout, self.settings.model
         size = self.settings.steps.batch // (layout.dp * layout.microbatches)
-        sample = first + microbatch * size
-        if model.dropout:
-            self.part.streams.at(step, sample)
-        if model.experts:
-            noise.at(self.settings.steps.seed, step, sample * model.sizes.positions)
+        if model.dropout or model.experts:
+            sample = first + microbatch * size
+            counter_rng.at(self.settings.steps.seed, step, sample * model.sizes.positions)
 
     def _report(self, loss: Tensor | None, lr: float) -> Report:
         # Two numbers over all ranks: the squares of what counts here, and this rank's part of the mean loss.

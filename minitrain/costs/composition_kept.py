@@ -32,8 +32,8 @@ def layer_kept(
     """Bytes that a dense layer keeps on a rank from forward to backward.
 
     The terms of one device, of which what is inside attention and MLP is divided by tensor-parallel ranks, and the rest
-    with sequence parallelism. Dropout adds a mask of one byte an element behind attention and MLP; that of scores is
-    inside the fused kernel, or 1/item of the softmax and once more the softmax itself without.
+    with sequence parallelism. Dropout adds a mask of one byte per element after attention and MLP; that of attention
+    weights is inside the fused kernel, or without one, 1/item of the softmax and the softmax once more.
 
     Args:
         batch: Sequences in a micro-batch, b.
@@ -64,7 +64,15 @@ def layer_kept(
     return sum(size // cut[name] for name, size in terms.items())
 
 
-def mixture_kept(batch: int, shape: Shape, routes: int, tensor: int = 1, recompute: str = "none", item: int = 4) -> int:
+def mixture_kept(
+    batch: int,
+    shape: Shape,
+    routes: int,
+    tensor: int = 1,
+    recompute: str = "none",
+    item: int = 4,
+    dropout: bool = False,
+) -> int:
     """Bytes that a layer with experts keeps, nearly: a dense layer's attention, and 10h for each row, 4h twice inside.
 
     A row is kept as it goes in (h), before and behind GELU (4h each), and as it comes back, to be weighted (h). Scores
@@ -77,8 +85,9 @@ def mixture_kept(batch: int, shape: Shape, routes: int, tensor: int = 1, recompu
         tensor: Tensor-parallel ranks; they divide attention, and not experts.
         recompute: As for `layer_kept`.
         item: w.
+        dropout: Whether there is dropout, with which attention is written out.
     """
-    dense = layer_kept(batch, shape, tensor, False, recompute, item)
+    dense = layer_kept(batch, shape, tensor, False, recompute, item, not dropout, dropout)
     if recompute == "full":
         return dense
     mlp = 8 * batch * shape.positions * shape.hidden * item // tensor
@@ -86,11 +95,19 @@ def mixture_kept(batch: int, shape: Shape, routes: int, tensor: int = 1, recompu
 
 
 def ends_kept(
-    batch: int, shape: Shape, first: bool, last: bool, tensor: int = 1, sequence: bool = False, item: int = 4
+    batch: int,
+    shape: Shape,
+    first: bool,
+    last: bool,
+    tensor: int = 1,
+    sequence: bool = False,
+    item: int = 4,
+    dropout: bool = False,
 ) -> tuple[int, int]:
     """Bytes that embedding and output keep, in so many of the first and of the last stage; 0 for what is elsewhere.
 
-    Embedding: numbers of tokens (where the table is cut, also which of them are elsewhere) and positions. Output: the
+    Embedding: numbers of tokens (where the table is cut, also which of them are elsewhere), positions, and the mask of
+    dropout. Output: the
     last norm's input with mean and 1/deviation, the head's input, targets, and what the loss keeps: on one device the
     logarithms of probabilities, in float32 at least, and the number of targets. Where the vocabulary is cut, this
     rank's logits as they are, and of each token largest logit, sum, and whether and where its target is.
@@ -99,6 +116,8 @@ def ends_kept(
     """
     tokens, outside = batch * shape.positions, tensor if sequence else 1
     numbers = (8 + (tensor > 1)) * tokens + 8 * shape.positions // outside if first else 0
+    if first and dropout:
+        numbers += tokens * shape.hidden // outside
     if not last:
         return numbers, 0
     wide = (2 * shape.hidden + 2) * tokens * item // outside

@@ -126,8 +126,6 @@ def partial_elements(layers: int, hidden: int, positions: int) -> int:
 STATISTICS, MASK = "norms: mean and 1/deviation", "scores: the causal mask"
 """What torch keeps and the paper leaves out, as `kept_terms` names it."""
 
-_MASKS = ("softmax dropout: its mask", "attention dropout: its mask", "MLP dropout: its mask")
-
 
 def deviations(
     batch: int,
@@ -136,14 +134,13 @@ def deviations(
     heads: int,
     tensor: int = 1,
     sequence_parallel: bool = False,
-    dropout_mask: int = 2,
     statistic: int = 2,
 ) -> dict[str, float]:
     """Bytes that torch keeps in a layer beyond the account of the paper, by term.
 
-    A dropout mask has one byte an element in the paper, and on GPUs; on CPUs torch keeps the mask as factors 0 or
-    1/(1−p) in the dtype of what is dropped. A norm keeps mean and 1/deviation of each token. The causal mask, s² of one
-    byte, is kept by `masked_fill`; the fused softmax of the paper's code makes it anew.
+    A norm keeps mean and 1/deviation of each token. The causal mask, s² of one byte, is kept by `masked_fill`; the
+    fused softmax of the paper's code makes it anew. (Masks of dropout by place have one byte per element, as in the
+    paper. Torch's own dropout has that on GPUs; on CPUs it keeps factors 0 or 1/(1−p) in the dtype of its input.)
 
     Args:
         batch: Sequences, b.
@@ -152,15 +149,12 @@ def deviations(
         heads: Attention heads, a.
         tensor: Tensor-parallel ranks, t.
         sequence_parallel: Whether what is outside attention and MLP is cut along the sequence.
-        dropout_mask: Bytes of an element of a dropout mask: 2 on a CPU, 1 on a GPU.
         statistic: Bytes of a mean: 2 on a CPU where the norm's weight has 16 bits, 4 on a GPU.
 
-    Source: derived for torch 2.13, `aten/src/ATen/native/Dropout.cpp` and `layer_norm.cpp`.
+    Source: derived for torch 2.13, `aten/src/ATen/native/layer_norm.cpp`.
     """
-    terms = layer_terms(batch, seq, hidden, heads, tensor, sequence_parallel)
-    masks = {name: (dropout_mask - 1) * terms[name] for name in _MASKS}
     tokens = batch * seq / (tensor if sequence_parallel else 1)
-    return masks | {STATISTICS: 2 * 2 * tokens * statistic, MASK: float(seq * seq)}
+    return {STATISTICS: 2 * 2 * tokens * statistic, MASK: float(seq * seq)}
 
 
 def kept_terms(
@@ -171,7 +165,6 @@ def kept_terms(
     tensor: int = 1,
     sequence_parallel: bool = False,
     keep_gathered: bool = False,
-    dropout_mask: int = 2,
     statistic: int = 2,
 ) -> dict[str, float]:
     """Bytes that torch keeps of a layer in 16 bits with dropout and written-out attention, by what keeps them.
@@ -186,7 +179,6 @@ def kept_terms(
         tensor: Tensor-parallel ranks, t.
         sequence_parallel: Whether what is outside attention and MLP is cut along the sequence.
         keep_gathered: With sequence parallelism, whether the gathered inputs are kept.
-        dropout_mask: As in `deviations`.
         statistic: As in `deviations`.
 
     Source: Korthikanti et al. 2022, §4.1 and §4.2; `deviations`.
@@ -195,7 +187,4 @@ def kept_terms(
     if sequence_parallel and keep_gathered:
         for name in ("query, key, value projections: their input", "up projection: its input"):
             terms[name] += gathered_inputs(batch, seq, hidden, tensor) / 2
-    sizes = (batch, seq, hidden, heads, tensor, sequence_parallel, dropout_mask, statistic)
-    for name, more in deviations(*sizes).items():
-        terms[name] = terms.get(name, 0.0) + more
-    return terms
+    return terms | deviations(batch, seq, hidden, heads, tensor, sequence_parallel, statistic)

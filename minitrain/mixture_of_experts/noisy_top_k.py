@@ -26,8 +26,8 @@ from torch import Tensor, nn
 
 from minitrain.mixture_of_experts import lesson
 from minitrain.mixture_of_experts import lesson_noisy_top_k as shown
-from minitrain.mixture_of_experts.noise import normal
 from minitrain.mixture_of_experts.routing import Router, Routing
+from minitrain.models.counter_rng import normal
 from minitrain.runtime import Claim, World, run
 
 

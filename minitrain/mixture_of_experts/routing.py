@@ -30,7 +30,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from minitrain.costs.mixture_of_experts import capacity as capacity_of
-from minitrain.mixture_of_experts import noise
+from minitrain.models import counter_rng
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +134,7 @@ class Router(nn.Module, ABC):
             step: The training step.
             first_token: The number of x's first token among all tokens of the step, over all ranks and micro-batches.
         """
-        noise.at(seed, step, first_token)
+        counter_rng.at(seed, step, first_token)
 
     @abstractmethod
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
@@ -198,9 +198,9 @@ class Router(nn.Module, ABC):
         self, x: Float[Tensor, "groups size hidden"], columns: int, what: str
     ) -> Float[Tensor, "groups size columns"]:
         """Numbers between 0 and 1 for each token, float64, at the place that `at` went to."""
-        key, first_token = noise.place()
+        key, first_token = counter_rng.place()
         tokens = first_token + torch.arange(x.shape[0] * x.shape[1], device=x.device)
-        return noise.token_noise(f"{key}/{self.layer}/{what}", tokens, columns).view(*x.shape[:2], columns)
+        return counter_rng.uniform(f"{key}/{self.layer}/{what}", tokens, columns).view(*x.shape[:2], columns)
 
     def capacity(self, tokens: int, factor: float | None, choices: int = 1) -> int | None:
         """⌊factor · choices · tokens/experts⌋ places for each expert in a group.

@@ -15,10 +15,11 @@ from torch.overrides import TorchFunctionMode
 
 from minitrain.costs import activations
 from minitrain.costs import sequence_parallel as costs
+from minitrain.models import counter_rng
 from minitrain.runtime import Claim
 from minitrain.runtime.memory import storage_bytes
 from minitrain.sequence_parallel.lesson import OURS, Parallelize, Trial, Way
-from minitrain.tensor_parallel.streams import Streams
+from minitrain.tensor_parallel.dropout_rng import place_dropout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -100,8 +101,7 @@ class KeptByOperation(TorchFunctionMode):
     def __enter__(self) -> KeptByOperation:
         self._watched = []
         for name, module in self.block.named_modules():
-            shown = name.replace(".module", "")  # what stands in a stream of random numbers goes by its own name
-            self._watched.append(module.register_forward_pre_hook(partial(self._begin, shown)))
+            self._watched.append(module.register_forward_pre_hook(partial(self._begin, name)))
             self._watched.append(module.register_forward_hook(self._end))
         self._hooks.__enter__()
         return super().__enter__()
@@ -124,10 +124,11 @@ def measure(trial: Trial, parallelize: Parallelize) -> Kept:
     """What one layer keeps, in each way."""
     kept: Kept = {}
     for way in get_args(Way):
-        streams = Streams(0)
-        how: Any = {} if way == "one device" else {"streams": streams}
-        block = trial.gpt(way, parallelize, torch.bfloat16, DROPOUT, **how).blocks[0]
-        streams.at(step=0)
+        gpt = trial.gpt(way, parallelize, torch.bfloat16, DROPOUT)
+        if way == "one device":
+            place_dropout(gpt)
+        block = gpt.blocks[0]
+        counter_rng.at(seed=0, step=0)
         with KeptByOperation(block, trial.sizes[1]) as counted:
             block(trial.hidden_states(way, torch.bfloat16))
         kept[way] = counted.terms
@@ -139,9 +140,8 @@ def predicted(trial: Trial, way: Way) -> tuple[dict[str, float], dict[str, float
     tensor, shards = (1 if way == "one device" else trial.world.size), way in OURS
     sizes = (*trial.sizes, trial.all_heads, tensor, shards)
     on_gpu = trial.world.device.type == "cuda"
-    mask, statistic = (1, 4) if on_gpu else (2, 2)
     paper = activations.layer_terms(*sizes)
-    torch_keeps = costs.kept_terms(*sizes, OURS.get(way, False), mask, statistic)
+    torch_keeps = costs.kept_terms(*sizes, OURS.get(way, False), 4 if on_gpu else 2)
     return paper, {name: kept - paper.get(name, 0.0) for name, kept in torch_keeps.items()}
 
 
@@ -155,12 +155,9 @@ TABLE: dict[Way, str] = {
 
 
 def beyond(way: Way, on_gpu: bool) -> str:
-    """What torch keeps beyond the table: wider dropout masks, the norms' numbers, the causal mask."""
+    """What torch keeps beyond the table: the norms' numbers and the causal mask."""
     outside = "/t" if way in OURS else ""  # what is outside of attention and MLP
-    norms = f"{16 if on_gpu else 8}bs{outside}"
-    scores = "abs²" if way == "one device" else "abs²/t"
-    masks = "" if on_gpu else f"{scores} + 2bsh{outside} + "
-    return f"{masks}{norms} + s²"
+    return f"{16 if on_gpu else 8}bs{outside} + s²"
 
 
 def claims(trial: Trial, kept: Kept) -> list[Claim]:
@@ -173,7 +170,7 @@ def claims(trial: Trial, kept: Kept) -> list[Claim]:
         formula = f"{TABLE[way]}, torch: + {beyond(way, trial.world.device.type == 'cuda')}"
         made.append(Claim(f"{way}: bytes that a layer keeps", formula, total, sum(terms.values()), "B", section))
         unlike = sum(terms.get(name) != paper.get(name, 0.0) + more.get(name, 0.0) for name in {**terms, **more})
-        what = f"{way}: terms, of {len(more)}, unlike the paper's and what torch adds"
+        what = f"{way}: terms, of {len(terms)}, unlike the paper's and what torch adds"
         made.append(Claim(what, "0", 0, unlike, "1", section, "compared"))
     return made + _terms(trial, kept["gathered again"])
 
@@ -182,9 +179,6 @@ def _terms(trial: Trial, terms: dict[str, int]) -> list[Claim]:
     paper, more = predicted(trial, "gathered again")
     on_gpu = trial.world.device.type == "cuda"
     formulas = dict.fromkeys(paper, "as the paper counts")
-    if not on_gpu:
-        masks = [name for name in paper if name.endswith("its mask")]
-        formulas |= dict.fromkeys(masks, "twice the paper's: 2 B an element, on a CPU")
     formulas |= {costs.STATISTICS: f"4bs/t numbers of {4 if on_gpu else 2} B; not in the paper"}
     formulas |= {costs.MASK: "s² of 1 B; not in the paper"}
     section = "Korthikanti et al. 2022, §4.1"

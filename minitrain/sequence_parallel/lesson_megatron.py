@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import torch
@@ -11,16 +12,17 @@ from minitrain.collectives import native, ring
 from minitrain.costs import sequence_parallel as costs
 from minitrain.costs import tensor_parallel as tensor_costs
 from minitrain.costs import vocabulary as vocabulary_costs
+from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT
 from minitrain.runtime import Claim, Ledger
 from minitrain.runtime.control import gather_objects
 from minitrain.runtime.memory import model_states
 from minitrain.sequence_parallel.lesson import HEAD, OURS, PAPER, RING, VOCABULARY, Parallelize, Trial, Way
+from minitrain.tensor_parallel.dropout_rng import ResidualDropout
 from minitrain.tensor_parallel.layout import sum_partial_gradients
 from minitrain.tensor_parallel.lesson import different, distance
 from minitrain.tensor_parallel.norms import clip_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
-from minitrain.tensor_parallel.streams import InStream, Streams
 
 STEPS = 5
 
@@ -243,25 +245,31 @@ def held(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 
 def masks(trial: Trial, parallelize: Parallelize) -> list[Claim]:
-    """Claims on what residual dropout drops of this rank's tokens, and on chapter 06's stream in its place."""
-    streams, probability = Streams(0), 0.5
-    gpt = trial.gpt("gathered again", parallelize, dropout=probability, streams=streams)
-    dropout, elements = gpt.get_submodule("blocks.0.mlp_dropout"), 4096
-    assert isinstance(dropout, InStream)
-    claims, source = [], "Shoeybi et al. 2019, appendix B"
-    for stream, what, formula, predicted in (
-        ("sharded", "elements of a shard's dropout mask unlike rank 0's", "2p(1−p) N", elements / 2),
-        ("replicated", "the same from chapter 06's stream", "0: tokens i and i + s/t drop the same", 0),
+    """Claims on what residual dropout drops of this rank's tokens, and on chapter 06's masks in their place."""
+    p, (rank, n), (_, seq, hidden) = 0.25, (trial.world.rank, trial.world.size), trial.sizes
+    dropout = trial.gpt("gathered again", parallelize, dropout=p).get_submodule("blocks.0.mlp_dropout")
+    assert isinstance(dropout, ResidualDropout)
+    counter_rng.at(seed=0, step=0)
+    ones = torch.ones(64, seq, hidden, device=trial.world.device)
+    whole = ResidualDropout(p, dropout.site)(ones).chunk(n, dim=1)
+    own = dropout(ones[:, : seq // n])
+    found = [("a shard's elements that one device drops otherwise", "0", 0.0, whole[rank] != own)]
+    dropout.shard, dropout.shards = 0, 1  # as chapter 06 has it, where every rank has all tokens
+    forgotten = dropout(ones[:, : seq // n])
+    differ = 2 * p * (1 - p) * own.numel()
+    for what, formula, predicted, mask in (
+        ("elements of a shard's dropout mask unlike rank 0's", "2p(1−p) N", differ, own),
+        ("the same where a shard is taken for the whole", "0: tokens i and i + s/t drop the same", 0.0, forgotten),
     ):
-        if trial.world.size == 1:
+        everyone = gather_objects(mask.cpu())
+        found.append((what, formula, predicted, everyone[max(rank, 1) % n] != everyone[0]))
+    claims, source = [], "Shoeybi et al. 2019, appendix B"
+    for what, formula, predicted, unlike in found:
+        if n == 1 and predicted:
             claims.append(Claim.needs_ranks(2, what, formula, source))
             continue
-        dropout.stream = stream
-        streams.at(step=0)
-        everyone = gather_objects((dropout(torch.ones(1, elements, 1, device=trial.world.device)) == 0).cpu())
-        unlike = int((everyone[max(trial.world.rank, 1)] != everyone[0]).sum())
-        near = 12 / elements**0.5  # 12 standard deviations of √N/2, in N/2
-        claims.append(Claim(what, formula, predicted, unlike, "1", source, "compared", tolerance=near))
+        near = 6 * math.sqrt(predicted)  # more than six standard deviations of a sum of so many rare events
+        claims.append(Claim(what, formula, predicted, int(unlike.sum()), "1", source, "compared", absolute=near))
     return claims
 
 

@@ -55,12 +55,12 @@ from minitrain.sequence_parallel import lesson, lesson_activations, lesson_megat
 from minitrain.sequence_parallel.linear import ColumnFromSequence, RowToSequence
 from minitrain.sequence_parallel.outside import EmbeddingToSequence, HeadFromSequence, NormOnSequence
 from minitrain.tensor_parallel.checks import check_split, place
+from minitrain.tensor_parallel.dropout_rng import ResidualDropout
 from minitrain.tensor_parallel.layout import is_partial, mark_partial, sharded_dim
 from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel.mappings import Collectives
 from minitrain.tensor_parallel.parallelize import Replaced
 from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
-from minitrain.tensor_parallel.streams import InStream, Streams
 
 SUMMED = ", gradients to be summed"
 
@@ -70,7 +70,6 @@ def parallelize(
     group: dist.ProcessGroup | None = None,
     *,
     keep_gathered: bool = False,
-    streams: Streams | None = None,
     collectives: Collectives = native,
     check: bool | None = None,
 ) -> Replaced:
@@ -85,12 +84,11 @@ def parallelize(
 
     Args:
         gpt: The same weights on all ranks; afterwards it takes the same tokens on all. A block's MLP of another class
-            than the reference's is left as it is: it gets this rank's tokens, and its gradients are to be summed.
+            than the reference's is left as it is: it gets this rank's tokens, and its gradients are to be summed. If
+            it has dropout, call `counter_rng.at(seed, step, first_token)` before each forward.
         group: The tensor-parallel ranks; None means everyone.
         keep_gathered: Keep the gathered inputs of attention, MLP and head for backward, which sends less, and do not
             gather them again, which keeps less.
-        streams: Where dropout draws; needed where there is some. All of it is `sharded`: every rank has its own tokens
-            or its own heads. Call `streams.at(step, micro_batch)` before forward.
         collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
         check: Compare across ranks what must be equal. None: in demos and notebooks only.
 
@@ -101,7 +99,7 @@ def parallelize(
         ValueError: Before anything is changed: as chapter 06's; `positions` of the GPT's configuration do not divide by
             the ranks; a block's attention is of another class than the reference's.
     """
-    _, ranks = place(group)
+    rank, ranks = place(group)
     check_split("positions", gpt.config.positions, ranks)
     for number, block in enumerate(gpt.blocks):
         if type(attention := block.attention) is not reference.Attention:
@@ -110,9 +108,8 @@ def parallelize(
                 "use minitrain.models.gpt.Attention"
             )
     classes = {name: type(module) for name, module in gpt.named_modules()}
-    how: Any = {"streams": streams, "collectives": collectives, "check": check}
-    replaced = tensor_parallelize(gpt, group, **how)
-    _put_between_shards(gpt, keep_gathered)
+    replaced = tensor_parallelize(gpt, group, collectives=collectives, check=check)
+    _put_between_shards(gpt, keep_gathered, rank, ranks)
     EvenSequences(ranks).watch(gpt)
     partial = {name for name, parameter in gpt.named_parameters() if is_partial(parameter)}
     rows = [
@@ -123,7 +120,7 @@ def parallelize(
     return Replaced(rows, changed)
 
 
-def _put_between_shards(gpt: reference.GPT, keep_gathered: bool) -> None:
+def _put_between_shards(gpt: reference.GPT, keep_gathered: bool, rank: int, ranks: int) -> None:
     """Exchange the layers of a tensor-parallel GPT for those that take and return this rank's tokens."""
     gpt.embedding = EmbeddingToSequence(gpt.embedding)
     gpt.head = head = HeadFromSequence.of(gpt.head, keep_gathered)  # type: ignore
@@ -134,8 +131,8 @@ def _put_between_shards(gpt: reference.GPT, keep_gathered: bool) -> None:
             gpt.set_submodule(name, RowToSequence.of(part))
         elif type(part) is nn.LayerNorm:
             gpt.set_submodule(name, NormOnSequence(part, head))
-        elif isinstance(part, InStream):
-            part.stream = "sharded"  # own heads, and now own tokens: no two ranks may drop the same elements
+        elif isinstance(part, ResidualDropout):
+            part.shard, part.shards = rank, ranks  # of each sequence: a token keeps the mask that it has on one device
     for parameter in gpt.parameters():
         if sharded_dim(parameter) is None:
             mark_partial(parameter)  # also those of an MLP of another class: what is whole is applied to shards

@@ -33,9 +33,9 @@ from minitrain.runtime import Claim, World, run
 from minitrain.tensor_parallel import lesson_parallelize as lesson
 from minitrain.tensor_parallel.attention import parallel_attention, parallel_mlp
 from minitrain.tensor_parallel.checks import place
+from minitrain.tensor_parallel.dropout_rng import check_dropout, place_dropout
 from minitrain.tensor_parallel.layout import copies, is_partial, sharded_dim, shards
 from minitrain.tensor_parallel.mappings import Collectives
-from minitrain.tensor_parallel.streams import InStream, Streams
 from minitrain.tensor_parallel.vocabulary import (
     VocabParallelEmbedding,
     VocabParallelHead,
@@ -103,7 +103,6 @@ def parallelize(
     gpt: reference.GPT,
     group: dist.ProcessGroup | None = None,
     *,
-    streams: Streams | None = None,
     collectives: Collectives = native,
     check: bool | None = None,
 ) -> Replaced:
@@ -115,9 +114,9 @@ def parallelize(
 
     Args:
         gpt: The same weights on all ranks; afterwards it takes the same tokens on all. A block's attention or MLP of
-            another class than the reference's is left as it is.
+            another class than the reference's is left as it is. If it has dropout, call
+            `counter_rng.at(seed, step, first_token)` (`minitrain.models.counter_rng`) before each forward.
         group: The tensor-parallel ranks; None means everyone.
-        streams: Where dropout draws; needed where there is some. Call `streams.at(step, micro_batch)` before forward.
         collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
         check: Compare across ranks what must be equal. None: in demos and notebooks only.
 
@@ -126,27 +125,21 @@ def parallelize(
 
     Raises:
         ValueError: Before anything is changed: this rank is not in the group; heads, key and value heads or the MLP's
-            width do not divide by the ranks; there is dropout and no streams; `gpt` is parallel already; with checking
-            also if weights differ between ranks.
+            width do not divide by the ranks; there is dropout and attention is fused; `gpt` is parallel already; with
+            checking also if weights differ between ranks.
     """
-    _, ranks = place(group)
+    rank, ranks = place(group)
     if isinstance(gpt.embedding.tokens, VocabParallelEmbedding):
         raise ValueError("gpt is tensor-parallel already; give one that was made for one device")
-    drops = max((part.p for part in gpt.modules() if isinstance(part, nn.Dropout)), default=0.0)
-    if drops and streams is None:
-        raise ValueError(
-            f"dropout={drops} needs streams=Streams(seed, group): on what all ranks share they must drop the same "
-            "elements, and on their own heads different ones"
-        )
     before = {name: tuple(parameter.shape) for name, parameter in gpt.named_parameters()}
     classes = {name: type(module) for name, module in gpt.named_modules()}
     # All is made before any is put in place, so that an error leaves the model as it was.
+    check_dropout(gpt)
     made = _make(gpt, group, collectives, check)
     for name, module in made.items():
         gpt.set_submodule(name, module)
+    place_dropout(gpt, rank)
     gpt.register_forward_hook(WholeLogits(gpt.config.vocabulary, group, collectives))
-    if streams is not None:
-        put_in_streams(gpt, streams)
     rows = [Row(name, _how(p, ranks), before[name], tuple(p.shape)) for name, p in gpt.named_parameters()]
     changed = {n: type(m).__name__ for n, m in gpt.named_modules() if classes.get(n) is not type(m)}
     return Replaced(rows, changed)
@@ -170,15 +163,6 @@ def _make(
         elif type(part) is reference.MLP:
             made[name] = parallel_mlp(part, group, **common)
     return made
-
-
-def put_in_streams(gpt: reference.GPT, streams: Streams) -> None:
-    """Let every dropout draw from its stream: the core of attention `sharded`, all others `replicated`."""
-    for name, part in list(gpt.named_modules()):
-        if isinstance(part, reference.CausalAttention):
-            gpt.set_submodule(name, InStream(part, streams, "sharded", name))
-        elif isinstance(part, nn.Dropout) and not name.endswith("core.dropout"):
-            gpt.set_submodule(name, InStream(part, streams, "replicated", name))
 
 
 class WholeLogits:

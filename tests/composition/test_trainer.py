@@ -24,7 +24,7 @@ from minitrain.pipeline_parallel.actions import Action
 from minitrain.runtime.timeline import Timeline
 from minitrain.runtime.world import World
 
-MODEL = Model(layers=2, hidden=16, heads=2, positions=16)
+MODEL = Model(layers=2, hidden=16, heads=2, positions=16, dropout=0.1)
 STEPS = Steps(steps=4, batch=4, warmup=1, lr=1e-2, dtype="float64")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitrain.mixture_of_experts import GShard, noise
+from minitrain.mixture_of_experts import GShard
+from minitrain.models import counter_rng
 from tests.mixture_of_experts.plain import (
     EXPERTS,
     GROUPS,
@@ -60,7 +61,7 @@ def test_as_algorithm_1_says(factor, capacity):
     router = random_weights(GShard(HIDDEN, EXPERTS, capacity_factor=factor, loss_factor=0.5))
     x = some_tokens()
     router.at(1, 2, first_token=30)
-    uniform = noise.token_noise(f"{noise.place().key}/0/second", 30 + torch.arange(len(x)), 1)[:, 0].tolist()
+    uniform = counter_rng.uniform(f"{counter_rng.place().key}/0/second", 30 + torch.arange(len(x)), 1)[:, 0].tolist()
     chances = [uniform[:SIZE], uniform[SIZE:]]
     found = [algorithm_1(t, router.gate.weight, capacity, c) for t, c in zip(groups_of(x), chances, strict=True)]
     entries, losses, dropped = in_all(found)

@@ -8,8 +8,9 @@ import statistics
 import pytest
 import torch
 
-from minitrain.mixture_of_experts import NoisyTopK, lesson, noise
+from minitrain.mixture_of_experts import NoisyTopK, lesson
 from minitrain.mixture_of_experts.noisy_top_k import TwoLevel, squared_variation
+from minitrain.models import counter_rng
 from tests.mixture_of_experts.plain import (
     EXPERTS,
     GROUPS,
@@ -28,7 +29,7 @@ from tests.mixture_of_experts.plain import (
 
 def plain_noise(words, number, columns):
     """ε for one token; the evenly distributed number behind it is tested by itself."""
-    uniform = noise.token_noise(f"{noise.place().key}/0/{words}", torch.tensor([number]), columns)
+    uniform = counter_rng.uniform(f"{counter_rng.place().key}/0/{words}", torch.tensor([number]), columns)
     return [NORMAL.inv_cdf(u) for u in uniform[0].tolist()]
 
 

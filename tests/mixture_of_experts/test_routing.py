@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Router, Routing, Switch, lesson, noise
+from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Router, Routing, Switch, lesson
 from minitrain.mixture_of_experts.noisy_top_k import TwoLevel
 from minitrain.mixture_of_experts.routing import places
+from minitrain.models import counter_rng
 from minitrain.recomputation.checkpoint import checkpoint as our_checkpoint
 from tests.mixture_of_experts.plain import EXPERTS, GROUPS, HIDDEN, SIZE, random_weights, some_tokens, triples
 
@@ -128,16 +129,16 @@ def test_autocast_leaves_the_router_alone():
 
 def test_noise_belongs_to_its_token_and_column():
     tokens = torch.arange(50, 90)
-    all_of_them = noise.token_noise("a", tokens, 7)
+    all_of_them = counter_rng.uniform("a", tokens, 7)
     mixed = torch.randperm(40, generator=torch.Generator().manual_seed(0))[:9]
-    assert torch.equal(noise.token_noise("a", tokens[mixed], 7), all_of_them[mixed])
-    assert torch.equal(noise.token_noise("a", tokens, 3), all_of_them[:, :3])
+    assert torch.equal(counter_rng.uniform("a", tokens[mixed], 7), all_of_them[mixed])
+    assert torch.equal(counter_rng.uniform("a", tokens, 3), all_of_them[:, :3])
 
 
 def test_noise_is_even_normal_and_unrelated():
     count = 1 << 14
     bound = 6 / math.sqrt(12 * 4 * count)  # six deviations of a mean of evenly distributed numbers
-    one, two = (noise.token_noise(words, torch.arange(count), 4) for words in ("a", "b"))
+    one, two = (counter_rng.uniform(words, torch.arange(count), 4) for words in ("a", "b"))
     for numbers in (one, two):
         assert 0 < numbers.min() and numbers.max() < 1
         assert (numbers.mean() - 0.5).abs() < bound
@@ -146,7 +147,7 @@ def test_noise_is_even_normal_and_unrelated():
     columns = torch.cat([one, two, one[1:].new_zeros(count, 1).copy_(one[:, :1].roll(1, 0))], dim=1)
     related = torch.corrcoef(columns.T) - torch.eye(9)
     assert related.abs().max() < 6 / math.sqrt(count)
-    drawn = noise.normal(one)
+    drawn = counter_rng.normal(one)
     assert abs(drawn.mean()) < 6 / math.sqrt(4 * count) and abs(drawn.var() - 1) < 6 * math.sqrt(2 / (4 * count))
 
 
@@ -192,7 +193,7 @@ def test_noise_needs_a_place():
     with pytest.raises(RuntimeError, match=r"before at\(seed, step, first_token\)"):
         router.route(some_tokens())
     router.at(3, 4, 5)
-    assert noise.place().first_token == 5
+    assert counter_rng.place().first_token == 5
     with pytest.raises(ValueError, match=r"first_token=-1 must be at least 0"):
         router.at(0, 0, -1)
 
@@ -227,7 +228,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_refused(case):
     call, message = BAD[case]
-    noise.at(0, 0)
+    counter_rng.at(0, 0)
     with pytest.raises(ValueError, match=message):
         call(some_tokens())
 

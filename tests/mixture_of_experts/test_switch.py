@@ -7,8 +7,9 @@ import math
 import pytest
 import torch
 
-from minitrain.mixture_of_experts import Switch, noise
+from minitrain.mixture_of_experts import Switch
 from minitrain.mixture_of_experts.switch import INITIAL_SCALE
+from minitrain.models import counter_rng
 from tests.mixture_of_experts.plain import (
     EXPERTS,
     GROUPS,
@@ -48,7 +49,7 @@ def test_as_the_paper_says(factor, capacity, jitter):
     x = seen = some_tokens()
     router.at(1, 2, first_token=30)
     if jitter:
-        uniform = noise.token_noise(f"{noise.place().key}/0/jitter", 30 + torch.arange(len(x)), HIDDEN)
+        uniform = counter_rng.uniform(f"{counter_rng.place().key}/0/jitter", 30 + torch.arange(len(x)), HIDDEN)
         seen = x * (1 - jitter + 2 * jitter * uniform)
     entries, losses, dropped = {}, [], []
     for i, tokens in enumerate(groups_of(seen)):

@@ -9,14 +9,15 @@ import pytest
 import torch
 from torch import nn
 
+from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.recomputation import full
 from minitrain.runtime import Ledger
 from minitrain.sequence_parallel.megatron import parallelize
+from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.layout import is_partial, sum_partial_gradients
 from minitrain.tensor_parallel.norms import clip_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
-from minitrain.tensor_parallel.streams import InStream, Streams
 
 
 def gpt(ranks, **choices):
@@ -109,32 +110,33 @@ def test_it_generates_what_one_device_does(ranks):
 
 
 def dropping(world):
-    """The elements that each dropout of the residual stream drops; with recomputation the same gradients."""
-    gradients = []
+    """Loss and gradients with dropout, with and without recomputation, and the loss of one device."""
+    gradients, losses = [], []
     for again in (False, True):
-        streams, model = Streams(0), gpt(world.size, dropout=0.5)
-        parallelize(model, streams=streams)
+        model = gpt(world.size, dropout=0.5, attention="plain")
+        parallelize(model)
         if again:
             full.recompute(model.blocks)
-        streams.at(step=0)
-        model(*tokens(world.size))[1].backward()
+        counter_rng.at(seed=0, step=0)
+        loss = model(*tokens(world.size))[1]
+        loss.backward()
+        losses.append(loss.item())
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    kinds = {part.stream for part in model.modules() if isinstance(part, InStream)}
-    dropout = model.get_submodule("blocks.0.mlp_dropout")
-    streams.at(step=0)
-    return kinds, dropout(torch.ones(1, 64, 1, dtype=torch.float64)).flatten().tolist(), torch.equal(*gradients)
+    reference = gpt(world.size, dropout=0.5, attention="plain")
+    place_dropout(reference)
+    counter_rng.at(seed=0, step=0)
+    return torch.equal(*gradients), losses, reference(*tokens(world.size))[1].item()
 
 
-def test_every_rank_drops_other_tokens_and_recomputation_the_same(ranks):
-    (kinds, first, same), (_, second, same_there) = ranks(2).run(dropping)
-    assert kinds == {"sharded"} and first != second
-    assert same and same_there
+def test_every_rank_drops_its_tokens_part_of_one_devices_mask_and_recomputation_the_same(ranks):
+    for same, losses, expected in ranks(2).run(dropping):
+        assert same and losses == pytest.approx([expected] * 2, abs=1e-12)
 
 
 def misused(world, how):
     model = gpt(world.size, **({"positions": 5} if how == "positions" else {}))
-    if how == "streams":
-        model = gpt(world.size, dropout=0.1)
+    if how == "fused":
+        model = gpt(world.size, dropout=0.1, attention="sdpa")
     with pytest.raises(ValueError) as error:
         parallelize(model)
         inputs, targets = tokens(world.size)
@@ -147,7 +149,7 @@ def misused(world, how):
     [
         ("positions", "positions=5 cannot be split over 2 tensor-parallel ranks"),
         ("seq", "seq=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2 for seq"),
-        ("streams", "dropout"),
+        ("fused", "dropout=0.1 with attention='sdpa'"),
     ],
 )
 def test_what_cannot_be_is_said_on_every_rank(ranks, how, says):

@@ -11,13 +11,13 @@ from torch import nn
 
 from minitrain.collectives import native, ring
 from minitrain.costs import tensor_parallel as costs
-from minitrain.models import GPT, GPTConfig
+from minitrain.models import GPT, GPTConfig, counter_rng
 from minitrain.models.gpt import initial_weight
 from minitrain.runtime import Ledger
+from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.layout import sum_partial_gradients
 from minitrain.tensor_parallel.norms import clip_gradients
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
-from minitrain.tensor_parallel.streams import Streams
 
 
 def gpt(ranks, **choices) -> GPT:
@@ -261,8 +261,8 @@ def heads_do_not_divide():
     return gpt(1, heads=3, hidden=6), "heads=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2"
 
 
-def dropout_without_streams():
-    return gpt(2, dropout=0.1), r"dropout=0.1 needs streams=Streams\(seed, group\)"
+def dropout_in_a_fused_kernel():
+    return gpt(2, dropout=0.1, attention="sdpa"), "dropout=0.1 with attention='sdpa': .* use attention='plain'"
 
 
 def parallel_already():
@@ -280,29 +280,22 @@ def bad(world, make):
     return ledger.entries
 
 
-@pytest.mark.parametrize("make", (heads_do_not_divide, dropout_without_streams, parallel_already))
+@pytest.mark.parametrize("make", (heads_do_not_divide, dropout_in_a_fused_kernel, parallel_already))
 def test_bad_input_is_refused_on_every_rank_and_changes_nothing(ranks, make):
     assert ranks(2).run(bad, make) == [[], []]
 
 
 def with_dropout(world):
-    """Dropout of the residual stream is one device's, whose streams are those of a single rank."""
-    alone = [dist.new_group([rank]) for rank in range(world.size)][world.rank]
-    model, reference = (gpt(world.size, dropout=0.3) for _ in range(2))
-    streams, ones = Streams(7), Streams(7, alone)
-    parallelize(model, streams=streams)
-    parallelize(reference, alone, streams=ones)
-    for each in (model, reference):
-        for block in each.blocks:
-            block.attention.core.module.dropout.p = 0.0
-    streams.at(3, 1)
-    (_, loss) = model(*tokens())
-    ones.at(3, 1)
-    (_, expected) = reference(*tokens())
+    """Dropout everywhere is one device's."""
+    model, reference = (gpt(world.size, dropout=0.3, attention="plain") for _ in range(2))
+    parallelize(model)
+    place_dropout(reference)
+    counter_rng.at(7, 3, 1)
+    (_, loss), (_, expected) = (each(*tokens()) for each in (model, reference))
     loss.backward(), expected.backward()
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
     close(model, reference)
 
 
-def test_replicated_dropout_drops_what_one_device_drops(ranks):
+def test_dropout_drops_what_one_device_drops(ranks):
     ranks(3).run(with_dropout)

@@ -1,19 +1,17 @@
-"""Random numbers that belong to a token, whichever rank holds it and whichever tokens it holds besides.
+"""Random numbers that belong to a place in training, whichever rank draws them and whatever else it draws.
 
-**Idea.** A router that adds noise must give a token the same noise in every layout of ranks, or a layout would change
-the result. So nothing is drawn one after another: each number is a hash of its place, that is of seed, step, layer, the
-token's number among all tokens of the step, and a column.
+**Idea.** A layout of ranks must not change what is trained. So a router's noise and a dropout's masks are not drawn one
+after another: each number is a hash of its place, that is, of seed, step, layer, the token's number among all tokens of
+the step, and a column. Whoever holds the token computes the same number, and no other.
 
 **Source.** Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", for random numbers made from a counter.
 The hash is a mixer of 32 bits with two multiplications, of the kind of MurmurHash3's last step.
 
 **What each rank holds.** No state of ours. `at` puts the place into torch's default generator, as its seed, because
-that is what recomputation puts back: **a micro-batch that is computed again after the next has begun must be routed as
-it was**, or its gradients belong to experts that it never saw.
+that is what recomputation puts back: **a micro-batch that is computed again after the next one has begun must see its
+own numbers**, or its gradients belong to experts, or to masks, that its forward never saw.
 
-**What is sent, when and why.** Nothing: ranks that hash the same words have the same numbers.
-
-**Cost.** A dozen integer operations a number.
+**Cost.** A dozen integer operations per number, and 16 bytes per number while it is made.
 
 **Also called.** Counter-based or stateless random numbers: `tf.random.stateless_uniform`, JAX's keys, Philox in cuRAND.
 """
@@ -32,10 +30,10 @@ _MASK = 0xFFFFFFFF
 
 
 class Place(NamedTuple):
-    """Where in training noise is drawn.
+    """Where in training numbers are drawn.
 
     Attributes:
-        key: A number made of seed and step.
+        key: A number made from seed and step.
         first_token: The number, among all tokens of the step, of the first token that this rank now works on.
     """
 
@@ -74,27 +72,36 @@ def place() -> Place:
     tag, key = divmod(rest, 1 << _KEY_BITS)
     if tag != _TAG:
         raise RuntimeError(
-            "a router cannot draw noise before at(seed, step, first_token), or after torch.manual_seed has replaced "
-            "that place; call router.at last before each forward, or router.eval() for no noise"
+            "routers and dropout cannot draw before at(seed, step, first_token), or after torch.manual_seed has "
+            "replaced that place; call at(...) last before each forward, or eval() on the model to draw nothing"
         )
     return Place(key, first_token)
 
 
-def token_noise(words: str, tokens: Int[Tensor, " tokens"], columns: int) -> Float[Tensor, "tokens columns"]:
-    """Numbers between 0 and 1, evenly distributed, each a function of `words`, its token's number and its column alone.
+def bits(words: str, tokens: Int[Tensor, "*tokens"], columns: Int[Tensor, "*columns"]) -> Int[Tensor, "*both"]:
+    """Numbers of 32 bits, each a function of `words`, of its token's number and of its column alone.
 
     Args:
         words: What else the numbers depend on; different words give unrelated numbers.
         tokens: Numbers of tokens, at least 0.
-        columns: Numbers for each token.
+        columns: Numbers of columns, at least 0. `tokens` and `columns` are broadcast against each other.
+
+    Returns:
+        int64, from 0 to 2³² − 1.
+    """
+    first, second = _hash(words)
+    row = _mix(tokens.long() + first & _MASK)
+    column = columns * 0x9E3779B9  # 2³² over the golden ratio: neighbouring columns come far apart
+    return _mix(row + column + second & _MASK)
+
+
+def uniform(words: str, tokens: Int[Tensor, " tokens"], columns: int) -> Float[Tensor, "tokens columns"]:
+    """Numbers between 0 and 1, evenly distributed: `bits` of so many columns for each token.
 
     Returns:
         float64, neither 0 nor 1.
     """
-    first, second = _hash(words)
-    row = _mix(tokens.long() + first & _MASK)
-    column = torch.arange(columns, device=tokens.device) * 0x9E3779B9  # 2³² over the golden ratio: far apart
-    return (_mix(row[:, None] + column + second & _MASK).double() + 0.5) / 2**32
+    return (bits(words, tokens[:, None], torch.arange(columns, device=tokens.device)).double() + 0.5) / 2**32
 
 
 def normal(uniform: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
@@ -108,9 +115,12 @@ def _hash(words: str) -> tuple[int, int]:
     return int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
 
 
-def _mix(x: Tensor) -> Tensor:
-    """A bijection of numbers of 32 bits that changes half of all bits when one changes."""
+def _mix(x: Int[Tensor, "*shape"]) -> Int[Tensor, "*shape"]:
+    """A bijection of numbers of 32 bits that changes half of all bits when one changes; it overwrites x."""
     # Held in 64 bits. Both factors are below 2³¹, so that no product overflows.
-    x = (x ^ x >> 16) * 0x21F0AAAD & _MASK
-    x = (x ^ x >> 15) * 0x735A2D97 & _MASK
-    return x ^ x >> 15
+    x ^= x >> 16
+    x.mul_(0x21F0AAAD).bitwise_and_(_MASK)
+    x ^= x >> 15
+    x.mul_(0x735A2D97).bitwise_and_(_MASK)
+    x ^= x >> 15
+    return x

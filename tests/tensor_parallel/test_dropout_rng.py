@@ -1,0 +1,188 @@
+"""Dropout by place: one device's elements in every layout of ranks, and the same ones when computed again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from minitrain.models import GPT, GPTConfig, counter_rng
+from minitrain.models.gpt import Block
+from minitrain.runtime import Ledger
+from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout, place_dropout
+from minitrain.tensor_parallel.parallelize import parallelize
+
+SITES = ("blocks.0.mlp_dropout", "blocks.1.mlp_dropout")
+PLACES = ((0, 0), (0, 6), (1, 0))  # step and first token
+
+
+def mask(seed, site, place, shape=(1, 3, 16)):
+    counter_rng.at(seed, *place)
+    return ResidualDropout(0.5, site)(torch.ones(shape)) != 0
+
+
+def test_every_seed_place_and_site_has_a_mask_of_its_own():
+    found = [mask(seed, site, place) for seed in (0, 1) for site in SITES for place in PLACES]
+    assert len({tuple(each.flatten().tolist()) for each in found}) == 2 * len(SITES) * len(PLACES)
+
+
+def test_a_micro_batch_has_its_part_of_the_batchs_mask():
+    """Four sequences of three tokens at once, or two and two."""
+    whole = mask(0, SITES[0], (2, 0), (4, 3, 16))
+    parts = [mask(0, SITES[0], (2, first * 3), (2, 3, 16)) for first in (0, 2)]
+    assert torch.equal(whole, torch.cat(parts))
+
+
+@pytest.mark.parametrize("shards", (1, 2, 3))
+def test_shards_of_sequences_and_heads_have_their_part_of_the_whole(shards):
+    x, weights = torch.ones(2, 6, 5), torch.ones(2, 6, 4, 4)
+    counter_rng.at(0, 1, 8)
+    whole = ResidualDropout(0.4, SITES[0])(x), AttentionDropout(0.4, "core.dropout")(weights)
+    for rank in range(shards):
+        shard = ResidualDropout(0.4, SITES[0], rank, shards)(x.chunk(shards, 1)[rank])
+        heads = AttentionDropout(0.4, "core.dropout", rank)(weights.chunk(shards, 1)[rank])
+        assert torch.equal(shard, whole[0].chunk(shards, 1)[rank])
+        assert torch.equal(heads, whole[1].chunk(shards, 1)[rank])
+
+
+@pytest.mark.parametrize("p", (0.1, 0.5, 0.8))
+def test_it_drops_as_often_as_asked_and_keeps_the_mean(p):
+    counter_rng.at(3, 1)
+    many = 1 << 18
+    for dropped in (
+        ResidualDropout(p, SITES[0])(torch.ones(8, 64, 512)),
+        AttentionDropout(p, "core.dropout")(torch.ones(4, 4, 128, 128)),
+    ):
+        assert abs(int((dropped == 0).sum()) - p * many) < 6 * (p * (1 - p) * many) ** 0.5  # six standard deviations
+        assert dropped[dropped != 0].allclose(torch.tensor(1 / (1 - p)))
+        rows = (dropped == 0).flatten(0, -2).double()
+        near = 6 / many**0.5 * p * (1 - p)  # of a covariance of neighbours, whose deviation is p(1−p)/√N
+        for one, other in ((rows[:, 1:], rows[:, :-1]), (rows[1:], rows[:-1])):
+            assert abs(((one - p) * (other - p)).mean()) < 1.1 * near
+
+
+def test_the_gradient_goes_where_the_element_went():
+    counter_rng.at(0, 0)
+    x = torch.randn(2, 3, 8, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(ResidualDropout(0.3, SITES[0]), (x,))
+
+
+def test_nothing_is_drawn_in_evaluation_or_without_dropout():
+    torch.manual_seed(0)  # no place: drawing would be an error
+    x, weights = torch.ones(1, 2, 3), torch.ones(1, 2, 3, 3)
+    assert ResidualDropout(0.5, "x").eval()(x) is x and ResidualDropout(0.0, "x")(x) is x
+    assert AttentionDropout(0.5, "x").eval()(weights) is weights and AttentionDropout(0.0, "x")(weights) is weights
+    with pytest.raises(RuntimeError, match=r"cannot draw before at\(seed, step, first_token\)"):
+        ResidualDropout(0.5, "x")(x)
+
+
+def test_the_default_generator_is_left_as_it_was():
+    counter_rng.at(0, 0)
+    expected = torch.rand(3)
+    counter_rng.at(0, 0)
+    ResidualDropout(0.5, "x")(torch.ones(1, 2, 3))
+    assert torch.equal(torch.rand(3), expected)
+
+
+def model(world, p=0.5, attention="plain", **how):
+    config = GPTConfig(13, 5, 2, hidden=8 * world.size, heads=2 * world.size, dropout=p, attention=attention)
+    gpt = GPT(config, seed=0).double()
+    parallelize(gpt, **how)
+    return gpt
+
+
+def batch(number):
+    return torch.randint(13, (2, 2, 5), generator=torch.Generator().manual_seed(number)).unbind()
+
+
+def recomputed(world, again):
+    """Two micro-batches forward, then both backward, the last one first: as on a pipeline's stage."""
+    gpt = model(world)
+    for part in gpt.modules():
+        if again and isinstance(part, Block):
+            part.forward = lambda x, forward=part.forward: checkpoint(forward, x, use_reentrant=False)
+    losses = []
+    for micro_batch in range(2):
+        counter_rng.at(4, 0, 10 * micro_batch)
+        torch.rand(world.rank)  # what a rank draws for itself changes no mask
+        losses.append(gpt(*batch(micro_batch))[1])
+    for loss in reversed(losses):
+        loss.backward()
+    return [parameter.grad for parameter in gpt.parameters()]
+
+
+def test_recomputation_draws_the_same_masks_though_the_next_micro_batch_has_begun(ranks):
+    kept, again = (ranks(2).run(recomputed, again) for again in (False, True))
+    for mine, other in zip(kept, again, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
+
+
+def in_a_gpt(world):
+    """The first block's attention weights that survive, and the residual stream, on this rank and on one device."""
+    gpt = model(world)
+    reference = GPT(gpt.config, seed=0).double()
+    place_dropout(reference)
+    found = []
+    for each in (gpt, reference):
+        core = each.blocks[0].attention.core
+        core.dropout.register_forward_hook(lambda _, x, out: found.append((out != 0) | (x[0] == 0)))
+        each.norm.register_forward_hook(lambda _, x, out: found.append(x[0].detach()))
+        counter_rng.at(1, 0)
+        each(*batch(0))
+    return found
+
+
+def test_in_a_gpt_every_rank_drops_what_one_device_drops(ranks):
+    everyone = ranks(2).run(in_a_gpt)
+    for rank, (mask, stream, whole, expected) in enumerate(everyone):
+        assert torch.equal(mask, whole.chunk(2, dim=1)[rank])
+        torch.testing.assert_close(stream, expected, rtol=0, atol=1e-12)
+    assert torch.equal(everyone[0][1], everyone[1][1]), "copies of the residual stream have the same bits"
+    assert not torch.equal(everyone[0][0], everyone[1][0]), "heads lose different weights"
+
+
+# What goes wrong with torch's own dropout.
+def seeded_alike(world):
+    torch.manual_seed(0)
+    weights = torch.ones(1, 2, 8, 8)  # this rank's two heads
+    return F.dropout(weights, 0.5)
+
+
+def test_break_it_seeded_alike_the_heads_of_all_ranks_lose_the_same_weights(ranks):
+    masks = ranks(3).run(seeded_alike)
+    assert all(torch.equal(mask, masks[0]) for mask in masks)
+
+
+def seeded_apart(world, check):
+    """What a rank's own seed does: the copies of the residual stream drift apart."""
+    gpt = model(world, 0.0, check=check)
+    for block in gpt.blocks:
+        block.mlp_dropout = nn.Dropout(0.5)
+    torch.manual_seed(world.rank)
+    if check:
+        with Ledger() as ledger, pytest.raises(ValueError, match="`x` must be equal .* dropout masks"):
+            gpt(*batch(0))
+        return ledger.calls("all_reduce")
+    stream = {}
+    gpt.norm.register_forward_hook(lambda _, x, out: stream.update(x=x[0].detach()))
+    gpt(*batch(0))
+    return stream["x"]
+
+
+def test_break_it_seeded_apart_the_residual_streams_drift_and_no_error_says_so(ranks):
+    first, second = ranks(2).run(seeded_apart, False)
+    assert (first != second).float().mean() > 0.3  # half of the elements of each block's sum are other ones
+
+
+def test_checking_notices_residual_streams_that_drifted(ranks):
+    # The embedding and both sums of the first layer have been sent; then the second layer's input differs.
+    assert ranks(2).run(seeded_apart, True) == [3, 3]
+
+
+def test_dropout_in_a_fused_kernel_is_refused_and_the_model_is_left_as_it_was():
+    gpt = GPT(GPTConfig(13, 5, 2, 8, 2, dropout=0.1, attention="sdpa"), seed=0)
+    with pytest.raises(ValueError, match=r"dropout=0.1 with attention='sdpa': .* use attention='plain'"):
+        place_dropout(gpt)
+    assert all(type(part) is nn.Dropout for name, part in gpt.named_modules() if name.endswith("dropout"))
