@@ -62,6 +62,7 @@ def at(seed: int, step: int, first_token: int = 0) -> None:
     torch.manual_seed((_TAG << _KEY_BITS | key) << _TOKEN_BITS | first_token)
 
 
+@torch.compiler.disable  # the place changes with each forward, and a compiled graph would keep the first
 def place() -> Place:
     """Where `at` went.
 
@@ -78,6 +79,7 @@ def place() -> Place:
     return Place(key, first_token)
 
 
+@torch.compiler.disable  # it cannot trace the hash of words
 def bits(words: str, tokens: Int[Tensor, "*tokens"], columns: Int[Tensor, "*columns"]) -> Int[Tensor, "*both"]:
     """Numbers of 32 bits, each a function of `words`, of its token's number and of its column alone.
 
