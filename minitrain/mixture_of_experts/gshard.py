@@ -17,6 +17,10 @@ to know what another's tokens chose.
 **A later token can take an earlier one's place**: second choices queue behind the first choices of all tokens, later
 ones among them. In evaluation this router drops nothing, so that what is generated does not depend on what follows.
 
+**Where the paper contradicts itself.** The second loop of its algorithm 1 counts every second choice, even one that the
+dice skip, so that a place in the expert's buffer stays empty. §2.2 ignores such a choice to save capacity, and in the
+code of Mesh TensorFlow it takes no place. We do the same: a second choice that is skipped takes no place.
+
 **Also called.** Top-2 gating; `second_expert_policy="random"` in Mesh TensorFlow, where the loss is multiplied by E²,
 so that at balance it is the factor itself.
 """

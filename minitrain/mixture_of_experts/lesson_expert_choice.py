@@ -34,7 +34,8 @@ def cap(world: World, capped: Any, violations: Any, experts: int, tokens: int, f
     """Claims that A keeps its constraints, and how many tokens have more than b experts all the same.
 
     An entry of A may be a fraction. So each column may sum to b at most, and yet more than b experts have this token
-    among their k largest entries: the more, the larger λ is. How many is counted and not claimed.
+    among their k largest entries: the more, the larger λ is. How many is counted and not claimed. What the router makes
+    of it keeps the cap: `cap_kept`.
     """
     k, source = costs.capacity(tokens, experts, factor), f"{ZHOU}, §3.3"
     s = (2 * random_scores(world, tokens, experts, seed=100 + world.rank)).softmax(-1).T[None]
@@ -47,6 +48,14 @@ def cap(world: World, capped: Any, violations: Any, experts: int, tokens: int, f
         world.cost(f"tokens with more than b experts, λ = {entropy:g}", above(a, k, most), "tokens")
         world.cost(f"until A at λ = {entropy:g} is off by less than {CONVERGED:g}", rounds, "rounds")
     return claims
+
+
+def cap_kept(world: World, router: Any, experts: int, tokens: int, factor: float, most: int) -> Claim:
+    """The claim that no token has more than b experts, though A has not converged."""
+    choice = by_scores(router(experts, experts, capacity_factor=factor, most=most), world)
+    found = choice.route(2 * random_scores(world, 4 * tokens, experts, seed=100 + world.rank), groups=4)
+    what = f"most experts of a token with a cap of b, λ = {choice.entropy:g}, {choice.iterations} rounds"
+    return Claim(what, "b", most, int(found.experts_per_token().max()), "1", f"{ZHOU}, §3.3", relation="<=")
 
 
 def above(preference: torch.Tensor, k: int, most: int) -> int:

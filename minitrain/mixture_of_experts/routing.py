@@ -274,6 +274,7 @@ def places(
     """How many choices of the same expert in the same group come before each; what is not chosen uses no place.
 
     Source: Lepikhin et al. 2020, algorithm 1: c_e counts through all first choices, then through the second ones.
+    Its second loop also counts those that the dice skip, and we do not; `gshard` says why.
     """
     groups, size, choices = expert.shape
     taken = F.one_hot(expert, experts) * chosen[..., None]  # [groups, size, choices, experts]

@@ -73,7 +73,7 @@ class Pipeline:
 
     Attributes:
         held: (stage, micro-batch) -> inputs and outputs of the graphs that are alive.
-        put_off: (stage, micro-batch) -> products for weights that are left to do; empty where B is whole.
+        put_off: (stage, micro-batch) -> products that I leaves for W; from F on, and only where backward is split.
 
     Raises:
         ValueError: On every rank alike: the schedule is not valid, is another on other ranks, or is for another number
@@ -242,7 +242,8 @@ class Pipeline:
         return part
 
     def _putting_off(self, stage: int, microbatch: int) -> AbstractContextManager[Any]:
-        if stage not in self._split:
+        # No W follows a whole backward to finish what it would put off; a rank may have whole and split ones.
+        if stage not in self._split or self.schedule.backward(stage, microbatch).kind == "B":
             return nullcontext()
         return self._split[stage].into(self.put_off.setdefault((stage, microbatch), []))
 

@@ -10,9 +10,9 @@ gloo answers it at once, while the thread that posted it may not yet have let go
 thread spins until it has.
 
 gloo would allow any order between different ranks. NCCL carries the messages of a rank one after another, sent and
-received alike, so there all ranks keep one common order: that in which the messages would be made if every action took
-equally long. The earliest message that has not arrived can always travel: whatever its two ranks have to do before it
-is made by earlier messages, and these have arrived.
+received alike, so there all ranks keep one common order: that in which the messages would be made if F, I and W all
+took equally long. The earliest message that has not arrived can always travel: whatever its two ranks have to do before
+it is made by earlier messages, and these have arrived.
 
 **When sends are done.** What was sent is kept until its receiver has shown that it has it, by a message that it made
 later; then waiting takes no time. What is still under way at the end of the step is waited for there.
@@ -66,7 +66,7 @@ def looks(tensors: Sequence[Tensor]) -> list[Look]:
 
 
 def in_common_order(schedule: Schedule) -> list[Message]:
-    """All messages of a step, in the order in which they would be made if every action took equally long."""
+    """All messages of a step, in the order in which they would be made if F, I and W all took equally long."""
     ends = {slot.action: slot.end for row in simulate(schedule, 1, 1, 1).slots for slot in row}
     found = [
         Message(need, action)

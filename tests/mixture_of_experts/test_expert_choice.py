@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations, product
 
 import pytest
 import torch
 
 from minitrain.mixture_of_experts import ExpertChoice, lesson
-from minitrain.mixture_of_experts.expert_choice import capped, violations
+from minitrain.mixture_of_experts.expert_choice import capped, violations, within_cap
 from tests.mixture_of_experts.plain import (
     EXPERTS,
     GROUPS,
@@ -93,10 +94,70 @@ def test_the_cap_moves_tokens_to_those_who_have_none():
 
 
 def test_a_cap_is_not_kept_exactly_by_the_k_largest_entries():
-    """Why it is counted: at λ = 1 the entries are nearly equal, and their order is that of the scores."""
+    """Why experts exchange tokens: at λ = 1 entries are nearly equal, and their order is that of the scores."""
     s = (2 * torch.randn(32, 8, generator=torch.Generator().manual_seed(100))).softmax(-1).T[None]
     token = capped(s, 8, 2, 1.0, 1000, 1e-6)[0].topk(8, -1).indices.flatten()
     assert torch.bincount(token).max() > 2
+
+
+def all_choices(experts, size, k, most):
+    """Each way to give every expert k tokens and no token more than `most` experts, [choices, experts, size]."""
+    rows = [[float(token in tokens) for token in range(size)] for tokens in combinations(range(size), k)]
+    ways = torch.tensor(list(product(rows, repeat=experts)), dtype=torch.float64)
+    return ways[(ways.sum(1) <= most).all(-1)]
+
+
+SMALL = ((2, 4, 2, 1), (3, 4, 2, 2), (3, 5, 2, 2), (3, 6, 2, 1), (4, 4, 2, 2), (4, 4, 3, 3), (4, 5, 1, 1))
+
+
+@pytest.mark.parametrize("experts, size, k, most", SMALL)
+def test_experts_exchange_tokens_at_the_least_loss(experts, size, k, most):
+    ways = all_choices(experts, size, k, most)
+    generator = torch.Generator().manual_seed(0)
+    alike = torch.randn(20, 1, size, generator=generator, dtype=torch.float64).expand(-1, experts, -1)
+    nearly = alike + 0.1 * torch.randn(20, experts, size, generator=generator, dtype=torch.float64)
+    ties = torch.randint(-2, 3, (40, experts, size), generator=generator).double()
+    for preference in torch.cat([alike, nearly, ties]):
+        chosen = within_cap(preference[None], k, most)[0].double()
+        assert (ways == chosen).all(-1).all(-1).any(), "this is no choice that keeps the cap"
+        best = (ways * preference).sum((1, 2)).max()
+        torch.testing.assert_close((chosen * preference).sum(), best, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("spread", (0.1, 1.0, 3.0, 10.0))
+def test_no_token_has_more_experts_than_the_cap(spread):
+    """With the paper's λ and 100 rounds, after which the k largest entries of A alone break half of these caps."""
+    generator = torch.Generator().manual_seed(0)
+    for trial in range(100):
+        experts = 2 + trial % 7
+        tokens = experts + int(torch.randint(25, (), generator=generator))
+        most = 1 + int(torch.randint(experts, (), generator=generator))
+        factor = most if trial % 2 else 1 + (most - 1) * torch.rand((), generator=generator).item()
+        router = ExpertChoice(experts, experts, capacity_factor=factor, most=most).double()
+        torch.nn.init.eye_(router.gate.weight)
+        x = spread * torch.randn(2 * tokens, experts, generator=generator, dtype=torch.float64)
+        routing = router.route(x, groups=2)
+        assert routing.experts_per_token().max() <= most
+        assert routing.load().tolist() == [2 * routing.capacity] * experts  # and every expert is full
+        assert len(set(zip(routing.token.tolist(), routing.expert.tolist(), strict=True))) == len(routing.token)
+
+
+@pytest.mark.parametrize("experts, size, k, most", [case for case in SMALL if case[0] * case[2] == case[1] * case[3]])
+def test_where_all_tokens_have_b_experts_no_choice_scores_more(experts, size, k, most):
+    """What columns cost then adds up to the same in every choice, so even an A far from converged leads to the best."""
+    ways = all_choices(experts, size, k, most)
+    for seed in range(20):
+        router = ExpertChoice(experts, experts, capacity_factor=float(most), most=most).double()
+        torch.nn.init.eye_(router.gate.weight)
+        x = torch.randn(size, experts, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        routing = router.route(x)
+        best = (ways * x.softmax(-1).T).sum((1, 2)).max()
+        torch.testing.assert_close(routing.weight.sum(), best, rtol=0, atol=1e-9)
+
+
+def test_a_cap_that_leaves_too_few_places_is_refused():
+    with pytest.raises(ValueError, match="most=1 allows 4 tokens 4 experts in all, but experts=3 with k=2 .* most=2"):
+        within_cap(torch.zeros(1, 3, 4), 2, 1)
 
 
 def test_a_later_token_changes_an_earlier_ones_experts():

@@ -24,8 +24,10 @@ from tests.mixture_of_experts.plain import (
 
 
 def algorithm_1(tokens, weight, capacity, chances):
-    """One group: {(token, expert): (weight, place)}, the pairs without a place, and the loss. A second choice that is
-    not made uses no place."""
+    """One group: {(token, expert): (weight, place)}, the pairs without a place, and the loss.
+
+    As the paper prints it but for one thing: a second choice that is not made uses no place.
+    """
     held, entries, dropped = [0] * EXPERTS, {}, []
     gates = [softmax(scores(token, weight)) for token in tokens]
     mean = [sum(column) / len(tokens) for column in zip(*gates, strict=True)]
@@ -95,6 +97,17 @@ def test_first_choices_come_before_second_ones():
     routing = router.route(x)
     assert triples(routing) == [(0, 0, 0), (1, 1, 0), (1, 2, 0), (2, 1, 1), (2, 2, 1)]
     assert routing.dropped.tolist() == [[0, 1]]
+
+
+def test_a_second_choice_that_the_dice_skip_takes_no_place():
+    """Expert 1 has one place. Token 0 would choose it second, with no weight; token 1 chooses it second and gets it."""
+    router = GShard(3, 3, capacity_factor=0.75).double()
+    torch.nn.init.eye_(router.gate.weight)
+    router.at(0, 0)
+    x = torch.tensor([[1000, 1, 0], [0, 3 - 1e-9, 3]], dtype=torch.float64)
+    routing = router.route(x)
+    assert routing.capacity == 1
+    assert sorted(triples(routing)) == [(0, 0, 0), (1, 1, 0), (1, 2, 0)] and not len(routing.dropped)
 
 
 def test_a_second_choice_of_no_weight_is_never_made():
