@@ -5,11 +5,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --constraint $(VENV)/constraints.txt
 STAMPS := $(VENV)/ready
+# TORCH is installed, unless PYTHON has a torch that is ACCEPTED OLDEST: at least as new as the oldest one promised, or,
+# for `make oldest`, that one itself.
+TORCH := $(shell sed -n 's/^torch==//p' constraints.txt)
+OLDEST := $(shell sed -n 's/.*"torch>=\([0-9.]*\).*/\1/p' pyproject.toml)
+ACCEPTED := >=
 # Material prints a banner about the future of MkDocs otherwise.
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help tour test docs serve notebooks course lab bench claims clean
+.PHONY: help tour test pytest oldest docs serve notebooks course lab bench claims clean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=a python ≥ 3.11] [RANKS=1 to 8]"
@@ -22,10 +27,16 @@ test: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site  ## eve
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --min-severity error
-	@# a file's tests stay on one worker; what takes long begins first (tests/conftest.py)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	@$(MAKE) --no-print-directory pytest
 	$(BIN)/python tutorials/build.py check
 	@echo "all of it holds"
+
+pytest: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site
+	@# a file's tests stay on one worker; what takes long begins first (tests/conftest.py)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+
+oldest:  ## the tests alone, with the oldest torch that pyproject.toml promises, in an environment of its own
+	@$(MAKE) --no-print-directory pytest VENV=$(VENV)-oldest TORCH=$(OLDEST) ACCEPTED='=='
 
 docs: $(STAMPS)/site  ## build the site into site/
 	$(BIN)/mkdocs build --strict
@@ -49,17 +60,17 @@ claims: $(STAMPS)/package  ## run the tour on 4 ranks and rewrite docs/claims.js
 	@$(BIN)/python -m minitrain.tour --ranks 4 --json docs/claims.json --table docs/images/claims.svg
 
 clean:  ## remove what was built and downloaded
-	rm -rf $(VENV) site course runs
+	rm -rf $(VENV) $(VENV)-oldest site course runs
 
 # ---------------------------------------------------------------------------------------------------------------------
 # Set-up. Exact versions stand in constraints.txt. A torch that PYTHON already has is used as it is.
 
-$(STAMPS)/base: constraints.txt
+$(STAMPS)/base: constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "$(PYTHON) is older than Python 3.11; name another one: make PYTHON=python3.12"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@mkdir -p $(STAMPS)
-	@cp constraints.txt $(VENV)/constraints.txt
+	@sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(VENV)/constraints.txt
 	@if found=$$($(PYTHON) -c "$$HAS_TORCH" 2>/dev/null); then \
 	  echo "using the torch of $(PYTHON): $$found"; \
 	  echo "$$found" | sed 's/.* in //' > $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/given.pth; \
@@ -68,29 +79,30 @@ $(STAMPS)/base: constraints.txt
 	@$(PIP) pip
 	@touch $@
 
-$(STAMPS)/package: $(STAMPS)/base pyproject.toml
+$(STAMPS)/package: $(STAMPS)/base
 	@$(BIN)/python -c 'import torch' 2>/dev/null || echo "$$TORCH_COMING"
 	@echo "installing minitrain and what it runs on"
 	@$(PIP) --build-constraint $(VENV)/constraints.txt --editable .
 	@touch $@
 
-$(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site: $(STAMPS)/base pyproject.toml
+$(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site: $(STAMPS)/base
 	@echo "installing the group \"$(@F)\""
 	@$(PIP) --group $(@F)
 	@touch $@
 
-# Prints version and place of a torch that is new enough, and fails where there is none.
+# Prints version and place of a torch that can be used, and fails where there is none.
 define HAS_TORCH
 import importlib.metadata as m, pathlib, re
 version = m.version("torch")
-assert tuple(map(int, re.findall(r"\d+", version)[:2])) >= (2, 11)
+found, oldest = (tuple(map(int, re.findall(r"\d+", text)[:2])) for text in (version, "$(OLDEST)"))
+assert found $(ACCEPTED) oldest
 print(version, "in", pathlib.Path(m.distribution("torch").locate_file("")).resolve())
 endef
 export HAS_TORCH
 
 define TORCH_COMING
-torch is not there yet; downloading 2.13.0. On Linux that is the build with CUDA, several gigabytes.
-For a CPU-only build (200 MB): install one as https://pytorch.org/get-started says, into any Python,
+torch is not there yet; downloading $(TORCH). On Linux that is the build with CUDA, several gigabytes.
+For a CPU-only build (200 MB): install that version as https://pytorch.org/get-started says, into any Python,
 and name that Python: make PYTHON=/path/to/python. Stop now with Ctrl-C if that is what you want.
 endef
 export TORCH_COMING

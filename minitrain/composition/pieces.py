@@ -23,6 +23,7 @@ import math
 import pickle
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -169,6 +170,12 @@ class WritePlan(DefaultSavePlanner):
         self.plan = SavePlan(self._items)
         return self.plan
 
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        try:
+            return super().create_global_plan(all_plans)
+        except ValueError as error:
+            raise ValueError(_overlap(all_plans) or str(error)) from error  # torch 2.11 names nothing
+
     def resolve_data(self, write_item: WriteItem) -> Tensor:
         offset = write_item.index.offset
         assert offset is not None
@@ -182,6 +189,23 @@ def _write_item(name: str, whole: Whole, tensor: Tensor, offsets: tuple[int, ...
     box = ChunkStorageMetadata(torch.Size(offsets), tensor.shape)
     about = TensorWriteData(box, TensorProperties(dtype=whole.dtype), torch.Size(whole.shape))
     return WriteItem(MetadataIndex(name, offsets), WriteItemType.SHARD, tensor_data=about)
+
+
+def _overlap(plans: Sequence[SavePlan]) -> str:
+    """Names two boxes that have elements in common, if there are any."""
+    boxes: dict[str, list[ChunkStorageMetadata]] = {}
+    for item in (item for plan in plans for item in plan.items):
+        assert item.tensor_data is not None
+        boxes.setdefault(item.index.fqn, []).append(item.tensor_data.chunk)
+    for name, found in boxes.items():
+        for a, b in combinations(found, 2):
+            sides = zip(a.offsets, a.sizes, b.offsets, b.sizes, strict=True)
+            if all(max(i, j) < min(i + m, j + n) for i, m, j, n in sides):
+                return (
+                    f"{name}: pieces of shape {tuple(a.sizes)} at {tuple(a.offsets)} and of shape {tuple(b.sizes)} at "
+                    f"{tuple(b.offsets)} overlap; write each element once"
+                )
+    return ""
 
 
 class ReadPlan(LoadPlanner):

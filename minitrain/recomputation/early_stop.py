@@ -84,7 +84,8 @@ class Gaps:
     def __init__(self, call: Call, inputs: list[Tensor]):
         self.call = call
         reach = torch.empty(0, requires_grad=True)  # so that there is a node, whatever the inputs are
-        self.node = Inputs.apply(reach, *inputs).grad_fn
+        # The node's result, not the node: torch 2.11 frees what a node has saved when its last result is gone.
+        self.kept = Inputs.apply(reach, *inputs)
         self.gaps: list[weakref.ref[Gap]] = []  # the graph alone keeps them alive, and what they hold
         self.filled = 0
 
@@ -96,7 +97,7 @@ class Gaps:
 
     def fill(self) -> None:
         """Call the function again, up to the last tensor that is needed."""
-        inputs = [kept.detach().requires_grad_(kept.requires_grad) for kept in unchanged(self.node)]
+        inputs = [kept.detach().requires_grad_(kept.requires_grad) for kept in unchanged(self.kept.grad_fn)]
         self.filled = 0
         try:
             with torch.enable_grad(), saved_tensors_hooks(self.keep, never):

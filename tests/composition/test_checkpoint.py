@@ -258,11 +258,13 @@ def refused(world, folder):
     half = {"a": Whole((4,), torch.float32, [Piece(torch.zeros(1), (world.rank,))])}
     twice = {"a": Whole((2,), torch.float32, [Piece(torch.zeros(2), (0,))])}
     over = {"a": Whole((4,), torch.float32, [Piece(torch.zeros(2), (world.rank,))])}
+    same = {"a": Whole((4,), torch.float32, [Piece(torch.zeros(2), (0,))])}
     for state, extra, error, match in (
         (on_one, {}, ValueError, r"a: a piece of shape \(3,\) at \(0,\) does not lie in \(2,\)"),
         (half, {}, ValueError, "a: the ranks would write 2 elements of 4; write each of them once"),
         (twice, {}, ValueError, "a: the ranks would write 4 elements of 2"),
-        (over, {}, ValueError, "overlapping chunks"),
+        (over, {}, ValueError, r"^a: pieces of shape \(2,\) at \(0,\) and of shape \(2,\) at \(1,\) overlap; write"),
+        (same, {}, ValueError, r"^a: pieces of shape \(2,\) at \(0,\) and of shape \(2,\) at \(0,\) overlap; write"),
         ({}, {"x": {1}}, ValueError, "is no JSON"),
         ({}, {"x": world.rank}, ValueError, "differ between ranks"),
     ):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import weakref
 from functools import partial
 
 import pytest
@@ -346,3 +347,19 @@ def test_nothing_stays_behind(checkpoint):
     finally:
         gc.enable()
     assert {id(tensor) for tensor in alive} <= {id(tensor) for tensor in (x, x.grad, result)}
+
+
+def test_the_node_with_the_inputs_keeps_a_result_until_backward(monkeypatch):
+    """Torch 2.11 frees what a node has saved when its last result is gone; newer ones keep it as long as the node."""
+    results, apply = [], early_stop.Inputs.apply
+
+    def watched(*inputs):
+        result = apply(*inputs)
+        results.append(weakref.ref(result))
+        return result
+
+    monkeypatch.setattr(early_stop.Inputs, "apply", watched)
+    checkpointed = early_stop.checkpoint(torch.sin, torch.ones(3, requires_grad=True)).sum()
+    assert [result() is None for result in results] == [False]
+    checkpointed.backward()
+    assert [result() is None for result in results] == [True]
