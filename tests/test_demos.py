@@ -21,6 +21,12 @@ def what_is_claimed(claim):
     return {key: claim[key] for key in ("what", "formula", "predicted", "unit", "source", "how", "relation")}
 
 
+def on_the_page(module):
+    # Some predictions are what one device computes, whose last digits differ from processor to processor.
+    claims = [what_is_claimed(claim) for claim in ON_THE_PAGE if claim["module"] == module]
+    return [{**claim, "predicted": pytest.approx(claim["predicted"], rel=1e-9)} for claim in claims]
+
+
 def perform(world, module, shapes_checked):
     """On three ranks shapes are checked too, as in all other tests; a third of the time goes there."""
     jaxtyping.config.update("jaxtyping_disable", not shapes_checked)
@@ -40,9 +46,8 @@ def test_every_claim_holds(ranks, module, size):
     assert not broken
     if size == 4:
         assert all(row.holds for row in rows), "four ranks are enough for every claim"
-        assert [what_is_claimed(row.to_json()) for row in rows] == [
-            what_is_claimed(claim) for claim in ON_THE_PAGE if claim["module"] == module
-        ], "`make claims` rewrites docs/claims.json"
+        found = [what_is_claimed(row.to_json()) for row in rows]
+        assert found == on_the_page(module), "`make claims` rewrites docs/claims.json"
 
 
 def test_demos_say_in_one_line_what_they_show():
