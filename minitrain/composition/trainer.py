@@ -96,6 +96,7 @@ class Trainer:
         self.done = self.position = self.saved = 0
         self.reports: list[Report] = []
         self.stopped = False
+        self._newest: Path | None = None
         self._metrics: metrics.Metrics | None = None
         self._begin()
 
@@ -127,7 +128,7 @@ class Trainer:
         state.set_steps(self.training.gradients, extra["step"])
         state.refresh(self.training.gradients)
         self.done, self.position = extra["step"], extra["position"]
-        self.saved = self.done
+        self.saved, self._newest = self.done, path
         self.display.say(f"going on from {path}, saved by {extra['settings']['ranks']}")
 
     def run(self) -> int:
@@ -194,7 +195,8 @@ class Trainer:
         if self.saved == self.done > 0:
             return True
         path = checkpoint.save(self.checkpoints, self.done, self.state(), self._extra(), self.settings.run.keep)
-        self.saved = self.done if path else self.saved
+        if path:
+            self.saved, self._newest = self.done, path
         return path is not None
 
     def _keep_aside(self) -> None:
@@ -237,8 +239,8 @@ class Trainer:
         if options.sample and not self.stopped:
             text = self.training.generate(PROMPT, options.sample)
             self.display.say(f"a sample:\n{printable(PROMPT + text)}\n")
-        if options.export and kept and self.done:
-            path, file = self.checkpoints / f"step-{self.done:08d}", Path(options.export)
+        if options.export and kept and self._newest:
+            path, file = self._newest, Path(options.export)
             with _refusing():
                 alike(lambda: export_safetensors(path, file) if self.world.rank == 0 else None, None)
             self.display.say(f"weights in {file}")

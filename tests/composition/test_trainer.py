@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 import warnings
 from dataclasses import replace
@@ -216,6 +217,13 @@ def test_export_and_load(ranks, whole, tmp_path):
         if name.startswith("model."):
             assert torch.equal(value, found[0][2][name])
     assert f"weights of {file}" in found[0][3]
+
+
+def test_export_where_no_step_is_left(ranks, whole, tmp_path):
+    """The checkpoint that is exported is the one that was loaded, whatever its folder is called."""
+    shutil.copytree(whole[0] / "checkpoints" / "step-00000004", tmp_path / "run" / "checkpoints" / "step-00000044")
+    ((status, *_),) = ranks(1).run(do, asked(tmp_path, resume=True, export=str(tmp_path / "weights.safetensors")))
+    assert status == 0 and (tmp_path / "weights.safetensors").exists()
 
 
 def evaluated(world, settings):
