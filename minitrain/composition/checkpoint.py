@@ -49,7 +49,7 @@ from minitrain.composition.pieces import Piece, Reader, State, Whole, WritePlan,
 from minitrain.runtime import Claim, World, run
 from minitrain.runtime.control import gather_objects
 
-__all__ = ["Piece", "State", "Whole", "flat_boxes", "load", "newest", "save"]
+__all__ = ["Piece", "State", "Whole", "delete", "flat_boxes", "load", "newest", "save"]
 UNFINISHED, REPLACED, PASSED_OVER = ".unfinished", ".replaced", ".passed-over"
 
 
@@ -93,7 +93,7 @@ def save(
         alike(lambda: _complete(unfinished, final, content) if first else None, group)
     except Exception as error:
         if first:
-            _delete(unfinished)  # makes room again
+            delete(unfinished)  # makes room again
         if not isinstance(error, OSError):
             raise
         if first:
@@ -161,7 +161,7 @@ def _prepare(folder: Path, unfinished: Path) -> None:
     """Make the folder to write into, and remove what attempts that were killed have left behind."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob("step-*" + UNFINISHED):
-        _delete(left)
+        delete(left)
     for left in folder.glob("step-*" + REPLACED):
         final = left.with_suffix("")
         if final.exists():
@@ -208,7 +208,7 @@ def _tidy(folder: Path, step: int, written: str, keep: int) -> None:
             continue
         if other.step > step:
             aside = path.with_name(other.name + PASSED_OVER)
-            _delete(aside)
+            delete(aside)
             path.rename(aside)
             warnings.warn(f"{path} is later than step {step}, just saved; it is now {aside.name}", stacklevel=3)
         elif left == 0:
@@ -222,10 +222,10 @@ def _remove(path: Path) -> None:
     left = path.with_name(path.name.removesuffix(REPLACED) + ".old" + UNFINISHED)
     with suppress(OSError):  # it is tried again after the next save
         path.rename(left)
-        _delete(left)
+        delete(left)
 
 
-def _delete(path: Path) -> None:
+def delete(path: Path) -> None:
     """Delete what has this name, if that can be done; of a link only the link, never what it leads to."""
     with suppress(OSError):  # it stays, and is in the way of its own name only
         if path.is_symlink() or not path.is_dir():

@@ -38,8 +38,6 @@ def refuse(settings: Settings) -> None:
         ValueError: Says what would do.
     """
     options = settings.run
-    if not options.name:
-        raise ValueError("name='' is no name; the run writes into runs/<name>")
     found = sorted((options.folder / "checkpoints").glob("step-*[0-9]"))
     if found and not (options.resume or options.overwrite):
         raise ValueError(

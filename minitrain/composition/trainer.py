@@ -21,7 +21,6 @@ stop. A signal reaches ranks in different steps, and all must end after the same
 from __future__ import annotations
 
 import json
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -105,7 +104,7 @@ class Trainer:
         options, first = self.settings.run, self.world.rank == 0
         if options.overwrite and first:
             for name in ("checkpoints", "tensorboard", ASIDE):
-                shutil.rmtree(self.folder / name, ignore_errors=True)
+                checkpoint.delete(self.folder / name)
         with _refusing(), self.display.notes():
             if options.resume:
                 self._resume()

@@ -33,7 +33,7 @@ def asked(folder, layout=None, name="run", **changes):
     """Settings of a small run; `changes` are of its steps or of what it writes."""
     steps = {key: value for key, value in changes.items() if hasattr(STEPS, key)}
     run = {key: value for key, value in changes.items() if key not in steps}
-    run = Run(name=str(Path(folder) / name), sample=0, evaluate_every=0, **run)
+    run = Run(name=name, runs=str(folder), sample=0, evaluate_every=0, **run)
     return Settings(MODEL, layout or Layout(), replace(STEPS, **steps), run)
 
 
@@ -143,7 +143,7 @@ def refused(world, settings):
 
 
 def test_another_training_is_refused(ranks, whole, tmp_path):
-    resume = Run(name=str(whole[0]), resume=True)
+    resume = Run(name=whole[0].name, runs=str(whole[0].parent), resume=True)
     settings = Settings(replace(MODEL, hidden=32, positions=8), Layout(dp=2), replace(STEPS, seed=7, lr=1.0), resume)
     for message in ranks(2).run(refused, settings):
         assert message.startswith(f"{whole[0]}/checkpoints/step-00000004 is of another training: ")
@@ -152,7 +152,7 @@ def test_another_training_is_refused(ranks, whole, tmp_path):
     settings = Settings(MODEL, Layout(), replace(STEPS, data=str(tmp_path / "text")), resume)
     (message,) = ranks(1).run(refused, settings)
     assert "data=reference there" in message and "not the same text" in message
-    settings = Settings(MODEL, Layout(dp=2), replace(STEPS, data="no/such"), Run(name=str(tmp_path)))
+    settings = Settings(MODEL, Layout(dp=2), replace(STEPS, data="no/such"), Run(runs=str(tmp_path)))
     assert all("data='no/such' is no file" in message for message in ranks(2).run(refused, settings))
 
 
@@ -369,13 +369,16 @@ def test_layouts_of_the_demo_fit(count):
         check(Model(layers=8, hidden=16, heads=2, positions=16), layout, Steps(batch=2 * count), count)
 
 
+NO_NAMES = ["", ".", "..", "../x", "a/b", "/tmp/x", "a\\b", "a\0b", "a\nb", "\x1b[2J", "\udc80"]
+
+
 def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("runs/old/checkpoints/step-00000010").mkdir(parents=True)
     Path("runs/old/checkpoints/step-00000012.unfinished").mkdir()
     for run, message in (
         (Run(name="old"), "runs/old has a run already, with step-00000010: go on with --resume"),
-        (Run(name=""), "name='' is no name"),
+        *((Run(name=name), f"name={name!r} is no name of a folder in runs; use a plain one") for name in NO_NAMES),
         (Run(load="no.safetensors"), "load='no.safetensors' is no file"),
         (Run(export="no/such/w.safetensors"), "lies in no folder"),
         (Run(resume=True, overwrite=True), "leave out overwrite"),
@@ -384,6 +387,7 @@ def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
         with pytest.raises(ValueError) as error:
             launch.refuse(Settings(run=run))
         assert message in str(error.value)
+    assert [path.name for path in Path("runs").iterdir()] == ["old"]
     for run in (Run(name="old", resume=True), Run(name="old", overwrite=True), Run(name="new"), Run(resume=True)):
         launch.refuse(Settings(run=run))
 
@@ -395,6 +399,15 @@ def test_overwrite(ranks, tmp_path):
         do, replace(settings, steps=replace(settings.steps, steps=1), run=replace(settings.run, overwrite=True))
     )
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_overwrite_does_not_follow_links(ranks, whole, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").symlink_to(whole[0] / "checkpoints")
+    ranks(1).run(do, asked(tmp_path, overwrite=True, steps=1))
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+    assert not (tmp_path / "run" / "checkpoints").is_symlink()
+    assert (whole[0] / "checkpoints" / "step-00000004" / "manifest.json").exists()
 
 
 def test_resume_where_there_is_nothing_begins(ranks, tmp_path):
