@@ -226,6 +226,8 @@ class Trainer:
         options, ranks, spans = self.settings.run, self.profile.gather(), self.profile.spans()
         if self.world.rank == 0 and self.reports:
             try:
+                for name in ("loss.svg", "trace.json"):
+                    (self.folder / name).unlink(missing_ok=True)  # a link is not followed
                 self._draw()
                 trace = json.dumps({"traceEvents": trace_events(spans)})
                 (self.folder / "trace.json").write_text(trace, encoding="utf-8")
