@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from minitrain.composition.lock import Lock
 from minitrain.composition.settings import Settings
 from minitrain.runtime.torchrun import given_ranks
 
@@ -78,7 +79,7 @@ def _on_own_ranks(settings: Settings, ranks: int, device: str, timeout: float, r
 
     try:
         with Ranks(ranks, device, timeout, check=False) as pool:
-            return max(pool.run(work, settings, request))
+            return max(pool.run(work, settings, request, os.getpid()))
     except KeyboardInterrupt:
         print("ended at once; what was saved before is there for --resume", file=sys.stderr)
         return 130
@@ -95,7 +96,7 @@ def _under_torchrun(settings: Settings, device: str, timeout: float) -> int:
             from minitrain.runtime.world import World
 
             world = World.start(device=device, timeout=timeout, check=False)
-            status = _train(world, settings, lambda: bool(asked))
+            status = _train(world, settings, lambda: bool(asked), os.getpid())
             world.stop()
             return status
     except Exception as error:
@@ -108,26 +109,35 @@ def _under_torchrun(settings: Settings, device: str, timeout: float) -> int:
         os._exit(1)  # leaving the group in order would wait for ranks that may never come
 
 
-def work(world: World, settings: Settings, request: Path) -> int:
+def work(world: World, settings: Settings, request: Path, program: int) -> int:
     """Train on this rank; returns the exit status.
 
     Args:
         world: This rank.
         settings: What to train.
         request: A file that is there once somebody asks to stop.
+        program: The process that has started the ranks.
     """
-    return _train(world, settings, lambda: world.rank == 0 and request.exists())
+    return _train(world, settings, lambda: world.rank == 0 and request.exists(), program)
 
 
-def _train(world: World, settings: Settings, asked_to_stop: Callable[[], bool]) -> int:
-    from minitrain.composition.trainer import Refused, Trainer
+def _train(world: World, settings: Settings, asked_to_stop: Callable[[], bool], process: int) -> int:
+    """Train in a folder that no other run writes to meanwhile; `process` is the one that others are told of."""
+    from minitrain.composition.agreement import alike
+    from minitrain.composition.trainer import Refused, Trainer, refusing
 
+    lock = None
     try:
+        with refusing():  # before anything in the folder is written or removed
+            lock = alike(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
         return Trainer(world, settings, asked_to_stop).run()
     except Refused as error:
         if world.rank == 0:
             print(error, file=sys.stderr, flush=True)
         return 2
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 @contextmanager

@@ -84,7 +84,7 @@ class Trainer:
         self.display = Display(world, settings, tell)
         self.folder, self.checkpoints = settings.run.folder, settings.run.folder / "checkpoints"
         sizes, steps = settings.model.sizes, settings.steps
-        with _refusing():
+        with refusing():
             self.text = alike(lambda: Text.load(steps.data), None)
             self.samples = Samples(self.text.training, sizes.positions, steps.seed)
             self.held_out = self._held_out()
@@ -105,7 +105,7 @@ class Trainer:
         if options.overwrite and first:
             for name in ("checkpoints", "tensorboard", ASIDE):
                 checkpoint.delete(self.folder / name)
-        with _refusing(), self.display.notes():
+        with refusing(), self.display.notes():
             if options.resume:
                 self._resume()
             elif options.load:
@@ -134,7 +134,7 @@ class Trainer:
         """All steps that are left, and what comes after them; returns the exit status."""
         parameters = sum(shape.numel() for shape in self.training.part.shapes.values())
         self.display.begin(self.done, parameters, self.text)
-        with _refusing():
+        with refusing():
             alike(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
         with self.display.notes():
             if self.world.rank == 0:
@@ -242,10 +242,11 @@ class Trainer:
             self.display.say(f"a sample:\n{printable(PROMPT + text)}\n")
         if options.export and kept and self._newest:
             path, file = self._newest, Path(options.export)
-            with _refusing():
+            with refusing():
                 alike(lambda: export_safetensors(path, file) if self.world.rank == 0 else None, None)
             self.display.say(f"weights in {file}")
-        self.display.say(f"in {self.folder}: {', '.join(sorted(path.name for path in self.folder.iterdir()))}")
+        written = sorted(path.name for path in self.folder.glob("[!.]*"))  # without the lock
+        self.display.say(f"in {self.folder}: {', '.join(written)}")
 
     def _draw(self) -> None:
         lines = metrics.read(self.folder / metrics.NAME)
@@ -254,7 +255,7 @@ class Trainer:
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
+def refusing() -> Iterator[None]:
     """What was found wrong on all ranks alike needs no traceback."""
     try:
         yield
