@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -55,7 +56,23 @@ def grows(folder, run, more=3):
         time.sleep(0.1)
 
 
-def test_a_second_run_is_refused(tmp_path):
+def descendants(program):
+    """The processes that a program has started, and those that these have."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    found = [program]
+    for process in found:
+        found += [child for child, parent in parents.items() if parent == process]
+    return found[1:]
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+
+
+@needs_proc
+def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path):
     first = start(*SMALL, "--dp", "2", "--steps", "1000000", "--save-every", "3", folder=tmp_path)
     grows(tmp_path, first, 6)
     others = [start(*SMALL, option, folder=tmp_path) for option in ("--overwrite", "--resume")]
@@ -64,7 +81,12 @@ def test_a_second_run_is_refused(tmp_path):
         assert other.returncode == 2, err
         assert f"runs/train is being written to by process {first.pid} on {socket.gethostname()}, since " in err
         assert "runs/train" not in out
-    first.send_signal(signal.SIGTERM)
+    forkserver, *ranks = descendants(first.pid)
+    assert len(ranks) == 2
+    os.kill(ranks[1], signal.SIGTERM)  # one alone does nothing
+    grows(tmp_path, first)
+    for process in (*ranks, forkserver, first.pid):  # as systemd and Slurm do
+        os.kill(process, signal.SIGTERM)
     out, err = first.communicate(timeout=120)
     assert first.returncode == 0, err
     assert "saved; --resume goes on from there" in out

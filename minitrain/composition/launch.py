@@ -3,8 +3,9 @@
 A run is asked to stop by SIGTERM or Ctrl-C. All ranks then end after the same step, save, and exit with status 0. A
 second Ctrl-C ends at once.
 
-Ranks of our own sit in processes that nobody sends signals to. So this program takes the signal, and leaves a file for
-rank 0 to find: there is no moment at which that is too early, as it would be for a rank that has just been started.
+Ranks of our own ignore both signals, which batch systems may send to all processes at once. So this program takes the
+signal, and leaves a file for rank 0 to find: there is no moment at which that is too early, as it would be for a rank
+that has just been started.
 """
 
 from __future__ import annotations
