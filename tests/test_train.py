@@ -72,7 +72,9 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="fi
 
 
 @needs_proc
-def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path):
+def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     first = start(*SMALL, "--dp", "2", "--steps", "1000000", "--save-every", "3", folder=tmp_path)
     grows(tmp_path, first, 6)
     others = [start(*SMALL, option, folder=tmp_path) for option in ("--overwrite", "--resume")]
@@ -89,6 +91,7 @@ def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path):
         os.kill(process, signal.SIGTERM)
     out, err = first.communicate(timeout=120)
     assert first.returncode == 0, err
+    assert list((tmp_path / "tmp").glob("minitrain-*")) == []
     assert "saved; --resume goes on from there" in out
     lines = [json.loads(line) for line in (tmp_path / "runs" / "train" / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines[1:]] == [*range(1, len(lines))]
@@ -96,8 +99,10 @@ def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path):
     assert len(kept) == 2 and kept[-1] == f"step-{len(lines) - 1:08d}"
 
 
-def test_a_killed_program_leaves_a_folder_to_go_on_in(tmp_path):
-    """The lock goes with the ranks."""
+def test_a_killed_program_leaves_a_folder_to_go_on_in(tmp_path, monkeypatch):
+    """The lock goes with the ranks, and nothing stays where temporary files are."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     killed = start(*SMALL, "--steps", "1000000", "--save-every", "3", folder=tmp_path)
     grows(tmp_path, killed, 6)
     killed.kill()
@@ -106,6 +111,7 @@ def test_a_killed_program_leaves_a_folder_to_go_on_in(tmp_path):
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, err
     assert "going on from runs/train/checkpoints/step-" in out and "steps are done" in out
+    assert list((tmp_path / "tmp").glob("minitrain-*")) == []
 
 
 def test_a_dry_run_needs_no_torch():

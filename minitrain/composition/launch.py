@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -69,10 +70,13 @@ def launch(settings: Settings, ranks: int, device: str, timeout: float) -> int:
     """
     if given_ranks() is not None:
         return _under_torchrun(settings, device, timeout)
-    with tempfile.TemporaryDirectory(prefix="minitrain-") as folder:
-        request = Path(folder) / "stop"
+    # A name that nobody can guess, and no file until somebody asks: a program that is killed leaves nothing.
+    request = Path(tempfile.gettempdir()) / f"minitrain-stop-{secrets.token_hex(16)}"
+    try:
         with _on_signal(request.touch, "stopping after this step; Ctrl-C again ends at once"):
             return _on_own_ranks(settings, ranks, device, timeout, request)
+    finally:
+        request.unlink(missing_ok=True)
 
 
 def _on_own_ranks(settings: Settings, ranks: int, device: str, timeout: float, request: Path) -> int:
