@@ -19,8 +19,8 @@ from minitrain import train
 SMALL = "--layers 1 --hidden 16 --heads 2 --positions 16 --batch 4 --sample 5 --device cpu".split()
 
 
-def start(*arguments, folder=None):
-    command = [sys.executable, "-m", "minitrain.train", *arguments]
+def start(*arguments, folder=None, by=(sys.executable,)):
+    command = [*by, "-m", "minitrain.train", *arguments]
     root = os.path.dirname(os.path.dirname(train.__file__))
     environment = {**os.environ, "PYTHONPATH": root, "COLUMNS": "100"}
     pipe = subprocess.PIPE
@@ -112,6 +112,25 @@ def test_a_killed_program_leaves_a_folder_to_go_on_in(tmp_path, monkeypatch):
     assert again.returncode == 0, err
     assert "going on from runs/train/checkpoints/step-" in out and "steps are done" in out
     assert list((tmp_path / "tmp").glob("minitrain-*")) == []
+
+
+@needs_proc
+def test_ranks_end_with_torchrun(tmp_path):
+    """They don't go on as orphans in a folder in which a --resume may have begun."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = start(*SMALL, "--dp", "2", "--steps", "1000000", folder=tmp_path, by=torchrun)
+    grows(tmp_path, run)
+    ranks = descendants(run.pid)
+    run.kill()
+    try:
+        out, err = run.communicate(timeout=60)  # till the last rank has closed its end
+    except subprocess.TimeoutExpired:
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
+        raise
+    assert f"torchrun (process {run.pid}) is gone" in err
+    assert not (tmp_path / "runs" / "train" / "checkpoints").exists()
 
 
 def test_a_dry_run_needs_no_torch():

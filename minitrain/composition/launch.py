@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from minitrain.composition.lock import Lock
 from minitrain.composition.settings import Settings
-from minitrain.runtime.torchrun import given_ranks
+from minitrain.runtime.torchrun import end_with_torchrun, given_ranks
 
 if TYPE_CHECKING:
     from minitrain.runtime import World
@@ -95,6 +95,7 @@ def _on_own_ranks(settings: Settings, ranks: int, device: str, timeout: float, r
 
 def _under_torchrun(settings: Settings, device: str, timeout: float) -> int:
     asked: list[bool] = []
+    end_with_torchrun()  # another run may already go on from the last checkpoint
     try:
         # torchrun hands SIGTERM on to its ranks, and gives them 30 seconds. It ends with status 1 itself.
         with _on_signal(lambda: asked.append(True)):
