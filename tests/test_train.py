@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -15,8 +19,8 @@ from minitrain import train
 SMALL = "--layers 1 --hidden 16 --heads 2 --positions 16 --batch 4 --sample 5 --device cpu".split()
 
 
-def start(*arguments, folder=None):
-    command = [sys.executable, "-m", "minitrain.train", *arguments]
+def start(*arguments, folder=None, by=(sys.executable,)):
+    command = [*by, "-m", "minitrain.train", *arguments]
     root = os.path.dirname(os.path.dirname(train.__file__))
     environment = {**os.environ, "PYTHONPATH": root, "COLUMNS": "100"}
     pipe = subprocess.PIPE
@@ -33,17 +37,100 @@ def test_one_device_then_two_ranks_then_sigterm(tmp_path):
     assert again.communicate(timeout=60)[1].startswith("runs/train has a run already, with step-00000002: ")
     assert again.returncode == 2
     resumed = start(*SMALL, "--steps", "1000000", "--dp", "2", "--resume", folder=tmp_path)
-    lines = tmp_path / "runs" / "train" / "metrics.jsonl"
-    for _ in range(600):
-        if resumed.poll() is not None or len(lines.read_text().splitlines()) > 6:
-            break
-        time.sleep(0.1)
+    grows(tmp_path, resumed)
     resumed.send_signal(signal.SIGTERM)
     out, err = resumed.communicate(timeout=60)
     assert resumed.returncode == 0, err
     assert "going on from runs/train/checkpoints/step-00000002, saved by one device" in out
     assert "saved; --resume goes on from there" in out
     assert len(list((tmp_path / "runs" / "train" / "checkpoints").iterdir())) == 2
+
+
+def grows(folder, run, more=3):
+    """Wait until a run has done some more steps."""
+    lines = folder / "runs" / "train" / "metrics.jsonl"
+    until, wanted = time.monotonic() + 120, more + (len(lines.read_text().splitlines()) if lines.exists() else 0)
+    while not lines.exists() or len(lines.read_text().splitlines()) < wanted:
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < until, "no step in two minutes"
+        time.sleep(0.1)
+
+
+def descendants(program):
+    """The processes that a program has started, and those that these have."""
+    parents = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
+    found = [program]
+    for process in found:
+        found += [child for child, parent in parents.items() if parent == process]
+    return found[1:]
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+
+
+@needs_proc
+def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    first = start(*SMALL, "--dp", "2", "--steps", "1000000", "--save-every", "3", folder=tmp_path)
+    grows(tmp_path, first, 6)
+    others = [start(*SMALL, option, folder=tmp_path) for option in ("--overwrite", "--resume")]
+    for other in others:
+        out, err = other.communicate(timeout=120)
+        assert other.returncode == 2, err
+        assert f"runs/train is being written to by process {first.pid} on {socket.gethostname()}, since " in err
+        assert "runs/train" not in out
+    forkserver, *ranks = descendants(first.pid)
+    assert len(ranks) == 2
+    os.kill(ranks[1], signal.SIGTERM)  # one alone does nothing
+    grows(tmp_path, first)
+    for process in (*ranks, forkserver, first.pid):  # as systemd and Slurm do
+        os.kill(process, signal.SIGTERM)
+    out, err = first.communicate(timeout=120)
+    assert first.returncode == 0, err
+    assert list((tmp_path / "tmp").glob("minitrain-*")) == []
+    assert "saved; --resume goes on from there" in out
+    lines = [json.loads(line) for line in (tmp_path / "runs" / "train" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines[1:]] == [*range(1, len(lines))]
+    kept = sorted(path.name for path in (tmp_path / "runs" / "train" / "checkpoints").iterdir())
+    assert len(kept) == 2 and kept[-1] == f"step-{len(lines) - 1:08d}"
+
+
+def test_a_killed_program_leaves_a_folder_to_go_on_in(tmp_path, monkeypatch):
+    """The lock goes with the ranks, and nothing stays where temporary files are."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    killed = start(*SMALL, "--steps", "1000000", "--save-every", "3", folder=tmp_path)
+    grows(tmp_path, killed, 6)
+    killed.kill()
+    killed.communicate(timeout=60)  # till the last rank has closed its end
+    again = start(*SMALL, "--steps", "1", "--resume", folder=tmp_path)
+    out, err = again.communicate(timeout=120)
+    assert again.returncode == 0, err
+    assert "going on from runs/train/checkpoints/step-" in out and "steps are done" in out
+    assert list((tmp_path / "tmp").glob("minitrain-*")) == []
+
+
+@needs_proc
+def test_ranks_end_with_torchrun(tmp_path):
+    """They don't go on as orphans in a folder in which a --resume may have begun."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = start(*SMALL, "--dp", "2", "--steps", "1000000", folder=tmp_path, by=torchrun)
+    grows(tmp_path, run)
+    ranks = descendants(run.pid)
+    run.kill()
+    try:
+        out, err = run.communicate(timeout=60)  # till the last rank has closed its end
+    except subprocess.TimeoutExpired:
+        for rank in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rank, signal.SIGKILL)
+        raise
+    assert f"torchrun (process {run.pid}) is gone" in err
+    assert not (tmp_path / "runs" / "train" / "checkpoints").exists()
 
 
 def test_a_dry_run_needs_no_torch():

@@ -19,6 +19,9 @@ once more for its checksum.
 
 **Also called.** Sharded or distributed checkpoint; resharding; universal checkpoint (DeepSpeed).
 
+**Which one is the newest.** The undamaged one with the highest step in its manifest: a save renames all that claim a
+later step than its own, which the run must have passed over as damaged, so neither clocks nor names matter.
+
 **What a folder is trusted for.** Numbers, and nothing else. No file in it is executed: tensors are read with
 `weights_only`, and the library's list of them, a pickle, may name only the types of such a list. Checksums find
 accidents, not intent: who can write to the folder can change the weights and the manifest with them. Weights from
@@ -33,7 +36,7 @@ import shutil
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import checkpoint as library
@@ -46,8 +49,8 @@ from minitrain.composition.pieces import Piece, Reader, State, Whole, WritePlan,
 from minitrain.runtime import Claim, World, run
 from minitrain.runtime.control import gather_objects
 
-__all__ = ["Piece", "State", "Whole", "flat_boxes", "load", "newest", "save"]
-UNFINISHED, REPLACED = ".unfinished", ".replaced"
+__all__ = ["Piece", "State", "Whole", "delete", "flat_boxes", "load", "newest", "save"]
+UNFINISHED, REPLACED, PASSED_OVER = ".unfinished", ".replaced", ".passed-over"
 
 
 def save(
@@ -65,7 +68,8 @@ def save(
         step: Steps done.
         state: This rank's pieces. All ranks' pieces together make up every tensor, each element written once.
         extra: What else the run needs to go on; JSON, the same on all ranks.
-        keep: How many checkpoints stay, this one included; older ones are removed once it is complete.
+        keep: How many checkpoints stay once this one is complete: this one and the last ones before it. Those whose
+            manifest cannot be read do not count. Later ones get the ending `.passed-over`, and are not removed.
         group: The ranks that hold the state.
 
     Returns:
@@ -89,15 +93,15 @@ def save(
         alike(lambda: _complete(unfinished, final, content) if first else None, group)
     except Exception as error:
         if first:
-            shutil.rmtree(unfinished, ignore_errors=True)  # makes room again
+            delete(unfinished)  # makes room again
         if not isinstance(error, OSError):
             raise
         if first:
             warnings.warn(f"{final} could not be saved: {error}; earlier checkpoints are kept", stacklevel=2)
         return None
     if first:
-        for old in _candidates(folder)[keep:]:
-            _remove(folder / old)
+        with suppress(OSError):  # it is tried again after the next save
+            _tidy(folder, step, final.name, keep)
     return final
 
 
@@ -136,14 +140,14 @@ def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check
 
 
 def newest(folder: Path, group: dist.ProcessGroup | None = None) -> Path | None:
-    """The checkpoint saved last that is complete and undamaged, or None; every rank calls it.
+    """The checkpoint with the highest step that is complete and undamaged, or None; every rank calls it.
 
     A warning on rank 0 names each file that is damaged or missing in those that are passed over. The ranks share the
     reading.
     """
     folder = Path(folder)
     first = dist.get_rank(group) == 0
-    mine = alike(lambda: _candidates(folder) if first else [], group)
+    mine = alike(lambda: [each.name for each in _candidates(folder)] if first else [], group)
     for name in gather_objects(mine, group)[0]:  # rank 0's list, on every rank
         found = _damage(folder / name, group)
         if not found:
@@ -157,12 +161,13 @@ def _prepare(folder: Path, unfinished: Path) -> None:
     """Make the folder to write into, and remove what attempts that were killed have left behind."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob("step-*" + UNFINISHED):
-        shutil.rmtree(left)
+        delete(left)
     for left in folder.glob("step-*" + REPLACED):
         final = left.with_suffix("")
         if final.exists():
             _remove(left)
         else:
+            final.unlink(missing_ok=True)  # a link that leads nowhere
             left.rename(final)  # killed between two renames: nothing has come in its place
     unfinished.mkdir()
 
@@ -187,11 +192,29 @@ def _complete(unfinished: Path, final: Path, content: manifest.Manifest) -> None
             raise OSError(f"rank 0 does not see {name} as it was written; all ranks need to write to one file system")
     manifest.write(unfinished, content)
     replaced = final.with_name(final.name + REPLACED)
-    if final.exists():  # this step was saved before, and a folder is renamed only onto an empty one
+    if os.path.lexists(final):  # this step was saved before, and a folder is renamed only onto an empty one
         final.rename(replaced)
     unfinished.rename(final)
     manifest.sync_folder(final.parent)
     _remove(replaced)
+
+
+def _tidy(folder: Path, step: int, written: str, keep: int) -> None:
+    """Remove old checkpoints, and take out of the row what is later than the one just written."""
+    left = keep - 1
+    for other in _candidates(folder):
+        path = folder / other.name
+        if other.name == written:
+            continue
+        if other.step > step:
+            aside = path.with_name(other.name + PASSED_OVER)
+            delete(aside)
+            path.rename(aside)
+            warnings.warn(f"{path} is later than step {step}, just saved; it is now {aside.name}", stacklevel=3)
+        elif left == 0:
+            _remove(path)
+        elif other.readable:
+            left -= 1
 
 
 def _remove(path: Path) -> None:
@@ -199,22 +222,37 @@ def _remove(path: Path) -> None:
     left = path.with_name(path.name.removesuffix(REPLACED) + ".old" + UNFINISHED)
     with suppress(OSError):  # it is tried again after the next save
         path.rename(left)
-        shutil.rmtree(left)
+        delete(left)
 
 
-def _candidates(folder: Path) -> list[str]:
-    """Names of folders that may be checkpoints, the last to be written first.
+def delete(path: Path) -> None:
+    """Delete what has this name, if that can be done; of a link only the link, never what it leads to."""
+    with suppress(OSError):  # it stays, and is in the way of its own name only
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(path)
 
-    What was written last counts, not the highest step: after a damaged step 300 a run goes on from 200 to 250.
-    """
 
-    def age(name: str) -> tuple[int, str]:
-        last = folder / name / manifest.NAME
-        return (last if last.exists() else folder / name).stat().st_mtime_ns, name
+class _Candidate(NamedTuple):
+    """What may be a checkpoint: its step by its manifest, or by its name where the manifest cannot be read."""
 
-    pattern = re.compile(rf"step-\d{{8,}}({re.escape(REPLACED)})?")
-    names = [path.name for path in folder.iterdir() if pattern.fullmatch(path.name)] if folder.is_dir() else []
-    return sorted(names, key=age, reverse=True)
+    step: int
+    readable: bool
+    name: str
+
+
+def _candidates(folder: Path) -> list[_Candidate]:
+    """What has the name of a checkpoint, the latest step first."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if named := re.fullmatch(rf"step-(\d{{8,}})({re.escape(REPLACED)})?", path.name):
+            try:
+                found.append(_Candidate(manifest.read(path).step, True, path.name))
+            except (ValueError, OSError):
+                found.append(_Candidate(int(named[1]), False, path.name))
+    # Of two with one step the one that has the step's own name: a copy has another, and one that is replaced, too.
+    return sorted(found, key=lambda each: (each.step, each.name == f"step-{each.step:08d}", each.name), reverse=True)
 
 
 def _damage(path: Path, group: dist.ProcessGroup | None) -> list[str]:

@@ -3,14 +3,16 @@
 A run is asked to stop by SIGTERM or Ctrl-C. All ranks then end after the same step, save, and exit with status 0. A
 second Ctrl-C ends at once.
 
-Ranks of our own sit in processes that nobody sends signals to. So this program takes the signal, and leaves a file for
-rank 0 to find: there is no moment at which that is too early, as it would be for a rank that has just been started.
+Ranks of our own ignore both signals, which batch systems may send to all processes at once. So this program takes the
+signal, and leaves a file for rank 0 to find: there is no moment at which that is too early, as it would be for a rank
+that has just been started.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
+import secrets
 import signal
 import sys
 import tempfile
@@ -22,8 +24,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from minitrain.composition.lock import Lock
 from minitrain.composition.settings import Settings
-from minitrain.runtime.torchrun import given_ranks
+from minitrain.runtime.torchrun import end_with_torchrun, given_ranks
 
 if TYPE_CHECKING:
     from minitrain.runtime import World
@@ -38,8 +41,6 @@ def refuse(settings: Settings) -> None:
         ValueError: Says what would do.
     """
     options = settings.run
-    if not options.name:
-        raise ValueError("name='' is no name; the run writes into runs/<name>")
     found = sorted((options.folder / "checkpoints").glob("step-*[0-9]"))
     if found and not (options.resume or options.overwrite):
         raise ValueError(
@@ -69,10 +70,13 @@ def launch(settings: Settings, ranks: int, device: str, timeout: float) -> int:
     """
     if given_ranks() is not None:
         return _under_torchrun(settings, device, timeout)
-    with tempfile.TemporaryDirectory(prefix="minitrain-") as folder:
-        request = Path(folder) / "stop"
+    # A name that nobody can guess, and no file until somebody asks: a program that is killed leaves nothing.
+    request = Path(tempfile.gettempdir()) / f"minitrain-stop-{secrets.token_hex(16)}"
+    try:
         with _on_signal(request.touch, "stopping after this step; Ctrl-C again ends at once"):
             return _on_own_ranks(settings, ranks, device, timeout, request)
+    finally:
+        request.unlink(missing_ok=True)
 
 
 def _on_own_ranks(settings: Settings, ranks: int, device: str, timeout: float, request: Path) -> int:
@@ -80,7 +84,7 @@ def _on_own_ranks(settings: Settings, ranks: int, device: str, timeout: float, r
 
     try:
         with Ranks(ranks, device, timeout, check=False) as pool:
-            return max(pool.run(work, settings, request))
+            return max(pool.run(work, settings, request, os.getpid()))
     except KeyboardInterrupt:
         print("ended at once; what was saved before is there for --resume", file=sys.stderr)
         return 130
@@ -91,13 +95,14 @@ def _on_own_ranks(settings: Settings, ranks: int, device: str, timeout: float, r
 
 def _under_torchrun(settings: Settings, device: str, timeout: float) -> int:
     asked: list[bool] = []
+    end_with_torchrun()  # another run may already go on from the last checkpoint
     try:
         # torchrun hands SIGTERM on to its ranks, and gives them 30 seconds. It ends with status 1 itself.
         with _on_signal(lambda: asked.append(True)):
             from minitrain.runtime.world import World
 
             world = World.start(device=device, timeout=timeout, check=False)
-            status = _train(world, settings, lambda: bool(asked))
+            status = _train(world, settings, lambda: bool(asked), os.getpid())
             world.stop()
             return status
     except Exception as error:
@@ -110,26 +115,35 @@ def _under_torchrun(settings: Settings, device: str, timeout: float) -> int:
         os._exit(1)  # leaving the group in order would wait for ranks that may never come
 
 
-def work(world: World, settings: Settings, request: Path) -> int:
+def work(world: World, settings: Settings, request: Path, program: int) -> int:
     """Train on this rank; returns the exit status.
 
     Args:
         world: This rank.
         settings: What to train.
         request: A file that is there once somebody asks to stop.
+        program: The process that has started the ranks.
     """
-    return _train(world, settings, lambda: world.rank == 0 and request.exists())
+    return _train(world, settings, lambda: world.rank == 0 and request.exists(), program)
 
 
-def _train(world: World, settings: Settings, asked_to_stop: Callable[[], bool]) -> int:
-    from minitrain.composition.trainer import Refused, Trainer
+def _train(world: World, settings: Settings, asked_to_stop: Callable[[], bool], process: int) -> int:
+    """Train in a folder that no other run writes to meanwhile; `process` is the one that others are told of."""
+    from minitrain.composition.agreement import alike
+    from minitrain.composition.trainer import Refused, Trainer, refusing
 
+    lock = None
     try:
+        with refusing():  # before anything in the folder is written or removed
+            lock = alike(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
         return Trainer(world, settings, asked_to_stop).run()
     except Refused as error:
         if world.rank == 0:
             print(error, file=sys.stderr, flush=True)
         return 2
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 @contextmanager

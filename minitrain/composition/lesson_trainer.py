@@ -36,9 +36,9 @@ def claims(world: World, make: MakeTrainer, steps: int) -> list[Claim]:
     with shared_folder(world) as folder, _same_bits(world):
         asked = settings(first, steps, folder / "whole", batch)
         whole = watch(make(world, asked), steps)
-        before = watch(make(world, replace(asked, run=Run(name=str(folder / "cut")))), steps // 2)
+        before = watch(make(world, replace(asked, run=Run(name="cut", runs=str(folder)))), steps // 2)
         before.trainer.save()
-        resumed = replace(asked, run=Run(name=str(folder / "cut"), resume=True))
+        resumed = replace(asked, run=Run(name="cut", runs=str(folder), resume=True))
         same, other = (
             watch(make(world, replace(resumed, layout=layout)), steps - steps // 2) for layout in (first, second)
         )
@@ -71,7 +71,7 @@ def settings(layout: Layout, steps: int, folder: Path, batch: int) -> Settings:
     """A small run with dropout, in float64, so that another order of additions shows only far behind the point."""
     model = Model(layers=8, hidden=16, heads=2, positions=16, dropout=0.1)
     made = Steps(steps=steps, batch=batch, warmup=2, dtype="float64", lr=1e-2)
-    return Settings(model, layout, made, Run(name=str(folder)))
+    return Settings(model, layout, made, Run(name=folder.name, runs=str(folder.parent)))
 
 
 class Watched(NamedTuple):

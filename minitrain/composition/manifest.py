@@ -84,9 +84,11 @@ def read(path: Path) -> Manifest:
         files = {name: Sum(*entry) for name, entry in content["files"].items()}
         found = Manifest(content["step"], files, content["extra"])
         sound = own == _own(content)
+        if type(found.step) is not int:
+            raise TypeError(f"step={found.step!r} is no whole number")
     except FileNotFoundError:
         raise ValueError(f"{path}: {NAME} is missing, so the checkpoint is not complete") from None
-    except (ValueError, KeyError, TypeError, AttributeError) as error:  # no text, no JSON, or other JSON
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # no text, or other JSON
         raise ValueError(f"{path}: {NAME} is damaged: it cannot be read ({error})") from None
     if not sound:
         raise ValueError(f"{path}: {NAME} is damaged: its checksum is another")

@@ -1,6 +1,7 @@
 """What a run leaves behind to look at: a line for each step, TensorBoard's files, and a picture of the loss.
 
 **Idea.** A file of lines of JSON is read by everything, and a run that is killed leaves all of it but the last line.
+A resume cuts lines off: it writes those that stay beside the file and then puts the new file in its place.
 
 **Source.** JSON Lines, jsonlines.org.
 
@@ -16,6 +17,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -45,8 +47,7 @@ class Metrics:
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any], done: int = 0, tensorboard: bool = False):
-        self.path = folder / NAME
-        kept = [line for line in read(self.path) if line.get("step", line.get("resumed at", 0)) <= done] if done else []
+        self.path, self._beside = folder / NAME, folder / (NAME + ".unfinished")
         self._board: Any = None
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
@@ -55,11 +56,23 @@ class Metrics:
         self._failed = False
         self._file: IO[str] | None = None
         try:
-            self._file = open(self.path, "w", encoding="utf-8")  # noqa: SIM115  open as long as the run
+            kept = read(self.path) if done else []
+            kept = [line for line in kept if line.get("step", line.get("resumed at", 0)) <= done]
+            self._replace([*kept, {"settings": settings} | ({"resumed at": done} if done else {})])
         except OSError as error:
             self._give_up(error)
-        for line in [*kept, {"settings": settings} | ({"resumed at": done} if done else {})]:
-            self.write(line)
+            with suppress(OSError):
+                self._beside.unlink(missing_ok=True)
+
+    def _replace(self, lines: list[dict[str, Any]]) -> None:
+        """Begin the file with these lines; killed meanwhile, the earlier one is as it was."""
+        self._beside.unlink(missing_ok=True)  # of an attempt that was killed; a link is not followed
+        self._file = open(self._beside, "x", encoding="utf-8")  # noqa: SIM115  open as long as the run
+        for line in lines:
+            self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.replace(self._beside, self.path)  # a link is replaced, and not what it leads to
 
     def write(self, line: dict[str, Any]) -> None:
         """Add a line. A full disk does not end a run: a warning says so, and the run goes on without this file."""
@@ -90,16 +103,14 @@ class Metrics:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's file; a last line that was cut short is left out, and no file has no lines."""
+    """The lines of a run's file; one that was cut short is left out, and no file has no lines."""
     if not path.exists():
         return []
     lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
+        with suppress(ValueError):
             lines.append(json.loads(line))
-        except ValueError:
-            break
-    return lines
+    return [line for line in lines if isinstance(line, dict)]
 
 
 def draw(lines: list[dict[str, Any]], mark: float, title: str = "") -> Figure:

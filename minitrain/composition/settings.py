@@ -162,7 +162,8 @@ class Run:
     """What is written, and when.
 
     Attributes:
-        name: The run's folder is runs/<name>.
+        name: The run's folder is runs/<name>; a plain name, without slashes.
+        runs: The folder of all runs.
         evaluate_every: Steps between two looks at the held-out text; 0: only at the end.
         sample: Bytes of text to generate at the end.
         save_every: Steps between two checkpoints; 0: only at the end, and on SIGTERM.
@@ -176,6 +177,7 @@ class Run:
     """
 
     name: str = "train"
+    runs: str = "runs"
     evaluate_every: int = 50
     sample: int = 200
     save_every: int = 0
@@ -188,8 +190,18 @@ class Run:
 
     @property
     def folder(self) -> Path:
-        """Where the run writes."""
-        return Path("runs") / self.name
+        """Where the run writes.
+
+        Raises:
+            ValueError: `name` is not the name of a folder in `runs`: --overwrite would remove what is elsewhere.
+        """
+        # What cannot be printed, NUL among it, would not be seen in the message that names the folder either.
+        if self.name in ("", ".", "..") or set(self.name) & {"/", "\\"} or not self.name.isprintable():
+            raise ValueError(
+                f"name={self.name!r} is no name of a folder in {self.runs}; use a plain one without slashes, such as "
+                "'train', and --runs for another place"
+            )
+        return Path(self.runs) / self.name
 
 
 @dataclass(frozen=True)

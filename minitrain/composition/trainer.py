@@ -21,7 +21,6 @@ stop. A signal reaches ranks in different steps, and all must end after the same
 from __future__ import annotations
 
 import json
-import shutil
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -85,7 +84,7 @@ class Trainer:
         self.display = Display(world, settings, tell)
         self.folder, self.checkpoints = settings.run.folder, settings.run.folder / "checkpoints"
         sizes, steps = settings.model.sizes, settings.steps
-        with _refusing():
+        with refusing():
             self.text = alike(lambda: Text.load(steps.data), None)
             self.samples = Samples(self.text.training, sizes.positions, steps.seed)
             self.held_out = self._held_out()
@@ -96,6 +95,7 @@ class Trainer:
         self.done = self.position = self.saved = 0
         self.reports: list[Report] = []
         self.stopped = False
+        self._newest: Path | None = None
         self._metrics: metrics.Metrics | None = None
         self._begin()
 
@@ -104,8 +104,8 @@ class Trainer:
         options, first = self.settings.run, self.world.rank == 0
         if options.overwrite and first:
             for name in ("checkpoints", "tensorboard", ASIDE):
-                shutil.rmtree(self.folder / name, ignore_errors=True)
-        with _refusing(), self.display.notes():
+                checkpoint.delete(self.folder / name)
+        with refusing(), self.display.notes():
             if options.resume:
                 self._resume()
             elif options.load:
@@ -127,14 +127,14 @@ class Trainer:
         state.set_steps(self.training.gradients, extra["step"])
         state.refresh(self.training.gradients)
         self.done, self.position = extra["step"], extra["position"]
-        self.saved = self.done
+        self.saved, self._newest = self.done, path
         self.display.say(f"going on from {path}, saved by {extra['settings']['ranks']}")
 
     def run(self) -> int:
         """All steps that are left, and what comes after them; returns the exit status."""
         parameters = sum(shape.numel() for shape in self.training.part.shapes.values())
         self.display.begin(self.done, parameters, self.text)
-        with _refusing():
+        with refusing():
             alike(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
         with self.display.notes():
             if self.world.rank == 0:
@@ -194,7 +194,8 @@ class Trainer:
         if self.saved == self.done > 0:
             return True
         path = checkpoint.save(self.checkpoints, self.done, self.state(), self._extra(), self.settings.run.keep)
-        self.saved = self.done if path else self.saved
+        if path:
+            self.saved, self._newest = self.done, path
         return path is not None
 
     def _keep_aside(self) -> None:
@@ -225,6 +226,8 @@ class Trainer:
         options, ranks, spans = self.settings.run, self.profile.gather(), self.profile.spans()
         if self.world.rank == 0 and self.reports:
             try:
+                for name in ("loss.svg", "trace.json"):
+                    (self.folder / name).unlink(missing_ok=True)  # a link is not followed
                 self._draw()
                 trace = json.dumps({"traceEvents": trace_events(spans)})
                 (self.folder / "trace.json").write_text(trace, encoding="utf-8")
@@ -237,12 +240,13 @@ class Trainer:
         if options.sample and not self.stopped:
             text = self.training.generate(PROMPT, options.sample)
             self.display.say(f"a sample:\n{printable(PROMPT + text)}\n")
-        if options.export and kept and self.done:
-            path, file = self.checkpoints / f"step-{self.done:08d}", Path(options.export)
-            with _refusing():
+        if options.export and kept and self._newest:
+            path, file = self._newest, Path(options.export)
+            with refusing():
                 alike(lambda: export_safetensors(path, file) if self.world.rank == 0 else None, None)
             self.display.say(f"weights in {file}")
-        self.display.say(f"in {self.folder}: {', '.join(sorted(path.name for path in self.folder.iterdir()))}")
+        written = sorted(path.name for path in self.folder.glob("[!.]*"))  # without the lock
+        self.display.say(f"in {self.folder}: {', '.join(written)}")
 
     def _draw(self) -> None:
         lines = metrics.read(self.folder / metrics.NAME)
@@ -251,7 +255,7 @@ class Trainer:
 
 
 @contextmanager
-def _refusing() -> Iterator[None]:
+def refusing() -> Iterator[None]:
     """What was found wrong on all ranks alike needs no traceback."""
     try:
         yield

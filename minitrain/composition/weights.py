@@ -10,7 +10,8 @@ trusted as far as numbers go, whoever made it.
 
 **What is sent, when and why.** Names and shapes of what does not fit, so that all ranks refuse a file alike.
 
-**Cost.** Exporting reads and writes each element once; importing reads each element once for each rank that holds it.
+**Cost.** Exporting reads and writes each element once. Importing reads each element twice for each rank that holds it,
+since what is no number is found before any weight is changed.
 
 **Also called.** Consolidated checkpoint; full state dict.
 """
@@ -21,11 +22,13 @@ import json
 import math
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from minitrain.composition import manifest
 from minitrain.composition.agreement import alike
@@ -106,7 +109,7 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
 
     Raises:
         ValueError: On every rank alike, before any tensor is changed: the file is damaged or of another model; names
-            what is missing, left over, or of another shape.
+            what is missing, left over, or of another shape, and tensors with NaN or infinite elements.
         OSError: On every rank alike: the file is not there or cannot be read.
     """
     file = Path(file)
@@ -134,15 +137,32 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ValueError(f"{file} is of another model: {'; '.join(problems[:4])}{more}")
-    alike(lambda: _read(file, mine), group)
+    everyone = gather_objects(alike(lambda: _not_finite(file, mine), group), group)
+    if lost := sorted(set().union(*everyone)):
+        more = f" and {len(lost) - 4} more" if len(lost) > 4 else ""
+        raise ValueError(
+            f"{file} has NaN or infinite elements in {', '.join(lost[:4])}{more}; give weights that are all finite "
+            "numbers, such as those of an earlier checkpoint"
+        )
+    alike(lambda: _fill(file, mine), group)
 
 
-def _read(file: Path, state: State) -> None:
+def _boxes(file: Path, state: State) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Each piece: its tensor's name, its memory, and what the file has for it, converted to the piece's dtype."""
     with safe_open(file, framework="pt") as opened:
         for name, whole in state.items():
             for tensor, offsets in whole.pieces:
                 if not tensor.dim():
-                    tensor.detach().copy_(opened.get_tensor(name))
+                    yield name, tensor, opened.get_tensor(name).to(tensor.dtype)
                 elif tensor.numel():
                     box = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
-                    tensor.detach().copy_(opened.get_slice(name)[box])
+                    yield name, tensor, opened.get_slice(name)[box].to(tensor.dtype)
+
+
+def _not_finite(file: Path, state: State) -> set[str]:
+    return {name for name, _, box in _boxes(file, state) if not box.isfinite().all()}
+
+
+def _fill(file: Path, state: State) -> None:
+    for _, tensor, box in _boxes(file, state):
+        tensor.detach().copy_(box)

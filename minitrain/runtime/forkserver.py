@@ -119,6 +119,8 @@ def end(control: socket.socket, process: subprocess.Popen, owner: int) -> None:
 
 def main(control_descriptor: int, preload: list[str]) -> None:
     """What the forkserver runs: import, then fork whenever asked, until the program is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the program, and this process ends with it
+        signal.signal(number, signal.SIG_IGN)
     gc.disable()  # nothing of what is imported is garbage
     for module in preload:
         import_module(module)

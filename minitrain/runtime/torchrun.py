@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+import time
+
+BEAT = 0.25  # seconds between two looks at whether torchrun is there
 
 
 def given_ranks() -> int | None:
@@ -18,3 +23,25 @@ def under_torchrun() -> bool:
 def speaks() -> bool:
     """Whether this is the process that speaks to the reader before ranks have met: rank 0, or one without ranks."""
     return os.environ.get("RANK", "0") == "0"
+
+
+def end_with_torchrun() -> None:
+    """From now on, end this process at once when the torchrun that started it has gone; a thread looks at it.
+
+    torchrun ends its ranks when it is asked to end, but not when it is killed: they would go on as orphans, also beside
+    those that take their place. Where something else sets torchrun's variables, a parent that ends means nothing.
+
+    Linux could send a signal instead (PR_SET_PDEATHSIG), but does so when the thread that started this process ends,
+    and SIGKILL leaves no time for a word.
+    """
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
+
+
+def _watch(torchrun: int) -> None:
+    while os.getppid() == torchrun:
+        time.sleep(BEAT)
+    if os.environ.get("LOCAL_RANK") == "0":  # one rank of a machine speaks
+        with contextlib.suppress(OSError):  # nobody reads any more
+            os.write(2, f"torchrun (process {torchrun}) is gone: its ranks end at once, without saving\n".encode())
+    os._exit(1)

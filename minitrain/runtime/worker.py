@@ -54,7 +54,10 @@ class Plan:
 
 def main(rank: int, pipe: Connection, plan: Plan) -> None:
     """Become `rank` of `plan.size` and serve the parent's calls until it says stop or is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Stop is for the parent, which then asks us where we are
+    # Stop is for the parent, which then asks us where we are; and if all processes are told to end, it decides what
+    # becomes of us. It ends ranks by a message, or by SIGKILL.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     stack = open(f"{plan.folder}/stack{rank}", "w")  # noqa: SIM115  open as long as the process lives
     faulthandler.enable(stack)
     faulthandler.register(signal.SIGUSR1, stack)  # the parent asks "where are you?"; answers inside C++ as well

@@ -6,9 +6,11 @@ import itertools
 import math
 import os
 import pickle
+import re
 import resource
 import shutil
 import signal
+import time
 import warnings
 from pathlib import Path
 
@@ -239,16 +241,116 @@ def test_a_full_disk(ranks, tmp_path, size, full):
 
 
 def kept(world, folder):
-    """What was written last counts, not the highest step; the same step may be saved again."""
+    """What was written last is the newest, also where it is of an earlier step; the same step may be saved again."""
     for step in (10, 30, 20, 20):
-        save(folder, step, cut(world, "rows"), {"step": step}, keep=2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            save(folder, step, cut(world, "rows"), {"step": step}, keep=2)
         dist.barrier()
         assert newest(folder).name == f"step-{step:08d}"
+    return names(folder)
+
+
+def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
 def test_the_last_ones_are_kept(ranks, tmp_path):
-    assert ranks(2).run(kept, tmp_path)[0] == ["step-00000020", "step-00000030"]
+    found = ranks(2).run(kept, tmp_path)[0]
+    assert found == ["step-00000010", "step-00000020", "step-00000030.passed-over"]
+
+
+def set_clock(folder, hours):
+    """As if all had been written so many hours from now."""
+    for path in (folder, *folder.rglob("*")):
+        os.utime(path, (time.time() + 3600 * hours,) * 2)
+
+
+def test_clocks_play_no_part(ranks, tmp_path):
+    """The clock was set back by an hour; then the folder is copied by something that begins with the latest."""
+    ranks(2).run(saved, tmp_path, "rows", [10, 20])
+    set_clock(tmp_path, 1)
+    assert ranks(2).run(saved, tmp_path, "rows", [30, 40])[0][-1].exists()
+    assert names(tmp_path) == ["step-00000030", "step-00000040"]
+    for hours, step in enumerate((40, 30)):
+        set_clock(tmp_path / f"step-000000{step}", hours)
+    assert ranks(2).run(loaded, tmp_path) == [(40, [])] * 2
+
+
+def saved_with(world, folder, step, keep):
+    """Save with so many kept; the warnings."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert save(folder, step, cut(world, "rows"), {"step": step}, keep).exists()
+    return [str(each.message) for each in caught]
+
+
+def test_going_on_before_a_damaged_one(ranks, tmp_path):
+    """After a damaged step 300 a run goes on from 200: 250 is then the newest, and no sound one goes for 300."""
+    two = ranks(2)
+    for step in (100, 200, 300):
+        two.run(saved_with, tmp_path, step, 3)
+    flip(tmp_path / "step-00000300" / "__1_0.distcp")
+    assert two.run(loaded, tmp_path)[1] == (200, [])
+    said, silent = two.run(saved_with, tmp_path, 250, 2)
+    assert silent == [] and len(said) == 1 and "step-00000300 is later than step 250" in said[0]
+    assert names(tmp_path) == ["step-00000200", "step-00000250", "step-00000300.passed-over"]
+    assert two.run(loaded, tmp_path) == [(250, [])] * 2
+    assert two.run(saved_with, tmp_path, 350, 2) == [[], []]
+    assert names(tmp_path) == ["step-00000250", "step-00000300.passed-over", "step-00000350"]
+
+
+def test_what_cannot_be_read_does_not_count_as_kept(ranks, tmp_path):
+    two = ranks(2)
+    for step in (100, 150, 200):
+        two.run(saved_with, tmp_path, step, 3)
+    (tmp_path / "step-00000150" / "manifest.json").unlink()
+    two.run(saved_with, tmp_path, 250, 3)
+    assert names(tmp_path) == ["step-00000100", "step-00000150", "step-00000200", "step-00000250"]
+    two.run(saved_with, tmp_path, 300, 3)
+    assert names(tmp_path) == ["step-00000200", "step-00000250", "step-00000300"]
+
+
+def test_a_folder_renamed_by_hand(ranks, tmp_path):
+    """The step in the manifest counts, not that in the name."""
+    ranks(2).run(saved, tmp_path, "rows", [10, 20])
+    (tmp_path / "step-00000010").rename(tmp_path / "step-00000099")
+    assert ranks(2).run(loaded, tmp_path) == [(20, [])] * 2
+    assert ranks(2).run(saved_with, tmp_path, 30, 2) == [[], []]
+    assert names(tmp_path) == ["step-00000020", "step-00000030"]
+
+
+def test_links_are_not_followed_and_block_nothing(ranks, tmp_path):
+    folder, elsewhere = tmp_path / "checkpoints", tmp_path / "elsewhere"
+    ranks(2).run(saved, folder, "rows", [1, 2])
+    elsewhere.mkdir()
+    (elsewhere / "dear").write_text("to somebody")
+    (folder / "step-00000001").rename(tmp_path / "older")
+    for name, target in (
+        ("step-00000001", tmp_path / "older"),
+        ("step-00000003.unfinished", elsewhere),
+        ("step-00000003.replaced", elsewhere),
+        ("step-00000002.old.unfinished", elsewhere),
+        ("step-00000003", tmp_path / "nowhere"),
+    ):
+        (folder / name).symlink_to(target)
+    for step in (3, 4, 5):
+        assert ranks(2).run(saved_with, folder, step, 2) == [[], []]
+        assert ranks(2).run(loaded, folder) == [(step, [])] * 2
+    assert names(folder) == ["step-00000004", "step-00000005"]
+    assert names(elsewhere) == ["dear"] and "manifest.json" in names(tmp_path / "older")
+
+
+def test_what_only_has_the_name_of_a_checkpoint_is_passed_over(ranks, tmp_path):
+    ranks(2).run(saved, tmp_path, "rows", [1])
+    (tmp_path / "step-00000002").symlink_to(tmp_path / "nowhere")
+    (tmp_path / "step-00000003").write_text("a file")
+    for step, text in ((4, "[" * 100_000), (5, '{"step": "5", "files": {}, "extra": {}}'), (6, "null")):
+        (tmp_path / f"step-0000000{step}").mkdir()
+        (tmp_path / f"step-0000000{step}" / "manifest.json").write_text(text)
+    (step, said), other = ranks(2).run(loaded, tmp_path)
+    assert (step, other) == (1, (1, []))
+    assert [name[-1] for name in re.findall(r"step-\d{8}", " ".join(said))] == ["6", "5", "4", "3", "2"]
 
 
 def refused(world, folder):

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import shutil
+import signal
 import time
 import warnings
 from dataclasses import replace
@@ -21,6 +25,7 @@ from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, 
 from minitrain.composition.step import Report, Verbs
 from minitrain.composition.trainer import Refused, Trainer
 from minitrain.pipeline_parallel.actions import Action
+from minitrain.runtime.failures import RanksError
 from minitrain.runtime.timeline import Timeline
 from minitrain.runtime.world import World
 
@@ -32,7 +37,7 @@ def asked(folder, layout=None, name="run", **changes):
     """Settings of a small run; `changes` are of its steps or of what it writes."""
     steps = {key: value for key, value in changes.items() if hasattr(STEPS, key)}
     run = {key: value for key, value in changes.items() if key not in steps}
-    run = Run(name=str(Path(folder) / name), sample=0, evaluate_every=0, **run)
+    run = Run(name=name, runs=str(folder), sample=0, evaluate_every=0, **run)
     return Settings(MODEL, layout or Layout(), replace(STEPS, **steps), run)
 
 
@@ -142,7 +147,7 @@ def refused(world, settings):
 
 
 def test_another_training_is_refused(ranks, whole, tmp_path):
-    resume = Run(name=str(whole[0]), resume=True)
+    resume = Run(name=whole[0].name, runs=str(whole[0].parent), resume=True)
     settings = Settings(replace(MODEL, hidden=32, positions=8), Layout(dp=2), replace(STEPS, seed=7, lr=1.0), resume)
     for message in ranks(2).run(refused, settings):
         assert message.startswith(f"{whole[0]}/checkpoints/step-00000004 is of another training: ")
@@ -151,7 +156,7 @@ def test_another_training_is_refused(ranks, whole, tmp_path):
     settings = Settings(MODEL, Layout(), replace(STEPS, data=str(tmp_path / "text")), resume)
     (message,) = ranks(1).run(refused, settings)
     assert "data=reference there" in message and "not the same text" in message
-    settings = Settings(MODEL, Layout(dp=2), replace(STEPS, data="no/such"), Run(name=str(tmp_path)))
+    settings = Settings(MODEL, Layout(dp=2), replace(STEPS, data="no/such"), Run(runs=str(tmp_path)))
     assert all("data='no/such' is no file" in message for message in ranks(2).run(refused, settings))
 
 
@@ -216,6 +221,13 @@ def test_export_and_load(ranks, whole, tmp_path):
         if name.startswith("model."):
             assert torch.equal(value, found[0][2][name])
     assert f"weights of {file}" in found[0][3]
+
+
+def test_export_where_no_step_is_left(ranks, whole, tmp_path):
+    """The checkpoint that is exported is the one that was loaded, whatever its folder is called."""
+    shutil.copytree(whole[0] / "checkpoints" / "step-00000004", tmp_path / "run" / "checkpoints" / "step-00000044")
+    ((status, *_),) = ranks(1).run(do, asked(tmp_path, resume=True, export=str(tmp_path / "weights.safetensors")))
+    assert status == 0 and (tmp_path / "weights.safetensors").exists()
 
 
 def evaluated(world, settings):
@@ -310,14 +322,69 @@ def test_metrics_after_a_kill(tmp_path):
     ]
 
 
-def test_metrics_on_a_full_disk(tmp_path):
-    (tmp_path / metrics.NAME).symlink_to("/dev/full")
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        made = metrics.Metrics(tmp_path, {})
-        made.write({"step": 1})
-        made.close()
-    assert len(told) == 1 and "is not written any more" in str(told[0].message)
+def resumed_and_killed(world, folder, at):
+    """Open a run's metrics for a resume, and be killed by the system on the way."""
+    module, name = at.split(".")
+    setattr(getattr(metrics, module), name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    metrics.Metrics(folder, {}, done=1)
+
+
+@pytest.mark.parametrize("at", ["json.dumps", "os.fsync", "os.replace"])
+def test_killed_when_metrics_are_cut(ranks, tmp_path, at):
+    made = metrics.Metrics(tmp_path, {})
+    for step in (1, 2):
+        made.write({"step": step})
+    made.close()
+    before = (tmp_path / metrics.NAME).read_text()
+    with pytest.raises(RanksError, match="SIGKILL"):
+        ranks(1).run(resumed_and_killed, tmp_path, at)
+    assert (tmp_path / metrics.NAME).read_text() == before
+    metrics.Metrics(tmp_path, {}, done=1).close()
+    assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == [None, 1, None]
+    assert [path.name for path in tmp_path.iterdir()] == [metrics.NAME]
+
+
+def test_metrics_that_are_damaged(tmp_path):
+    """Lines around a damaged one are kept."""
+    (tmp_path / metrics.NAME).write_text('{"step": 1}\n7\n{"st{"step": 2}\n{"step": 3}\n')
+    assert metrics.read(tmp_path / metrics.NAME) == [{"step": 1}, {"step": 3}]
+
+
+@pytest.mark.parametrize("done", [0, 1])
+def test_metrics_do_not_follow_links(tmp_path, done):
+    for name, line in ((metrics.NAME, '{"step": 1}\n'), (metrics.NAME + ".unfinished", "somebody's")):
+        (tmp_path / f"target of {name}").write_text(line)
+        (tmp_path / name).symlink_to(tmp_path / f"target of {name}")
+    metrics.Metrics(tmp_path, {}, done).close()
+    assert (tmp_path / f"target of {metrics.NAME}").read_text() == '{"step": 1}\n'
+    assert (tmp_path / f"target of {metrics.NAME}.unfinished").read_text() == "somebody's"
+    assert len(metrics.read(tmp_path / metrics.NAME)) == 1 + done and not (tmp_path / metrics.NAME).is_symlink()
+
+
+def metrics_on_a_full_disk(world, folder, full):
+    """Files of at most `full` bytes, for a run that goes on after its first step; what is told."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (full, before[1]))
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            made = metrics.Metrics(folder, {}, done=1)
+            for step in (2, 3):
+                made.write({"step": step})
+            made.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    return [str(each.message) for each in told]
+
+
+@pytest.mark.parametrize(("full", "kept"), [(0, [1]), (60, [1, None, 2])])
+def test_metrics_on_a_full_disk(ranks, tmp_path, full, kept):
+    """What was there stays, with the lines that fit."""
+    (tmp_path / metrics.NAME).write_text('{"step": 1}\n')
+    ((told,),) = ranks(1).run(metrics_on_a_full_disk, tmp_path, full)
+    assert "metrics.jsonl is not written any more: " in told and "File too large" in told
+    assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == kept
+    assert [path.name for path in tmp_path.iterdir()] == [metrics.NAME]
 
 
 def test_peaks():
@@ -361,13 +428,16 @@ def test_layouts_of_the_demo_fit(count):
         check(Model(layers=8, hidden=16, heads=2, positions=16), layout, Steps(batch=2 * count), count)
 
 
+NO_NAMES = ["", ".", "..", "../x", "a/b", "/tmp/x", "a\\b", "a\0b", "a\nb", "\x1b[2J", "\udc80"]
+
+
 def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("runs/old/checkpoints/step-00000010").mkdir(parents=True)
     Path("runs/old/checkpoints/step-00000012.unfinished").mkdir()
     for run, message in (
         (Run(name="old"), "runs/old has a run already, with step-00000010: go on with --resume"),
-        (Run(name=""), "name='' is no name"),
+        *((Run(name=name), f"name={name!r} is no name of a folder in runs; use a plain one") for name in NO_NAMES),
         (Run(load="no.safetensors"), "load='no.safetensors' is no file"),
         (Run(export="no/such/w.safetensors"), "lies in no folder"),
         (Run(resume=True, overwrite=True), "leave out overwrite"),
@@ -376,6 +446,7 @@ def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
         with pytest.raises(ValueError) as error:
             launch.refuse(Settings(run=run))
         assert message in str(error.value)
+    assert [path.name for path in Path("runs").iterdir()] == ["old"]
     for run in (Run(name="old", resume=True), Run(name="old", overwrite=True), Run(name="new"), Run(resume=True)):
         launch.refuse(Settings(run=run))
 
@@ -387,6 +458,19 @@ def test_overwrite(ranks, tmp_path):
         do, replace(settings, steps=replace(settings.steps, steps=1), run=replace(settings.run, overwrite=True))
     )
     assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_links_in_a_runs_folder_are_not_followed(ranks, whole, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "other").write_text("somebody's")
+    for name in ("metrics.jsonl", "trace.json", "loss.svg"):
+        (tmp_path / "run" / name).symlink_to(tmp_path / "other")
+    (tmp_path / "run" / "checkpoints").symlink_to(whole[0] / "checkpoints")
+    ranks(1).run(do, asked(tmp_path, overwrite=True, steps=1))
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+    assert not any(path.is_symlink() for path in (tmp_path / "run").iterdir())
+    assert (tmp_path / "other").read_text() == "somebody's"
+    assert (whole[0] / "checkpoints" / "step-00000004" / "manifest.json").exists()
 
 
 def test_resume_where_there_is_nothing_begins(ranks, tmp_path):

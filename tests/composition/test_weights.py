@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 
 import pytest
@@ -66,12 +67,17 @@ def test_refusals(ranks, tmp_path):
     save_file({**tensors, "more": torch.zeros(1)}, tmp_path / "more")
     save_file({"row": tensors["row"], "empty": tensors["empty"]}, tmp_path / "less")
     save_file({**tensors, "row": torch.zeros(8)}, tmp_path / "other")
+    matrix = tensors["matrix"]
+    save_file({**tensors, "matrix": matrix.index_fill(0, torch.tensor(4), math.nan)}, tmp_path / "nan")  # rank 1's rows
+    save_file({**tensors, "row": tensors["row"].double() * -1e300}, tmp_path / "too large")  # for bfloat16
     (tmp_path / "pickle").write_bytes(pickle.dumps(Bomb(tmp_path / "executed")))
     (tmp_path / "short").write_bytes((tmp_path / "more").read_bytes()[:-1])
     expected = {
         "more": "is of another model: the run has no more",
         "less": "is of another model: it lacks matrix",
         "other": r"row has shape \(8,\) in it and \(7,\) in the run",
+        "nan": "nan has NaN or infinite elements in matrix; give weights that are all finite numbers",
+        "too large": "too large has NaN or infinite elements in row; give",
         "pickle": "is no sound safetensors file",
         "short": "is no sound safetensors file",
         "nowhere": "No such file",

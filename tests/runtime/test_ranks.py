@@ -354,6 +354,14 @@ def test_a_call_that_survives_a_death() -> None:
         alone.run(survive, 0)
 
 
+def test_sigterm_is_for_the_program(three: Ranks) -> None:
+    """Batch systems send it to all processes at once; the program then decides whether its ranks have work to save."""
+    before = three["__import__('os').getpid(), __import__('os').getppid()"]  # the parent of a rank is the forkserver
+    for process in {process for pair in before for process in pair}:
+        os.kill(process, signal.SIGTERM)
+    assert three["__import__('os').getpid(), __import__('os').getppid()"] == before
+
+
 def test_a_rank_dies_between_calls(three: Ranks) -> None:
     os.kill(three["__import__('os').getpid()"][2], signal.SIGKILL)
     with pytest.raises(RanksError, match="rank 2 died: ended by signal SIGKILL"):

@@ -1,0 +1,69 @@
+"""The lock of a run's folder: while one run writes there, no other can.
+
+**Idea.** Two runs in one folder remove each other's checkpoints and tear each other's lines, and both seem to end well.
+So rank 0 locks a file of the folder before anything in it is touched. The system takes the lock back when the process
+ends, however it ends: there is nothing to tidy up after a kill, and an orphan keeps it for as long as it could write.
+
+**Source.** POSIX, fcntl(), F_SETLK. These locks belong to a process: its children don't have them, unlike those of
+flock(). And they hold between machines where the file system has them, as NFS does.
+
+**What each rank holds.** Rank 0 the open file, the others nothing.
+
+**What is sent, when and why.** Nothing: `launch` tells all ranks of a refusal.
+
+**Cost.** None.
+
+**Also called.** PID file, lockfile.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+import sys
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+
+NAME = ".lock"  # left behind: removing it while another run opens it would give two runs a lock each
+
+
+class Lock:
+    """The lock of a run's folder.
+
+    Args:
+        folder: The run's; it is made where there is none.
+        process: The process that others are told of: the one that its user knows.
+
+    Raises:
+        ValueError: Another run has it; names its process.
+        OSError: The folder cannot be written to.
+    """
+
+    def __init__(self, folder: Path, process: int):
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / NAME
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EACCES, errno.EAGAIN):  # a file system without locks
+                print(f"note: {path} cannot be locked ({error.strerror}); start no other run there", file=sys.stderr)
+                return
+            holder = "".join(filter(str.isprintable, os.read(self._file, 200).decode(errors="replace")))
+            os.close(self._file)
+            raise ValueError(
+                f"{folder} is being written to by {holder or 'another run'}: wait for its end, or call this run "
+                f"something else with --name. (If the machine of that run has crashed, remove {path}.)"
+            ) from None
+        with suppress(OSError):  # a full disk: the others are not told who has it
+            os.truncate(self._file, 0)
+            since = datetime.now().astimezone()
+            who = f"process {process} on {socket.gethostname()}, since {since:%Y-%m-%d %H:%M:%S %Z}\n"
+            os.write(self._file, who.encode())
+
+    def release(self) -> None:
+        """Let others have it."""
+        os.close(self._file)
