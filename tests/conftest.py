@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 
+import hypothesis
 import pytest
 import torch
 
@@ -20,6 +21,8 @@ def pytest_sessionstart() -> None:
     """What holds for this process alone."""
     forkserver.PRELOAD.append("tests.preload")
     torch.set_num_threads(1)  # the ranks need the cores; threads that wait for one spin
+    hypothesis.settings.register_profile("shared cores", deadline=None)  # time depends on what else runs
+    hypothesis.settings.load_profile("shared cores")
     gc.disable()  # while modules are imported, of which nothing is garbage
 
 
