@@ -30,8 +30,8 @@ from typing import Any
 from safetensors.numpy import load_file
 
 ROOT = Path(__file__).parent.parent
-MODEL = "--layers 2 --hidden 32 --heads 4 --positions 32 --dropout 0.1 --batch 12 --dtype float64 --lr 1e-2"
-WRITTEN = "--sample 0 --evaluate-every 0 --save-every 5 --device cpu --export weights.safetensors"
+MODEL = "--layers 2 --hidden 32 --heads 4 --positions 32 --dropout 0.1 --batch 12 --dtype float64"
+WRITTEN = "--sample 0 --evaluate-every 0 --save-every 2 --device cpu --export weights.safetensors"
 ONE = ["--dp 2"]
 SEVERAL = ["--dp 4", "--dp 2", "--dp 3", "--dp 4 --zero 1", "--tp 2 --dp 2 --zero 1 --sequence-parallel"]
 PATIENCE = 300.0  # seconds without a new step, after which a run hangs
@@ -41,7 +41,9 @@ def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=60, help="in each of the two cases")
-    parser.add_argument("--steps", type=int, default=300, help="of a training; as many trainings as the kills need")
+    parser.add_argument(
+        "--steps", type=int, default=200, help="of a training; there are as many trainings as the kills need"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the moments and of who is killed")
     options = parser.parse_args()
     wrong = 0
