@@ -11,10 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import cycle
-from typing import cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -27,6 +25,7 @@ from minitrain.parameter_server.roles import Roles
 from minitrain.parameter_server.row_rules import SGD
 from minitrain.parameter_server.synchronous import Server, Worker
 from minitrain.parameter_server.tables import Table
+from minitrain.runtime.groups import new_group
 from minitrain.runtime.world import World
 
 RATE, DIMENSION, HIDDEN = 0.1, 16, 64
@@ -78,7 +77,7 @@ def _hybrid(world: World, data: Clicks, batches: list[Batch], shards: dict[str, 
 def _served(world: World, data: Clicks, batches: list[Batch], shards: dict[str, Table]) -> Step:
     """Rank 0 keeps the dense part, rank 1 the tables."""
     work = list(range(2, world.size))
-    groups = [cast(dist.ProcessGroup, dist.new_group([server, *work])) for server in (0, 1)]
+    groups = [new_group([server, *work]) for server in (0, 1)]
     workers = tuple(range(1, 1 + len(work)))
     module = ClickModel(data.names, DIMENSION, data.dense, HIDDEN).to(world.device)
     if world.rank == 0:

@@ -27,7 +27,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch.distributed as dist
 from torch import nn
@@ -37,6 +37,7 @@ from minitrain.composition.settings import Layout
 from minitrain.mixture_of_experts.expert_parallel import Groups
 from minitrain.runtime import Claim, World, axes, run
 from minitrain.runtime.control import leave
+from minitrain.runtime.groups import new_group
 from minitrain.tensor_parallel.layout import copies, is_partial, sharded_dim, shards
 
 
@@ -89,7 +90,7 @@ def make_axes(layout: Layout) -> Axes:
         for tensor in range(layout.tp):
             ranks = grid[pipeline, :, tensor].tolist()
             # Every rank makes every group, also those that it is not in.
-            made: Any = dist.new_group(ranks, group_desc="mesh_dp")
+            made = new_group(ranks, description="mesh_dp")
             mine += [made] if dist.get_rank() in ranks else []
     groups = {name: mesh[name].get_group() for name in ("pp", "tp", "experts", "replicas", "alone")}
     place = {name: mesh.get_local_rank(name) for name in ("pp", "tp", "experts", "replicas")}

@@ -22,6 +22,7 @@ from minitrain.composition.checkpoint import load, newest, save
 from minitrain.composition.pieces import Piece, Reader, State, Whole, flat_pieces
 from minitrain.runtime import Claim, Peak, World
 from minitrain.runtime.control import gather_objects
+from minitrain.runtime.groups import new_group
 from minitrain.zero import Partition
 
 LIBRARY = "torch.distributed.checkpoint"
@@ -102,7 +103,7 @@ def unlike(state: State, tensors: dict[str, Tensor]) -> int:
 def from_layout_to_layout(world: World, folder: Path, hidden: int) -> list[Claim]:
     """Claims that each way of cutting loads what each other saved, one rank alone too; and that all is written once."""
     tensors = one_device(world, hidden)
-    every = [dist.new_group([rank]) for rank in range(world.size)]
+    every = [new_group([rank]) for rank in range(world.size)]
     alone = every[world.rank]
     assert isinstance(alone, dist.ProcessGroup)
     different = by_one = payload = 0

@@ -15,6 +15,7 @@ from minitrain.costs.communication import Traffic
 from minitrain.data_parallel.replica import Replica
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.runtime import Claim, Ledger, World
+from minitrain.runtime.groups import new_group
 
 PAPER = "Li et al. 2020"
 SEQ = 16
@@ -138,7 +139,7 @@ class WithSpare(nn.Module):
 
 def neighbours(world: World) -> dist.ProcessGroup:
     """The group of this rank and its neighbour: ranks 0 and 1, 2 and 3, …; the last of an odd number is alone."""
-    every = [dist.new_group([rank for rank in (k, k + 1) if rank < world.size]) for k in range(0, world.size, 2)]
+    every = [new_group([rank for rank in (k, k + 1) if rank < world.size]) for k in range(0, world.size, 2)]
     mine = every[world.rank // 2]
     assert isinstance(mine, dist.ProcessGroup)
     return mine

@@ -33,6 +33,7 @@ from torch import Tensor
 from minitrain.runtime.claims import Claim
 from minitrain.runtime.control import gather_objects
 from minitrain.runtime.demo import run
+from minitrain.runtime.groups import new_group
 from minitrain.runtime.ledger import Ledger
 from minitrain.runtime.messages import exchange, receive, send
 from minitrain.runtime.timeline import VirtualClock
@@ -163,7 +164,7 @@ def claims_of_groups(mine: Tensor, elements: int) -> list[Claim]:
     if ranks < 4:
         return [Claim.needs_ranks(4, what, formula)]
     # Every rank makes both groups, in the same order, and then uses the one that it is in.
-    own = [dist.new_group(list(range(first, ranks, 2))) for first in (0, 1)][rank % 2]
+    own = [new_group(list(range(first, ranks, 2))) for first in (0, 1)][rank % 2]
     assert isinstance(own, dist.ProcessGroup)
     members = list(range(rank % 2, ranks, 2))
     incoming = shift_at_once(mine, group=own)

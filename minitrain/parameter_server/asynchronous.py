@@ -41,6 +41,7 @@ from minitrain.parameter_server.inbox import DEATH, LEAVE, PATIENCE, PULL, PUSH,
 from minitrain.parameter_server.roles import Roles, split_roles
 from minitrain.runtime import Claim, Ledger, VirtualClock, World, receive, run, send
 from minitrain.runtime.control import control, gather_objects
+from minitrain.runtime.groups import new_group
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -69,11 +70,11 @@ class Update:
 def on_gloo(roles: Roles) -> Roles:
     """The same roles on a gloo group.
 
-    Where the group is NCCL's, one is made beside it by `dist.new_group`, so every rank of the world must call this.
+    Where the group is NCCL's, one is made beside it by `new_group`, so every rank of the world must call this.
     """
     if dist.get_backend(roles.group) == "gloo":
         return roles
-    group = dist.new_group(dist.get_process_group_ranks(roles.group or dist.group.WORLD), backend="gloo")
+    group = new_group(dist.get_process_group_ranks(roles.group or dist.group.WORLD), backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
     return replace(roles, group=group)
 

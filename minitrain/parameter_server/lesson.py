@@ -17,6 +17,7 @@ from minitrain.parameter_server.lesson_training import HIDDEN, LAYERS, OPTIMIZER
 from minitrain.parameter_server.roles import Roles, split_roles
 from minitrain.runtime import Claim, World
 from minitrain.runtime.control import gather_objects
+from minitrain.runtime.groups import new_group
 
 DERIVED, ROUNDING = "derived", "Higham 2002, §4.2"
 
@@ -91,7 +92,7 @@ def same_as_data_parallel(world: World, roles: Roles) -> Claim:
         return Claim.needs_ranks(len(roles.servers) + 2, *MEAN, ROUNDING)
     trained = Trained(world, roles, partial(torch.optim.SGD, lr=0.0))
     trained.steps(1)
-    group, reference = dist.new_group(list(roles.workers)), small_gpt(world, 0, LAYERS, HIDDEN)
+    group, reference = new_group(list(roles.workers)), small_gpt(world, 0, LAYERS, HIDDEN)
     if not roles.serves:
         assert isinstance(group, dist.ProcessGroup)
         model = DataParallel(reference, group)

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
@@ -32,6 +31,7 @@ from minitrain.parameter_server.roles import Roles
 from minitrain.parameter_server.tables import distinct
 from minitrain.runtime import Claim, Ledger, World
 from minitrain.runtime.control import gather_objects
+from minitrain.runtime.groups import new_group
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -115,7 +115,7 @@ def both_ways(world: World, setting: Setting, steps: int, servers: int, workers:
     """
     keep, work = list(range(1, 1 + servers)), list(range(1 + servers, 1 + servers + workers))
     # Every rank makes every group, also those that it does not belong to.
-    groups = [cast(dist.ProcessGroup, dist.new_group(members)) for members in ([0, *work], keep + work, work)]
+    groups = [new_group(members) for members in ([0, *work], keep + work, work)]
     for_work = tuple(range(1, 1 + workers)), tuple(range(servers, servers + workers))
     dense = Roles((0,), for_work[0], groups[0]) if world.rank in (0, *work) else None
     sparse = Roles(tuple(range(servers)), for_work[1], groups[1]) if world.rank in keep + work else None

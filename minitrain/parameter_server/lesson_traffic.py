@@ -18,6 +18,7 @@ from minitrain.parameter_server.placement import place
 from minitrain.parameter_server.roles import Roles, split_roles
 from minitrain.runtime import Claim, Ledger, VirtualClock, World
 from minitrain.runtime.control import gather_objects
+from minitrain.runtime.groups import new_group
 from minitrain.runtime.memory import model_states
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def counted(world: World, roles: Roles) -> tuple[Ledger, nn.Module]:
 
 def counted_in_ring(world: World, roles: Roles) -> int:
     """Bytes through the busiest link when the workers all-reduce their gradients around a ring instead."""
-    group = dist.new_group(list(roles.workers))
+    group = new_group(list(roles.workers))
     through = 0
     if not roles.serves:
         assert isinstance(group, dist.ProcessGroup)

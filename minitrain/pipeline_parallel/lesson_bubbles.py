@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from minitrain.costs import pipeline as costs
@@ -19,6 +18,7 @@ from minitrain.pipeline_parallel.simulator import simulate
 from minitrain.pipeline_parallel.watches import Cost
 from minitrain.runtime import Claim, VirtualClock, World
 from minitrain.runtime.control import gather_objects
+from minitrain.runtime.groups import new_group
 from minitrain.runtime.timeline import Span
 
 Time = Fraction
@@ -121,7 +121,7 @@ def grid(world: World, pipeline: Callable[..., object], watch: Callable[..., obj
         watch: Makes of a clock and the times of a stage what lets virtual time pass.
     """
     sizes = [size for size in range(2, world.size + 1) if size < 5 or size in (world.size // 2, world.size)]
-    groups = {size: dist.new_group(list(range(size))) for size in sizes}  # on every rank, also where it is not in it
+    groups = {size: new_group(list(range(size))) for size in sizes}  # on every rank, also where it is not in it
     cases: list[tuple[str, Schedule, Times]] = []
     mine: list[list[Span]] = []  # for each case the actions of this rank
     for name in SCHEDULES:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
+
+from minitrain.runtime.groups import time_limit
 
 GATHERED = 3  # the tag of gathered values; virtual times have 0, announcements of pipelines 1, of servers 2
 # Tensors whose memory does not hold their values side by side, and what can be sent instead.
@@ -21,12 +22,12 @@ GAPS, LAZY = "not contiguous", "conjugated or negated when it is read"
 REMEDIES = {GAPS: "tensor.contiguous()", LAZY: "tensor.resolve_conj().resolve_neg()"}
 FIRST = 1024  # bytes of a value that travel with its length; a longer one is sent again, whole
 
-# group -> the connections beside it; and how many groups of a name there have been.
+# group -> the connections beside it; ranks -> how many times connections have been made among them.
 _companions: dict[dist.ProcessGroup, Any] = {}
-_names: dict[str, int] = {}
+_counts: dict[str, int] = {}
 
 
-def control(group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> Any:
+def control(group: dist.ProcessGroup | None = None) -> Any:
     """The connections beside `group`, made when they are first asked for; every rank of `group` must ask.
 
     `dist.new_group` would not do. It numbers groups by those that a rank knows, so ranks that belong to different
@@ -34,7 +35,6 @@ def control(group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> An
 
     Args:
         group: The ranks that talk; None means everyone.
-        timeout: Seconds after which a control message that has not come is an error. It counts for new ones only.
 
     Returns:
         A `dist.ProcessGroupGloo`, of which torch's type stubs leave the methods out.
@@ -42,14 +42,16 @@ def control(group: dist.ProcessGroup | None = None, timeout: float = 60.0) -> An
     group = group or dist.group.WORLD
     assert group is not None, "start a World first"
     if group not in _companions:
-        name = group.group_name  # the same on all its ranks
-        _names[name] = _names.get(name, -1) + 1
-        store = dist.PrefixStore(f"control/{name}/{_names[name]}", dist.distributed_c10d._get_default_store())
-        _companions[group] = dist.ProcessGroupGloo(store, group.rank(), group.size(), timedelta(seconds=timeout))
+        # Named after the ranks and a count, which all of them share. The group's name would not do: with NCCL, torch
+        # makes it from the number of groups that a rank is in, and this number may differ between ranks.
+        ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
+        _counts[ranks] = _counts.get(ranks, 0) + 1
+        store = dist.PrefixStore(f"control/{ranks}/{_counts[ranks]}", dist.distributed_c10d._get_default_store())
+        _companions[group] = dist.ProcessGroupGloo(store, group.rank(), group.size(), time_limit())
     return _companions[group]
 
 
-def go_on_without(lost: Iterable[int], timeout: float = 60.0) -> None:
+def go_on_without(lost: Iterable[int]) -> None:
     """After ranks have died: make the control connections of everyone anew, among the ranks that are left.
 
     Each of these calls it with the same `lost`. `gather_objects` of everyone then gives the values of those that are
@@ -57,7 +59,6 @@ def go_on_without(lost: Iterable[int], timeout: float = 60.0) -> None:
 
     Args:
         lost: Global ranks that died.
-        timeout: As for `control`.
     """
     everyone = dist.group.WORLD
     assert everyone is not None, "start a World first"
@@ -66,15 +67,20 @@ def go_on_without(lost: Iterable[int], timeout: float = 60.0) -> None:
     name = "control/without " + ",".join(map(str, lost))
     store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
     place = left.index(everyone.rank())
-    _companions[everyone] = dist.ProcessGroupGloo(store, place, len(left), timedelta(seconds=timeout))
+    _companions[everyone] = dist.ProcessGroupGloo(store, place, len(left), time_limit())
 
 
 def leave(groups: Iterable[dist.ProcessGroup]) -> None:
     """Destroy groups that are no longer needed, with the connections beside them; that of everyone is left alone.
 
-    Each holds threads and sockets for as long as the program runs, and whoever makes many layouts runs out of them.
+    Each holds threads and sockets for as long as the program runs, and a program that makes many layouts runs out of
+    them. The group that was made last ends first, on all ranks. With NCCL the end of a group waits for its other ranks,
+    so two ranks that end the same two groups in different orders would wait for each other for ever.
     """
-    for group in set(groups) - {dist.group.WORLD}:
+    ours = set(groups) - {dist.group.WORLD}
+    if ours and dist.get_backend() == "nccl":
+        torch.cuda.synchronize()  # nothing is under way in them any more
+    for group in [made for made in reversed(dist.distributed_c10d._world.pg_map) if made in ours]:
         _companions.pop(group, None)
         dist.destroy_process_group(group)
 
@@ -87,7 +93,7 @@ def leave_all() -> None:
 def forget_control_groups() -> None:
     """Drop the connections when the process groups beside them are destroyed."""
     _companions.clear()
-    _names.clear()
+    _counts.clear()
 
 
 def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str = "") -> list[Any]:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from minitrain.runtime.groups import limited
 
 
 def axes(**sizes: int) -> DeviceMesh:
@@ -29,5 +32,12 @@ def axes(**sizes: int) -> DeviceMesh:
             f"axes({named}): {product} = {math.prod(sizes.values())} does not match the {ranks} ranks; "
             "use sizes whose product is the number of ranks"
         )
-    device = "cuda" if dist.get_backend() == "nccl" else "cpu"
-    return init_device_mesh(device, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    nccl = dist.get_backend() == "nccl"
+    # For an axis of all ranks torch takes everyone's group, but not with gloo on a machine that has a GPU.
+    made = [name for name, size in sizes.items() if size < ranks or (not nccl and torch.cuda.is_available())]
+    return init_device_mesh(
+        "cuda" if nccl else "cpu",
+        tuple(sizes.values()),
+        mesh_dim_names=tuple(sizes),
+        backend_override={name: limited() for name in made},
+    )

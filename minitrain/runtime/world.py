@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from minitrain.runtime.control import control, forget_control_groups, gather_objects
+from minitrain.runtime.control import forget_control_groups, gather_objects, leave_all
 from minitrain.runtime.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -104,7 +104,6 @@ class World:
                 f"the ranks could not meet at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} "
                 f"({str(error).splitlines()[0]}); if the port is in use, choose another with torchrun --master-port"
             ) from error
-        control(timeout=timeout)
         world = cls(rank, size, local_rank, local_size, place, backend)
         gather_objects(None)  # all ranks are here, so that their timelines begin together
         world.timeline = Timeline()
@@ -112,9 +111,10 @@ class World:
 
     def stop(self) -> None:
         """Leave the others. A program that ends without it may abort."""
-        forget_control_groups()
         if dist.is_initialized():
+            leave_all()  # in an order that all ranks share; torch would go by the groups' names (see `control`)
             dist.destroy_process_group()
+        forget_control_groups()
 
     def __enter__(self) -> World:
         return self

@@ -17,6 +17,7 @@ from minitrain.costs import zero as costs
 from minitrain.costs.communication import Traffic
 from minitrain.data_parallel.lesson import neighbours, small_gpt, tokens
 from minitrain.runtime import Claim, Ledger, Peak, World
+from minitrain.runtime.groups import new_group
 from minitrain.runtime.memory import storage_bytes
 from minitrain.zero.settings import Collectives
 from minitrain.zero.sharded import Sharded
@@ -268,7 +269,7 @@ def like_ddp_exactly(world: World, train: Callable[..., None]) -> Claim:
     1/n must not round either: the first 2ᵏ ranks take part, the others look on.
     """
     ranks = 1 << (world.size.bit_length() - 1)
-    group = dist.new_group(list(range(ranks)))
+    group = new_group(list(range(ranks)))
     ours, other = (WholeNumbers(world, ranks) for _ in range(2))
     if world.rank < ranks:
         assert isinstance(group, dist.ProcessGroup)
