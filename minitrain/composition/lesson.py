@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -19,6 +22,8 @@ from minitrain.mixture_of_experts.layer import auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT
+from minitrain.runtime import World
+from minitrain.runtime.control import gather_objects
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.parallelize import piece_of
 from minitrain.zero.lines import Line
@@ -58,6 +63,30 @@ def small_steps(ranks: int) -> Steps:
 def samples_of(settings: Settings) -> Samples:
     """The samples that a training takes."""
     return Samples(Text.load(settings.steps.data).training, settings.model.sizes.positions, settings.steps.seed)
+
+
+@contextmanager
+def shared_folder(world: World) -> Iterator[Path]:
+    """A new folder in the one in which the ranks work, removed when all are done.
+
+    The working folder is shared where ranks are on several machines. The usual place, /tmp, is not.
+
+    Raises:
+        ValueError: On every rank alike: some ranks do not see the folder.
+    """
+    made = tempfile.mkdtemp(prefix=".minitrain-", dir=Path.cwd()) if world.rank == 0 else ""
+    folder = Path(gather_objects(made)[0])  # rank 0 says where
+    try:
+        if blind := [rank for rank, sees in enumerate(gather_objects(folder.is_dir())) if not sees]:
+            raise ValueError(
+                f"{folder}, which rank 0 has made, does not exist on rank {','.join(map(str, blind))}; "
+                "start all ranks in a folder that their machines share"
+            )
+        yield folder
+        gather_objects(None)  # no rank reads any more
+    finally:
+        if world.rank == 0:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def one_device(settings: Settings, count: int, device: torch.device | str = "cpu") -> OneDevice:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import io
 import math
 import resource
-import shutil
-import tempfile
 import warnings
 import zipfile
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from torch import Tensor
 
 from minitrain.composition import manifest
 from minitrain.composition.checkpoint import load, newest, save
+from minitrain.composition.lesson import shared_folder
 from minitrain.composition.pieces import Piece, Reader, State, Whole, flat_pieces
 from minitrain.runtime import Claim, Peak, World
 from minitrain.runtime.control import gather_objects
@@ -38,19 +37,6 @@ def claims(world: World, hidden: int) -> list[Claim]:
             *peaks(world, folder, 4 * hidden),
             *accidents(world, folder, hidden),
         ]
-
-
-@contextmanager
-def shared_folder(world: World) -> Iterator[Path]:
-    """A new folder that all ranks see, removed when all are done."""
-    made = tempfile.mkdtemp(prefix="minitrain-") if world.rank == 0 else None
-    folder = Path(gather_objects(made)[0])  # rank 0 says where
-    try:
-        yield folder
-        gather_objects(None)  # no rank reads any more
-    finally:
-        if world.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def one_device(world: World, hidden: int) -> dict[str, Tensor]:

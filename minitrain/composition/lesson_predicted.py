@@ -11,6 +11,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from minitrain.composition import lesson, plan, plan_time
@@ -110,11 +111,26 @@ def as_planned(world: World, settings: Settings) -> Iterator[Claim]:
         source = "Korthikanti et al. 2022, §4"
         # All micro-batches' numbers of tokens lie in one storage, and one that is kept keeps the others'.
         others = 8 * (layout.microbatches - 1) * model.sizes.positions * plan_time.microbatch(layout, steps)
-        yield Claim(what, "in flight · of its layers", kept, found.activations, "B", source, absolute=others)
+        slack = others + gpu_slack(world.device, settings, sum(predicted.layers))
+        yield Claim(what, "in flight · of its layers", kept, found.activations, "B", source, absolute=slack)
     if layout.pp > 1:
         bubble = plan_time.bubble(model, layout, steps).over_total
         what = f"{name}: bubble over the time of a step, for the operations of each stage"
         yield Claim(what, "by simulation", bubble, found.bubble, "1", SOURCES["pp"], "virtual clock", tolerance=1e-12)
+
+
+def gpu_slack(device: torch.device, settings: Settings, layers: int) -> int:
+    """Bytes that fused attention may keep on a GPU, in all micro-batches and so many layers, and on a CPU does not.
+
+    CUDA's memory-efficient kernel, which float32 takes, fills the log of the softmax's sum up to a multiple of 32
+    positions, and keeps the state of its random numbers. (Attention written out would keep the same bytes everywhere.
+    But then it would not be the trainer's model.)
+    """
+    if device.type == "cpu":
+        return 0
+    layout, sizes = settings.layout, settings.model.sizes
+    rows = plan_time.microbatch(layout, settings.steps) * sizes.heads // layout.tp
+    return 4 * layers * layout.microbatches * rows * (-sizes.positions % 32 + 32)
 
 
 def measure(world: World, settings: Settings) -> Measured:

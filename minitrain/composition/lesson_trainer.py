@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ import torch
 from torch import Tensor
 
 from minitrain.composition.checkpoint import State
+from minitrain.composition.lesson import shared_folder
 from minitrain.composition.lesson_step import BOUND, NARAYANAN
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.data.text import Batch
@@ -142,18 +141,6 @@ def apart(one: Tensors, other: Tensors) -> float:
 def _once(what: str, taken: Counter[int], samples: int) -> Claim:
     wrong = sum(taken[number] != 1 for number in {*range(samples), *taken})
     return Claim(what, "0", 0, wrong, "samples")
-
-
-@contextmanager
-def shared_folder(world: World) -> Iterator[Path]:
-    """A folder that all ranks see, and that is gone afterwards."""
-    folder = Path(gather_objects(tempfile.mkdtemp(prefix="minitrain-") if world.rank == 0 else "")[0])
-    try:
-        yield folder
-    finally:
-        gather_objects(None)  # nobody reads there any more
-        if world.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
