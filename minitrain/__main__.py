@@ -1,6 +1,6 @@
 """Lists all demos with a line each: `python -m minitrain`."""
 
-from minitrain.runtime.listing import demos
+from minitrain.lessons.listing import demos
 
 if __name__ == "__main__":
     print(

@@ -9,7 +9,6 @@ import sys
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -18,12 +17,13 @@ import tyro
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from minitrain.comm.control import gather_objects
+from minitrain.comm.pictures import save_figure
+from minitrain.comm.world import World, describe
 from minitrain.data.text import Samples, Text, bigram_entropy, windows
-from minitrain.runtime.claims import Claim, Row, merge, picture_of, print_rows, write_json
-from minitrain.runtime.control import gather_objects
-from minitrain.runtime.demo import describe, launch, play, save_figure
-from minitrain.runtime.listing import demos
-from minitrain.runtime.world import World
+from minitrain.lessons.claims import Claim, Row, merge, picture_of, print_rows, write_json
+from minitrain.lessons.demo import demo_of, launch, play
+from minitrain.lessons.listing import demos
 
 SEQ = 64  # tokens in a sample
 BATCH = 32  # samples that all ranks together take in a step, rounded up to a multiple of the ranks
@@ -54,7 +54,7 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
     modules = [module for module, _ in demos()]
     rows: list[Row] = []
     for module in world.progress(modules, f"{len(modules)} demos on {world.size} ranks"):
-        rows += play(world, import_module(module).demo, {})[0]
+        rows += play(world, demo_of(module), {})[0]
     curve, sample, claims = train(world, text)
     curves, alike = train_in_every_layout(world, data)
     rows += merge(__name__, gather_objects(claims + alike))
@@ -118,9 +118,9 @@ def train_in_every_layout(world: World, data: str) -> tuple[dict[str, list[float
     Returns:
         The losses of each, and the claim that they are one curve.
     """
-    from minitrain.composition import lesson
     from minitrain.composition.settings import Layout, Model, Settings, Steps, fitting
     from minitrain.composition.step import Training
+    from minitrain.lessons.composition import common as lesson
 
     heads = max(4, world.size)
     model = Model(layers=heads, hidden=8 * heads, heads=heads, positions=4 * heads)

@@ -17,9 +17,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from minitrain.composition.launch import launch, refuse
+from minitrain.comm.torchrun import given_ranks, speaks
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
-from minitrain.runtime.torchrun import given_ranks, speaks
+from minitrain.trainer.launch import launch, refuse
 
 
 @dataclass(frozen=True)
@@ -76,9 +76,9 @@ def main(arguments: list[str] | None = None) -> int:
         ranks = _ranks(command, given)
         check(settings.model, settings.layout, settings.steps, ranks)
         if command.plan.dry_run:
-            from minitrain.composition import plan
+            from minitrain.planning import plan_tables
 
-            plan.show(settings, command.plan.tokens, command.plan.flops, command.plan.utilisation)
+            plan_tables.show(settings, command.plan.tokens, command.plan.flops, command.plan.utilisation)
             return 0
         if settings.model.preset in ("175b", "1t") and given is None:
             raise ValueError(f"preset={settings.model.preset} is larger than a machine; --dry-run plans it")

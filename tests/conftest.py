@@ -9,8 +9,9 @@ import hypothesis
 import pytest
 import torch
 
-from minitrain.runtime import Ranks, World, forkserver
-from minitrain.runtime.control import leave_all
+from minitrain.comm import World
+from minitrain.comm.control import leave_all
+from minitrain.ranks import Ranks, forkserver
 
 LONGEST = ("tests/site/test_built.py", "tests/test_demos.py")
 DEMO_RANKS = (1, 3, 4)  # on which every demo must hold; the tour does the same on any number

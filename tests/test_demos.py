@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-from importlib import import_module
 from pathlib import Path
 
 import jaxtyping
 import pytest
 
-from minitrain.runtime.demo import play
-from minitrain.runtime.listing import demos
+from minitrain.lessons.demo import demo_of, play
+from minitrain.lessons.listing import demos
 from tests.conftest import DEMO_RANKS
 
 MODULES = [module for module, _ in demos()]
@@ -31,7 +30,7 @@ def perform(world, module, shapes_checked):
     """On three ranks shapes are checked too, as in all other tests; a third of the time goes there."""
     jaxtyping.config.update("jaxtyping_disable", not shapes_checked)
     try:
-        rows, _ = play(world, import_module(module).demo, {})
+        rows, _ = play(world, demo_of(module), {})
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
     return rows

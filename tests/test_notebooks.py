@@ -179,7 +179,7 @@ def shells():
 
 
 def end(shell):
-    from minitrain.runtime import Ranks
+    from minitrain.ranks import Ranks
 
     for value in list(shell.user_ns.values()):
         if isinstance(value, Ranks):
@@ -244,8 +244,8 @@ def test_output_is_joined_and_compared_with_care(build):
 
 
 def test_pictures_are_compared_by_what_one_sees(build):
-    from minitrain.matrix_product import compare
-    from minitrain.runtime.notebook import picture
+    from minitrain.lessons.matrix_product import compare
+    from minitrain.lessons.notebook import picture
 
     first, again = (picture(compare.draw(), alt="one")._repr_png_()[0] for _ in range(2))
     assert first == again, "the same figure gives the same bytes"

@@ -11,9 +11,9 @@ from pathlib import Path
 import tyro
 
 from minitrain import train
-from minitrain.composition import plan_time
-from minitrain.composition.plan import predict
 from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.planning import plan_time
+from minitrain.planning.plan import predict
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "training.md").read_text("utf-8")

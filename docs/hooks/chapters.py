@@ -1,4 +1,7 @@
-"""The eleven planned chapters: what each teaches, what it builds on, and which of them are there."""
+"""The chapters: what each teaches, what it builds on, and which of them have a notebook.
+
+The numbers have gaps, for chapters to come.
+"""
 
 from __future__ import annotations
 
@@ -46,13 +49,6 @@ CHAPTERS = (
         column=1,
     ),
     Chapter(
-        "03",
-        "parameter_server",
-        "synchronous, asynchronous with bounded staleness, sparse embedding tables, hybrid",
-        ("data_parallel",),
-        column=0,
-    ),
-    Chapter(
         "04",
         "zero",
         "partitioned optimizer states, gradients and parameters: stages 1, 2, 3; offload",
@@ -66,39 +62,47 @@ CHAPTERS = (
         column=3,
     ),
     Chapter(
-        "06",
+        "08",
         "tensor_parallel",
         "linear layers, attention and vocabulary split over ranks",
         ("collectives",),
         column=3,
     ),
     Chapter(
-        "07",
+        "09",
         "sequence_parallel",
         "the rest of the layer split along the sequence, after Megatron-LM",
         ("tensor_parallel",),
         column=3,
     ),
     Chapter(
-        "08",
+        "11",
         "pipeline_parallel",
         "GPipe, 1F1B, interleaved and zero-bubble schedules; a simulator and an executor",
         ("matrix_product",),
         column=3,
     ),
     Chapter(
-        "09",
+        "12",
         "mixture_of_experts",
         "routers (noisy top-k, GShard, Switch, expert choice), the layer, expert parallelism",
         ("data_parallel",),
         column=2,
     ),
     Chapter(
-        "10",
+        "13",
         "composition",
         "data, pipeline, tensor, sequence and expert parallelism with ZeRO and recomputation in one step",
     ),
+    Chapter(
+        "18",
+        "parameter_server",
+        "synchronous, asynchronous with bounded staleness; sparse embedding tables, hybrid",
+        ("data_parallel",),
+        column=0,
+    ),
 )
+LAST = "composition"  # builds on all chapters before it
 
 BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
 
@@ -145,7 +149,7 @@ def overview(tutorials: Path, link: str) -> str:
             title += ": " + ", ".join(parts)
         state = "" if paths else " *(to come)*"
         basis = " and ".join(BY_NAME[name].number for name in chapter.builds_on) or "nothing"
-        basis = "all others" if chapter is CHAPTERS[-1] else basis
+        basis = "all before it" if chapter.name == LAST else basis
         lines.append(f"- **{chapter.number} {title}**{state}: {chapter.techniques}. Builds on {basis}.")
     return "\n".join(lines)
 

@@ -85,7 +85,7 @@ def table(claims: list[dict[str, Any]]) -> str:
 
 
 def stored_table(markdown: str) -> str:
-    """The table of claims that a notebook has stored (`minitrain.runtime.notebook.table`); "" if it is none."""
+    """The table of claims that a notebook has stored (`minitrain.lessons.notebook.table`); "" if it is none."""
     lines = [re.split(r"(?<!\\)\|", line.strip())[1:-1] for line in markdown.strip().split("\n")]
     cells = [[re.sub(r"\\([|*])", r"\1", cell).strip() for cell in line] for line in lines]
     if cells[0] != ["what", "formula", "predicted", "measured", "how", "holds"]:

@@ -22,7 +22,7 @@ def chapter_map(links: Mapping[str, str]) -> str:
     wide, high, row_pitch = 96, 54, 84
     rows = max(map(chapters.depth, chapters.CHAPTERS)) + 1
     middles = {c.name: (54 + 104 * c.column, 30 + row_pitch * chapters.depth(c)) for c in chapters.CHAPTERS}
-    last = chapters.CHAPTERS[-1].name  # builds on all others: a bar below them instead of ten arrows
+    last = chapters.LAST  # builds on all before it: a bar below them instead of ten arrows
     middles[last] = (WIDTH / 2, 30 + row_pitch * rows)
     parts = []
     for basis, chapter in chapters.edges():
@@ -52,7 +52,7 @@ def chapter_map(links: Mapping[str, str]) -> str:
 
 def _sentence(chapter: chapters.Chapter) -> str:
     basis = " and ".join(chapter.builds_on).replace("_", " ") or "nothing"
-    return f"{chapter.title} builds on {'all others' if chapter.name == 'composition' else basis}"
+    return f"{chapter.title} builds on {'all before it' if chapter.name == chapters.LAST else basis}"
 
 
 def ring_states(ranks: int) -> tuple[list[list[list[int]]], list[list[tuple[int, int]]]]:

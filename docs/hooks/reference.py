@@ -13,7 +13,19 @@ from typing import Any
 import chapters
 
 # Rooms in the order of the house: the ground first, then the chapters, then what stands on them.
-ROOMS = ("runtime", "models", "data", "costs", *(chapter.name for chapter in chapters.CHAPTERS))
+ROOMS = (
+    "comm",
+    "models",
+    "data",
+    "costs",
+    *(chapter.name for chapter in chapters.CHAPTERS),
+    "planning",
+    "checkpointing",
+    "trainer",
+    "recommender",
+    "lessons",
+    "ranks",
+)
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from minitrain.benchmarks.compare import Comparison
-from minitrain.runtime.ranks import Ranks
-from minitrain.runtime.torchrun import under_torchrun
-from minitrain.runtime.world import World
+from minitrain.comm.torchrun import under_torchrun
+from minitrain.comm.world import World
+from minitrain.ranks.ranks import Ranks
 
 Name = Literal[
     "collectives",

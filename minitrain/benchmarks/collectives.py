@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.collectives import native, ring
-from minitrain.runtime.world import World
+from minitrain.comm.world import World
 
 KILOBYTE = 1 << 10
 SIZES = [KILOBYTE << shift for shift in range(0, 17, 2)]  # 1 KB to 64 MB

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from minitrain.runtime.control import gather_objects
-from minitrain.runtime.world import World
+from minitrain.comm.control import gather_objects
+from minitrain.comm.world import World
 
 
 @dataclass(frozen=True)

@@ -16,12 +16,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.comm.world import World
 from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout, Model, Settings, Steps, problem
 from minitrain.composition.step import Training
 from minitrain.data.text import Samples, Text, share
 from minitrain.models.gpt import GPT
-from minitrain.runtime.world import World
 
 CPU = Model(preset="tiny")
 GPU = Model(preset="gpt2")

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from minitrain.benchmarks.compare import Comparison, interleaved
-from minitrain.parameter_server.embedding import EmbeddingServer, EmbeddingWorker
-from minitrain.parameter_server.hashing import start
+from minitrain.comm.world import World
 from minitrain.parameter_server.roles import split_roles
-from minitrain.parameter_server.row_rules import SGD
-from minitrain.parameter_server.tables import Table
-from minitrain.runtime.world import World
+from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker
+from minitrain.recommender.hashing import start
+from minitrain.recommender.row_rules import SGD
+from minitrain.recommender.tables import Table
 
 DIMENSION, ROWS = 16, 200_000
 RATE = 0.1

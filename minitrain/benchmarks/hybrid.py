@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.comm.groups import new_group
+from minitrain.comm.world import World
 from minitrain.data_parallel import DataParallel
-from minitrain.parameter_server.click import Batch, ClickModel, Clicks
-from minitrain.parameter_server.embedding import EmbeddingServer, EmbeddingWorker
-from minitrain.parameter_server.hybrid import HybridTables
 from minitrain.parameter_server.roles import Roles
-from minitrain.parameter_server.row_rules import SGD
 from minitrain.parameter_server.synchronous import Server, Worker
-from minitrain.parameter_server.tables import Table
-from minitrain.runtime.groups import new_group
-from minitrain.runtime.world import World
+from minitrain.recommender.click import Batch, ClickModel, Clicks
+from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker
+from minitrain.recommender.hybrid import HybridTables
+from minitrain.recommender.row_rules import SGD
+from minitrain.recommender.tables import Table
 
 RATE, DIMENSION, HIDDEN = 0.1, 16, 64
 Step = Callable[[], None]

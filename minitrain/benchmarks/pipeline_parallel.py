@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.distributed import pipelining
 
 from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.comm.world import World
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.actions import Schedule
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.schedules import SCHEDULES
-from minitrain.runtime.world import World
 
 CPU = GPTConfig(positions=64, tied=False)
 GPU = GPTConfig(vocabulary=32768, positions=1024, hidden=768, heads=12, tied=False)

@@ -26,8 +26,8 @@ from torch.distributed.tensor.parallel import (
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.comm.world import World
 from minitrain.models.gpt import Block, GPTConfig
-from minitrain.runtime.world import World
 from minitrain.sequence_parallel.linear import ColumnFromSequence, RowToSequence
 from minitrain.sequence_parallel.outside import NormOnSequence
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear, parallel_attention, parallel_mlp
@@ -56,7 +56,7 @@ class Way(NamedTuple):
 
 
 def tensor_parallel(world: World, blocks: nn.Sequential) -> nn.Module:
-    """Chapter 06."""
+    """Chapter 08."""
     for block in blocks:
         assert isinstance(block, Block)
         block.attention = parallel_attention(block.attention)
@@ -93,7 +93,7 @@ class OwnTokens(nn.Module):
 
 
 def sequence_parallel(world: World, blocks: nn.Sequential) -> nn.Module:
-    """Chapter 07, the gathered inputs kept, as DTensor keeps them."""
+    """Chapter 09, the gathered inputs kept, as DTensor keeps them."""
     tensor_parallel(world, blocks)
     for name, part in list(blocks.named_modules()):
         if type(part) is ColumnParallelLinear:

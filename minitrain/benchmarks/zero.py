@@ -19,8 +19,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.benchmarks.data_parallel import CPU, GPU
+from minitrain.comm.world import World
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.runtime.world import World
 from minitrain.zero.sharded import Sharded
 
 OPTIMIZER = torch.optim.AdamW

@@ -1,6 +1,6 @@
 """All-to-all with parts of any length: every rank has a part for each rank, and gets one from each.
 
-What the expert parallelism of chapter 09 and the tables of chapter 03 send their rows with. A part is some rows of a
+What the expert parallelism of chapter 12 and the tables of chapter 18 send their rows with. A part is some rows of a
 tensor, in the order of ranks, and may be empty; each rank knows how many rows come from each other.
 """
 
@@ -12,7 +12,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.runtime.messages import exchange
+from minitrain.comm.messages import exchange
 
 Carrier = Callable[[Tensor, Tensor, Sequence[int], Sequence[int], dist.ProcessGroup | None], None]
 """Who carries rows, `pairwise` or `native`: incoming, outgoing, rows from each rank, rows for each rank, group."""

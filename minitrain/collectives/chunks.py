@@ -13,7 +13,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.runtime.control import agree, checking, contiguous, gather_objects
+from minitrain.comm.control import agree, checking, contiguous, gather_objects
 
 Chunks = Sequence[Tensor]
 

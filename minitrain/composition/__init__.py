@@ -1,8 +1,8 @@
-"""Chapter 10, composition: all of it at once, on real text, and back from a checkpoint in another layout.
+"""Chapter 13, composition: all parallelisms at once, in one training step.
 
-`settings` says what is asked for, `plan` what it will cost. `layout` arranges the ranks and says over which of them
-each gradient is summed, `model` makes a rank's part, `gradients` and `step` train it, `checkpoint` saves it in a form
-that any other layout can load. `trainer` is the loop, and `minitrain/train.py` its command line.
+`settings` says what is asked for. `layout` arranges the ranks and says over which of them each gradient is summed,
+`model` makes a rank's part, `gradients` and `step` train it. What stands around the step is elsewhere: checkpoints in
+`minitrain.checkpointing`, the dry run in `minitrain.planning`, the run in `minitrain.trainer`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minitrain.composition.layout import make_axes
-    from minitrain.composition.plan import predict
     from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
     from minitrain.composition.step import Training
 
@@ -24,9 +23,8 @@ _HOME = {
     "Steps": "settings",
     "Training": "step",
     "make_axes": "layout",
-    "predict": "plan",
 }
-__all__ = ["Layout", "Model", "Run", "Settings", "Steps", "Training", "make_axes", "predict"]
+__all__ = ["Layout", "Model", "Run", "Settings", "Steps", "Training", "make_axes"]
 
 
 def __getattr__(name: str) -> Any:

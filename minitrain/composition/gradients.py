@@ -37,7 +37,6 @@ from minitrain.composition import optimizer
 from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import Part
 from minitrain.composition.settings import Steps
-from minitrain.runtime import Claim, World, run
 from minitrain.tensor_parallel.mappings import Collectives
 from minitrain.zero.lines import Line
 from minitrain.zero.sharded import Sharded
@@ -241,16 +240,7 @@ class _Bag(nn.Module):
         return nn.ModuleList(cls(each) for each in layers.values())
 
 
-def demo(world: World, blocks: int = 1) -> list[Claim]:
-    """Takes gradients of one batch in every layout that the ranks allow; the table shows one device's, and their norm.
-
-    Args:
-        blocks: Blocks of the GPT for each rank.
-    """
-    from minitrain.composition import lesson_parts  # it needs the class above
-
-    return lesson_parts.of_gradients(world, blocks)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

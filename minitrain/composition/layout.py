@@ -27,17 +27,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from minitrain.comm import axes
+from minitrain.comm.control import leave
+from minitrain.comm.groups import new_group
 from minitrain.composition.settings import Layout
 from minitrain.mixture_of_experts.expert_parallel import Groups
-from minitrain.runtime import Claim, World, axes, run
-from minitrain.runtime.control import leave
-from minitrain.runtime.groups import new_group
 from minitrain.tensor_parallel.layout import copies, is_partial, sharded_dim, shards
 
 
@@ -69,7 +68,7 @@ class Axes:
 
     @property
     def data(self) -> Groups:
-        """The groups among which chapter 09 spreads experts."""
+        """The groups among which chapter 12 spreads experts."""
         return Groups(self.dp, self.experts, self.replicas)
 
     def close(self) -> None:
@@ -182,16 +181,7 @@ def _ranges(numbers: list[int]) -> str:
     return ",".join(map(str, numbers))
 
 
-def demo(world: World, zero: Literal[0, 1] = 1) -> list[Claim]:
-    """Arranges the ranks in every layout that they allow; the table shows groups, and who holds which element.
-
-    Args:
-        zero: Stage of ZeRO in those layouts.
-    """
-    from minitrain.composition import lesson_layout  # it needs the functions above
-
-    return lesson_layout.claims(world, zero)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

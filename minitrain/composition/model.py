@@ -35,7 +35,6 @@ from minitrain.pipeline_parallel.actions import Schedule
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 from minitrain.pipeline_parallel.splitting import Stage, evenly, split
 from minitrain.recomputation import early_stop, full, selective
-from minitrain.runtime import Claim, World, run
 from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.mappings import Collectives
@@ -199,17 +198,7 @@ def initial_value(name: str, shape: torch.Size, model: Model, seed: int) -> Tens
     return initial_weight(name, shape, layers, seed)
 
 
-def demo(world: World, layers: int = 8, hidden: int = 64) -> list[Claim]:
-    """Makes parts of a GPT in every layout that the ranks allow; the table shows their bytes, and those while made.
-
-    Args:
-        layers: Blocks of the GPT, at least as many as ranks.
-        hidden: Its width; rounded up to a multiple of the ranks.
-    """
-    from minitrain.composition import lesson_parts  # it needs the functions above
-
-    return lesson_parts.of_models(world, layers, hidden)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -11,7 +11,7 @@ of the first part, and nothing else changes.
 **What is sent, when and why.** What each technique sends, along its own axis. Then one all-reduce of two numbers over
 all ranks, loss and squared norm: everyone must scale by the same norm, and stop at the same step if it is no number.
 
-**Cost.** `minitrain.composition.plan` predicts all of it.
+**Cost.** `minitrain.planning.plan` predicts all of it.
 
 **Also called.** `train_step` (Megatron-LM, torchtitan).
 """
@@ -29,6 +29,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from minitrain.collectives import native
+from minitrain.comm.control import gather_objects
+from minitrain.comm.messages import receive, send
 from minitrain.composition import optimizer
 from minitrain.composition.gradients import Gradients
 from minitrain.composition.layout import Axes, make_axes
@@ -42,9 +44,6 @@ from minitrain.models.gpt import Block
 from minitrain.pipeline_parallel.actions import Action
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.watches import Watch
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.control import gather_objects
-from minitrain.runtime.messages import receive, send
 from minitrain.tensor_parallel.mappings import Collectives
 from minitrain.tensor_parallel.vocabulary import gather_logits
 
@@ -319,16 +318,7 @@ class Training:
                 stage.train()
 
 
-def demo(world: World, blocks: int = 1) -> list[Claim]:
-    """Trains a small GPT in every layout that the ranks allow; the table shows one device's losses and weights in each.
-
-    Args:
-        blocks: Blocks of the GPT for each rank.
-    """
-    from minitrain.composition import lesson_step  # it needs the class above
-
-    return lesson_step.claims(world, blocks)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -72,7 +72,7 @@ def layer_traffic(
 ) -> TrafficWays:
     """What a rank sends through the ring: 4(t−1)/t · S forward, and 4 or 6(t−1)/t · S backward.
 
-    Chapter 06 sends 4 and 4: keeping the gathered inputs the bytes are equal, without there are 5/4 of them.
+    Chapter 08 sends 4 and 4: keeping the gathered inputs the bytes are equal, without there are 5/4 of them.
 
     Source: Korthikanti et al. 2022, §4.2.2; Patarasuk & Yuan 2009.
     """

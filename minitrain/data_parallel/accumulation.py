@@ -32,10 +32,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from minitrain.data_parallel import lesson_accumulation as lesson
-from minitrain.data_parallel.overlapped import DataParallel
 from minitrain.data_parallel.replica import Replica
-from minitrain.runtime import Claim, World, run
 
 MicroBatch = TypeVar("MicroBatch")
 
@@ -137,21 +134,7 @@ def adjust_batch_norm(module: nn.Module, micro_batches: int) -> None:
             part.momentum = accumulation_momentum(part.momentum, micro_batches)
 
 
-def demo(world: World, micro_batches: int = 4) -> list[Claim]:
-    """Learns from one batch in many ways; the table shows what each token counts, learning rates, and BatchNorm.
-
-    Args:
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
-    if micro_batches < 1 or micro_batches & (micro_batches - 1):
-        raise ValueError(f"micro_batches={micro_batches} would make numbers round; use a power of two for this demo")
-    return [
-        *lesson.one_batch(world, DataParallel, accumulate, micro_batches),
-        *lesson.token_weights(world, DataParallel, accumulate, micro_batches),
-        *lesson.linear_scaling(world, DataParallel, scaled_learning_rate),
-        *lesson.batch_norm(world, adjust_batch_norm, micro_batches),
-    ]
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

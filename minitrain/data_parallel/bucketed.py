@@ -25,12 +25,9 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.collectives import native, ring
-from minitrain.costs import data_parallel as costs
-from minitrain.data_parallel import lesson
+from minitrain.collectives import native
+from minitrain.comm.messages import Handle
 from minitrain.data_parallel.replica import Collectives, Replica
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.messages import Handle
 
 
 class Bucket:
@@ -143,36 +140,7 @@ class BucketedDataParallel(Replica):
         return self.collectives.all_reduce(bucket.seal(), self.group, check=False)
 
 
-def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
-    """Sends a small GPT's gradients in buckets; the table shows how many there are for several bucket sizes.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-    """
-
-    def wrap(bucket_megabytes: float, collectives: Collectives = native) -> BucketedDataParallel:
-        # Every rank draws other weights; rank 0's are what all start from.
-        module = lesson.small_gpt(world, world.rank, layers, hidden)
-        return BucketedDataParallel(module, None, bucket_megabytes, collectives)
-
-    model = wrap(lesson.BUCKET / 2**20)
-    sizes = lesson.sizes(model)
-    claims = []
-    for kilobytes in (1, 8, 32, 128, 25600):
-        predicted = len(costs.buckets(sizes, 1024 * kilobytes))
-        packing = f"buckets of {kilobytes:,} KiB"
-        claims.append(lesson.calls(world, wrap(kilobytes / 1024), predicted, "B, packed from the last", packing))
-    size = sum(parameter.nbytes for parameter in model.parameters())
-    most = costs.most_buckets(size, lesson.BUCKET)
-    source = f"{lesson.PAPER}, §3.2.2"
-    claims.append(Claim("buckets of 32 KiB", "⌈S / 32 KiB⌉", most, len(model.buckets), "1", source, relation="<="))
-    claims += lesson.bucket_volume(world, model, wrap(lesson.BUCKET / 2**20, ring))
-    claims.append(lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)))
-    with world.timed("a step of forward, backward and synchronize"):
-        lesson.step(world, model)
-    return claims
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -26,14 +26,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives import native, ring
-from minitrain.costs import data_parallel as costs
-from minitrain.data_parallel import lesson, lesson_overlap
+from minitrain.collectives import native
+from minitrain.comm.messages import Handle
 from minitrain.data_parallel.bucketed import BucketedDataParallel
 from minitrain.data_parallel.hooks import call_when_accumulated
 from minitrain.data_parallel.replica import Collectives
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.messages import Handle
 
 
 class DataParallel(BucketedDataParallel):
@@ -88,38 +85,7 @@ class DataParallel(BucketedDataParallel):
             self._started.append(self._start(self.buckets[turn]))
 
 
-def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
-    """Overlaps buckets with backward; the table shows what starts when, time on the virtual clock, and torch's DDP.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-    """
-    bucket_megabytes = lesson.BUCKET / 2**20
-
-    def wrap(collectives: Collectives = native) -> DataParallel:
-        # Every rank draws other weights; rank 0's are what all start from.
-        module = lesson.small_gpt(world, world.rank, layers, hidden)
-        return DataParallel(module, None, bucket_megabytes, collectives)
-
-    model = wrap()
-    predicted = len(costs.buckets(lesson.sizes(model), lesson.BUCKET))
-    times, spans = lesson_overlap.virtual_times(world, BucketedDataParallel, DataParallel)
-    modules: list[nn.Module] = [lesson.WithSpare(lesson.small_gpt(world, 0, layers, hidden)) for _ in range(2)]
-    claims = [
-        lesson.calls(world, model, predicted, "B, packed from the last", "buckets of 32 KiB"),
-        *lesson.bucket_volume(world, model, wrap(ring)),
-        lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)),
-        lesson_overlap.early_starts(world, DataParallel, lesson.small_gpt(world, 0, layers, hidden), bucket_megabytes),
-        *times,
-        # On two ranks a sum is the same in either order, so buckets need not hold the same.
-        *lesson.like_ddp(world, DataParallel, modules, lesson.neighbours(world), bucket_megabytes),
-    ]
-    with world.timed("a step of forward, backward and synchronize"):
-        lesson.step(world, model)
-    world.figure(lambda: lesson_overlap.picture(spans))
-    return claims
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -22,8 +22,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from minitrain.collectives import native
-from minitrain.runtime.control import differing, gather_objects
-from minitrain.runtime.messages import Handle
+from minitrain.comm.control import differing, gather_objects
+from minitrain.comm.messages import Handle
 
 
 @runtime_checkable

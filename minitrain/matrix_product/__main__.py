@@ -1,6 +1,6 @@
 """Runs all demos of this chapter: `python -m minitrain.matrix_product --ranks 4`."""
 
-from minitrain.runtime.demo import run_chapter
+from minitrain.lessons.demo import run_chapter
 
 if __name__ == "__main__":
     run_chapter("minitrain.matrix_product")

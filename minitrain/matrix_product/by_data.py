@@ -21,12 +21,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from minitrain.costs import matrix_product as costs
-from minitrain.matrix_product.compare import Split, compare
 from minitrain.matrix_product.to_everyone import total
-from minitrain.runtime.claims import Claim
-from minitrain.runtime.demo import run
-from minitrain.runtime.world import World
 
 
 def hold(
@@ -59,16 +54,7 @@ def backward(
     return grad_x, total(grad_w, group)  # every rank sends its summand to every other one
 
 
-def demo(world: World, rows: int = 4, inner: int = 5, columns: int = 8) -> list[Claim]:
-    """Splits Y = XW by rows of X; the table shows what a rank holds, what it sends, and that one device agrees.
-
-    Args:
-        rows: Rows of X and Y.
-        inner: Columns of X, rows of W.
-        columns: Columns of W and Y.
-    """
-    return compare(world, Split(hold, forward, backward, costs.by_data), rows, inner, columns)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -13,7 +13,7 @@ gradients: backward sends nothing.
 
 **Cost.** `minitrain.costs.matrix_product.by_rows`.
 
-**Also called.** Row-parallel, the other half of tensor parallelism (chapter 06); its forward sum is Megatron's g. In
+**Also called.** Row-parallel, the other half of tensor parallelism (chapter 08); its forward sum is Megatron's g. In
 `nn.Linear` the weight is stored as Wᵀ, so rows of W are columns of `weight`.
 """
 
@@ -23,12 +23,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from minitrain.costs import matrix_product as costs
-from minitrain.matrix_product.compare import Split, compare
 from minitrain.matrix_product.to_everyone import total
-from minitrain.runtime.claims import Claim
-from minitrain.runtime.demo import run
-from minitrain.runtime.world import World
 
 
 def hold(
@@ -63,16 +58,7 @@ def backward(
     return grad_x, grad_w
 
 
-def demo(world: World, rows: int = 4, inner: int = 5, columns: int = 8) -> list[Claim]:
-    """Splits Y = XW by rows of W; the table shows what a rank holds, what it sends, and that one device agrees.
-
-    Args:
-        rows: Rows of X and Y.
-        inner: Columns of X, rows of W.
-        columns: Columns of W and Y.
-    """
-    return compare(world, Split(hold, forward, backward, costs.by_rows), rows, inner, columns)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -23,13 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.costs import matrix_product as costs
-from minitrain.runtime.claims import Claim
-from minitrain.runtime.control import agree, checking, gather_objects
-from minitrain.runtime.demo import run
-from minitrain.runtime.ledger import Ledger
-from minitrain.runtime.messages import exchange
-from minitrain.runtime.world import World
+from minitrain.comm.control import agree, checking, gather_objects
+from minitrain.comm.messages import exchange
 
 
 def total(tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None) -> Tensor:
@@ -71,7 +66,7 @@ def collect(
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     shapes = [list(part.shape) for _ in range(ranks)]
     for peer in range(ranks):
-        shapes[peer][dim] = costs.share(size, ranks, peer)
+        shapes[peer][dim] = size // ranks + (peer < size % ranks)  # as torch.tensor_split cuts
     problems = _problem(part, shapes[rank][dim], size, dim, rank, ranks)
     if checking(check):
         problems = "; ".join(filter(None, gather_objects(problems, group)))
@@ -103,40 +98,7 @@ def _exchanged(tensor: Tensor, shapes: list, rank: int, group: dist.ProcessGroup
     return tensors
 
 
-def demo(world: World, elements: int = 1000) -> list[Claim]:
-    """Adds one tensor from every rank, each rank sending its own to all others; the table shows bytes and the sum.
-
-    Args:
-        elements: Number of float32 values in a rank's tensor.
-    """
-    if elements < 1:
-        raise ValueError(f"elements={elements} leaves nothing to send; use at least 1")
-    rank, ranks = world.rank, world.size
-    positions = torch.arange(elements, device=world.device) % 100
-    mine = (positions * (rank + 1)).float()  # whole numbers, so that the sum is exact in any order
-    with Ledger() as ledger:
-        summed = total(mine)
-    expected = positions * sum(range(1, ranks + 1))
-    source = "Thakur et al. 2005, §4"
-    whole = torch.arange(elements, device=world.device, dtype=torch.float32)
-    part = whole.tensor_split(ranks)[rank].clone()
-    with Ledger() as parts:
-        collected = collect(part, size=elements)
-    return [
-        Claim("sum: bytes sent", "(n−1)·S", costs.to_everyone_bytes(elements, ranks), ledger.sent, "B", source),
-        Claim("sum: messages sent", "n−1", ranks - 1, ledger.messages, "messages", source),
-        Claim("sum: largest error", "0", 0, (summed - expected).abs().max().item(), source=source, how="compared"),
-        Claim(
-            "parts: bytes sent",
-            "(n−1)·S_r, S_r this rank's part",
-            costs.to_everyone_bytes(costs.share(elements, ranks, rank), ranks),
-            parts.sent,
-            "B",
-            source,
-        ),
-        Claim("parts: elements out of place", "0", 0, (collected != whole).sum().item(), source=source, how="compared"),
-    ]
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

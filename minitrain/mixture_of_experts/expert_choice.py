@@ -30,11 +30,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from minitrain.mixture_of_experts import lesson
-from minitrain.mixture_of_experts import lesson_expert_choice as shown
 from minitrain.mixture_of_experts.routing import Router, Routing
-from minitrain.mixture_of_experts.switch import Switch
-from minitrain.runtime import Claim, World, run
 
 
 class ExpertChoice(Router):
@@ -241,30 +237,7 @@ def violations(a: Float[Tensor, "groups experts size"], k: int, most: int) -> tu
     return rows.max().item(), max(columns.max().item(), 0.0), max(entries.max().item(), 0.0)
 
 
-def demo(world: World, experts: int = 8, tokens: int = 32, capacity_factor: float = 2.0, most: int = 2) -> list[Claim]:
-    """Lets experts choose tokens; the table shows full experts, the cap, and what a later token does to earlier ones.
-
-    Args:
-        experts: Number of experts.
-        tokens: Tokens of a group.
-        capacity_factor: Experts of a token on average.
-        most: The cap on experts of a token.
-    """
-
-    def make(count: int) -> ExpertChoice:
-        return ExpertChoice(count, count, capacity_factor=capacity_factor)
-
-    world.figure(lambda: lesson.picture_of(lesson.example(ExpertChoice(4, 4, capacity_factor=1.0), world)))
-    claims = [
-        *shown.full(world, ExpertChoice, experts, tokens, capacity_factor),
-        *shown.cap(world, capped, violations, experts, tokens, capacity_factor, most),
-        shown.cap_kept(world, ExpertChoice, experts, tokens, capacity_factor, most),
-        *shown.later_tokens(world, ExpertChoice, Switch, experts, tokens),
-        *lesson.same_when_split(world, make, "derived"),
-    ]
-    lesson.timed(world, ExpertChoice(256, experts))
-    return claims
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

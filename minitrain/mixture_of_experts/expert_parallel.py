@@ -40,6 +40,8 @@ from torch import Tensor, nn
 
 from minitrain.collectives import native
 from minitrain.collectives.all_to_all import Carrier
+from minitrain.comm.control import checking, gather_objects
+from minitrain.comm.mesh import axes
 from minitrain.data_parallel.bucketed import Bucket, pack
 from minitrain.data_parallel.replica import Collectives, Replica
 from minitrain.mixture_of_experts import all_to_all as carriers
@@ -47,9 +49,6 @@ from minitrain.mixture_of_experts.all_to_all import all_to_all
 from minitrain.mixture_of_experts.compute import WAYS
 from minitrain.mixture_of_experts.layer import MoELayer
 from minitrain.mixture_of_experts.routing import Routing
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.control import checking, gather_objects
-from minitrain.runtime.mesh import axes
 
 RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice"]
 
@@ -268,19 +267,7 @@ def _spread(
     return module, experts
 
 
-def demo(world: World, router: RouterName = "switch", experts: int = 6, hidden: int = 8, seq: int = 16) -> list[Claim]:
-    """Spreads experts over ranks; the table shows what is sent, and that one device computes the same.
-
-    Args:
-        router: Who chooses experts.
-        experts: Number of experts; raised to the number of ranks where it is less.
-        hidden: Width of a token.
-        seq: Tokens in a sequence; ranks have 2, 3, 0 and 1 sequences.
-    """
-    from minitrain.mixture_of_experts import lesson_expert_parallel  # it needs the classes above
-
-    return lesson_expert_parallel.claims(world, router, experts, hidden, seq)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

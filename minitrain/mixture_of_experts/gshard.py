@@ -31,10 +31,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from minitrain.mixture_of_experts import lesson
-from minitrain.mixture_of_experts import lesson_capacity as shown
 from minitrain.mixture_of_experts.routing import Router, Routing, fractions
-from minitrain.runtime import Claim, World, run
 
 
 class GShard(Router):
@@ -83,28 +80,7 @@ class GShard(Router):
         return self.listed(x, expert, weight, losses, capacity=capacity, chosen=chosen)
 
 
-def demo(world: World, experts: int = 8, capacity_factor: float = 1.0) -> list[Claim]:
-    """Routes tokens to two experts; the table shows the loss, who gets places, and how often a second is taken.
-
-    Args:
-        experts: Number of experts.
-        capacity_factor: Places, in parts of what balanced tokens would need.
-    """
-
-    def make(count: int) -> GShard:
-        return GShard(count, count, capacity_factor=capacity_factor)
-
-    world.figure(lambda: lesson.picture_of(lesson.example(GShard(4, 4, capacity_factor=0.75), world)))
-    claims = [
-        shown.gshard_loss(world, GShard, experts),
-        *shown.gshard_places(world, GShard, experts, capacity_factor),
-        shown.gshard_second(world, GShard, experts),
-        *lesson.same_when_split(world, make, shown.LEPIKHIN),
-        lesson.without_a_place(world, make, "derived"),
-    ]
-    lesson.timed(world, GShard(256, experts))
-    return claims
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -28,7 +28,6 @@ from torch import Tensor, nn
 
 from minitrain.mixture_of_experts.compute import WAYS, Way, check_stackable, lay_side_by_side
 from minitrain.mixture_of_experts.routing import Router, Routing
-from minitrain.runtime import Claim, World, run
 
 
 class MoELayer(nn.Module):
@@ -167,18 +166,7 @@ def load(model: nn.Module) -> list[Int[Tensor, " experts"]]:
     return [layer.routing.load() for layer in layers(model) if layer.routing is not None]
 
 
-def demo(world: World, tokens: int = 64, experts: int = 5, hidden: int = 16) -> list[Claim]:
-    """Computes one layer in three ways; the table shows that they agree, and what becomes of dropped tokens.
-
-    Args:
-        tokens: Tokens in each of two sequences.
-        experts: Number of experts.
-        hidden: Width of a token; an expert is four times as wide inside.
-    """
-    from minitrain.mixture_of_experts import lesson_layer  # it needs the layer above
-
-    return lesson_layer.claims(world, tokens, experts, hidden)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -28,7 +28,6 @@ from minitrain.mixture_of_experts.compute import Way
 from minitrain.mixture_of_experts.layer import MoELayer
 from minitrain.mixture_of_experts.routing import Router
 from minitrain.models.gpt import GPT, MLP, initial_weight
-from minitrain.runtime import Claim, World, run
 
 
 def replace_mlps(
@@ -93,27 +92,7 @@ def expert_weight(block: int, expert: int, name: str, shape: Sequence[int], laye
     return initial_weight(f"blocks.{block}.experts.{expert}.mlp.{name}", shape, layers, seed)
 
 
-def demo(
-    world: World,
-    steps: int = 40,
-    experts: int = 8,
-    hidden: int = 32,
-    loss_factor: float = 0.03,
-    data: str = "reference",
-) -> list[Claim]:
-    """Trains on text with and without the auxiliary loss; the table shows how even the load is, and what is dropped.
-
-    Args:
-        steps: Training steps, each of two trainings; a few hundred show more.
-        experts: Number of experts; raised to the number of ranks where it is less.
-        hidden: Width of the GPT.
-        loss_factor: α of Switch's auxiliary loss.
-        data: "reference", "library", or the path of a text.
-    """
-    from minitrain.mixture_of_experts import lesson_training  # it needs the function above
-
-    return lesson_training.claims(world, steps, experts, hidden, loss_factor, data)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -24,11 +24,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.mixture_of_experts import lesson
-from minitrain.mixture_of_experts import lesson_noisy_top_k as shown
 from minitrain.mixture_of_experts.routing import Router, Routing
 from minitrain.models.counter_rng import normal
-from minitrain.runtime import Claim, World, run
 
 
 class NoisyTopK(Router):
@@ -209,30 +206,7 @@ class TwoLevel(NoisyTopK):
         return self.listed(x, expert, weight, losses)
 
 
-def demo(world: World, experts: int = 8, choices: int = 2, branches: int = 2) -> list[Claim]:
-    """Routes tokens to their k best experts; the table shows both losses, what the noise does, and two levels.
-
-    Args:
-        experts: Number of experts.
-        choices: Experts of each token.
-        branches: Branches of the two-level router.
-    """
-
-    def make(count: int) -> NoisyTopK:
-        return NoisyTopK(count, count, choices=min(choices, count))
-
-    world.figure(lambda: lesson.picture_of(lesson.example(NoisyTopK(4, 4), world)))
-    claims = [
-        *shown.choices_and_losses(world, NoisyTopK, experts, choices),
-        *shown.noise(world, NoisyTopK, experts, choices),
-        shown.smooth_load(world, NoisyTopK, chances, experts, choices),
-        *lesson.same_when_split(world, make, "derived"),
-        lesson.without_a_place(world, make, "derived"),
-        *shown.two_levels(world, NoisyTopK, TwoLevel, experts, branches, choices),
-    ]
-    lesson.timed(world, NoisyTopK(256, experts, choices=choices))
-    return claims
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

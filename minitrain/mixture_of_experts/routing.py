@@ -21,15 +21,16 @@ keeps a `[tokens, experts, capacity]` tensor with the same content.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from minitrain.costs.mixture_of_experts import capacity as capacity_of
 from minitrain.models import counter_rng
 
 
@@ -215,7 +216,8 @@ class Router(nn.Module, ABC):
         """
         if factor is None or tokens == 0:
             return None if factor is None else 0
-        places = capacity_of(tokens, self.experts, factor, choices)
+        # The factor is the decimal fraction that it was written as: 1.15 · 100 is 115, and not a little less.
+        places = math.floor(Fraction(factor).limit_denominator(10**6) * choices * tokens / self.experts)
         if places < 1:
             raise ValueError(
                 f"capacity_factor={factor} leaves experts={self.experts} without places in a group of {tokens} tokens; "

@@ -30,10 +30,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.mixture_of_experts import lesson
-from minitrain.mixture_of_experts import lesson_capacity as shown
 from minitrain.mixture_of_experts.routing import Router, Routing, fractions
-from minitrain.runtime import Claim, World, run
 
 INITIAL_SCALE = 0.1
 """s of the initial weights, a tenth of what is usual: large logits at the start make training unstable (§2.4)."""
@@ -90,28 +87,7 @@ class Switch(Router):
         return self.listed(x, expert, weight, losses, capacity=capacity)
 
 
-def demo(world: World, experts: int = 8, capacity_factor: float = 1.25, loss_factor: float = 0.01) -> list[Claim]:
-    """Routes tokens to one expert; the table shows the loss at balance, places, dropped tokens, and why in float32.
-
-    Args:
-        experts: Number of experts.
-        capacity_factor: Places, in parts of what balanced tokens would need.
-        loss_factor: α, of the auxiliary loss.
-    """
-
-    def make(count: int) -> Switch:
-        return Switch(count, count, capacity_factor=capacity_factor, jitter=0.01)
-
-    world.figure(lambda: lesson.picture_of(lesson.example(Switch(4, 4), world)))
-    claims = [
-        *shown.switch_losses(world, Switch, experts, loss_factor),
-        *shown.switch_capacity(world, Switch, experts, capacity_factor),
-        *shown.precision(world, Switch, experts),
-        *lesson.same_when_split(world, make, "derived"),
-    ]
-    lesson.timed(world, Switch(256, experts))
-    return claims
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

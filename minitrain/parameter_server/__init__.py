@@ -1,8 +1,6 @@
-"""Chapter 03, the parameter server: some ranks keep the parameters, the others compute gradients.
+"""Chapter 18, the parameter server: some ranks keep the parameters, the others compute gradients.
 
-`synchronous` keeps all workers in step, `asynchronous` lets them drift apart by a bound. `embedding` does the same for
-tables too large for any worker, of which a batch uses a few rows, and `hybrid` does without servers: it puts such
-tables on the workers themselves.
+`synchronous` keeps all workers in step, `asynchronous` lets them drift apart by a bound.
 """
 
 from __future__ import annotations
@@ -12,39 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minitrain.parameter_server.asynchronous import AsynchronousServer, AsynchronousWorker
-    from minitrain.parameter_server.embedding import EmbeddingServer, EmbeddingWorker
-    from minitrain.parameter_server.hybrid import HybridTables
     from minitrain.parameter_server.placement import place
     from minitrain.parameter_server.roles import Roles, split_roles
     from minitrain.parameter_server.synchronous import Server, Worker
-    from minitrain.parameter_server.tables import Table
 
 _HOME = {
     "AsynchronousServer": "asynchronous",
     "AsynchronousWorker": "asynchronous",
-    "EmbeddingServer": "embedding",
-    "EmbeddingWorker": "embedding",
-    "HybridTables": "hybrid",
     "Roles": "roles",
     "Server": "synchronous",
-    "Table": "tables",
     "Worker": "synchronous",
     "place": "placement",
     "split_roles": "roles",
 }
-__all__ = [
-    "AsynchronousServer",
-    "AsynchronousWorker",
-    "EmbeddingServer",
-    "EmbeddingWorker",
-    "HybridTables",
-    "Roles",
-    "Server",
-    "Table",
-    "Worker",
-    "place",
-    "split_roles",
-]
+__all__ = ["AsynchronousServer", "AsynchronousWorker", "Roles", "Server", "Worker", "place", "split_roles"]
 
 
 def __getattr__(name: str) -> Any:

@@ -33,15 +33,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from minitrain.comm import Ledger, VirtualClock, receive, send
+from minitrain.comm.control import control, gather_objects
+from minitrain.comm.groups import new_group
 from minitrain.data_parallel.replica import agree_on_states
-from minitrain.parameter_server import lesson_asynchronous as lesson
-from minitrain.parameter_server import lesson_delay
 from minitrain.parameter_server.clocks import Clocks
 from minitrain.parameter_server.inbox import DEATH, LEAVE, PATIENCE, PULL, PUSH, TAG, Inbox, Message, announce
-from minitrain.parameter_server.roles import Roles, split_roles
-from minitrain.runtime import Claim, Ledger, VirtualClock, World, receive, run, send
-from minitrain.runtime.control import control, gather_objects
-from minitrain.runtime.groups import new_group
+from minitrain.parameter_server.roles import Roles
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -336,39 +334,7 @@ def _check(module: nn.Module, roles: Roles, serves: bool, complaint: str = "") -
     agree_on_states(module, 0.0, roles.group)
 
 
-def demo(
-    world: World,
-    staleness: int = 2,
-    slow_rank: int | None = None,
-    seconds: int = 32,
-    dies: int | None = None,
-) -> list[Claim]:
-    """Trains with a slow worker and a bound of 0, s or none; the table shows steps gained, and how stale gradients are.
-
-    Args:
-        staleness: s: steps that a worker may be ahead of the slowest when it begins one.
-        slow_rank: The worker whose steps take four times as long; the last if not given.
-        seconds: Virtual seconds of each run.
-        dies: A rank that ends itself in the middle of a last run: a worker, and the others go on; or the server (0).
-    """
-    if world.size < 2:
-        what = "updates in a given time, with one slow worker and a bound of s"
-        return [Claim.needs_ranks(2, what, "Σ min(⌊T/tᵥ⌋, ⌊(T−tᵥ)/t⌋ + s + 1)", lesson.PAPER)]
-    roles = on_gloo(split_roles(1))
-    slow = roles.workers[-1] if slow_rank is None else slow_rank
-    lesson.check_options(world, roles, staleness, slow, seconds, dies)
-    claims, traces = lesson.virtual_claims(world, roles, staleness, seconds, slow)
-    claims += lesson.order_claims(len(roles.workers), staleness)
-    claims += lesson.chance_claims(world, roles, staleness)
-    claims += lesson_delay.delay_claims(world, roles)
-    for name, trace in traces.items():
-        reached = [loss for moment, loss in trace.losses if moment <= seconds]
-        world.cost(f"{name}: loss after {seconds} virtual seconds", reached[-1], "")
-    world.figure(lambda: lesson.picture(traces, seconds))
-    if dies is not None:
-        claims += lesson.with_a_death(world, roles, staleness, dies)
-    return claims
-
-
 if __name__ == "__main__":
-    run(demo, survives=True)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

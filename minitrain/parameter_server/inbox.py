@@ -28,8 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.runtime import Ledger, VirtualClock, receive
-from minitrain.runtime.control import control
+from minitrain.comm import Ledger, VirtualClock, receive
+from minitrain.comm.control import control
 
 TAG = 2  # of announcements and answers; virtual times have 0 on the same connections, a pipeline's announcements 1
 PATIENCE = timedelta(hours=1)  # a worker may compute or be held for so long; one that dies is known at once

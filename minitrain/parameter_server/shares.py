@@ -15,10 +15,10 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from minitrain.collectives import native
+from minitrain.comm.control import gather_objects
 from minitrain.data_parallel.replica import agree_on_states
 from minitrain.parameter_server.placement import place
 from minitrain.parameter_server.roles import Roles
-from minitrain.runtime.control import gather_objects
 
 
 class Parcel:

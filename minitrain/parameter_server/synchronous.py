@@ -41,10 +41,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from minitrain.comm.messages import receive, send
 from minitrain.parameter_server.roles import Roles
 from minitrain.parameter_server.shares import Parcel, meet, shares
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.messages import receive, send
 
 MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 
@@ -217,7 +216,7 @@ class Worker:
             if parameter.grad.layout != torch.strided:
                 raise ValueError(
                     f"the gradient of {name} is sparse ({parameter.grad.layout}), which a push of whole tensors cannot "
-                    "hold; make the embedding with sparse=False, or use minitrain.parameter_server.embedding"
+                    "hold; make the embedding with sparse=False, or use minitrain.recommender.embedding"
                 )
             finite.append(parameter.grad.isfinite().all())
         return all(map(bool, finite))  # looked at last, so that a GPU is waited for once
@@ -232,17 +231,7 @@ def _named(what: str) -> Iterator[None]:
         raise RuntimeError(f"{what} ({str(error).splitlines()[0]})") from error
 
 
-def demo(world: World, servers: int = 1, steps: int = 3) -> list[Claim]:
-    """Trains a small GPT by servers; the table shows bytes beside the ring's, and equality with one device.
-
-    Args:
-        servers: Ranks that keep parameters; the others compute gradients.
-        steps: Steps of each optimizer that is compared.
-    """
-    from minitrain.parameter_server import lesson  # not above: it trains by the classes of this file
-
-    return lesson.claims(world, servers, steps)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -1,4 +1,4 @@
-"""Chapter 08, pipeline parallelism: each rank holds some layers, and micro-batches go through them like through a line.
+"""Chapter 11, pipeline parallelism: each rank holds some layers, and micro-batches go through them like through a line.
 
 One small object is used in four ways. `schedules` makes a `Schedule`: for each rank, what it does and in which order.
 `actions` checks it, `simulator` says when each action happens and what is held meanwhile, `drawing` shows that, and

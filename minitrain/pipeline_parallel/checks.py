@@ -9,9 +9,9 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from minitrain.comm.control import checking, gather_objects
 from minitrain.pipeline_parallel.actions import Schedule, validate
 from minitrain.pipeline_parallel.mail import looks
-from minitrain.runtime.control import checking, gather_objects
 
 
 def agree(schedule: Schedule, stages: int, has_loss: bool, group: dist.ProcessGroup | None) -> None:

@@ -19,9 +19,9 @@ from minitrain.pipeline_parallel.simulator import Time, Timetable
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from minitrain.runtime.timeline import Span
+    from minitrain.comm.timeline import Span
 
-# kind -> (what it is called, colour, hatch); forward and backward look as in minitrain.runtime.timeline.
+# kind -> (what it is called, colour, hatch); forward and backward look as in minitrain.comm.timeline.
 KINDS: dict[Kind, tuple[str, str, str]] = {
     "F": ("forward", "#56B4E9", ""),
     "B": ("backward", "#E69F00", "///"),
@@ -191,7 +191,7 @@ def _number(value: Time) -> int | float:
 
 def spans(timetable: Timetable) -> list[Span]:
     """The timetable as spans of a timeline, one unit of time a second; `runtime.timeline.trace_events` takes them."""
-    from minitrain.runtime.timeline import Span  # here, because it imports torch
+    from minitrain.comm.timeline import Span  # here, because it imports torch
 
     return [
         Span(rank, "compute", KINDS[action.kind][0], str(action), float(start), float(end))

@@ -31,25 +31,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.pipeline_parallel import checks, lesson, lesson_bubbles, tied
+from minitrain.pipeline_parallel import checks, tied
 from minitrain.pipeline_parallel.actions import Action, Schedule
-from minitrain.pipeline_parallel.drawing import draw_run
 from minitrain.pipeline_parallel.mail import Mail, looks
-from minitrain.pipeline_parallel.schedules import SCHEDULES
-from minitrain.pipeline_parallel.watches import Watch, on_timeline, on_virtual_clock
+from minitrain.pipeline_parallel.watches import Watch
 from minitrain.pipeline_parallel.weight_gradients import SplitBackward, Task, finish
-from minitrain.runtime import Claim, World, run
 
 MicroBatch = Tensor | tuple[Tensor, ...]
-Name = Literal["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
 
 
 class Pipeline:
@@ -260,41 +255,7 @@ class Pipeline:
         ) from error
 
 
-def demo(
-    world: World, schedule: Name = "1f1b", microbatches: int = 8, chunks: int = 2, hidden: int = 16
-) -> list[Claim]:
-    """Runs all schedules on real ranks; the table shows bubbles, micro-batches in flight, bytes, and gradients.
-
-    Args:
-        schedule: Which one is drawn, timed, and run with a tied embedding; the others are claimed too.
-        microbatches: m, of a step. For interleaved among the others it is rounded up to a multiple of the ranks.
-        chunks: v, the stages of each rank in interleaved; zb-v has 2, the others 1.
-        hidden: Width of the GPT; it has max(2, v) blocks for each rank.
-    """
-    size = world.size
-    shown = SCHEDULES[schedule](size, microbatches, *([chunks] if schedule == "interleaved" else []))
-    devices: dict[int, lesson.OneDevice] = {}
-    claims = []
-    for name in SCHEDULES:
-        plan = lesson.schedule_for(name, size, microbatches, chunks)
-        if plan.microbatches not in devices:
-            model = lesson.gpt(world, max(2, chunks) * size, hidden)
-            devices[plan.microbatches] = lesson.OneDevice(model, *lesson.tokens(world, plan.microbatches))
-        ran = lesson.Run(world, devices[plan.microbatches], plan, Pipeline, on_virtual_clock)
-        if name in lesson_bubbles.LAWS:
-            claims.append(lesson_bubbles.claim(name, size, plan.microbatches, plan.chunks, ran.spans))
-        claims += lesson.in_flight(ran, world.rank)
-        claims.append(lesson.like_one_device(ran))
-        if name in ("1f1b", "interleaved"):
-            claims += lesson.traffic(ran, world.rank, hidden)
-        if name == schedule:
-            title = f"{name}: {size} ranks, {microbatches} micro-batches"
-            world.figure(partial(draw_run, ran.spans, shown, title, "virtual seconds"))
-    claims += lesson.tied_gradient(world, shown, hidden, Pipeline, on_virtual_clock)
-    claims += lesson_bubbles.grid(world, Pipeline, on_virtual_clock)
-    lesson.sleep_through(world, shown, Pipeline, on_timeline(world.timeline))
-    return claims
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

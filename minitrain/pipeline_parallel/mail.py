@@ -32,10 +32,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from minitrain.comm.control import control
+from minitrain.comm.messages import Handle, receive, send
 from minitrain.pipeline_parallel.actions import Action, Schedule
 from minitrain.pipeline_parallel.simulator import simulate
-from minitrain.runtime.control import control
-from minitrain.runtime.messages import Handle, receive, send
 
 TAG = 1  # of announcements; virtual times, which travel on the same connections, have 0
 PAGE = 512  # bytes of an announcement that travel at once

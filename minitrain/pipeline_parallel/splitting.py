@@ -21,15 +21,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, combinations, pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.simulator import Time
-from minitrain.runtime import Claim, World, run
 
 
 class Stage(nn.Sequential):
@@ -194,46 +193,7 @@ def _check(stages: int, layers: int, what: str) -> None:
         raise ValueError(f"stages={stages} are more than the {layers} {what}; use at most {layers}, or fewer chunks")
 
 
-def demo(world: World, layers: int = 6, hidden: int = 32) -> list[Claim]:
-    """Cuts a GPT by measured times; the table shows that no cut is better, and that the stages are the model.
-
-    Args:
-        layers: Blocks of the GPT, which has embedding, norm and head beside.
-        hidden: Its width.
-    """
-    model = GPT(GPTConfig(vocabulary=4096, positions=32, layers=layers, hidden=hidden, heads=2), seed=0)
-    model = model.to(world.device)
-    stages = min(world.size + 1, len(layers_of(model)))  # also on one rank there is something to cut
-    tokens = torch.arange(64, device=world.device).view(2, 32)
-    times = [round(1e9 * seconds) for seconds in layer_times(model, tokens)]  # whole nanoseconds: sums do not round
-    counts = partition(times, stages)
-    best = min(_slowest(times, _counts(cuts, len(times))) for cuts in combinations(range(1, len(times)), stages - 1))
-    parts = split(model, counts)
-    x = tokens
-    for part in parts:
-        x = part(x)
-    different = int((x != model(tokens)[0]).sum())
-    by_number = evenly(model, stages) if stages <= layers else [1] * len(times)
-    world.cost(f"slowest of {stages} stages, equally many blocks", _slowest(times, by_number) / 1e9, "s")
-    world.cost(f"slowest of {stages} stages, cut by measured times {counts}", _slowest(times, counts) / 1e9, "s")
-    held = [parameter for part in parts for parameter in part.parameters()]
-    source = "Narayanan et al. 2019, §3.1"
-    what = "slowest stage by measured times, over that of the best of all (L−1 choose s−1) cuts"
-    number = "parameter tensors of all stages, each once"
-    return [
-        Claim(what, "1", 1, _slowest(times, counts) / best, "1", source, how="compared"),
-        Claim("outputs of the stages one after another unlike the model's", "0", 0, different, "1", how="compared"),
-        Claim(number, "those of the model", len(list(model.parameters())), len(set(held)), "1"),
-    ]
-
-
-def _counts(cuts: Sequence[int], layers: int) -> list[int]:
-    return [end - begin for begin, end in pairwise([0, *cuts, layers])]
-
-
-def _slowest(costs: Sequence[int], counts: Sequence[int]) -> int:
-    return max(sum(costs[begin:end]) for begin, end in pairwise([0, *accumulate(counts)]))
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -29,9 +29,9 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
+from minitrain.comm.control import gather_objects
+from minitrain.comm.messages import exchange
 from minitrain.pipeline_parallel.actions import Schedule
-from minitrain.runtime.control import gather_objects
-from minitrain.runtime.messages import exchange
 
 
 class Tie(NamedTuple):

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from minitrain.comm.timeline import Timeline, VirtualClock
 from minitrain.pipeline_parallel.actions import Action
 from minitrain.pipeline_parallel.drawing import KINDS
 from minitrain.pipeline_parallel.simulator import Time
-from minitrain.runtime.timeline import Timeline, VirtualClock
 
 Watch = Callable[[Action], AbstractContextManager[Any]]
 Cost = Time | Sequence[Time]

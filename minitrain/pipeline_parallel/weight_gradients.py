@@ -29,10 +29,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
-
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.memory import storage_bytes
 
 Task = tuple[nn.Linear, Float[Tensor, "tokens inputs"], Float[Tensor, "tokens outputs"]]
 
@@ -104,47 +100,7 @@ class _Linear(torch.autograd.Function):
         return (gradient @ weight.to(gradient.dtype)).view(x.shape), None, None, None
 
 
-def demo(world: World, tokens: int = 24, inputs: int = 16, outputs: int = 40) -> list[Claim]:
-    """Takes backward of a linear layer apart; the table shows the operations of F, I and W, and what is kept between.
-
-    Args:
-        tokens: t, the rows of X.
-        inputs: i, the columns of X.
-        outputs: o, the columns of Y.
-    """
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(tokens, inputs, generator=generator).to(world.device).requires_grad_()
-    layer = nn.Linear(inputs, outputs).to(world.device)
-    layer(x).square().sum().backward()
-    leaves = (x, layer.weight, layer.bias)
-    whole = [leaf.grad for leaf in leaves]
-    x.grad = layer.weight.grad = layer.bias.grad = None
-
-    split, tasks, operations = SplitBackward(layer), [], {}
-    with FlopCounterMode(display=False) as operations["F"], split.into(tasks):
-        loss = layer(x).square().sum()
-    with FlopCounterMode(display=False) as operations["I"], split.into(tasks):
-        loss.backward()
-    kept = storage_bytes(tensor for _, *pair in tasks for tensor in pair)
-    with FlopCounterMode(display=False) as operations["W"]:
-        finish(tasks)
-    unlike = 0
-    for leaf, expected in zip(leaves, whole, strict=True):
-        assert leaf.grad is not None and expected is not None
-        unlike += int((leaf.grad != expected).sum())
-
-    source = "Qi et al. 2023"
-    claims = [
-        Claim(f"operations of {kind}", "2·t·i·o", 2 * tokens * inputs * outputs, counter.get_total_flops(), "1", source)
-        for kind, counter in operations.items()
-    ]
-    what = "gradient elements unlike those of a whole backward"
-    return [
-        *claims,
-        Claim("bytes kept from I to W", "w·t(i + o)", 4 * tokens * (inputs + outputs), kept, "B", f"{source}, §2.3"),
-        Claim(what, "0", 0, unlike, "1", f"{source}, §1", how="compared"),
-    ]
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

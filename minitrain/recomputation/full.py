@@ -26,15 +26,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
-import torch.utils.checkpoint
 from torch import nn
 
-from minitrain.costs import recomputation as costs
-from minitrain.costs.memory import gpt_activations
 from minitrain.models.gpt import GPT
-from minitrain.recomputation import early_stop, lesson
+from minitrain.recomputation import early_stop
 from minitrain.recomputation.checkpoint import checkpoint
-from minitrain.runtime import Claim, World, run
 
 
 def recompute(blocks: Iterable[nn.Module], checkpoint: Callable[..., Any] = checkpoint) -> None:
@@ -76,51 +72,6 @@ def check(blocks: list[nn.Module]) -> None:
             )
 
 
-def demo(
-    world: World, layers: int = 4, hidden: int = 32, heads: int = 2, batch: int = 2, sequence: int = 32
-) -> list[Claim]:
-    """Recomputes every block of a GPT; the table shows bytes kept, operations done again, and that gradients are equal.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Width of the residual stream.
-        heads: Attention heads.
-        batch: Sequences in each rank's batch.
-        sequence: Tokens in a sequence.
-    """
-    trial = lesson.Trial(world, layers, hidden, heads, batch, sequence)
-    plain, full = trial.step(), trial.step(every_block)
-    world.figure(lambda: lesson.over_time({"nothing recomputed": plain, "every block recomputed": full}))
-    widths, chen, section = (batch, sequence, hidden), f"{lesson.CHEN}, §4", f"{lesson.KORTHIKANTI}, §5"
-    whole, peak = (of(*trial.sizes, fused=False) for of in (gpt_activations, costs.gpt_peak))
-    kept = costs.gpt_kept(*widths, layers, trial.vocabulary)
-    formula = "4L(16bsh + 4bs + abs² + s²/4) + ends"
-    claims = [
-        Claim("bytes kept after forward, nothing recomputed", formula, whole, plain.kept, "B", section),
-        Claim("bytes kept after forward, blocks recomputed", "4Lbsh + ends", kept, full.kept, "B", section),
-        Claim(
-            "most bytes kept at once, blocks recomputed", "4(L−1)bsh + a block + 8(bs + s)", peak, full.peak, "B", chen
-        ),
-    ]
-    once = trial.operations()
-    again = layers * costs.layer_flops(*widths)
-    early = again - layers * costs.last_product_flops(*widths)
-    for what, formula, predicted, how in (
-        ("operations done again: the blocks' forward", "L(24bsh² + 4bs²h)", again, every_block),
-        ("operations done again, stopping early", "L(16bsh² + 4bs²h)", early, every_block_early),
-    ):
-        claims.append(
-            Claim(what, formula, predicted, trial.operations(how) - once, "1", f"{lesson.KORTHIKANTI}, appendix A")
-        )
-    theirs = {f"of torch's checkpoint, use_reentrant={kind}": every_block_by_torch(kind) for kind in (True, False)}
-    claims += lesson.same(trial, every_block, {"when stopping early": every_block_early, **theirs})
-    claims.append(lesson.sees_a_difference(trial, every_block, every_block_without_random_state))
-    ways = {"nothing recomputed": lesson.nothing, "every block": every_block, "stopping early": every_block_early}
-    for what, how in {**ways, "torch's checkpoint": every_block_by_torch(False)}.items():
-        trial.timed(what, how)
-    return claims
-
-
 def every_block(gpt: GPT) -> None:
     """Keep the inputs of blocks only."""
     recompute(gpt.blocks)
@@ -136,11 +87,7 @@ def every_block_without_random_state(gpt: GPT) -> None:
     recompute(gpt.blocks, partial(checkpoint, preserve_random_state=False))
 
 
-def every_block_by_torch(use_reentrant: bool) -> lesson.How:
-    """The same with torch's own checkpoint."""
-    theirs = partial(torch.utils.checkpoint.checkpoint, use_reentrant=use_reentrant)
-    return lambda gpt: recompute(gpt.blocks, theirs)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -1,6 +1,6 @@
-"""Chapter 07, sequence parallelism: what tensor parallelism leaves whole on every rank is cut along the sequence.
+"""Chapter 09, sequence parallelism: what tensor parallelism leaves whole on every rank is cut along the sequence.
 
-`mappings` has the two operators between a whole sequence and its shards, `linear` the layers of chapter 06 with these
+`mappings` has the two operators between a whole sequence and its shards, `linear` the layers of chapter 08 with these
 at their ends, and `megatron` does it to a whole GPT.
 """
 

@@ -1,11 +1,11 @@
-"""The layers of chapter 06 between sequence shards: products by columns gather tokens, products by rows scatter them.
+"""The layers of chapter 08 between sequence shards: products by columns gather tokens, products by rows scatter them.
 
 **Idea.** Column- and row-parallel products are what they were, and still need all tokens. Only what stands at their
 ends changes: where all ranks held the same x, each holds a shard, and g and ḡ take the places of f and its conjugate.
 
 **Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2.
 
-**What each rank holds.** Weights as in chapter 06. Of the column-parallel product's input, from forward to backward,
+**What each rank holds.** Weights as in chapter 08. Of the column-parallel product's input, from forward to backward,
 either its own tokens, or with `keep_gathered` all of them:
 
 | `keep_gathered` | kept for backward | sent backward |
@@ -23,7 +23,7 @@ an all-gather of dY, since both dX_r = dY A_rᵀ and dA_r = X_rᵀ dY take all t
 rank adds up its own tokens only, and so has a summand of db**: the bias is marked as partial, and
 `minitrain.tensor_parallel.layout.sum_partial_gradients` adds the summands, once a step.
 
-**Cost.** `minitrain.costs.sequence_parallel.layer_traffic`: an all-gather or a reduce-scatter is half of chapter 06's
+**Cost.** `minitrain.costs.sequence_parallel.layer_traffic`: an all-gather or a reduce-scatter is half of chapter 08's
 all-reduce. Gathering again adds a quarter.
 
 **Also called.** `linear_with_grad_accumulation_and_async_allreduce(…, sequence_parallel=True)` (Megatron-LM, which
@@ -44,8 +44,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minitrain.collectives import native
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.messages import Handle
+from minitrain.comm.messages import Handle
 from minitrain.sequence_parallel.mappings import own_tokens, start_gather, start_reduce_scatter
 from minitrain.tensor_parallel.checks import check_split, place
 from minitrain.tensor_parallel.layout import mark_partial
@@ -270,18 +269,7 @@ class RowToSequence(RowParallelLinear):
         return row_to_sequence(x, self.weight, self.bias, self.group, self.collectives, check=self.check)
 
 
-def demo(world: World, batch: int = 2, shard: int = 4, width: int = 8) -> list[Claim]:
-    """Runs the two layers behind each other, in both ways; the table shows what is sent, kept, and done meanwhile.
-
-    Args:
-        batch: Sequences.
-        shard: Tokens of each sequence on each rank.
-        width: Inputs of a token on each rank; the MLP between the two layers is 4 times as wide.
-    """
-    from minitrain.sequence_parallel import lesson_linear  # it needs the layers above
-
-    return lesson_linear.two_layers(world, batch, shard, width)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

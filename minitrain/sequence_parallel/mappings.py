@@ -1,12 +1,12 @@
 """The two operators between a sequence that is whole and its shards.
 
-**Idea.** A ring's all-reduce is a reduce-scatter and then an all-gather. Chapter 06 does both at once, where a
+**Idea.** A ring's all-reduce is a reduce-scatter and then an all-gather. Chapter 08 does both at once, where a
 row-parallel product ends, and then every rank computes norm, dropout and residual of all tokens. Instead, stop
 half-way: after the reduce-scatter each rank has the finished sum for its own tokens. It does norm, dropout and residual
 for these, and the all-gather follows where the next column-parallel product needs all tokens.
 
 **Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2, figures 5
-and 6, where the two are g and ḡ. (f and f̄ there are f and g of Shoeybi et al. 2019, which chapter 06 has.)
+and 6, where the two are g and ḡ. (f and f̄ there are f and g of Shoeybi et al. 2019, which chapter 08 has.)
 
 **What each rank holds.** The activations only; t ranks, x of S bytes. Rank r's shard has the tokens r·s/t up to
 (r+1)·s/t of every sequence.
@@ -42,8 +42,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from minitrain.collectives import native
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.messages import Handle
+from minitrain.comm.messages import Handle
 from minitrain.tensor_parallel.checks import check_split, place
 from minitrain.tensor_parallel.mappings import Collectives
 
@@ -173,18 +172,7 @@ class _ReduceScatter(torch.autograd.Function):
         return _Gather.apply(gradients[0], *ctx.arguments, False), None, None, None
 
 
-def demo(world: World, batch: int = 2, shard: int = 3, width: int = 4) -> list[Claim]:
-    """Applies both operators; the table shows that each sends half an all-reduce, and is the other's transpose.
-
-    Args:
-        batch: Sequences.
-        shard: Tokens of each sequence on each rank.
-        width: Elements of a token.
-    """
-    from minitrain.sequence_parallel import lesson  # it needs the operators above
-
-    return lesson.operators(world, batch, shard, width)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

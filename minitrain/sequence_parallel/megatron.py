@@ -7,8 +7,8 @@ next begins: the same bytes, and nothing is kept twice.
 
 **Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2.
 
-**What each rank holds.** The parameters of chapter 06. The residual stream, norms and dropout masks of its own tokens,
-`[batch, seq/tp, hidden]`. Inside attention and MLP, as in chapter 06, its heads and hidden units for all tokens.
+**What each rank holds.** The parameters of chapter 08. The residual stream, norms and dropout masks of its own tokens,
+`[batch, seq/tp, hidden]`. Inside attention and MLP, as in chapter 08, its heads and hidden units for all tokens.
 
 **What is sent, when and why.** A layer and step: two all-gathers and two reduce-scatters forward, the same backward.
 With `keep_gathered=False` two all-gathers more backward: the gathered inputs of attention and MLP are not kept, as the
@@ -16,8 +16,8 @@ paper has it, and gathered again while other products are computed. After the la
 `minitrain.tensor_parallel.layout.sum_partial_gradients` adds, in one all-reduce, the gradients of what was applied to
 shards: norms, row biases, positions.
 
-**Cost.** `minitrain.costs.sequence_parallel`: the bytes of chapter 06, or 5/4 of them. A layer keeps
-sbh/t · (34 + 5as/h) bytes in 16 bits, where chapter 06 keeps sbh · (10 + 24/t + 5as/(ht)); with gathered inputs kept,
+**Cost.** `minitrain.costs.sequence_parallel`: the bytes of chapter 08, or 5/4 of them. A layer keeps
+sbh/t · (34 + 5as/h) bytes in 16 bits, where chapter 08 keeps sbh · (10 + 24/t + 5as/(ht)); with gathered inputs kept,
 4sbh(1 − 1/t) more: `minitrain.costs.activations`.
 
 **Also called.** `--sequence-parallel` (Megatron-LM); `SequenceParallel` with `Shard(1)` layouts (PyTorch DTensor,
@@ -50,8 +50,6 @@ from torch import Tensor, nn
 
 from minitrain.collectives import native
 from minitrain.models import gpt as reference
-from minitrain.runtime import Claim, World, run
-from minitrain.sequence_parallel import lesson, lesson_activations, lesson_megatron
 from minitrain.sequence_parallel.linear import ColumnFromSequence, RowToSequence
 from minitrain.sequence_parallel.outside import EmbeddingToSequence, HeadFromSequence, NormOnSequence
 from minitrain.tensor_parallel.checks import check_split, place
@@ -96,7 +94,7 @@ def parallelize(
         What was replaced, what every rank still holds whole, and whose gradients are to be summed.
 
     Raises:
-        ValueError: Before anything is changed: as chapter 06's; `positions` of the GPT's configuration do not divide by
+        ValueError: Before anything is changed: as chapter 08's; `positions` of the GPT's configuration do not divide by
             the ranks; a block's attention is of another class than the reference's.
     """
     rank, ranks = place(group)
@@ -163,26 +161,7 @@ class EvenSequences:
         return logits[:, : self.seq], loss
 
 
-def demo(world: World, layers: int = 2, heads: int = 1, shard: int = 12) -> list[Claim]:
-    """Trains a small GPT on sequence shards; the table shows bytes sent and kept beside chapter 06's, and one device's.
-
-    Args:
-        layers: Blocks of the GPT.
-        heads: Attention heads of each rank, of 8 elements.
-        shard: Tokens of each sequence on each rank.
-    """
-    trial = lesson.Trial(world, layers, heads, shard)
-    kept = lesson_activations.measure(trial, parallelize)
-    world.figure(lambda: lesson_activations.picture(kept))
-    return [
-        *lesson_megatron.communication(trial, parallelize),
-        *lesson_activations.claims(trial, kept),
-        *lesson_megatron.training(trial, parallelize),
-        *lesson_megatron.held(trial, parallelize),
-        *lesson_megatron.masks(trial, parallelize),
-        *lesson_megatron.generation(trial, parallelize),
-    ]
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

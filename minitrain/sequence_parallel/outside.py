@@ -6,13 +6,13 @@ column-parallel product does.
 
 **Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2 and §4.3.
 
-**What each rank holds.** The parameters of chapter 06. **Those of norms and the table of positions are whole on every
+**What each rank holds.** The parameters of chapter 08. **Those of norms and the table of positions are whole on every
 rank, and applied to different tokens on each**: a rank's gradient of them is a summand, and they are marked as partial.
 Forgotten, every rank learns from its own tokens, and the copies drift apart.
 
 **What is sent, when and why.** Embedding: a reduce-scatter forward, an all-gather backward, for every rank looks up all
 tokens in its rows. Norms: nothing. Head: an all-gather forward and a reduce-scatter backward, and with
-`keep_gathered=False` an all-gather backward once more. The loss is chapter 06's: every rank has all tokens' logits, for
+`keep_gathered=False` an all-gather backward once more. The loss is chapter 08's: every rank has all tokens' logits, for
 its part of the vocabulary.
 
 **Cost.** `minitrain.costs.sequence_parallel.ends_traffic`.

@@ -1,4 +1,4 @@
-"""Chapter 06, tensor parallelism: every rank holds a part of each matrix, and all work on the same tokens.
+"""Chapter 08, tensor parallelism: every rank holds a part of each matrix, and all work on the same tokens.
 
 `mappings` has the operators between what all ranks hold and what each holds a part of. `linear` splits a product by
 columns or by rows, `attention` puts the two behind each other so that a block sends four tensors a step, and

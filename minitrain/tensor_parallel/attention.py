@@ -31,17 +31,12 @@ import copy
 from functools import partial
 from typing import Any
 
-import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.collectives import native, ring
-from minitrain.costs import tensor_parallel as costs
+from minitrain.collectives import native
 from minitrain.models import gpt
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.memory import storage_bytes
-from minitrain.tensor_parallel import lesson, lesson_attention, lesson_linear
 from minitrain.tensor_parallel.checks import check_split, place
 from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel.mappings import Collectives
@@ -174,46 +169,7 @@ def parallel_mlp(
     return ParallelMLP(mlp, group, collectives, check=check)
 
 
-def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> list[Claim]:
-    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds and computes, and the dearer way.
-
-    Args:
-        batch: Sequences.
-        seq: Tokens of each.
-        head_size: Width of a head. Each rank has two heads, so the block's width always divides by the ranks.
-    """
-    sizes = lesson_attention.config(world, seq, head_size)
-    hidden, shape = sizes.hidden, (batch, seq, sizes.hidden)
-    whole = lesson_attention.block(world, sizes, torch.float32)
-    x, grad_y = lesson_attention.inputs(world, sizes, batch, torch.float32)
-
-    def run_cut(collectives: Collectives, **parts: lesson_attention.Cut) -> lesson.Counted:
-        return lesson.run_module(lesson_attention.in_parallel(whole, parts, collectives), x, grad_y)
-
-    both: dict[str, lesson_attention.Cut] = {"attention": parallel_attention, "mlp": parallel_mlp}
-    payload, traffic = costs.payload(*shape), costs.layer_traffic(*shape, world.size, world.rank)
-    layer = lesson.Sums(2, 2 * payload, traffic, ("2", "2 · bsh · w", "Σ 2S − cᵣ − cᵣ₊₁ ≈ 4(t−1)/t · bsh · w"))
-    claims = lesson.sums("a layer", run_cut(native, **both), run_cut(ring, **both), layer, layer)
-
-    traffic = costs.row_first_mlp_traffic(*shape, world.size, world.rank)
-    wide = lesson.Sums(1, 4 * payload, traffic, ("1", "4 · bsh · w", "all-reduce and gather ≈ 9(t−1)/t · bsh · w"))
-    row_first = run_cut(native, mlp=RowFirstMLP), run_cut(ring, mlp=RowFirstMLP)
-    claims += lesson.sums("an MLP cut rows first", *row_first, wide, wide)
-
-    parallel = lesson_attention.in_parallel(whole, both)
-    held, predicted = storage_bytes(parallel.parameters()), 4 * costs.layer_parameters(hidden, sizes.heads, world.size)
-    formula = "(12h²/t + 7h/t + 6h) · w"
-    claims.append(Claim("a layer: bytes of parameters", formula, predicted, held, "B", lesson.MEGATRON))
-    claims += lesson_attention.products(world, sizes, batch, both)
-    claims += lesson_attention.like_one_device(world, sizes, batch, both)
-    claims += lesson_attention.shared_heads(world, batch, seq, head_size, parallel_attention)
-    watch = lesson_linear.UnderWay()
-    watched = parallel_attention(whole.attention, collectives=watch)
-    claims.append(lesson_linear.products_under_way("attention", watched, watch, x, grad_y, 3))
-    with world.timed("forward and backward of a layer"):
-        lesson.run_module(parallel, x, grad_y)
-    return claims
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.runtime.control import checking, gather_objects
+from minitrain.comm.control import checking, gather_objects
 
 
 def place(group: dist.ProcessGroup | None) -> tuple[int, int]:

@@ -36,9 +36,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from minitrain.collectives import native
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.control import checking
-from minitrain.tensor_parallel import lesson_cross_entropy as lesson
+from minitrain.comm.control import checking
 from minitrain.tensor_parallel.checks import check_same, place
 from minitrain.tensor_parallel.layout import ParallelLayer
 from minitrain.tensor_parallel.mappings import Collectives
@@ -190,19 +188,7 @@ def check_tokens(
         )
 
 
-def demo(world: World, vocabulary: int = 61, tokens: int = 12) -> list[Claim]:
-    """Cuts logits over the ranks; the table shows what the loss sends, and that it is `F.cross_entropy`.
-
-    Args:
-        vocabulary: Tokens that there are; one that does not divide by the ranks is padded.
-        tokens: Tokens in the batch.
-    """
-    world.figure(lambda: lesson.picture(world.size))
-    return [
-        *lesson.sent(world, vocab_parallel_cross_entropy, tokens, vocabulary),
-        *lesson.like_one_device(world, vocab_parallel_cross_entropy, tokens, vocabulary),
-    ]
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

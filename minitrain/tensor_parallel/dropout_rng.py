@@ -28,15 +28,11 @@ stream; `OffsetBasedRNGTracker` (DTensor), which gives each rank the part of one
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT, CausalAttention
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.control import gather_objects
 
 
 def drop(
@@ -143,79 +139,7 @@ def check_dropout(gpt: GPT) -> None:
             )
 
 
-def demo(world: World, elements: int = 4096, p: float = 0.25) -> list[Claim]:
-    """Drops elements in many ways; the table shows which masks are equal on all ranks, and which are not.
-
-    Args:
-        elements: Elements on each rank.
-        p: Probability of dropping an element.
-    """
-    rank, n = world.rank, world.size
-    x = torch.ones(1, 1, elements, device=world.device)  # one token
-    stream = ResidualDropout(p, "blocks.0.mlp_dropout")
-    counter_rng.at(seed=0, step=0)
-    same = unlike_rank_0(stream(x))
-    torch.rand(rank, device=world.device)  # a rank that draws for itself changes no mask
-    later = unlike_rank_0(stream(x))
-    seq = max(1, round(elements**0.5))
-    heads = torch.ones(1, n, seq, seq, device=world.device)
-    whole, mine = (AttentionDropout(p, "blocks.0.attention.core.dropout", at) for at in (0, rank))
-    one_device, own = whole(heads)[:, rank : rank + 1], mine(heads[:, :1])
-    tokens = torch.ones(1, n * seq, seq, device=world.device)
-    shard = ResidualDropout(p, "blocks.0.mlp_dropout", rank, n)(tokens[:, :seq])
-    apart = int((own != one_device).sum()), int((shard != stream(tokens)[:, rank * seq : (rank + 1) * seq]).sum())
-    differ = unlike_rank_0(own)
-    torch.manual_seed(0)
-    alike = unlike_rank_0(F.dropout(x, p))
-    torch.manual_seed(rank)
-    drifted = unlike_rank_0(F.dropout(x, p))
-    source = "Shoeybi et al. 2019, appendix B"
-    claims = [
-        Claim("residual stream: elements dropped on other ranks only", "0", 0, max(same), "1", source, "compared"),
-        Claim("the same after ranks drew different numbers", "0", 0, max(later), "1", source, "compared"),
-        Claim("a rank's head: weights that one device drops otherwise", "0", 0, apart[0], how="compared"),
-        Claim("a shard of the sequence: elements that one device drops otherwise", "0", 0, apart[1], how="compared"),
-        Claim("gradients that recomputation changes", "0", 0, recomputed(stream, x), how="compared"),
-    ]
-    for what, formula, count, probability, measured in (
-        ("a rank's heads: weights dropped", "pN", seq**2, p, [int((own == 0).sum())] * n),
-        ("heads: elements of a rank's mask unlike rank 0's", "2p(1−p) N", seq**2, 2 * p * (1 - p), differ),
-        ("one seed for all, torch's dropout: heads' masks unlike rank 0's", "0: the same weights", elements, 0, alike),
-        ("a seed for each rank: the stream's copies apart", "2p(1−p) N", elements, 2 * p * (1 - p), drifted),
-    ):
-        if n == 1 and formula != "pN":
-            claims.append(Claim.needs_ranks(2, what, formula, source))
-            continue
-        near = 6 * (count * probability * (1 - probability)) ** 0.5  # six standard deviations
-        seen = measured[max(rank, 1) % n]
-        claims.append(Claim(what, formula, count * probability, seen, "1", source, "compared", absolute=near))
-    counter_rng.at(seed=0, step=2)
-    with world.timed("100 dropouts by place", 100 * elements, "elements"):
-        for _ in range(100):
-            stream(x)
-    return claims
-
-
-def unlike_rank_0(mine: Tensor) -> list[int]:
-    """For each rank, how many elements of its tensor are not those of rank 0."""
-    everyone = gather_objects(mine.detach().cpu())
-    return [int((other != everyone[0]).sum()) for other in everyone]
-
-
-def recomputed(dropout: nn.Module, x: Tensor) -> int:
-    """Elements of gradients that change when two micro-batches, forward both before backward, are computed again."""
-    gradients = []
-    for again in (False, True):
-        inputs = [x.clone().requires_grad_() for _ in range(2)]
-        losses = []
-        for micro_batch, each in enumerate(inputs):
-            counter_rng.at(0, 1, micro_batch)
-            losses.append((checkpoint(dropout, each, use_reentrant=False) if again else dropout(each)).sum())
-        for loss in losses:
-            loss.backward()
-        gradients.append(torch.cat([each.grad for each in inputs if each.grad is not None]))
-    return int((gradients[0] != gradients[1]).sum())
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

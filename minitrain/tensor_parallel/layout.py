@@ -3,7 +3,7 @@
 A parameter is **replicated** (every rank holds all of it, and its gradient is whole on every rank: norms, the bias of a
 row-parallel layer), or **sharded** (rank r holds a piece of one dim, and the gradient of that piece). Either may also
 be **partial**: each rank's gradient is one summand. That is so where ranks that hold the same parameter apply it to
-different things: key and value heads that several ranks share, or the norms of a sequence shard (chapter 07).
+different things: key and value heads that several ranks share, or the norms of a sequence shard (chapter 09).
 `sum_partial_gradients` adds those summands. Whoever adds up gradients, norms or checkpoints asks here.
 
 What is said is kept in attributes of the parameter, so it needs no list beside the model. Nothing said means

@@ -35,19 +35,12 @@ parallelism.
 
 from __future__ import annotations
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.collectives import native, ring
-from minitrain.costs import tensor_parallel as costs
-from minitrain.costs.communication import ring_all_reduce
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.memory import storage_bytes
-from minitrain.tensor_parallel import lesson, lesson_linear
+from minitrain.collectives import native
 from minitrain.tensor_parallel.checks import check_same, check_split
 from minitrain.tensor_parallel.layout import ParallelLayer, mark, mark_partial
 from minitrain.tensor_parallel.mappings import Collectives, gather_from_parallel, split_to_parallel
@@ -279,37 +272,7 @@ def piece(parameter: Tensor, dim: int, number: int, pieces: int) -> nn.Parameter
     return nn.Parameter(cut.clone(memory_format=torch.contiguous_format), requires_grad=parameter.requires_grad)
 
 
-def demo(world: World, tokens: int = 24, width: int = 8) -> list[Claim]:
-    """Runs one layer of each kind; the table shows what is sent when, what is held, and why last bits differ.
-
-    Args:
-        tokens: Rows of the input.
-        width: Inputs and outputs of each rank: the matrix has so many times the number of ranks, and so always divides.
-    """
-    whole = width * world.size
-    payload, traffic = costs.payload(1, tokens, whole), ring_all_reduce(tokens * whole, 4, world.size, world.rank)
-    one = lesson.Sums(1, payload, traffic, ("1", "tokens · width · w", "2S − cᵣ − cᵣ₊₁ ≈ 2(t−1)/t · S"))
-    linear, x, grad_y = lesson_linear.inputs(world, tokens, whole)
-    claims = []
-    for kind, make, forward, backward, held, formula in (
-        ("column", ColumnParallelLinear.from_linear, lesson.NONE, one, costs.column_parameters, "(in + 1) · out/t · w"),
-        ("row", RowParallelLinear.from_linear, one, lesson.NONE, costs.row_parameters, "(in/t + 1) · out · w"),
-    ):
-        counted = lesson_linear.run_layer(world, kind, make, linear, x, grad_y)
-        on_ring = lesson_linear.run_layer(world, kind, partial(make, collectives=ring), linear, x, grad_y)
-        claims += lesson.sums(f"{kind}-parallel", counted, on_ring, forward, backward)
-        held_here, predicted = storage_bytes(make(linear).parameters()), 4 * held(whole, whole, world.size)
-        claims.append(
-            Claim(f"{kind}-parallel: bytes of parameters", formula, predicted, held_here, "B", lesson.MEGATRON)
-        )
-        claims += lesson_linear.like_one_device(world, kind, make, tokens, whole)
-    watch = lesson_linear.UnderWay()
-    watched = ColumnParallelLinear.from_linear(linear, collectives=watch)
-    my_grad_y = lesson_linear.part(grad_y, -1, world)
-    claims.append(lesson_linear.products_under_way("column-parallel", watched, watch, x, my_grad_y, 1))
-    on_ring = partial(RowParallelLinear.from_linear, collectives=ring)
-    return claims + lesson_linear.order_of_additions(world, on_ring, tokens, whole)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

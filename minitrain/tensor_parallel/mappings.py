@@ -38,14 +38,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from minitrain.collectives import native
-from minitrain.runtime import Claim, World, run
-from minitrain.runtime.messages import Handle
+from minitrain.comm.messages import Handle
 from minitrain.tensor_parallel.checks import check_same, check_split, place
 
 
 @runtime_checkable
 class Collectives(Protocol):
-    """The verbs used here and in chapter 07. `minitrain.collectives.native` and `.ring` have them, being modules."""
+    """The verbs used here and in chapter 09. `minitrain.collectives.native` and `.ring` have them, being modules."""
 
     def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
 
@@ -211,17 +210,7 @@ class _Gather(torch.autograd.Function):
         return _Split.apply(gradients[0], *ctx.arguments), None, None, None
 
 
-def demo(world: World, tokens: int = 6, width: int = 4) -> list[Claim]:
-    """Applies the four operators; the table shows that what one sends forward, its conjugate sends backward.
-
-    Args:
-        tokens: Rows of the activations.
-        width: Columns of each rank's part; the whole has so many times the number of ranks.
-    """
-    from minitrain.tensor_parallel import lesson_mappings  # it needs the operators above
-
-    return lesson_mappings.claims(world, tokens, width)
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

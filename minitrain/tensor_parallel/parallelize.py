@@ -29,8 +29,6 @@ from torch import Tensor, nn
 
 from minitrain.collectives import native
 from minitrain.models import gpt as reference
-from minitrain.runtime import Claim, World, run
-from minitrain.tensor_parallel import lesson_parallelize as lesson
 from minitrain.tensor_parallel.attention import parallel_attention, parallel_mlp
 from minitrain.tensor_parallel.checks import place
 from minitrain.tensor_parallel.dropout_rng import check_dropout, place_dropout
@@ -220,21 +218,7 @@ def _shape(sizes: tuple[int, ...]) -> str:
     return " × ".join(map(str, sizes))
 
 
-def demo(world: World, layers: int = 2, heads: int = 1) -> list[Claim]:
-    """Trains a small GPT, cut over the ranks; the table shows all-reduces, bytes, and one device's loss and weights.
-
-    Args:
-        layers: Blocks of the GPT.
-        heads: Attention heads of each rank, of 8 elements.
-    """
-    world.figure(lambda: lesson.picture(world.size))
-    return [
-        *lesson.communication(world, parallelize, layers, heads),
-        *lesson.bytes_held(world, parallelize, layers, heads),
-        *lesson.like_one_device(world, parallelize, piece_of, layers, heads),
-        *lesson.generation(world, parallelize, layers, heads),
-    ]
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -34,8 +34,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from minitrain.collectives import native
-from minitrain.runtime import Claim, World, run
-from minitrain.tensor_parallel import lesson_vocabulary as lesson
 from minitrain.tensor_parallel.checks import check_same, place
 from minitrain.tensor_parallel.cross_entropy import VocabParallelLoss, check_tokens, vocab_parallel_cross_entropy
 from minitrain.tensor_parallel.layout import ParallelLayer, mark
@@ -296,21 +294,7 @@ def gather_logits(
     return gather_from_parallel(logits, group, collectives)[..., :vocabulary]
 
 
-def demo(world: World, vocabulary: int = 61, hidden: int = 24) -> list[Claim]:
-    """Cuts a table over the ranks; the table shows bytes held and sent, one device's values, and what padding does.
-
-    Args:
-        vocabulary: Tokens that there are; one that does not divide by the ranks is padded.
-        hidden: Width of the table.
-    """
-    layers = VocabParallelEmbedding, VocabParallelHead
-    world.figure(lambda: lesson.picture(world.size, vocabulary))
-    return [
-        *lesson.held_and_sent(world, *layers, vocabulary, hidden),
-        *lesson.like_one_device(world, *layers, vocab_parallel_cross_entropy, vocabulary, hidden),
-        *lesson.padding(world, *layers, vocab_parallel_cross_entropy, vocabulary, hidden),
-    ]
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils._pytree import tree_leaves
 
-from minitrain.runtime.control import checking, gather_objects
+from minitrain.comm.control import checking, gather_objects
 from minitrain.zero.lines import Unit
 from minitrain.zero.residence import Order, Residence
 from minitrain.zero.sharded import Collectives

@@ -28,8 +28,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.runtime import Claim, World, run
-from minitrain.zero import lesson, lesson_offload
+from minitrain.comm.memory import optimizer_states
 from minitrain.zero.lines import Line
 from minitrain.zero.pools import Pool
 from minitrain.zero.stage2 import Collector, Zero2
@@ -84,28 +83,10 @@ class ZeroOffload(Zero2):
 
     def _on_host(self) -> list[Tensor | None]:
         shards = [collector.shard for collector in self._collectors]
-        return [*(line.master for line in self.lines), *shards, *lesson.states(self.optimizer)]
-
-
-def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 3) -> list[Claim]:
-    """Moves optimizer states and the step to the host; the table shows where bytes are, and how many cross.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
-    claims = [
-        *lesson_offload.memory(world, ZeroOffload, layers, hidden),
-        *lesson_offload.copies(world, ZeroOffload, layers, hidden, micro_batches),
-        lesson_offload.early_copies(world, ZeroOffload, layers, hidden),
-        *lesson_offload.like_stage2(world, ZeroOffload, layers, hidden),
-    ]
-    model = lesson.wrap(world, ZeroOffload, layers, hidden)
-    with world.timed("a step of forward, backward, synchronize and step"):
-        lesson.step(world, model)
-    return claims
+        return [*(line.master for line in self.lines), *shards, *optimizer_states(self.optimizer)]
 
 
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.runtime.memory import storage_bytes
+from minitrain.comm.memory import storage_bytes
 
 
 class Pool:

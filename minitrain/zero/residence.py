@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.runtime.messages import Handle
+from minitrain.comm.messages import Handle
 from minitrain.zero.lines import Unit
 from minitrain.zero.settings import Collectives
 

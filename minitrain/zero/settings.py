@@ -8,8 +8,8 @@ from typing import Any, Protocol, runtime_checkable
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.runtime.control import gather_objects
-from minitrain.runtime.messages import Handle
+from minitrain.comm.control import gather_objects
+from minitrain.comm.messages import Handle
 
 Groups = Sequence[Mapping[str, Any]]
 

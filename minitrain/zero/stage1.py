@@ -22,7 +22,6 @@ weight-update sharding (Xu et al. 2020).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -30,13 +29,8 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.collectives import native, ring
-from minitrain.costs import data_parallel
-from minitrain.costs import zero as costs
-from minitrain.data_parallel import DataParallel
-from minitrain.runtime import Claim, Ledger, World, run
-from minitrain.runtime.memory import storage_bytes
-from minitrain.zero import lesson, states
+from minitrain.collectives import native
+from minitrain.zero import states
 from minitrain.zero.elementwise import check_elementwise
 from minitrain.zero.lines import Line
 from minitrain.zero.settings import Collectives, agree_on_settings, described
@@ -244,57 +238,7 @@ class Zero1(Sharded):
             view.copy_(parameter.grad)
 
 
-def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4) -> list[Claim]:
-    """Divides a small GPT's optimizer states; the table shows bytes held and sent, and equality with torch's DDP.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
-    claims = [
-        *lesson.memory(world, Zero1, 1, layers, hidden),
-        *_behind_data_parallelism(world, layers, hidden),
-        *lesson.traffic(world, Zero1, 1, layers, hidden, micro_batches),
-        lesson.mean_of_parts(world, Zero1, layers, hidden),
-        *lesson.like_ddp(world, partial(lesson.train, Zero1), layers, hidden),
-        lesson.like_ddp_exactly(world, partial(lesson.train, Zero1)),
-    ]
-    model = lesson.wrap(world, Zero1, layers, hidden)
-    with world.timed("a step of forward, backward, synchronize and step"):
-        lesson.step(world, model)
-    return claims
-
-
-def _behind_data_parallelism(world: World, layers: int, hidden: int) -> list[Claim]:
-    """Claims on `ShardedOptimizer` behind chapter 02's data parallelism: states divided as well, but 3Ψ sent."""
-    module = lesson.small_gpt(world, world.rank, layers, hidden)
-    model = DataParallel(module, collectives=ring)
-    optimizer = ShardedOptimizer(module.parameters(), torch.optim.AdamW, collectives=ring, lr=0.01)
-    with Ledger() as ledger:
-        lesson.backward(world, model)
-        model.synchronize()
-        optimizer.step()
-    sizes = [data_parallel.Sizes(p.numel(), 4, str(p.dtype)) for p in module.parameters()]
-    line = [costs.Line(line.partition.elements, 4, len(line.parameters)) for line in optimizer.lines]
-    reduced = data_parallel.ring_traffic(sizes, 25 * 2**20, world.size, world.rank)
-    sent = reduced + costs.all_gather_traffic(line, world.size, world.rank)
-    states = costs.held(1, line, world.size)["optimizer states"]
-    measured = storage_bytes(lesson.states(optimizer))
-    what = "of ShardedOptimizer behind data parallelism"
-    formula = "Ks + c, one line, K = 8"
-    return [
-        Claim(f"bytes of optimizer states {what}", formula, states, measured, "B", f"{lesson.PAPER}, §5.1"),
-        Claim(
-            f"bytes sent by this rank in a step {what} through the ring",
-            "3(n−1)/n · Ψ, with flags and padding",
-            sent.bytes,
-            ledger.sent,
-            "B",
-            f"{lesson.PAPER}, §7.2; Patarasuk & Yuan 2009",
-        ),
-    ]
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -24,14 +24,11 @@ here they are freed like all others, so that the formula is the paper's.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from minitrain.runtime import Claim, World, run
-from minitrain.zero import lesson, lesson_bars, lesson_stage3, lesson_time
 from minitrain.zero.gathering import Gathering
 from minitrain.zero.lines import Unit
 from minitrain.zero.stage2 import Collector, Zero2
@@ -160,41 +157,7 @@ class Zero3(Zero2):
             raise RuntimeError("the module's parameters are sharded; use full_state_dict() of its wrapper")
 
 
-def demo(world: World, layers: int = 4, hidden: int = 30, micro_batches: int = 2) -> list[Claim]:
-    """Gathers parameters when they are needed; the table shows bytes held and sent, peaks, and torch's DDP.
-
-    Args:
-        layers: Blocks of the GPT.
-        hidden: Its width.
-        micro_batches: A, the micro-batches of each rank in a step.
-    """
-    model = lesson.wrap(world, Zero3, layers, hidden)
-    assert isinstance(model, Zero3)
-    waiting = lesson.wrap(world, Zero3, layers, hidden)
-    assert isinstance(waiting, Zero3)
-    waiting.gathering.prefetch = False
-    train = partial(lesson_stage3.train, Zero3)
-    times, spans = lesson_time.virtual_times(world, Zero3)
-    bars = lesson_bars.bars(world, Zero3, layers, hidden)
-    claims = [
-        *lesson.memory(world, Zero3, 3, layers, hidden),
-        *lesson_bars.claims(bars, lesson.lines(model), lesson.small_gpt(world, 0, layers, hidden), world.rank),
-        *lesson_stage3.traffic(world, Zero3, layers, hidden, micro_batches),
-        *lesson_stage3.calls(world, model),
-        lesson_stage3.gathered_at_once(world, model),
-        lesson_stage3.gathered_at_once(world, waiting),
-        *(lesson_stage3.chain_peak(world, Zero3, prefetch) for prefetch in (True, False)),
-        *times,
-        lesson.mean_of_parts(world, Zero3, layers, hidden),
-        *lesson.like_ddp(world, train, layers, hidden),
-        lesson.like_ddp_exactly(world, train),
-        lesson_stage3.like_stage2(world, Zero3, layers, hidden),
-    ]
-    with world.timed("a step of forward, backward, synchronize and step"):
-        lesson.step(world, model)
-    world.figure(lambda: lesson_bars.picture(bars))
-    return claims
-
-
 if __name__ == "__main__":
-    run(demo)
+    from minitrain.lessons import run
+
+    run(__spec__.name)

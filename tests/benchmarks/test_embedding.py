@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from minitrain.benchmarks import embedding
-from minitrain.parameter_server.row_rules import SGD
-from minitrain.parameter_server.tables import Table
+from minitrain.recommender.row_rules import SGD
+from minitrain.recommender.tables import Table
 
 
 def test_the_loop_does_the_same():

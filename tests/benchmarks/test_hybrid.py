@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from minitrain.benchmarks import hybrid as benchmark
-from minitrain.parameter_server.click import Clicks
+from minitrain.recommender.click import Clicks
 
 
 def measure(world):

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from minitrain.benchmarks import tensor_parallel
+from minitrain.comm import Ledger
 from minitrain.models.gpt import Block, GPTConfig
-from minitrain.runtime import Ledger
 
 TINY = GPTConfig(positions=4, layers=1, hidden=8, heads=4)
 

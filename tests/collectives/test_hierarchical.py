@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 
 from minitrain.collectives import hierarchical
+from minitrain.comm import Ledger, axes
 from minitrain.costs import communication as costs
-from minitrain.runtime import Ledger, axes
+from minitrain.lessons import demo_of
 from tests.collectives import verbs
 
 MESHES = [(1, 1), (1, 3), (3, 1), (2, 2), (2, 3), (3, 2)]
@@ -104,7 +105,7 @@ def test_what_is_no_2d_mesh_is_refused(ranks):
 
 def demo_on(world, nodes):
     try:
-        return len(hierarchical.demo(world, elements=100, nodes=nodes))
+        return len(demo_of(hierarchical)(world, elements=100, nodes=nodes))
     except ValueError as error:
         return str(error)
 

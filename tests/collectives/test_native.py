@@ -7,7 +7,7 @@ import warnings
 import torch
 
 from minitrain.collectives import native
-from minitrain.runtime import Ledger
+from minitrain.comm import Ledger
 
 
 def overlapped(world):

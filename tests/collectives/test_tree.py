@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from minitrain.collectives import tree
+from minitrain.comm import Ledger
 from minitrain.costs import communication as costs
-from minitrain.runtime import Ledger
 from tests.collectives import verbs
 
 

@@ -11,8 +11,8 @@ from importlib import import_module
 import torch
 import torch.distributed as dist
 
+from minitrain.comm import Ledger, axes
 from minitrain.costs import communication as costs
-from minitrain.runtime import Ledger, axes
 
 WORLD_SIZES = (1, 2, 3, 6)  # the demos run on 4
 DTYPES = (torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int64, torch.complex64)

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minitrain.composition import lesson
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import Training
+from minitrain.lessons.composition import common as lesson
 
 MODEL = Model(layers=4, hidden=8, heads=4, positions=8, vocabulary=257)
 STEPS = Steps(steps=5, batch=8, warmup=0, lr=1e-2, clip=0.0, dtype="float64", optimizer="sgd")

@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minitrain.composition import lesson_layout
+from minitrain.comm.control import gather_objects
 from minitrain.composition.layout import make_axes, table
 from minitrain.composition.model import make_part
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import Training
-from minitrain.runtime.control import gather_objects
+from minitrain.lessons.composition import layout as lesson_layout
 
 MODEL = Model(layers=4, hidden=8, heads=4, positions=8, vocabulary=257)
 

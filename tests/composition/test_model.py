@@ -7,11 +7,11 @@ import math
 import pytest
 import torch
 
-from minitrain.composition import lesson
+from minitrain.comm.memory import storage_bytes
 from minitrain.composition.layout import make_axes
 from minitrain.composition.model import make_part
 from minitrain.composition.settings import Layout, Model, Settings, Steps
-from minitrain.runtime.memory import storage_bytes
+from minitrain.lessons.composition import common as lesson
 from minitrain.tensor_parallel.parallelize import piece_of
 
 MODEL = Model(layers=5, hidden=8, heads=4, positions=8, vocabulary=259)

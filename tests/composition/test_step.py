@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minitrain.composition import lesson
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import NotFinite, Training
+from minitrain.lessons.composition import common as lesson
 
 MODEL = Model(layers=4, hidden=8, heads=4, positions=8, vocabulary=257, dropout=0.1)
 STEPS = Steps(steps=5, batch=8, warmup=1, lr=1e-3, clip=0.5, dtype="float64")

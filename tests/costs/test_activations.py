@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minitrain.comm.memory import SavedActivations
 from minitrain.costs import activations, memory
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.runtime.memory import SavedActivations
 
 # Korthikanti et al. 2022, table 3: heads, hidden, layers, pipeline stages, micro-batch.
 TABLE_3 = {

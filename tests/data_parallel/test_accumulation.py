@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from minitrain.comm import Ledger
 from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
 from minitrain.data_parallel.accumulation import (
     accumulate,
@@ -16,7 +17,6 @@ from minitrain.data_parallel.accumulation import (
     warmed_up,
 )
 from minitrain.models.gpt import IGNORE
-from minitrain.runtime import Ledger
 from tests.data_parallel.models import close, gpt, tokens
 
 

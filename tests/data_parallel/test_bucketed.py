@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from minitrain.comm import Ledger
 from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import BucketedDataParallel
 from minitrain.data_parallel.bucketed import Bucket, pack
-from minitrain.runtime import Ledger
 from tests.data_parallel.models import gpt, tokens
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minitrain.collectives import native
 from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
-from minitrain.data_parallel.lesson_overlap import Watch
+from minitrain.lessons.data_parallel.overlapped import Watch
 from tests.data_parallel.models import Branches, close, gpt, tokens
 
 SMALL = 0.001

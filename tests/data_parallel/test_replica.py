@@ -13,8 +13,8 @@ from jaxtyping import TypeCheckError
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from minitrain.comm import Ledger
 from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
-from minitrain.runtime import Ledger
 from tests.data_parallel.models import Branches, Mixed, close, gpt, gradients, tokens
 
 LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)

@@ -8,9 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from minitrain.comm import receive, send
+from minitrain.lessons import demo_of
 from minitrain.matrix_product import first_messages
 from minitrain.matrix_product.first_messages import shift_at_once
-from minitrain.runtime import Ranks, receive, send
+from minitrain.ranks import Ranks
 
 
 def received(world, name, members=None):
@@ -74,7 +76,7 @@ def test_a_column_of_a_matrix_is_refused():
 
 
 def broken(world, **options):
-    claims = first_messages.demo(world, **options)
+    claims = demo_of(first_messages)(world, **options)
     return [claim for claim in claims if claim.holds is False], [claim for claim in claims if claim.holds is None]
 
 

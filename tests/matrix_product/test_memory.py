@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
+from minitrain.comm.memory import SavedActivations
 from minitrain.costs import memory as costs
+from minitrain.lessons import demo_of
 from minitrain.matrix_product import memory
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.runtime.memory import SavedActivations
 
 # vocabulary, positions, layers, hidden, heads, batch, sequence
 SIZES = ((256, 128, 4, 128, 4, 8, 128), (17, 9, 1, 6, 3, 1, 1), (50, 11, 3, 20, 5, 3, 7))
@@ -64,7 +65,7 @@ def test_zero_papers_example_takes_120_gigabytes():
 
 
 def broken(world, **options):
-    return [claim for claim in memory.demo(world, **options) if claim.holds is False]
+    return [claim for claim in demo_of(memory)(world, **options) if claim.holds is False]
 
 
 def test_every_claim_of_the_demo_holds(ranks):

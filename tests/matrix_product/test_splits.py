@@ -8,11 +8,12 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from minitrain.comm import Ledger
 from minitrain.costs import matrix_product as costs
+from minitrain.lessons import demo_of
+from minitrain.lessons.matrix_product.compare import Split, compare, whole_numbers
 from minitrain.matrix_product import by_data
-from minitrain.matrix_product.compare import Split, compare, whole_numbers
 from minitrain.matrix_product.to_everyone import total
-from minitrain.runtime import Ledger
 
 SPLITS = ("by_data", "by_columns", "by_rows")
 # rows, inner, columns: the lesson's, some that no number of ranks divides, and some with fewer elements than ranks
@@ -71,7 +72,7 @@ def test_within_a_group(ranks, name):
 
 
 def run_demo(world, name, options):
-    claims = import_module(f"minitrain.matrix_product.{name}").demo(world, **options)
+    claims = demo_of(f"minitrain.matrix_product.{name}")(world, **options)
     return [claim for claim in claims if claim.holds is False], [claim.what for claim in claims]
 
 
@@ -124,7 +125,7 @@ def summands_of_other_shapes(world):
 
 
 def with_size(world, name, options):
-    return import_module(f"minitrain.matrix_product.{name}").demo(world, **options)
+    return demo_of(f"minitrain.matrix_product.{name}")(world, **options)
 
 
 @pytest.mark.parametrize("bad", ("rows", "inner", "columns"))

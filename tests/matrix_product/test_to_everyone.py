@@ -6,10 +6,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from minitrain.comm import Ledger
 from minitrain.costs.matrix_product import share, to_everyone_bytes
+from minitrain.lessons import demo_of
 from minitrain.matrix_product import to_everyone
 from minitrain.matrix_product.to_everyone import collect, total
-from minitrain.runtime import Ledger
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.complex64)
 
@@ -120,7 +121,7 @@ def test_bad_input_is_refused_on_every_rank(ranks, function, words):
 
 
 def broken(world, **options):
-    return [claim for claim in to_everyone.demo(world, **options) if claim.holds is False]
+    return [claim for claim in demo_of(to_everyone)(world, **options) if claim.holds is False]
 
 
 @pytest.mark.parametrize("size", (2, 6))

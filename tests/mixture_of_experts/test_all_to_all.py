@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from minitrain.collectives.all_to_all import native, pairwise
+from minitrain.comm import Ledger
 from minitrain.mixture_of_experts import all_to_all as module
 from minitrain.mixture_of_experts.all_to_all import all_to_all
-from minitrain.runtime import Ledger
 
 
 def lengths(world, most):

@@ -8,7 +8,8 @@ from itertools import combinations, product
 import pytest
 import torch
 
-from minitrain.mixture_of_experts import ExpertChoice, lesson
+from minitrain.lessons.mixture_of_experts import common as lesson
+from minitrain.mixture_of_experts import ExpertChoice
 from minitrain.mixture_of_experts.expert_choice import capped, violations, within_cap
 from tests.mixture_of_experts.plain import (
     EXPERTS,

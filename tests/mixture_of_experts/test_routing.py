@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Router, Routing, Switch, lesson
+from minitrain.lessons.mixture_of_experts import common as lesson
+from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Router, Routing, Switch
 from minitrain.mixture_of_experts.noisy_top_k import TwoLevel
 from minitrain.mixture_of_experts.routing import places
 from minitrain.models import counter_rng

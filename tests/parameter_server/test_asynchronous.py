@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from minitrain.comm import Ledger, VirtualClock
 from minitrain.costs.staleness import bytes_served, most_stale
+from minitrain.lessons.parameter_server.asynchronous import Plan, replayed, train
+from minitrain.lessons.parameter_server.delay import descend
 from minitrain.parameter_server.asynchronous import AsynchronousServer, AsynchronousWorker, on_gloo
-from minitrain.parameter_server.lesson_asynchronous import Plan, replayed, train
-from minitrain.parameter_server.lesson_delay import descend
 from minitrain.parameter_server.roles import Roles, split_roles
-from minitrain.runtime import Ledger, VirtualClock
 
 
 def delayed(world, bound, seed):

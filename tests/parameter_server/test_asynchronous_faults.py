@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import nn
 
+from minitrain.comm import VirtualClock, send
 from minitrain.parameter_server.asynchronous import AsynchronousServer, AsynchronousWorker
 from minitrain.parameter_server.inbox import PUSH, announce
 from minitrain.parameter_server.roles import split_roles
-from minitrain.runtime import Ranks, VirtualClock, send
+from minitrain.ranks import Ranks
 
 STEPS = 4
 

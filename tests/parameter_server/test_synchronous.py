@@ -11,9 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minitrain.parameter_server import Roles, Server, Worker, lesson, split_roles
-from minitrain.parameter_server.synchronous import demo
-from minitrain.runtime import Ledger
+from minitrain.comm import Ledger
+from minitrain.lessons.parameter_server import synchronous as lesson
+from minitrain.lessons.parameter_server.synchronous import demo
+from minitrain.parameter_server import Roles, Server, Worker, split_roles
 from tests.conftest import DEMO_RANKS
 from tests.data_parallel.models import Branches, Mixed, gpt, tokens
 

@@ -11,20 +11,20 @@ import pytest
 import torch
 from torch import nn
 
+from minitrain.comm import Ledger, VirtualClock, axes
+from minitrain.comm.timeline import Timeline
 from minitrain.data_parallel import DataParallel
+from minitrain.lessons.pipeline_parallel.bubbles import actions_of, not_as_simulated
+from minitrain.lessons.pipeline_parallel.executor import Counted, Graphs, demo
 from minitrain.pipeline_parallel import mail, splitting
 from minitrain.pipeline_parallel.actions import Action, Schedule
 from minitrain.pipeline_parallel.checks import inputs_of
-from minitrain.pipeline_parallel.executor import Pipeline, demo
-from minitrain.pipeline_parallel.lesson import Counted, Graphs
-from minitrain.pipeline_parallel.lesson_bubbles import actions_of, not_as_simulated
+from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.mail import Mail, in_common_order
 from minitrain.pipeline_parallel.schedules import SCHEDULES, gpipe, interleaved, naive, one_f_one_b, zero_bubble_h1
 from minitrain.pipeline_parallel.simulator import simulate
 from minitrain.pipeline_parallel.watches import on_timeline, on_virtual_clock
-from minitrain.runtime import Ledger, VirtualClock, axes
-from minitrain.runtime.failures import RanksError
-from minitrain.runtime.timeline import Timeline
+from minitrain.ranks.failures import RanksError
 from tests.pipeline_parallel.models import (
     Mixed,
     accumulate,

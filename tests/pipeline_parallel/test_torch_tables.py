@@ -13,14 +13,14 @@ import torch
 import torch.distributed.pipelining.schedules as torch_schedules
 from torch import nn
 
+from minitrain.comm import VirtualClock
+from minitrain.lessons.pipeline_parallel.bubbles import not_as_simulated
+from minitrain.lessons.pipeline_parallel.executor import Counted, Graphs
 from minitrain.pipeline_parallel.actions import Action, Schedule, validate
 from minitrain.pipeline_parallel.executor import Pipeline
-from minitrain.pipeline_parallel.lesson import Counted, Graphs
-from minitrain.pipeline_parallel.lesson_bubbles import not_as_simulated
 from minitrain.pipeline_parallel.mail import Mail
 from minitrain.pipeline_parallel.simulator import simulate
 from minitrain.pipeline_parallel.watches import on_virtual_clock
-from minitrain.runtime import VirtualClock
 from tests.pipeline_parallel.models import accumulate, gpt, stages_of, tokens
 
 CHUNKS = {  # of each of torch's schedules, by its name there

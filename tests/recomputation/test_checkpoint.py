@@ -12,9 +12,9 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
+from minitrain.comm import SavedActivations
 from minitrain.recomputation import early_stop
 from minitrain.recomputation.checkpoint import checkpoint
-from minitrain.runtime import SavedActivations
 from tests.recomputation.models import same_bits
 
 both = pytest.mark.parametrize(

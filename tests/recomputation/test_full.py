@@ -11,10 +11,10 @@ import torch.utils.checkpoint
 from torch import nn
 
 from minitrain.collectives import native
+from minitrain.comm import Ledger
 from minitrain.data_parallel import DataParallel
 from minitrain.recomputation import early_stop, every_kth, full
 from minitrain.recomputation.checkpoint import checkpoint
-from minitrain.runtime import Ledger
 from minitrain.zero import Zero3
 from tests.recomputation.models import gpt, gradients, same_bits, step, tokens
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from torch import nn
 
+from minitrain.comm import SavedActivations
 from minitrain.models import GPT, GPTConfig
 from minitrain.recomputation import early_stop, selective
 from minitrain.recomputation.checkpoint import checkpoint
-from minitrain.runtime import SavedActivations
 from tests.recomputation.models import gpt, same_bits, step, tokens
 
 

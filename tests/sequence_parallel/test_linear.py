@@ -14,7 +14,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from minitrain.collectives import ring
-from minitrain.runtime import Ledger, SavedActivations
+from minitrain.comm import Ledger, SavedActivations
 from minitrain.sequence_parallel import ColumnFromSequence, RowToSequence
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel.layout import is_partial, sum_partial_gradients

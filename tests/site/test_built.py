@@ -120,7 +120,7 @@ def test_a_notebook_is_a_page(site, elements, notebook):
 
 def test_every_module_has_a_reference_page(site):
     modules = reference.modules(ROOT / "minitrain")
-    assert {"minitrain.runtime", "minitrain.models.gpt"} <= {module.name for module in modules}
+    assert {"minitrain.comm", "minitrain.models.gpt"} <= {module.name for module in modules}
     for module in modules:
         page = site / module.page.removesuffix("index.md").removesuffix(".md") / "index.html"
         assert f'id="{module.name}"' in page.read_text("utf-8")
@@ -187,7 +187,7 @@ def pages_of(site: Path) -> list[str]:
     found = {str(page.parent.relative_to(site)): page.stat().st_size for page in site.rglob("index.html")}
     reference = [page for page in found if page.startswith("reference/")]
     longest = max(reference, key=found.__getitem__)
-    return sorted(set(found) - set(reference) | {"reference/runtime", longest})
+    return sorted(set(found) - set(reference) | {"reference/comm", longest})
 
 
 def test_pages(site: Path, address: str, browser) -> None:

@@ -162,7 +162,9 @@ def test_chapters_build_on_earlier_ones():
     names = [chapter.name for chapter in chapters.CHAPTERS]
     for basis, chapter in chapters.edges():
         assert names.index(basis.name) < names.index(chapter.name)
-    assert [chapter.number for chapter in chapters.CHAPTERS] == [f"{i:02}" for i in range(len(names))]
+    numbers = [chapter.number for chapter in chapters.CHAPTERS]
+    assert numbers == sorted(set(numbers)), "rising; there are gaps for chapters to come"
+    assert chapters.LAST in names
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])

@@ -10,9 +10,9 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
+from minitrain.comm import Ledger
+from minitrain.comm.mesh import axes
 from minitrain.models.gpt import Attention, Block, GPTConfig
-from minitrain.runtime import Ledger
-from minitrain.runtime.mesh import axes
 from minitrain.tensor_parallel import parallel_attention, parallel_mlp
 from minitrain.tensor_parallel.attention import RowFirstMLP
 from minitrain.tensor_parallel.layout import is_partial, shards, sum_partial_gradients

@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from minitrain.comm import Ledger
 from minitrain.models import GPT, GPTConfig, counter_rng
 from minitrain.models.gpt import Block
-from minitrain.runtime import Ledger
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout, place_dropout
 from minitrain.tensor_parallel.parallelize import parallelize
 

@@ -11,11 +11,11 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from minitrain.runtime import Ledger
-from minitrain.runtime.mesh import axes
+from minitrain.comm import Ledger
+from minitrain.comm.mesh import axes
+from minitrain.lessons.tensor_parallel.common import own_part
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel.layout import copies, is_partial, sharded_dim, sum_partial_gradients
-from minitrain.tensor_parallel.lesson import own_part
 
 
 def drawn(*shape, seed=0, dtype=torch.float64):

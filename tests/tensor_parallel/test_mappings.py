@@ -9,7 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from minitrain.collectives import native, ring
-from minitrain.runtime import Ledger
+from minitrain.comm import Ledger
 from minitrain.tensor_parallel import mappings
 from minitrain.tensor_parallel.mappings import (
     copy_to_parallel,

@@ -9,8 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from minitrain.comm import Ledger
 from minitrain.models import GPT, GPTConfig
-from minitrain.runtime import Ledger
 from minitrain.tensor_parallel.layout import mark, sum_partial_gradients
 from minitrain.tensor_parallel.norms import clip_gradients, gradient_norm
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of

@@ -10,10 +10,10 @@ import torch.distributed as dist
 from torch import nn
 
 from minitrain.collectives import native, ring
+from minitrain.comm import Ledger
 from minitrain.costs import tensor_parallel as costs
 from minitrain.models import GPT, GPTConfig, counter_rng
 from minitrain.models.gpt import initial_weight
-from minitrain.runtime import Ledger
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.layout import sum_partial_gradients
 from minitrain.tensor_parallel.norms import clip_gradients

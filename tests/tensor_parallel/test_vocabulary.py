@@ -13,8 +13,8 @@ from jaxtyping import TypeCheckError
 from torch import nn
 
 from minitrain.collectives import ring
+from minitrain.comm import Ledger, SavedActivations
 from minitrain.costs import vocabulary as costs
-from minitrain.runtime import Ledger, SavedActivations
 from minitrain.tensor_parallel.layout import sharded_dim
 from minitrain.tensor_parallel.mappings import gather_from_parallel
 from minitrain.tensor_parallel.parallelize import piece_of

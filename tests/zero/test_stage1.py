@@ -9,8 +9,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.collectives import ring
+from minitrain.comm import Ledger
 from minitrain.data_parallel import DataParallel, NaiveDataParallel
-from minitrain.runtime import Ledger
 from minitrain.zero import ShardedOptimizer, Zero1
 from tests.zero.models import ddp, gpt, part, same_weights, train
 

@@ -8,10 +8,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from minitrain.collectives import native, ring
+from minitrain.comm import Ledger
 from minitrain.costs import zero as costs
-from minitrain.runtime import Ledger
+from minitrain.lessons.zero.common import lines, most_gradients
 from minitrain.zero import Zero1, Zero2
-from minitrain.zero.lesson import lines, most_gradients
 from minitrain.zero.stage2 import Undrained
 from tests.zero.models import Branches, ddp, gpt, part, same_weights, train
 

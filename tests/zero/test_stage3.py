@@ -12,8 +12,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from minitrain.collectives import ring
-from minitrain.runtime import Ledger
-from minitrain.zero import Zero2, Zero3, lesson_stage3, lesson_time
+from minitrain.comm import Ledger
+from minitrain.lessons.zero import stage3 as lesson_stage3
+from minitrain.lessons.zero import step_time as lesson_time
+from minitrain.zero import Zero2, Zero3
 from tests.zero.models import Few, Mixed, ddp, gpt, part, train
 
 

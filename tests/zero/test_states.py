@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.runtime import Ledger
+from minitrain.comm import Ledger
 from minitrain.zero import ShardedOptimizer, Zero1, Zero2
 from minitrain.zero.states import merge
 from tests.zero.models import gpt, part, same_weights, train

@@ -1,0 +1,269 @@
+"""Checkpoints that any layout can load: each rank writes its boxes, and reads the boxes that it needs.
+
+**Idea.** What is saved is the one device's model, cut into boxes, so how the ranks cut it does not matter to whoever
+loads it. And a checkpoint is there completely or not at all: all is written into a folder with another name, the
+manifest last, and then the folder is renamed.
+
+**Source.** PyTorch, torch.distributed.checkpoint, which plans, writes and reads the boxes, as in Liang et al. 2025,
+"TorchTitan". The order of writing, syncing and renaming: Pillai et al. 2014, "All File Systems Are Not Created Equal".
+
+**What each rank holds.** Its own pieces, never the whole: while it saves, copies of those that have gaps in memory or
+lie on a GPU; while it loads, at most two saved boxes, since the library keeps one until it has read the next.
+
+**What is sent, when and why.** Only plans, checksums and outcomes: which boxes there are, so that rank 0 can check that
+they make up every tensor; and whether something failed, so that all ranks end alike. Tensors go to the disk, which all
+ranks must see as one (on many machines: a shared file system).
+
+**Cost.** Each element is written once. Loading reads a saved box once for each piece that it overlaps, and each file
+once more for its checksum.
+
+**Also called.** Sharded or distributed checkpoint; resharding; universal checkpoint (DeepSpeed).
+
+**Which one is the newest.** The undamaged one with the highest step in its manifest: a save renames all that claim a
+later step than its own, which the run must have passed over as damaged, so neither clocks nor names matter.
+
+**What a folder is trusted for.** Numbers, and nothing else. No file in it is executed: tensors are read with
+`weights_only`, and the library's list of them, a pickle, may name only the types of such a list. Checksums find
+accidents, not intent: who can write to the folder can change the weights and the manifest with them. Weights from
+elsewhere come in by `minitrain.checkpointing.weights`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import warnings
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch.distributed import checkpoint as library
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata
+
+from minitrain.checkpointing import manifest
+from minitrain.checkpointing.agreement import alike, another_model, check_save, family, filled
+from minitrain.checkpointing.pieces import Piece, Reader, State, Whole, WritePlan, Writer, check_pieces, flat_boxes
+from minitrain.comm.control import gather_objects
+
+__all__ = ["Piece", "State", "Whole", "delete", "flat_boxes", "load", "newest", "save"]
+UNFINISHED, REPLACED, PASSED_OVER = ".unfinished", ".replaced", ".passed-over"
+
+
+def save(
+    folder: Path,
+    step: int,
+    state: State,
+    extra: dict[str, Any],
+    keep: int = 2,
+    group: dist.ProcessGroup | None = None,
+) -> Path | None:
+    """Write a checkpoint, completely or not at all; every rank calls it.
+
+    Args:
+        folder: Where checkpoints are; this one becomes `folder/step-00000100`.
+        step: Steps done.
+        state: This rank's pieces. All ranks' pieces together make up every tensor, each element written once.
+        extra: What else the run needs to go on; JSON, the same on all ranks.
+        keep: How many checkpoints stay once this one is complete: this one and the last ones before it. Those whose
+            manifest cannot be read do not count. Later ones get the ending `.passed-over`, and are not removed.
+        group: The ranks that hold the state.
+
+    Returns:
+        Its path; None where it could not be written, as on a full disk, which a warning on rank 0 tells. The earlier
+        checkpoints are then as they were.
+
+    Raises:
+        ValueError: On every rank alike, before anything is written: pieces that do not make up the tensors, or `extra`
+            that is no JSON or differs between ranks.
+    """
+    folder = Path(folder)
+    final = folder / f"step-{step:08d}"
+    unfinished = final.with_name(final.name + UNFINISHED)
+    check_save(step, state, extra, keep, group)
+    first = dist.get_rank(group) == 0
+    try:
+        alike(lambda: _prepare(folder, unfinished) if first else None, group)
+        sums = alike(lambda: _write(unfinished, state, group), group)
+        files = {name: found for mine in gather_objects(sums, group) for name, found in mine.items()}
+        content = manifest.Manifest(step, files, extra)
+        alike(lambda: _complete(unfinished, final, content) if first else None, group)
+    except Exception as error:
+        if first:
+            delete(unfinished)  # makes room again
+        if not isinstance(error, OSError):
+            raise
+        if first:
+            warnings.warn(f"{final} could not be saved: {error}; earlier checkpoints are kept", stacklevel=2)
+        return None
+    if first:
+        with suppress(OSError):  # it is tried again after the next save
+            _tidy(folder, step, final.name, keep)
+    return final
+
+
+def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check: bool = True) -> dict[str, Any]:
+    """Fill all pieces of `state` from a checkpoint that was saved in this or any other layout; every rank calls it.
+
+    Args:
+        path: The checkpoint.
+        state: This rank's pieces, which are filled in place. All ranks together name every tensor of the checkpoint.
+        group: The ranks that hold the state.
+        check: Check all checksums first; False where `newest` has just done so.
+
+    Returns:
+        What was given to `save` as `extra`.
+
+    Raises:
+        ValueError: On every rank alike, before any tensor is changed: the checkpoint is damaged, or of another model;
+            names files or tensors.
+        OSError: On every rank alike: a file could not be read. Some pieces may have been filled.
+    """
+    path = Path(path)
+    if check and (found := _damage(path, group)):
+        raise ValueError("; ".join(found))
+
+    def opened() -> tuple[manifest.Manifest, Reader, Metadata]:
+        content = manifest.read(path)
+        reader = Reader(path, content.files)
+        check_pieces(state)
+        return content, reader, reader.read_metadata()
+
+    content, reader, metadata = alike(opened, group)
+    if problems := another_model(state, metadata, group):
+        raise ValueError(f"{path} is a checkpoint of another model: {'; '.join(problems)}")
+    alike(lambda: reader.fill(filled(state), metadata), group)
+    return content.extra
+
+
+def newest(folder: Path, group: dist.ProcessGroup | None = None) -> Path | None:
+    """The checkpoint with the highest step that is complete and undamaged, or None; every rank calls it.
+
+    A warning on rank 0 names each file that is damaged or missing in those that are passed over. The ranks share the
+    reading.
+    """
+    folder = Path(folder)
+    first = dist.get_rank(group) == 0
+    mine = alike(lambda: [each.name for each in _candidates(folder)] if first else [], group)
+    for name in gather_objects(mine, group)[0]:  # rank 0's list, on every rank
+        found = _damage(folder / name, group)
+        if not found:
+            return folder / name
+        if first:
+            warnings.warn(f"{'; '.join(found)}; looking for an earlier checkpoint", stacklevel=2)
+    return None
+
+
+def _prepare(folder: Path, unfinished: Path) -> None:
+    """Make the folder to write into, and remove what attempts that were killed have left behind."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for left in folder.glob("step-*" + UNFINISHED):
+        delete(left)
+    for left in folder.glob("step-*" + REPLACED):
+        final = left.with_suffix("")
+        if final.exists():
+            _remove(left)
+        else:
+            final.unlink(missing_ok=True)  # a link that leads nowhere
+            left.rename(final)  # killed between two renames: nothing has come in its place
+    unfinished.mkdir()
+
+
+def _write(path: Path, state: State, group: dist.ProcessGroup | None) -> dict[str, manifest.Sum]:
+    """Write this rank's boxes, and return size and checksum of each file that it wrote."""
+    try:
+        library.save({}, storage_writer=Writer(path), planner=WritePlan(state), process_group=group)
+    except CheckpointException as failure:  # no Exception by descent; the same on all ranks
+        errors = [error for error, _ in failure.failures.values()]
+        kinds = {error.__class__ if not isinstance(error, Exception) else family(error) for error in errors}
+        raise (kinds.pop() if len(kinds) == 1 else RuntimeError)("; ".join(map(str, errors))) from None
+    rank = dist.get_rank(group)
+    mine = [*path.glob(f"__{rank}_*"), *([path / ".metadata"] if rank == 0 else [])]
+    return {file.name: manifest.checksum(file) for file in mine}
+
+
+def _complete(unfinished: Path, final: Path, content: manifest.Manifest) -> None:
+    """Write the manifest and give the folder its name; only now is there a checkpoint."""
+    for name, expected in content.files.items():
+        if not (unfinished / name).exists() or os.path.getsize(unfinished / name) != expected.bytes:
+            raise OSError(f"rank 0 does not see {name} as it was written; all ranks need to write to one file system")
+    manifest.write(unfinished, content)
+    replaced = final.with_name(final.name + REPLACED)
+    if os.path.lexists(final):  # this step was saved before, and a folder is renamed only onto an empty one
+        final.rename(replaced)
+    unfinished.rename(final)
+    manifest.sync_folder(final.parent)
+    _remove(replaced)
+
+
+def _tidy(folder: Path, step: int, written: str, keep: int) -> None:
+    """Remove old checkpoints, and take out of the row what is later than the one just written."""
+    left = keep - 1
+    for other in _candidates(folder):
+        path = folder / other.name
+        if other.name == written:
+            continue
+        if other.step > step:
+            aside = path.with_name(other.name + PASSED_OVER)
+            delete(aside)
+            path.rename(aside)
+            warnings.warn(f"{path} is later than step {step}, just saved; it is now {aside.name}", stacklevel=3)
+        elif left == 0:
+            _remove(path)
+        elif other.readable:
+            left -= 1
+
+
+def _remove(path: Path) -> None:
+    """Remove a checkpoint where that can be done; killed meanwhile, what is left does not look like one."""
+    left = path.with_name(path.name.removesuffix(REPLACED) + ".old" + UNFINISHED)
+    with suppress(OSError):  # it is tried again after the next save
+        path.rename(left)
+        delete(left)
+
+
+def delete(path: Path) -> None:
+    """Delete what has this name, if that can be done; of a link only the link, never what it leads to."""
+    with suppress(OSError):  # it stays, and is in the way of its own name only
+        if path.is_symlink() or not path.is_dir():
+            path.unlink(missing_ok=True)
+        else:
+            shutil.rmtree(path)
+
+
+class _Candidate(NamedTuple):
+    """What may be a checkpoint: its step by its manifest, or by its name where the manifest cannot be read."""
+
+    step: int
+    readable: bool
+    name: str
+
+
+def _candidates(folder: Path) -> list[_Candidate]:
+    """What has the name of a checkpoint, the latest step first."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if named := re.fullmatch(rf"step-(\d{{8,}})({re.escape(REPLACED)})?", path.name):
+            try:
+                found.append(_Candidate(manifest.read(path).step, True, path.name))
+            except (ValueError, OSError):
+                found.append(_Candidate(int(named[1]), False, path.name))
+    # Of two with one step the one that has the step's own name: a copy has another, and one that is replaced, too.
+    return sorted(found, key=lambda each: (each.step, each.name == f"step-{each.step:08d}", each.name), reverse=True)
+
+
+def _damage(path: Path, group: dist.ProcessGroup | None) -> list[str]:
+    """What is wrong with a checkpoint's files, the same list on every rank."""
+    try:
+        found = manifest.damage(path, manifest.read(path), dist.get_rank(group), dist.get_world_size(group))
+    except (ValueError, OSError) as error:
+        found = [str(error)]
+    return list(dict.fromkeys(sentence for mine in gather_objects(found, group) for sentence in mine))
+
+
+if __name__ == "__main__":
+    from minitrain.lessons import run
+
+    run(__spec__.name)

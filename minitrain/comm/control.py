@@ -1,0 +1,215 @@
+"""Control messages: what ranks tell each other about the data, beside the data.
+
+Shapes, checks and virtual times travel on connections of their own, with gloo between CPUs, whatever carries the
+tensors. They are made beneath torch's list of process groups, so the ledger does not see them: what a lesson counts is
+what a training run would send.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from minitrain.comm.groups import time_limit
+
+GATHERED = 3  # the tag of gathered values; virtual times have 0, announcements of pipelines 1, of servers 2
+# Tensors whose memory does not hold their values side by side, and what can be sent instead.
+GAPS, LAZY = "not contiguous", "conjugated or negated when it is read"
+REMEDIES = {GAPS: "tensor.contiguous()", LAZY: "tensor.resolve_conj().resolve_neg()"}
+FIRST = 1024  # bytes of a value that travel with its length; a longer one is sent again, whole
+
+# group -> the connections beside it; ranks -> how many times connections have been made among them.
+_companions: dict[dist.ProcessGroup, Any] = {}
+_counts: dict[str, int] = {}
+
+
+def control(group: dist.ProcessGroup | None = None) -> Any:
+    """The connections beside `group`, made when they are first asked for; every rank of `group` must ask.
+
+    `dist.new_group` would not do. It numbers groups by those that a rank knows, so ranks that belong to different
+    groups come to different numbers and wait for each other for ever.
+
+    Args:
+        group: The ranks that talk; None means everyone.
+
+    Returns:
+        A `dist.ProcessGroupGloo`, of which torch's type stubs leave the methods out.
+    """
+    group = group or dist.group.WORLD
+    assert group is not None, "start a World first"
+    if group not in _companions:
+        # Named after the ranks and a count, which all of them share. The group's name would not do: with NCCL, torch
+        # makes it from the number of groups that a rank is in, and this number may differ between ranks.
+        ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
+        _counts[ranks] = _counts.get(ranks, 0) + 1
+        store = dist.PrefixStore(f"control/{ranks}/{_counts[ranks]}", dist.distributed_c10d._get_default_store())
+        _companions[group] = dist.ProcessGroupGloo(store, group.rank(), group.size(), time_limit())
+    return _companions[group]
+
+
+def go_on_without(lost: Iterable[int]) -> None:
+    """After ranks have died: make the control connections of everyone anew, among the ranks that are left.
+
+    Each of these calls it with the same `lost`. `gather_objects` of everyone then gives the values of those that are
+    left, in their order. torch's own groups still count the dead: no collective of everyone can be called any more.
+
+    Args:
+        lost: Global ranks that died.
+    """
+    everyone = dist.group.WORLD
+    assert everyone is not None, "start a World first"
+    lost = sorted(set(lost))
+    left = [rank for rank in range(everyone.size()) if rank not in lost]
+    name = "control/without " + ",".join(map(str, lost))
+    store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
+    place = left.index(everyone.rank())
+    _companions[everyone] = dist.ProcessGroupGloo(store, place, len(left), time_limit())
+
+
+def leave(groups: Iterable[dist.ProcessGroup]) -> None:
+    """Destroy groups that are no longer needed, with the connections beside them; that of everyone is left alone.
+
+    Each holds threads and sockets for as long as the program runs, and a program that makes many layouts runs out of
+    them. The group that was made last ends first, on all ranks. With NCCL the end of a group waits for its other ranks,
+    so two ranks that end the same two groups in different orders would wait for each other for ever.
+    """
+    ours = set(groups) - {dist.group.WORLD}
+    if ours and dist.get_backend() == "nccl":
+        torch.cuda.synchronize()  # nothing is under way in them any more
+    for group in [made for made in reversed(dist.distributed_c10d._world.pg_map) if made in ours]:
+        _companions.pop(group, None)
+        dist.destroy_process_group(group)
+
+
+def leave_all() -> None:
+    """Destroy all groups but everyone's: for a program that goes on to something else, on all ranks."""
+    leave(list(dist.distributed_c10d._world.pg_map))
+
+
+def forget_control_groups() -> None:
+    """Drop the connections when the process groups beside them are destroyed."""
+    _companions.clear()
+    _counts.clear()
+
+
+def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str = "") -> list[Any]:
+    """Every rank's `value`, in rank order, on every rank.
+
+    Args:
+        value: Anything that can be pickled.
+        group: The ranks that take part; None means everyone.
+        what: The call in which this rank gathers, such as "all_reduce".
+
+    Raises:
+        ValueError: On every rank alike: the ranks are not in the same call.
+    """
+    beside = control(group)
+    data = pickle.dumps((what, value))
+    mine = len(data).to_bytes(8, "little") + data
+    boxes = _gather_bytes(beside, mine, FIRST)  # most values fit, ...
+    sizes = [8 + int.from_bytes(box[:8], "little") for box in boxes]
+    if max(sizes) > FIRST:
+        boxes = _gather_bytes(beside, mine, max(sizes))  # ... and all see if one did not
+    everyone = [pickle.loads(box[8:size]) for box, size in zip(boxes, sizes, strict=True)]
+    same_call([call for call, _ in everyone])
+    return [theirs for _, theirs in everyone]
+
+
+def same_call(calls: Sequence[str]) -> None:
+    """Raise if the ranks are not in the same call; `calls` are in their order."""
+    if differ := differing([call or "another call" for call in calls]):
+        raise ValueError(f"ranks are in different calls: {differ}; make the same calls in the same order on all")
+
+
+def differing(values: Sequence[Any]) -> str:
+    """Which ranks have which of the values, given in the order of ranks; nothing where all have the same."""
+    seen: dict[Any, list[int]] = {}
+    for rank, value in enumerate(values):
+        seen.setdefault(value, []).append(rank)
+    listed = (f"{value} on rank {','.join(map(str, ranks))}" for value, ranks in seen.items())
+    return ", ".join(listed) if len(seen) > 1 else ""
+
+
+def _gather_bytes(beside: Any, mine: bytes, size: int) -> list[bytes]:
+    """The first `size` bytes of every rank, shorter ones filled up with zeros.
+
+    By way of rank 0, in 2(n−1) messages. For short values what counts is how many there are: a ring sends n(n−1).
+    """
+    ranks = beside.size()
+    boxes = torch.empty(ranks, size, dtype=torch.uint8, device="cpu")
+    padded = torch.frombuffer(bytearray(mine[:size].ljust(size, b"\0")), dtype=torch.uint8)
+    if beside.rank() == 0:
+        # One message from each other rank, and to each the values of all.
+        arriving = [beside.recv([boxes[rank]], rank, GATHERED) for rank in range(1, ranks)]
+        boxes[0] = padded
+        for arrival in arriving:
+            arrival.wait()
+        for departure in [beside.send([boxes], rank, GATHERED) for rank in range(1, ranks)]:
+            departure.wait()
+    else:
+        # What rank 0 has gathered; posted first, so that it need not ask.
+        everyone = beside.recv([boxes], 0, GATHERED)
+        beside.send([padded], 0, GATHERED).wait()
+        everyone.wait()
+    return [box.numpy().tobytes() for box in boxes]
+
+
+def checking(check: bool | None) -> bool:
+    """Whether ranks compare shapes before they send: as asked for, and where nothing is said, in demos and notebooks.
+
+    Demos and notebooks run with torch's debug level INFO (see `World.start`), benchmarks and training do not.
+    """
+    return dist.get_debug_level() != dist.DebugLevel.OFF if check is None else check
+
+
+def agree(what: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = None) -> None:
+    """Check that all ranks bring the same shape and dtype, contiguous, before anything is sent.
+
+    Without it a mismatch gives wrong numbers on some ranks, or waits for a message that never comes.
+
+    Raises:
+        ValueError: On every rank alike, naming what differs and on which ranks.
+    """
+    compare(what, tensor, gather_objects(description(tensor), group, what))
+
+
+def description(tensor: torch.Tensor) -> tuple[tuple[int, ...], str, str]:
+    """What must be equal on all ranks, shape and dtype; and the flaw of the tensor, which none may have."""
+    return tuple(tensor.shape), str(tensor.dtype), _flaw(tensor)
+
+
+def _flaw(tensor: torch.Tensor) -> str:
+    """Why a tensor cannot be sent as it is; nothing if it can."""
+    if not tensor.is_contiguous():
+        return GAPS
+    return LAZY if tensor.is_conj() or tensor.is_neg() else ""
+
+
+def compare(what: str, tensor: torch.Tensor, everyone: list[tuple[tuple[int, ...], str, str]]) -> None:
+    """Raise as `agree` does, for descriptions that have been gathered already (a mesh gathers them along its axes)."""
+    for index, name in enumerate(("shape", "dtype")):
+        if differ := differing([described[index] for described in everyone]):
+            raise ValueError(f"{what}: the {name} of `tensor` differs between ranks: {differ}; bring the same on all")
+    for flaw, remedy in REMEDIES.items():
+        if ranks := [str(rank) for rank, described in enumerate(everyone) if described[2] == flaw]:
+            raise ValueError(
+                f"{what}: `tensor` is {flaw} on rank {','.join(ranks)} (shape {tuple(tensor.shape)}, "
+                f"strides {tensor.stride()} on this rank); send {remedy}"
+            )
+
+
+def contiguous(what: str, tensor: torch.Tensor) -> None:
+    """Refuse a tensor with gaps: gloo would send the wrong elements and overwrite the neighbours of the right ones.
+
+    Raises:
+        ValueError: The tensor is not contiguous, or its memory does not hold its values (`tensor.conj()`).
+    """
+    if flaw := _flaw(tensor):
+        raise ValueError(
+            f"{what}: `tensor` of shape {tuple(tensor.shape)} and strides {tensor.stride()} is {flaw}; "
+            f"send {REMEDIES[flaw]}"
+        )

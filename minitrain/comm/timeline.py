@@ -1,0 +1,233 @@
+"""Timelines: who did what when, on the wall's clock or on a virtual one.
+
+A machine of two cores cannot show how eight GPUs would wait for each other: its ranks take turns. On a **virtual
+clock** they need not. Each rank keeps a time of its own; work adds its given cost; each real message carries its
+sender's virtual time, and its receiver goes on at the later of the two. The waiting that a schedule forces shows
+exactly, on a machine of any size.
+
+A message of S bytes takes α + β·S virtual seconds (α: latency, β: seconds per byte), and each rank has one port for
+sending and one for receiving, each carrying one message at a time (Thakur, Rabenseifner & Gropp 2005, §2).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch.distributed as dist
+
+from minitrain.comm.control import gather_objects
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Links = Callable[[int, int], tuple[float, float]]
+
+# kind -> (colour, hatch): colours that the colour-blind can tell apart, and a pattern for those who see none.
+KINDS = {
+    "compute": ("#56B4E9", ""),
+    "forward": ("#56B4E9", ""),
+    "backward": ("#E69F00", "///"),
+    "backward for the input": ("#D55E00", "\\\\\\"),
+    "backward for the weights": ("#009E73", "..."),
+    "send": ("#009E73", "..."),
+    "receive": ("#CC79A7", "xx"),
+    "communicate": ("#009E73", "..."),
+    "optimizer": ("#F0E442", "++"),
+    "wait": ("#DDDDDD", ""),
+}
+
+
+@dataclass(frozen=True)
+class Span:
+    """Something that took time on a rank.
+
+    Attributes:
+        rank: The global rank.
+        lane: What is drawn in one row: "compute", "send"; a rank may have several at once.
+        kind: What decides the colour: a key of `KINDS`.
+        label: What it was.
+        start: Seconds since the timeline began.
+        end: Seconds since the timeline began.
+    """
+
+    rank: int
+    lane: str
+    kind: str
+    label: str
+    start: float
+    end: float
+
+
+class Timeline:
+    """Spans of this rank, on the wall's clock or a virtual one.
+
+    Args:
+        clock: None for the wall's clock.
+    """
+
+    def __init__(self, clock: VirtualClock | None = None):
+        self.spans: list[Span] = []
+        self._clock = clock
+        self._origin = time.perf_counter()
+
+    def now(self) -> float:
+        """Seconds since the timeline began."""
+        return self._clock.now if self._clock else time.perf_counter() - self._origin
+
+    @contextmanager
+    def span(self, label: str, kind: str = "compute", lane: str = "") -> Iterator[None]:
+        """Record the time spent in a `with` block."""
+        start = self.now()
+        try:
+            yield
+        finally:
+            self.record(label, kind, lane or kind, start, self.now())
+
+    def record(self, label: str, kind: str, lane: str, start: float, end: float) -> None:
+        """Add a span whose times are known."""
+        self.spans.append(Span(dist.get_rank() if dist.is_initialized() else 0, lane, kind, label, start, end))
+
+    def gather(self, group: dist.ProcessGroup | None = None) -> Timeline:
+        """The spans of all ranks; every rank calls it."""
+        together = Timeline(self._clock)
+        together.spans = [span for spans in gather_objects(self.spans, group) for span in spans]
+        return together
+
+    def draw(self, title: str = "", unit: str = "") -> Figure:
+        """A Gantt chart: a row for each rank and lane, time to the right."""
+        return draw(self.spans, title, unit or ("virtual seconds" if self._clock else "seconds"))
+
+    def save_trace(self, path: str | Path) -> None:
+        """Write the spans as a Chrome trace, which https://ui.perfetto.dev opens."""
+        Path(path).write_text(json.dumps({"traceEvents": trace_events(self.spans)}), encoding="utf-8")
+
+
+class VirtualClock:
+    """The virtual time of this rank: `with VirtualClock(alpha=1e-6, beta=1e-9) as clock: …`.
+
+    While it is open, every message of `minitrain.comm.messages` takes virtual time, and `clock.timeline` records it.
+    All ranks open it together, and each starts at 0. torch's own collectives take none: the clock sees only messages.
+
+    Args:
+        alpha: Virtual seconds that a message takes whatever its size.
+        beta: Virtual seconds per byte.
+        links: Gives (alpha, beta) for a pair of global ranks, where links differ (within a node and across).
+
+    Attributes:
+        now: The virtual time of this rank in virtual seconds.
+        timeline: The spans recorded so far.
+    """
+
+    _current: ContextVar[VirtualClock | None] = ContextVar("virtual clock", default=None)
+
+    def __init__(self, alpha: float = 0.0, beta: float = 0.0, links: Links | None = None):
+        if alpha < 0 or beta < 0:
+            raise ValueError(f"alpha={alpha} and beta={beta} must not be negative; 0 makes messages free")
+        self.links: Links = links or (lambda source, to: (alpha, beta))
+        self.now = 0.0
+        self.timeline = Timeline(self)
+        self._rank = dist.get_rank() if dist.is_initialized() else 0
+        self._send_port_free = 0.0
+        self._receive_port_free = 0.0
+
+    @classmethod
+    def active(cls) -> VirtualClock | None:
+        """The innermost open clock of this thread, or None."""
+        return cls._current.get()
+
+    def __enter__(self) -> VirtualClock:
+        self._token = self._current.set(self)
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._current.reset(self._token)
+
+    def work(self, seconds: float, label: str = "", kind: str = "compute") -> None:
+        """Let `seconds` of virtual time pass on this rank."""
+        if seconds < 0:
+            raise ValueError(f"seconds={seconds} is negative; time only passes")
+        self.timeline.record(label, kind, "compute", self.now, self.now + seconds)
+        self.now += seconds
+
+    def wait_until(self, moment: float) -> None:
+        """Go on at `moment`, or now if that has passed."""
+        self.now = max(self.now, moment)
+
+    def start_send(self, size: int, to: int) -> float:
+        """Put a message of `size` bytes to global rank `to` on the send port; returns when it will have left."""
+        alpha, beta = self.links(self._rank, to)
+        start = max(self.now, self._send_port_free)
+        self._send_port_free = start + (alpha + beta * size)
+        self.timeline.record(f"to {to}", "send", "send", start, self._send_port_free)
+        return self._send_port_free
+
+    def finish_receive(self, size: int, source: int, left: float) -> None:
+        """Take in a message of `size` bytes that left global rank `source` at virtual time `left`."""
+        alpha, beta = self.links(source, self._rank)
+        cost = alpha + beta * size
+        self._receive_port_free = max(left, self._receive_port_free + cost)
+        self.timeline.record(
+            f"from {source}", "receive", "receive", self._receive_port_free - cost, self._receive_port_free
+        )
+        self.wait_until(self._receive_port_free)
+
+
+def draw(spans: Iterable[Span], title: str = "", unit: str = "seconds") -> Figure:
+    """Draw spans as a Gantt chart, a row for each rank and lane."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    spans = list(spans)
+    rows = sorted({(span.rank, span.lane) for span in spans})
+    end = max((span.end for span in spans), default=1.0)
+    figure = Figure(figsize=(9, 1.1 + 0.34 * max(1, len(rows))), layout="constrained")
+    axes = figure.add_subplot()
+    for span in spans:
+        colour, hatch = KINDS.get(span.kind, ("#BBBBBB", ""))
+        row = rows.index((span.rank, span.lane))
+        axes.barh(row, span.end - span.start, left=span.start, height=0.8, color=colour, hatch=hatch, edgecolor="white")
+        if span.end - span.start > 0.012 * end * (1 + len(span.label)):
+            middle = (span.start + span.end) / 2
+            axes.text(
+                middle,
+                row,
+                span.label,
+                ha="center",
+                va="center",
+                fontsize=7,
+                bbox={"fc": "w", "ec": "none", "pad": 0.8},
+            )
+    axes.set_yticks(range(len(rows)), [f"rank {rank} · {lane}" for rank, lane in rows])
+    axes.invert_yaxis()
+    axes.set_xlim(0, end * 1.01)
+    axes.set_xlabel(unit)
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
+    kinds = [kind for kind in KINDS if any(span.kind == kind for span in spans)]
+    patches = [Patch(facecolor=KINDS[kind][0], hatch=KINDS[kind][1], edgecolor="white", label=kind) for kind in kinds]
+    if patches:
+        figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
+    return figure
+
+
+def trace_events(spans: Iterable[Span]) -> list[dict[str, Any]]:
+    """Spans as events of the Chrome trace format: a process for each rank, a thread for each lane, microseconds."""
+    spans = list(spans)
+    lanes = sorted({(span.rank, span.lane) for span in spans})
+    events: list[dict[str, Any]] = []
+    for rank in sorted({span.rank for span in spans}):
+        events.append({"ph": "M", "name": "process_name", "pid": rank, "args": {"name": f"rank {rank}"}})
+    for thread, (rank, lane) in enumerate(lanes):
+        events.append({"ph": "M", "name": "thread_name", "pid": rank, "tid": thread, "args": {"name": lane}})
+    for span in spans:
+        where = {"pid": span.rank, "tid": lanes.index((span.rank, span.lane))}
+        times = {"ts": 1e6 * span.start, "dur": 1e6 * (span.end - span.start)}
+        events.append({"ph": "X", "name": span.label or span.kind, "cat": span.kind, **where, **times})
+    return events

@@ -1,0 +1,214 @@
+"""A rank's view of the world: which of how many it is, and where its tensors live.
+
+A rank is one process of a training run. `World.start()` joins it with the others. torchrun tells each process its rank
+by environment variables; ranks that a program starts itself (`minitrain.ranks.ranks`) meet over a file.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Iterator, Sized
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from minitrain.comm.control import forget_control_groups, gather_objects, leave_all
+from minitrain.comm.timeline import Timeline
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Item = TypeVar("Item")
+
+
+class World:
+    """This rank among all ranks. Make one with `World.start()`, in a `with` block so that it also stops.
+
+    Attributes:
+        rank: This rank, 0 to size − 1.
+        size: Number of ranks, the world size.
+        local_rank: This rank among those of its machine.
+        local_size: Number of ranks on its machine.
+        device: Where this rank's tensors live: its GPU, or the CPU.
+        backend: What carries tensors between ranks: "nccl" where each rank has a GPU of its own, else "gloo".
+        timeline: Spans of this rank on the wall's clock, for `--trace`.
+        costs: What the run cost here, as (what, value, unit): shown, but not claimed.
+    """
+
+    def __init__(self, rank: int, size: int, local_rank: int, local_size: int, device: torch.device, backend: str):
+        self.rank, self.size = rank, size
+        self.local_rank, self.local_size = local_rank, local_size
+        self.device, self.backend = device, backend
+        self.timeline = Timeline()
+        self.costs: list[tuple[str, float, str]] = []
+        self.draw: Callable[[], Figure] | None = None
+
+    @classmethod
+    def start(
+        cls,
+        *,
+        rank: int | None = None,
+        size: int | None = None,
+        store: str | Path | None = None,
+        device: str = "auto",
+        timeout: float = 60.0,
+        check: bool = True,
+    ) -> World:
+        """Join the other ranks.
+
+        Args:
+            rank: This rank. None takes torchrun's environment; without one this is a world of one rank.
+            size: Number of ranks; given where `rank` is.
+            store: A file on this machine over which self-started ranks meet; given where `rank` is.
+            device: "auto" (a GPU where there is one), "cpu" or "cuda".
+            timeout: Seconds after which a communication that did not happen is an error.
+            check: Compare shapes across ranks before every collective of ours, slower but with clear errors: torch's
+                debug level INFO. Demos and notebooks turn it on, benchmarks off.
+
+        Raises:
+            ValueError: `device` is unknown, or "cuda" where there is none; `timeout` is no time; or rank, size and
+                store do not fit.
+            RuntimeError: The port on which the ranks were to meet is in use.
+        """
+        if not 0 < timeout < math.inf:
+            raise ValueError(f"timeout={timeout} must be a number of seconds above 0")
+        gpus = _gpus(device)
+        meeting, rank, size, local_rank, local_size = _meeting_place(rank, size, store)
+        own_gpu = gpus >= local_size
+        backend = "nccl" if own_gpu else "gloo"
+        place = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
+        if gpus:
+            torch.cuda.set_device(place)
+        else:
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // local_size))  # ranks share the cores
+        # Not DETAIL: its wrapper counts messages as if they were collectives, and refuses the next collective when two
+        # ranks have sent different numbers of them (pytorch issue 148976), as a tree or a pipeline does.
+        dist.set_debug_level(dist.DebugLevel.INFO if check else dist.DebugLevel.OFF)
+        try:
+            dist.init_process_group(
+                backend,
+                **meeting,
+                rank=rank,
+                world_size=size,
+                timeout=timedelta(seconds=timeout),
+                device_id=place if own_gpu else None,
+            )
+        except dist.DistNetworkError as error:
+            raise RuntimeError(
+                f"the ranks could not meet at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} "
+                f"({str(error).splitlines()[0]}); if the port is in use, choose another with torchrun --master-port"
+            ) from error
+        world = cls(rank, size, local_rank, local_size, place, backend)
+        gather_objects(None)  # all ranks are here, so that their timelines begin together
+        world.timeline = Timeline()
+        return world
+
+    def stop(self) -> None:
+        """Leave the others. A program that ends without it may abort."""
+        if dist.is_initialized():
+            leave_all()  # in an order that all ranks share; torch would go by the groups' names (see `control`)
+            dist.destroy_process_group()
+        forget_control_groups()
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"rank {self.rank} of {self.size} on {self.device} ({self.backend})"
+
+    def cost(self, what: str, value: float, unit: str) -> None:
+        """Note what something cost on this machine. It is shown beside the claims, and never claimed."""
+        self.costs.append((what, value, unit))
+
+    @contextmanager
+    def timed(self, what: str, count: float = 0, unit: str = "") -> Iterator[None]:
+        """Note the seconds that a block took, and with `count`, how many of `unit` a second that makes."""
+        self.finish()
+        start = time.perf_counter()
+        with self.timeline.span(what):
+            yield
+            self.finish()
+        seconds = time.perf_counter() - start
+        self.cost(what, seconds, "s")
+        if count:
+            self.cost(what, count / seconds, f"{unit}/s")
+
+    def finish(self) -> None:
+        """Wait until this rank's GPU has done all it was given; on a CPU that is so already."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+    def figure(self, draw: Callable[[], Figure]) -> None:
+        """Give the lesson's picture; it is drawn on rank 0, and only where somebody asked for it."""
+        self.draw = draw
+
+    def progress(
+        self, items: Iterable[Item], what: str | Callable[[], str], total: int | None = None
+    ) -> Iterator[Item]:
+        """Go through `items` with a progress bar on rank 0, on standard error so that output stays the same.
+
+        Args:
+            items: What to go through.
+            what: The text beside the bar, or a function that gives it anew with each item.
+            total: Number of items, where `len(items)` does not tell.
+        """
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(stderr=True)
+        text = what if callable(what) else lambda: what
+        if total is None and isinstance(items, Sized):
+            total = len(items)
+        with Progress(console=console, transient=True, disable=self.rank != 0 or not console.is_terminal) as progress:
+            task = progress.add_task(text(), total=total)
+            for item in items:
+                yield item
+                progress.update(task, advance=1, description=text())
+
+
+def describe(world: World) -> dict[str, Any]:
+    """What a run's figures depend on."""
+    device = torch.cuda.get_device_name() if world.device.type == "cuda" else "CPU"
+    versions = {"torch": torch.__version__.split("+")[0], "python": platform.python_version()}
+    return {"ranks": world.size, "backend": world.backend, "device": device, **versions}
+
+
+def _gpus(device: str) -> int:
+    """How many GPUs the ranks of this machine may use."""
+    if device not in ("auto", "cpu", "cuda"):
+        raise ValueError(f"device={device!r} is unknown; use auto, cpu or cuda")
+    gpus = torch.cuda.device_count() if device != "cpu" else 0
+    if device == "cuda" and gpus == 0:
+        raise ValueError("device='cuda' was asked for, but torch finds no GPU here; use device='cpu'")
+    return gpus
+
+
+def _meeting_place(
+    rank: int | None, size: int | None, store: str | Path | None
+) -> tuple[dict[str, Any], int, int, int, int]:
+    """Where to meet, rank, size, local rank and local size: from the arguments, torchrun's environment, or neither."""
+    if rank is not None:
+        if size is None or store is None:
+            raise ValueError(f"rank={rank} was given without size or store; give all three or none of them")
+        if size < 1 or not 0 <= rank < size:
+            raise ValueError(f"rank={rank} is not one of size={size} ranks; use 0 to size − 1")
+        return {"init_method": f"file://{Path(store).absolute()}"}, rank, size, rank, size
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    given = [name for name in names if name in os.environ]
+    if len(given) == len(names):
+        numbers = [int(os.environ[name]) for name in names[:4]]
+        return {"init_method": "env://"}, numbers[0], numbers[1], numbers[2], numbers[3]
+    if "RANK" in given or "WORLD_SIZE" in given:
+        missing = ", ".join(name for name in names if name not in given)
+        raise ValueError(f"the environment has {', '.join(given)} but no {missing}; start with torchrun, or unset them")
+    return {"store": dist.HashStore()}, 0, 1, 0, 1

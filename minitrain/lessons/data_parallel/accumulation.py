@@ -1,0 +1,285 @@
+"""What the demo of `accumulation` shows: one batch learnt from in many ways, in whole numbers so that nothing rounds.
+
+Weights, inputs and targets are small whole numbers in float64, and a rank's share of the batch is a power of two. Sums,
+products and divisions are then exact, whatever their order, so that two ways of learning from one batch must give the
+same gradients to the last bit. Only where the number of ranks is no power of two does their mean round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.comm import World
+from minitrain.comm.control import gather_objects
+from minitrain.data_parallel.accumulation import accumulate, adjust_batch_norm, scaled_learning_rate
+from minitrain.data_parallel.overlapped import DataParallel
+from minitrain.data_parallel.replica import Replica
+from minitrain.lessons import Claim
+
+GOYAL = "Goyal et al. 2017"
+Pair = tuple[Tensor, Tensor]
+Accumulate = Callable[..., Tensor]
+
+
+def whole_numbers(world: World, *shape: int, seed: int, most: int = 3) -> Tensor:
+    """Whole numbers from −most to most, the same on every rank."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-most, most + 1, shape, generator=generator, dtype=torch.float64).to(world.device)
+
+
+def network(world: World) -> nn.Sequential:
+    """Two layers with whole-numbered weights, the same on every rank."""
+    module = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)).double().to(world.device)
+    with torch.no_grad():
+        for seed, parameter in enumerate(module.parameters()):
+            parameter.copy_(whole_numbers(world, *parameter.shape, seed=seed, most=2))
+    return module
+
+
+def gradient(parameter: Tensor) -> Tensor:
+    """Its gradient, which must be there."""
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def squared_errors(module: nn.Module, pair: Pair) -> Tensor:
+    """The sum of the losses of a micro-batch."""
+    inputs, targets = pair
+    return (module(inputs) - targets).square().sum()
+
+
+def samples(pair: Pair) -> int:
+    """What a micro-batch counts."""
+    return len(pair[0])
+
+
+def uneven(micro_batches: int) -> list[int]:
+    """Sizes 1, 3, 1, 3, …: two on average."""
+    return [1, 3] * (micro_batches // 2) or [2]
+
+
+def one_batch(world: World, wrap: type[Replica], accumulate: Accumulate, micro_batches: int) -> list[Claim]:
+    """Claims that ranks and micro-batches, equal or not, give the gradients of one device on the whole batch."""
+    n, each = world.size, 2 * micro_batches
+    inputs = whole_numbers(world, n * each, 4, seed=10)
+    targets = whole_numbers(world, n * each, 3, seed=11)
+    reference = network(world)
+    squared_errors(reference, (inputs, targets)).backward()
+    # One sample moves from the last rank to the first, so that ranks have different numbers too.
+    shares = [each + (rank == 0) - (rank == n - 1) for rank in range(n)]
+    ways = {
+        "one batch on each rank": ([each] * n, [each]),
+        f"{micro_batches} micro-batches on each rank": ([each] * n, [2] * micro_batches),
+        "micro-batches and ranks of different sizes": (shares, uneven(micro_batches)),
+    }
+    # Rounding 1/n, multiplying by it, n−1 additions, and here one division: n+2 roundings of at most eps/2 each.
+    rounding = 0.0 if n & (n - 1) == 0 else (n + 2) * torch.finfo(torch.float64).eps / 2
+    bound = rounding / (1 - rounding)
+    claims = []
+    for what, (per_rank, cuts) in ways.items():
+        model = wrap(network(world))
+        mine = [part.split(per_rank)[world.rank] for part in (inputs, targets)]
+        sizes = [*cuts[:-1], per_rank[world.rank] - sum(cuts[:-1])]
+        pairs = list(zip(*(part.split(sizes) for part in mine), strict=True))
+        accumulate(model, pairs, squared_errors, samples)
+        distance = _distance(world, model.module, reference, (inputs, targets), per_rank)
+        claims.append(
+            Claim(
+                f"gradients' distance from one device with the whole batch: {what}",
+                "γₙ₊₂ Σ|gᵣ|; 0 where n is a power of 2",
+                bound,
+                distance,
+                source=f"{GOYAL}, §3; Higham 2002, §4.2",
+                how="compared",
+                relation="<=",
+            )
+        )
+    return claims
+
+
+def _distance(world: World, module: nn.Module, reference: nn.Module, whole: Pair, per_rank: list[int]) -> float:
+    """The largest distance of two gradients, in Σ|gᵣ| over the ranks' parts, each computed on this one device."""
+    sizes = [torch.zeros_like(parameter) for parameter in reference.parameters()]
+    for pair in zip(*(part.split(per_rank) for part in whole), strict=True):
+        alone = network(world)
+        squared_errors(alone, pair).backward()
+        for size, parameter in zip(sizes, alone.parameters(), strict=True):
+            size += gradient(parameter).abs()
+    total, worst = len(whole[0]), 0.0
+    for found, expected, size in zip(module.parameters(), reference.parameters(), sizes, strict=True):
+        error = (gradient(found) - gradient(expected) / total).abs() / (size / total)
+        worst = max(worst, error.nan_to_num(nan=0.0).max().item())  # 0/0 where every part's gradient is 0
+    return worst
+
+
+class Rows(nn.Module):
+    """A number for each token. The loss is their sum, so each one's gradient is what its token weighs in the step."""
+
+    def __init__(self, tokens: int):
+        super().__init__()
+        self.rows = nn.Parameter(torch.zeros(tokens, dtype=torch.float64))
+
+    def forward(self, places: Tensor) -> Tensor:
+        return self.rows[places]
+
+
+def token_weights(world: World, wrap: type[Replica], accumulate: Accumulate, micro_batches: int) -> list[Claim]:
+    """Claims on what a token weighs: the same for all, and not so with a mean of means."""
+    sizes = uneven(micro_batches)
+    each = sum(sizes)
+    total = world.size * each
+    places = torch.arange(total, device=world.device).split(each)[world.rank].split(sizes)
+
+    right, wrong = (Rows(total).to(world.device) for _ in range(2))
+    accumulate(wrap(right), places, lambda module, part: module(part).sum(), len)
+    model = wrap(wrong)
+    with model.no_sync():
+        for part in places:
+            (model(part).mean() / len(places)).backward()  # the mean of the micro-batches' means
+    model.synchronize()
+
+    weights, others = gradient(right.rows), gradient(wrong.rows)
+    source, how = f"{GOYAL}, §3", "compared"
+    spread = "heaviest token over lightest, mean of means, micro-batches of 1 and 3 tokens"
+    return [
+        Claim(
+            "weight of the lightest token, Σ losses / Σ tokens",
+            "1/T",
+            1 / total,
+            float(weights.min()),
+            "1",
+            source,
+            how,
+        ),
+        Claim(
+            "weight of the heaviest token, Σ losses / Σ tokens",
+            "1/T",
+            1 / total,
+            float(weights.max()),
+            "1",
+            source,
+            how,
+        ),
+        Claim(
+            spread,
+            "t_max / t_min",
+            max(sizes) / min(sizes),
+            float(others.max() / others.min()),
+            "1",
+            source,
+            how,
+            tolerance=1e-12,
+        ),
+    ]
+
+
+def linear_scaling(world: World, wrap: type[Replica], scaled: Callable[[float, int, int], float]) -> list[Claim]:
+    """The claim on how two small steps and one twice as large drift apart: with the square of the learning rate.
+
+    For a quadratic loss the first gives w − η g₁ − η g₂ + η² H₂ g₁, the second w − 2η (g₁ + g₂)/2: they differ by
+    η² H₂ g₁, g and H being gradients and Hessian of the two batches. Half the rate leaves a quarter.
+    """
+
+    def drift(rate: float) -> float:
+        inputs = whole_numbers(world, 2, world.size, 4, 4, seed=20)[:, world.rank]  # [step, sample, feature]
+        targets = whole_numbers(world, 2, world.size, 4, 1, seed=21)[:, world.rank]
+        layers = [nn.Linear(4, 1, bias=False).double().to(world.device) for _ in range(2)]
+        for layer in layers:
+            nn.init.ones_(layer.weight)
+        small, large = (wrap(layer) for layer in layers)
+        optimizer = torch.optim.SGD(small.parameters(), rate)
+        for pair in zip(inputs, targets, strict=True):
+            optimizer.zero_grad()
+            (squared_errors(small, pair) / 4).backward()
+            small.synchronize()
+            optimizer.step()
+        optimizer = torch.optim.SGD(large.parameters(), scaled(rate, 8, 4))
+        (squared_errors(large, (inputs.flatten(0, 1), targets.flatten(0, 1))) / 8).backward()
+        large.synchronize()
+        optimizer.step()
+        return (layers[0].weight - layers[1].weight).abs().max().item()
+
+    return [
+        Claim(
+            "drift of 2 steps of η from 1 step of 2η on twice the batch, over that with η/2",
+            "4, from η² H g",
+            4,
+            drift(2**-8) / drift(2**-9),
+            "1",
+            f"{GOYAL}, §2.1",
+            "compared",
+            tolerance=0.0 if world.size & (world.size - 1) == 0 else 1e-9,
+        )
+    ]
+
+
+def batch_norm(world: World, adjust: Callable[[nn.Module, int], None], micro_batches: int) -> list[Claim]:
+    """Claims on what BatchNorm sees over ranks, and on what its running statistics keep under accumulation."""
+    n, each = world.size, 4
+    whole = whole_numbers(world, n * each, 1, seed=30)
+
+    def statistics(batch: Tensor) -> tuple[float, float]:
+        layer = nn.BatchNorm1d(1, momentum=1.0).double().to(world.device)  # keeps the last batch's statistics
+        layer(batch)
+        assert layer.running_mean is not None and layer.running_var is not None
+        return layer.running_mean.item(), layer.running_var.item()
+
+    _, variance = statistics(whole)
+    means, variances = zip(*gather_objects(statistics(whole.split(each)[world.rank])), strict=True)
+    centre = sum(means) / n
+    between = each * sum((mean - centre) ** 2 for mean in means)
+    pooled = ((each - 1) * sum(variances) + between) / (n * each - 1)
+
+    def kept(layer: nn.BatchNorm1d) -> float:
+        assert layer.running_mean is not None
+        layer.running_mean.fill_(1.0)
+        for _ in range(micro_batches):
+            layer(torch.zeros(2, 1, dtype=torch.float64, device=world.device))
+        return layer.running_mean.item()
+
+    plain, adjusted = (nn.BatchNorm1d(1).double().to(world.device) for _ in range(2))
+    adjust(adjusted, micro_batches)
+    source, how = "Ioffe & Szegedy 2015", "compared"
+    keeps = "part of the old running mean kept by a step of A micro-batches"
+    return [
+        Claim(
+            "variance on one device, from each rank's variance σᵣ² and mean μᵣ of B samples",
+            "((B−1) Σσᵣ² + B Σ(μᵣ−μ)²) / (nB−1)",
+            pooled,
+            variance,
+            "1",
+            f"{GOYAL}, §2.3",
+            "compared",
+            tolerance=1e-12,
+        ),
+        Claim(keeps, "(1−m)^A", 0.9**micro_batches, kept(plain), "1", source, how, tolerance=1e-12),
+        Claim(
+            f"{keeps}, adjusted",
+            "1−m, with 1−(1−m)^(1/A) for m",
+            0.9,
+            kept(adjusted),
+            "1",
+            source,
+            how,
+            tolerance=1e-12,
+        ),
+    ]
+
+
+def demo(world: World, micro_batches: int = 4) -> list[Claim]:
+    """Learns from one batch in many ways; the table shows what each token counts, learning rates, and BatchNorm.
+
+    Args:
+        micro_batches: A, the micro-batches of each rank in a step.
+    """
+    if micro_batches < 1 or micro_batches & (micro_batches - 1):
+        raise ValueError(f"micro_batches={micro_batches} would make numbers round; use a power of two for this demo")
+    return [
+        *one_batch(world, DataParallel, accumulate, micro_batches),
+        *token_weights(world, DataParallel, accumulate, micro_batches),
+        *linear_scaling(world, DataParallel, scaled_learning_rate),
+        *batch_norm(world, adjust_batch_norm, micro_batches),
+    ]

@@ -1,0 +1,275 @@
+"""The demo runner: one file, two ways to start it.
+
+`torchrun --nproc-per-node 4 -m minitrain.collectives.ring` starts the ranks from outside, on as many machines as one
+likes; `python -m minitrain.collectives.ring --ranks 4` starts them itself, on this one. Both end in `perform`, on every
+rank, which runs the demo and prints its claims as a table.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
+
+import tyro
+
+from minitrain.comm.control import gather_objects, leave_all
+from minitrain.comm.pictures import save_figure
+from minitrain.comm.timeline import trace_events
+from minitrain.comm.torchrun import given_ranks, speaks
+from minitrain.comm.world import World, describe
+from minitrain.lessons.claims import Claim, Row, merge, number, print_rows, write_json
+from minitrain.lessons.listing import demos, lesson_of, technique_of
+
+if TYPE_CHECKING:
+    pass
+
+Demo = Callable[..., list[Claim]]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What to write beside the table.
+
+    Attributes:
+        figure: Save the lesson's picture here (.svg, .png or .pdf).
+        trace: Save the timeline of all ranks here, for https://ui.perfetto.dev.
+        json: Save the claims here.
+    """
+
+    figure: Path | None = None
+    trace: Path | None = None
+    json: Path | None = None
+
+
+def demo_of(technique: str | ModuleType) -> Demo:
+    """The demo of a technique, which is in its lesson: of `minitrain.zero.stage1`, in `minitrain.lessons.zero.stage1`.
+
+    Args:
+        technique: The technique's module, or its name.
+
+    Raises:
+        ModuleNotFoundError: It has no lesson.
+    """
+    name = technique if isinstance(technique, str) else technique.__name__
+    return import_module(lesson_of(name)).demo
+
+
+def run(demo: Demo | str) -> NoReturn:
+    """Run a demo from the command line; exit status 0 when every claim holds on every rank, else 1.
+
+    The command line is made from the demo's signature: `demo(world, elements: int = 1 << 20)` has an option
+    `--elements`, explained by the demo's docstring, beside the options that every demo has.
+
+    Args:
+        demo: Returns the claims; or the name of a technique, whose lesson's demo is meant. A lesson with `SURVIVES =
+            True` can do without a rank that dies: the others then go on, and its claims are theirs. They call
+            `go_on_without` (control.py). Under torchrun, which ends all ranks when one ends, it cannot.
+    """
+    demo = demo_of(demo) if isinstance(demo, str) else demo
+    module, program = _started(demo)
+    survives = getattr(sys.modules[demo.__module__], "SURVIVES", False)
+    options = tyro.cli(_command(demo), prog=program)
+    ranks, device, timeout = options.pop("ranks"), options.pop("device"), options.pop("timeout")
+    output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"))
+    if problem := _make_room(output):
+        if speaks():
+            print(problem, file=sys.stderr)
+        sys.exit(2)
+    sys.exit(launch(perform, ranks, device, timeout, (module, demo.__name__, options, output), survives))
+
+
+def _started(demo: Demo) -> tuple[str, str]:
+    """The module in which ranks find a demo, and how it was started."""
+    if demo.__module__ != "__main__":
+        return demo.__module__, f"python -m {technique_of(demo.__module__)}"
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None:
+        return main.__spec__.name, f"python -m {main.__spec__.name}"
+    file = getattr(main, "__file__", None)
+    if file is None:
+        raise SystemExit("a demo must stand in a file, which ranks can import")
+    return Path(file).stem, f"python {file}"  # a script's folder is where modules are looked for
+
+
+def _make_room(output: Output) -> str:
+    """Make the folders of the files that will be written; returns what cannot be, before anything is run."""
+    if output.figure and output.figure.suffix not in (".svg", ".png", ".pdf"):
+        return f"--figure {output.figure}: a picture can be .svg, .png or .pdf"
+    for path in filter(None, (output.figure, output.trace, output.json)):
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            return f"{path} cannot be written: {error}"
+    return ""
+
+
+def run_chapter(package: str) -> NoReturn:
+    """Run all demos of a chapter with their defaults: `python -m minitrain.collectives --ranks 4`."""
+    modules = tuple(module for module, _ in demos() if module.startswith(f"{package}."))
+
+    def command(**options: Any) -> dict[str, Any]:
+        return options
+
+    _describe_to_tyro(command, f"Run all demos of {package} with their defaults.", [], ("ranks", "device", "timeout"))
+    options = tyro.cli(command, prog=f"python -m {package}")
+    sys.exit(launch(perform_all, options["ranks"], options["device"], options["timeout"], (modules,)))
+
+
+_MaybePath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
+
+# The options that every demo has, beside its own: type, default, explanation.
+_OPTIONS = {
+    "ranks": (
+        Annotated[int | None, tyro.conf.arg(metavar="INT")],
+        None,
+        "Ranks to start on this machine, 4 if not given. Under torchrun leave it out.",
+    ),
+    "device": (
+        Literal["auto", "cpu", "cuda"],
+        "auto",
+        "Where tensors live. auto takes a GPU where there is one; ranks share GPUs where there are fewer.",
+    ),
+    "timeout": (float, 60.0, "Seconds after which a communication that did not happen is an error."),
+    "figure": (_MaybePath, None, "Save the lesson's picture here (.svg, .png or .pdf)."),
+    "trace": (_MaybePath, None, "Save the timeline of all ranks here, for https://ui.perfetto.dev."),
+    "json": (_MaybePath, None, "Save the claims here."),
+}
+
+
+def _command(demo: Demo) -> Callable[..., dict[str, Any]]:
+    """A function with the demo's options and the common ones, for tyro to make a command line of."""
+
+    def command(**options: Any) -> dict[str, Any]:
+        return options
+
+    hints = get_type_hints(demo)
+    own = list(inspect.signature(demo).parameters.values())[1:]  # without the world
+    parameters = [p.replace(annotation=hints[p.name], kind=p.KEYWORD_ONLY) for p in own]
+    _describe_to_tyro(command, inspect.getdoc(demo) or "", parameters, tuple(_OPTIONS))
+    return command
+
+
+def _describe_to_tyro(
+    command: Callable[..., Any], text: str, parameters: list[inspect.Parameter], common: tuple[str, ...]
+) -> None:
+    """Give a function the signature and docstring that tyro reads: its own parameters, then common options."""
+    for name in common:
+        kind, default, _ = _OPTIONS[name]
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
+    listed = "".join(f"\n    {name}: {_OPTIONS[name][2]}" for name in common)
+    command.__annotations__ = {p.name: p.annotation for p in parameters}
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__doc__ = text + ("" if "\nArgs:" in text else "\n\nArgs:") + listed
+
+
+def launch(
+    function: Callable[..., bool],
+    ranks: int | None,
+    device: str,
+    timeout: float,
+    arguments: tuple,
+    survives: bool = False,
+) -> int:
+    """Call `function(world, *arguments)` on every rank, torchrun's or our own; returns the exit status.
+
+    Raises:
+        SystemExit: With a message, for options that cannot be.
+    """
+    started = given_ranks()
+    if started is not None:
+        if ranks not in (None, started):
+            raise SystemExit(f"--ranks {ranks} does not match the {started} ranks that torchrun started; leave it out")
+        return _perform_under_torchrun(function, device, timeout, arguments)
+    if ranks is not None and ranks < 1:
+        print(f"--ranks {ranks} cannot be started; use a whole number from 1 on", file=sys.stderr)
+        return 2
+    from minitrain.ranks.ranks import Ranks, RanksError
+
+    try:
+        with Ranks(4 if ranks is None else ranks, device=device, timeout=timeout, survives=survives) as pool:
+            held = pool.run(function, *arguments)
+            return 1 if False in held else 0  # None: that rank died, and the others went on
+    except (ValueError, RanksError) as error:
+        print(error, file=sys.stderr)
+        return 2 if isinstance(error, ValueError) else 1
+    except BrokenPipeError:  # who reads has closed: `... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
+        return 1
+    except KeyboardInterrupt as stopped:  # where the ranks were, if they were at work
+        print(stopped, file=sys.stderr)
+        return 130
+
+
+def _perform_under_torchrun(function: Callable[..., bool], device: str, timeout: float, arguments: tuple) -> int:
+    try:
+        world = World.start(device=device, timeout=timeout)
+        holds = function(world, *arguments)
+        world.stop()
+        return 0 if holds else 1
+    except Exception as error:
+        # A rank whose partner died learns of it by a broken connection. The partner's own error matters more:
+        # torchrun ends this rank while it waits here.
+        if "Connection" in str(error) or "connection" in str(error):
+            time.sleep(3)
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)  # leaving the group in order would wait for ranks that may never come
+
+
+def perform(world: World, module: str, name: str, options: dict[str, Any], output: Output) -> bool:
+    """Run one demo on this rank; rank 0 prints the table and writes the files. Whether all claims hold on all ranks."""
+    rows, costs = play(world, getattr(import_module(module), name), options)
+    spans = world.timeline.gather().spans
+    if world.rank == 0:
+        about = describe(world)
+        on = f"{about['ranks']} ranks, {about['backend']} on {about['device']}, torch {about['torch']}"
+        print(f"{technique_of(module)} on {on}\n")
+        print_rows(rows)
+        if costs:
+            print("\nmeasured here, not claimed:")
+            for what, value, unit in costs:
+                print(f"  {what}: {number(float(f'{value:.3g}'))} {unit}")
+        _write(world, rows, spans, output)
+    return not any(row.holds is False for row in rows)
+
+
+def perform_all(world: World, modules: tuple[str, ...]) -> bool:
+    """Run several demos on this rank, each with its table. Whether all claims hold on all ranks."""
+    held = []
+    for index, module in enumerate(modules):
+        if world.rank == 0 and index:
+            print()
+        held.append(perform(world, lesson_of(module), "demo", {}, Output()))
+    return all(held)
+
+
+def play(world: World, demo: Demo, options: dict[str, Any]) -> tuple[list[Row], list[tuple[str, float, str]]]:
+    """Run a demo and bring the claims of all ranks together; returns the rows, and what it cost on rank 0."""
+    world.costs, world.draw = [], None
+    module = technique_of(demo.__module__)
+    claims = demo(world, **options)
+    everyone = gather_objects(claims)
+    leave_all()  # the groups that the demo has made: the next one would run beside their threads
+    return merge(module, everyone), world.costs
+
+
+def _write(world: World, rows: list[Row], spans: list, output: Output) -> None:
+    if output.json:
+        write_json(output.json, rows, **describe(world))
+    if output.trace:
+        output.trace.write_text(json.dumps({"traceEvents": trace_events(spans)}), encoding="utf-8")
+    if output.figure:
+        if world.draw is None:
+            print(f"this demo has no picture; {output.figure} was not written", file=sys.stderr)
+            return
+        save_figure(world.draw(), output.figure)

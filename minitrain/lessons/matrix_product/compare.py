@@ -1,0 +1,171 @@
+"""One split product beside the same product on one device: what the demos of by_data, by_columns and by_rows claim.
+
+Every rank makes the whole X, W and ∂Y from one seed, so that it can work out by itself what one device would get. Whole
+numbers make all sums exact, and the two must agree bit by bit. Other numbers are rounded, in an order of additions that
+the split changes: a sum of k products, in whatever order, is off by at most γ_k = ku/(1 − ku) times the sum of their
+absolute values, where u = 2⁻²⁴ for float32 (Higham 2002, "Accuracy and stability of numerical algorithms", §3.1). Two
+orders differ by at most twice that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from minitrain.comm.ledger import Ledger
+from minitrain.comm.memory import storage_bytes
+from minitrain.comm.world import World
+from minitrain.costs.matrix_product import SplitCost
+from minitrain.lessons.claims import Claim
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+HIGHAM = "Higham 2002, §3.1"
+
+
+class Split(NamedTuple):
+    """One way to split Y = XW: the functions that by_data, by_columns and by_rows have in common."""
+
+    hold: Callable[..., tuple[Tensor, Tensor, Tensor]]
+    forward: Callable[..., Tensor]
+    backward: Callable[..., tuple[Tensor, Tensor]]
+    cost: Callable[..., SplitCost]
+
+
+def compare(world: World, split: Split, rows: int, inner: int, columns: int) -> list[Claim]:
+    """Run a split product forward and backward, and claim what it holds, sends, and computes.
+
+    Raises:
+        ValueError: A size is below 1.
+    """
+    for name, size in (("rows", rows), ("inner", inner), ("columns", columns)):
+        if size < 1:
+            raise ValueError(f"{name}={size} leaves nothing to multiply; use at least 1")
+    world.figure(draw)
+    cost = split.cost(rows, inner, columns, world.size, world.rank)
+    source = (split.cost.__doc__ or "").partition("Source: ")[2].strip().rstrip(".")
+    x, w, grad_y = whole_numbers(rows, inner, columns, world.device)
+    my_x, my_w, my_grad_y = split.hold(x, w, grad_y, world.rank, world.size)
+    held = storage_bytes([my_x, my_w])
+    with Ledger() as forward:
+        y = split.forward(my_x, my_w)
+    with Ledger() as backward:
+        grad_x, grad_w = split.backward(my_grad_y, my_x, my_w)
+    results = differences(world, split, (x, w, grad_y), (y, grad_x, grad_w))
+    worst = max(difference.max().item() for difference, _ in results if difference.numel())
+
+    x, w, grad_y = (values / 7 for values in (x, w, grad_y))  # sevenths have no exact binary form
+    my_x, my_w, my_grad_y = split.hold(x, w, grad_y, world.rank, world.size)
+    rounded = (split.forward(my_x, my_w), *split.backward(my_grad_y, my_x, my_w))
+    results = differences(world, split, (x, w, grad_y), rounded)
+    share = max((difference / bound.clamp_min(1e-30)).max().item() for difference, bound in results if bound.numel())
+
+    formulas = FORMULAS[split.cost.__name__]
+    return [
+        Claim("bytes held of X and W", formulas[0], cost.held, held, "B", source),
+        Claim("bytes sent forward", formulas[1], cost.forward, forward.sent, "B", source),
+        Claim("bytes sent backward", formulas[2], cost.backward, backward.sent, "B", source),
+        Claim("messages sent", "n−1", cost.messages, forward.messages + backward.messages, "messages", source),
+        Claim("largest error of Y, ∂X, ∂W, whole numbers", "0", 0, worst, source=source, how="compared"),
+        Claim("largest error / bound, sevenths", "|error| ≤ 2γ_k Σ|xw|", 1, share, "1", HIGHAM, "compared", "<="),
+    ]
+
+
+# Bytes held, sent forward and sent backward, as the text writes them; M, K, N are rows, inner, columns.
+FORMULAS = {
+    "by_data": ("4·(M_r·K + K·N)", "0", "(n−1)·4·K·N"),
+    "by_columns": ("4·(M·K + K·N_r)", "0", "(n−1)·4·M·K"),
+    "by_rows": ("4·(M·K_r + K_r·N)", "(n−1)·4·M·N", "0"),
+}
+
+
+def whole_numbers(
+    rows: int, inner: int, columns: int, device: torch.device | str = "cpu"
+) -> tuple[Tensor, Tensor, Tensor]:
+    """X, W and ∂Y of small whole numbers, the same on every rank."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = ((rows, inner), (inner, columns), (rows, columns))
+    x, w, grad_y = (torch.randint(-4, 5, shape, generator=generator).float().to(device) for shape in shapes)
+    return x, w, grad_y
+
+
+def differences(
+    world: World, split: Split, whole: tuple[Tensor, Tensor, Tensor], mine: tuple[Tensor, Tensor, Tensor]
+) -> list[tuple[Tensor, Tensor]]:
+    """For Y, ∂X and ∂W of this rank: how far each element is from one device's, and how far it may be."""
+    x, w, grad_y = whole
+    single = (x @ w, grad_y @ w.T, x.T @ grad_y)
+    absolute = (x.abs() @ w.abs(), grad_y.abs() @ w.T.abs(), x.T.abs() @ grad_y.abs())
+    lengths = (x.shape[1], w.shape[1], x.shape[0])  # what is summed over: inner, columns, rows
+    bounds = [2 * gamma(length) * sums for length, sums in zip(lengths, absolute, strict=True)]
+    # `hold` cuts X, W and Y, and the gradients are split as their tensors are.
+    y, grad_x, grad_w = mine
+    expected_x, expected_w, expected_y = split.hold(single[1], single[2], single[0], world.rank, world.size)
+    bound_x, bound_w, bound_y = split.hold(bounds[1], bounds[2], bounds[0], world.rank, world.size)
+    return [
+        ((y - expected_y).abs(), bound_y),
+        ((grad_x - expected_x).abs(), bound_x),
+        ((grad_w - expected_w).abs(), bound_w),
+    ]
+
+
+def gamma(length: int) -> float:
+    """How far a float32 sum of `length` products can be off, relative to the sum of their absolute values."""
+    unit = 2.0**-24
+    return length * unit / (1 - length * unit)
+
+
+# What is cut between two ranks: the dim of X, of W and of Y, None where each rank has the whole.
+CUTS: dict[str, tuple[int | None, int | None, int | None]] = {
+    "by data": (0, None, 0),
+    "by columns of W": (None, 1, 1),
+    "by rows of W": (1, 0, None),
+}
+
+
+def draw(rows: int = 4, inner: int = 5, columns: int = 8) -> Figure:
+    """The three splits between two ranks, one below the other."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 5.4), layout="constrained")
+    for number, (name, (x_cut, w_cut, y_cut)) in enumerate(CUTS.items()):
+        axes = figure.add_subplot(3, 1, number + 1)
+        left = 0.0
+        for label, shape, cut in (
+            ("X", (rows, inner), x_cut),
+            ("W", (inner, columns), w_cut),
+            ("Y", (rows, columns), y_cut),
+        ):
+            summed = name == "by rows of W" and label == "Y"
+            _matrix(axes, left, label, shape, cut, "rank 0 + rank 1" if summed else "both ranks")
+            left += shape[1] + 1.6
+            sign = {"X": "·", "W": "=", "Y": ""}[label]
+            axes.text(left - 0.8, 0, sign, ha="center", va="center", fontsize=16)
+        axes.set(xlim=(-0.2, left - 1.4), ylim=(-inner / 2 - 0.3, inner / 2 + 0.9), aspect="equal")
+        axes.set_title(name, loc="left", fontsize=11)
+        axes.axis("off")
+    return figure
+
+
+def _matrix(axes: Axes, left: float, label: str, shape: tuple[int, int], cut: int | None, whole: str) -> None:
+    """One matrix, drawn as one block or as two with the ranks that hold them."""
+    from matplotlib.patches import Rectangle
+
+    height, width = shape
+    blocks = [(left, height / 2, height, width, whole, "#DDDDDD", "")]
+    if cut is not None:
+        first = -(-shape[cut] // 2)  # the first rank gets one more where the size is odd
+        sizes = [(first, width), (height - first, width)] if cut == 0 else [(height, first), (height, width - first)]
+        corners = [(left, height / 2), (left, height / 2 - first) if cut == 0 else (left + first, height / 2)]
+        colours, hatches = ("#56B4E9", "#E69F00"), ("", "///")
+        blocks = [(*corners[r], *sizes[r], f"rank {r}", colours[r], hatches[r]) for r in (0, 1)]
+    for x, top, tall, wide, text, colour, hatch in blocks:
+        axes.add_patch(Rectangle((x, top - tall), wide, tall, facecolor=colour, hatch=hatch, edgecolor="white", lw=2))
+        box = {"fc": "white", "ec": "none", "pad": 1.2}
+        axes.text(x + wide / 2, top - tall / 2, text, ha="center", va="center", fontsize=9, bbox=box)
+    axes.text(left + width / 2, height / 2 + 0.2, f"{label}  {height}×{width}", ha="center", va="bottom", fontsize=10)

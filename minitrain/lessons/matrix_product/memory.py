@@ -1,0 +1,82 @@
+"""The lesson of `minitrain.matrix_product.memory`: what its demo claims, and how that is measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from minitrain.comm.world import World
+from minitrain.costs import memory as costs
+from minitrain.lessons.claims import Claim
+from minitrain.models.gpt import GPT, AttentionKind, GPTConfig
+
+if TYPE_CHECKING:
+    pass
+from minitrain.matrix_product.memory import draw, one_step
+
+ZERO = "Rajbhandari et al. 2020, §3.1"
+
+
+KORTHIKANTI = "Korthikanti et al. 2022, §4.1"
+
+
+def demo(
+    world: World, layers: int = 4, hidden: int = 128, heads: int = 4, batch: int = 8, sequence: int = 128
+) -> list[Claim]:
+    """Trains a small GPT for one step on each rank; the table shows bytes of each kind beside their formulas.
+
+    Args:
+        layers: Blocks of the GPT.
+        hidden: Width of the residual stream.
+        heads: Attention heads.
+        batch: Sequences in the batch.
+        sequence: Tokens in a sequence.
+    """
+    vocabulary = 256
+    for name, value in (("batch", batch), ("sequence", sequence)):
+        if value < 1:
+            raise ValueError(f"{name}={value} leaves nothing to train on; use at least 1")
+    held: dict[str, dict[str, int]] = {}
+    model = None
+    kinds: tuple[AttentionKind, AttentionKind] = ("sdpa", "plain")
+    for kind in kinds:
+        config = GPTConfig(vocabulary, sequence, layers, hidden, heads, attention=kind)
+        model = GPT(config, seed=0).to(world.device)
+        optimizer = torch.optim.AdamW(model.parameters())
+        tokens = torch.randint(vocabulary, (batch, sequence), device=world.device)
+        held[kind] = one_step(model, optimizer, tokens, tokens.roll(-1, dims=1))
+    assert model is not None
+    world.figure(lambda: draw({"fused attention": held["sdpa"], "attention written out": held["plain"]}))
+
+    parameters = costs.gpt_parameters(vocabulary, sequence, layers, hidden)
+    states = held["plain"]
+    optimizer_bytes = costs.adamw_bytes(parameters, costs.gpt_tensors(layers))
+    sizes = (batch, sequence, hidden, heads, layers, vocabulary)
+    # A GPU's fused kernel also keeps the state of its random numbers and may pad its rows.
+    slack = 0.0 if world.device.type == "cpu" else 4.0 * layers * batch * heads * (-sequence % 32 + 32)
+    return [
+        Claim(
+            "parameters", "Ψ = L(12h² + 13h) + (V+s)h + 2h", parameters, model.parameter_count(), "1", "Radford 2019"
+        ),
+        Claim("bytes of parameters", "4Ψ", 4 * parameters, states["parameters"], "B", ZERO),
+        Claim("bytes of gradients", "4Ψ", 4 * parameters, states["gradients"], "B", ZERO),
+        Claim("bytes of optimizer states", "8Ψ + 4 per tensor", optimizer_bytes, states["optimizer states"], "B", ZERO),
+        Claim(
+            "bytes of activations, fused attention",
+            "4L(16bsh + 4bs + abs) + ends",
+            costs.gpt_activations(*sizes),
+            held["sdpa"]["activations"],
+            "B",
+            KORTHIKANTI,
+            absolute=slack,
+        ),
+        Claim(
+            "bytes of activations, attention written out",
+            "4L(16bsh + 4bs + abs² + s²/4) + ends",
+            costs.gpt_activations(*sizes, fused=False),
+            held["plain"]["activations"],
+            "B",
+            KORTHIKANTI,
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""The lessons of `minitrain.mixture_of_experts`."""

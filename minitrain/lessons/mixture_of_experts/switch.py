@@ -1,0 +1,32 @@
+"""The lesson of `minitrain.mixture_of_experts.switch`: what its demo claims, and how that is measured."""
+
+from __future__ import annotations
+
+from minitrain.comm import World
+from minitrain.lessons import Claim
+from minitrain.lessons.mixture_of_experts import capacity as shown
+from minitrain.lessons.mixture_of_experts import common as lesson
+from minitrain.mixture_of_experts.switch import Switch
+
+
+def demo(world: World, experts: int = 8, capacity_factor: float = 1.25, loss_factor: float = 0.01) -> list[Claim]:
+    """Routes tokens to one expert; the table shows the loss at balance, places, dropped tokens, and why in float32.
+
+    Args:
+        experts: Number of experts.
+        capacity_factor: Places, in parts of what balanced tokens would need.
+        loss_factor: α, of the auxiliary loss.
+    """
+
+    def make(count: int) -> Switch:
+        return Switch(count, count, capacity_factor=capacity_factor, jitter=0.01)
+
+    world.figure(lambda: lesson.picture_of(lesson.example(Switch(4, 4), world)))
+    claims = [
+        *shown.switch_losses(world, Switch, experts, loss_factor),
+        *shown.switch_capacity(world, Switch, experts, capacity_factor),
+        *shown.precision(world, Switch, experts),
+        *lesson.same_when_split(world, make, "derived"),
+    ]
+    lesson.timed(world, Switch(256, experts))
+    return claims

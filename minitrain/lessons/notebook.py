@@ -1,0 +1,76 @@
+"""What a notebook shows: a table of claims, and a picture with its text for those who cannot see it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from minitrain.lessons.claims import Claim, expected, merge, verdict, with_unit
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = (("what", "---"), ("formula", "---"), ("predicted", "---:"), ("measured", "---:"), ("how", "---"))
+
+
+class Table:
+    """Claims as all ranks saw them, as a table: `table(ranks.run(demo))`."""
+
+    def __init__(self, by_rank: Sequence[Sequence[Claim]]):
+        self.rows = merge("", by_rank)
+        self._cells = []
+        for row in self.rows:
+            claim = row.claim
+            how = "–" if claim.needs else claim.how
+            values = [text.replace(" ", "\u00a0") for text in (expected(claim), with_unit(claim.measured, claim.unit))]
+            self._cells.append((claim.what, claim.formula, *values, how, verdict(row)))
+
+    def _repr_markdown_(self) -> str:
+        heads, rules = zip(*COLUMNS, ("holds", "---"), strict=True)
+        # A bar would end the cell, and asterisks would be taken for emphasis.
+        lines = [[text.replace("|", "\\|").replace("*", "\\*") for text in line] for line in self._cells]
+        return "\n".join("| " + " | ".join(line) + " |" for line in (heads, rules, *lines))
+
+    def __repr__(self) -> str:
+        return "\n".join(" | ".join(line) for line in self._cells)
+
+
+def table(by_rank: Sequence[Sequence[Claim]]) -> Table:
+    """Show claims: rank 0's numbers, or those of the first rank on which one failed.
+
+    Args:
+        by_rank: Each rank's list of claims, as `ranks.run(demo)` returns it.
+    """
+    return Table(by_rank)
+
+
+class Picture:
+    """A drawn figure with its alt text: the same figure gives the same bytes."""
+
+    def __init__(self, figure: Figure, alt: str):
+        if not alt.strip():
+            raise ValueError("alt='' tells nothing; say in words what the picture shows")
+        self.alt = " ".join(alt.split())
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})  # no version in the file
+        self._png = buffer.getvalue()
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
+        return self._png, {"alt": self.alt}
+
+    def __repr__(self) -> str:
+        return f"[picture: {self.alt}]"
+
+
+def picture(figure: Figure, alt: str) -> Picture:
+    """Show a figure; it stands at the end of a cell.
+
+    Args:
+        figure: What a demo's or timeline's `draw()` returns.
+        alt: What the picture shows, in words, for those who cannot see it.
+
+    Raises:
+        ValueError: `alt` is empty.
+    """
+    return Picture(figure, alt)

@@ -1,0 +1,363 @@
+"""What the demo of `asynchronous` shows: a small model, runs on the virtual clock and in real time, what they prove."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from minitrain.comm import Ledger, VirtualClock, World
+from minitrain.comm.control import gather_objects, go_on_without
+from minitrain.comm.torchrun import under_torchrun
+from minitrain.costs import staleness as costs
+from minitrain.lessons import Claim
+from minitrain.lessons.parameter_server import delay as lesson_delay
+from minitrain.parameter_server import asynchronous
+from minitrain.parameter_server.asynchronous import on_gloo
+from minitrain.parameter_server.clocks import every_order
+from minitrain.parameter_server.roles import Roles, split_roles
+from minitrain.ranks.failures import named
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER = "Ho et al. 2013, §2"
+FAST, SLOW = 1.0, 4.0  # virtual seconds of a step; whole numbers, so that no sum of times rounds
+RATE = 0.1  # the learning rate, over the number of workers
+WIDTH = 8
+
+
+@dataclass
+class Trace:
+    """What the server saw of a run.
+
+    Attributes:
+        updates: Every gradient that came.
+        leads: For each pull, the steps that its worker was ahead of the slowest.
+        died: Workers that died.
+        losses: Virtual time and loss, at the start and after each update.
+        parameters: At the end, one after the other.
+        sent: Bytes that the server sent.
+        received: Bytes that it received.
+    """
+
+    updates: list[asynchronous.Update] = field(default_factory=list)
+    leads: list[int] = field(default_factory=list)
+    died: list[int] = field(default_factory=list)
+    losses: list[tuple[float, float]] = field(default_factory=list)
+    parameters: Tensor = field(default_factory=lambda: torch.empty(0))
+    sent: int = 0
+    received: int = 0
+
+    @property
+    def stalest(self) -> int:
+        """The largest staleness of a gradient."""
+        return max(update.staleness for update in self.updates)
+
+
+class Plan(NamedTuple):
+    """What a worker does in a run.
+
+    Attributes:
+        steps: How many steps it makes at most.
+        seconds: It begins no step after so many virtual seconds; 0 where there is no virtual clock.
+        slow: The worker whose steps take longer.
+        pause: The longest that it sleeps in a step, in real seconds.
+        poisoned: The step whose gradient is made NaN.
+        dies: The rank that ends itself, in the middle of its fourth step (a worker) or after four updates (the server).
+    """
+
+    steps: int = 1000
+    seconds: float = 0.0
+    slow: int = -1
+    pause: float = 0.0
+    poisoned: int = -1
+    dies: int = -1
+
+
+def small_model(world: World, seed: int = 0) -> nn.Module:
+    """Two layers; deterministic on every device."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, 1)).to(world.device)
+
+
+def batch(
+    world: World, worker: int, step: int, samples: int = 32
+) -> tuple[Float[Tensor, "samples features"], Float[Tensor, "samples 1"]]:
+    """Inputs and targets of a worker's step; the targets are a weighted sum of the inputs."""
+    generator = torch.Generator().manual_seed(1000 * step + worker + 1)
+    x = torch.randn(samples, WIDTH, generator=generator)
+    return x.to(world.device), (x @ torch.linspace(-1, 1, WIDTH))[:, None].to(world.device)
+
+
+def loss(world: World, model: nn.Module, worker: int, step: int, samples: int = 32) -> Float[Tensor, ""]:
+    """Mean squared error on the batch of a worker's step."""
+    x, y = batch(world, worker, step, samples)
+    return (model(x) - y).square().mean()
+
+
+def flat(model: nn.Module) -> Float[Tensor, " parameters"]:
+    """All parameters, one after the other, on the CPU."""
+    return torch.cat([parameter.detach().cpu().flatten() for parameter in model.parameters()])
+
+
+def train(world: World, roles: Roles, staleness: int | None, plan: Plan) -> Trace:
+    """Train the small model; returns what the server saw, an empty trace on a worker."""
+    model = small_model(world, seed=world.rank)  # the server's is what all begin with
+    with VirtualClock() if plan.seconds else nullcontext() as clock:
+        if not roles.serves:
+            _work(world, model, asynchronous.AsynchronousWorker(model, roles), plan, clock)
+            return Trace()
+        server = asynchronous.AsynchronousServer(model, _optimizer(roles), roles, staleness)
+        losses: list[tuple[float, float]] = []
+
+        def look(moment: float) -> None:
+            with torch.no_grad():
+                losses.append((moment, loss(world, model, -1, 0, 256).item()))
+            if world.rank == plan.dies and len(losses) > 4:
+                os._exit(13)
+
+        look(0.0)
+        with Ledger() as ledger:
+            server.serve(ledger, after=lambda update: look(update.time))
+    return Trace(server.updates, server.leads, server.died, losses, flat(model), ledger.sent, ledger.received)
+
+
+def _optimizer(roles: Roles) -> Callable[[list[nn.Parameter]], torch.optim.Optimizer]:
+    """SGD; when all workers have pushed once, their mean has been applied."""
+    return partial(torch.optim.SGD, lr=RATE / len(roles.workers))
+
+
+def _work(
+    world: World, model: nn.Module, worker: asynchronous.AsynchronousWorker, plan: Plan, clock: VirtualClock | None
+) -> None:
+    chance = random.Random(world.rank)
+    for step in range(plan.steps):
+        if clock is not None and clock.now >= plan.seconds:
+            break
+        worker.pull()
+        loss(world, model, world.rank, step).backward()
+        if clock is not None:
+            clock.work(SLOW if world.rank == plan.slow else FAST, f"{step}", "forward")
+        time.sleep(plan.pause * chance.random())
+        if step == plan.poisoned:
+            next(model.parameters()).grad[0] = torch.nan  # type: ignore[index]
+        if step == 3 and world.rank == plan.dies:
+            os._exit(13)  # as if the machine had failed: no word to anybody
+        worker.push()
+    worker.leave()
+
+
+def of_the_server(trace: Trace) -> Trace:
+    """The server's trace, on every rank."""
+    return next(each for each in gather_objects(trace) if each.updates)
+
+
+def replayed(world: World, roles: Roles, updates: list[asynchronous.Update]) -> Float[Tensor, " parameters"]:
+    """The parameters to which one device comes by a server's log.
+
+    It computes each gradient from the parameters that its worker had pulled, and applies it in the server's order.
+    """
+    model, copy = small_model(world), small_model(world)
+    optimizer = _optimizer(roles)(list(model.parameters()))
+    versions = [[parameter.detach().clone() for parameter in model.parameters()]]
+    for update in updates:
+        if not update.applied:
+            continue
+        with torch.no_grad():
+            for parameter, value in zip(copy.parameters(), versions[update.version], strict=True):
+                parameter.copy_(value)
+        copy.zero_grad()
+        loss(world, copy, update.worker, update.step).backward()
+        for parameter, other in zip(model.parameters(), copy.parameters(), strict=True):
+            parameter.grad = other.grad
+        optimizer.step()
+        versions.append([parameter.detach().clone() for parameter in model.parameters()])
+    return flat(model)
+
+
+def replay_claim(world: World, roles: Roles, trace: Trace, run: str) -> Claim:
+    """The claim that the server's log says all that happened: nothing was lost, and nothing applied twice.
+
+    Bits are equal: a gradient is the same operations on the same numbers, and so is each update.
+    """
+    unlike = int((replayed(world, roles, trace.updates) != trace.parameters).sum())
+    return Claim(f"{run}: parameters unlike its log's, replayed on one device", "0", 0, unlike, how="compared")
+
+
+def bound_claims(trace: Trace, workers: int, staleness: int, run: str) -> list[Claim]:
+    """Claims that a run kept the bound."""
+    stale = costs.most_stale(workers, staleness)
+    formula = "(n−1)(2s+1)"
+    return [
+        Claim(f"{run}: most steps ahead of the slowest", "s", staleness, max(trace.leads), "1", PAPER, relation="<="),
+        Claim(f"{run}: stalest gradient, in updates", formula, stale, trace.stalest, "1", PAPER, relation="<="),
+    ]
+
+
+def order_claims(workers: int, staleness: int) -> list[Claim]:
+    """Claims on the rule itself, in every order in which workers can begin and finish steps."""
+    workers, staleness = min(workers, 3), min(staleness, 3)  # more have the same rule and too many orders
+    worst = every_order(workers, staleness)
+    run = f"every order of events, {workers} worker{'s' * (workers > 1)}, s = {staleness}"
+    stale = costs.most_stale(workers, staleness)
+    return [
+        Claim(f"{run}: most steps ahead", "s; 0 for n = 1", staleness if workers > 1 else 0, worst.lead, "1", PAPER),
+        Claim(f"{run}: stalest gradient", "(n−1)(2s+1)", stale, worst.staleness, "1", PAPER),
+    ]
+
+
+def virtual_claims(
+    world: World, roles: Roles, staleness: int, seconds: float, slow: int
+) -> tuple[list[Claim], dict[str, Trace]]:
+    """Claims on runs with one slow worker on the virtual clock, and their traces by name."""
+    times = [SLOW if worker == slow else FAST for worker in roles.workers]
+    count = len(times)
+    claims, traces = [], {}
+    for bound in dict.fromkeys((0, staleness, None)):
+        name = f"s = {'∞' if bound is None else bound}"
+        plan = Plan(seconds=seconds, slow=slow)
+        trace = traces[name] = of_the_server(train(world, roles, bound, plan))
+        formula = "Σ ⌊T/tᵥ⌋" if bound is None else "Σ min(⌊T/tᵥ⌋, ⌊(T−tᵥ)/t⌋ + s + 1)"
+        predicted = costs.steps_until(seconds, times, bound)
+        measured = sum(update.time <= seconds for update in trace.updates)
+        what = f"{name}: updates in {seconds:g} virtual seconds"
+        claims.append(Claim(what, formula, predicted, measured, "1", PAPER, "virtual clock"))
+        if bound is not None:
+            claims += bound_claims(trace, count, bound, name)
+    again = of_the_server(train(world, roles, staleness, Plan(seconds=seconds, slow=slow)))
+    first = traces[f"s = {staleness}"]
+    unlike = int((again.parameters != first.parameters).sum()) + (again.updates != first.updates)
+    claims.append(Claim(f"s = {staleness}, once more: parameters unlike", "0", 0, unlike, "1", how="compared"))
+    claims.append(replay_claim(world, roles, first, f"s = {staleness}"))
+    size = 4 * len(first.parameters)
+    sent, received = costs.bytes_served(len(first.leads), len(first.updates), size, 0, count)
+    claims.append(Claim(f"s = {staleness}: bytes that the server sends", "pulls · S", sent, first.sent, "B"))
+    claims.append(Claim(f"s = {staleness}: bytes that it receives", "pushes · S", received, first.received, "B"))
+    return claims, traces
+
+
+def chance_claims(world: World, roles: Roles, staleness: int, steps: int = 8) -> list[Claim]:
+    """Claims on a run in real time, in which each worker sleeps by chance, and once has a gradient that is NaN."""
+    plan = Plan(steps=steps, pause=0.004, poisoned=2)
+    trace = of_the_server(train(world, roles, staleness, plan))
+    run, workers = "random delays", len(roles.workers)
+    refused = sum(not update.applied for update in trace.updates)
+    return [
+        *bound_claims(trace, workers, staleness, run),
+        Claim(f"{run}: gradients with a NaN that were refused", "n", workers, refused, "1"),
+        replay_claim(world, roles, trace, run),
+    ]
+
+
+def death_claims(world: World, trace: Trace, roles: Roles, dies: int, steps: int) -> list[Claim]:
+    """Claims on a run in which a worker died in its fourth step."""
+    others = (len(roles.workers) - 1) * steps
+    mine = sum(update.worker == dies for update in trace.updates)
+    twice = len(trace.updates) - len({(update.worker, update.step) for update in trace.updates})
+    said = trace.died[0] if len(trace.died) == 1 else -1
+    run = f"rank {dies} dies"
+    return [
+        Claim(f"{run}: the rank that the server lost", "as given", dies, said),
+        Claim(f"{run}: its updates, of three steps and a half", "3", 3, mine),
+        Claim(f"{run}: updates of the others", "(n−1) · steps", others, len(trace.updates) - mine),
+        Claim(f"{run}: updates applied twice", "0", 0, twice),
+        replay_claim(world, roles, trace, run),
+    ]
+
+
+def with_a_death(world: World, roles: Roles, staleness: int, dies: int, steps: int = 8) -> list[Claim]:
+    """A run in which a rank dies; claims on what the others made of it."""
+    trace = train(world, roles, staleness, Plan(steps=steps, pause=0.004, dies=dies))
+    go_on_without([dies])
+    if roles.serves:
+        print(f"{named(trace.died, world.size)} died; the server went on with the other workers\n")
+    return death_claims(world, of_the_server(trace), roles, dies, steps)
+
+
+def check_options(world: World, roles: Roles, staleness: int, slow: int, seconds: int, dies: int | None) -> None:
+    """Refuse options that cannot be, before anything is sent.
+
+    Raises:
+        ValueError: On every rank alike.
+    """
+    if staleness < 0:
+        raise ValueError(f"staleness={staleness} must be 0 (all wait for all) or more")
+    if seconds < SLOW:
+        raise ValueError(f"seconds={seconds} is less than a step of the slow worker; use {SLOW:g} or more")
+    if slow not in roles.workers:
+        raise ValueError(f"slow_rank={slow} is no worker; use one of {list(roles.workers)}")
+    if dies is not None and not 0 <= dies < world.size:
+        raise ValueError(f"dies={dies} is no rank; use one of 0 to {world.size - 1}")
+    if dies is not None and under_torchrun():
+        raise ValueError(f"dies={dies}: torchrun ends all ranks when one ends; start this with python -m")
+
+
+def picture(traces: dict[str, Trace], seconds: float) -> Figure:
+    """Loss against virtual time, and how stale gradients were, for each bound."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    looks = [("#0072B2", "-", ""), ("#D55E00", "--", "///"), ("#009E73", ":", "...")]
+    most = max(trace.stalest for trace in traces.values())
+    for place, ((name, trace), (colour, line, hatch)) in enumerate(zip(traces.items(), looks, strict=False)):
+        points = [(moment, value) for moment, value in trace.losses if moment <= seconds]
+        left.step(*zip(*points, strict=True), where="post", label=name, color=colour, linestyle=line)
+        found = [update.staleness for update in trace.updates]
+        shares = [found.count(value) / len(found) for value in range(most + 1)]
+        middles = [value + 0.27 * (place - (len(traces) - 1) / 2) for value in range(most + 1)]
+        right.bar(middles, shares, 0.27, label=name, color=colour, hatch=hatch, edgecolor="white")
+    left.set(xlabel="virtual seconds", ylabel="loss", yscale="log", title="One slow worker: loss against time")
+    right.set(xlabel="updates between pull and push", ylabel="share of gradients", title="Staleness")
+    for axes in (left, right):
+        axes.legend(frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def demo(
+    world: World,
+    staleness: int = 2,
+    slow_rank: int | None = None,
+    seconds: int = 32,
+    dies: int | None = None,
+) -> list[Claim]:
+    """Trains with a slow worker and a bound of 0, s or none; the table shows steps gained, and how stale gradients are.
+
+    Args:
+        staleness: s: steps that a worker may be ahead of the slowest when it begins one.
+        slow_rank: The worker whose steps take four times as long; the last if not given.
+        seconds: Virtual seconds of each run.
+        dies: A rank that ends itself in the middle of a last run: a worker, and the others go on; or the server (0).
+    """
+    if world.size < 2:
+        what = "updates in a given time, with one slow worker and a bound of s"
+        return [Claim.needs_ranks(2, what, "Σ min(⌊T/tᵥ⌋, ⌊(T−tᵥ)/t⌋ + s + 1)", PAPER)]
+    roles = on_gloo(split_roles(1))
+    slow = roles.workers[-1] if slow_rank is None else slow_rank
+    check_options(world, roles, staleness, slow, seconds, dies)
+    claims, traces = virtual_claims(world, roles, staleness, seconds, slow)
+    claims += order_claims(len(roles.workers), staleness)
+    claims += chance_claims(world, roles, staleness)
+    claims += lesson_delay.delay_claims(world, roles)
+    for name, trace in traces.items():
+        reached = [loss for moment, loss in trace.losses if moment <= seconds]
+        world.cost(f"{name}: loss after {seconds} virtual seconds", reached[-1], "")
+    world.figure(lambda: picture(traces, seconds))
+    if dies is not None:
+        claims += with_a_death(world, roles, staleness, dies)
+    return claims
+
+
+SURVIVES = True  # the demo goes on without a rank that dies

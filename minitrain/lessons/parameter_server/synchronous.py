@@ -1,0 +1,186 @@
+"""What the demo of `synchronous` claims: all its rows, of which `lesson_traffic` makes those about bytes and time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minitrain.collectives import native
+from minitrain.comm import World
+from minitrain.comm.control import gather_objects
+from minitrain.comm.groups import new_group
+from minitrain.data_parallel import DataParallel
+from minitrain.lessons import Claim
+from minitrain.lessons.data_parallel.common import small_gpt
+from minitrain.lessons.parameter_server import traffic as lesson_traffic
+from minitrain.lessons.parameter_server.training import (
+    HIDDEN,
+    LAYERS,
+    OPTIMIZERS,
+    Trained,
+    backward,
+    one_device,
+    unlike,
+)
+from minitrain.parameter_server.roles import Roles, split_roles
+
+DERIVED, ROUNDING = "derived", "Higham 2002, §4.2"
+
+# What is claimed, and its formula.
+MEAN = "gradients' distance from data parallelism's, in Σ|gᵣ|/n", "γₙ + γₙ₊₁, γₖ = ku/(1 − ku); 0 for n ≤ 2"
+REFUSED = "pushes refused, one of them with a NaN", "1"
+WITHOUT = "weights unlike one device's without the refused push", "0"
+
+
+def claims(world: World, servers: int, steps: int) -> list[Claim]:
+    """All claims of the demo; see there."""
+    if world.size > 1:
+        split_roles(min(servers, world.size - 1))  # refuses what no number of ranks would make right
+    if world.size <= servers:
+        return _too_few(servers, steps)
+    roles = split_roles(servers)
+    rows = [
+        *lesson_traffic.traffic(world, roles),
+        *lesson_traffic.crossing(world),
+        *lesson_traffic.placement(world, roles),
+        *(same_as_one_device(world, roles, name, steps) for name in OPTIMIZERS),
+        same_as_data_parallel(world, roles),
+        *refusal(world, roles),
+        lesson_traffic.states(world, roles),
+        lesson_traffic.virtual_time(world),
+    ]
+    trained = Trained(world, roles, OPTIMIZERS["AdamW"])
+    trained.steps(1)
+    with world.timed("a step of pull, forward, backward, push and update"):
+        trained.steps(1)
+    return rows
+
+
+def _too_few(servers: int, steps: int) -> list[Claim]:
+    """The rows of `claims` where there are too few ranks."""
+    t = lesson_traffic
+    rows = [t.LINK, t.MESSAGES, t.BUSIEST, t.BESIDE, t.CROSSING, t.EVEN, t.BEST]
+    rows += [(_unlike(name, steps), "0") for name in OPTIMIZERS]
+    rows += [MEAN, REFUSED, WITHOUT, t.STATES, t.TIME]
+    more = {t.BESIDE: servers + 2, MEAN: servers + 2, t.CROSSING: 3, t.TIME: 2}
+    return [Claim.needs_ranks(more.get(row, servers + 1), *row) for row in rows]
+
+
+def _unlike(name: str, steps: int) -> str:
+    return f"weights unlike one device's that accumulates the workers' batches, {steps} steps of {name}"
+
+
+def same_as_one_device(world: World, roles: Roles, name: str, steps: int) -> Claim:
+    """The claim that servers and workers have the weights of one device, to the last bit.
+
+    A worker computes g by the operations of one device. One device adds the next part's gradient to `.grad`, the server
+    adds the next push to the sum: the same additions in the same order, then the same division. An optimizer that
+    treats tensors one by one does the same to a share as to all.
+    """
+    trained = Trained(world, roles, OPTIMIZERS[name])
+    trained.steps(steps)
+    trained.finish()
+    different = unlike(trained, one_device(world, name, steps, len(roles.workers)))
+    return Claim(_unlike(name, steps), "0", 0, different, "1", DERIVED, how="compared")
+
+
+def same_as_data_parallel(world: World, roles: Roles) -> Claim:
+    """The claim that the servers' mean is that of data parallelism, but for rounding.
+
+    The server makes n−1 additions and a division, data parallelism rounds 1/n, multiplies, and makes n−1 additions in
+    whatever order. With u = eps/2 each rounding, they are within γₙ and γₙ₊₁ times Σ|gᵣ|/n of the exact mean, γₖ =
+    ku/(1 − ku) (Higham 2002, Lemma 3.1 and §4.2), and within the sum of both of each other. With two workers or one all
+    is equal: 1/n is exact, and one addition is the same in either order.
+    """
+    workers = len(roles.workers)
+    if workers < 2:
+        return Claim.needs_ranks(len(roles.servers) + 2, *MEAN, ROUNDING)
+    trained = Trained(world, roles, partial(torch.optim.SGD, lr=0.0))
+    trained.steps(1)
+    group, reference = new_group(list(roles.workers)), small_gpt(world, 0, LAYERS, HIDDEN)
+    if not roles.serves:
+        assert isinstance(group, dist.ProcessGroup)
+        model = DataParallel(reference, group)
+        backward(world, model, roles.workers.index(world.rank), 0)
+        model.synchronize()
+    else:
+        for parameter in reference.parameters():
+            parameter.grad = torch.empty_like(parameter)
+    mean = torch.cat([_gradient(parameter).flatten() for parameter in reference.parameters()])
+    native.broadcast(mean, roles.workers[0], check=False).wait()  # the servers compare, and the workers have it
+    worst = 0.0
+    if trained.server is not None:
+        parts = torch.zeros_like(mean, dtype=torch.float64)  # Σ|gᵣ|/n
+        for worker in range(workers):
+            reference.zero_grad()
+            backward(world, reference, worker, 0)
+            parts += torch.cat([_gradient(parameter).flatten().abs() for parameter in reference.parameters()])
+        ends = [parameter.numel() for parameter in reference.parameters()]
+        rows = zip(dict(reference.named_parameters()), mean.split(ends), (parts / workers).split(ends), strict=True)
+        kept = trained.kept()
+        for name, theirs, scale in rows:
+            if name in kept:
+                error = (_gradient(kept[name]).flatten().double() - theirs.double()).abs() / scale
+                worst = max(worst, error.nan_to_num(nan=0.0).max().item())  # 0/0 where no part has a gradient
+    u = torch.finfo(torch.float32).eps / 2
+    bound = sum(k * u / (1 - k * u) for k in (workers, workers + 1)) if workers > 2 else 0.0
+    measured = max(gather_objects(worst))
+    return Claim(*MEAN, bound, measured, source=ROUNDING, how="compared", relation="<=")
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def refusal(world: World, roles: Roles) -> list[Claim]:
+    """Claims that a push with a NaN is refused by all servers, and that all go on as if it had not been made."""
+
+    def spoil(place: int, step: int) -> bool:
+        return place == len(roles.workers) - 1 and step == 1
+
+    trained = Trained(world, roles, OPTIMIZERS["SGD with momentum"])
+    trained.steps(3, spoil)
+    trained.finish()
+    seen = sum(trained.server.refused.values()) if trained.server is not None else 0
+    refused = max(gather_objects(seen))
+    reference = one_device(world, "SGD with momentum", 3, len(roles.workers), spoil)
+    return [
+        Claim(*REFUSED, 1, refused, "1", DERIVED),
+        Claim(*WITHOUT, 0, unlike(trained, reference), "1", DERIVED, how="compared"),
+    ]
+
+
+def lost_push(world: World, limit: float = 2.0) -> str:
+    """Break it: the last worker leaves out its second push. What this rank then says, within `limit` seconds.
+
+    The server waits for the push, and all workers wait for the server's next answer: nobody computes a wrong number,
+    and nobody goes on. On a group of its own, since a receive that ran out of time closes the pair of ranks for good.
+    """
+    group = dist.new_group(backend="gloo", timeout=timedelta(seconds=limit))
+    assert isinstance(group, dist.ProcessGroup)
+    roles = split_roles(1, group)
+    trained = Trained(world, roles, OPTIMIZERS["SGD with momentum"])
+    try:
+        trained.steps(1)
+        if trained.worker is not None and world.rank == roles.workers[-1]:
+            trained.worker.pull()
+            trained.worker.step += 1  # computes, but does not push
+        trained.steps(2)
+    except RuntimeError as error:
+        return str(error).partition(" (")[0]
+    return "went on"
+
+
+def demo(world: World, servers: int = 1, steps: int = 3) -> list[Claim]:
+    """Trains a small GPT by servers; the table shows bytes beside the ring's, and equality with one device.
+
+    Args:
+        servers: Ranks that keep parameters; the others compute gradients.
+        steps: Steps of each optimizer that is compared.
+    """
+    return claims(world, servers, steps)

@@ -1,0 +1,286 @@
+"""What the demo of `hybrid` claims: what is sent, that servers give the same, and the ranking reached beside the best.
+
+Where all bits are equal. With the dense part fixed, a row's gradient from one worker is computed by the same operations
+from the same numbers, whoever sent them, and owner and server add up the workers' in the same order and divide by their
+number. So tables are equal after any number of steps. A dense gradient is (g₀ + … + gₙ₋₁)/n on a server; `DataParallel`
+multiplies by 1/n first, and an all-reduce may add in any order. With one or two workers that makes no difference: 1/n
+is exact, and so is the product, and one addition is the same in either order. With more, one step takes the weights w
+apart by at most 2γₙ₊₂ · η Σ|gᵣ|/n + u(|w| + |w′|): both means carry at most n+1 roundings, the product with the
+learning rate η one, and the subtraction from w one of its own (Higham 2002, §4.2; γₖ = ku/(1 − ku), u = eps/2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from minitrain.collectives.all_to_all import pairwise
+from minitrain.comm import Ledger, World
+from minitrain.comm.control import gather_objects
+from minitrain.comm.groups import new_group
+from minitrain.costs import embedding as embedding_costs
+from minitrain.costs import hybrid as costs
+from minitrain.costs.communication import NOTHING
+from minitrain.lessons import Claim
+from minitrain.lessons.recommender.click import RATE, Setting, Trained, train, train_served
+from minitrain.parameter_server.roles import Roles
+from minitrain.recommender import hybrid
+from minitrain.recommender.click import ClickModel, Clicks, auc
+from minitrain.recommender.hashing import owner
+from minitrain.recommender.tables import distinct
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TESTED, LONGER = 4000, 8
+DERIVED, DLRM, RANKING = "derived", "Naumov et al. 2019, §3", "Clémençon et al. 2008, §2"
+Contents = dict[tuple[str, int], list[float]]
+"""Rows and their states, by the name of their table and their id."""
+
+
+def claims(world: World, servers: int, steps: int, batch: int, ids: int, dimension: int) -> list[Claim]:
+    """All claims of the demo; see there."""
+    for what, value in (("servers", servers), ("steps", steps), ("batch", batch)):
+        if value < 1:
+            raise ValueError(f"{what}={value} must be at least 1")
+    setting = Setting(Clicks(ids=ids), dimension, batch)
+    curve: list[tuple[int, float]] = []
+    rows = [
+        *sent(world, setting, steps),
+        *against_servers(world, setting, servers, steps),
+        *ranking(world, setting, LONGER * steps, curve),
+    ]
+    world.figure(lambda: picture(setting, curve))
+    return rows
+
+
+def wishes(setting: Setting, step: int, workers: int, owners: int) -> list[list[list[int]]]:
+    """`[r][t][s]`: distinct ids of table t that worker r wants from owner s in a step, counted one by one."""
+    whole, found = setting.data.batch(step, setting.batch * workers), []
+    for worker in range(workers):
+        distinct = [set(column.tolist()) for column in whole.part(worker, workers).ids.values()]
+        owned = [owner(torch.tensor(sorted(keys), dtype=torch.int64), owners).tolist() for keys in distinct]
+        found.append([[homes.count(rank) for rank in range(owners)] for homes in owned])
+    return found
+
+
+def sent(world: World, setting: Setting, steps: int) -> list[Claim]:
+    """Claims on what all ranks, as workers, send for tables."""
+    dimensions = [setting.dimension] * len(setting.data.names)
+    predicted = NOTHING
+    for step in range(steps):
+        predicted += costs.worker(wishes(setting, step, world.size, world.size), dimensions, world.rank).sent
+    counted, native = Ledger(), Ledger()
+    train(world, setting, steps, carrier=pairwise, ledger=counted)
+    train(world, setting, 1, ledger=native)
+    what = f"by this rank for tables in {steps} steps"
+    formula = "Σ (8 + dw) · ids from others + dw · ids for others"
+    return [
+        Claim("all-to-alls in a step, however many tables", "3", 3, native.calls("all_to_all"), "1", DLRM),
+        Claim(f"bytes sent {what}", formula, predicted.bytes, counted.sent, "B", DERIVED),
+        Claim(f"messages sent {what}", "≤ 3(n−1) a step", predicted.messages, counted.messages, "messages", DERIVED),
+    ]
+
+
+class Pair(NamedTuple):
+    """The same training by servers and without, as all ranks together saw it.
+
+    Attributes:
+        rows: All rows and states, served and hybrid.
+        weights: Of the dense part, served and hybrid.
+        carried: Bytes to and from the busiest rank for tables, served and hybrid.
+    """
+
+    rows: tuple[Contents, Contents]
+    weights: tuple[Tensor, Tensor]
+    carried: tuple[int, int]
+
+    @property
+    def unlike(self) -> int:
+        """Elements of rows and states that differ, or that only one of the two has."""
+        ours, theirs = self.rows
+        missing = sum(len((ours | theirs)[key]) for key in ours.keys() ^ theirs.keys())
+        shared = ours.keys() & theirs.keys()
+        return missing + sum(a != b for key in shared for a, b in zip(ours[key], theirs[key], strict=True))
+
+
+def both_ways(world: World, setting: Setting, steps: int, servers: int, workers: int, fixed: bool) -> Pair:
+    """Trains by servers, then without: rank 0 keeps the dense part, `servers` ranks tables, and the next work.
+
+    No rank keeps both: it would have to wait for gradients of the one and answer for the other at the same time.
+    """
+    keep, work = list(range(1, 1 + servers)), list(range(1 + servers, 1 + servers + workers))
+    # Every rank makes every group, also those that it does not belong to.
+    groups = [new_group(members) for members in ([0, *work], keep + work, work)]
+    for_work = tuple(range(1, 1 + workers)), tuple(range(servers, servers + workers))
+    dense = Roles((0,), for_work[0], groups[0]) if world.rank in (0, *work) else None
+    sparse = Roles(tuple(range(servers)), for_work[1], groups[1]) if world.rank in keep + work else None
+    served = without = None
+    ledgers = Ledger(), Ledger()
+    if dense or sparse:
+        served = _seen(train_served(world, setting, steps, dense, sparse, fixed, ledgers[0]), ledgers[0])
+    if world.rank in work:
+        trained = train(world, setting, steps, groups[2], pairwise, fixed, ledgers[1])
+        without = _seen(trained, ledgers[1])
+    everyone = gather_objects((served, without))
+    rows, weights, carried = [], [], []
+    for of_ranks in zip(*everyone, strict=True):
+        taken_part = [each for each in of_ranks if each is not None]
+        rows.append({key: row for each in taken_part for key, row in each[0].items()})
+        weights.append(next(each[1] for each in taken_part if each[1] is not None))  # the dense server's, or a worker's
+        carried.append(max(each[2] for each in taken_part))
+    return Pair((rows[0], rows[1]), (weights[0], weights[1]), (carried[0], carried[1]))
+
+
+def _seen(trained: Trained, ledger: Ledger) -> tuple[Contents, Tensor | None, int]:
+    rows: Contents = {}
+    for name, table in trained.tables.items():
+        ids, values = table.contents()
+        whole = torch.cat([values, *table.states().values()], dim=1)
+        rows |= {(name, key): row for key, row in zip(ids.tolist(), whole.tolist(), strict=True)}
+    weights = None if trained.model is None else flat(trained.model.parameters()).cpu()
+    return rows, weights, ledger.sent + ledger.received
+
+
+def flat(tensors: Iterable[Tensor]) -> Float[Tensor, " elements"]:
+    """All elements, one tensor after the other."""
+    return torch.cat([tensor.detach().flatten() for tensor in tensors])
+
+
+def against_servers(world: World, setting: Setting, servers: int, steps: int) -> list[Claim]:
+    """Claims that servers give the same tables and weights, and on what the busiest rank then has to carry."""
+    same = f"elements of rows and states unlike a parameter server's, {steps} steps, dense part fixed"
+    both = f"elements of rows, states and dense weights unlike, {steps} steps, at most two workers"
+    near = "dense weights' distance from a parameter server's after a step, over its bound"
+    bound = "1, for 2γₙ₊₂ η Σ|gᵣ|/n + u(|w| + |w′|)"
+    carried = [f"bytes to and from the busiest rank for tables, {steps} steps, {way}" for way in ("hybrid", "servers")]
+    link = ["max over ranks of asked and served", "max over ranks of Σ (8 + 2dw) · ids"]
+    workers = world.size - 1 - servers
+    if workers < 1:
+        texts = [(same, "0"), (both, "0"), (near, bound), *zip(carried, link, strict=True)]
+        return [Claim.needs_ranks(servers + 2, what, formula, DERIVED) for what, formula in texts]
+    fixed = both_ways(world, setting, steps, servers, workers, fixed=True)
+    two = both_ways(world, setting, steps, servers, min(workers, 2), fixed=False)
+    one_step = both_ways(world, setting, 1, servers, workers, fixed=False)
+    unlike = two.unlike + int((two.weights[0] != two.weights[1]).sum())
+    predicted = busiest(setting, steps, servers, workers)
+    return [
+        Claim(same, "0", 0, fixed.unlike, "1", DERIVED, "compared"),
+        Claim(both, "0", 0, unlike, "1", DERIVED, "compared"),
+        Claim(near, bound, 1, apart(setting, one_step, workers), "1", "Higham 2002, §4.2", "compared", "<="),
+        Claim(carried[0], link[0], predicted[1], fixed.carried[1], "B", DERIVED),
+        Claim(carried[1], link[1], predicted[0], fixed.carried[0], "B", DERIVED),
+    ]
+
+
+def busiest(setting: Setting, steps: int, servers: int, workers: int) -> tuple[int, int]:
+    """Bytes to and from the busiest rank for tables, of servers' and of hybrid workers, from the ids in each step."""
+    dimensions = [setting.dimension] * len(setting.data.names)
+    served, without = [0] * (servers + workers), [0] * workers
+    for step in range(steps):
+        to_servers, to_workers = (wishes(setting, step, workers, owners) for owners in (servers, workers))
+        links = [[[counts[server] for counts in wish] for wish in to_servers] for server in range(servers)]
+        links += [[[counts[server] for counts in wish] for server in range(servers)] for wish in to_servers]
+        for rank, counts in enumerate(links):  # those of servers with all workers, then of workers with all servers
+            traffic = embedding_costs.step(counts, dimensions)
+            served[rank] += (traffic.to_server + traffic.to_worker).bytes
+        for rank in range(workers):
+            traffic = costs.worker(to_workers, dimensions, rank)
+            without[rank] += (traffic.sent + traffic.received).bytes
+    return max(served), max(without)
+
+
+def apart(setting: Setting, pair: Pair, workers: int) -> float:
+    """The largest distance of two dense weights after one step, in parts of the bound that the module derives."""
+    module = ClickModel(setting.data.names, setting.dimension, setting.data.dense)
+    tables = setting.tables(torch.device("cpu"))
+    size = torch.zeros_like(flat(module.parameters()))
+    for worker in range(workers):
+        batch = setting.data.batch(0, setting.batch * workers).part(worker, workers)
+        rows = {}
+        for name, column in batch.ids.items():
+            unique, inverse = distinct(column)
+            rows[name] = tables[name].lookup(unique)[inverse]
+        gradients = torch.autograd.grad(module.loss(rows, batch), list(module.parameters()))
+        size += flat(gradients).abs() / workers
+    rounding = torch.finfo(torch.float32).eps / 2
+    gamma = (workers + 2) * rounding / (1 - (workers + 2) * rounding)
+    ours, theirs = pair.weights
+    bound = 2 * gamma * RATE * size + rounding * (ours.abs() + theirs.abs())
+    return ((ours - theirs).abs() / bound).nan_to_num(nan=0.0).max().item()  # 0/0 where a weight is and stays 0
+
+
+def ranking(world: World, setting: Setting, steps: int, curve: list[tuple[int, float]]) -> list[Claim]:
+    """Claims on the AUC that hybrid training reaches: not above the best possible, above what is possible without ids.
+
+    Labels of the test are the probabilities themselves, so that both bounds are free of luck. The points of the curve
+    are put into `curve`, as (steps, AUC).
+    """
+    test = setting.data.batch(-1, TESTED)
+    mine = test.part(world.rank, world.size).to(world.device)
+
+    def watch(step: int, tables: hybrid.HybridTables, module: ClickModel) -> None:
+        if step % max(steps // 6, 1) and step != steps:
+            return
+        with torch.no_grad():
+            scores = module(tables.lookup(mine.ids), mine.dense)
+        curve.append((step, auc(torch.cat(gather_objects(scores.cpu())), test.truth)))
+
+    with world.timed(f"a training of {steps} steps", steps * setting.batch * world.size, "impressions"):
+        train(world, setting, steps, watch=watch)
+    best, plain = auc(test.truth, test.truth), auc(setting.data.without_ids(test), test.truth)
+    reached, what = curve[-1][1], f"AUC reached in {steps} steps, expected over labels, "
+    ceiling, floor = math.ceil(best * 1e4) / 1e4, math.floor(plain * 1e4) / 1e4
+    return [
+        Claim(what + "beside the best possible", "that of P(click)", ceiling, reached, "1", RANKING, "compared", "<="),
+        Claim(what + "beside the best without ids", "that of w·x", floor, reached, "1", RANKING, "compared", ">="),
+    ]
+
+
+def picture(setting: Setting, curve: list[tuple[int, float]]) -> Figure:
+    """Left: AUC over the steps, between its bounds. Right: what the busiest rank carries, by the number of workers."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    test = setting.data.batch(-1, TESTED)
+    bounds = {
+        "best possible": auc(test.truth, test.truth),
+        "best without ids": auc(setting.data.without_ids(test), test.truth),
+    }
+    left.plot(*zip(*curve, strict=True), "o-", label="reached")
+    for (what, value), style in zip(bounds.items(), ("--", ":"), strict=True):
+        left.axhline(value, color="black", linewidth=0.8, linestyle=style, label=what)
+    left.set(xlabel="step", ylabel="AUC", ylim=(0.5, 1))
+    features, counts = len(setting.data.names), range(1, 17)
+    distinct_ids = features * embedding_costs.expected_distinct(setting.batch, setting.data.frequencies.tolist())
+    for servers, style in ((1, "s-"), (2, "^-")):
+        load = [costs.server_on_average(distinct_ids, setting.dimension, n, servers) / 1024 for n in counts]
+        right.plot(counts, load, style, markersize=3, label=f"{servers} server{'s' * (servers > 1)}")
+    load = [costs.on_average(distinct_ids, setting.dimension, n) / 1024 for n in counts]
+    right.plot(counts, load, "o-", markersize=3, label="hybrid")
+    right.set(xlabel="workers", ylabel="busiest rank, tables, KiB a step", ylim=(0, None))
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    return figure
+
+
+def demo(
+    world: World, servers: int = 1, steps: int = 8, batch: int = 64, ids: int = 1000, dimension: int = 4
+) -> list[Claim]:
+    """Trains a click model with no servers; the table shows bytes, that servers give the same, and the AUC reached.
+
+    Args:
+        servers: Ranks that keep tables where hybrid is compared with servers. One more keeps the dense part.
+        steps: Steps that are compared. The training whose AUC is shown takes 8 times as many.
+        batch: Impressions of each worker in a step.
+        ids: Different ids of each of three features.
+        dimension: Numbers in a row.
+    """
+    return claims(world, servers, steps, batch, ids, dimension)

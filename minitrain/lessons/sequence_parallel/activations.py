@@ -1,0 +1,233 @@
+"""What a layer keeps for backward, by the operation that keeps it: one device, chapter 08, and both ways of this one.
+
+In 16 bits, with dropout and written-out attention, as the account of Korthikanti et al. 2022 has it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.overrides import TorchFunctionMode
+
+from minitrain.comm.memory import storage_bytes
+from minitrain.costs import activations
+from minitrain.costs import sequence_parallel as costs
+from minitrain.lessons import Claim
+from minitrain.lessons.sequence_parallel.common import OURS, Parallelize, Trial, Way
+from minitrain.models import counter_rng
+from minitrain.tensor_parallel.dropout_rng import place_dropout
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Kept = dict[Way, dict[str, int]]
+"""Bytes that a layer keeps, by way and term."""
+
+DROPOUT = 0.1
+QKV = "query, key, value projections: their input"
+
+# Who saves a tensor, and what the paper calls it. Inside the core of attention it takes the operation to tell.
+_TERMS = {
+    "attention_norm": "attention norm: its input",
+    "attention": QKV,
+    "attention.query": QKV,
+    "attention.key": QKV,
+    "attention.value": QKV,
+    "attention.core masked_fill": costs.MASK,
+    "attention.core softmax": "softmax: its output",
+    "attention.core.dropout": "softmax dropout: its mask",
+    "attention.output": "output projection: its input",
+    "attention_dropout": "attention dropout: its mask",
+    "mlp_norm": "MLP norm: its input",
+    "mlp.up": "up projection: its input",
+    "mlp": "GELU: its input",
+    "mlp.down": "down projection: its input",
+    "mlp_dropout": "MLP dropout: its mask",
+}
+
+
+class KeptByOperation(TorchFunctionMode):
+    """Counts what autograd keeps of a block's forward, by the terms of the paper: `with KeptByOperation(block) as …`.
+
+    Each storage counts once, for the first that saves it; parameters do not count.
+
+    Args:
+        block: A block of the GPT, on one device or cut over ranks.
+        seq: Tokens in a whole sequence.
+
+    Attributes:
+        terms: Bytes by term, in the order in which they were saved.
+    """
+
+    def __init__(self, block: nn.Module, seq: int):
+        super().__init__()
+        self.block, self.seq, self.terms = block, seq, {}
+        self._seen = {parameter.untyped_storage().data_ptr() for parameter in block.parameters()}
+        self._alive: list[Tensor] = []  # keeps the storages alive, so that no address is used twice
+        self._modules: list[str] = []  # those whose forward is running, by name, the innermost last
+        self._operations: list[str] = []  # the functions of torch that are running
+        self._hooks = saved_tensors_hooks(self._save, lambda tensor: tensor)
+
+    def _save(self, tensor: Tensor) -> Tensor:
+        if size := storage_bytes([tensor], self._seen):
+            self._alive.append(tensor.detach())
+            term = self._term(tensor)
+            self.terms[term] = self.terms.get(term, 0) + size
+        return tensor
+
+    def _term(self, tensor: Tensor) -> str:
+        module = self._modules[-1]
+        operation = f"{module} {self._operations[-1] if self._operations else ''}".strip()
+        if module.endswith("_norm") and tensor.shape[-1] == 1:
+            return costs.STATISTICS
+        if operation == "attention.core matmul":
+            if "softmax: its output" not in self.terms:
+                return "QKᵀ: query and key"
+            scores = tensor.shape[-2:] == (self.seq, self.seq)
+            return "attention over V: the dropout's output" if scores else "attention over V: the values"
+        return _TERMS.get(operation) or _TERMS.get(module) or operation  # what is unknown shows under its own name
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._operations.append(getattr(func, "__name__", ""))
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            self._operations.pop()
+
+    def __enter__(self) -> KeptByOperation:
+        self._watched = []
+        for name, module in self.block.named_modules():
+            self._watched.append(module.register_forward_pre_hook(partial(self._begin, name)))
+            self._watched.append(module.register_forward_hook(self._end))
+        self._hooks.__enter__()
+        return super().__enter__()
+
+    def __exit__(self, exc_type: Any, exc_val: Any, exc_tb: Any) -> None:
+        super().__exit__(exc_type, exc_val, exc_tb)
+        self._hooks.__exit__(exc_type, exc_val, exc_tb)
+        for hook in self._watched:
+            hook.remove()
+        self._alive.clear()
+
+    def _begin(self, name: str, *call: Any) -> None:
+        self._modules.append(name)
+
+    def _end(self, *call: Any) -> None:
+        self._modules.pop()
+
+
+def measure(trial: Trial, parallelize: Parallelize) -> Kept:
+    """What one layer keeps, in each way."""
+    kept: Kept = {}
+    for way in get_args(Way):
+        gpt = trial.gpt(way, parallelize, torch.bfloat16, DROPOUT)
+        if way == "one device":
+            place_dropout(gpt)
+        block = gpt.blocks[0]
+        counter_rng.at(seed=0, step=0)
+        with KeptByOperation(block, trial.sizes[1]) as counted:
+            block(trial.hidden_states(way, torch.bfloat16))
+        kept[way] = counted.terms
+    return kept
+
+
+def predicted(trial: Trial, way: Way) -> tuple[dict[str, float], dict[str, float]]:
+    """What the paper counts for a way, and what torch keeps beyond that, by term."""
+    tensor, shards = (1 if way == "one device" else trial.world.size), way in OURS
+    sizes = (*trial.sizes, trial.all_heads, tensor, shards)
+    on_gpu = trial.world.device.type == "cuda"
+    paper = activations.layer_terms(*sizes)
+    torch_keeps = costs.kept_terms(*sizes, OURS.get(way, False), 4 if on_gpu else 2)
+    return paper, {name: kept - paper.get(name, 0.0) for name, kept in torch_keeps.items()}
+
+
+TABLE: dict[Way, str] = {
+    "one device": "sbh(34 + 5as/h)",
+    "chapter 08": "sbh(10 + 24/t + 5as/(ht))",
+    "gathered again": "sbh/t · (34 + 5as/h)",
+    "input kept": "sbh/t · (34 + 5as/h) + 4sbh(1 − 1/t)",
+}
+"""What a layer keeps, by the table of the paper."""
+
+
+def beyond(way: Way, on_gpu: bool) -> str:
+    """What torch keeps beyond the table: the norms' numbers and the causal mask."""
+    outside = "/t" if way in OURS else ""  # what is outside of attention and MLP
+    return f"{16 if on_gpu else 8}bs{outside} + s²"
+
+
+def claims(trial: Trial, kept: Kept) -> list[Claim]:
+    """Claims on what a layer keeps: each term of the paper's own way, and all terms together of all four."""
+    section = "Korthikanti et al. 2022, §4"
+    made = []
+    for way, terms in kept.items():
+        paper, more = predicted(trial, way)
+        total = sum(paper.values()) + sum(more.values())
+        formula = f"{TABLE[way]}, torch: + {beyond(way, trial.world.device.type == 'cuda')}"
+        made.append(Claim(f"{way}: bytes that a layer keeps", formula, total, sum(terms.values()), "B", section))
+        unlike = sum(terms.get(name) != paper.get(name, 0.0) + more.get(name, 0.0) for name in {**terms, **more})
+        what = f"{way}: terms, of {len(terms)}, unlike the paper's and what torch adds"
+        made.append(Claim(what, "0", 0, unlike, "1", section, "compared"))
+    return made + _terms(trial, kept["gathered again"])
+
+
+def _terms(trial: Trial, terms: dict[str, int]) -> list[Claim]:
+    paper, more = predicted(trial, "gathered again")
+    on_gpu = trial.world.device.type == "cuda"
+    formulas = dict.fromkeys(paper, "as the paper counts")
+    formulas |= {costs.STATISTICS: f"4bs/t numbers of {4 if on_gpu else 2} B; not in the paper"}
+    formulas |= {costs.MASK: "s² of 1 B; not in the paper"}
+    section = "Korthikanti et al. 2022, §4.1"
+    return [
+        Claim(f"gathered again: {name}", formula, paper.get(name, 0.0) + more.get(name, 0.0), terms[name], "B", section)
+        for name, formula in formulas.items()
+    ]
+
+
+_PARTS = {
+    "norms": ("#999999", "xx", ("attention norm: its input", "MLP norm: its input", costs.STATISTICS)),
+    "inputs of attention and MLP": ("#E69F00", "//", (QKV, "up projection: its input")),
+    "residual dropout masks": ("#DDDDDD", "..", ("attention dropout: its mask", "MLP dropout: its mask")),
+    "Q, K, V": ("#56B4E9", "", ("QKᵀ: query and key", "attention over V: the values")),
+    "scores": (
+        "#009E73",
+        "\\\\",
+        (
+            "softmax: its output",
+            "softmax dropout: its mask",
+            "attention over V: the dropout's output",
+            costs.MASK,
+        ),
+    ),
+    "output, GELU, down": (
+        "#CC79A7",
+        "",
+        ("output projection: its input", "GELU: its input", "down projection: its input"),
+    ),
+}
+
+
+def picture(kept: Kept) -> Figure:
+    """What a layer keeps in each way, measured: first what tensor parallelism leaves whole, then what it divides."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    axes = figure.add_subplot()
+    for place, terms in enumerate(kept.values()):
+        left = 0.0
+        for name, (colour, hatch, members) in _PARTS.items():
+            width = sum(terms.get(member, 0) for member in members) / 1e3
+            label = name if place == 0 else None
+            axes.barh(place, width, left=left, color=colour, hatch=hatch, edgecolor="black", lw=0.5, label=label)
+            left += width
+        axes.text(left, place, f" {left:.1f}", va="center")
+    axes.set(yticks=range(len(kept)), yticklabels=list(kept), xlabel="kB that a layer keeps for backward, on each rank")
+    axes.invert_yaxis()
+    axes.margins(x=0.08)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure

@@ -1,0 +1,122 @@
+"""What the demos of this chapter share: a small GPT in four ways, and what the operators send."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from minitrain.collectives import ring
+from minitrain.comm import Ledger, World
+from minitrain.comm.control import gather_objects
+from minitrain.costs.communication import ring_all_gather, ring_reduce_scatter
+from minitrain.lessons import Claim
+from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.sequence_parallel import mappings
+from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
+
+PAPER, RING = "Korthikanti et al. 2022, §4.2.2", "Patarasuk & Yuan 2009"
+VOCABULARY, BATCH, HEAD = 61, 2, 8
+
+Parallelize = Callable[..., Any]
+Way = Literal["one device", "chapter 08", "input kept", "gathered again"]
+OURS: dict[Way, bool] = {"input kept": True, "gathered again": False}
+"""The two ways of this chapter, and their `keep_gathered`."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A small GPT that divides by the ranks, but for its vocabulary, to be run in four ways.
+
+    Attributes:
+        world: This rank.
+        layers: Blocks, L.
+        heads: Attention heads of each rank.
+        shard: Tokens of each sequence on each rank.
+    """
+
+    world: World
+    layers: int
+    heads: int
+    shard: int
+
+    @property
+    def sizes(self) -> tuple[int, int, int]:
+        """b, s, h: in the order in which `costs` takes them."""
+        return BATCH, self.shard * self.world.size, HEAD * self.heads * self.world.size
+
+    @property
+    def all_heads(self) -> int:
+        """a, of all ranks together."""
+        return self.heads * self.world.size
+
+    def gpt(
+        self, way: Way, parallelize: Parallelize, dtype: torch.dtype = torch.float32, dropout: float = 0.0, **how: Any
+    ) -> GPT:
+        """The GPT, with the same weights each time, in one of the ways; `how` goes to `parallelize`."""
+        _, seq, hidden = self.sizes
+        config = GPTConfig(VOCABULARY, seq, self.layers, hidden, self.all_heads, dropout=dropout, attention="plain")
+        gpt = GPT(config, seed=0).to(self.world.device, dtype)
+        if way == "chapter 08":
+            tensor_parallelize(gpt, **how)
+        elif way != "one device":
+            parallelize(gpt, keep_gathered=OURS[way], **how)
+        return gpt
+
+    def tokens(self, step: int = 0) -> tuple[Tensor, Tensor]:
+        """A step's inputs and targets, one of which is ignored; the same on every rank."""
+        generator, (batch, seq, _) = torch.Generator().manual_seed(step), self.sizes
+        inputs, targets = torch.randint(VOCABULARY, (2, batch, seq), generator=generator).to(self.world.device)
+        targets[0, 0] = -100
+        return inputs, targets
+
+    def hidden_states(self, way: Way, dtype: torch.dtype = torch.float32) -> Tensor:
+        """What a block takes in one of the ways: all tokens, or this rank's."""
+        batch, seq, hidden = self.sizes
+        drawn = torch.randn(batch, seq, hidden, generator=torch.Generator().manual_seed(1))
+        if way in OURS:
+            drawn = own(self.world, drawn)
+        return drawn.to(self.world.device, dtype).requires_grad_()
+
+
+def own(world: World, whole: Tensor) -> Tensor:
+    """This rank's tokens of `[batch, seq, …]`."""
+    return whole.tensor_split(world.size, 1)[world.rank].contiguous()
+
+
+def operators(world: World, batch: int, shard: int, width: int) -> list[Claim]:
+    """Bytes of g and ḡ forward and backward through the ring, and how far each is from having its transpose.
+
+    Backward has to be the transpose of forward: ⟨Ax, y⟩ = ⟨x, Aᵀy⟩, where an inner product adds over ranks what each
+    has for itself, shards and summands alike. Whole numbers make both sides exact.
+    """
+    seq = shard * world.size
+    size = (batch * seq * width, 4, world.size, world.rank)
+    gathered, scattered = ring_all_gather(*size), ring_reduce_scatter(*size)
+    of_gather, of_scatter = "S − cᵣ₊₁ = (t−1)/t · S", "S − cᵣ = (t−1)/t · S"
+    claims = []
+    for name, operator, lengths, sent, formulas in (
+        ("g, gather", mappings.g, (shard, seq), (gathered, scattered), (of_gather, of_scatter)),
+        ("ḡ, reduce-scatter", mappings.g_bar, (seq, shard), (scattered, gathered), (of_scatter, of_gather)),
+    ):
+        generator = torch.Generator().manual_seed(world.rank)
+        x, y = (
+            torch.randint(-8, 9, (batch, length, width), generator=generator).to(world.device, torch.float32)
+            for length in lengths
+        )
+        x.requires_grad_()
+        with Ledger() as forward:
+            image = operator(x, collectives=ring)
+        with Ledger() as backward:
+            image.backward(y)
+        assert x.grad is not None
+        ways = zip(("forward", "backward"), (forward, backward), sent, formulas, strict=True)
+        for way, ledger, traffic, formula in ways:
+            claims.append(Claim(f"{name}: bytes sent {way}", formula, traffic.bytes, ledger.sent, "B", RING))
+        there, back = ((image.detach() * y).sum().item(), (x.detach() * x.grad).sum().item())
+        apart = sum(gather_objects(there)) - sum(gather_objects(back))
+        claims.append(Claim(f"{name}: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩", "0", 0, apart, "1", PAPER, "compared"))
+    return claims

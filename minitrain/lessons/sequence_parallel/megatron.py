@@ -1,0 +1,309 @@
+"""What the demo of `megatron` runs: a small GPT on one device, as in chapter 08, and in both ways of this chapter."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from minitrain.collectives import native, ring
+from minitrain.comm import Ledger, World
+from minitrain.comm.control import gather_objects
+from minitrain.comm.memory import model_states
+from minitrain.costs import sequence_parallel as costs
+from minitrain.costs import tensor_parallel as tensor_costs
+from minitrain.costs import vocabulary as vocabulary_costs
+from minitrain.lessons import Claim
+from minitrain.lessons.sequence_parallel import activations as lesson_activations
+from minitrain.lessons.sequence_parallel import common as lesson
+from minitrain.lessons.sequence_parallel.common import HEAD, OURS, PAPER, RING, VOCABULARY, Parallelize, Trial, Way
+from minitrain.lessons.tensor_parallel.common import different, distance
+from minitrain.models import counter_rng
+from minitrain.models.gpt import GPT
+from minitrain.sequence_parallel.megatron import parallelize
+from minitrain.tensor_parallel.dropout_rng import ResidualDropout
+from minitrain.tensor_parallel.layout import sum_partial_gradients
+from minitrain.tensor_parallel.norms import clip_gradients
+from minitrain.tensor_parallel.parallelize import piece_of
+
+STEPS = 5
+
+
+class Sent(NamedTuple):
+    """What a step sent forward, and backward."""
+
+    forward: Ledger
+    backward: Ledger
+
+
+def communication(trial: Trial, parallelize: Parallelize) -> list[Claim]:
+    """Claims on calls and bytes of a step, in both ways, beside theory and beside chapter 08."""
+    n, rank = trial.world.size, trial.world.rank
+    loss = vocabulary_costs.loss_traffic(trial.sizes[0] * trial.sizes[1], n, rank)
+    claims = []
+    for way, keep in OURS.items():
+        own_calls, through_ring = (_step(trial, way, parallelize, verbs) for verbs in (native, ring))
+        calls = costs.model_calls(trial.layers, keep)
+        traffic = costs.model_traffic(*trial.sizes, trial.layers, n, rank, keep)
+        backward = "2L + 1" if keep else "2(2L + 1): g once more"
+        for verb, what, predicted, measured, formula in (
+            (
+                "all_gather",
+                "all-gathers forward",
+                calls.forward.all_gathers + 1,
+                own_calls.forward,
+                "2L + 1, and the loss",
+            ),
+            ("reduce_scatter", "reduce-scatters forward", calls.forward.reduce_scatters, own_calls.forward, "2L + 1"),
+            ("all_gather", "all-gathers backward", calls.backward.all_gathers, own_calls.backward, backward),
+            (
+                "reduce_scatter",
+                "reduce-scatters backward",
+                calls.backward.reduce_scatters,
+                own_calls.backward,
+                "2L + 1",
+            ),
+        ):
+            claims.append(Claim(f"{way}: {what}", formula, predicted, measured.calls(verb), "1", PAPER))
+        times = 2 if keep else 3
+        for what, formula, expected, ledger in (
+            ("forward", "(2L+1) · 2(t−1)/t · S, + (t−1)·12bs", traffic.forward + loss, through_ring.forward),
+            ("backward", f"(2L+1) · {times}(t−1)/t · S", traffic.backward, through_ring.backward),
+        ):
+            claims.append(Claim(f"{way}: bytes sent {what}, S = 4bsh", formula, expected.bytes, ledger.sent, "B", RING))
+    return claims + beside_chapter_06(trial, parallelize) + _once_a_step(trial, parallelize)
+
+
+def _step(trial: Trial, way: Way, parallelize: Parallelize, collectives: Any) -> Sent:
+    # Compared once, with torch's own collectives: through the ring it would take longer than the step.
+    gpt = trial.gpt(way, parallelize, collectives=collectives, check=collectives is native)
+    with Ledger() as forward:
+        _, loss = gpt(*trial.tokens())
+    with Ledger() as backward:
+        assert loss is not None
+        loss.backward()
+    return Sent(forward, backward)
+
+
+def beside_chapter_06(trial: Trial, parallelize: Parallelize) -> list[Claim]:
+    """Claims on the bytes of a layer, in those of chapter 08: all counted message by message, through the ring."""
+    sent: dict[Way, int] = {}
+    for way in ("chapter 08", *OURS):
+        block = trial.gpt(way, parallelize, collectives=ring, check=False).blocks[0]
+        with Ledger() as ledger:
+            y = block(trial.hidden_states(way))
+            y.backward(torch.ones_like(y))
+        sent[way] = ledger.sent
+    claims = []
+    for way, formula, predicted in (("input kept", "1", 1.0), ("gathered again", "10/8", 1.25)):
+        what = f"{way}: bytes of a layer, forward and backward, in chapter 08's"
+        if trial.world.size == 1:
+            claims.append(Claim.needs_ranks(2, what, formula, PAPER))  # nothing is sent
+        else:
+            claims.append(Claim(what, formula, predicted, sent[way] / sent["chapter 08"], "1", PAPER))
+    return claims
+
+
+def _once_a_step(trial: Trial, parallelize: Parallelize) -> list[Claim]:
+    gpt = trial.gpt("gathered again", parallelize)
+    _, loss = gpt(*trial.tokens())
+    assert loss is not None
+    loss.backward()
+    with Ledger() as ledger:
+        sum_partial_gradients(gpt)
+    _, seq, hidden = trial.sizes
+    elements = 4 * costs.partial_elements(trial.layers, hidden, seq)
+    on = "norms, row biases, positions: "
+    return [
+        Claim(on + "all-reduces that add their gradients, a step", "1", 1, ledger.calls("all_reduce"), "1", PAPER),
+        Claim(on + "their payload", "4(6hL + 2h + sh)", elements, ledger.payload("all_reduce"), "B", PAPER),
+    ]
+
+
+class Run(NamedTuple):
+    """What five steps of training gave on this rank.
+
+    Attributes:
+        losses: Of each step.
+        norms: Of each step's gradients, those of the whole model.
+        gradients: Those of each step, before clipping.
+        weights: At the end.
+    """
+
+    losses: Tensor
+    norms: Tensor
+    gradients: list[Tensor]
+    weights: list[Tensor]
+
+
+def train(trial: Trial, gpt: GPT, pieces: GPT | None = None) -> Run:
+    """Five steps of SGD, clipped.
+
+    Args:
+        trial: Says the tokens.
+        gpt: The model, cut over the ranks.
+        pieces: Then `gpt` is one device's, and its gradients and weights are returned as this model's are cut.
+    """
+    optimizer, losses, norms, gradients = torch.optim.SGD(gpt.parameters(), lr=0.1), [], [], []
+
+    def now(tensors: list[Tensor | None]) -> list[Tensor]:
+        found = [tensor.detach().clone() for tensor in tensors if tensor is not None]
+        return found if pieces is None else [piece_of(t, p) for t, p in zip(found, pieces.parameters(), strict=True)]
+
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        _, loss = gpt(*trial.tokens(step))
+        assert loss is not None
+        loss.backward()
+        sum_partial_gradients(gpt)  # of one device's none is partial
+        gradients += now([parameter.grad for parameter in gpt.parameters()])
+        clip = clip_gradients if pieces is None else nn.utils.clip_grad_norm_
+        norms.append(float(clip(gpt.parameters(), 0.5)))
+        optimizer.step()
+        losses.append(loss.item())
+    ends = torch.tensor([losses, norms], dtype=torch.float64)
+    return Run(ends[0], ends[1], gradients, now([*gpt.parameters()]))
+
+
+def training(trial: Trial, parallelize: Parallelize) -> list[Claim]:
+    """Claims on loss, gradients, their norm, and weights after five steps of SGD, beside one device and chapter 08.
+
+    The bound for float32 is that of `minitrain.lessons.tensor_parallel.parallelize`. Sums of k terms err by at most k·u
+    of them, u = 2⁻²⁴; K adds up the k from a token to the loss; backward is twice as long, and two runs differ by twice
+    that: 6K·u of the largest gradient, and after five steps five times that of the largest change of a weight.
+    """
+    claims: list[Claim] = []
+    beside: list[Claim] = []
+    for dtype, name in ((torch.float64, "float64"), (torch.float32, "float32")):
+        start = trial.gpt("gathered again", parallelize, dtype)
+        alone = train(trial, trial.gpt("one device", parallelize, dtype), start)
+        ways: tuple[Way, ...] = (*OURS, "chapter 08") if dtype == torch.float64 else tuple(OURS)
+        # Without comparing across ranks what must be equal, which would take most of the time.
+        runs = {way: train(trial, trial.gpt(way, parallelize, dtype, check=False)) for way in ways}
+        farthest = map(max, *(distances(runs[way], alone) for way in OURS))
+        if dtype == torch.float64:
+            parts, formulas, bounds = ("",) * 4, ("10⁻¹²",) * 4, (1e-12,) * 4
+            sizes = (1.0,) * 4
+        else:
+            parts = "", ", in the largest norm", ", in the largest gradient", ", in the largest change"
+            formulas, bound = ("6Ku", "6Ku", "6Ku", "30Ku"), rounding(trial)
+            bounds = bound, bound, bound, STEPS * bound
+            changes = [p.detach() - weight for p, weight in zip(start.parameters(), alone.weights, strict=True)]
+            sizes = 1.0, _most([alone.norms]), _most(alone.gradients), _most(changes)
+        names = "loss", "gradient norm", "gradients", "weights after 5 steps of SGD"
+        for what, part, formula, most, size, gap in zip(names, parts, formulas, bounds, sizes, farthest, strict=True):
+            text = f"both ways: {what}, distance from one device's{part}, {name}"
+            claims.append(Claim(text, formula, most, gap / size, "1", "Higham 2002, §3.1", "compared", "<="))
+        if dtype == torch.float64:
+            beside = _beside(runs)
+    return claims + beside
+
+
+def distances(found: Run, expected: Run) -> list[float]:
+    """The largest differences of losses, norms, gradients and weights."""
+    pairs = ([found.losses], [expected.losses]), ([found.norms], [expected.norms])
+    return [
+        distance(*pair) for pair in (*pairs, (found.gradients, expected.gradients), (found.weights, expected.weights))
+    ]
+
+
+def _beside(runs: dict[Way, Run]) -> list[Claim]:
+    """Claims on the same run as chapter 08 does it, and on the two ways beside each other.
+
+    Gathered again, x has the bits that it had, and every product the same operands: so have all results.
+    """
+    kept, again = runs["input kept"], runs["gathered again"]
+    unlike = different([*kept.gradients, *kept.weights], [*again.gradients, *again.weights])
+    apart = max(distances(again, runs["chapter 08"]))
+    on, how = "gathered again: ", "compared"
+    return [
+        Claim(on + "distance of all these from chapter 08's, float64", "10⁻¹²", 1e-12, apart, "1", PAPER, how, "<="),
+        Claim(
+            on + "elements of gradients and weights unlike those with the input kept", "0", 0, unlike, "1", PAPER, how
+        ),
+    ]
+
+
+def rounding(trial: Trial) -> float:
+    """6K·u for float32."""
+    _, seq, hidden = trial.sizes
+    way = trial.layers * (9 * hidden + HEAD + 2 * seq) + 2 * hidden + VOCABULARY
+    return 6 * way * torch.finfo(torch.float32).eps / 2
+
+
+def _most(tensors: list[Tensor]) -> float:
+    return max(tensor.abs().max().item() for tensor in tensors)
+
+
+def held(trial: Trial, parallelize: Parallelize) -> list[Claim]:
+    """Claims on the bytes of parameters on this rank: those of chapter 08."""
+    n, (_, seq, hidden) = trial.world.size, trial.sizes
+    predicted = 4 * trial.layers * tensor_costs.layer_parameters(hidden, trial.all_heads, n)
+    predicted += vocabulary_costs.table_bytes(VOCABULARY, hidden, n) + 4 * (seq * hidden + 2 * hidden)
+    gpt = trial.gpt("gathered again", parallelize)
+    formula = "4(L(12h²/t + 7h/t + 6h) + V'h/t + sh + 2h)"
+    what = "bytes of parameters on this rank, as in chapter 08"
+    return [Claim(what, formula, predicted, model_states(gpt)["parameters"], "B", "Shoeybi et al. 2019, §3")]
+
+
+def masks(trial: Trial, parallelize: Parallelize) -> list[Claim]:
+    """Claims on what residual dropout drops of this rank's tokens, and on chapter 08's masks in their place."""
+    p, (rank, n), (_, seq, hidden) = 0.25, (trial.world.rank, trial.world.size), trial.sizes
+    dropout = trial.gpt("gathered again", parallelize, dropout=p).get_submodule("blocks.0.mlp_dropout")
+    assert isinstance(dropout, ResidualDropout)
+    counter_rng.at(seed=0, step=0)
+    ones = torch.ones(64, seq, hidden, device=trial.world.device)
+    whole = ResidualDropout(p, dropout.site)(ones).chunk(n, dim=1)
+    own = dropout(ones[:, : seq // n])
+    found = [("a shard's elements that one device drops otherwise", "0", 0.0, whole[rank] != own)]
+    dropout.shard, dropout.shards = 0, 1  # as chapter 08 has it, where every rank has all tokens
+    forgotten = dropout(ones[:, : seq // n])
+    differ = 2 * p * (1 - p) * own.numel()
+    for what, formula, predicted, mask in (
+        ("elements of a shard's dropout mask unlike rank 0's", "2p(1−p) N", differ, own),
+        ("the same where a shard is taken for the whole", "0: tokens i and i + s/t drop the same", 0.0, forgotten),
+    ):
+        everyone = gather_objects(mask.cpu())
+        found.append((what, formula, predicted, everyone[max(rank, 1) % n] != everyone[0]))
+    claims, source = [], "Shoeybi et al. 2019, appendix B"
+    for what, formula, predicted, unlike in found:
+        if n == 1 and predicted:
+            claims.append(Claim.needs_ranks(2, what, formula, source))
+            continue
+        near = 6 * math.sqrt(predicted)  # more than six standard deviations of a sum of so many rare events
+        claims.append(Claim(what, formula, predicted, int(unlike.sum()), "1", source, "compared", absolute=near))
+    return claims
+
+
+def generation(trial: Trial, parallelize: Parallelize) -> list[Claim]:
+    """The claim that a sequence of any length is continued as on one device."""
+    tokens = trial.tokens()[0][:, :3]
+    ours, theirs = (
+        trial.gpt(way, parallelize, torch.float64).generate(tokens, 4, temperature=0)
+        for way in ("gathered again", "one device")
+    )
+    what = "likeliest tokens generated that are unlike one device's"
+    return [Claim(what, "0", 0, int((ours != theirs).sum()), how="compared")]
+
+
+def demo(world: World, layers: int = 2, heads: int = 1, shard: int = 12) -> list[Claim]:
+    """Trains a small GPT on sequence shards; the table shows bytes sent and kept beside chapter 08's, and one device's.
+
+    Args:
+        layers: Blocks of the GPT.
+        heads: Attention heads of each rank, of 8 elements.
+        shard: Tokens of each sequence on each rank.
+    """
+    trial = lesson.Trial(world, layers, heads, shard)
+    kept = lesson_activations.measure(trial, parallelize)
+    world.figure(lambda: lesson_activations.picture(kept))
+    return [
+        *communication(trial, parallelize),
+        *lesson_activations.claims(trial, kept),
+        *training(trial, parallelize),
+        *held(trial, parallelize),
+        *masks(trial, parallelize),
+        *generation(trial, parallelize),
+    ]

@@ -1,0 +1,169 @@
+"""What the demo of the trainer shows: a run that was interrupted, beside one that was not."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from minitrain.checkpointing.checkpoint import State
+from minitrain.comm import World
+from minitrain.comm.control import gather_objects
+from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
+from minitrain.data.text import Batch
+from minitrain.lessons import Claim
+from minitrain.lessons.composition.common import shared_folder
+from minitrain.lessons.composition.step import BOUND, NARAYANAN
+from minitrain.trainer.trainer import Trainer
+
+if TYPE_CHECKING:
+    from minitrain.trainer.trainer import Trainer
+
+MakeTrainer = Callable[[World, Settings], "Trainer"]
+Tensors = dict[str, Tensor]
+
+
+def claims(world: World, make: MakeTrainer, steps: int) -> list[Claim]:
+    """All claims of the demo; `make` makes a trainer."""
+    first, second = layouts(world.size)
+    batch = 2 * world.size
+    with shared_folder(world) as folder, _same_bits(world):
+        asked = settings(first, steps, folder / "whole", batch)
+        whole = watch(make(world, asked), steps)
+        before = watch(make(world, replace(asked, run=Run(name="cut", runs=str(folder)))), steps // 2)
+        before.trainer.save()
+        resumed = replace(asked, run=Run(name="cut", runs=str(folder), resume=True))
+        same, other = (
+            watch(make(world, replace(resumed, layout=layout)), steps - steps // 2) for layout in (first, second)
+        )
+    change = f"saved by {first} after {steps // 2} of {steps} steps, loaded by {second}"
+    again = f"{first}, interrupted after {steps // 2} of {steps} steps and resumed"
+    losses = zip(whole.losses, before.losses + same.losses, strict=True)
+    found = max(apart(whole.end, other.end), abs(whole.losses[-1] - other.losses[-1]))
+    return [
+        _equal(f"{change}: elements of weights and optimizer states that changed", before.end, other.begin),
+        _equal(f"{again}: elements unlike those of a run in one go", whole.end, same.end),
+        Claim(
+            f"{again}: losses unlike those of a run in one go", "0", 0, sum(a != b for a, b in losses), how="compared"
+        ),
+        Claim(f"{change}: distance from a run in one go", "10⁻⁹", BOUND, found, "1", NARAYANAN, "compared", "<="),
+        _once(f"{again}: samples not taken exactly once", before.taken + same.taken, batch * steps),
+        _once(f"{change}: samples not taken exactly once", before.taken + other.taken, batch * steps),
+    ]
+
+
+def layouts(ranks: int) -> tuple[Layout, Layout]:
+    """Data parallelism with ZeRO over all ranks, and as different a layout of as many ranks as they allow."""
+    tensor = 2 if ranks % 2 == 0 else 1
+    stages = ranks // tensor
+    data = 2 if stages % 4 == 0 else 1
+    second = Layout(dp=data, pp=stages // data, tp=tensor, microbatches=2, schedule="gpipe")
+    return Layout(dp=ranks, zero=1), second
+
+
+def settings(layout: Layout, steps: int, folder: Path, batch: int) -> Settings:
+    """A small run with dropout, in float64, so that another order of additions shows only far behind the point."""
+    model = Model(layers=8, hidden=16, heads=2, positions=16, dropout=0.1)
+    made = Steps(steps=steps, batch=batch, warmup=2, dtype="float64", lr=1e-2)
+    return Settings(model, layout, made, Run(name=folder.name, runs=str(folder.parent)))
+
+
+class Watched(NamedTuple):
+    """Some steps of a run.
+
+    Attributes:
+        trainer: Who has done them.
+        losses: Of these steps.
+        begin: Weights and optimizer states before them, as one device has them.
+        end: The same after them.
+        taken: How often the ranks have taken each sample; those of one model take it together, which counts once.
+    """
+
+    trainer: Trainer
+    losses: list[float]
+    begin: Tensors
+    end: Tensors
+    taken: Counter[int]
+
+
+def watch(trainer: Trainer, steps: int) -> Watched:
+    """Have some steps done, and look at all ranks."""
+    place, taken, take = trainer.training.axes.place, Counter[int](), trainer.samples.take
+
+    def counted(samples: Iterable[int]) -> Batch:
+        numbers = list(samples)
+        taken.update(numbers if place["pp"] == place["tp"] == 0 else [])
+        return take(numbers)
+
+    trainer.samples.take = counted  # type: ignore[method-assign]
+    begin = gathered(trainer)
+    for number in range(trainer.done, trainer.done + steps):
+        trainer.advance(number)
+    losses = [report.loss for report in trainer.reports]
+    return Watched(trainer, losses, begin, gathered(trainer), sum(gather_objects(taken), Counter()))
+
+
+def gathered(trainer: Trainer) -> Tensors:
+    """The whole state of a small training as one device has it, on every rank, from all ranks' pieces."""
+    found: Tensors = {}
+    for state in gather_objects(_as_sent(trainer.state())):
+        for name, (shape, pieces) in state.items():
+            whole = found.setdefault(name, torch.full(shape, math.nan, dtype=torch.float64))
+            for values, offsets in pieces:
+                box = tuple(slice(at, at + size) for at, size in zip(offsets, values.shape, strict=True))
+                whole[box] = values
+    return found
+
+
+def _as_sent(state: State) -> dict[str, tuple[tuple[int, ...], list[tuple[Tensor, tuple[int, ...]]]]]:
+    return {
+        name: (whole.shape, [(piece.tensor.detach().cpu().clone(), piece.offsets) for piece in whole.pieces])
+        for name, whole in state.items()
+    }
+
+
+def _equal(what: str, expected: Tensors, found: Tensors) -> Claim:
+    unlike = sum(int((found[name] != whole).sum()) for name, whole in expected.items())  # NaN is unlike itself
+    unlike += sum(whole.numel() for name, whole in found.items() if name not in expected)
+    return Claim(what, "0", 0, unlike, "elements", how="compared")
+
+
+def apart(one: Tensors, other: Tensors) -> float:
+    """The largest distance between two states."""
+    return max((one[name] - other[name]).abs().max().item() for name in one)
+
+
+def _once(what: str, taken: Counter[int], samples: int) -> Claim:
+    wrong = sum(taken[number] != 1 for number in {*range(samples), *taken})
+    return Claim(what, "0", 0, wrong, "samples")
+
+
+@contextmanager
+def _same_bits(world: World) -> Iterator[None]:
+    """On a GPU, kernels that add in the same order each time; on a CPU all do."""
+    if world.device.type == "cpu":
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def demo(world: World, steps: int = 4) -> list[Claim]:
+    """Interrupts and resumes runs, in the same and in another layout; the table shows that nothing else changed.
+
+    Args:
+        steps: Of a run; half of them come before it is interrupted.
+    """
+    return claims(world, partial(Trainer, tell=lambda text: None), steps)

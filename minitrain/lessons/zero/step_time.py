@@ -1,0 +1,193 @@
+"""What prefetching is for: the time of a step of stage 3 on the virtual clock, and a parameter's life through it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minitrain.collectives import ring
+from minitrain.comm import VirtualClock, World
+from minitrain.comm.messages import Handle
+from minitrain.comm.timeline import Span, draw
+from minitrain.costs.communication import ring_reduce_scatter_time
+from minitrain.lessons import Claim
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from minitrain.zero.stage3 import Event, Zero3
+
+# The virtual machine: powers of two, so that no sum of times rounds and the clock shows the formula to the last digit.
+ALPHA, BETA = 2.0**-5, 2.0**-14  # virtual seconds a message, and a byte
+FORWARD, BACKWARD = 0.25, 0.5  # virtual seconds of a layer
+PAPER = "Zhao et al. 2023"
+
+
+class Port:
+    """The ring beside a rank that computes on, as collectives: real messages on a virtual clock of their own.
+
+    So is a GPU with a stream for communication: a collective begins when it is called and the one before it is done,
+    takes no time of the rank that started it, and whoever waits for it goes on when it has finished.
+    """
+
+    def __init__(self, compute: VirtualClock):
+        self._compute, self._clock = compute, VirtualClock(ALPHA, BETA)
+
+    def all_gather(
+        self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
+    ) -> Handle:
+        return self._carry("gather", lambda: ring.all_gather(tensor, group, check=check))
+
+    def reduce_scatter(
+        self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
+    ) -> Handle:
+        return self._carry("reduce", lambda: ring.reduce_scatter(tensor, group, check=check))
+
+    def all_reduce(
+        self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
+    ) -> Handle:
+        return self._carry("all-reduce", lambda: ring.all_reduce(tensor, group, check=check))
+
+    def broadcast(
+        self, tensor: Tensor, source: int = 0, group: dist.ProcessGroup | None = None, *, check: bool | None = None
+    ) -> Handle:
+        return ring.broadcast(tensor, source, group, check=check)  # before the first step, and not timed
+
+    def _carry(self, label: str, start: Callable[[], Handle]) -> Handle:
+        self._clock.wait_until(self._compute.now)
+        begin = self._clock.now
+        with self._clock:
+            result = start().wait()
+        end = self._clock.now
+        self._compute.timeline.record(label, "communicate", "network", begin, end)
+        return Handle(result=result, finish=lambda: self._compute.wait_until(end))
+
+
+class Layer(nn.Module):
+    """A layer whose parameters are a multiple of n elements, so that a ring's chunks are equal and its time exact."""
+
+    def __init__(self, ranks: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(256 * ranks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.mean()
+
+
+def virtual_step(world: World, stage: type[Zero3], layers: int, prefetch: bool) -> tuple[float, list[Span]]:
+    """The virtual seconds of a step's forward, backward and synchronize; and its spans, from 0.
+
+    Of two steps the second is timed: in the first the order of the layers is learnt.
+    """
+    module = nn.Sequential(*(Layer(world.size) for _ in range(layers))).to(world.device)
+    clock = VirtualClock()
+    for number, layer in enumerate(module):
+        assert isinstance(layer, Layer)
+        # Before the module is wrapped: the gathering's hook goes before these, and a gradient leaves after them.
+        layer.register_forward_pre_hook(lambda *_, number=number: clock.work(FORWARD, f"{number}", "forward"))
+        layer.weight.register_post_accumulate_grad_hook(
+            lambda _, number=number: clock.work(BACKWARD, f"{number}", "backward")
+        )
+    model = stage(module, torch.optim.SGD, None, None, Port(clock), lr=0.1)
+    model.gathering.prefetch = prefetch
+    begin = 0.0
+    for _ in range(2):
+        begin = clock.now
+        model(torch.ones((), device=world.device)).backward()
+        model.synchronize()
+    lane = "2 prefetching" if prefetch else "1 waiting"  # numbered, since rows are drawn in the order of their names
+    spans = [
+        Span(span.rank, f"{lane}, {span.lane}", span.kind, span.label, span.start - begin, span.end - begin)
+        for span in clock.timeline.spans
+        if span.start >= begin
+    ]
+    return clock.now - begin, spans
+
+
+def step_time(layers: int, carry: float, prefetch: bool) -> float:
+    """Virtual seconds of a step of L equal layers, each of whose gatherings and reduce-scatters takes `carry`, c.
+
+    Without prefetching a layer waits for its gathering, forward and backward. Backward, its gathering also waits behind
+    the reduce-scatter of the layer before, on a network that carries one at a time: L(F + B + 3c) in all.
+
+    With prefetching only the first gathering is waited for, forward and backward. Forward, each other one is on its way
+    while a layer runs: c + (L−1) · max(F, c) + F. Backward, while the last layer runs the next is gathered: max(B, c);
+    while each other but the first runs, the reduce-scatter of the one before and the gathering of the next: max(B, 2c);
+    while the first runs, a reduce-scatter: max(B, c); and its own reduce-scatter comes behind it.
+    """
+    if not prefetch:
+        return layers * (FORWARD + BACKWARD + 3 * carry)
+    forward = carry + (layers - 1) * max(FORWARD, carry) + FORWARD
+    if layers == 1:
+        return forward + carry + BACKWARD + carry
+    between = (layers - 2) * max(BACKWARD, 2 * carry)
+    return forward + carry + max(BACKWARD, carry) + between + max(BACKWARD, carry) + carry
+
+
+def virtual_times(world: World, stage: type[Zero3], layers: int = 4) -> tuple[list[Claim], list[Span]]:
+    """Claims on the time of a step without and with prefetching; and rank 0's spans."""
+    carry = ring_reduce_scatter_time(4 * 256 * world.size, world.size, ALPHA, BETA)
+    claims, spans = [], []
+    for prefetch, name, formula in (
+        (False, "each unit waited for", "L(F + B + 3c)"),
+        (True, "the next unit prefetched", "3c + (L−1)·max(F,c) + F + 2·max(B,c) + (L−2)·max(B,2c)"),
+    ):
+        measured, its = virtual_step(world, stage, layers, prefetch)
+        spans += its
+        what = f"time of a step of {layers} layers, {name}"
+        predicted = step_time(layers, carry, prefetch)
+        claims.append(Claim(what, formula, predicted, measured, "virtual s", f"{PAPER}, §3.3", "virtual clock"))
+    return claims, spans
+
+
+def life(events: Sequence[Event], units: Sequence[str] | None = None) -> list[Span]:
+    """A unit's parameters and gradients through a step, as spans; "time" is the number of the event.
+
+    Parameters: on their way, used forward, used backward. Between these they are not there. Gradients: they come, and
+    are on their way. A span ends with the next event of its unit that ends it.
+
+    Args:
+        events: What `Zero3.events` holds after a step.
+        units: Names of the units to show, in this order; None: all, in the order in which they were needed.
+    """
+    shown = list(units) if units is not None else list(dict.fromkeys(event.unit for event in events))
+    kinds = {"gather": "communicate", "forward": "forward", "backward": "backward"}
+    spans, begun = [], {}
+
+    def close(lane: str, now: int) -> None:
+        if lane in begun:
+            label, kind, start = begun.pop(lane)
+            spans.append(Span(0, lane, kind, label, start, now))
+
+    for now, (what, unit) in enumerate(events):
+        if unit not in shown:
+            continue
+        row = f"{shown.index(unit)} {unit}"
+        if what in kinds:
+            close(f"{row}: parameters", now)
+            begun[f"{row}: parameters"] = (what, kinds[what], now)
+        elif what == "free":
+            close(f"{row}: parameters", now)
+        elif what == "gradient":
+            begun[f"{row}: whole gradients"] = ("they come", "backward", now)
+        else:  # "reduce-scatter" or "shard"
+            close(f"{row}: whole gradients", now)
+            if what == "reduce-scatter":
+                begun[f"{row}: whole gradients"] = ("reduce-scatter", "communicate", now)
+    for lane in list(begun):
+        close(lane, len(events))
+    return spans
+
+
+def picture(spans: list[Span]) -> Figure:
+    """Rank 0's two steps, one below the other."""
+    return draw(spans, "A step of stage 3: each unit waited for, and the next one prefetched", "virtual seconds")
+
+
+def life_picture(events: Sequence[Event], units: Sequence[str] | None = None) -> Figure:
+    """What of each unit is whole on this rank, from event to event of a step."""
+    return draw(life(events, units), "What is whole on a rank through a step of stage 3", "events, in their order")

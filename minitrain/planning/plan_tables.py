@@ -1,0 +1,224 @@
+"""What the dry run prints: what ranks hold, what they send, what they wait for, and how long it takes.
+
+Ranks of one pipeline rank differ in padding and in experts at most, so of each pipeline rank one is shown, with
+neighbours that are alike in one line. Nothing is measured, and torch is not needed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from minitrain.composition.settings import Settings
+from minitrain.costs import composition as costs
+from minitrain.costs import composition_work as work_costs
+from minitrain.planning import plan, plan_time
+from minitrain.planning.plan import Coordinate, Plan
+from minitrain.planning.plan_time import Bubble
+
+GB = 10**9
+GPUS = (24, 40, 80, 141, 192)  # GB of common GPUs
+
+NOT_COUNTED = (
+    "GB are 10⁹ bytes. Not counted: gradients of activations, what a kernel or a collective needs while it runs, what "
+    "stage 3 has gathered, CUDA's own memory, and what the allocator cannot use."
+)
+
+
+def show(settings: Settings, tokens: float = 300e9, flops: float = 312e12, utilisation: float = 0.4) -> None:
+    """Print the plan: what ranks hold and send, the bubble, operations, and the days of a training.
+
+    Args:
+        settings: What is planned.
+        tokens: Tokens to train on; GPT-3 saw 300 · 10⁹.
+        flops: Operations that a rank could do in a second; 312 · 10¹² is an A100 in bfloat16.
+        utilisation: Part of them that serves the model (model FLOP utilisation). No more than the layout leaves.
+
+    Raises:
+        ValueError: The layout does not fit.
+    """
+    if not (tokens > 0 and flops > 0 and 0 < utilisation <= 1):
+        raise ValueError(
+            f"tokens={tokens:g} and flops={flops:g} must be above 0, and utilisation={utilisation:g} at most 1"
+        )
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    for part in list(_parts(settings, tokens, flops, utilisation)):  # all of it first: an error comes before any table
+        console.print(part)
+
+
+def _parts(settings: Settings, tokens: float, flops: float, utilisation: float) -> Iterator[Table | str]:
+    model, layout, steps = settings.model, settings.layout, settings.steps
+    plans = [plan.predict(model, layout, steps, Coordinate(pp)) for pp in range(layout.pp)]
+    groups = alike(plans)
+    sizes, waits = model.sizes, plan_time.bubble(model, layout, steps)
+    sequences = plan_time.microbatch(layout, steps)
+    described = f"{sizes.layers} layers, hidden {sizes.hidden:,}, {sizes.heads} heads, {sizes.positions:,} positions"
+    yield (
+        f"[bold]{costs.model_parameters(plan_time.shape_of(model)):,} parameters[/bold] ({model.preset}: {described}, "
+        f"vocabulary {sizes.vocabulary:,}) in {steps.dtype} on [bold]{layout.ranks:,} ranks[/bold], {layout}"
+    )
+    yield (
+        f"A step has {steps.batch:,} sequences: dp={layout.dp} · {layout.microbatches} micro-batches of {sequences}. "
+        f"ZeRO {layout.zero}, schedule {layout.schedule}, recompute {layout.recompute}, sequence parallelism "
+        f"{'on' if layout.sequence_parallel else 'off'}."
+    )
+    yield "\n[bold]What a rank holds[/bold], by pipeline rank"
+    yield held_table(groups)
+    yield "[bold]What a rank sends in a step[/bold]: payload of collectives, bytes of messages, by pipeline rank"
+    yield sent_table(groups)
+    yield "[bold]What ranks wait for[/bold], messages taking no time"
+    yield bubble_table(settings, waits)
+    yield "[bold]How long it takes[/bold]"
+    yield time_table(settings, tokens, flops, utilisation)
+    for note in notes(settings, plans, waits):
+        yield f"• {note}"
+
+
+def alike(plans: list[Plan]) -> dict[str, Plan]:
+    """One plan of each run of neighbours that hold and send the same, by their pipeline ranks: "0", "1–10", "11"."""
+    runs: list[list[Plan]] = []
+    for each in plans:
+        same = runs and (each.layers, each.held, each.sends) == (
+            runs[-1][0].layers,
+            runs[-1][0].held,
+            runs[-1][0].sends,
+        )
+        if same:
+            runs[-1].append(each)
+        else:
+            runs.append([each])
+    names = [str(run[0].coordinate.pp) + (f"–{run[-1].coordinate.pp}" if len(run) > 1 else "") for run in runs]
+    return dict(zip(names, (run[0] for run in runs), strict=True))
+
+
+def held_table(groups: dict[str, Plan]) -> Table:
+    """Bytes by category, and the smallest GPU that has as many."""
+    categories = list(next(iter(groups.values())).held)
+    columns = ["parameters", *[f"{name}\nGB" for name in categories], "together\nGB", "fits on\nGB"]
+    table = _table(["pp", "layers", *columns])
+    shown = _telling(list(groups.values()))
+    for number, (name, each) in enumerate(groups.items()):
+        if number not in shown:
+            if number - 1 in shown:
+                table.add_row("…")
+            continue
+        total = sum(each.held.values())
+        layers = " + ".join(map(str, each.layers))
+        gpu = next((str(size) for size in GPUS if total <= size * GB), "none")
+        table.add_row(name, layers, f"{each.parameters:,}", *map(_gb, each.held.values()), _gb(total), gpu)
+    return table
+
+
+def _telling(plans: list[Plan], most: int = 12) -> set[int]:
+    """Which of many lines to show: the first, the last, and both sides of where the number of layers changes."""
+    numbers = range(len(plans))
+    if len(plans) <= most:
+        return set(numbers)
+    changes = {number for number in numbers[1:] if plans[number].layers != plans[number - 1].layers}
+    return {0, 1, len(plans) - 2, len(plans) - 1} | changes | {number - 1 for number in changes}
+
+
+def sent_table(groups: dict[str, Plan]) -> Table:
+    """Payload by axis; a middle stage stands for those between the first and the last."""
+    names = list(groups)
+    shown = list(dict.fromkeys([names[0], names[len(names) // 2], names[-1]]))
+    table = _table(["axis", "what", "by", *[f"pp {name}" for name in shown]])
+    rows = dict.fromkeys(each[:3] for name in shown for each in groups[name].sends)
+    for axis, what, verb in sorted(rows, key=lambda row: ("tp", "ep", "pp", "dp", "all").index(row[0])):
+        cells = [sum(each.bytes for each in groups[name].sends if each[:3] == (axis, what, verb)) for name in shown]
+        table.add_row(axis, what, verb, *[_bytes(size) for size in cells])
+    return table
+
+
+def bubble_table(settings: Settings, waits: Bubble) -> Table:
+    """The bubble over ideal and over total time, of equal stages and of the real ones."""
+    table = _table(["stages", "over the ideal time", "over all time", "all ranks idle"])
+    if waits.equal is not None:
+        equal = float(waits.equal)
+        table.add_row("if all were equal", *[f"{100 * part:.1f} %" for part in (equal, *[equal / (1 + equal)] * 2)])
+    parts = waits.over_ideal, waits.over_total, waits.idle
+    table.add_row(f"as they are, slowest {waits.slowest}", *[f"{100 * part:.1f} %" for part in parts])
+    return table
+
+
+def time_table(settings: Settings, tokens: float, flops: float, utilisation: float) -> Table:
+    """Operations of a step, and days."""
+    model, layout, steps = settings.model, settings.layout, settings.steps
+    done = plan_time.work(model, layout, steps)
+    table = _table(["what", "how much"])
+    table.add_row("operations of the model, a step", f"{done.model:.4g}")
+    table.add_row("  with what is computed again", f"{done.done:.4g}")
+    table.add_row("tokens in a step", f"{done.tokens:,}")
+    table.add_row(f"steps for {tokens / 1e9:,.4g} · 10⁹ tokens", f"{tokens / done.tokens:,.0f}")
+    table.add_row("model FLOP utilisation that the layout leaves at most", f"{100 * done.most:.1f} %")
+    real = min(utilisation, done.most)
+    days = work_costs.days(tokens, done.tokens, done.model, layout.ranks, real * flops)
+    table.add_row(
+        f"days at {100 * real:.1f} % of {flops / 1e12:,.4g} · 10¹² operations a second and rank", _gb(days * GB)
+    )
+    return table
+
+
+def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]:
+    """What to know about this layout."""
+    model, layout, steps = settings.model, settings.layout, settings.steps
+    layers, stages, p, m = model.sizes.layers, len(plan_time.placement(layout)), layout.pp, layout.microbatches
+    if layers % stages:
+        most = -(-layers // stages)
+        text = (
+            f"{layers} layers do not divide by {stages} stages: {layers % stages} have {most}, the others {most - 1}."
+        )
+        fewer = -(-layers // most)
+        if stages == p and fewer < p and layout.schedule != "interleaved":
+            longer = plan_time.bubble(model, replace(layout, pp=fewer), steps).ideal / waits.ideal
+            text += f" The busiest of {fewer} stages would work {longer:.2f} times as long, on {fewer / p:.2f} times as"
+            text += " many ranks."
+        yield text
+    if p > 1 and layout.schedule == "naive":
+        yield "Under the schedule naive one pipeline rank works at a time, whatever the number of micro-batches."
+    elif p > 1 and waits.over_total > 0.1:
+        enough = 9 * (p - 1) * p // stages
+        yield (
+            f"Over a tenth of the time is bubble: m={m} micro-batches for pp={p}. From about {enough} on it is less; "
+            "they need as many sequences for each data-parallel rank."
+        )
+    if layout.schedule.startswith("zb") and not plan_time.splits_backward(layout):
+        yield "Tensor-parallel layers do not put off their weights' gradients: W is empty, and I the whole backward."
+    if model.experts:
+        yield "Tokens are taken to be spread evenly over experts, and what experts keep is counted nearly."
+        if layout.tp > 1:
+            yield "Tensor parallelism does not cut experts: each of its ranks holds and computes them whole."
+    if not model.dropout:
+        yield "Attention is a fused kernel."
+    else:
+        yield "With dropout, attention is written out: a fused kernel would drop other weights in every layout."
+    if max(sum(each.held.values()) for each in plans) > max(GPUS) * GB:
+        yield "It fits on no GPU: try --zero 1, --recompute, more tp or pp, or fewer sequences in a micro-batch."
+    yield NOT_COUNTED
+
+
+def _table(columns: list[str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        text = name in ("pp", "axis", "what", "by", "stages")
+        table.add_column(name, justify="left" if text else "right")
+    return table
+
+
+def _bytes(size: int) -> str:
+    """With the unit that suits it; a dash for nothing."""
+    for unit, name in ((GB, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if size >= unit:
+            return f"{size / unit:,.1f} {name}"
+    return f"{size} B" if size else "–"
+
+
+def _gb(size: float) -> str:
+    """In 10⁹, with one decimal; two digits where that would leave less."""
+    value = size / GB
+    return f"{value:,.1f}" if value >= 1 or not value else f"{value:.2g}"

@@ -1,0 +1,202 @@
+"""A process that has imported torch once and forks a copy of itself for every rank.
+
+Importing torch takes seconds; a fork takes milliseconds, so four ranks start in 0.2 s. The forkserver only imports: it
+has no threads and has touched no GPU, neither of which survives a fork. It is also the ranks' keeper: when the program
+that started it ends, in whatever way, it kills the ranks and removes their folders, also of ranks that are stuck.
+
+Python's own `multiprocessing` has a forkserver too. It stays in the program's process group together with a helper that
+ignores SIGTERM; Jupyter, which ends a kernel's group when the kernel shuts down, then waits for seconds and kills all.
+And it would run the main module again in every rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import pickle
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import traceback
+import weakref
+from importlib import import_module
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from minitrain.ranks import worker
+from minitrain.ranks.worker import Plan
+
+# What ranks need not import again. torch._dynamo: the first optimizer imports it, for a second and a half.
+PRELOAD = ["torch", "torch.distributed", "torch._dynamo", "minitrain.comm.world"]
+LENGTH = struct.Struct("!I")  # a request is its length, then a pickled (rank, plan); file descriptors travel beside it
+
+
+class Forkserver:
+    """The program's side: starts the forkserver, and asks it for ranks."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair()
+        root = str(Path(worker.__file__).parents[2])
+        code = f"from minitrain.ranks.forkserver import main; main({theirs.fileno()}, {PRELOAD!r})"
+        # torch logs errors about other ranks with times and addresses: the ranks' tracebacks say it better
+        environment = {"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ}
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); {code}"],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            pass_fds=[theirs.fileno()],
+            process_group=0,  # Ctrl-C, and what Jupyter does to a kernel's group, is this program's business alone
+        )
+        theirs.close()
+        self.owner = os.getpid()
+        self.end = weakref.finalize(self, end, self.control, self.process, self.owner)
+
+    def usable(self) -> bool:
+        """Whether it still runs, and belongs to this process rather than to one that this was forked from."""
+        return self.owner == os.getpid() and self.end.alive and self.process.poll() is None
+
+    def start(self, rank: int, plan: Plan) -> Rank:
+        """Fork a process that becomes `rank`."""
+        pipe, theirs = Pipe()
+        status, report = Pipe(duplex=False)
+        request = pickle.dumps((rank, plan))
+        try:
+            socket.send_fds(self.control, [LENGTH.pack(len(request))], [theirs.fileno(), report.fileno()])
+            self.control.sendall(request)
+            theirs.close()
+            report.close()
+            return Rank(status.recv(), pipe, status)
+        except (EOFError, BrokenPipeError):
+            raise RuntimeError("the process that imports torch for the ranks ended; see what it said above") from None
+
+
+class Rank:
+    """One rank's process, as the program sees it.
+
+    Attributes:
+        pid: Its number.
+        pipe: For messages to and from it.
+        status: Readable when the process has ended.
+    """
+
+    def __init__(self, pid: int, pipe: Connection, status: Connection) -> None:
+        self.pid, self.pipe, self.status = pid, pipe, status
+        self._exitcode: int | None = None
+
+    def exitcode(self, seconds: float = 0.0) -> int | None:
+        """Its exit code, or minus the number of the signal that ended it; None if it runs after so many seconds."""
+        if self._exitcode is None and self.status.poll(seconds):
+            try:
+                self._exitcode = self.status.recv()
+            except EOFError:  # the forkserver has ended, and the ranks with it
+                self._exitcode = -signal.SIGKILL
+        return self._exitcode
+
+    def signal(self, number: int) -> None:
+        """Send it a signal, if it runs."""
+        if self.exitcode() is None:
+            with contextlib.suppress(ProcessLookupError):  # it ended a moment ago
+                os.kill(self.pid, number)
+
+
+def end(control: socket.socket, process: subprocess.Popen, owner: int) -> None:
+    """Let the forkserver know that nobody needs it, and wait for its end."""
+    control.close()
+    if os.getpid() == owner:
+        try:
+            process.wait(timeout=2.0)
+        except subprocess.TimeoutExpired:  # it is still importing
+            process.kill()
+            process.wait()
+
+
+def main(control_descriptor: int, preload: list[str]) -> None:
+    """What the forkserver runs: import, then fork whenever asked, until the program is gone."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the program, and this process ends with it
+        signal.signal(number, signal.SIG_IGN)
+    gc.disable()  # nothing of what is imported is garbage
+    for module in preload:
+        import_module(module)
+    gc.enable()
+    gc.freeze()  # what is imported stays: no rank's garbage collection goes through it, and so copies its pages
+    control = socket.socket(fileno=control_descriptor)
+    wake, woken = os.pipe()
+    os.set_blocking(woken, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(woken)  # a child that ends makes `wake` readable
+    ranks: dict[int, Connection] = {}  # pid -> where to report its end
+    folders = set()
+    while True:
+        ready = select.select([control, wake], [], [])[0]
+        if wake in ready:
+            os.read(wake, 4096)
+            report_ends(ranks)
+        if control in ready:
+            request = receive(control)
+            if request is None:
+                break
+            (rank, plan), descriptors = request
+            pipe, report = (Connection(descriptor) for descriptor in descriptors)
+            if not os.path.isdir(plan.folder):  # the program was stopped while we imported, and wants no ranks any more
+                continue
+            folders.add(plan.folder)
+            pid = os.fork()
+            if pid == 0:
+                become(rank, pipe, plan, [control_descriptor, wake, woken, *(end.fileno() for end in ranks.values())])
+            pipe.close()  # or the program would not see this rank's end of it close
+            ranks[pid] = report
+            with contextlib.suppress(OSError):  # the program has ended: the next round sees it
+                report.send(pid)
+    for pid in ranks:
+        os.kill(pid, signal.SIGKILL)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)  # at once: nothing here needs tidying up
+
+
+def receive(control: socket.socket) -> tuple[Any, list[int]] | None:
+    """The next request and its file descriptors; None when the program has ended."""
+    header, descriptors, _, _ = socket.recv_fds(control, LENGTH.size, 2)
+    if len(header) < LENGTH.size:
+        return None
+    data, length = b"", LENGTH.unpack(header)[0]
+    while len(data) < length:
+        more = control.recv(length - len(data))
+        if not more:
+            return None
+        data += more
+    return pickle.loads(data), descriptors
+
+
+def report_ends(ranks: dict[int, Connection]) -> None:
+    """Tell the program which ranks have ended, and how."""
+    for pid in list(ranks):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            report = ranks.pop(pid)
+            with contextlib.suppress(OSError):  # nobody wants to know
+                report.send(os.waitstatus_to_exitcode(status))
+            report.close()
+
+
+def become(rank: int, pipe: Connection, plan: Plan, descriptors: list[int]) -> None:
+    """In a forked process: forget the forkserver, and be a rank. Does not return."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        worker.main(rank, pipe, plan)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)  # never back into the forkserver's loop

@@ -1,0 +1,73 @@
+"""The cell magic `%%ranks`: in a notebook, run a cell on every rank.
+
+    %%ranks                   on all ranks
+    %%ranks 0 2               on ranks 0 and 2
+    %%ranks --timeout 5       with another time limit, in seconds
+
+`Ranks(n)` registers it when it is made within IPython; the cell runs on the ranks made last.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from minitrain.ranks.ranks import Ranks
+
+
+def register(ranks: Ranks) -> None:
+    """Make `%%ranks` run on these ranks, if this is an IPython session."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is None:
+        return
+
+    def cell_magic(line: str, cell: str) -> None:
+        """Run this cell on the ranks; see minitrain.ranks.magic."""
+        try:
+            chosen, timeout = parse(line)
+            # Named as the notebook numbers it, so that "<cell 7>" in a traceback is In [7]. The inputs are counted from
+            # 0, an empty one; `execution_count` is that of this cell or of the next, depending on IPython's version.
+            number = len(shell.history_manager.input_hist_raw) - 1
+            # An empty line for `%%ranks`, so that lines are counted as the editor counts them.
+            ranks.execute("\n" + cell, chosen, name=f"<cell {number}>", timeout=timeout)
+        except (ValueError, RuntimeError) as error:
+            show_briefly(error)
+            raise
+
+    shell.register_magic_function(cell_magic, "cell", "ranks")
+
+
+def parse(line: str) -> tuple[list[int] | None, float | None]:
+    """Read what stands after `%%ranks`.
+
+    Returns:
+        The ranks to run on (None: all), and the time limit in seconds (None: the ranks' own).
+
+    Raises:
+        ValueError: It is neither a rank nor a time limit.
+    """
+    words = line.replace(",", " ").replace("=", " ").split()
+    chosen: list[int] = []
+    timeout = None
+    while words:
+        word = words.pop(0)
+        try:
+            if word == "--timeout":
+                timeout = float(words.pop(0))
+                if not timeout > 0:
+                    raise ValueError
+            else:
+                chosen.append(int(word))
+        except (ValueError, IndexError):
+            raise ValueError(
+                f"%%ranks {line}: write ranks and a time limit, such as `%%ranks 0 2 --timeout 5`"
+            ) from None
+    return chosen or None, timeout
+
+
+def show_briefly(error: Exception) -> None:
+    """Let IPython show an error by its message, without the frames of helpers."""
+    lines = [f"{type(error).__name__}: {error}"]
+    setattr(error, "_render_traceback_", lambda: lines)  # noqa: B010  IPython asks for it; type checkers do not know

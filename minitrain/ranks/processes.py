@@ -1,0 +1,135 @@
+"""The processes of n ranks: started together, reached, and ended together.
+
+`Ranks` (ranks.py) replaces the whole set when a rank is stuck.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import weakref
+from pathlib import Path
+from typing import Any
+
+from minitrain.ranks.forkserver import Forkserver, Rank
+from minitrain.ranks.worker import Plan
+
+POLITENESS = 2.0  # seconds in which a rank that was told to stop may leave the others in order
+TORCHRUN = r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*)"
+
+_forkserver: Forkserver | None = None  # one for the program: importing torch is what takes long
+
+
+def forkserver() -> Forkserver:
+    """The program's forkserver, started when first needed."""
+    global _forkserver
+    if _forkserver is None or not _forkserver.usable():
+        _forkserver = Forkserver()
+    return _forkserver
+
+
+class Processes:
+    """The processes of n ranks, and a private folder.
+
+    Args:
+        size: Number of ranks.
+        device: As in `World.start`.
+        timeout: As in `World.start`.
+        check: As in `World.start`.
+    """
+
+    def __init__(self, size: int, device: str, timeout: float, check: bool) -> None:
+        server = forkserver()
+        self.folder = tempfile.mkdtemp(prefix="minitrain-")
+        self.ranks: list[Rank] = []
+        # When the program ends or nobody refers to these processes any more, they end too.
+        self.end = weakref.finalize(self, end, self.ranks, self.folder, os.getpid())
+        plan = Plan(
+            size=size,
+            device=device,
+            timeout=timeout,
+            check=check,
+            folder=self.folder,
+            # torchrun's variables are meant for another program that happens to run this one
+            environment={name: value for name, value in os.environ.items() if not re.fullmatch(TORCHRUN, name)},
+            search_path=[os.path.abspath(entry) for entry in sys.path],
+            directory=os.getcwd(),
+        )
+        for rank in range(size):
+            self.ranks.append(server.start(rank, plan))
+
+    def sources(self, ranks: list[int]) -> dict[Any, int]:
+        """What to wait for to hear of these ranks, messages as well as deaths."""
+        pipes: dict[Any, int] = {self.ranks[rank].pipe: rank for rank in ranks}
+        return pipes | {self.ranks[rank].status: rank for rank in ranks}
+
+    def send(self, rank: int, message: Any) -> None:
+        """Send a rank one message. That it has died meanwhile is found out by `receive`."""
+        with contextlib.suppress(OSError):
+            self.ranks[rank].pipe.send_bytes(pickle.dumps(message))
+
+    def receive(self, rank: int) -> Any:
+        """One message of a rank.
+
+        Raises:
+            EOFError: The process has ended.
+        """
+        pipe = self.ranks[rank].pipe
+        try:
+            if pipe.poll():
+                return pickle.loads(pipe.recv_bytes())
+        except OSError:
+            pass
+        raise EOFError
+
+    def exitcode(self, rank: int) -> int | None:
+        """How a process ended: its exit code, or minus the number of the signal that ended it."""
+        return self.ranks[rank].exitcode(seconds=5.0)
+
+    def ask_for_stacks(self, ranks: list[int]) -> dict[int, str]:
+        """Where these ranks are: faulthandler writes the stack to a file, also of a process stuck inside C++."""
+        for rank in ranks:
+            self.ranks[rank].signal(signal.SIGUSR1)
+        until = time.monotonic() + 2.0
+        stacks = dict.fromkeys(ranks, "")
+        while ranks and time.monotonic() < until:
+            before, stacks = stacks, {rank: self.stack(rank) for rank in ranks}
+            if all(stacks.values()) and stacks == before:  # all have written, and to the end
+                break
+            time.sleep(0.05)
+        return stacks
+
+    def stack(self, rank: int) -> str:
+        """What faulthandler has written for a rank: when asked, or when the process crashed."""
+        file = Path(f"{self.folder}/stack{rank}")
+        return file.read_text(errors="replace") if file.exists() else ""  # not if the rank had hardly started
+
+    def kill(self) -> None:
+        """End all without a word: those that are stuck cannot listen."""
+        for rank in self.ranks:
+            rank.signal(signal.SIGKILL)
+        self.end()
+
+
+def end(ranks: list[Rank], folder: str, owner: int) -> None:
+    """End processes, in order where they listen, and remove their folder."""
+    if os.getpid() != owner:
+        return  # this is a fork of the program, which ends: the ranks are not its own
+    for rank in ranks:
+        with contextlib.suppress(OSError):
+            rank.pipe.send_bytes(pickle.dumps(("stop", None, None)))
+    until = time.monotonic() + POLITENESS
+    for rank in ranks:
+        if rank.exitcode(max(0.0, until - time.monotonic())) is None:
+            rank.signal(signal.SIGKILL)
+            rank.exitcode(seconds=5.0)
+        rank.pipe.close()
+        rank.status.close()
+    shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,30 @@
+"""Chapter 19, recommender: embedding tables too large for one machine, trained by servers and workers.
+
+`tables` hold rows by key, `embedding` serves them sparsely, `hybrid` joins them with a data-parallel dense part, and
+`click` is a click model to train with both.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker
+    from minitrain.recommender.hybrid import HybridTables
+    from minitrain.recommender.tables import Table
+
+_HOME = {
+    "EmbeddingServer": "embedding",
+    "EmbeddingWorker": "embedding",
+    "HybridTables": "hybrid",
+    "Table": "tables",
+}
+__all__ = ["EmbeddingServer", "EmbeddingWorker", "HybridTables", "Table"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import minitrain.recommender` needs no torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,274 @@
+"""A shard of an embedding table: rows by 64-bit key, made when they are first asked for.
+
+**Idea.** A table of all possible ids would have 2⁶⁴ rows. Of these a server keeps the ones that somebody has used. A
+row that nobody has used needs no memory, since `hashing.start` says what it would be.
+
+**Source.** Li et al. 2014, "Scaling distributed machine learning with the parameter server", §3.1; Liu et al. 2022,
+"Monolith: real time recommendation system with collisionless embedding table", §2.1.
+
+**What each rank holds.** Each server: the rows, with their states, of the ids that `hashing.owner` gives it.
+
+**What is sent, when and why.** Nothing here; see `embedding` and `hybrid`.
+
+**Cost.** Bytes: `minitrain.costs.embedding.row_bytes` for each id used.
+
+**Also called.** Collisionless or dynamic embedding table; `torchrec`'s and Monolith's hash tables; `sparse_embedding`
+of PaddlePaddle.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Float32, Int64
+from torch import Tensor
+
+from minitrain.recommender.hash_table import Index
+from minitrain.recommender.hashing import owner, start
+from minitrain.recommender.row_rules import RULES, RowRule
+
+_FILE = re.compile(r"shard-(\d+)-of-(\d+)\.pt")
+
+
+def distinct(ids: Int64[Tensor, "*shape"]) -> tuple[Int64[Tensor, " distinct"], Int64[Tensor, "*shape"]]:
+    """Each id once, ascending; and where each of `ids` stands among them."""
+    return torch.unique(ids, return_inverse=True)
+
+
+def sum_by_id(
+    gradients: Float[Tensor, "occurrences dimension"],
+    inverse: Int64[Tensor, " occurrences"],
+    count: int,
+    parts: Sequence[int] | None = None,
+) -> Float[Tensor, "{count} dimension"]:
+    """One gradient for each distinct id: the sum of those of its occurrences.
+
+    On a CPU they are added in their order. A GPU adds in any order, unless no part has an id twice.
+
+    Args:
+        gradients: One for each occurrence of an id.
+        inverse: Which of the distinct ids occurs, as `distinct` says.
+        count: How many distinct ids there are.
+        parts: How many of the gradients are from each worker; parts are added one after the other. None: one part.
+    """
+    lengths = [len(gradients)] if parts is None else list(parts)
+    total = gradients.new_zeros(count, gradients.shape[1])
+    for where, part in zip(inverse.split(lengths), gradients.split(lengths), strict=True):
+        total.index_add_(0, where, part)
+    return total
+
+
+class SortedIds(NamedTuple):
+    """The distinct ids of a batch, grouped by owner.
+
+    Attributes:
+        ids: Each once, those of owner 0 first.
+        inverse: Where in `ids` each of the batch lies.
+        counts: How many belong to each owner.
+    """
+
+    ids: Int64[Tensor, " distinct"]
+    inverse: Int64[Tensor, "*shape"]
+    counts: list[int]
+
+
+def by_owner(ids: Int64[Tensor, "*shape"], owners: int) -> SortedIds:
+    """Sort the distinct ids of a batch by who keeps their rows."""
+    unique, inverse = distinct(ids)
+    keepers = owner(unique, owners)
+    order = keepers.argsort(stable=True)
+    counts = keepers.bincount(minlength=owners).tolist()
+    return SortedIds(unique[order], order.argsort()[inverse], counts)
+
+
+class Table:
+    """One server's rows of a table.
+
+    Args:
+        dimension: Elements of a row.
+        rule: What to do with gradients: an object of `row_rules`.
+        seed: Of the rows' first values; the same on all servers.
+        scale: First values lie between −scale and scale.
+        device: Where rows live; None means torch's default.
+
+    Attributes:
+        refused: Rows whose gradient was NaN or infinite, and which were left as they were.
+
+    Raises:
+        ValueError: A row would be empty, or `rule` is none.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        rule: RowRule,
+        seed: int = 0,
+        scale: float = 0.01,
+        device: torch.device | str | None = None,
+    ):
+        if dimension < 1:
+            raise ValueError(f"dimension={dimension}: a row needs at least 1 element")
+        if not isinstance(rule, RowRule):
+            raise ValueError(f"rule={rule!r} has no states() and apply(); use one of row_rules, as SGD(lr=0.1)")
+        self.dimension, self.rule, self.seed, self.scale = dimension, rule, seed, scale
+        self.device = torch.empty(0, device=device).device
+        self.refused = 0
+        self._index = Index(self.device)
+        self._rows = torch.empty(0, dimension, device=self.device)  # the first `len(self)` are in use
+        widths = rule.states(dimension)
+        self._states = {name: torch.empty(0, width, device=self.device) for name, width in widths.items()}
+
+    def __len__(self) -> int:
+        """Rows made so far."""
+        return self._index.count
+
+    def lookup(self, ids: Int64[Tensor, " ids"]) -> Float32[Tensor, "ids {self.dimension}"]:
+        """The rows of distinct ids, made where there are none; a copy."""
+        numbers = self._numbers(ids)
+        return self._rows.index_select(0, numbers)  # three times as fast as self._rows[numbers]
+
+    def update(self, ids: Int64[Tensor, " ids"], gradients: Float32[Tensor, "ids {self.dimension}"]) -> None:
+        """Apply the rule to the rows of distinct ids. A row whose gradient is not finite is left alone and counted.
+
+        Args:
+            ids: Distinct keys.
+            gradients: One for each, summed over the id's occurrences.
+
+        Raises:
+            ValueError: An id is there twice: one of its gradients would be lost.
+        """
+        numbers = self._numbers(ids)
+        if len(numbers.unique()) < len(numbers):
+            raise ValueError(f"ids: an id of {len(ids)} is there more than once; use distinct(ids) and sum_by_id")
+        finite = gradients.isfinite().all(1)
+        if not finite.all():  # one NaN would stay in its row for ever
+            self.refused += int((~finite).sum())
+            numbers, gradients = numbers[finite], gradients[finite]
+        rows = self._rows.index_select(0, numbers)
+        states = {name: values.index_select(0, numbers) for name, values in self._states.items()}
+        self.rule.apply(rows, gradients, states)
+        self._rows.index_copy_(0, numbers, rows)
+        for name, values in states.items():
+            self._states[name].index_copy_(0, numbers, values)
+
+    def contents(self) -> tuple[Int64[Tensor, " rows"], Float32[Tensor, "rows {self.dimension}"]]:
+        """All ids, ascending, and their rows; copies."""
+        ids, order = self._index.ids.sort()
+        return ids, self._rows[order]
+
+    def states(self) -> dict[str, Tensor]:
+        """The rule's states, in the order of `contents`; copies."""
+        order = self._index.ids.argsort()
+        return {name: values[order] for name, values in self._states.items()}
+
+    def save(self, folder: str | Path, shard: int, shards: int) -> None:
+        """Write this shard, in a file of its own.
+
+        Args:
+            folder: Where all shards of this table go, and nothing else; it is made if need be.
+            shard: The number of this one, from 0.
+            shards: How many there are.
+
+        Raises:
+            ValueError: There is no such shard.
+        """
+        _check_shard(shard, shards)
+        ids, rows = self.contents()
+        settings = dataclasses.asdict(self.rule) if dataclasses.is_dataclass(self.rule) else {}  # type: ignore[arg-type]
+        content: dict[str, Any] = {
+            "ids": ids.cpu(),
+            "rows": rows.cpu(),
+            "states": {name: values.cpu() for name, values in self.states().items()},
+            "table": {"dimension": self.dimension, "seed": self.seed, "scale": self.scale},
+            "rule": (type(self.rule).__name__, settings),
+        }
+        path = Path(folder) / f"shard-{shard}-of-{shards}.pt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(content, path.with_suffix(".part"))
+        os.replace(path.with_suffix(".part"), path)  # a file with this name is whole
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        shard: int,
+        shards: int,
+        rule: RowRule | None = None,
+        device: torch.device | str | None = None,
+    ) -> Table:
+        """Read the rows that fall to one of `shards` servers, from files that any number of servers wrote.
+
+        Args:
+            folder: Where `save` put them.
+            shard: Which of the servers this is, from 0.
+            shards: How many servers there are now.
+            rule: The table's rule; None: the one that was saved, with its settings. It must have the same states.
+            device: Where rows live.
+
+        Raises:
+            FileNotFoundError: A shard is missing.
+            ValueError: There is no such shard; or the files are of several saves, or of another rule.
+        """
+        _check_shard(shard, shards)
+        parts = [torch.load(path, map_location="cpu", weights_only=True) for path in _files(Path(folder))]
+        about = parts[0]["table"], parts[0]["rule"]
+        if any((part["table"], part["rule"]) != about for part in parts):
+            raise ValueError(f"folder={str(folder)!r} has shards of different tables or rules; use a folder for each")
+        name, settings = about[1]
+        if rule is None and name not in RULES:
+            raise ValueError(f"folder={str(folder)!r} was saved with a rule {name}; give it as rule=")
+        table = cls(rule=rule or RULES[name](**settings), device=device, **about[0])
+        if set(table._states) != set(parts[0]["states"]):
+            raise ValueError(f"rule={rule} has states {set(table._states)}, the files {set(parts[0]['states'])}")
+        for part in parts:
+            mine = (owner(part["ids"], shards) == shard).nonzero().flatten()
+            numbers = table._numbers(part["ids"][mine].to(table.device))
+            table._rows[numbers] = part["rows"][mine].to(table.device)
+            for state, values in table._states.items():
+                values[numbers] = part["states"][state][mine].to(table.device)
+        return table
+
+    def _numbers(self, ids: Tensor) -> Tensor:
+        """Where the rows of `ids` lie, after making those that are missing."""
+        numbers, new = self._index.add(ids)
+        if len(new):
+            self._rows = _grown(self._rows, len(self))
+            self._states = {name: _grown(values, len(self)) for name, values in self._states.items()}
+            self._rows[numbers[new]] = start(ids[new], self.seed, self.dimension, self.scale)
+            for values in self._states.values():
+                values[numbers[new]] = 0
+        return numbers
+
+
+def _grown(values: Tensor, count: int) -> Tensor:
+    """`values` with room for `count` rows; doubled, so that each row is copied about once however many come."""
+    if count <= len(values):
+        return values
+    grown = values.new_empty(max(count, 2 * len(values)), values.shape[1])
+    grown[: len(values)] = values
+    return grown
+
+
+def _check_shard(shard: int, shards: int) -> None:
+    if not 0 <= shard < shards:
+        raise ValueError(f"shard={shard} is none of shards={shards}; use 0 to {max(shards - 1, 0)}")
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files of all shards, in order."""
+    found = {path: match for path in folder.glob("*") if (match := _FILE.fullmatch(path.name))}
+    counts = sorted({int(match[2]) for match in found.values()})
+    if len(counts) > 1:
+        raise ValueError(f"folder={str(folder)!r} has shards of {counts} servers; use a folder for each save")
+    expected = [folder / f"shard-{shard}-of-{counts[0]}.pt" for shard in range(counts[0])] if counts else []
+    missing = [path.name for path in expected if path not in found]
+    if missing or not expected:
+        what = ", ".join(missing) or "shard-*-of-*.pt"
+        raise FileNotFoundError(f"folder={str(folder)!r} lacks {what}; every server must save its shard there")
+    return expected

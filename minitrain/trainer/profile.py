@@ -1,0 +1,238 @@
+"""Where a step's time goes: data, forward, backward, each axis's communication, optimizer. No optimisation without it.
+
+**Idea.** At every moment a rank does one thing. So each part of a step, and each call that communicates, says when it
+begins and ends; what is nested is taken out of what surrounds it; and the parts add up to the step.
+
+**Source.** Graham, Kessler & McKusick 1982, "gprof", §4, for time of a routine's own beside that of what it calls.
+
+**What each rank holds.** A sum of seconds for each part, and the spans of the last measured step.
+
+**What is sent, when and why.** At the end each rank's sums, to be shown side by side.
+
+**Cost.** Two looks at the clock for each part. On a GPU work is only queued, so a measured step waits at each boundary
+until the GPU is done. That forbids overlap, so only some steps are measured there, and on a CPU all.
+
+**Also called.** Timers (Megatron-LM), `wall_clock_breakdown` (DeepSpeed).
+
+Time in a communication includes waiting for whoever comes late. A rank that shows much of it may be the fast one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+
+from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from minitrain.collectives.all_to_all import Carrier
+from minitrain.comm import World
+from minitrain.comm.control import gather_objects
+from minitrain.comm.messages import Handle
+from minitrain.comm.timeline import Span
+from minitrain.composition.settings import Layout
+from minitrain.composition.step import Verbs
+from minitrain.pipeline_parallel.actions import Action
+from minitrain.tensor_parallel.mappings import Collectives
+
+# part -> how the table calls it, and its kind on the timeline; in the order of the table.
+PARTS = {
+    "data": ("data", "compute"),
+    "forward": ("forward", "forward"),
+    "backward": ("backward", "backward"),
+    "tp": ("communication along tp", "communicate"),
+    "ep": ("communication along ep", "communicate"),
+    "pipeline": ("communication along pp, waiting for stages", "receive"),
+    "dp": ("communication along dp", "communicate"),
+    "gradients": ("gradients to their places", "compute"),
+    "norm": ("norm and loss of all ranks", "communicate"),
+    "optimizer": ("clipping and optimizer", "optimizer"),
+    "rest": ("the rest", "wait"),
+}
+ON_GPU = 50  # of so many steps one is measured
+
+
+class Profile:
+    """The parts of this rank's steps.
+
+    Args:
+        world: This rank; the spans of the last measured step are added to its timeline.
+        skip: Steps that are not measured at the beginning: the first ones allocate, and compile.
+
+    Attributes:
+        seconds: Of each part, summed over the measured steps.
+        steps: How many were measured.
+    """
+
+    def __init__(self, world: World, skip: int = 1):
+        self.seconds = dict.fromkeys(PARTS, 0.0)
+        self.steps = 0
+        self._world, self._left = world, skip
+        self._before = len(world.timeline.spans)
+        self._stack: list[str] = []  # the parts that are open; backward's threads come one at a time
+        self._since = 0.0
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Around a step."""
+        self._left -= 1
+        if self._left >= 0:
+            yield
+            return
+        self._left = ON_GPU - 1 if self._world.device.type == "cuda" else 0
+        del self._world.timeline.spans[self._before :]
+        self._open("rest")
+        try:
+            yield
+        except BaseException:
+            self._stack.clear()
+            raise
+        self._close()
+        self.steps += 1
+
+    def during(self, part: str) -> AbstractContextManager[Any]:
+        """Around a part of a step; outside a measured step it does nothing."""
+        return _During(self, part) if self._stack else nullcontext()
+
+    def watch(self, action: Action) -> AbstractContextManager[Any]:
+        """Around an action of a pipeline."""
+        return self.during("forward" if action.kind == "F" else "backward")
+
+    def verbs(self, layout: Layout, verbs: Verbs | None = None) -> Verbs:
+        """The verbs, timed along axes of more than one rank."""
+        dp, tp, ep = verbs or Verbs()
+        return Verbs(
+            Timed(dp, "dp", self) if layout.dp > 1 else dp,
+            Timed(tp, "tp", self) if layout.tp > 1 else tp,
+            timed_carrier(ep, self) if layout.ep > 1 else ep,
+        )
+
+    def _open(self, part: str) -> None:
+        self._charge()
+        self._stack.append(part)
+
+    def _close(self) -> None:
+        self._charge()
+        self._stack.pop()
+
+    def _charge(self) -> None:
+        """The time since the last boundary belongs to the innermost open part."""
+        self._world.finish()
+        now = self._world.timeline.now()
+        if self._stack:
+            part = self._stack[-1]
+            self.seconds[part] += now - self._since
+            self._world.timeline.record(part, PARTS[part][1], "step", self._since, now)
+        self._since = now
+
+    def gather(self) -> list[dict[str, float]]:
+        """Each rank's seconds in a step by part; every rank calls it."""
+        mine = {part: seconds / max(1, self.steps) for part, seconds in self.seconds.items()}
+        return gather_objects(mine)
+
+    def spans(self) -> list[Span]:
+        """The spans of the last measured step on all ranks; every rank calls it."""
+        return [span for spans in gather_objects(self._world.timeline.spans[self._before :]) for span in spans]
+
+
+class _During:
+    """Opens and closes a part."""
+
+    def __init__(self, profile: Profile, part: str):
+        self.profile, self.part = profile, part
+
+    def __enter__(self) -> None:
+        self.profile._open(self.part)
+
+    def __exit__(self, *error: object) -> None:
+        if self.profile._stack:  # an error may have ended the step
+            self.profile._close()
+
+
+class Timed:
+    """Verbs whose calls, and the waiting for them, are a part of a step.
+
+    Args:
+        verbs: Who carries.
+        part: The part.
+        profile: Where the time is noted.
+    """
+
+    def __init__(self, verbs: Any, part: str, profile: Profile):
+        self.verbs, self.part, self.profile = verbs, part, profile
+
+    def all_reduce(self, tensor: Tensor, group: ProcessGroup | None = None, *, check: bool | None = None) -> Handle:
+        """As of `verbs`."""
+        return self._call(self.verbs.all_reduce, tensor, group, check=check)
+
+    def reduce_scatter(self, tensor: Tensor, group: ProcessGroup | None = None, *, check: bool | None = None) -> Handle:
+        """As of `verbs`."""
+        return self._call(self.verbs.reduce_scatter, tensor, group, check=check)
+
+    def all_gather(self, tensor: Tensor, group: ProcessGroup | None = None, *, check: bool | None = None) -> Handle:
+        """As of `verbs`."""
+        return self._call(self.verbs.all_gather, tensor, group, check=check)
+
+    def broadcast(
+        self, tensor: Tensor, source: int = 0, group: ProcessGroup | None = None, *, check: bool | None = None
+    ) -> Handle:
+        """As of `verbs`."""
+        return self._call(self.verbs.broadcast, tensor, source, group, check=check)
+
+    def _call(self, verb: Callable[..., Handle], *arguments: Any, check: bool | None) -> Handle:
+        with self.profile.during(self.part):
+            return _TimedHandle(verb(*arguments, check=check), self)
+
+
+class _TimedHandle(Handle):
+    """A communication under way, the waiting for which is noted."""
+
+    def __init__(self, handle: Handle, timed: Timed):
+        super().__init__()
+        self._handle, self._timed = handle, timed
+
+    def wait(self) -> Tensor | None:
+        with self._timed.profile.during(self._timed.part):
+            return self._handle.wait()
+
+
+def timed_carrier(carrier: Carrier, profile: Profile) -> Carrier:
+    """A carrier of tokens whose calls are the part "ep" of a step."""
+
+    def carry(
+        incoming: Tensor,
+        outgoing: Tensor,
+        receives: Sequence[int],
+        sends: Sequence[int],
+        group: ProcessGroup | None = None,
+    ) -> None:
+        with profile.during("ep"):
+            carrier(incoming, outgoing, receives, sends, group)
+
+    return carry
+
+
+def table(ranks: list[dict[str, float]]) -> Any:
+    """The parts of a step as a rich table: milliseconds on average over ranks, share, and how far ranks differ."""
+    from rich import box
+    from rich.table import Table
+
+    made = Table(box=box.SIMPLE_HEAD, title="where a step's time went", title_justify="left")
+    made.add_column("part")
+    for head in ("ms", "share", "least, rank", "most, rank"):
+        made.add_column(head, justify="right")
+    total = sum(sum(parts.values()) for parts in ranks) / len(ranks)
+    for part, (name, _) in PARTS.items():
+        each = [parts[part] for parts in ranks]
+        mean = sum(each) / len(each)
+        if mean and total:
+            low, high = (pick(range(len(each)), key=each.__getitem__) for pick in (min, max))
+            ends = [f"{1e3 * each[rank]:,.1f}, {rank:>2}" for rank in (low, high)] if len(each) > 1 else ["", ""]
+            made.add_row(name, f"{1e3 * mean:,.1f}", f"{mean / total:.1%}", *ends)
+    made.add_section()
+    made.add_row("a step", f"{1e3 * total:,.1f}", "100.0%", "", "")
+    return made
+
+
+_: type[Collectives] = Timed  # whoever takes the verbs takes these

@@ -1,0 +1,62 @@
+"""How fast a training runs: tokens in a second, and which part of the GPUs' peak serves the model.
+
+**Idea.** Model FLOP utilisation asks how fast the GPU would have to be if it did nothing but the model's own products:
+the operations of a step, without what is computed again, over the step's time and the peak.
+
+**Source.** Chowdhery et al. 2022, "PaLM", appendix B. Peaks: NVIDIA's data sheets, dense, without sparsity.
+
+**What each rank holds.** Nothing.
+
+**What is sent, when and why.** Nothing.
+
+**Cost.** `minitrain.costs.composition_work.step_flops` counts the operations: 6 for each parameter of a matrix and
+token, and 12·h·s for each layer and token for attention.
+
+**Also called.** MFU.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+
+import torch
+
+from minitrain.comm import World
+from minitrain.composition.settings import Model, Steps
+from minitrain.costs import composition_work as costs
+from minitrain.planning.plan_time import rows_of, shape_of
+
+# What a GPU's name has in it -> operations in a second in bfloat16, and in float32 without TF32. The first that fits.
+PEAKS: dict[str, tuple[float, float]] = {
+    "B200": (2250e12, 75e12),
+    "GH200": (989e12, 67e12),
+    "H200": (989e12, 67e12),
+    "H100 PCIe": (756e12, 51e12),
+    "H100 NVL": (835e12, 60e12),
+    "H100": (989e12, 67e12),
+    "A100": (312e12, 19.5e12),
+    "L40S": (362e12, 91.6e12),
+    "L4": (121e12, 30.3e12),
+}
+
+
+def peak_flops(name: str, dtype: str) -> float | None:
+    """Operations that a GPU can do in a second, by its name; None where that is not known here."""
+    for part, (half, single) in PEAKS.items():
+        if part in name:
+            return {"bfloat16": half, "float32": single}.get(dtype)
+    return None
+
+
+def model_flops(model: Model, steps: Steps) -> int:
+    """Operations of the model in a step, all ranks together, without what is computed again."""
+    return costs.step_flops(steps.batch, shape_of(model), rows_of(model, steps.batch))
+
+
+def memory(world: World) -> int:
+    """The most bytes that this rank has held so far: of its GPU, or of its process."""
+    if world.device.type == "cuda":
+        return torch.accelerator.max_memory_allocated(world.device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -1,0 +1,172 @@
+"""Groups of ranks: in which order they end, how their control connections meet, and how long ranks wait in them.
+
+gloo lets groups end in any order, and gives them the same names on all ranks. NCCL does neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from minitrain.comm import World, exchange
+from minitrain.comm.control import control, gather_objects, leave, leave_all
+from minitrain.comm.groups import new_group
+from minitrain.composition.layout import Axes, make_axes
+from minitrain.composition.settings import Layout
+from minitrain.ranks import Ranks
+
+MADE = ("pp", "replicas", "experts", "tp", "alone", "dp")  # the order in which `make_axes` makes its groups
+LAYOUTS = (Layout(dp=2, tp=2), Layout(pp=2, tp=2), Layout(pp=2, dp=2), Layout(dp=4, ep=2), Layout(tp=4))
+LIMIT = 4.0  # seconds
+
+
+def members(group):
+    return tuple(dist.get_process_group_ranks(group or dist.group.WORLD))
+
+
+def made(axes: Axes) -> list[tuple[int, ...]]:
+    """The ranks of each group of a layout, in the order of making. Everyone's group may be one of them; it stays."""
+    groups = [getattr(axes, name) for name in MADE]
+    return [members(group) for group in groups if group is not dist.group.WORLD]
+
+
+@contextmanager
+def recorded() -> Iterator[list[tuple[int, ...]]]:
+    """The ranks of each group that is ended meanwhile, in this order."""
+    ended, destroy = [], dist.destroy_process_group
+
+    def end(group=None):
+        ended.append(members(group))
+        destroy(group)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dist, "destroy_process_group", end)
+        yield ended
+
+
+def closed(world):
+    found = []
+    for axes in [make_axes(layout) for layout in LAYOUTS]:  # all alive at once
+        begun = made(axes)
+        with recorded() as ended:
+            axes.close()
+        found.append((begun, ended))
+    return found
+
+
+def test_the_groups_of_a_layout_end_in_reverse_order(ranks):
+    for found in ranks(4).run(closed):
+        for begun, ended in found:
+            assert ended == begun[::-1]
+
+
+def left(world, stop):
+    leave_all()  # the groups of tests before
+    begun = []
+    for layout in LAYOUTS[:2]:
+        pair = new_group([0, 1])  # which leaves ranks out
+        begun += [(0, 1)] if world.rank < 2 else []
+        begun += made(make_axes(layout))
+    assert world.rank > 1 or members(pair) == (0, 1)
+    with recorded() as ended:
+        world.stop() if stop else leave_all()
+    return begun, ended
+
+
+def test_all_groups_end_in_reverse_order(ranks):
+    for begun, ended in ranks(4).run(left, False):
+        assert ended == begun[::-1]
+
+
+def test_everyones_group_ends_last():
+    with Ranks(4, device="cpu") as own:
+        for begun, ended in own.run(left, True):
+            assert ended == [*begun[::-1], (0, 1, 2, 3)]
+
+
+def told_under_other_names(world):
+    told = []
+    for _ in range(3):
+        every = [new_group(pair) for pair in ([0, 1], [1, 2], [0, 1])]
+        groups = [group for group in every if isinstance(group, dist.ProcessGroup)]
+        for group in groups:
+            name = group.group_name
+            group._set_group_name(f"{name} on rank {world.rank}")
+            told.append(gather_objects(world.rank, group))
+            group._set_group_name(name)
+        leave(groups)
+    return told
+
+
+def test_control_connections_do_not_depend_on_the_name_of_a_group(ranks):
+    """The same ranks form groups again and again; rank 1 is in more of them than the others."""
+    first, both, last = [[0, 1], [0, 1]], [[0, 1], [1, 2], [0, 1]], [[1, 2]]
+    assert ranks(3).run(told_under_other_names) == [first * 3, both * 3, last * 3]
+
+
+def limits(world):
+    """The limits of all groups that there are, and of the control connections of each."""
+    axes = make_axes(Layout(pp=2, dp=2, tp=2))
+    pair = new_group([0, 1])
+    groups = list(dist.distributed_c10d._world.pg_map)
+    assert {getattr(axes, name) for name in MADE} < set(groups) and (pair in groups) == (world.rank < 2)
+    each = [group._get_backend(torch.device("cpu")) for group in groups] + [control(group) for group in groups]
+    return {backend.options._timeout for backend in each}
+
+
+@pytest.mark.parametrize("timeout, limit", [(200.0, timedelta(seconds=230)), (None, timedelta(days=1))])
+def test_every_group_has_the_limit_of_the_run(timeout, limit):
+    """Ranks that a program starts end a call themselves; torch's limit comes half a minute after theirs."""
+    with Ranks(8, device="cpu", timeout=timeout) as own:
+        assert own.run(limits) == [{limit}] * 8
+
+
+def swap(axes: Axes) -> None:
+    other = 1 - axes.place["pp"]
+    exchange(torch.ones(1), other, torch.ones(1), other, axes.pp).wait()
+
+
+# What the last of 4 ranks leaves out, and which ranks then wait for it, or for one that waits.
+LEFT_OUT = {
+    "all-reduce along dp": (Layout(dp=2, tp=2), lambda axes: dist.all_reduce(torch.ones(1), group=axes.dp), {1}),
+    "all-reduce along tp": (Layout(dp=2, tp=2), lambda axes: dist.all_reduce(torch.ones(1), group=axes.tp), {2}),
+    "message along pp": (Layout(pp=2, tp=2), swap, {1}),
+    "control message": (Layout(dp=2, tp=2), lambda axes: gather_objects(None, axes.tp), {2}),
+    "another layout": (Layout(dp=2, tp=2), lambda axes: make_axes(Layout(pp=2, tp=2)), {0, 1, 2}),
+}
+
+
+def leave_out(world, what, store):
+    """All ranks but the last make a call: whether it failed, and how long it took."""
+    layout, call, _ = LEFT_OUT[what]
+    world.stop()  # the world of the case before; while this one lives, the last rank keeps its connections
+    World.start(rank=world.rank, size=world.size, store=store, device="cpu", timeout=LIMIT)
+    axes = make_axes(layout)
+    gather_objects(None, axes.tp)
+    begin, failed = time.monotonic(), False
+    try:
+        if world.rank < world.size - 1:
+            call(axes)
+    except RuntimeError:
+        failed = True
+    return failed, time.monotonic() - begin
+
+
+@pytest.fixture(scope="module")
+def four():
+    with Ranks(4, device="cpu", timeout=10 * LIMIT) as own:
+        yield own
+
+
+@pytest.mark.parametrize("what", LEFT_OUT)
+def test_no_rank_waits_longer_than_the_limit(four, what, tmp_path):
+    for rank, (failed, seconds) in enumerate(four.run(leave_out, what, tmp_path / "store")):
+        waits = rank in LEFT_OUT[what][2]
+        assert failed == waits
+        assert not waits or LIMIT - 0.5 < seconds < 5 * LIMIT

@@ -1,0 +1,146 @@
+"""The ledger counts what was sent: compared with sizes known beforehand, in every way of communicating."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+from minitrain.comm import Ledger, VirtualClock, axes, exchange, receive, send
+from minitrain.comm.control import agree, gather_objects
+
+
+def messages(world):
+    with Ledger() as ledger:
+        if world.rank == 0:
+            send(torch.zeros(10, dtype=torch.float64), 1).wait()
+            send(torch.zeros(0), 1).wait()
+        else:
+            receive(torch.zeros(10, dtype=torch.float64), 0).wait()
+            receive(torch.zeros(0), 0).wait()
+        exchange(
+            torch.zeros(3, dtype=torch.uint8), 1 - world.rank, torch.zeros(3, dtype=torch.uint8), 1 - world.rank
+        ).wait()
+    send_later = exchange(torch.zeros(1), 1 - world.rank, torch.zeros(1), 1 - world.rank)
+    send_later.wait()  # outside: not counted
+    return ledger.sent, ledger.received, ledger.messages, str(ledger)
+
+
+def test_messages_are_counted_to_the_byte(ranks):
+    (sent0, received0, messages0, text), (sent1, received1, messages1, _) = ranks(2).run(messages)
+    assert (sent0, received0, messages0) == (83, 3, 2)  # 10 elements of 8 bytes, nothing for the empty one, 3 of 1
+    assert (sent1, received1, messages1) == (3, 83, 1)
+    assert text.splitlines()[0].split() == ["send", "to", "1", "2", "×", "83", "B"]
+
+
+def collectives(world):
+    full, part = torch.zeros(8), torch.zeros(4)
+    with warnings.catch_warnings(), Ledger() as ledger:
+        warnings.simplefilter("ignore")  # names differ between torch versions; both must be counted alike
+        dist.all_reduce(full)
+        dist.all_gather_into_tensor(full, part)
+        dist.all_gather([torch.zeros(4), torch.zeros(4)], part)
+        dist.reduce_scatter_tensor(part, full)
+        dist.broadcast(full, 0)
+        dist.all_to_all_single(full, full.clone())
+        dist.barrier()
+        functional.wait_tensor(functional.all_reduce(full, "sum", dist.group.WORLD))
+    names = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "barrier"]
+    return {name: (ledger.calls(name), ledger.payload(name)) for name in names}, ledger.messages
+
+
+def test_payload_is_the_full_tensor(ranks):
+    payloads, messages = ranks(2).run(collectives)[0]
+    assert messages == 0
+    assert payloads == {
+        "all_reduce": (2, 64),  # one of them functional
+        "all_gather": (2, 64),
+        "reduce_scatter": (1, 32),
+        "broadcast": (1, 32),
+        "all_to_all": (1, 32),
+        "barrier": (1, 0),
+    }
+
+
+class Mean(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        dist.all_reduce(gradient)
+        return gradient
+
+
+def in_backward(world):
+    x = torch.ones(5, requires_grad=True)
+    with Ledger() as ledger:
+        Mean.apply(x * 1.0).sum().backward()
+    return ledger.calls("all_reduce"), ledger.payload("all_reduce")
+
+
+def test_calls_inside_backward_are_seen(ranks):
+    assert ranks(2).run(in_backward) == [(1, 20)] * 2
+
+
+def control_traffic(world):
+    with Ledger() as ledger:
+        gather_objects("anything")
+        agree("a check", torch.zeros(3))
+        with VirtualClock(1.0, 1.0):
+            exchange(torch.zeros(2), 1 - world.rank, torch.zeros(2), 1 - world.rank).wait()
+    return len(ledger.entries), ledger.sent
+
+
+def test_control_messages_are_left_out(ranks):
+    assert ranks(2).run(control_traffic) == [(2, 8)] * 2  # the send and the receive of two floats
+
+
+def by_group(world):
+    mesh = axes(dp=2, tp=2)
+    with Ledger() as ledger:
+        dist.all_reduce(torch.zeros(2), group=mesh["dp"].get_group())
+        dist.all_reduce(torch.zeros(4), group=mesh["tp"].get_group())
+    return (
+        ledger.payload("all_reduce", "mesh_dp"),
+        ledger.payload("all_reduce", "mesh_tp"),
+        ledger.payload("all_reduce"),
+    )
+
+
+def test_groups_are_told_apart(ranks):
+    assert ranks(4).run(by_group) == [(8, 16, 24)] * 4
+
+
+def from_a_thread(world):
+    ledger = Ledger()
+
+    def talk():
+        with ledger:
+            exchange(torch.zeros(1), 1 - world.rank, torch.zeros(1), 1 - world.rank).wait()
+
+    thread = threading.Thread(target=talk)
+    with ledger:
+        thread.start()
+        thread.join()
+    return ledger.sent
+
+
+def test_a_thread_enters_the_ledger_itself(ranks):
+    assert ranks(2).run(from_a_thread) == [4, 4]
+
+
+def nested(world):
+    with Ledger() as outer:
+        dist.all_reduce(torch.zeros(1))
+        with Ledger() as inner:
+            dist.all_reduce(torch.zeros(1))
+    return outer.calls("all_reduce"), inner.calls("all_reduce")
+
+
+def test_ledgers_nest(ranks):
+    assert ranks(2).run(nested) == [(2, 1)] * 2

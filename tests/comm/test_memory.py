@@ -1,0 +1,89 @@
+"""The memory instrument against bytes worked out by hand, with tied weights, views, frozen parameters and buffers."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.comm import Peak, SavedActivations, model_states
+
+
+class Odd(nn.Module):
+    """Tied, frozen, in two dtypes, with a buffer and a parameter that never gets a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.table.weight
+        self.frozen = nn.Parameter(torch.zeros(3), requires_grad=False)
+        self.short = nn.Parameter(torch.zeros(5, dtype=torch.bfloat16))
+        self.register_buffer("seen", torch.zeros(2, dtype=torch.int64))
+
+
+def test_each_storage_counts_once():
+    model = Odd()
+    assert model_states(model) == {"parameters": 160 + 12 + 10, "gradients": 0, "optimizer states": 0, "buffers": 16}
+    model.head(model.table(torch.tensor([1]))).sum().backward()
+    assert model_states(model)["gradients"] == 160
+
+
+def test_optimizer_states_count_every_tensor_in_them():
+    model = nn.Linear(8, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 8)).sum().backward()
+    optimizer.step()
+    moments, steps = 2 * (32 + 4) * 4, 2 * 4  # two moments an element, one float32 counter a parameter
+    assert model_states(model, optimizer)["optimizer states"] == moments + steps
+
+
+def test_views_of_one_storage_count_it_once():
+    module, flat = nn.Module(), torch.zeros(10)
+    module.first, module.second = nn.Parameter(flat[:4]), nn.Parameter(flat[4:6])
+    assert model_states(module)["parameters"] == 40
+
+
+def test_saved_activations_leave_parameters_out():
+    model = nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+    x = torch.randn(7, 6)
+    with SavedActivations(model) as saved:
+        model(x).sum()
+    # The input of each linear layer; ReLU keeps its result, which is the second layer's input.
+    assert saved.bytes == 4 * (7 * 6 + 7 * 5)
+    assert [shape for shape, _, _ in saved.tensors] == [(7, 6), (7, 5)]
+
+
+def test_backward_is_unchanged_while_counting():
+    model = nn.Linear(3, 3)
+    x = torch.randn(2, 3)
+    model(x).square().sum().backward()
+    plain = model.weight.grad.clone()
+    model.zero_grad()
+    with SavedActivations(model):
+        model(x).square().sum().backward()
+    assert torch.equal(model.weight.grad, plain)
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_peak_is_what_was_held_at_once(kept):
+    megabyte = 1 << 20
+    held = torch.zeros(megabyte, dtype=torch.uint8)
+    with Peak() as peak:
+        for _ in range(5):
+            blocks = [torch.zeros(megabyte, dtype=torch.uint8) for _ in range(kept)]
+            del blocks
+    del held
+    assert kept * megabyte <= peak.bytes < kept * megabyte + megabyte // 4
+
+
+def test_the_profiler_is_not_heard(capfd):
+    """Neither its own lines on standard error, nor is anybody else's line lost."""
+    print("before", file=sys.stderr)
+    with Peak():
+        os.write(2, b"inside\n")
+    os.write(2, b"after\n")
+    assert capfd.readouterr().err == "before\ninside\nafter\n"

@@ -1,0 +1,125 @@
+"""Messages arrive whole, whatever their dtype, and bad ones are refused before anything is sent."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from minitrain.comm import axes, exchange, receive, send
+from minitrain.ranks import Ranks
+from minitrain.ranks.ranks import RanksError
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.complex64]
+
+
+def around(world, elements):
+    """Each rank sends its numbers to the right and receives those of the left, in every dtype."""
+    right, left = (world.rank + 1) % world.size, (world.rank - 1) % world.size
+    same = []
+    for dtype in DTYPES:
+        mine = (torch.arange(elements) + world.rank).to(dtype)
+        box = torch.zeros(elements, dtype=dtype)
+        handle = exchange(mine, right, box, left)
+        got = handle.wait()
+        assert handle.wait() is box, "waiting twice is allowed"
+        same.append(torch.equal(got, (torch.arange(elements) + left).to(dtype)))
+    return same
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize("elements", [0, 1, 1000])
+def test_exchange_around_a_ring(ranks, size, elements):
+    assert ranks(size).run(around, elements) == [[True] * len(DTYPES)] * size
+
+
+def by_tag(world):
+    if world.rank == 0:
+        handles = [send(torch.tensor([float(tag)]), 1, tag=tag) for tag in (1, 2)]
+        return [handle.wait() for handle in handles]
+    boxes = {tag: torch.zeros(1) for tag in (2, 1)}
+    handles = [receive(boxes[tag], 0, tag=tag) for tag in (2, 1)]
+    return [handle.wait().item() for handle in handles]
+
+
+def test_tags_tell_messages_apart(ranks):
+    assert ranks(2).run(by_tag) == [[None, None], [2.0, 1.0]]
+
+
+def in_a_group(world):
+    """Ranks are counted within the group: rank 1 of each pair sends to rank 0 of it."""
+    group = axes(pair=2, member=2)["member"].get_group()
+    box = torch.tensor([float(world.rank)])
+    if dist.get_rank(group) == 1:
+        return send(box, 0, group).wait()
+    return receive(box, 1, group).wait().item()
+
+
+def test_ranks_are_counted_within_the_group(ranks):
+    assert ranks(4).run(in_a_group) == [1.0, None, 3.0, None]
+
+
+def refused(world, peer, strided=False):
+    tensor = torch.zeros(4, 4)[:, 0] if strided else torch.zeros(4)
+    said = []
+    for verb in (
+        lambda: send(tensor, peer),
+        lambda: receive(tensor, peer),
+        lambda: exchange(tensor, peer, tensor, peer),
+    ):
+        with pytest.raises(ValueError) as error:
+            verb()
+        said.append(str(error.value))
+    return said
+
+
+@pytest.mark.parametrize("peer", [-1, 2, 99])
+def test_an_unknown_rank_is_named(ranks, peer):
+    for said in ranks(2).run(refused, peer):
+        assert all(f"={peer} is no other rank of this group of 2" in text for text in said)
+
+
+def to_myself(world):
+    return refused(world, world.rank)
+
+
+def test_nobody_sends_to_oneself(ranks):
+    assert all("is no other rank" in text for said in ranks(2).run(to_myself) for text in said)
+
+
+def scattered(world):
+    return refused(world, 1 - world.rank, strided=True)
+
+
+def test_a_tensor_with_gaps_is_refused(ranks):
+    """gloo would send the wrong elements, and overwrite neighbours where it receives."""
+    assert all("strides (4,) is not contiguous" in text for said in ranks(2).run(scattered) for text in said)
+
+
+def outside(world):
+    group = dist.new_group([0])  # on other ranks torch gives a number that stands for "not yours"
+    if world.rank == 1:
+        send(torch.zeros(1), 0, group)
+
+
+def test_a_rank_outside_the_group_is_told():
+    """On ranks of their own: those of the fixture check types, and would refuse the number as it is no group."""
+    with Ranks(2, device="cpu") as plain, pytest.raises(RanksError, match=r"this rank \(1\) is not in the group"):
+        plain.run(outside)
+
+
+def grid(world, sizes):
+    mesh = axes(**sizes)
+    return {name: dist.get_process_group_ranks(mesh[name].get_group()) for name in sizes}
+
+
+def test_axes_put_neighbours_on_the_last_axis(ranks):
+    assert ranks(4).run(grid, {"dp": 2, "tp": 2})[3] == {"dp": [1, 3], "tp": [2, 3]}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "says"), [({"dp": 3, "tp": 2}, "3 × 2 = 6 does not match the 4 ranks"), ({"dp": 0}, "dp=0")]
+)
+def test_axes_that_do_not_fit(ranks, sizes, says):
+    with pytest.raises(RanksError, match=says):
+        ranks(4).run(grid, sizes)

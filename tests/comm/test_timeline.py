@@ -1,0 +1,125 @@
+"""The virtual clock against times worked out by hand; the timeline's chart and trace."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+import torch
+
+from minitrain.comm import Timeline, VirtualClock, exchange, receive, send
+from minitrain.comm.timeline import KINDS, Span, draw
+
+ALPHA, BETA = 10.0, 0.5  # a message of 8 bytes takes 10 + 4 = 14 virtual seconds
+EIGHT = torch.float64
+
+
+def a_chain(world):
+    """Each rank works 1 s, takes from the left, and passes on to the right."""
+    box = torch.zeros(1, dtype=EIGHT)
+    with VirtualClock(ALPHA, BETA) as clock:
+        clock.work(1.0)
+        if world.rank > 0:
+            receive(box, world.rank - 1).wait()
+        if world.rank < world.size - 1:
+            send(box, world.rank + 1).wait()
+    return clock.now
+
+
+def test_a_receiver_goes_on_at_the_later_time(ranks):
+    assert ranks(3).run(a_chain) == [1 + 14, 1 + 28, 1 + 28]
+
+
+def all_to_root(world):
+    boxes = [torch.zeros(1, dtype=EIGHT) for _ in range(world.size - 1)]
+    with VirtualClock(ALPHA, BETA) as clock:
+        if world.rank == 0:
+            for handle in [receive(box, source) for source, box in enumerate(boxes, 1)]:
+                handle.wait()
+        else:
+            send(boxes[0], 0).wait()
+    return clock.now
+
+
+def test_a_port_takes_one_message_at_a_time(ranks):
+    assert ranks(4).run(all_to_root) == [3 * 14, 14, 14, 14]
+
+
+def root_to_all(world):
+    box = torch.zeros(1, dtype=EIGHT)
+    with VirtualClock(ALPHA, BETA) as clock:
+        if world.rank == 0:
+            handles = [send(box, to) for to in range(1, world.size)]
+            started = clock.now  # sending goes on beside the rank's work
+            for handle in handles:
+                handle.wait()
+            return started, clock.now
+        receive(box, 0).wait()
+    return clock.now
+
+
+def test_sends_leave_one_after_the_other_and_do_not_stop_the_rank(ranks):
+    assert ranks(3).run(root_to_all) == [(0.0, 28.0), 14.0, 28.0]
+
+
+def both_ways(world):
+    mine, theirs = torch.full((1,), float(world.rank), dtype=EIGHT), torch.zeros(1, dtype=EIGHT)
+    with VirtualClock(links=lambda source, to: (ALPHA + source, BETA)) as clock:
+        exchange(mine, 1 - world.rank, theirs, 1 - world.rank).wait()
+    return clock.now, theirs.item(), {(s.lane, s.start, s.end) for s in clock.timeline.gather().spans}
+
+
+def test_links_may_differ_and_both_directions_run_at_once(ranks):
+    (now0, got0, spans), (now1, got1, _) = ranks(2).run(both_ways)
+    # rank 0's message takes 14, rank 1's takes 15; each rank ends with the later of what it sends and what it gets
+    assert (now0, now1) == (15.0, 15.0) and (got0, got1) == (1.0, 0.0)
+    assert spans == {("send", 0.0, 14.0), ("receive", 0.0, 14.0), ("send", 0.0, 15.0), ("receive", 0.0, 15.0)}
+
+
+def without_a_clock(world):
+    exchange(torch.ones(1), 1 - world.rank, torch.ones(1), 1 - world.rank).wait()
+    return VirtualClock.active() is None
+
+
+def test_no_clock_no_virtual_time(ranks):
+    assert ranks(2).run(without_a_clock) == [True, True]
+
+
+def test_negative_costs_are_refused():
+    with pytest.raises(ValueError, match="alpha=-1"):
+        VirtualClock(alpha=-1)
+    with pytest.raises(ValueError, match="seconds=-2"):
+        VirtualClock().work(-2)
+
+
+def test_wall_clock_spans_follow_each_other():
+    timeline = Timeline()
+    with timeline.span("one", "forward"):
+        pass
+    with timeline.span("two", "backward", "gpu"):
+        pass
+    one, two = timeline.spans
+    assert one.start <= one.end <= two.start <= two.end
+    assert (one.lane, two.lane) == ("forward", "gpu")
+
+
+SPANS = [Span(0, "compute", "forward", "F0", 0.0, 1.0), Span(1, "compute", "backward", "B0", 1.0, 3.0)]
+
+
+def test_the_trace_is_what_chrome_reads(tmp_path):
+    timeline = Timeline()
+    timeline.spans = SPANS
+    timeline.save_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    complete = [e for e in events if e["ph"] == "X"]
+    assert [(e["pid"], e["name"], e["ts"], e["dur"]) for e in complete] == [(0, "F0", 0.0, 1e6), (1, "B0", 1e6, 2e6)]
+    assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {"rank 0", "rank 1"}
+
+
+def test_the_chart_names_ranks_and_does_not_speak_by_colour_alone(tmp_path):
+    draw(SPANS, "a title").savefig(tmp_path / "chart.svg")
+    ElementTree.parse(tmp_path / "chart.svg")
+    axes = draw(SPANS, "a title").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0 · compute", "rank 1 · compute"]
+    assert KINDS["forward"][1] != KINDS["backward"][1], "a pattern, too, tells them apart"

@@ -1,0 +1,83 @@
+"""How a rank learns who it is, and what it says when the circumstances do not fit."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from minitrain.comm import World
+
+WHO = "from minitrain.comm import World\nwith World.start() as w: print(w, flush=True)"
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=60
+    )
+
+
+def test_alone_without_torchrun():
+    assert python(WHO).stdout == "rank 0 of 1 on cpu (gloo)\n" or torch.cuda.is_available()
+
+
+def test_a_port_in_use_is_said():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        here = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+        ended = python(WHO, MASTER_PORT=port, **here)
+    assert ended.returncode != 0
+    assert f"could not meet at 127.0.0.1:{port}" in ended.stderr and "choose another with torchrun" in ended.stderr
+
+
+def test_half_an_environment_is_said(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ValueError, match="the environment has RANK but no WORLD_SIZE"):
+        World.start()
+
+
+def test_an_unknown_device():
+    with pytest.raises(ValueError, match="device='tpu' is unknown"):
+        World.start(device="tpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_cuda_asked_for_and_absent():
+    with pytest.raises(ValueError, match="torch finds no GPU here; use device='cpu'"):
+        World.start(device="cuda")
+
+
+@pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0)])
+def test_a_rank_outside_the_world(rank, size, tmp_path):
+    with pytest.raises(ValueError, match=f"rank={rank} is not one of size={size}"):
+        World.start(rank=rank, size=size, store=tmp_path / "store")
+
+
+def test_a_rank_without_a_size():
+    with pytest.raises(ValueError, match="without size or store"):
+        World.start(rank=0)
+
+
+def about(world):
+    return world.rank, world.size, world.local_rank, world.local_size, world.backend, world.device.type
+
+
+def test_ranks_know_who_they_are(ranks):
+    assert ranks(2).run(about) == [(0, 2, 0, 2, "gloo", "cpu"), (1, 2, 1, 2, "gloo", "cpu")]
+
+
+def costs(world):
+    world.costs = []
+    with world.timed("a block", 10, "B"):
+        pass
+    return [(what, unit, value > 0) for what, value, unit in world.costs]
+
+
+def test_costs_are_noted_not_claimed(ranks):
+    assert ranks(1).run(costs) == [[("a block", "s", True), ("a block", "B/s", True)]]

@@ -1,0 +1,93 @@
+"""A claim must say "holds" only when it does: a table that cannot fail would prove nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from minitrain.lessons.claims import Claim, expected, merge, number, picture_of, print_rows, write_json
+
+finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
+
+
+@given(finite, finite)
+def test_exact_by_default(predicted: float, measured: float):
+    assert Claim("w", "f", predicted, measured).holds == (predicted == measured)
+
+
+@pytest.mark.parametrize(
+    ("relation", "measured", "holds"),
+    [("=", 10, True), ("=", 10.4, True), ("=", 10.6, False), ("=", 9.4, False)]
+    + [("<=", 10.5, True), ("<=", 10.6, False), ("<=", -99, True)]
+    + [(">=", 9.5, True), (">=", 9.4, False), (">=", 99, True)],
+)
+def test_relations_with_relative_tolerance(relation, measured, holds):
+    assert Claim("w", "f", 10, measured, relation=relation, tolerance=0.05).holds is holds
+
+
+def test_absolute_tolerance_where_zero_is_expected():
+    assert Claim("w", "f", 0, 1e-9, tolerance=0.5).holds is False
+    assert Claim("w", "f", 0, 1e-9, absolute=1e-8).holds is True
+
+
+@pytest.mark.parametrize("relation", ["=", "<=", ">="])
+def test_nan_never_holds(relation):
+    assert Claim("w", "f", 1.0, math.nan, relation=relation, tolerance=9).holds is False
+    assert Claim("w", "f", math.nan, 1.0, relation=relation).holds is False
+
+
+def test_unknown_words_are_refused():
+    """By the run-time check of types, which every test runs under, and by the type checker before that."""
+    for wrong in ({"relation": "<"}, {"how": "guessed"}):
+        with pytest.raises(TypeError):
+            Claim("w", "f", 1, 1, **wrong)  # type: ignore[arg-type]
+
+
+def test_merge_shows_the_rank_that_fails():
+    good, bad = Claim("w", "f", 1, 1), Claim("w", "f", 1, 2)
+    (row,) = merge("minitrain.collectives.ring", [[good], [bad], [good], [bad]])
+    assert (row.chapter, row.holds, row.claim.measured, row.note) == ("collectives", False, 2, "fails on rank 1,3")
+
+
+def test_merge_refuses_ranks_that_claim_different_things():
+    with pytest.raises(RuntimeError, match="different claims"):
+        merge("m", [[Claim("a", "f", 1, 1)], []])
+
+
+def test_table_in_plain_lines(capsys):
+    rows = merge("m", [[Claim("bytes", "4 · n", 4096, 4096, "B"), Claim.needs_ranks(4, "steps", "n")]])
+    print_rows(rows, Console(file=(out := io.StringIO())))
+    lines = out.getvalue().splitlines()
+    assert lines[1] == "bytes | 4 · n | 4,096 B | 4,096 B | counted | yes"
+    assert lines[2] == "steps | n | – | – | – | – (needs 4 ranks)"
+
+
+def test_table_in_a_terminal_marks_failures():
+    console = Console(file=(out := io.StringIO()), force_terminal=True, width=120)
+    print_rows(merge("m", [[Claim("bytes", "4 · n", 4, 5, "B")]]), console)
+    assert "NO" in out.getvalue() and "\x1b[1;31m" in out.getvalue()
+
+
+def test_numbers_for_a_reader():
+    assert [number(v) for v in (1048576, 0.5, 1 / 3, 2e-9, math.nan)] == ["1,048,576", "0.5", "0.333333", "2e-09", "–"]
+    assert expected(Claim("w", "f", 0, 0, absolute=1e-6)) == "0 ± 1.0e-06"
+
+
+def test_json_has_no_nan(tmp_path):
+    write_json(tmp_path / "deep" / "c.json", merge("m", [[Claim.needs_ranks(4, "steps", "n")]]), ranks=1)
+    document = json.loads((tmp_path / "deep" / "c.json").read_text(), parse_constant=pytest.fail)
+    assert document["ranks"] == 1 and document["claims"][0]["measured"] is None
+
+
+def test_the_picture_loads_nothing_and_has_one_row_a_demo():
+    claims = [Claim("first", "4 · n", 4, 4, "B"), Claim("second", "n", 1, 1)]
+    svg = picture_of(merge("minitrain.collectives.ring", [claims]))
+    ElementTree.fromstring(svg)
+    assert "url(h" not in svg and "first" in svg and "second" not in svg

@@ -1,0 +1,149 @@
+"""A demo as its user runs it: by torchrun and by python -m, with good options and bad ones, and when a rank fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+import pytest
+
+from minitrain.lessons.demo import Output, perform, perform_all, run
+from minitrain.lessons.listing import demos
+from tests.lessons import sample_demo
+
+SAMPLE = "tests.lessons.sample_demo"
+TABLE = ["what | formula | predicted | measured | how | holds", "count | n | 5 | 5 | counted | yes"]
+FILES = {"figure": "pictures/figure.svg", "trace": "trace.json", "json": "claims.json"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the demo of `test_by_python_with_all_outputs` writes."""
+    return tmp_path_factory.mktemp("written")
+
+
+@pytest.fixture(scope="module")
+def ended(folder):
+    """What the programs said that these tests start, by name. Most of their time is imports: they run side by side."""
+    python = [sys.executable, "-m", SAMPLE]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", SAMPLE]
+    files = [f"--{kind}={folder / name}" for kind, name in FILES.items()]
+    commands = {
+        "raise by torchrun": [*torchrun, "--fault=raise"],
+        "raise": [*python, "--ranks=2", "--fault=raise"],
+        "die": [*python, "--ranks=2", "--fault=die"],
+        "torchrun": [*torchrun, "--elements=5"],
+        "python": [*python, "--ranks=2", "--elements=5", *files],
+        "script": [sys.executable, shutil.copy(sample_demo.__file__, folder), "--ranks=2", "--elements=5"],
+    }
+
+    def start(command):
+        begin = time.monotonic()
+        program = subprocess.run(command, capture_output=True, text=True, timeout=90)
+        return program, time.monotonic() - begin
+
+    with ThreadPoolExecutor(2) as side_by_side:
+        return dict(zip(commands, side_by_side.map(start, commands.values()), strict=True))
+
+
+def test_by_python_with_all_outputs(ended, folder):
+    program, _ = ended["python"]
+    assert program.returncode == 0, program.stderr
+    lines = program.stdout.splitlines()
+    assert lines[0].startswith(f"{SAMPLE} on 2 ranks, ") and lines[2:4] == TABLE
+    assert lines[4] == "crowd | n | – | – | – | – (needs 99 ranks)"
+    claims = json.loads((folder / FILES["json"]).read_text())
+    assert claims["ranks"] == 2 and claims["claims"][0]["measured"] == 5
+    spans = [e for e in json.loads((folder / FILES["trace"]).read_text())["traceEvents"] if e["ph"] == "X"]
+    assert [(span["pid"], span["name"]) for span in spans] == [(0, "counting"), (1, "counting")]
+    assert (folder / FILES["figure"]).read_text().startswith("<?xml")
+
+
+def test_a_script_of_ones_own(ended, folder):
+    program, _ = ended["script"]
+    assert program.returncode == 0, program.stderr
+    lines = program.stdout.splitlines()
+    assert lines[0].startswith("sample_demo on 2 ranks, ") and lines[2:4] == TABLE
+
+
+def test_by_torchrun(ended):
+    program, _ = ended["torchrun"]
+    assert program.returncode == 0, program.stderr
+    assert program.stdout.splitlines()[2:4] == TABLE
+
+
+@pytest.mark.parametrize("how", ("raise by torchrun", "raise", "die"))
+def test_a_rank_that_fails_ends_the_demo_within_seconds(ended, how):
+    program, seconds = ended[how]
+    assert program.returncode == 1 and seconds < 40
+    says = "SIGKILL" if how == "die" else "this rank had enough"
+    assert says in program.stderr
+    if how != "die":
+        first = program.stderr.index(says)
+        assert "Connection closed" not in program.stderr[:first], "its own traceback comes first"
+
+
+def say(world, option, **environment):
+    """What the demo's command line says to an option that starts no ranks, and its exit status."""
+    said = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(said), redirect_stderr(said):
+        patch.setattr(sys, "argv", [SAMPLE, option])
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        with pytest.raises(SystemExit) as end:
+            run(sample_demo.demo)
+    return end.value.code, said.getvalue()
+
+
+def test_help_explains_every_option(ranks):
+    status, said = ranks(1).run(say, "--help")[0]
+    text = " ".join(said.replace("│", "").split())
+    assert status == 0
+    for explained in ("How far to count, in elements", "Ranks to start on this machine", "Seconds after which"):
+        assert explained in text
+
+
+@pytest.mark.parametrize(
+    ("option", "says"), [("--ranks=0", "--ranks 0 "), ("--device=tpu", "tpu"), ("--figure=a.xyz", "a picture can be")]
+)
+def test_bad_options_are_named(ranks, option, says):
+    status, said = ranks(1).run(say, option)[0]
+    assert status == 2 and says in said and "Traceback" not in said
+
+
+def test_ranks_beside_torchrun_must_agree(ranks):
+    status, _ = ranks(1).run(say, "--ranks=3", RANK="0", WORLD_SIZE="2")[0]
+    assert "--ranks 3 does not match the 2 ranks" in status  # Python prints it and exits with 1
+
+
+def test_a_wrong_claim_on_one_rank_fails_the_demo(ranks, capsys):
+    held = ranks(2).run(perform, SAMPLE, "demo", {"fault": "wrong"}, Output())
+    assert held == [False, False]
+    assert "count | n | 8 | 9 | counted | NO (fails on rank 1)" in capsys.readouterr().out
+
+
+def test_the_list_of_demos_needs_no_torch():
+    code = "import sys, runpy; runpy.run_module('minitrain', run_name='__main__'); assert 'torch' not in sys.modules"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    assert "minitrain.collectives.ring" in ended.stdout
+
+
+def test_a_chapter_runs_all_its_demos(ranks, capsys):
+    modules = tuple(module for module, _ in demos() if module.startswith("minitrain.matrix_product."))
+    assert ranks(2).run(perform_all, modules) == [True, True]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if " on 2 ranks, " in line] == list(modules)
+
+
+def test_every_chapter_runs_as_a_program():
+    for package in {module.rpartition(".")[0] for module, _ in demos()}:
+        main = Path(__file__).parents[2] / package.replace(".", "/") / "__main__.py"
+        assert f'run_chapter("{package}")' in main.read_text()

@@ -1,0 +1,31 @@
+"""What a notebook shows: the table of claims and pictures."""
+
+from __future__ import annotations
+
+import pytest
+from matplotlib.figure import Figure
+
+from minitrain.lessons import Claim
+from minitrain.lessons.notebook import picture, table
+
+
+def test_a_table_shows_the_rank_on_which_a_claim_fails():
+    right = Claim("bytes|sent", "2·S", 1234, 1234, "B")
+    wrong = Claim("bytes|sent", "2·S", 1234, 1000, "B")
+    more = Claim.needs_ranks(4, "a ring of four", "a*b")
+    shown = table([[right, more], [wrong, more]])._repr_markdown_().splitlines()
+    assert shown[0] == "| what | formula | predicted | measured | how | holds |"
+    assert shown[2] == "| bytes\\|sent | 2·S | 1,234\u00a0B | 1,000\u00a0B | counted | NO (fails on rank 1) |"
+    assert shown[3] == "| a ring of four | a\\*b | – | – | – | – (needs 4 ranks) |"
+    assert len(repr(table([[right], [right]])).splitlines()) == 1
+
+
+def test_a_picture_brings_its_text_and_always_the_same_bytes():
+    figure = Figure(figsize=(2, 1))
+    figure.add_subplot().plot([1, 2])
+    data, metadata = picture(figure, alt="a line\n  that rises")._repr_png_()
+    assert metadata == {"alt": "a line that rises"}
+    assert data[:4] == b"\x89PNG" and b"Software" not in data
+    assert data == picture(figure, alt="the same")._repr_png_()[0]
+    with pytest.raises(ValueError, match="say in words what the picture shows"):
+        picture(figure, alt=" ")

@@ -1,0 +1,41 @@
+"""The count of what autograd keeps at each moment, against a count by hand."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from minitrain.lessons.recomputation.common import AliveActivations
+from minitrain.recomputation import every_kth
+
+
+def test_what_backward_has_used_is_taken_off():
+    x, model = torch.ones(5, requires_grad=True), nn.Linear(5, 3, bias=False)
+    with AliveActivations(model) as alive:
+        result = model((x * 1).sin().exp()).sum()
+        # The sine keeps its input, exp its result, which is also the layer's input.
+        assert (alive.bytes, alive.history) == (40, [0, 20, 40])
+        result.backward()
+    assert (alive.bytes, alive.peak) == (0, 40)
+    assert alive.history == [0, 20, 40, 20, 0]
+
+
+def test_it_sees_what_is_kept_while_computing_again():
+    layers = nn.Sequential(*(nn.Linear(5, 5) for _ in range(6)))
+    every_kth.recompute(layers, 3)
+    with AliveActivations(layers) as alive:
+        result = layers(torch.ones(1, 5))
+        assert alive.bytes == 2 * 20
+        result.sum().backward()
+    # Of the last segment three layers, whose first input is the segment's, beside the input of the first segment.
+    assert (alive.peak, alive.bytes) == (4 * 20, 0)
+
+
+def test_a_view_counts_its_storage_as_long_as_one_of_them_is_kept():
+    x = torch.ones(4, requires_grad=True)
+    with AliveActivations() as alive:
+        middle = x * 1
+        result = middle[:2].sin().sum() + middle[2:].exp().sum() + middle.cos().sum()
+        assert alive.bytes == 16 + 8  # one storage for three; exp keeps its own result
+        result.backward()
+    assert alive.bytes == 0

@@ -1,0 +1,269 @@
+"""The dry run: predictions against what real ranks hold and send, and against formulas for layouts too large to run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+
+from minitrain.comm import Ledger, SavedActivations
+from minitrain.comm.memory import storage_bytes
+from minitrain.composition.settings import Layout, Model, Settings, Steps
+from minitrain.composition.step import Training
+from minitrain.costs import composition_work as work_costs
+from minitrain.costs import pipeline
+from minitrain.data.text import Samples
+from minitrain.models import counter_rng
+from minitrain.pipeline_parallel.schedules import SCHEDULES
+from minitrain.pipeline_parallel.simulator import simulate
+from minitrain.planning import plan, plan_tables, plan_time
+from minitrain.planning.plan import Coordinate, predict
+
+SMALL = Model(layers=3, hidden=16, heads=4, positions=12, vocabulary=259)
+GPT3 = Model(preset="175b")
+
+
+def measured(world, settings):
+    """Payload by verb, of groups with more than one rank, and bytes of states after a step."""
+    training = Training(settings, world.device)
+    text = torch.randint(0, 256, (2000,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    with Ledger() as ledger:
+        training.step(0, 0, Samples(text, settings.model.sizes.positions))
+    mesh = training.axes.mesh
+    assert mesh.mesh_dim_names is not None
+    sizes = {**dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)), "dp": settings.layout.dp}
+    alone = {f"mesh_{name}" for name, size in sizes.items() if size == 1}
+    sent = Counter()
+    for entry in ledger.entries:
+        if entry.operation != "receive" and entry.group not in alone | {"1 ranks"}:
+            sent[entry.operation] += entry.bytes
+    lines = [line for shards in training.gradients.shards for line in shards.lines]
+    seen: set[int] = set()
+    states = [state.values() for shards in training.gradients.shards for state in shards.optimizer.state.values()]
+    held = {
+        "parameters": storage_bytes([line.shard if settings.layout.zero == 3 else line.flat for line in lines], seen),
+        "optimizer states": storage_bytes([line.master for line in lines], seen)
+        + storage_bytes([tensor for state in states for tensor in state], seen),
+    }
+    if settings.layout.zero < 2:  # later stages free them after the step
+        held["gradients"] = storage_bytes([parameter.grad for parameter in training.part.parameters.values()], seen)
+    training.close()
+    return training.axes.place, dict(sent), held
+
+
+def same(ranks, layout, model=SMALL, evenly=True, batch=8, **options):
+    """Compare all ranks with their plans; without `evenly`, all but what routers decide."""
+    settings = Settings(model, Layout(**layout), Steps(batch=batch, **options))
+    for rank, (place, sent, held) in enumerate(ranks(settings.layout.ranks).run(measured, settings)):
+        found = predict(settings.model, settings.layout, settings.steps, rank)
+        assert found.coordinate == Coordinate(place["pp"], place["dp"], place["tp"])
+        expected = Counter()
+        for each in found.sends:
+            expected[each.verb] += each.bytes
+        if not evenly:
+            del sent["all_to_all"], expected["all_to_all"]
+        assert sent == dict(expected)
+        assert held == {name: found.held[name] for name in held}
+
+
+@pytest.mark.parametrize("zero", (0, 1, 2, 3))
+def test_data_parallel_ranks_with_each_stage_of_zero(ranks, zero):
+    same(ranks, {"dp": 3, "zero": zero, "microbatches": 2}, batch=6)
+
+
+def test_sixteen_bits_and_sgd(ranks):
+    same(ranks, {"dp": 2, "zero": 1}, dtype="bfloat16")
+    same(ranks, {"dp": 2}, optimizer="sgd")
+
+
+@pytest.mark.parametrize("recompute", ("none", "full"))
+@pytest.mark.parametrize("sequence", (False, True))
+def test_tensor_parallel_ranks(ranks, sequence, recompute):
+    layout = {"tp": 2, "sequence_parallel": sequence, "recompute": recompute, "microbatches": 2}
+    same(ranks, layout, replace(SMALL, tied=sequence))
+
+
+@pytest.mark.parametrize("schedule", ("1f1b", "interleaved", "zb-v"))
+def test_pipeline_ranks(ranks, schedule):
+    same(ranks, {"pp": 2, "schedule": schedule, "microbatches": 4}, replace(SMALL, layers=5))
+
+
+def test_all_axes_but_one(ranks):
+    same(ranks, {"dp": 2, "tp": 2, "sequence_parallel": True, "zero": 1})
+    same(ranks, {"pp": 2, "dp": 2, "zero": 1, "microbatches": 2})
+
+
+def test_expert_parallel_ranks(ranks):
+    # Each expert takes as many tokens as the next: what is sent is known before.
+    model = replace(SMALL, layers=4, experts=4, router="expert_choice")
+    same(ranks, {"dp": 2, "ep": 2, "pp": 2}, model)
+    same(ranks, {"dp": 4, "ep": 2, "zero": 1}, replace(model, experts=3, router="noisy_top_k"), evenly=False)
+
+
+def kept(world, settings):
+    """Bytes that forward of one micro-batch keeps, without a pipeline."""
+    training = Training(settings, world.device)
+    sizes = settings.model.sizes
+    generator = torch.Generator().manual_seed(0)
+    shape = (settings.steps.batch // settings.layout.microbatches, sizes.positions)
+    inputs, targets = (torch.randint(256, shape, generator=generator) for _ in range(2))
+    assert training.part.whole is not None
+    counter_rng.at(seed=0, step=0)
+    with SavedActivations(training.part.whole) as saved:
+        training.gradients.model(inputs, targets)
+    return saved.bytes
+
+
+@pytest.mark.parametrize(
+    "layout",
+    (
+        {},
+        {"recompute": "selective"},
+        {"recompute": "full", "tp": 2},
+        {"tp": 2, "sequence_parallel": True},
+        {"tp": 2, "sequence_parallel": True, "recompute": "selective"},
+    ),
+)
+def test_activations_are_predicted_to_the_byte(ranks, layout):
+    # With one layer the peak is the end of forward: what recomputation brings back is less than the logits. But not
+    # where attention is written out, as with dropout, and all of a layer comes back.
+    several = (0.0,) if layout.get("recompute") == "full" else (0.0, 0.1)
+    for dtype, dropout in product(("float32", "bfloat16"), several):
+        model = replace(SMALL, layers=1, dropout=dropout)
+        settings = Settings(model, Layout(**layout), Steps(batch=4, dtype=dtype))
+        expected = predict(settings.model, settings.layout, settings.steps).held["activations"]
+        assert set(ranks(settings.layout.ranks).run(kept, settings)) == {expected}
+
+
+def test_activations_follow_the_schedule():
+    def peaks(**options):
+        layout, steps = Layout(pp=4, microbatches=8, **options), Steps(batch=8)
+        model = replace(SMALL, layers=8)
+        return [predict(model, layout, steps, Coordinate(rank)).held["activations"] for rank in range(4)]
+
+    one, everything = peaks(), peaks(schedule="gpipe")
+    middle = one[2] / pipeline.one_f_one_b_in_flight(4, 8, 2)
+    assert one[1] == middle * pipeline.one_f_one_b_in_flight(4, 8, 1)
+    assert everything[1] == middle * pipeline.gpipe_in_flight(8)
+    held = [pipeline.zero_bubble_h1_in_flight(4, 8, rank)[1] for rank in range(4)]
+    assert peaks(schedule="zb-h1")[1:3] == [middle * count for count in held[1:3]]
+
+
+@pytest.mark.parametrize("schedule", ("naive", "gpipe", "1f1b", "interleaved"))
+def test_equal_stages_have_the_bubble_of_the_formula(schedule):
+    # The head has half a per cent of a layer's operations.
+    model = replace(SMALL, layers=8, hidden=4096, vocabulary=256)
+    layout = Layout(pp=4, microbatches=8, schedule=schedule)
+    found = plan_time.bubble(model, layout, Steps(batch=8))
+    assert found.equal is not None
+    assert found.over_ideal == pytest.approx(float(found.equal), rel=0.02)
+    assert found.idle == pytest.approx(float(found.equal / (1 + found.equal)), rel=0.02)
+
+
+@pytest.mark.parametrize("schedule", list(SCHEDULES))
+def test_long_schedules_are_simulated_in_part(schedule, monkeypatch):
+    model, steps = replace(SMALL, layers=9), Steps(batch=96)
+    layout = Layout(pp=4, microbatches=96, schedule=schedule)
+    whole = plan_time.bubble(model, layout, steps)
+    monkeypatch.setattr(plan_time, "_SIMULATED", 0)
+    plan_time.bubble.cache_clear()
+    assert plan_time.bubble(model, layout, steps) == whole
+
+
+def test_gpt_3_over_64_stages():
+    found, steps = {}, Steps(batch=128)
+    for stages in (48, 64):
+        layout = Layout(pp=stages, tp=8, microbatches=128)
+        found[stages] = plan_time.bubble(GPT3, layout, steps)
+        last = [predict(GPT3, layout, steps, Coordinate(rank)).layers for rank in (0, 31, 32, stages - 1)]
+        assert last == [(2,), (2,), (96 // stages,), (96 // stages,)]
+    # Of 48 stages the busiest has the head, V/(12h + 2s) of a layer, beside two layers; of 64 it has two layers.
+    head = 50257 / (12 * 12288 + 2 * 2048)
+    assert found[48].ideal / found[64].ideal == pytest.approx((2 + head) / 2, rel=1e-3)
+    assert (found[48].slowest, found[64].slowest) == (47, 0)
+    waste = {stages: 1 - sum(each.work) / (stages * each.ideal) for stages, each in found.items()}
+    assert waste[64] == pytest.approx(1 - (96 + head) / 128, rel=1e-3)
+    assert waste[48] == pytest.approx(1 - (96 + head) / (48 * (2 + head)), rel=1e-3)
+
+
+def test_waiting_for_weights_needs_layers_that_put_them_off():
+    model, steps = replace(SMALL, layers=8), Steps(batch=16)
+    alone, cut = (
+        plan_time.bubble(model, Layout(pp=4, tp=tp, schedule="zb-h1", microbatches=16), steps).over_total
+        for tp in (1, 2)
+    )
+    assert alone < cut  # tensor-parallel layers do all of backward in I, as under 1F1B
+    plain = plan_time.bubble(model, Layout(pp=4, tp=2, microbatches=16), steps).over_total
+    assert cut == plain
+
+
+def test_work_of_gpt_3():
+    layout = Layout(dp=16, pp=12, tp=8, microbatches=96, recompute="full")
+    found = plan_time.work(GPT3, layout, Steps(batch=1536))
+    # Narayanan et al. 2021, equation 3: 96bsLh²(1 + s/6h + V/16hL); 72 and V/12hL without recomputation.
+    b, s, layers, h, v = 1536, 2048, 96, 12288, 50257
+    assert found.done == pytest.approx(
+        96 * b * s * layers * h * h * (1 + s / (6 * h) + v / (16 * h * layers)), rel=1e-12
+    )
+    assert found.model == pytest.approx(
+        72 * b * s * layers * h * h * (1 + s / (6 * h) + v / (12 * h * layers)), rel=1e-12
+    )
+    waits = plan_time.bubble(GPT3, layout, Steps(batch=1536))
+    assert found.most == pytest.approx((1 - waits.idle) * found.model / found.done, rel=1e-3)  # but for padding
+
+
+def test_coordinates_count_tp_fastest():
+    layout = Layout(dp=2, pp=3, tp=4)
+    every = [plan.coordinate(layout, rank) for rank in range(24)]
+    assert every[:5] == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3), (0, 1, 0)] and every[8] == (1, 0, 0)
+    assert len(set(every)) == 24
+
+
+def test_mistakes_are_named():
+    layout = Layout(dp=2)
+    with pytest.raises(ValueError, match="rank=2 is none of 2 ranks; use 0 to 1"):
+        predict(SMALL, layout, Steps(batch=8), 2)
+    with pytest.raises(ValueError, match="pp=1 is no place on an axis of 1 ranks"):
+        predict(SMALL, layout, Steps(batch=8), Coordinate(pp=1))
+    with pytest.raises(ValueError, match="heads=4 do not divide by tp=3"):
+        predict(SMALL, Layout(tp=3), Steps(batch=8))
+    with pytest.raises(ValueError, match="utilisation=2 at most 1"):
+        plan_tables.show(Settings(SMALL, layout, Steps(batch=8)), utilisation=2)
+
+
+def test_what_is_shown(capsys):
+    layout = Layout(pp=64, tp=8, microbatches=64, zero=1, schedule="zb-h1")
+    plan_tables.show(Settings(GPT3, layout, Steps(batch=64)), tokens=300e9, flops=312e12)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "174,604,259,328 parameters" in shown and "512 ranks, pp64×tp8" in shown
+    assert "32 have 2, the others 1. The busiest of 48 stages would work 1.17 times as long, on 0.75 times" in shown
+    assert "… " in shown and " 31 2 " in shown and " 32 1 " in shown  # both sides of where layers change
+    assert "W is empty" in shown
+    plan_tables.show(Settings(replace(SMALL, experts=4, dropout=0.1), Layout(dp=2, ep=2, tp=2), Steps(batch=8)))
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "attention is written out" in shown
+    assert "tokens to experts and back all_to_all" in shown and "does not cut experts" in shown
+
+
+def test_the_dry_run_needs_no_torch():
+    program = (
+        "import sys; from minitrain.planning.plan_tables import show; from minitrain.composition.settings import *\n"
+        "show(Settings(Model(preset='1t'), Layout(dp=6, pp=64, tp=8, microbatches=512), Steps(batch=3072)))\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True)
+
+
+def test_simulated_costs_are_those_of_the_stages():
+    model, steps, layout = replace(SMALL, layers=5), Steps(batch=8), Layout(pp=2, microbatches=4)
+    shape = plan_time.shape_of(model)
+    works = [work_costs.stage_work(2, shape, 2, stage) for stage in range(2)]
+    forward, backward, weight = zip(*works, strict=True)
+    times = simulate(SCHEDULES["1f1b"](2, 4), forward, backward, weight)
+    found = plan_time.bubble(model, layout, steps)
+    assert (found.span, list(found.work)) == (times.makespan, times.busy)

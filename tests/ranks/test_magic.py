@@ -1,0 +1,100 @@
+"""The cell magic, in a real IPython session."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from minitrain.ranks import Ranks
+from minitrain.ranks.magic import parse, register
+from minitrain.ranks.ranks import RanksError
+
+
+@pytest.fixture
+def cell(
+    ranks: Callable[[int], Ranks],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> Iterator[Callable[[str], tuple[Any, str]]]:
+    """Runs a cell, and returns the error it ended with and what it showed."""
+    InteractiveShell = pytest.importorskip("IPython.core.interactiveshell").InteractiveShell
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    shell = InteractiveShell.instance(colors="nocolor")
+    register(ranks(2))
+
+    def run(code: str) -> tuple[Any, str]:
+        result = shell.run_cell(code, store_history=True)
+        return result.error_in_exec, capsys.readouterr().out
+
+    yield run
+    shell.history_manager.end_session()
+    shell.restore_sys_module_state()
+    InteractiveShell.clear_instance()
+
+
+@pytest.mark.parametrize(
+    ("line", "parsed"),
+    [
+        ("", (None, None)),
+        ("0 2", ([0, 2], None)),
+        ("0,2", ([0, 2], None)),
+        ("--timeout 5", (None, 5.0)),
+        ("1 --timeout=2.5", ([1], 2.5)),
+    ],
+)
+def test_the_line(line: str, parsed: tuple) -> None:
+    assert parse(line) == parsed
+
+
+@pytest.mark.parametrize("line", ["one", "--timeout", "--timeout soon", "--ranks 2", "--timeout 0"])
+def test_lines_that_mean_nothing(line: str) -> None:
+    with pytest.raises(ValueError, match=f"%%ranks {line}"):
+        parse(line)
+
+
+def test_a_cell_runs_on_every_rank(cell: Callable[[str], tuple[Any, str]]) -> None:
+    assert cell("%%ranks\nx = rank + 1\nprint('here')\nx") == (None, "[all ranks] here\n[rank 0] 1\n[rank 1] 2\n")
+    assert cell("%%ranks 1\nx") == (None, "[rank 1] 2\n")
+
+
+def test_an_unknown_rank(cell: Callable[[str], tuple[Any, str]]) -> None:
+    error, shown = cell("%%ranks 7\nx")
+    assert isinstance(error, ValueError)
+    assert shown == "ValueError: ranks=[7] do not exist; use some of the ranks 0 to 1\n"
+
+
+def test_a_failing_cell_is_short(cell: Callable[[str], tuple[Any, str]]) -> None:
+    error, shown = cell("%%ranks\nx = 1\nx / 0")
+    assert shown.splitlines()[:3] == [
+        "RanksError: all ranks failed:",
+        "Traceback (most recent call last):",
+        '  File "<cell 1>", line 3, in <module>',  # as In [1] counts, with its first line
+    ]
+    assert shown.splitlines()[-1] == "ZeroDivisionError: division by zero"
+    assert len(shown.splitlines()) < 8
+
+
+def test_a_deadlock_lesson(cell: Callable[[str], tuple[Any, str]]) -> None:
+    _, shown = cell("%%ranks --timeout 1\ndist.recv(torch.zeros(1), 1 - rank)")
+    assert shown.splitlines() == [
+        "RanksError: No rank made progress for 1 s.",
+        "all ranks are waiting in <cell 1>, line 2: dist.recv(torch.zeros(1), 1 - rank)",
+        "The ranks were restarted: their variables are gone.",
+    ]
+
+
+def test_a_slip_of_the_pen(cell: Callable[[str], tuple[Any, str]]) -> None:
+    error, shown = cell("%%ranks\nx = = 1")
+    assert isinstance(error, RanksError) and len(shown.splitlines()) < 8
+    assert "x = = 1" in shown and shown.endswith("SyntaxError: invalid syntax\n")
+
+
+def test_ranks_need_no_ipython() -> None:
+    check = "import minitrain.ranks.ranks, sys; assert not {'IPython', 'torch'} & sys.modules.keys()"
+    assert subprocess.run([sys.executable, "-c", check], cwd=".").returncode == 0

@@ -1,0 +1,454 @@
+"""Ranks: calls and their output, failures and what is said of them, and that nothing stays behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from minitrain.comm import World
+from minitrain.ranks import Ranks
+from minitrain.ranks.ranks import RanksError, RanksStopped
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Ranks]:
+    """Ranks that a test may lose: they start again."""
+    with Ranks(3, device="cpu") as started:
+        yield started
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that has ended and waits for its parent to take note does not."""
+    try:
+        os.kill(pid, 0)
+        return not Path("/proc").exists() or ") Z " not in Path(f"/proc/{pid}/stat").read_text()
+    except (ProcessLookupError, FileNotFoundError):
+        return False
+
+
+def becomes(true: Callable[[], bool], seconds: float = 15.0) -> bool:
+    """Whether something becomes true in good time; on a busy machine processes end late."""
+    until = time.monotonic() + seconds
+    while not true() and time.monotonic() < until:
+        time.sleep(0.05)
+    return true()
+
+
+# Calls and results
+
+
+def scaled(world: World, tensor: torch.Tensor, factor: int = 1) -> tuple[int, torch.Tensor]:
+    return world.rank, tensor * factor * world.rank
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_results_come_in_the_order_of_ranks(ranks: Callable[[int], Ranks], size: int) -> None:
+    results = ranks(size).run(scaled, torch.ones(2), factor=10)
+    assert [rank for rank, _ in results] == list(range(size))
+    for rank, tensor in results:
+        assert torch.equal(tensor, torch.full((2,), 10.0 * rank))
+
+
+def test_expressions(three: Ranks) -> None:
+    three.execute("mine = torch.tensor([rank]); dist.all_reduce(mine)")
+    assert three["mine.item() + rank"] == [3, 4, 5]
+    assert three["size, world.size, world.rank"] == [(3, 3, rank) for rank in range(3)]
+    with pytest.raises(RanksError, match="SyntaxError"):
+        three["mine ="]
+    with pytest.raises(TypeError, match="not iterable"):
+        iter(three)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"n": 0}, "n=0"),
+        ({"n": -2}, "n=-2"),
+        ({"n": 2, "timeout": 0.0}, "timeout=0"),
+        ({"n": 2, "device": "tpu"}, "device='tpu'"),
+    ],
+)
+def test_arguments_that_cannot_be(arguments: dict, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        Ranks(**arguments)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_cuda_where_there_is_none() -> None:
+    with pytest.raises(ValueError, match="device='cuda'"):
+        Ranks(2, device="cuda")
+
+
+def test_functions_that_cannot_be_sent(three: Ranks) -> None:
+    def local(world: World) -> None:
+        pass
+
+    for function in (local, lambda world: None):
+        with pytest.raises(ValueError, match="top level of a module"):
+            three.run(function)
+
+
+@dataclass
+class Point:
+    x: int
+
+
+def move(world: World, point: Point) -> Point:
+    return Point(point.x + world.rank)
+
+
+def test_a_module_run_as_a_program(three: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`python -m package.module` calls its own module `__main__`; the ranks import it by its real name."""
+    main = ModuleType("__main__")
+    main.__spec__ = ModuleSpec(__name__, None)
+    main.Point = Point  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    monkeypatch.setattr(Point, "__module__", "__main__")
+    monkeypatch.setattr(move, "__module__", "__main__")
+    assert three.run(move, Point(4)) == [Point(4), Point(5), Point(6)]  # equal only if of the same class
+
+
+def generator(world: World) -> Iterator[int]:
+    return (i for i in range(3))
+
+
+def test_results_that_cannot_be_sent(three: Ranks) -> None:
+    with pytest.raises(RanksError, match="a result of type generator") as raised:
+        three.run(generator)
+    assert "worker.py" not in str(raised.value)
+    three.execute("class OnlyThere:\n    pass")
+    with pytest.raises(TypeError, match="exists on the ranks only"):
+        three["OnlyThere()"]
+
+
+def test_setup_runs_first_and_again(capsys: pytest.CaptureFixture[str]) -> None:
+    with Ranks(2, device="cpu", setup=prepare) as prepared:
+        assert prepared["torch.prepared"] == [0, 1]
+        prepared.restart()
+        assert prepared["torch.prepared"] == [0, 1]
+
+
+def prepare(world: World) -> None:
+    torch.prepared = world.rank  # type: ignore[attr-defined]
+
+
+def test_environment_is_ours_without_torchruns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"RANK": "7", "WORLD_SIZE": "9", "LOCAL_RANK": "7", "MASTER_PORT": "1", "OURS": "yes"}.items():
+        monkeypatch.setenv(name, value)
+    with Ranks(2, device="cpu") as started:
+        assert started["world.rank, world.size, world.local_rank"] == [(0, 2, 0), (1, 2, 1)]
+        names = "[n in __import__('os').environ for n in ('RANK', 'WORLD_SIZE', 'MASTER_PORT', 'OURS')]"
+        assert started[names] == [[False, False, False, True]] * 2
+
+
+# Output
+
+
+def announce(world: World, seen: str) -> bool:
+    """Say something, and go on when the parent has shown it."""
+    print("rank 0 speaks" if world.rank == 0 else "another speaks")
+    return becomes(lambda: Path(seen).exists()) if world.rank == 0 else True
+
+
+def test_run_streams_while_it_runs(three: Ranks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Screen:
+        encoding, text = "utf-8", ""
+
+        def write(self, text: str) -> None:
+            self.text += text
+            if "rank 0 speaks\n" in self.text:
+                (tmp_path / "seen").touch()
+
+        def flush(self) -> None:
+            pass
+
+        def isatty(self) -> bool:
+            return True
+
+    screen = Screen()
+    monkeypatch.setattr(sys, "stdout", screen)
+    assert three.run(announce, str(tmp_path / "seen")) == [True, True, True]
+    assert sorted(screen.text.splitlines()) == ["[rank 1] another speaks", "[rank 2] another speaks", "rank 0 speaks"]
+    assert three["__import__('sys').stdout.isatty()"] == [True, False, False]  # rank 0 may draw progress bars
+
+
+CELL = """
+import time
+time.sleep(0.02 * ((rank * 7 + {attempt}) % 3))
+print("same")
+if rank == 0:
+    print("only rank 0")
+time.sleep(0.02 * ((rank + {attempt}) % 3))
+print(torch.full((2, 2), rank % 2))
+rank * rank
+"""
+
+
+def test_cells_show_the_same_each_time(three: Ranks, capsys: pytest.CaptureFixture[str]) -> None:
+    for attempt in range(3):
+        three.execute(CELL.format(attempt=attempt))
+        assert capsys.readouterr().out.splitlines() == [
+            "[all ranks] same",
+            "[rank 0] only rank 0",
+            "[rank 0,2] tensor([[0, 0],",
+            "[rank 0,2]         [0, 0]])",
+            "[rank 1] tensor([[1, 1],",
+            "[rank 1]         [1, 1]])",
+            "[rank 0] 0",
+            "[rank 1] 1",
+            "[rank 2] 4",
+        ]
+
+
+def test_what_is_shown_of_a_cell(three: Ranks, capsys: pytest.CaptureFixture[str]) -> None:
+    three.execute("kept = 5\nkept;")
+    three.execute("None")
+    three.execute("")
+    assert capsys.readouterr().out == ""
+    three.execute("kept + rank", ranks=[2, 0])
+    assert capsys.readouterr().out == "[rank 0] 5\n[rank 2] 7\n"
+    three.execute("import sys; print('oh', file=sys.stderr)")
+    assert capsys.readouterr() == ("", "[all ranks] oh\n")
+    for wrong in ([3], [-1, 0], []):
+        with pytest.raises(ValueError, match="the ranks 0 to 2"):
+            three.execute("1", ranks=wrong)
+
+
+# Failures
+
+
+def test_all_fail_alike_and_live_on(three: Ranks) -> None:
+    three.execute("kept = rank\ndef invert(x):\n    return 1 / x")
+    with pytest.raises(RanksError) as raised:
+        three.execute("import contextlib\nwith contextlib.ExitStack():\n    invert(0)")
+    message = str(raised.value)
+    assert message.startswith("all ranks failed:\nTraceback")
+    assert "    invert(0)\n" in message and "    return 1 / x\n" in message  # lines of this and of an earlier cell
+    assert message.endswith("ZeroDivisionError: division by zero")
+    assert set(raised.value.failures) == {0, 1, 2}
+    assert three["kept"] == [0, 1, 2]
+    with pytest.raises(RanksError, match="SyntaxError"):
+        three.execute("kept = = 1")
+    assert three["kept"] == [0, 1, 2]
+
+
+def test_frames_of_helpers_are_hidden(three: Ranks) -> None:
+    with pytest.raises(RanksError) as raised:
+        three.execute("from minitrain.comm.messages import send\nsend(torch.ones(1), to=9)")
+    first = raised.value.failures[0]
+    assert first.count("  File ") == 1 and 'File "<cell' in first and "to=9" in first
+
+
+def test_a_rank_raises_and_others_wait(three: Ranks) -> None:
+    three.execute("kept = 1")
+    with pytest.raises(RanksError) as raised:
+        three.execute("if rank == 1:\n    raise KeyError('mine')\ndist.recv(torch.zeros(1), 1)")
+    lines = str(raised.value).splitlines()
+    assert lines[:2] == ["rank 1 failed:", "Traceback (most recent call last):"]
+    assert "KeyError: 'mine'" in lines
+    assert lines[-2].startswith("ranks 0, 2 are waiting in <cell")
+    assert lines[-2].endswith("line 3: dist.recv(torch.zeros(1), 1)")
+    assert lines[-1] == "The ranks were restarted: their variables are gone."
+    assert "line 3" in raised.value.failures[0] and "KeyError" in raised.value.failures[1]
+    assert three["'kept' in globals()"] == [False] * 3
+
+
+def test_one_fails_while_others_finish(three: Ranks) -> None:
+    """Somebody may have sent what nobody received, and the next receive would take it: these ranks end as well."""
+    three.execute("kept = 1")
+    with pytest.raises(RanksError, match="^rank 2 failed"):
+        three.execute("if rank == 2:\n    raise ValueError(3)")
+    assert three["'kept' in globals()"] == [False] * 3
+
+
+def inner(world: World) -> None:
+    outer = torch.zeros(1)
+    dist.recv(outer, (world.rank + 1) % world.size)  # everybody waits for the next
+
+
+def test_a_deadlock_is_named_by_line(three: Ranks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(three, "timeout", 0.5)
+    with pytest.raises(RanksError, match="No rank made progress for 0.5 s") as raised:
+        three.run(inner)
+    line = inner.__code__.co_firstlineno + 2
+    assert f"all ranks are waiting in tests/ranks/test_ranks.py, line {line}: dist.recv(" in str(raised.value)
+    with pytest.raises(RanksError, match="for 1 s.\nrank 0 is waiting in <cell .*>, line 1: dist.recv"):
+        three.execute("dist.recv(torch.zeros(1), 1)", ranks=[0], timeout=1.0)
+
+
+def work(world: World, seconds: float) -> str:
+    until = time.process_time() + seconds
+    while time.process_time() < until:
+        sum(range(1000))
+    return "done"
+
+
+def test_the_limit_spares_ranks_that_work(ranks: Callable[[int], Ranks], monkeypatch: pytest.MonkeyPatch) -> None:
+    two = ranks(2)
+    monkeypatch.setattr(two, "timeout", 1.0)
+    start = time.monotonic()
+    assert two.run(work, 1.2) == ["done", "done"]
+    assert time.monotonic() - start > 1.0
+
+
+def test_stop_names_the_lines(three: Ranks) -> None:
+    threading.Timer(1.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt) as raised:
+        three.execute("if rank == 0:\n    dist.recv(torch.zeros(1), 1)")
+    assert isinstance(raised.value, RanksStopped)
+    assert str(raised.value).startswith("Stopped.\nrank 0 is waiting in <cell")
+    assert "line 2: dist.recv(torch.zeros(1), 1)" in str(raised.value)
+    assert three["rank"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [
+        ("os._exit(3)", "rank 1 died: ended with exit code 3"),
+        ("os.kill(os.getpid(), 9)", "rank 1 died: ended by signal SIGKILL"),
+        ("os.abort()", "rank 1 died: ended by signal SIGABRT in <cell"),
+    ],
+)
+def test_a_rank_dies(three: Ranks, end: str, says: str) -> None:
+    three.execute("import os")
+    start = time.monotonic()
+    with pytest.raises(RanksError) as raised:
+        three.execute(f"if rank == 1:\n    {end}\ndist.recv(torch.zeros(1), 1)")
+    assert time.monotonic() - start < 20
+    assert str(raised.value).startswith(says)
+    assert set(raised.value.failures) == {0, 1, 2}
+    assert three["rank"] == [0, 1, 2]
+
+
+def survive(world: World, dies: int, fails: int = -1) -> int:
+    if world.rank == dies:
+        os._exit(7)
+    if world.rank == fails:
+        raise ValueError("this rank fails")
+    time.sleep(1.5)  # longer than others are given after a death that is none of their business
+    return world.rank
+
+
+def test_a_call_that_survives_a_death() -> None:
+    with Ranks(3, device="cpu", survives=True) as mortal:
+        assert mortal.run(survive, 1) == [0, None, 2]
+        assert mortal.run(survive, -1) == [0, 1, 2], "fresh ranks"
+        with pytest.raises(RanksError, match=r"(?s)^rank 1 died: ended with exit code 7.*rank 2 failed"):
+            mortal.run(survive, 1, fails=2)
+        with pytest.raises(RanksError, match="died: ended with exit code 7"):
+            mortal.execute("import os\nif rank == 1: os._exit(7)")  # a cell does not
+    with Ranks(1, device="cpu", survives=True) as alone, pytest.raises(RanksError, match="rank 0 died"):
+        alone.run(survive, 0)
+
+
+def test_sigterm_is_for_the_program(three: Ranks) -> None:
+    """Batch systems send it to all processes at once; the program then decides whether its ranks have work to save."""
+    before = three["__import__('os').getpid(), __import__('os').getppid()"]  # the parent of a rank is the forkserver
+    for process in {process for pair in before for process in pair}:
+        os.kill(process, signal.SIGTERM)
+    assert three["__import__('os').getpid(), __import__('os').getppid()"] == before
+
+
+def test_a_rank_dies_between_calls(three: Ranks) -> None:
+    os.kill(three["__import__('os').getpid()"][2], signal.SIGKILL)
+    with pytest.raises(RanksError, match="rank 2 died: ended by signal SIGKILL"):
+        three.run(scaled, torch.ones(1))
+    assert three["rank"] == [0, 1, 2]
+
+
+# Nothing stays behind, nothing listens
+
+
+def test_ranks_listen_on_loopback_only(three: Ranks) -> None:
+    if not Path("/proc/net/tcp").exists():
+        pytest.skip("reads the sockets of processes from /proc")
+    three.execute("dist.all_reduce(torch.ones(1))")
+    sockets = set()
+    for pid in three["__import__('os').getpid()"]:
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            name = os.readlink(descriptor) if descriptor.is_symlink() else ""
+            sockets |= {name.removeprefix("socket:[").rstrip("]")} if name.startswith("socket:[") else set()
+    lines = [line.split() for table in ("tcp", "tcp6") for line in Path(f"/proc/net/{table}").read_text().splitlines()]
+    listening = [line[1].split(":")[0] for line in lines if line[3] == "0A" and line[9] in sockets]
+    assert listening and set(listening) == {"0100007F"}  # 127.0.0.1
+
+
+@pytest.mark.parametrize("how", ["close", "with", "collected"])
+def test_ranks_end(how: str) -> None:
+    started = Ranks(2, device="cpu")
+    pids, folder = started["__import__('os').getpid()"], Path(started._processes.folder)  # type: ignore[union-attr]
+    assert all(alive(pid) for pid in pids) and folder.exists()
+    assert started._processes.end.atexit  # type: ignore[union-attr]  they also end with the program
+    if how == "close":
+        started.close()
+        with pytest.raises(RuntimeError, match="closed"):
+            started.run(scaled, torch.ones(1))
+    elif how == "with":
+        with started:
+            pass
+    else:
+        del started
+        gc.collect()
+    assert becomes(lambda: not any(alive(pid) for pid in pids)) and not folder.exists()
+
+
+SCRIPT = """
+print("the main program runs")
+from minitrain.ranks.ranks import Ranks
+
+def here(world):
+    return world.rank
+
+ranks = Ranks(2, device="cpu")
+try:
+    ranks.run(here)
+except ValueError as error:
+    print(error)
+import os
+pids = ranks["__import__('os').getpid(), __import__('os').getppid()"]  # the parent of a rank is the forkserver
+print("pids", os.getpid(), *{pid for pair in pids for pid in pair}, ranks._processes.folder, flush=True)
+ranks.execute("dist.recv(torch.zeros(1), 1 - rank)")
+"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def script(tmp_path_factory: pytest.TempPathFactory) -> Iterator[subprocess.Popen]:
+    """A program with ranks of its own; begun first, since it imports torch in a forkserver of its own."""
+    folder = tmp_path_factory.mktemp("script")
+    (folder / "script.py").write_text(SCRIPT)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
+    command = [sys.executable, "script.py"]
+    started = subprocess.Popen(
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    yield started
+    started.kill()
+    started.communicate()
+
+
+def test_a_killed_program_leaves_nothing(script: subprocess.Popen) -> None:
+    """A script without a guard runs once, says what it cannot send, and takes its ranks along when it is killed."""
+    assert script.stdout is not None
+    lines = [script.stdout.readline() for _ in range(3)]
+    assert lines[0] == "the main program runs\n"
+    assert "'here' is defined in the main program" in lines[1] and "%%ranks" in lines[1]
+    _, *pids, folder = lines[2].split()
+    assert len(pids) == 4 and all(alive(int(pid)) for pid in pids)
+    os.killpg(script.pid, signal.SIGKILL)  # the whole group, as Jupyter does with a kernel's
+    script.wait()
+    assert becomes(lambda: not any(alive(int(pid)) for pid in pids))
+    assert not Path(folder).exists()

@@ -1,0 +1,194 @@
+"""Tables keep rows by key: made once, updated alone, saved by shard and loaded onto any number of servers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrain.recommender.hash_table import Index
+from minitrain.recommender.hashing import owner, start
+from minitrain.recommender.row_rules import SGD, Adagrad, Adam, RowWiseAdagrad
+from minitrain.recommender.tables import Table, by_owner, distinct, sum_by_id
+
+KEYS = st.integers(-(2**63), 2**63 - 1) | st.integers(0, 40)
+
+
+def test_an_id_keeps_its_number_however_many_come_later():
+    index, known = Index(), {}
+    generator = torch.Generator().manual_seed(0)
+    for size in (1, 7, 0, 300, 5000, 3):
+        ids = torch.randint(-(2**62), 2**62, (size,), generator=generator).unique()
+        numbers, new = index.add(ids)
+        for key, number in zip(ids.tolist(), numbers.tolist(), strict=True):
+            assert known.setdefault(key, number) == number
+        assert len(index.ids) == len(known)
+    keys = torch.tensor(list(known))
+    assert index.find(keys).tolist() == list(range(len(known)))
+    assert (index.find(keys + 1) == -1).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(KEYS, unique=True, max_size=25), max_size=6))
+def test_the_index_numbers_as_a_dict_does(batches):
+    index, known = Index(), {}
+    for batch in batches:
+        missing = [key for key in batch if key not in known]
+        known.update(zip(missing, range(len(known), len(known) + len(missing)), strict=True))
+        numbers, new = index.add(torch.tensor(batch, dtype=torch.int64))
+        assert numbers.tolist() == [known[key] for key in batch]
+        assert [batch[place] for place in new] == missing
+
+
+def test_ids_that_all_have_one_home_are_found(monkeypatch):
+    monkeypatch.setattr(Index, "_home", lambda self, ids: torch.full_like(ids, len(self._slots) - 1))
+    index = Index()
+    for ids in (torch.arange(5), torch.arange(3, 30)):
+        index.add(ids)
+    assert index.find(torch.arange(31)).tolist() == [*range(30), -1]
+
+
+def test_searches_are_as_short_as_knuth_says():
+    from minitrain.costs.embedding import probes
+
+    index = Index()
+    mine = torch.arange(200_000)
+    mine = mine[owner(mine, 4) == 1][: 1 << 15]  # what one of four servers sees
+    index.add(mine)
+    slots = len(index._slots)
+    displaced = (index._slots >= 0).nonzero().flatten()
+    home = index._home(index._ids[index._slots[displaced]])
+    steps = 1 + ((displaced - home) % slots).double().mean()
+    assert steps == pytest.approx(probes(index.count / slots, found=True), rel=0.03)
+
+
+def test_rows_are_made_once_and_only_the_updated_ones_change():
+    table = Table(3, SGD(0.5), seed=4, scale=1.0)
+    ids = torch.tensor([9, -3, 2**62])
+    rows = table.lookup(ids)
+    assert torch.equal(rows, start(ids, 4, 3, 1.0)) and len(table) == 3
+    table.update(ids[1:], torch.ones(2, 3))
+    assert torch.equal(table.lookup(ids), rows - torch.tensor([[0.0], [0.5], [0.5]]))
+    rows.zero_()
+    assert not torch.equal(table.lookup(ids), rows), "a lookup gives a copy"
+    table.lookup(torch.arange(1000))
+    assert torch.equal(table.lookup(ids[:1]), start(ids[:1], 4, 3, 1.0)) and len(table) == 1002 + (9 not in range(1000))
+
+
+def test_an_update_makes_rows_too():
+    table = Table(2, Adagrad(0.1))
+    ids = torch.tensor([1, 2])
+    table.update(ids, torch.ones(2, 2))
+    assert torch.allclose(table.lookup(ids), start(ids, 0, 2, 0.01) - 0.1)  # the first step of Adagrad is lr
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_is_refused_and_counted(bad):
+    table = Table(2, Adagrad(0.1))
+    ids = torch.tensor([4, 5, 6])
+    before = table.lookup(ids)
+    table.update(ids, torch.tensor([[1.0, 1.0], [0.0, bad], [1.0, 1.0]]))
+    after = table.lookup(ids)
+    assert table.refused == 1
+    assert torch.equal(after[1], before[1]) and not (after[::2] == before[::2]).any()
+    assert table.states()["sum"][1].tolist() == [0, 0]
+
+
+def test_an_empty_batch():
+    table, none = Table(3, Adam()), torch.empty(0, dtype=torch.int64)
+    assert table.lookup(none).shape == (0, 3)
+    table.update(none, torch.empty(0, 3))
+    assert len(table) == 0 and table.contents()[1].shape == (0, 3)
+    assert sum_by_id(torch.empty(0, 3), none, 0).shape == (0, 3)
+    assert by_owner(none.view(0, 2), 3).counts == [0, 0, 0]
+
+
+def test_ids_that_are_not_distinct_are_refused():
+    table = Table(1, SGD())
+    twice = torch.tensor([1, 2, 1])
+    with pytest.raises(ValueError, match="more than once"):
+        table.lookup(twice)
+    table.lookup(twice[:2])
+    with pytest.raises(ValueError, match="sum_by_id"):
+        table.update(twice, torch.ones(3, 1))
+
+
+def test_a_row_needs_an_element():
+    with pytest.raises(ValueError, match="dimension=0"):
+        Table(0, SGD())
+
+
+def test_distinct_and_sums():
+    ids = torch.tensor([[7, -1], [7, 7]])
+    unique, inverse = distinct(ids)
+    assert unique.tolist() == [-1, 7] and torch.equal(unique[inverse], ids)
+    gradients = torch.tensor([[1.0], [2.0], [4.0], [8.0]])
+    assert sum_by_id(gradients, inverse.flatten(), 2).tolist() == [[2.0], [13.0]]
+    assert sum_by_id(gradients, inverse.flatten(), 2, [1, 0, 3]).tolist() == [[2.0], [13.0]]
+
+
+@given(st.lists(KEYS, max_size=30), st.integers(1, 4))
+def test_by_owner_gives_each_server_its_ids_once(keys, servers):
+    ids = torch.tensor(keys, dtype=torch.int64)
+    found = by_owner(ids, servers)
+    assert torch.equal(found.ids[found.inverse], ids)
+    assert sorted(found.ids.tolist()) == sorted(set(keys))
+    for server, part in enumerate(found.ids.split(found.counts)):
+        assert (owner(part, servers) == server).all()
+
+
+def trained(rule, shards, ids):
+    """Shards of a table after two updates."""
+    tables = [Table(3, rule, seed=2, scale=0.5) for _ in range(shards)]
+    for step in range(2):
+        for shard, part in enumerate(by_owner(ids[step:], shards).ids.split(by_owner(ids[step:], shards).counts)):
+            tables[shard].update(part, start(part, step, 3, 1.0))
+    return tables
+
+
+def everything(tables):
+    ids, order = torch.cat([table.contents()[0] for table in tables]).sort()
+    states = {name: torch.cat([table.states()[name] for table in tables])[order] for name in tables[0].states()}
+    return {"ids": ids, "rows": torch.cat([table.contents()[1] for table in tables])[order], **states}
+
+
+@pytest.mark.parametrize("rule", [SGD(0.1), Adagrad(0.2), RowWiseAdagrad(0.3, 1e-6), Adam(0.4, (0.8, 0.9))])
+@pytest.mark.parametrize(("shards", "others"), [(1, 3), (3, 2)])
+def test_loaded_onto_another_number_of_servers(tmp_path, rule, shards, others):
+    ids = torch.arange(-40, 60)
+    tables = trained(rule, shards, ids)
+    for shard, table in enumerate(tables):
+        table.save(tmp_path / "t", shard, shards)
+    loaded = [Table.load(tmp_path / "t", shard, others) for shard in range(others)]
+    before, after = everything(tables), everything(loaded)
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert all((owner(table.contents()[0], others) == shard).all() for shard, table in enumerate(loaded))
+    assert loaded[0].rule == rule
+    # They go on as if nothing had happened; also with rows that are made later.
+    new = torch.arange(50, 70)
+    for each, count in ((tables, shards), (loaded, others)):
+        for shard, part in enumerate(by_owner(new, count).ids.split(by_owner(new, count).counts)):
+            each[shard].update(part, start(part, 9, 3, 1.0))
+    before, after = everything(tables), everything(loaded)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_what_cannot_be_loaded(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"lacks shard-\*"):
+        Table.load(tmp_path, 0, 1)
+    tables = trained(SGD(), 2, torch.arange(9))
+    tables[1].save(tmp_path, 1, 2)
+    with pytest.raises(FileNotFoundError, match="lacks shard-0-of-2.pt"):
+        Table.load(tmp_path, 0, 1)
+    tables[0].save(tmp_path, 0, 2)
+    with pytest.raises(ValueError, match="shard=2 is none of shards=2"):
+        Table.load(tmp_path, 2, 2)
+    with pytest.raises(ValueError, match="states"):
+        Table.load(tmp_path, 0, 1, rule=Adagrad())
+    Table(3, Adagrad()).save(tmp_path, 0, 2)
+    with pytest.raises(ValueError, match="different tables"):
+        Table.load(tmp_path, 0, 1)
+    tables[0].save(tmp_path, 0, 1)
+    with pytest.raises(ValueError, match=r"shards of \[1, 2\] servers"):
+        Table.load(tmp_path, 0, 1)

@@ -1,0 +1,195 @@
+"""The house keeps its promises: how little a reader opens for a technique, which way imports point, and no circle."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "minitrain"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+# A technique's small form, by its file: code lines and files of ours that it opens, itself included. It has at most 60
+# lines and opens at most three files. The list grows until it has every technique.
+SMALL_FORMS = ("tensor_parallel/dropout_rng",)
+
+# What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.
+GROUND = ("comm", "models", "data")
+CHAPTERS = (
+    "matrix_product",
+    "collectives",
+    "data_parallel",
+    "zero",
+    "recomputation",
+    "tensor_parallel",
+    "sequence_parallel",
+    "pipeline_parallel",
+    "mixture_of_experts",
+    "composition",
+    "planning",
+    "checkpointing",
+    "parameter_server",
+    "recommender",
+)
+ARROWS: dict[str, tuple[str, ...]] = {
+    "costs": (),
+    "comm": (),
+    "ranks": ("comm",),
+    "models": (),
+    "data": (),
+    **{chapter: (*GROUND, *CHAPTERS[:number]) for number, chapter in enumerate(CHAPTERS)},
+    "trainer": (*GROUND, *CHAPTERS, "ranks", "costs"),
+    "train": ("comm", "composition", "planning", "trainer"),
+    "lessons": (*GROUND, *CHAPTERS, "ranks", "costs", "trainer", "train"),
+    "benchmarks": (*GROUND, *CHAPTERS, "ranks", "costs", "trainer", "train", "lessons"),
+    "tour": (*GROUND, *CHAPTERS, "ranks", "costs", "trainer", "train", "lessons"),
+}
+ARROWS["planning"] += ("costs",)  # the dry run is theory put together
+
+
+def skipped(node: ast.stmt) -> bool:
+    """Whether a statement is `if TYPE_CHECKING:` or `if __name__ == "__main__":`."""
+    return isinstance(node, ast.If) and any(
+        isinstance(part, ast.Name) and part.id in ("TYPE_CHECKING", "__name__") for part in ast.walk(node.test)
+    )
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"))
+
+
+@cache
+def imports(path: Path) -> frozenset[Path]:
+    """Our files that a file imports, also within functions; a public name of a package counts as the file it is in."""
+    found = set()
+    for node in (part for statement in tree(path).body if not skipped(statement) for part in ast.walk(statement)):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import"
+            for alias in node.names:
+                found |= files_of(node.module or "", alias.name)
+        elif isinstance(node, ast.Import):
+            found |= {file for alias in node.names for file in files_of(*alias.name.rpartition(".")[::2])}
+    return frozenset(found - {path})
+
+
+def files_of(module: str, name: str) -> set[Path]:
+    """Where `from module import name` finds the name."""
+    if module.split(".")[0] != "minitrain":
+        return set()
+    base = ROOT.joinpath(*module.split("."))
+    if base.with_suffix(".py").is_file():
+        return {base.with_suffix(".py")}
+    if (base / f"{name}.py").is_file():
+        return {base / f"{name}.py"}
+    init = base / "__init__.py"
+    if not init.is_file():
+        return set()
+    inside = [node for node in ast.walk(tree(init)) if isinstance(node, ast.ImportFrom) and node.module != module]
+    return {
+        file for node in inside if any(a.name == name for a in node.names) for file in files_of(node.module or "", name)
+    }
+
+
+def opened(path: Path) -> set[Path]:
+    """All files of ours that a reader of this one has before them, itself included."""
+    seen, left = {path}, [path]
+    while left:
+        new = imports(left.pop()) - seen
+        seen |= new
+        left += new
+    return seen
+
+
+def code_lines(path: Path) -> tuple[int, int]:
+    """Lines of code, and lines that are a comment of their own: without docstrings, and without the lesson's start."""
+    without: set[int] = set()
+    for node in ast.walk(tree(path)):
+        body = getattr(node, "body", None)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and body:
+            first = body[0]
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                without.update(range(first.lineno, (first.end_lineno or 0) + 1))
+    for node in tree(path).body:
+        if skipped(node):
+            without.update(range(node.lineno, (node.end_lineno or 0) + 1))
+    lines = [
+        line.strip() for number, line in enumerate(path.read_text("utf-8").splitlines(), 1) if number not in without
+    ]
+    comments = sum(line.startswith("#") for line in lines)
+    return sum(bool(line) for line in lines) - comments, comments
+
+
+@pytest.mark.parametrize("technique", SMALL_FORMS)
+def test_a_small_form_is_small(technique):
+    path = PACKAGE / f"{technique}.py"
+    lines, _ = code_lines(path)
+    files = sorted(str(file.relative_to(PACKAGE)) for file in opened(path))
+    print(f"{technique:40} {lines:3} lines of code, {len(files)} files")
+    assert lines <= 60
+    assert len(files) <= 3, files
+
+
+def test_imports_point_one_way():
+    wrong = []
+    for path in FILES:
+        home = path.relative_to(PACKAGE).with_suffix("").parts
+        if len(home) == 1 and home[0] not in ARROWS or home[-1] in ("__init__", "__main__"):
+            continue
+        allowed = {home[0], *ARROWS[home[0]]}
+        for target in imports(path):
+            there = target.relative_to(PACKAGE).with_suffix("").parts[0]
+            if there not in allowed:
+                wrong.append(f"{'/'.join(home)} imports {there}")
+    assert not wrong
+
+
+def test_there_is_no_circle():
+    """Tarjan's strongly connected sets, of which none has two files."""
+    index: dict[Path, int] = {}
+    low: dict[Path, int] = {}
+    stack: list[Path] = []
+    found = []
+
+    def visit(node: Path) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for target in imports(node):
+            if target not in index:
+                visit(target)
+                low[node] = min(low[node], low[target])
+            elif target in stack:
+                low[node] = min(low[node], index[target])
+        if low[node] == index[node]:
+            group = [stack.pop()]
+            while group[-1] != node:
+                group.append(stack.pop())
+            if len(group) > 1:
+                found.append(sorted(str(path.relative_to(PACKAGE)) for path in group))
+
+    sys.setrecursionlimit(10_000)
+    for path in FILES:
+        if path not in index:
+            visit(path)
+    assert not found
+
+
+def test_every_lesson_is_about_a_technique():
+    """`python -m minitrain.zero.stage1` finds `minitrain/lessons/zero/stage1.py`, and each lesson has its technique."""
+    with_demo = {path for path in FILES if path.parent.parent.name == "lessons" and has_demo(path)}
+    started = {
+        path for path in FILES if path.parent.parent == PACKAGE and "run(__spec__.name)" in path.read_text("utf-8")
+    }
+    assert {path.relative_to(PACKAGE / "lessons") for path in with_demo} == {p.relative_to(PACKAGE) for p in started}
+
+
+def has_demo(path: Path) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "demo" for node in tree(path).body)

@@ -1,0 +1,481 @@
+"""A run from beginning to end: interrupted, resumed, refused, stopped, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import signal
+import time
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from minitrain.checkpointing.checkpoint import load
+from minitrain.comm.timeline import Timeline
+from minitrain.comm.world import World
+from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
+from minitrain.composition.step import Report, Verbs
+from minitrain.lessons.trainer.trainer import apart, gathered, layouts
+from minitrain.pipeline_parallel.actions import Action
+from minitrain.ranks.failures import RanksError
+from minitrain.trainer import launch, metrics, profile, speed
+from minitrain.trainer.display import Display
+from minitrain.trainer.identity import described, different
+from minitrain.trainer.trainer import Refused, Trainer
+
+MODEL = Model(layers=2, hidden=16, heads=2, positions=16, dropout=0.1)
+STEPS = Steps(steps=4, batch=4, warmup=1, lr=1e-2, dtype="float64")
+
+
+def asked(folder, layout=None, name="run", **changes):
+    """Settings of a small run; `changes` are of its steps or of what it writes."""
+    steps = {key: value for key, value in changes.items() if hasattr(STEPS, key)}
+    run = {key: value for key, value in changes.items() if key not in steps}
+    run = Run(name=name, runs=str(folder), sample=0, evaluate_every=0, **run)
+    return Settings(MODEL, layout or Layout(), replace(STEPS, **steps), run)
+
+
+def do(world, settings, stop_at=None):
+    """A whole run: its status, losses, state as of one device, and what it told."""
+    told = []
+
+    def asked_to_stop():
+        return stop_at is not None and world.rank == world.size - 1 and trainer.done >= stop_at
+
+    trainer = Trainer(world, settings, asked_to_stop, tell=told.append)
+    status = trainer.run()
+    return (
+        status,
+        [report.loss for report in trainer.reports],
+        gathered(trainer),
+        "\n".join(map(str, told)),
+        trainer.done,
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(ranks, tmp_path_factory):
+    """A run in one go on one device, with a checkpoint in the middle."""
+    folder = tmp_path_factory.mktemp("whole")
+    ((status, *found),) = ranks(1).run(do, asked(folder, save_every=2, keep=3))
+    assert status == 0
+    return folder / "run", *found
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [Layout(dp=2, zero=1), Layout(dp=2, zero=3), Layout(tp=2, sequence_parallel=True), Layout(pp=2, microbatches=2)],
+    ids=str,
+)
+def test_resumed_in_another_layout(ranks, whole, tmp_path, layout):
+    _, losses, state, _, _ = whole
+    settings = asked(tmp_path, save_every=2)
+    ranks(1).run(do, settings, 2)  # stopped after two steps
+    found = ranks(2).run(do, replace(settings, layout=layout, run=replace(settings.run, resume=True)))
+    for status, after, resumed, _, done in found:
+        assert (status, done) == (0, 4)
+        assert after == pytest.approx(losses[2:], abs=1e-12)
+        # The optimizer's states, too; forgetting how many steps it has done changes weights in the fourth digit.
+        assert state.keys() == resumed.keys() and apart(state, resumed) < 1e-9
+    assert "saved by one device" in found[0][3] and not found[1][3], "only rank 0 tells"
+    lines = metrics.read(tmp_path / "run" / "metrics.jsonl")
+    assert [line["step"] for line in lines if "step" in line] == [1, 2, 3, 4]
+    assert [line.get("resumed at") for line in lines if "settings" in line] == [None, 2]
+
+
+def test_what_a_run_leaves(whole):
+    folder, losses, _, told, _ = whole
+    names = {path.name for path in folder.iterdir()}
+    assert names == {"checkpoints", "loss.svg", "metrics.jsonl", "trace.json"}
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"step-00000002", "step-00000004"}
+    first, *lines = metrics.read(folder / "metrics.jsonl")
+    assert first["settings"]["model"]["hidden"] == 16
+    assert [line["loss"] for line in lines] == losses
+    assert "validation" in lines[-1] and "validation" not in lines[0]
+    assert "held out" in told and "2 steps" not in told
+    spans = json.loads((folder / "trace.json").read_text())["traceEvents"]
+    assert {"forward", "backward", "optimizer"} <= {span["name"] for span in spans}
+    assert "<svg" in (folder / "loss.svg").read_text()
+
+
+def test_a_stop_that_one_rank_hears_of(ranks, tmp_path):
+    """Rank 1 is asked; both end after the same step, save, and have done well."""
+    found = ranks(2).run(do, asked(tmp_path, Layout(dp=2), steps=100), 3)
+    assert [(status, done) for status, _, _, _, done in found] == [(0, 3), (0, 3)]
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000003"]
+    assert "ended after step 3 of 100: saved" in found[0][3]
+
+
+def test_a_loss_that_is_no_number(ranks, tmp_path):
+    """All ranks stop in one step; the weights before it are saved, but not where --resume would take them from."""
+    settings = asked(tmp_path, Layout(dp=2), lr=1e200, clip=0.0, optimizer="sgd", steps=9)
+    found = ranks(2).run(do, settings)
+    assert {status for status, *_ in found} == {1}
+    done = found[0][4]
+    assert f"step {done}: loss" in found[0][3] and "samples" in found[0][3]
+    assert [path.name for path in (tmp_path / "run" / "not-finite").iterdir()] == [f"step-{done:08d}"]
+    assert f"{tmp_path}/run/not-finite/step-{done:08d}" in found[0][3]
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def blow_up(world, settings):
+    """Whether the weights that are saved when a loss is no number are those that the run has then."""
+    trainer = Trainer(world, settings, tell=lambda text: None)
+    trainer.run()
+    before, state = gathered(trainer), trainer.state()
+    for whole in state.values():
+        for piece in whole.pieces:
+            piece.tensor.detach().zero_()
+    load(settings.run.folder / "not-finite" / f"step-{trainer.done:08d}", state)
+    return all(torch.equal(before[name], value) for name, value in gathered(trainer).items())
+
+
+def test_the_weights_before_are_those_that_were_saved(ranks, tmp_path):
+    assert ranks(1).run(blow_up, asked(tmp_path, lr=1e200, clip=0.0, optimizer="sgd", steps=9)) == [True]
+
+
+def refused(world, settings):
+    with pytest.raises(Refused) as error:
+        Trainer(world, settings, tell=lambda text: None)
+    return str(error.value)
+
+
+def test_another_training_is_refused(ranks, whole, tmp_path):
+    resume = Run(name=whole[0].name, runs=str(whole[0].parent), resume=True)
+    settings = Settings(replace(MODEL, hidden=32, positions=8), Layout(dp=2), replace(STEPS, seed=7, lr=1.0), resume)
+    for message in ranks(2).run(refused, settings):
+        assert message.startswith(f"{whole[0]}/checkpoints/step-00000004 is of another training: ")
+        assert message.endswith("hidden=16 there and 32 here; positions=16 there and 8 here; seed=0 there and 7 here")
+    (tmp_path / "text").write_bytes(b"another text " * 100)
+    settings = Settings(MODEL, Layout(), replace(STEPS, data=str(tmp_path / "text")), resume)
+    (message,) = ranks(1).run(refused, settings)
+    assert "data=reference there" in message and "not the same text" in message
+    settings = Settings(MODEL, Layout(dp=2), replace(STEPS, data="no/such"), Run(runs=str(tmp_path)))
+    assert all("data='no/such' is no file" in message for message in ranks(2).run(refused, settings))
+
+
+def test_what_a_resume_may_change():
+    saved = described(Settings(), "sum")
+    steps = Steps(data="elsewhere", steps=9, lr=1.0, decay="linear", warmup=0, weight_decay=0, clip=0, compile=True)
+    layout, written = Layout(dp=4, zero=1, microbatches=2), Run(name="other", resume=True)
+    model = Model(dropout=0.1, router="gshard", layers=4)  # of the preset, and a router that nobody asks
+    assert different(json.loads(json.dumps(saved)), described(Settings(model, layout, steps, written), "sum")) == []
+
+
+def test_damaged_checkpoints(ranks, tmp_path):
+    settings = asked(tmp_path, save_every=2)
+    ranks(1).run(do, settings)
+    resume = replace(settings, run=replace(settings.run, resume=True))
+    folder = tmp_path / "run" / "checkpoints"
+    for number in (4, 2):
+        file = next((folder / f"step-0000000{number}").glob("__0_*"))
+        file.write_bytes(file.read_bytes()[:-1])
+        if number == 4:
+            ((status, losses, _, told, _),) = ranks(1).run(do, resume)
+            assert (status, len(losses)) == (0, 2), "from step 2"
+            assert "note: " in told and str(file) in told
+            file = next((folder / "step-00000004").glob("__0_*"))
+            file.write_bytes(file.read_bytes()[:-1])
+    (message,) = ranks(1).run(refused, resume)
+    assert message == f"{folder} has no checkpoint that is complete and undamaged"
+
+
+def run_on_full_disk(world, settings):
+    """The disk is full for the checkpoint after step 2, and has room again after step 4."""
+    from minitrain.checkpointing import manifest
+
+    calls, write = [], manifest.write
+
+    def full_at_first(path, content):
+        calls.append(content.step)
+        if content.step == 2:
+            raise OSError(28, "No space left on device")
+        write(path, content)
+
+    manifest.write = full_at_first
+    try:
+        return do(world, settings)
+    finally:
+        manifest.write = write
+
+
+def test_a_full_disk(ranks, tmp_path):
+    found = ranks(2).run(run_on_full_disk, asked(tmp_path, Layout(dp=2), save_every=1, keep=9, steps=3))
+    assert {status for status, *_ in found} == {0}
+    saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert saved == ["step-00000001", "step-00000003"]
+    assert "note: " in found[0][3] and "step-00000002 could not be saved: " in found[0][3]
+
+
+def test_export_and_load(ranks, whole, tmp_path):
+    file = tmp_path / "weights.safetensors"
+    ranks(1).run(do, asked(tmp_path, export=str(file)))
+    found = ranks(2).run(do, asked(tmp_path, Layout(tp=2), "other", load=str(file), steps=0))
+    for name, value in whole[2].items():
+        if name.startswith("model."):
+            assert torch.equal(value, found[0][2][name])
+    assert f"weights of {file}" in found[0][3]
+
+
+def test_export_where_no_step_is_left(ranks, whole, tmp_path):
+    """The checkpoint that is exported is the one that was loaded, whatever its folder is called."""
+    shutil.copytree(whole[0] / "checkpoints" / "step-00000004", tmp_path / "run" / "checkpoints" / "step-00000044")
+    ((status, *_),) = ranks(1).run(do, asked(tmp_path, resume=True, export=str(tmp_path / "weights.safetensors")))
+    assert status == 0 and (tmp_path / "weights.safetensors").exists()
+
+
+def evaluated(world, settings):
+    trainer = Trainer(world, settings, tell=lambda text: None)
+    return trainer.training.evaluate(trainer.held_out), sum(len(inputs) for inputs, _ in trainer.held_out)
+
+
+def test_held_out_text_in_every_layout(ranks, tmp_path):
+    (tmp_path / "short").write_bytes(bytes(range(97, 123)) * 20)  # three sequences held out
+    for data, count in (("reference", 256), (str(tmp_path / "short"), 4)):
+        ((one, windows),) = ranks(1).run(evaluated, asked(tmp_path, data=data))
+        assert windows == count
+        for layout in (Layout(dp=2, microbatches=2), Layout(pp=2, microbatches=4), Layout(tp=2)):
+            for loss, windows in ranks(2).run(evaluated, asked(tmp_path, layout, data=data)):
+                assert windows == count and loss == pytest.approx(one, abs=1e-12)
+
+
+def profiled(world, settings):
+    trainer = Trainer(world, settings, tell=lambda text: None)
+    trainer.advance(0)  # not measured
+    start = time.perf_counter()
+    for number in (1, 2):
+        trainer.advance(number)
+    return trainer.profile.seconds, trainer.profile.steps, time.perf_counter() - start
+
+
+@pytest.mark.parametrize("layout", [Layout(pp=2, microbatches=2), Layout(tp=2), Layout(dp=2, zero=2)], ids=str)
+def test_parts_of_a_step(ranks, tmp_path, layout):
+    for seconds, steps, took in ranks(2).run(profiled, asked(tmp_path, layout)):
+        assert steps == 2
+        # Exclusive: what is nested counted twice would be more than all the time there was.
+        assert 0.5 * took < sum(seconds.values()) <= took
+        parts = {name for name, value in seconds.items() if value}
+        axis = {"pp": "pipeline"}.get(str(layout)[:2], str(layout)[:2])
+        everywhere = {"data", "forward", "backward", "gradients", "norm", "optimizer", "rest"}
+        assert parts == everywhere | {axis}
+
+
+def clocked(moments):
+    """A profile on a clock that shows these moments one after another."""
+    world, clock = World(0, 1, 0, 1, torch.device("cpu"), "gloo"), SimpleNamespace(now=0.0)
+    world.timeline, shown = Timeline(clock), iter(moments)
+
+    def finish():
+        clock.now = next(shown)
+
+    world.finish = finish
+    return profile.Profile(world, skip=0)
+
+
+def test_nested_parts_are_taken_out():
+    made = clocked([0, 1, 4, 6, 9, 10])
+    with made.step():
+        with made.during("backward"):  # 1 to 9, but for 4 to 6
+            with made.during("dp"):
+                pass
+    assert {part: value for part, value in made.seconds.items() if value} == {"rest": 2, "backward": 6, "dp": 2}
+    with made.during("data"):  # outside a step nobody looks at the clock
+        pass
+
+
+def test_a_step_that_fails_leaves_no_part_open():
+    made = clocked(range(100))
+    with pytest.raises(ArithmeticError), made.step(), made.during("forward"):
+        raise ArithmeticError
+    assert made.steps == 0
+    with made.step(), made.watch(Action(0, "I", 0)):
+        pass
+    assert made.seconds["backward"] == 1
+
+
+def test_axes_of_one_rank_are_not_timed():
+    verbs = clocked([]).verbs(Layout(dp=2))
+    assert isinstance(verbs.dp, profile.Timed)
+    assert verbs.tp is Verbs().tp and verbs.ep is Verbs().ep
+
+
+def test_metrics_after_a_kill(tmp_path):
+    """Lines after the checkpoint are those of steps that will be done again; half a line is none."""
+    first = metrics.Metrics(tmp_path, {"a": 1})
+    for step in (1, 2, 3):
+        first.write({"step": step, "loss": 1.0})
+    first.close()
+    with open(tmp_path / metrics.NAME, "a") as file:
+        file.write('{"step": 4, "lo')
+    metrics.Metrics(tmp_path, {"a": 2}, done=2).close()
+    assert metrics.read(tmp_path / metrics.NAME) == [
+        {"settings": {"a": 1}},
+        {"step": 1, "loss": 1.0},
+        {"step": 2, "loss": 1.0},
+        {"settings": {"a": 2}, "resumed at": 2},
+    ]
+
+
+def resumed_and_killed(world, folder, at):
+    """Open a run's metrics for a resume, and be killed by the system on the way."""
+    module, name = at.split(".")
+    setattr(getattr(metrics, module), name, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+    metrics.Metrics(folder, {}, done=1)
+
+
+@pytest.mark.parametrize("at", ["json.dumps", "os.fsync", "os.replace"])
+def test_killed_when_metrics_are_cut(ranks, tmp_path, at):
+    made = metrics.Metrics(tmp_path, {})
+    for step in (1, 2):
+        made.write({"step": step})
+    made.close()
+    before = (tmp_path / metrics.NAME).read_text()
+    with pytest.raises(RanksError, match="SIGKILL"):
+        ranks(1).run(resumed_and_killed, tmp_path, at)
+    assert (tmp_path / metrics.NAME).read_text() == before
+    metrics.Metrics(tmp_path, {}, done=1).close()
+    assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == [None, 1, None]
+    assert [path.name for path in tmp_path.iterdir()] == [metrics.NAME]
+
+
+def test_metrics_that_are_damaged(tmp_path):
+    """Lines around a damaged one are kept."""
+    (tmp_path / metrics.NAME).write_text('{"step": 1}\n7\n{"st{"step": 2}\n{"step": 3}\n')
+    assert metrics.read(tmp_path / metrics.NAME) == [{"step": 1}, {"step": 3}]
+
+
+@pytest.mark.parametrize("done", [0, 1])
+def test_metrics_do_not_follow_links(tmp_path, done):
+    for name, line in ((metrics.NAME, '{"step": 1}\n'), (metrics.NAME + ".unfinished", "somebody's")):
+        (tmp_path / f"target of {name}").write_text(line)
+        (tmp_path / name).symlink_to(tmp_path / f"target of {name}")
+    metrics.Metrics(tmp_path, {}, done).close()
+    assert (tmp_path / f"target of {metrics.NAME}").read_text() == '{"step": 1}\n'
+    assert (tmp_path / f"target of {metrics.NAME}.unfinished").read_text() == "somebody's"
+    assert len(metrics.read(tmp_path / metrics.NAME)) == 1 + done and not (tmp_path / metrics.NAME).is_symlink()
+
+
+def metrics_on_a_full_disk(world, folder, full):
+    """Files of at most `full` bytes, for a run that goes on after its first step; what is told."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (full, before[1]))
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            made = metrics.Metrics(folder, {}, done=1)
+            for step in (2, 3):
+                made.write({"step": step})
+            made.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    return [str(each.message) for each in told]
+
+
+@pytest.mark.parametrize(("full", "kept"), [(0, [1]), (60, [1, None, 2])])
+def test_metrics_on_a_full_disk(ranks, tmp_path, full, kept):
+    """What was there stays, with the lines that fit."""
+    (tmp_path / metrics.NAME).write_text('{"step": 1}\n')
+    ((told,),) = ranks(1).run(metrics_on_a_full_disk, tmp_path, full)
+    assert "metrics.jsonl is not written any more: " in told and "File too large" in told
+    assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == kept
+    assert [path.name for path in tmp_path.iterdir()] == [metrics.NAME]
+
+
+def test_peaks():
+    assert speed.peak_flops("NVIDIA H100 80GB HBM3", "bfloat16") == 989e12
+    assert speed.peak_flops("NVIDIA A100-SXM4-80GB", "float32") == 19.5e12
+    assert speed.peak_flops("NVIDIA L40S", "bfloat16") == 362e12
+    assert speed.peak_flops("CPU", "bfloat16") is speed.peak_flops("NVIDIA H100", "float64") is None
+
+
+def test_operations_of_a_step_are_those_of_palm():
+    """6N + 12·L·h·s for each token, N without the tables that are looked up (Chowdhery et al. 2022, appendix B)."""
+    model, steps = Model(preset="gpt2"), Steps(batch=4)
+    sizes = model.sizes
+    matrices = 12 * sizes.layers * sizes.hidden**2 + sizes.vocabulary * sizes.hidden
+    tokens = steps.batch * sizes.positions
+    expected = tokens * (6 * matrices + 12 * sizes.layers * sizes.hidden * sizes.positions)
+    assert speed.model_flops(model, steps) == expected
+
+
+def shown(world, settings):
+    display = Display(world, settings)
+    without = display.utilisation()
+    display._peak = 1e12
+    display.after(Report(2.5, 1.0, 0.1), seconds=0.5)
+    return without, display.utilisation(), display.beside_bar()
+
+
+def test_utilisation(ranks, tmp_path):
+    """Half a second for a step's operations, of two ranks that can do 10¹² a second each."""
+    settings = asked(tmp_path, Layout(dp=2))
+    expected = speed.model_flops(settings.model, settings.steps) / 0.5 / 2e12
+    for without, found, text in ranks(2).run(shown, settings):
+        assert without is None, "nobody knows the peak of a CPU"
+        assert found == pytest.approx(expected)
+        assert text.startswith("loss 2.500 · 128 tokens/s · MFU 0% · ")
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_layouts_of_the_demo_fit(count):
+    for layout in layouts(count):
+        check(Model(layers=8, hidden=16, heads=2, positions=16), layout, Steps(batch=2 * count), count)
+
+
+NO_NAMES = ["", ".", "..", "../x", "a/b", "/tmp/x", "a\\b", "a\0b", "a\nb", "\x1b[2J", "\udc80"]
+
+
+def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("runs/old/checkpoints/step-00000010").mkdir(parents=True)
+    Path("runs/old/checkpoints/step-00000012.unfinished").mkdir()
+    for run, message in (
+        (Run(name="old"), "runs/old has a run already, with step-00000010: go on with --resume"),
+        *((Run(name=name), f"name={name!r} is no name of a folder in runs; use a plain one") for name in NO_NAMES),
+        (Run(load="no.safetensors"), "load='no.safetensors' is no file"),
+        (Run(export="no/such/w.safetensors"), "lies in no folder"),
+        (Run(resume=True, overwrite=True), "leave out overwrite"),
+        (Run(keep=0), "keep=0 must be at least 1"),
+    ):
+        with pytest.raises(ValueError) as error:
+            launch.refuse(Settings(run=run))
+        assert message in str(error.value)
+    assert [path.name for path in Path("runs").iterdir()] == ["old"]
+    for run in (Run(name="old", resume=True), Run(name="old", overwrite=True), Run(name="new"), Run(resume=True)):
+        launch.refuse(Settings(run=run))
+
+
+def test_overwrite(ranks, tmp_path):
+    settings = asked(tmp_path, save_every=1, keep=9)
+    ranks(1).run(do, settings)
+    ranks(1).run(
+        do, replace(settings, steps=replace(settings.steps, steps=1), run=replace(settings.run, overwrite=True))
+    )
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+
+
+def test_links_in_a_runs_folder_are_not_followed(ranks, whole, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "other").write_text("somebody's")
+    for name in ("metrics.jsonl", "trace.json", "loss.svg"):
+        (tmp_path / "run" / name).symlink_to(tmp_path / "other")
+    (tmp_path / "run" / "checkpoints").symlink_to(whole[0] / "checkpoints")
+    ranks(1).run(do, asked(tmp_path, overwrite=True, steps=1))
+    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
+    assert not any(path.is_symlink() for path in (tmp_path / "run").iterdir())
+    assert (tmp_path / "other").read_text() == "somebody's"
+    assert (whole[0] / "checkpoints" / "step-00000004" / "manifest.json").exists()
+
+
+def test_resume_where_there_is_nothing_begins(ranks, tmp_path):
+    ((status, losses, _, told, _),) = ranks(1).run(do, asked(tmp_path, resume=True, steps=1))
+    assert (status, len(losses)) == (0, 1)
+    assert "has no checkpoint: this is the run's beginning" in told
+    ((status, losses, _, told, _),) = ranks(1).run(do, asked(tmp_path, resume=True, steps=1))
+    assert (status, losses) == (0, []) and "all of its 1 steps are done" in told

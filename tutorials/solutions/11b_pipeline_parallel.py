@@ -1,0 +1,80 @@
+"""Solutions to the exercises of 11b_pipeline_parallel.ipynb, and to each a mistake that its check knows.
+
+A part goes in place of the stub. After the word mistake stands what the check says about it.
+"""
+
+# ruff: noqa: F811, F821
+
+# %% exercise-1: solution
+
+
+def chunks_for(layers, ranks, microbatches, most):
+    for chunks in range(1, layers // ranks + 1):
+        bubble = Fraction(ranks - 1, chunks * microbatches + ranks - 1)
+        if bubble <= most and layers % (chunks * ranks) == 0:
+            return chunks
+
+
+# %% exercise-1: mistake: 24 layers cannot be cut into 20 equal stages
+
+
+def chunks_for(layers, ranks, microbatches, most):
+    chunks = 1
+    while Fraction(ranks - 1, chunks * microbatches + ranks - 1) > most:
+        chunks += 1
+    return chunks
+
+
+# %% exercise-2: solution
+
+
+def with_weights(row, rank):
+    found, done, made = [], 0, 0
+    for text in row:
+        found.append(text)
+        if text[0] == "I":
+            done += 1
+            if done > rank:  # rank r owes r of them
+                found.append(f"W{made}")
+                made += 1
+    return found + [f"W{number}" for number in range(made, done)]
+
+
+# %% exercise-2: mistake: a W right after its I
+
+
+def with_weights(row, rank):
+    found = []
+    for text in row:
+        found.append(text)
+        if text[0] == "I":
+            found.append(f"W{text[1:]}")
+    return found
+
+
+# %% exercise-3: solution
+
+
+def cut(costs, stages):
+    layers = len(costs)
+    before = [0, *itertools.accumulate(costs)]
+
+    def slowest(cuts):
+        return max(before[end] - before[begin] for begin, end in itertools.pairwise([0, *cuts, layers]))
+
+    best = min(itertools.combinations(range(1, layers), stages - 1), key=slowest)
+    return [end - begin for begin, end in itertools.pairwise([0, *best, layers])]
+
+
+# %% exercise-3: mistake: leaves the rest to the last
+
+
+def cut(costs, stages):
+    average, counts, begin = sum(costs) / stages, [], 0
+    for stage in range(stages - 1):
+        end = begin + 1
+        while sum(costs[begin : end + 1]) <= average and len(costs) - end > stages - 1 - stage:
+            end += 1
+        counts.append(end - begin)
+        begin = end
+    return [*counts, len(costs) - begin]

@@ -1,0 +1,44 @@
+"""Solutions to the exercises of 13_composition.ipynb, and to each a mistake that its check knows.
+
+A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
+check says about it.
+"""
+
+# ruff: noqa: F811, F821
+
+# %% exercise-1: solution
+
+
+def dp_group(rank, dp, pp, tp):
+    stage = rank // (dp * tp)
+    return [stage * dp * tp + other * tp + rank % tp for other in range(dp)]  # the same stage, the same place along tp
+
+
+# %% exercise-1: mistake: those share matrices, tp varies fastest
+
+
+def dp_group(rank, dp, pp, tp):
+    return [rank // dp * dp + other for other in range(dp)]
+
+
+# %% exercise-2: solution
+
+
+def counts(place, held):
+    return all(place[axis] == 0 for axis in held)  # the first along every axis on which others hold the same
+
+
+# %% exercise-2: mistake: the table is counted on both stages
+
+
+def counts(place, held):
+    return "tp" not in held or place["tp"] == 0
+
+
+# %% exercise-3: solution
+
+mine = Layout(dp=16, pp=4, zero=1, microbatches=16)
+
+# %% exercise-3: mistake: GB of it along tp
+
+mine = Layout(dp=8, tp=8, zero=1, microbatches=32)
