@@ -1,188 +1,125 @@
-"""Point-to-point messages: one rank sends a tensor, another receives it.
+"""Messages between ranks: the verbs from which every chapter is built.
 
-Everything else is built from these. The verbs start a message and return a `Handle`; `wait()` returns when the tensor
-has left (send) or is filled (receive). They hide only what differs between backends: NCCL wants the two directions of
-an exchange in one batch, and gloo takes CPU tensors only, so those of a GPU are copied through the CPU.
+Each verb starts a communication and returns a `Handle`. `wait()` returns when it is done and gives the tensor: what was
+sent, received, or reduced. Leave a tensor alone until then, because it is not copied. Ranks are counted within `group`;
+None means everyone.
 
-Under a `VirtualClock` each message also carries the virtual time at which it leaves its sender.
+NCCL and gloo differ in two ways, which are hidden here. NCCL wants both directions of an exchange in one batch. And
+gloo's messages are between CPUs, so those of a GPU go through the CPU.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.comm.control import contiguous, control
-from minitrain.comm.timeline import VirtualClock
+Group = dist.ProcessGroup | None
+Observer = Callable[[str, Tensor, int, Group], Callable[[], None] | None]
 
 
 class Handle:
-    """A communication that may still be under way.
+    """A communication that may still be under way; `wait()` may be called again.
 
-    `wait()` returns when it is done and gives its result. It may be called again: torch's own handle of a
-    point-to-point message hangs when it is waited for twice.
+    Attributes:
+        observers: Instruments and checks, called with (verb, tensor, peer, group) before a message starts. What they
+            return is called when it has been waited for.
     """
+
+    observers: list[Observer] = []
 
     def __init__(
         self,
-        works: Sequence[dist.Work | None] = (),
+        works: Iterable[dist.Work | None] = (),
         result: Tensor | None = None,
         finish: Callable[[], None] | None = None,
     ):
-        self._works = list(works)
-        self._result = result
-        self._finish = finish
+        self.works, self.result, self.finish = [work for work in works if work is not None], result, finish
 
     def wait(self) -> Tensor | None:
-        """Wait until it is done; returns the received or reduced tensor, None for a send."""
-        while self._works:
-            if (work := self._works.pop(0)) is not None:
-                work.wait()
-        if self._finish is not None:
-            finish, self._finish = self._finish, None
+        while self.works:
+            self.works.pop(0).wait()  # once each: torch's own handle of a message hangs if it is waited for twice
+        finish, self.finish = self.finish, None
+        if finish is not None:
             finish()
-        return self._result
+        return self.result
 
 
-def send(tensor: Tensor, to: int, group: dist.ProcessGroup | None = None, tag: int = 0) -> Handle:
-    """Start sending `tensor` to rank `to` of `group`.
-
-    The tensor is not copied: do not change it before `wait()` has returned. An empty tensor is not sent.
-
-    Args:
-        tensor: What to send; contiguous.
-        to: The receiving rank within `group`.
-        group: The ranks that talk; None means everyone.
-        tag: Tells messages between the same two ranks apart (NCCL ignores it).
-
-    Raises:
-        ValueError: `to` is no other rank of the group, or `tensor` is not contiguous.
-    """
-    _check("send", tensor, "to", to, group)
-    if tensor.numel() == 0:
-        return Handle()
-    wire = tensor.cpu() if _staged(tensor, group) else tensor
-    stamp = _stamp_out(tensor, to, group)
-    # One message to `to`.
-    works = [dist.isend(wire, group=group, group_dst=to, tag=tag)]
-    return _leaving(works, wire, stamp)
+def place(group: Group = None) -> tuple[int, int]:
+    """This rank's number within the group, and how many ranks there are."""
+    return dist.get_rank(group), dist.get_world_size(group)
 
 
-def receive(tensor: Tensor, source: int, group: dist.ProcessGroup | None = None, tag: int = 0) -> Handle:
-    """Start receiving into `tensor` from rank `source` of `group`.
+def send(tensor: Tensor, to: int, group: Group = None, tag: int = 0) -> Handle:
+    """Start sending. `tag` tells messages between the same two ranks apart (NCCL ignores it)."""
+    end = observe("send", tensor, to, group)
+    wire = tensor.cpu() if through_cpu(tensor, group) else tensor
+    # One message to `to`; an empty tensor is not sent.
+    works = [dist.isend(wire, group=group, group_dst=to, tag=tag)] if tensor.numel() else []
+    return Handle(works, wire, end)
 
-    Shape and dtype must be those that are sent: a mismatch is not noticed by every backend, and garbles the data.
 
-    Args:
-        tensor: The buffer to fill; contiguous. Its contents are undefined until `wait()` has returned.
-        source: The sending rank within `group`.
-        group: The ranks that talk; None means everyone.
-        tag: As given to `send`.
-
-    Raises:
-        ValueError: `source` is no other rank of the group, or `tensor` is not contiguous.
-    """
-    _check("receive", tensor, "source", source, group)
-    if tensor.numel() == 0:
-        return Handle(result=tensor)
-    wire = torch.empty_like(tensor, device="cpu") if _staged(tensor, group) else tensor
+def receive(into: Tensor, source: int, group: Group = None, tag: int = 0) -> Handle:
+    """Start receiving into a tensor of the shape and dtype that are sent; with another, what arrives is garbage."""
+    end = observe("receive", into, source, group)
+    wire = torch.empty_like(into, device="cpu") if through_cpu(into, group) else into
     # One message from `source`.
-    works = [dist.irecv(wire, group=group, group_src=source, tag=tag)]
-    return _arriving(works, wire, tensor, source, group)
+    works = [dist.irecv(wire, group=group, group_src=source, tag=tag)] if into.numel() else []
+    return Handle(works, into, lambda: (wire is into or into.copy_(wire), end()) and None)
 
 
-def exchange(
-    outgoing: Tensor, to: int, incoming: Tensor, source: int, group: dist.ProcessGroup | None = None
-) -> Handle:
-    """Send to one rank and receive from another (or the same) at once; `wait()` waits for both.
-
-    Two ranks that first send and then receive would wait for each other for ever. Here neither direction waits.
-
-    Args:
-        outgoing: What to send to rank `to`; contiguous, and left alone until `wait()` has returned.
-        to: The receiving rank within `group`.
-        incoming: The buffer for what rank `source` sends; contiguous.
-        source: The sending rank within `group`.
-        group: The ranks that talk; None means everyone.
-
-    Raises:
-        ValueError: `to` or `source` is no other rank of the group, or a tensor is not contiguous.
-    """
-    _check("exchange", outgoing, "to", to, group)  # both, before either is under way
-    _check("exchange", incoming, "source", source, group)
-    if dist.get_backend(group) != "nccl" or not (outgoing.numel() and incoming.numel()):
-        arriving = receive(incoming, source, group)
-        leaving = send(outgoing, to, group)
-        return Handle(result=incoming, finish=lambda: (leaving.wait(), arriving.wait()) and None)
-    stamp = _stamp_out(outgoing, to, group)
-    # NCCL starts both in one batch; one after the other, two ranks could each wait for the other to receive.
-    works = dist.batch_isend_irecv(
-        [
-            dist.P2POp(dist.isend, outgoing, group=group, group_peer=to),
-            dist.P2POp(dist.irecv, incoming, group=group, group_peer=source),
-        ]
-    )
-    arriving = _arriving(works, incoming, incoming, source, group)
-    leaving = _leaving([], outgoing, stamp)
-    return Handle(result=incoming, finish=lambda: (leaving.wait(), arriving.wait()) and None)
+def exchange(tensor: Tensor, to: int, into: Tensor, source: int, group: Group = None) -> Handle:
+    """Send to one rank and receive from another, or the same, at once; `wait()` gives what was received."""
+    if to == source == dist.get_rank(group):
+        return Handle(result=into.copy_(tensor))  # a ring of one rank
+    if dist.get_backend(group) != "nccl" or not (tensor.numel() and into.numel()):
+        arriving, leaving = receive(into, source, group), send(tensor, to, group)
+        return Handle((), into, lambda: (leaving.wait(), arriving.wait()) and None)
+    ends = [observe("receive", into, source, group), observe("send", tensor, to, group)]
+    # Both in one batch: if each rank first sent and then received, all might wait for ever.
+    arriving = dist.P2POp(dist.irecv, into, group=group, group_peer=source)
+    leaving = dist.P2POp(dist.isend, tensor, group=group, group_peer=to)
+    return Handle(dist.batch_isend_irecv([arriving, leaving]), into, lambda: [end() for end in reversed(ends)] and None)
 
 
-def _check(verb: str, tensor: Tensor, name: str, peer: int, group: dist.ProcessGroup | None) -> None:
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
-    if rank < 0:
-        raise ValueError(f"{verb}: this rank ({dist.get_rank()}) is not in the group; only its members may call")
-    if not 0 <= peer < size or peer == rank:
-        raise ValueError(
-            f"{verb}: {name}={peer} is no other rank of this group of {size} (this is rank {rank}); "
-            f"use one of 0 to {size - 1} but {rank}"
-        )
-    contiguous(verb, tensor)
+def all_reduce(tensor: Tensor, group: Group = None, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Handle:
+    """Add over all ranks, in place: everyone gets the sum."""
+    return Handle([dist.all_reduce(tensor, op, group, async_op=True)], tensor)
 
 
-def _staged(tensor: Tensor, group: dist.ProcessGroup | None) -> bool:
+def all_gather(shard: Tensor, group: Group = None, into: Tensor | None = None) -> Handle:
+    """Everyone gets all ranks' shards, one after the other along dim 0; `into` is memory for them."""
+    _, ranks = place(group)
+    whole = shard.new_empty(ranks * shard.shape[0], *shard.shape[1:]) if into is None else into
+    return Handle([_all_gather(whole, shard.contiguous(), group=group, async_op=True)], whole)
+
+
+def reduce_scatter(whole: Tensor, group: Group = None) -> Handle:
+    """Add over all ranks: rank r gets the r-th of n equal parts of the sum along dim 0."""
+    shard = torch.empty_like(whole.chunk(dist.get_world_size(group))[0])
+    return Handle([_reduce_scatter(shard, whole.contiguous(), group=group, async_op=True)], shard)
+
+
+def all_to_all(rows: Tensor, leaving: Sequence[int], arriving: Sequence[int], group: Group = None) -> Handle:
+    """Rows change ranks: the next `leaving[r]` go to rank r, and `arriving[r]` come from it, in the order of ranks."""
+    into = rows.new_empty(sum(arriving), *rows.shape[1:])
+    work = dist.all_to_all_single(into, rows.contiguous(), list(arriving), list(leaving), group, async_op=True)
+    return Handle([work], into)
+
+
+def observe(verb: str, tensor: Tensor, peer: int, group: Group) -> Callable[[], None]:
+    """Tell the observers; returns what is to be called when the message has been waited for."""
+    ends = [observer(verb, tensor, peer, group) for observer in Handle.observers]
+    return lambda: [end() for end in ends if end is not None] and None
+
+
+def through_cpu(tensor: Tensor, group: Group) -> bool:
+    """Whether a tensor is on a GPU and its messages are gloo's."""
     return tensor.is_cuda and dist.get_backend(group) == "gloo"
 
 
-Stamp = tuple[VirtualClock, float, "dist.Work | None", Tensor]
-
-
-def _stamp_out(tensor: Tensor, to: int, group: dist.ProcessGroup | None) -> Stamp | None:
-    clock = VirtualClock.active()
-    if clock is None:
-        return None
-    finish = clock.start_send(tensor.nbytes, dist.get_process_group_ranks(group)[to])
-    stamp = torch.tensor([finish], dtype=torch.float64, device="cpu")
-    # The virtual time travels beside the message, as a control message.
-    return clock, finish, control(group).send([stamp], to, 0), stamp
-
-
-def _leaving(works: list, wire: Tensor, stamp: Stamp | None) -> Handle:
-    # The closure keeps `wire` and the stamp alive until the message has left: gloo sends from their memory.
-    def left(kept: Tensor = wire) -> None:
-        if stamp is not None:
-            clock, finish, work, _ = stamp
-            if work is not None:
-                work.wait()
-            clock.wait_until(finish)
-
-    return Handle(works, finish=left)
-
-
-def _arriving(works: list, wire: Tensor, tensor: Tensor, source: int, group: dist.ProcessGroup | None) -> Handle:
-    clock = VirtualClock.active()
-    stamp = torch.empty(1, dtype=torch.float64, device="cpu")
-    stamped = None
-    if clock is not None:
-        stamped = control(group).recv([stamp], source, 0)
-
-    def arrived() -> None:
-        if wire is not tensor:
-            tensor.copy_(wire)
-        if clock is not None and stamped is not None:
-            stamped.wait()
-            clock.finish_receive(tensor.nbytes, dist.get_process_group_ranks(group)[source], stamp.item())
-
-    return Handle(works, result=tensor, finish=arrived)
+# torch 2.13 has new names for two of its collectives; 2.11 knows the old ones only.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
