@@ -89,7 +89,7 @@ def all_reduce(
         _halve(flat, blocks, fold, group)
         _double(flat, blocks, fold, group)
     _unfold(flat, fold, group)
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def reduce_scatter(
@@ -111,7 +111,7 @@ def reduce_scatter(
             receive(chunks[rank], fold.partner, group).wait()  # the partner halved for both: this is our chunk
         else:
             send(chunks[fold.partner], fold.partner, group).wait()  # give the partner its chunk, and keep our own
-    return Handle(result=chunks[rank])
+    return Handle((), chunks[rank])
 
 
 def all_gather(
@@ -133,7 +133,7 @@ def all_gather(
     if fold.core is not None:
         _double(flat, fold.chunks_of(chunks, flat), fold, group)
     _unfold(flat, fold, group)
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def _halve(flat: Tensor, blocks: Sequence[Tensor], fold: Fold, group: dist.ProcessGroup | None) -> None:

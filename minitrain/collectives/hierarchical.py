@@ -69,7 +69,7 @@ def all_reduce(
     ring.add_around(parts, grid.across)  # over slow links, 1/L of the tensor: a part of the share, summed over nodes
     ring.pass_around(parts, grid.across)  # over slow links: the other parts of the share
     ring.pass_around(shares, grid.within)  # over fast links: the shares of the other places
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def reduce_scatter(
@@ -87,7 +87,7 @@ def reduce_scatter(
     sizes = [len(chunk) for chunk in grid.column(chunks, grid.place)]
     mine = chunks[grid.rank]
     mine.copy_(ring.add_around(own.split(sizes), grid.across))  # over slow links: this rank's chunk, over all nodes
-    return Handle(result=mine)
+    return Handle((), mine)
 
 
 def all_gather(
@@ -107,7 +107,7 @@ def all_gather(
         own = grid.column(chunks, place)
         for chunk, part in zip(own, packed.split([len(chunk) for chunk in own]), strict=True):
             chunk.copy_(part)
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def broadcast(

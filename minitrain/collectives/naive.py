@@ -47,7 +47,7 @@ def all_reduce(
     flat = flat_view("all_reduce", tensor, group, check)
     _add_at_root(flat, group)
     _send_from(flat, ROOT, group)
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def reduce_scatter(
@@ -66,7 +66,7 @@ def reduce_scatter(
             send(chunks[other], other, group).wait()  # each rank its own chunk of the sum, and no more
     else:
         receive(chunks[rank], ROOT, group).wait()  # this rank's chunk, straight into its place
-    return Handle(result=chunks[rank])
+    return Handle((), chunks[rank])
 
 
 def all_gather(
@@ -85,7 +85,7 @@ def all_gather(
     else:
         send(chunks[rank], ROOT, group).wait()  # what this rank brings; the others get it from the root
     _send_from(flat, ROOT, group)
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def broadcast(
@@ -109,7 +109,7 @@ def broadcast(
     flat = flat_view("broadcast", tensor, group, check)
     check_root("broadcast", "source", source, group, check)
     _send_from(flat, source, group)
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def _add_at_root(flat: Tensor, group: dist.ProcessGroup | None) -> None:

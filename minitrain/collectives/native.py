@@ -75,7 +75,7 @@ def reduce_scatter(
     def unpad() -> None:
         mine.copy_(padded[rank, : mine.numel()])
 
-    return Handle([work], mine, finish=unpad)
+    return Handle([work], mine, unpad)
 
 
 def all_gather(
@@ -100,7 +100,7 @@ def all_gather(
         for row, chunk in zip(padded, chunks, strict=True):
             chunk.copy_(row[: chunk.numel()])
 
-    return Handle([work], tensor, finish=unpad)
+    return Handle([work], tensor, unpad)
 
 
 def broadcast(

@@ -67,7 +67,7 @@ def all_reduce(
     pass_around(chunks, group, arriving)
     for departure in leaving:
         departure.wait()
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def reduce_scatter(
@@ -78,7 +78,7 @@ def reduce_scatter(
     `wait()` gives that chunk, a flat view of `tensor`. Arguments and errors as in `all_reduce`.
     """
     chunks = flat_view("reduce_scatter", tensor, group, check).tensor_split(dist.get_world_size(group))
-    return Handle(result=add_around(chunks, group))
+    return Handle((), add_around(chunks, group))
 
 
 def all_gather(
@@ -90,7 +90,7 @@ def all_gather(
     """
     chunks = flat_view("all_gather", tensor, group, check).tensor_split(dist.get_world_size(group))
     pass_around(chunks, group)
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def broadcast(
@@ -129,7 +129,7 @@ def broadcast(
         if outgoing.numel() or incoming.numel():
             exchange(outgoing, (rank + 1) % ranks, incoming, (rank - 1) % ranks, group).wait()
         received = incoming
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def add_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> Tensor:

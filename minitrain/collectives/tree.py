@@ -56,7 +56,7 @@ def all_reduce(
     flat = flat_view("all_reduce", tensor, group, check)
     _up(flat, 0, group)
     _down(flat, 0, group)
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def reduce(
@@ -69,7 +69,7 @@ def reduce(
     flat = flat_view("reduce", tensor, group, check)
     check_root("reduce", "to", to, group, check)
     _up(flat, to, group)
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def broadcast(
@@ -93,7 +93,7 @@ def broadcast(
     flat = flat_view("broadcast", tensor, group, check)
     check_root("broadcast", "source", source, group, check)
     _down(flat, source, group)
-    return Handle(result=tensor)
+    return Handle((), tensor)
 
 
 def _up(flat: Tensor, root: int, group: dist.ProcessGroup | None) -> None:

@@ -11,6 +11,7 @@ gloo's messages are between CPUs, so those of a GPU go through the CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -30,20 +31,15 @@ class Handle:
 
     observers: list[Observer] = []
 
-    def __init__(
-        self,
-        works: Iterable[dist.Work | None] = (),
-        result: Tensor | None = None,
-        finish: Callable[[], None] | None = None,
-    ):
-        self.works, self.result, self.finish = [work for work in works if work is not None], result, finish
+    def __init__(self, works: Iterable[Any] = (), result: Tensor | None = None, *then: Callable[[], Any]):
+        self.works, self.result, self.then = list(works), result, list(then)
 
     def wait(self) -> Tensor | None:
+        # Each once: torch's own handle of a message hangs if it is waited for twice.
         while self.works:
-            self.works.pop(0).wait()  # once each: torch's own handle of a message hangs if it is waited for twice
-        finish, self.finish = self.finish, None
-        if finish is not None:
-            finish()
+            self.works.pop(0).wait()
+        while self.then:
+            self.then.pop(0)()
         return self.result
 
 
@@ -54,34 +50,27 @@ def place(group: Group = None) -> tuple[int, int]:
 
 def send(tensor: Tensor, to: int, group: Group = None, tag: int = 0) -> Handle:
     """Start sending. `tag` tells messages between the same two ranks apart (NCCL ignores it)."""
-    end = observe("send", tensor, to, group)
-    wire = tensor.cpu() if through_cpu(tensor, group) else tensor
-    # One message to `to`; an empty tensor is not sent.
-    works = [dist.isend(wire, group=group, group_dst=to, tag=tag)] if tensor.numel() else []
-    return Handle(works, wire, end)
+    ends = observe("send", tensor, to, group)
+    return Handle([leave(tensor, to, group, tag)], tensor, *ends)
 
 
 def receive(into: Tensor, source: int, group: Group = None, tag: int = 0) -> Handle:
     """Start receiving into a tensor of the shape and dtype that are sent; with another, what arrives is garbage."""
-    end = observe("receive", into, source, group)
-    wire = torch.empty_like(into, device="cpu") if through_cpu(into, group) else into
-    # One message from `source`.
-    works = [dist.irecv(wire, group=group, group_src=source, tag=tag)] if into.numel() else []
-    return Handle(works, into, lambda: (wire is into or into.copy_(wire), end()) and None)
+    ends = observe("receive", into, source, group)
+    return Handle([arrive(into, source, group, tag)], into, *ends)
 
 
 def exchange(tensor: Tensor, to: int, into: Tensor, source: int, group: Group = None) -> Handle:
     """Send to one rank and receive from another, or the same, at once; `wait()` gives what was received."""
     if to == source == dist.get_rank(group):
-        return Handle(result=into.copy_(tensor))  # a ring of one rank
+        return Handle((), into.copy_(tensor))  # a ring of one rank
+    ends = [*observe("send", tensor, to, group), *observe("receive", into, source, group)]
     if dist.get_backend(group) != "nccl" or not (tensor.numel() and into.numel()):
-        arriving, leaving = receive(into, source, group), send(tensor, to, group)
-        return Handle((), into, lambda: (leaving.wait(), arriving.wait()) and None)
-    ends = [observe("receive", into, source, group), observe("send", tensor, to, group)]
+        return Handle([arrive(into, source, group), leave(tensor, to, group)], into, *ends)
     # Both in one batch: if each rank first sent and then received, all might wait for ever.
     arriving = dist.P2POp(dist.irecv, into, group=group, group_peer=source)
     leaving = dist.P2POp(dist.isend, tensor, group=group, group_peer=to)
-    return Handle(dist.batch_isend_irecv([arriving, leaving]), into, lambda: [end() for end in reversed(ends)] and None)
+    return Handle(dist.batch_isend_irecv([arriving, leaving]), into, *ends)
 
 
 def all_reduce(tensor: Tensor, group: Group = None, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Handle:
@@ -109,15 +98,22 @@ def all_to_all(rows: Tensor, leaving: Sequence[int], arriving: Sequence[int], gr
     return Handle([work], into)
 
 
-def observe(verb: str, tensor: Tensor, peer: int, group: Group) -> Callable[[], None]:
-    """Tell the observers; returns what is to be called when the message has been waited for."""
-    ends = [observer(verb, tensor, peer, group) for observer in Handle.observers]
-    return lambda: [end() for end in ends if end is not None] and None
+def observe(verb: str, tensor: Tensor, peer: int, group: Group) -> list[Callable[[], None]]:
+    """Tell the observers of a message; returns what they want to be called when it has been waited for."""
+    return [end for observer in Handle.observers if (end := observer(verb, tensor, peer, group)) is not None]
 
 
-def through_cpu(tensor: Tensor, group: Group) -> bool:
-    """Whether a tensor is on a GPU and its messages are gloo's."""
-    return tensor.is_cuda and dist.get_backend(group) == "gloo"
+def leave(tensor: Tensor, to: int, group: Group, tag: int = 0) -> Handle:
+    """One message to `to`; an empty tensor is not sent."""
+    wire = tensor.cpu() if dist.get_backend(group) == "gloo" else tensor
+    return Handle([dist.isend(wire, group=group, group_dst=to, tag=tag)] if tensor.numel() else [], wire)
+
+
+def arrive(into: Tensor, source: int, group: Group, tag: int = 0) -> Handle:
+    """One message from `source`."""
+    wire = torch.empty_like(into, device="cpu") if into.is_cuda and dist.get_backend(group) == "gloo" else into
+    works = [dist.irecv(wire, group=group, group_src=source, tag=tag)] if into.numel() else []
+    return Handle(works, into, lambda: wire is into or into.copy_(wire))
 
 
 # torch 2.13 has new names for two of its collectives; 2.11 knows the old ones only.

@@ -12,17 +12,21 @@ sending and one for receiving, each carrying one message at a time (Thakur, Rabe
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+import torch
 import torch.distributed as dist
+from torch import Tensor
 
-from minitrain.comm.control import gather_objects
+from minitrain.comm.control import control, gather_objects
+from minitrain.comm.messages import Handle
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

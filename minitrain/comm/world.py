@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from minitrain.comm.checks import check_message
 from minitrain.comm.control import forget_control_groups, gather_objects, leave_all
+from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -105,6 +107,8 @@ class World:
                 f"the ranks could not meet at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} "
                 f"({str(error).splitlines()[0]}); if the port is in use, choose another with torchrun --master-port"
             ) from error
+        if check_message not in Handle.observers:
+            Handle.observers.append(check_message)
         world = cls(rank, size, local_rank, local_size, place, backend)
         gather_objects(None)  # all ranks are here, so that their timelines begin together
         world.timeline = Timeline()

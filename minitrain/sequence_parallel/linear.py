@@ -130,7 +130,7 @@ class _ColumnFromSequence(torch.autograd.Function):
         x, *weights = ctx.saved_tensors
         *_, input_wanted = ctx.needs_input_grad[:5]
         wanted = ctx.needs_input_grad[5:]
-        gathering = Handle(result=x)
+        gathering = Handle((), x)
         if not ctx.kept_gathered and any(wanted[: len(weights)]):
             # Every rank's tokens to all, once more: they travel while dX is computed, which does without.
             gathering = start_gather(x, ctx.group, ctx.collectives, False)

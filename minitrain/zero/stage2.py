@@ -182,7 +182,7 @@ class Zero2(Sharded):
             # Every rank brings all gradients of the line and gets the mean of its own shard.
             handle = self.collectives.reduce_scatter(flat, self.group, check=False)
         else:
-            handle = Handle(result=flat)
+            handle = Handle((), flat)
         self._in_flight.append((collector, flat, handle))
 
     def _wait(self) -> None:

@@ -36,14 +36,14 @@ def test_exchange_around_a_ring(ranks, size, elements):
 def by_tag(world):
     if world.rank == 0:
         handles = [send(torch.tensor([float(tag)]), 1, tag=tag) for tag in (1, 2)]
-        return [handle.wait() for handle in handles]
+        return [handle.wait().item() for handle in handles]  # what was sent
     boxes = {tag: torch.zeros(1) for tag in (2, 1)}
     handles = [receive(boxes[tag], 0, tag=tag) for tag in (2, 1)]
     return [handle.wait().item() for handle in handles]
 
 
 def test_tags_tell_messages_apart(ranks):
-    assert ranks(2).run(by_tag) == [[None, None], [2.0, 1.0]]
+    assert ranks(2).run(by_tag) == [[1.0, 2.0], [2.0, 1.0]]
 
 
 def in_a_group(world):
@@ -51,22 +51,21 @@ def in_a_group(world):
     group = axes(pair=2, member=2)["member"].get_group()
     box = torch.tensor([float(world.rank)])
     if dist.get_rank(group) == 1:
-        return send(box, 0, group).wait()
+        return send(box, 0, group).wait().item()
     return receive(box, 1, group).wait().item()
 
 
 def test_ranks_are_counted_within_the_group(ranks):
-    assert ranks(4).run(in_a_group) == [1.0, None, 3.0, None]
+    assert ranks(4).run(in_a_group) == [1.0, 1.0, 3.0, 3.0]
 
 
 def refused(world, peer, strided=False):
     tensor = torch.zeros(4, 4)[:, 0] if strided else torch.zeros(4)
     said = []
-    for verb in (
-        lambda: send(tensor, peer),
-        lambda: receive(tensor, peer),
-        lambda: exchange(tensor, peer, tensor, peer),
-    ):
+    verbs = [lambda: send(tensor, peer), lambda: receive(tensor, peer)]
+    if peer != world.rank:
+        verbs.append(lambda: exchange(tensor, peer, tensor, peer))
+    for verb in verbs:
         with pytest.raises(ValueError) as error:
             verb()
         said.append(str(error.value))
@@ -85,6 +84,16 @@ def to_myself(world):
 
 def test_nobody_sends_to_oneself(ranks):
     assert all("is no other rank" in text for said in ranks(2).run(to_myself) for text in said)
+
+
+def with_myself(world):
+    into = torch.zeros(3)
+    found = exchange(torch.arange(3.0), world.rank, into, world.rank).wait()
+    return found is into and into.tolist()
+
+
+def test_an_exchange_with_oneself_is_a_copy(ranks):
+    assert ranks(2).run(with_myself) == [[0.0, 1.0, 2.0]] * 2
 
 
 def scattered(world):

@@ -86,7 +86,7 @@ class Port:
         end = self._clock.now
         self._calls += 1
         self._compute.timeline.record(f"{self._calls}", "communicate", "network", begin, end)
-        return Handle(result=tensor, finish=lambda: self._compute.wait_until(end))
+        return Handle((), tensor, lambda: self._compute.wait_until(end))
 
     def broadcast(
         self, tensor: Tensor, source: int = 0, group: dist.ProcessGroup | None = None, *, check: bool | None = None

@@ -52,7 +52,7 @@ class UnderWay(TorchDispatchMode):
             self.under_way[verb] -= 1
 
         self.under_way[verb] += 1
-        return Handle(result=result, finish=arrived)
+        return Handle((), result, arrived)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):

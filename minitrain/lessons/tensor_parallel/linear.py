@@ -159,7 +159,7 @@ class UnderWay(TorchDispatchMode):
     def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None = None) -> Handle:
         started = native.all_reduce(tensor, group, check=check)
         self.under_way += 1
-        return Handle(result=tensor, finish=lambda: self._arrived(started))
+        return Handle((), tensor, lambda: self._arrived(started))
 
     def _arrived(self, started: Handle) -> None:
         started.wait()

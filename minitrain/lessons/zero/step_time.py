@@ -64,7 +64,7 @@ class Port:
             result = start().wait()
         end = self._clock.now
         self._compute.timeline.record(label, "communicate", "network", begin, end)
-        return Handle(result=result, finish=lambda: self._compute.wait_until(end))
+        return Handle((), result, lambda: self._compute.wait_until(end))
 
 
 class Layer(nn.Module):
