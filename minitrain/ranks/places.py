@@ -1,7 +1,7 @@
 """Where in the reader's code something happened: tracebacks and stacks without the frames of helpers.
 
 A rank that fails sends its traceback, and a rank that waits for ever is asked for its stack. Both run through our
-runtime, torch and the standard library. The reader looks for a line of their own, so that is what is shown.
+ground (`comm` and `ranks`), torch and the standard library. The reader looks for a line of their own, so that is what is shown.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 
 CELL = "<cell"  # every cell's file name starts so: "<cell 3>"
 EXPRESSION = "<expression>"
-RUNTIME = str(Path(__file__).parent) + "/"
 PACKAGE = str(Path(__file__).parent.parent) + "/"
-CALLERS = (f"{RUNTIME}worker.py", f"{RUNTIME}sending.py")  # frames that only led to the reader's code
+GROUND = (f"{PACKAGE}comm/", f"{PACKAGE}ranks/")
+CALLERS = (f"{PACKAGE}ranks/worker.py", f"{PACKAGE}ranks/sending.py")  # frames that only led to the reader's code
 STANDARD_LIBRARY = str(Path(traceback.__file__).parent) + "/"
 
 
@@ -27,11 +27,11 @@ def is_cell(filename: str) -> bool:
 
 
 def is_helper(filename: str) -> bool:
-    """Whether a frame of this file tells the reader nothing: our runtime, installed packages, the standard library."""
+    """Whether a frame of this file tells the reader nothing: our ground, installed packages, the standard library."""
     if is_cell(filename):
         return False
     if filename.startswith(PACKAGE):
-        return filename.startswith(RUNTIME)
+        return filename.startswith(GROUND)
     installed = "/site-packages/" in filename or "/dist-packages/" in filename
     return installed or filename.startswith(("<", STANDARD_LIBRARY))
 

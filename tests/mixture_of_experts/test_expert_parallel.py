@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minitrain.collectives import ring
+from minitrain.collectives import all_to_all, ring
 from minitrain.comm import Ledger
 from minitrain.lessons.mixture_of_experts import expert_parallel as lesson_expert_parallel
 from minitrain.lessons.mixture_of_experts.expert_parallel import ROUTERS, alone, apart, batch, make_layer, together
-from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch, all_to_all
+from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch
 from minitrain.mixture_of_experts.expert_parallel import ExpertParallelLayer, experts_of, split_data_parallel
 from minitrain.mixture_of_experts.layer import MoELayer, auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
