@@ -15,7 +15,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A technique's small form, by its file: code lines and files of ours that it opens, itself included. It has at most 60
 # lines and opens at most three files. The list grows until it has every technique.
-SMALL_FORMS = ("tensor_parallel/dropout_rng",)
+SMALL_FORMS = (
+    "matrix_product/to_everyone",
+    "matrix_product/by_data",
+    "matrix_product/by_columns",
+    "matrix_product/by_rows",
+    "tensor_parallel/dropout_rng",
+)
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.
 GROUND = ("comm", "models", "data")
@@ -131,10 +137,11 @@ def code_lines(path: Path) -> tuple[int, int]:
 @pytest.mark.parametrize("technique", SMALL_FORMS)
 def test_a_small_form_is_small(technique):
     path = PACKAGE / f"{technique}.py"
-    lines, _ = code_lines(path)
+    lines, comments = code_lines(path)
     files = sorted(str(file.relative_to(PACKAGE)) for file in opened(path))
     print(f"{technique:40} {lines:3} lines of code, {len(files)} files")
     assert lines <= 60
+    assert 100 * comments >= 8 * lines, "eight comments of their own per hundred lines, at the lines that they explain"
     assert len(files) <= 3, files
 
 

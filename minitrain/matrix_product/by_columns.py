@@ -34,7 +34,8 @@ def hold(
     ranks: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `rank` holds of X, W and Y: everything, its columns, its columns."""
-    my_w = w.tensor_split(ranks, dim=1)[rank].contiguous()  # a slice of columns has gaps: copy it together
+    # A slice of columns has gaps in memory, so it is copied together.
+    my_w = w.tensor_split(ranks, dim=1)[rank].contiguous()
     my_y = y.tensor_split(ranks, dim=1)[rank].contiguous()
     return x.clone(), my_w.clone(), my_y.clone()
 
@@ -43,6 +44,7 @@ def forward(
     x: Float[Tensor, "rows inner"], w: Float[Tensor, "inner my_columns"], group: dist.ProcessGroup | None = None
 ) -> Float[Tensor, "rows my_columns"]:
     """This rank's columns of Y."""
+    # A column of Y needs one column of W and all of X, which are here.
     return x @ w
 
 
@@ -53,9 +55,10 @@ def backward(
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Float[Tensor, "rows inner"], Float[Tensor, "inner my_columns"]]:
     """The whole of ∂X, and this rank's columns of ∂W."""
-    grad_x = grad_y @ w.T  # from this rank's columns only: a summand
+    # From this rank's columns only, so it is one of n summands. Every rank sends its own to all others.
+    grad_x = grad_y @ w.T
     grad_w = x.T @ grad_y
-    return total(grad_x, group), grad_w  # every rank sends its summand to every other one
+    return total(grad_x, group), grad_w
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ def hold(
     ranks: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `rank` holds of X, W and Y: its rows, everything, its rows."""
+    # tensor_split also cuts what does not divide: the first ranks then have a row more.
     return x.tensor_split(ranks, dim=0)[rank].clone(), w.clone(), y.tensor_split(ranks, dim=0)[rank].clone()
 
 
@@ -39,6 +40,7 @@ def forward(
     x: Float[Tensor, "my_rows inner"], w: Float[Tensor, "inner columns"], group: dist.ProcessGroup | None = None
 ) -> Float[Tensor, "my_rows columns"]:
     """This rank's rows of Y."""
+    # A row of Y needs one row of X and all of W, which are here.
     return x @ w
 
 
@@ -50,8 +52,9 @@ def backward(
 ) -> tuple[Float[Tensor, "my_rows inner"], Float[Tensor, "inner columns"]]:
     """This rank's rows of ∂X, and the whole of ∂W."""
     grad_x = grad_y @ w.T
-    grad_w = x.T @ grad_y  # from this rank's rows only: a summand
-    return grad_x, total(grad_w, group)  # every rank sends its summand to every other one
+    # From this rank's rows only, so it is one of n summands. Every rank sends its own to all others.
+    grad_w = x.T @ grad_y
+    return grad_x, total(grad_w, group)
 
 
 if __name__ == "__main__":

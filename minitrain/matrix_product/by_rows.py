@@ -34,7 +34,8 @@ def hold(
     ranks: int,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `rank` holds of X, W and Y: its columns, its rows, everything."""
-    my_x = x.tensor_split(ranks, dim=1)[rank].contiguous()  # a slice of columns has gaps: copy it together
+    # A slice of columns has gaps in memory, so it is copied together.
+    my_x = x.tensor_split(ranks, dim=1)[rank].contiguous()
     return my_x.clone(), w.tensor_split(ranks, dim=0)[rank].clone(), y.clone()
 
 
@@ -42,8 +43,9 @@ def forward(
     x: Float[Tensor, "rows my_inner"], w: Float[Tensor, "my_inner columns"], group: dist.ProcessGroup | None = None
 ) -> Float[Tensor, "rows columns"]:
     """The whole of Y."""
-    summand = x @ w  # from this rank's part of the inner dim only
-    return total(summand, group)  # every rank sends its summand to every other one
+    # From this rank's part of the inner dim only, so it is one of n summands. Every rank sends its own to all others.
+    summand = x @ w
+    return total(summand, group)
 
 
 def backward(
@@ -53,6 +55,7 @@ def backward(
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Float[Tensor, "rows my_inner"], Float[Tensor, "my_inner columns"]]:
     """This rank's columns of ∂X, and its rows of ∂W."""
+    # Every rank has the whole ∂Y, and needs no other rank.
     grad_x = grad_y @ w.T
     grad_w = x.T @ grad_y
     return grad_x, grad_w

@@ -1,101 +1,56 @@
-"""A sum over ranks, and a whole made of parts, in the plainest way: every rank sends what it has to every other one.
+"""A sum over ranks, and a whole made of parts, in the plainest way: every rank sends its tensor to all others.
 
 **Idea.** In step k = 1 … n − 1 rank r sends to rank r + k and receives from rank r − k, both at once. No step needs
-anything from the one before it, and no rank is busier than another. Every rank adds in the order of ranks, so all ranks
-get the same bits.
+anything from the one before it, and no rank is busier than another.
+**Source.** Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in MPICH", §4.
+**Sent.** (n − 1)·S bytes in n − 1 messages by every rank. For two ranks nothing is better; for more, the rings of
+chapter 01 send 2(n − 1)/n · S, less than 2S however many ranks there are.
+**Also called.** `total` is an all-reduce, `collect` an all-gather, by direct exchange.
 
-**Source.** Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in MPICH", §4, where
-long all-to-alls pair ranks in this way.
-
-**What each rank holds.** Besides its own tensor of S bytes, the n − 1 tensors that it receives.
-
-**What is sent, when and why.** (n − 1)·S bytes in n − 1 messages, on every rank. For two ranks there is nothing better.
-For more there is: the rings of chapter 01 send 2(n − 1)/n · S, less than 2S however many ranks there are.
-
-**Cost.** `minitrain.costs.matrix_product.to_everyone_bytes`.
-
-**Also called.** `total` is an all-reduce, `collect` an all-gather, here by direct exchange.
+The full form, `minitrain.matrix_product.full.to_everyone`, tells every rank of another rank's wrong tensor.
 """
 
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.comm.control import agree, checking, gather_objects
-from minitrain.comm.messages import exchange
+from minitrain.comm.messages import Group, exchange, place
 
 
-def total(tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None) -> Tensor:
-    """The sum of all ranks' tensors, on every rank.
-
-    Args:
-        tensor: This rank's summand; contiguous, of one shape and dtype on all ranks.
-        group: The ranks that take part; None means everyone.
-        check: Compare shapes and dtypes across ranks first; None: in demos and notebooks.
-
-    Raises:
-        ValueError: With `check`, on every rank: shapes or dtypes differ, or a tensor is not contiguous.
-    """
-    if checking(check):
-        agree("total", tensor, group)
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    summands = _exchanged(tensor, [tensor.shape] * ranks, rank, group)
+def total(tensor: Tensor, group: Group = None) -> Tensor:
+    """The sum of all ranks' tensors, on every rank; all bring one shape and dtype."""
+    rank, ranks = place(group)
+    summands = [torch.empty_like(tensor) for _ in range(ranks)]
+    swap(tensor, summands, group)
+    # Added in the order of ranks, whatever the order of arrival: all ranks get the same bits.
     result = torch.zeros_like(tensor)
-    for summand in summands:  # in the order of ranks, whatever the order of arrival: the same bits on every rank
+    for summand in summands:
         result += summand
     return result
 
 
-def collect(
-    part: Tensor, size: int, dim: int = 0, group: dist.ProcessGroup | None = None, *, check: bool | None = None
-) -> Tensor:
-    """Put a tensor together that was split over ranks along `dim`, on every rank.
-
-    Args:
-        part: This rank's part, as `torch.tensor_split` cuts it; contiguous.
-        size: The whole tensor's size along `dim`.
-        dim: The dim that is split.
-        group: The ranks that take part; None means everyone.
-        check: Tell every rank of a wrong part; None: in demos and notebooks. Without it only the rank itself knows.
-
-    Raises:
-        ValueError: A part is not the one that its rank should bring.
-    """
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    shapes = [list(part.shape) for _ in range(ranks)]
-    for peer in range(ranks):
-        shapes[peer][dim] = size // ranks + (peer < size % ranks)  # as torch.tensor_split cuts
-    problems = _problem(part, shapes[rank][dim], size, dim, rank, ranks)
-    if checking(check):
-        problems = "; ".join(filter(None, gather_objects(problems, group)))
-    if problems:
-        raise ValueError(f"collect: {problems}")
-    return torch.cat(_exchanged(part, shapes, rank, group), dim)
+def collect(part: Tensor, size: int, dim: int = 0, group: Group = None) -> Tensor:
+    """A tensor that `torch.tensor_split` cut along `dim`, of `size` there, put together on every rank."""
+    rank, ranks = place(group)
+    # The first parts are one longer where size does not divide by the ranks.
+    sizes = [size // ranks + (peer < size % ranks) for peer in range(ranks)]
+    assert part.shape[dim] == sizes[rank], (
+        f"part of shape {tuple(part.shape)} should be {sizes[rank]} long in dim {dim}"
+    )
+    parts = [part.new_empty(*part.shape[:dim], length, *part.shape[dim:][1:]) for length in sizes]
+    swap(part, parts, group)
+    return torch.cat(parts, dim)
 
 
-def _problem(part: Tensor, expected: int, size: int, dim: int, rank: int, ranks: int) -> str:
-    shape = tuple(part.shape)
-    if part.shape[dim] != expected:
-        return (
-            f"`part` of shape {shape} on rank {rank} should be {expected} long in dim {dim}, "
-            f"as size={size} over {ranks} ranks; cut it with torch.tensor_split"
-        )
-    if not part.is_contiguous():
-        return f"`part` of shape {shape} on rank {rank} is not contiguous; bring part.contiguous()"
-    return ""
-
-
-def _exchanged(tensor: Tensor, shapes: list, rank: int, group: dist.ProcessGroup | None) -> list[Tensor]:
-    """Every rank's tensor, in the order of ranks."""
-    ranks = len(shapes)
-    tensors = [tensor if peer == rank else tensor.new_empty(shapes[peer]) for peer in range(ranks)]
+def swap(tensor: Tensor, into: list[Tensor], group: Group) -> None:
+    """Everyone's tensor, in the order of ranks."""
+    rank, ranks = place(group)
+    into[rank].copy_(tensor)
     for step in range(1, ranks):
         to, source = (rank + step) % ranks, (rank - step) % ranks
         # Both directions at once: if each rank first sent and then received, all would wait for ever.
-        exchange(tensor, to, tensors[source], source, group=group).wait()
-    return tensors
+        exchange(tensor, to, into[source], source, group).wait()
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ def drop(
         RuntimeError: `counter_rng.at` has not been called before.
     """
     key, first_token = counter_rng.place()
+    # 32 bits per element, a hash of its place: below p · 2³² it is dropped.
     dropped = counter_rng.bits(f"{key}/{site}", first_token + tokens, columns) < p * 2**32
     return x.masked_fill(dropped, 0.0) / (1 - p)
 
@@ -73,7 +74,8 @@ class ResidualDropout(nn.Module):
         if not self.training or not self.p:
             return x
         batch, seq, hidden = x.shape
-        first = torch.arange(batch, device=x.device).view(-1, 1, 1) * seq * self.shards  # of each sequence
+        # Tokens are counted through whole sequences, of which this rank may have a shard.
+        first = torch.arange(batch, device=x.device).view(-1, 1, 1) * seq * self.shards  # [batch, 1, 1]
         positions = self.shard * seq + torch.arange(seq, device=x.device).view(-1, 1)  # [seq, 1]
         return drop(x, self.p, self.site, first + positions, torch.arange(hidden, device=x.device))
 
@@ -98,8 +100,9 @@ class AttentionDropout(nn.Module):
         if not self.training or not self.p:
             return weights
         batch, heads, seq, _ = weights.shape
+        # A weight belongs to a token, the query, and to a column: its head in the whole model, and its key.
         queries = torch.arange(batch * seq, device=weights.device).view(batch, 1, seq, 1)
-        keys = torch.arange(heads * seq, device=weights.device).view(heads, 1, seq)  # of this rank's heads
+        keys = torch.arange(heads * seq, device=weights.device).view(heads, 1, seq)
         return drop(weights, self.p, self.site, queries, self.rank * heads * seq + keys)
 
     def extra_repr(self) -> str:
@@ -117,6 +120,7 @@ def place_dropout(gpt: GPT, rank: int = 0) -> None:
         ValueError: As `check_dropout`.
     """
     check_dropout(gpt)
+    # A copy of the list: the model changes on the way.
     for name, part in list(gpt.named_modules()):
         if isinstance(part, nn.Dropout):
             on_weights = name.endswith("attention.core.dropout")
@@ -131,6 +135,7 @@ def check_dropout(gpt: GPT) -> None:
     Raises:
         ValueError: There is dropout, and attention is a fused kernel.
     """
+    # What has dropout 0 draws nothing, whatever its kind.
     for part in gpt.modules():
         if isinstance(part, CausalAttention) and part.kind != "plain" and part.dropout.p:
             raise ValueError(

@@ -10,7 +10,7 @@ from minitrain.comm import Ledger
 from minitrain.costs.matrix_product import share, to_everyone_bytes
 from minitrain.lessons import demo_of
 from minitrain.matrix_product import to_everyone
-from minitrain.matrix_product.to_everyone import collect, total
+from minitrain.matrix_product.full.to_everyone import collect, total
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.complex64)
 
@@ -33,6 +33,21 @@ def test_total_equals_all_reduce(ranks, size):
             for equal, kept, sent in ranks(size).run(sums, elements, dtype):
                 assert equal and kept
                 assert sent == to_everyone_bytes(elements, size, dtype.itemsize)
+
+
+def small_forms(world, shape, dim):
+    """Whether the small forms give the bits of the full ones."""
+    torch.manual_seed(world.rank)
+    mine = torch.randn(shape)
+    part = torch.randn(shape).tensor_split(world.size, dim)[world.rank].contiguous()
+    whole = to_everyone.collect(part, shape[dim], dim), collect(part, shape[dim], dim)
+    return torch.equal(to_everyone.total(mine), total(mine)) and torch.equal(*whole)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_forms_give_the_bits_of_the_full_ones(ranks, size):
+    for shape, dim in (((7, 3), 0), ((3, 7), 1), ((2, 3), 0), ((2, 3, 5), -1)):
+        assert ranks(size).run(small_forms, shape, dim) == [True] * size
 
 
 def rounded_sum(world):
