@@ -69,7 +69,7 @@ def modules(package: Path) -> list[Module]:
 def _order(module: Module) -> tuple[int, str, bool, str]:
     room = module.room
     place = ROOMS.index(room) if room in ROOMS else len(ROOMS) + (not room)
-    return place, room, not module.is_room, module.name
+    return place, room, module.name.count(".") > 1, module.name
 
 
 def _summary(file: Path) -> str:
@@ -118,10 +118,14 @@ def overview(all_modules: list[Module], page: str = "reference/index.md") -> str
 
 
 def navigation(all_modules: list[Module]) -> list[dict[str, Any]]:
-    """The reference's part of the site's navigation."""
-    entries: list[dict[str, Any]] = []
-    for room in [module for module in all_modules if module.is_room]:
-        inner: list[Any] = [room.page]
-        inner += [{m.name.rpartition(".")[2]: m.page} for m in all_modules if _inside(m, room)]
-        entries.append({room.name.rpartition(".")[2]: inner})
-    return entries + [{m.name.rpartition(".")[2]: m.page} for m in all_modules if not m.room]
+    """The reference's part of the site's navigation: room by room, each with its modules and then its sub-packages."""
+
+    def entry(module: Module) -> dict[str, Any]:
+        name = module.name.rpartition(".")[2]
+        if not module.is_room:
+            return {name: module.page}
+        inside = sorted((m for m in all_modules if _inside(m, module)), key=lambda m: m.is_room)
+        return {name: [module.page, *map(entry, inside)]}
+
+    top = [module for module in all_modules if module.name.count(".") == 1]
+    return [entry(module) for module in sorted(top, key=lambda m: not m.is_room)]

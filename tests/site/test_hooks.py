@@ -17,6 +17,7 @@ import links  # noqa: E402
 import mathematics  # noqa: E402
 import notebooks  # noqa: E402
 import pictures  # noqa: E402
+import reference  # noqa: E402
 
 
 def page_of(*cells: dict) -> notebooks.Page:
@@ -165,6 +166,16 @@ def test_chapters_build_on_earlier_ones():
     numbers = [chapter.number for chapter in chapters.CHAPTERS]
     assert numbers == sorted(set(numbers)), "rising; there are gaps for chapters to come"
     assert chapters.LAST in names
+
+
+def test_the_reference_nests_packages():
+    """Each package stands once, within the one that it is in, and after that one's own modules."""
+    entries = reference.navigation(reference.modules(ROOT / "minitrain"))
+    names = [name for entry in entries for name in entry]
+    assert len(names) == len(set(names)) and "full" not in names
+    (lessons,) = (entry["lessons"] for entry in entries if "lessons" in entry)
+    inside = [next(iter(entry)) for entry in lessons[1:]]
+    assert inside.index("claims") < inside.index("zero")
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
