@@ -9,7 +9,7 @@ from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
-from minitrain.data_parallel.accumulation import (
+from minitrain.data_parallel.full.accumulation import (
     accumulate,
     accumulation_momentum,
     adjust_batch_norm,

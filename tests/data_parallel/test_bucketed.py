@@ -11,7 +11,7 @@ from torch import nn
 from minitrain.comm import Ledger
 from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import BucketedDataParallel
-from minitrain.data_parallel.bucketed import Bucket, pack
+from minitrain.data_parallel.full.bucketed import Bucket, pack
 from tests.data_parallel.models import gpt, tokens
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
-from minitrain.data_parallel.accumulation import accumulate, adjust_batch_norm, scaled_learning_rate
-from minitrain.data_parallel.overlapped import DataParallel
-from minitrain.data_parallel.replica import Replica
+from minitrain.data_parallel.full.accumulation import accumulate, adjust_batch_norm, scaled_learning_rate
+from minitrain.data_parallel.full.overlapped import DataParallel
+from minitrain.data_parallel.full.replica import Replica
 from minitrain.lessons import Claim
 
 GOYAL = "Goyal et al. 2017"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from minitrain.collectives import native, ring
 from minitrain.comm import World
 from minitrain.costs import data_parallel as costs
-from minitrain.data_parallel.bucketed import BucketedDataParallel
-from minitrain.data_parallel.replica import Collectives
+from minitrain.data_parallel.full.bucketed import BucketedDataParallel
+from minitrain.data_parallel.full.replica import Collectives
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel import common as lesson
 

@@ -14,7 +14,7 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.groups import new_group
 from minitrain.costs import data_parallel as costs
 from minitrain.costs.communication import Traffic
-from minitrain.data_parallel.replica import Replica
+from minitrain.data_parallel.full.replica import Replica
 from minitrain.lessons import Claim
 from minitrain.models.gpt import GPT, GPTConfig
 

@@ -7,7 +7,7 @@ from torch import nn
 from minitrain.collectives import ring
 from minitrain.comm import World
 from minitrain.costs import data_parallel as costs
-from minitrain.data_parallel.naive import NaiveDataParallel
+from minitrain.data_parallel.full.naive import NaiveDataParallel
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel import common as lesson
 

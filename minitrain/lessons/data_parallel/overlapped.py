@@ -14,9 +14,9 @@ from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span, draw
 from minitrain.costs import data_parallel as costs
 from minitrain.costs.communication import ring_all_reduce_time
-from minitrain.data_parallel.bucketed import BucketedDataParallel
-from minitrain.data_parallel.overlapped import DataParallel
-from minitrain.data_parallel.replica import Collectives, Replica
+from minitrain.data_parallel.full.bucketed import BucketedDataParallel
+from minitrain.data_parallel.full.overlapped import DataParallel
+from minitrain.data_parallel.full.replica import Collectives, Replica
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel import common as lesson
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives import native
 from minitrain.comm.messages import Handle
-from minitrain.data_parallel.replica import Collectives, Replica
+from minitrain.data_parallel.full.replica import Collectives, Replica
 
 
 class Bucket:
@@ -138,9 +138,3 @@ class BucketedDataParallel(Replica):
             bucket.put(name, self._gradient(name), 1 / self.ranks)
         # One all-reduce: every rank ends with the sum of all ranks' 1/n, and how many ranks have each gradient.
         return self.collectives.all_reduce(bucket.seal(), self.group, check=False)
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

@@ -28,9 +28,9 @@ from torch import Tensor, nn
 
 from minitrain.collectives import native
 from minitrain.comm.messages import Handle
-from minitrain.data_parallel.bucketed import BucketedDataParallel
-from minitrain.data_parallel.hooks import call_when_accumulated
-from minitrain.data_parallel.replica import Collectives
+from minitrain.data_parallel.full.bucketed import BucketedDataParallel
+from minitrain.data_parallel.full.hooks import call_when_accumulated
+from minitrain.data_parallel.full.replica import Collectives
 
 
 class DataParallel(BucketedDataParallel):
@@ -83,9 +83,3 @@ class DataParallel(BucketedDataParallel):
         self._missing[number].remove(name)
         while (turn := len(self._started)) < len(self.buckets) and not self._missing[turn]:
             self._started.append(self._start(self.buckets[turn]))
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import torch
 
-from minitrain.data_parallel.replica import Replica
+from minitrain.data_parallel.full.replica import Replica
 
 
 class NaiveDataParallel(Replica):
@@ -51,9 +51,3 @@ class NaiveDataParallel(Replica):
         # One small all-reduce: a sum above 0 tells every rank that some rank has a gradient for this parameter.
         self.collectives.all_reduce(flags, self.group, check=False).wait()
         return {name: count > 0 for name, count in zip(used, flags.tolist(), strict=True)}
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

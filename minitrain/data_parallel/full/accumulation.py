@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
-from minitrain.data_parallel.replica import Replica
+from minitrain.data_parallel.full.replica import Replica
 
 MicroBatch = TypeVar("MicroBatch")
 
@@ -132,9 +132,3 @@ def adjust_batch_norm(module: nn.Module, micro_batches: int) -> None:
     for part in module.modules():
         if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is not None:
             part.momentum = accumulation_momentum(part.momentum, micro_batches)
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)
