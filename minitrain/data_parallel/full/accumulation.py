@@ -1,4 +1,6 @@
-"""Which batch is learnt from: over ranks, over micro-batches, and what that asks of loss, learning rate and BatchNorm.
+"""`minitrain.data_parallel.accumulation` for micro-batches of any size, and what a large batch asks of the training.
+
+Which batch is learnt from: over ranks, over micro-batches, and what that asks of loss, learning rate and BatchNorm.
 
 **Idea.** N ranks with B samples each learn from one batch of N·B samples. A rank without memory for its B samples goes
 through A micro-batches one after another and adds up their gradients. Both give the gradient of the whole batch, if the

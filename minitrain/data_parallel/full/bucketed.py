@@ -1,4 +1,6 @@
-"""Data parallelism, second rung: gradients travel together, in flat buckets.
+"""`minitrain.data_parallel.bucketed` for any model: unused and frozen parameters, several dtypes, buffers, and checks.
+
+Data parallelism, second rung: gradients travel together, in flat buckets.
 
 **Idea.** Each all-reduce pays a latency, however small the tensor, and most parameters are small. So gradients are
 copied side by side into flat tensors, and one all-reduce carries a whole bucket.

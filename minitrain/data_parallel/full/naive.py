@@ -1,4 +1,6 @@
-"""Data parallelism, first rung: after backward, all-reduce every gradient.
+"""`minitrain.data_parallel.naive` for any model: unused, frozen, tied and transposed parameters, buffers, and checks.
+
+Data parallelism, first rung: after backward, all-reduce every gradient.
 
 **Idea.** Every rank holds the whole model and computes the gradient of its own part of the batch. The gradient of a
 mean over the whole batch is the mean of the parts' gradients, so ranks average them and all take the same step.

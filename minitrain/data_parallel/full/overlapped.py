@@ -1,4 +1,6 @@
-"""Data parallelism, third rung: buckets travel while backward still runs.
+"""`minitrain.data_parallel.overlapped` for any model: unused parameters, several dtypes, checks; and it can be freed.
+
+Data parallelism, third rung: buckets travel while backward still runs.
 
 **Idea.** Backward reaches the last layers first, and their gradients are final long before those of the first layers.
 So each bucket's all-reduce is started, from a hook, when its last gradient is there, and what is left to wait for at

@@ -1,0 +1,94 @@
+"""Data parallelism, second rung: gradients travel together, in flat buckets.
+
+Every all-reduce costs a latency, however small its tensor, and most parameters are small. So
+gradients are copied one after the other into flat tensors, and one all-reduce carries them.
+
+Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
+Training", §3.2.2. Holds: what one device does and, while they travel, the buckets: the size
+of the gradients once more. Sent: one all-reduce per bucket, at most ⌈gradient bytes / bucket
+size⌉ of them. Cost: the naive rung's bytes, but one latency per bucket.
+
+The full form, `minitrain.data_parallel.full.bucketed`, adds unused and frozen parameters,
+buckets for each dtype and device, buffers, and the check that all ranks wrap the same module.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from minitrain.comm.messages import Group, Handle, all_reduce, place
+
+Bucket = list[nn.Parameter]
+
+
+def start_from_rank_0(module: nn.Module, group: Group) -> None:
+    """Give all ranks the parameters of rank 0."""
+    for parameter in module.parameters():
+        if place(group)[0] != 0:
+            parameter.data.zero_()
+        # Rank 0's values plus zeros from all others.
+        all_reduce(parameter.data, group).wait()
+
+
+def pack(module: nn.Module, bucket_megabytes: float) -> list[Bucket]:
+    """The parameters in buckets; a bucket is closed when it has reached the size."""
+    buckets: list[Bucket] = [[]]
+    # The last parameter first, because backward reaches it first; the next rung uses that.
+    for parameter in reversed(list(module.parameters())):
+        if sum(member.nbytes for member in buckets[-1]) >= bucket_megabytes * 2**20:
+            buckets.append([])
+        buckets[-1].append(parameter)
+    return buckets
+
+
+def start(bucket: Bucket, group: Group) -> Handle:
+    """Copy a bucket's gradients into a flat tensor, and send it."""
+    gradients = [p.grad.flatten() for p in bucket if p.grad is not None]
+    assert len(gradients) == len(bucket), "a parameter is unused or frozen: use the full form"
+    flat = torch.cat(gradients)  # (elements of the bucket,)
+    # 1/n before the sum, so that a sum in float16 cannot overflow.
+    flat *= 1 / place(group)[1]
+    # One all-reduce for the whole bucket: every rank ends with the sum of all ranks' 1/n.
+    return all_reduce(flat, group)
+
+
+def hand_back(bucket: Bucket, flat) -> None:
+    """Make the means in a flat tensor the gradients."""
+    means = flat.split([parameter.numel() for parameter in bucket])
+    for parameter, mean in zip(bucket, means, strict=True):
+        # A view: the bucket takes the place of the gradients that were copied into it.
+        parameter.grad = mean.view_as(parameter)  # (elements,) -> the parameter's shape
+
+
+class BucketedDataParallel(nn.Module):
+    """Averages gradients after backward, a bucket at a time."""
+
+    def __init__(self, module: nn.Module, group: Group = None, bucket_megabytes: float = 25.0):
+        super().__init__()
+        self.module, self.group = module, group
+        start_from_rank_0(module, group)
+        self.buckets = pack(module, bucket_megabytes)
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    def no_sync(self):
+        # For the next rung, which sends during backward. Here backward never sends.
+        return nullcontext()
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        """Replace every gradient by its mean over the ranks; call it once, after the last backward."""
+        # All buckets are on their way before the first is waited for.
+        handles = [start(bucket, self.group) for bucket in self.buckets]
+        for bucket, handle in zip(self.buckets, handles, strict=True):
+            hand_back(bucket, handle.wait())
+
+
+if __name__ == "__main__":
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -1,0 +1,59 @@
+"""Data parallelism, first rung: after backward, all-reduce every gradient.
+
+Every rank has the whole model and its own part of the batch. The gradient of the mean loss
+over the whole batch is the mean of the parts' gradients, so all ranks take the same step.
+
+Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
+Training", §2.2. Holds: all parameters, gradients and optimizer states, as one device does.
+Sent: one all-reduce per parameter, so each rank sends about 2(n−1)/n of the gradients' bytes.
+Cost: one latency per parameter, and nothing is computed meanwhile.
+
+The full form, `minitrain.data_parallel.full.naive`, adds unused, frozen and transposed
+parameters, buffers, and the check that all ranks wrap the same module.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import torch
+from torch import nn
+
+from minitrain.comm.messages import Group, all_reduce, place
+
+
+class NaiveDataParallel(nn.Module):
+    """Averages gradients after backward, one parameter at a time."""
+
+    def __init__(self, module: nn.Module, group: Group = None):
+        super().__init__()
+        self.module, self.group = module, group
+        rank, self.ranks = place(group)
+        for parameter in module.parameters():
+            if rank != 0:
+                parameter.data.zero_()
+            # Rank 0's values plus zeros from all others: every rank starts with rank 0's.
+            all_reduce(parameter.data, group).wait()
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    def no_sync(self):
+        # For the rungs that send during backward. Here backward never sends.
+        return nullcontext()
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        """Replace every gradient by its mean over the ranks; call it once, after the last backward."""
+        for parameter in self.module.parameters():
+            assert parameter.grad is not None, "a parameter is unused or frozen: use the full form"
+            # Before the sum, and not after it, so that a sum in float16 cannot overflow.
+            parameter.grad *= 1 / self.ranks
+            # The sum of every rank's 1/n is the mean. The next tensor leaves when this one is done.
+            all_reduce(parameter.grad, self.group).wait()
+
+
+if __name__ == "__main__":
+    from minitrain.lessons import run
+
+    run(__spec__.name)
