@@ -20,6 +20,10 @@ SMALL_FORMS = (
     "matrix_product/by_data",
     "matrix_product/by_columns",
     "matrix_product/by_rows",
+    "data_parallel/naive",
+    "data_parallel/bucketed",
+    "data_parallel/overlapped",
+    "data_parallel/accumulation",
     "tensor_parallel/dropout_rng",
 )
 

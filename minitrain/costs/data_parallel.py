@@ -29,6 +29,11 @@ class Sizes(NamedTuple):
     kind: Hashable = ""
 
 
+def gradient_bytes(parameters: Sequence[Sizes]) -> int:
+    """S bytes go into the all-reduces of a step where no flags travel with the gradients."""
+    return sum(p.elements * p.item_size for p in parameters)
+
+
 def naive_all_reduces(parameters: Sequence[Sizes]) -> int:
     """P + 1 in a step: one for each parameter, and one for the flags of all."""
     return len(parameters) + 1
@@ -36,7 +41,7 @@ def naive_all_reduces(parameters: Sequence[Sizes]) -> int:
 
 def naive_payload(parameters: Sequence[Sizes]) -> int:
     """S + 4P bytes go into the all-reduces of a step: gradients, and a flag of 4 bytes for each."""
-    return sum(p.elements * p.item_size for p in parameters) + 4 * len(parameters)
+    return gradient_bytes(parameters) + 4 * len(parameters)
 
 
 def naive_ring_traffic(parameters: Sequence[Sizes], ranks: int, rank: int) -> Traffic:

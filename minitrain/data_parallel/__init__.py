@@ -11,11 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitrain.data_parallel.bucketed import BucketedDataParallel
-    from minitrain.data_parallel.naive import NaiveDataParallel
-    from minitrain.data_parallel.overlapped import DataParallel
+    from minitrain.data_parallel.full.bucketed import BucketedDataParallel
+    from minitrain.data_parallel.full.naive import NaiveDataParallel
+    from minitrain.data_parallel.full.overlapped import DataParallel
 
-_HOME = {"BucketedDataParallel": "bucketed", "DataParallel": "overlapped", "NaiveDataParallel": "naive"}
+_HOME = {"BucketedDataParallel": "full.bucketed", "DataParallel": "full.overlapped", "NaiveDataParallel": "full.naive"}
 __all__ = ["BucketedDataParallel", "DataParallel", "NaiveDataParallel"]
 
 

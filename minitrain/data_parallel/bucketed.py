@@ -1,143 +1,91 @@
 """Data parallelism, second rung: gradients travel together, in flat buckets.
 
-**Idea.** Each all-reduce pays a latency, however small the tensor, and most parameters are small. So gradients are
-copied side by side into flat tensors, and one all-reduce carries a whole bucket.
+Every all-reduce costs a latency, however small its tensor, and most parameters are small. So
+gradients are copied one after the other into flat tensors, and one all-reduce carries them.
 
-**Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §3.2.2.
+Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
+Training", §3.2.2. Holds: what one device does and, while they travel, the buckets: the size
+of the gradients once more. Sent: one all-reduce per bucket, at most ⌈gradient bytes / bucket
+size⌉ of them. Cost: the naive rung's bytes, but one latency per bucket.
 
-**What each rank holds.** As before, and the buckets: once more the size of the gradients.
-
-**What is sent, when and why.** After backward, one all-reduce for each bucket; all are started before the first is
-waited for. Parameters are packed in reverse order, since backward reaches the last layers first, which only matters on
-the next rung; each dtype and each device has buckets of its own. The flags of the first rung travel in the same bucket,
-one element behind the gradients for each parameter.
-
-**Cost.** The same bytes in fewer messages: `minitrain.costs.data_parallel.buckets` says how many, at most
-⌈gradient bytes / bucket size⌉ for each dtype.
-
-**Also called.** Gradient bucketing (DDP), tensor fusion (Horovod), grad buffers (Megatron-LM).
+The full form, `minitrain.data_parallel.full.bucketed`, adds unused and frozen parameters,
+buckets for each dtype and device, buffers, and the check that all ranks wrap the same module.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import torch
-import torch.distributed as dist
-from jaxtyping import Shaped
-from torch import Tensor, nn
+from torch import nn
 
-from minitrain.collectives import native
-from minitrain.comm.messages import Handle
-from minitrain.data_parallel.replica import Collectives, Replica
+from minitrain.comm.messages import Group, Handle, all_reduce, place
+
+Bucket = list[nn.Parameter]
 
 
-class Bucket:
-    """Parameters whose gradients travel together, and the flat tensor in which they do.
-
-    Args:
-        parameters: By name, in the order in which they lie; all of one dtype and device.
-
-    Attributes:
-        flat: The gradients side by side, and behind them a flag for each.
-    """
-
-    def __init__(self, parameters: dict[str, nn.Parameter]):
-        self.parameters = parameters
-        first = next(iter(parameters.values()))
-        sizes = [*(parameter.numel() for parameter in parameters.values()), len(parameters)]
-        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
-        *parts, self._flags = self.flat.split(sizes)
-        pairs = zip(parameters.items(), parts, strict=True)
-        self._views = {name: part.view(parameter.shape) for (name, parameter), part in pairs}
-        self._absent: set[str] = set()  # parameters of which this rank has no gradient
-
-    def put(self, name: str, gradient: Tensor | None, scale: float) -> None:
-        """Copy this rank's gradient of a parameter, times `scale`, to its place.
-
-        Raises:
-            RuntimeError: The parameter has another dtype or device than when it was packed.
-        """
-        parameter = self.parameters[name]
-        if parameter.dtype != self.flat.dtype or parameter.device != self.flat.device:
-            raise RuntimeError(
-                f"{name} was {self.flat.dtype} on {self.flat.device} when the module was wrapped and now is "
-                f"{parameter.dtype} on {parameter.device}; wrap the module after changing it"
-            )
-        if gradient is None:
-            self._views[name].zero_()  # this rank adds nothing
-            self._absent.add(name)
-        else:
-            torch.mul(gradient, scale, out=self._views[name])
-
-    def seal(self) -> Shaped[Tensor, " elements"]:
-        """Set the flags; returns what is to be sent."""
-        self._flags.fill_(1)
-        if self._absent:
-            self._flags.copy_(torch.tensor([name not in self._absent for name in self.parameters]))
-        return self.flat
-
-    def hand_back(self) -> None:
-        """Copy what is now the mean to the gradients of all parameters that some rank used."""
-        # A sum of flags above 0 says that some rank has a gradient. Reading it would wait for a GPU, so only if needed.
-        used = (self._flags.real > 0).tolist() if self._absent else [True] * len(self._views)
-        for parameter, view, some in zip(self.parameters.values(), self._views.values(), used, strict=True):
-            if not some:
-                continue  # no rank used it: a gradient of zeros would move it where an optimizer has momentum
-            if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
-            parameter.grad.copy_(view)
-        self._absent.clear()
+def start_from_rank_0(module: nn.Module, group: Group) -> None:
+    """Give all ranks the parameters of rank 0."""
+    for parameter in module.parameters():
+        if place(group)[0] != 0:
+            parameter.data.zero_()
+        # Rank 0's values plus zeros from all others.
+        all_reduce(parameter.data, group).wait()
 
 
-def pack(parameters: dict[str, nn.Parameter], bucket_megabytes: float) -> list[Bucket]:
-    """Pack parameters into buckets, the last parameter first; a bucket is closed when it has reached the size.
-
-    So a bucket may be larger than asked for by less than its last parameter, and a parameter is never cut.
-    """
-    buckets: list[dict[str, nn.Parameter]] = []
-    filling: dict[tuple[torch.dtype, torch.device], dict[str, nn.Parameter]] = {}
-    for name, parameter in reversed(parameters.items()):
-        kind = (parameter.dtype, parameter.device)
-        bucket = filling.setdefault(kind, {})
-        if not bucket:
-            buckets.append(bucket)
-        bucket[name] = parameter
-        if sum(member.nbytes for member in bucket.values()) >= bucket_megabytes * 2**20:
-            del filling[kind]
-    return [Bucket(bucket) for bucket in buckets]
+def pack(module: nn.Module, bucket_megabytes: float) -> list[Bucket]:
+    """The parameters in buckets; a bucket is closed when it has reached the size."""
+    buckets: list[Bucket] = [[]]
+    # The last parameter first, because backward reaches it first; the next rung uses that.
+    for parameter in reversed(list(module.parameters())):
+        if sum(member.nbytes for member in buckets[-1]) >= bucket_megabytes * 2**20:
+            buckets.append([])
+        buckets[-1].append(parameter)
+    return buckets
 
 
-class BucketedDataParallel(Replica):
-    """Averages gradients after backward, a bucket at a time.
+def start(bucket: Bucket, group: Group) -> Handle:
+    """Copy a bucket's gradients into a flat tensor, and send it."""
+    gradients = [p.grad.flatten() for p in bucket if p.grad is not None]
+    assert len(gradients) == len(bucket), "a parameter is unused or frozen: use the full form"
+    flat = torch.cat(gradients)  # (elements of the bucket,)
+    # 1/n before the sum, so that a sum in float16 cannot overflow.
+    flat *= 1 / place(group)[1]
+    # One all-reduce for the whole bucket: every rank ends with the sum of all ranks' 1/n.
+    return all_reduce(flat, group)
 
-    Attributes:
-        buckets: The buckets, in the order in which they are sent.
-    """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        group: dist.ProcessGroup | None = None,
-        bucket_megabytes: float = 25.0,
-        collectives: Collectives = native,
-    ):
-        super().__init__(module, group, bucket_megabytes, collectives)
-        self.buckets = pack(self.trainable, bucket_megabytes)
+def hand_back(bucket: Bucket, flat) -> None:
+    """Make the means in a flat tensor the gradients."""
+    means = flat.split([parameter.numel() for parameter in bucket])
+    for parameter, mean in zip(bucket, means, strict=True):
+        # A view: the bucket takes the place of the gradients that were copied into it.
+        parameter.grad = mean.view_as(parameter)  # (elements,) -> the parameter's shape
+
+
+class BucketedDataParallel(nn.Module):
+    """Averages gradients after backward, a bucket at a time."""
+
+    def __init__(self, module: nn.Module, group: Group = None, bucket_megabytes: float = 25.0):
+        super().__init__()
+        self.module, self.group = module, group
+        start_from_rank_0(module, group)
+        self.buckets = pack(module, bucket_megabytes)
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    def no_sync(self):
+        # For the next rung, which sends during backward. Here backward never sends.
+        return nullcontext()
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        self._check_frozen()
-        started = [self._start(bucket) for bucket in self.buckets]
-        for bucket, handle in zip(self.buckets, started, strict=True):
-            handle.wait()
-            bucket.hand_back()
-
-    def _start(self, bucket: Bucket) -> Handle:
-        """Fill a bucket with this rank's gradients, and send it."""
-        for name in bucket.parameters:
-            # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
-            bucket.put(name, self._gradient(name), 1 / self.ranks)
-        # One all-reduce: every rank ends with the sum of all ranks' 1/n, and how many ranks have each gradient.
-        return self.collectives.all_reduce(bucket.seal(), self.group, check=False)
+        """Replace every gradient by its mean over the ranks; call it once, after the last backward."""
+        # All buckets are on their way before the first is waited for.
+        handles = [start(bucket, self.group) for bucket in self.buckets]
+        for bucket, handle in zip(self.buckets, handles, strict=True):
+            hand_back(bucket, handle.wait())
 
 
 if __name__ == "__main__":

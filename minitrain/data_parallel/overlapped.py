@@ -1,88 +1,83 @@
 """Data parallelism, third rung: buckets travel while backward still runs.
 
-**Idea.** Backward reaches the last layers first, and their gradients are final long before those of the first layers.
-So each bucket's all-reduce is started, from a hook, when its last gradient is there, and what is left to wait for at
-the end is the last bucket.
+Backward reaches the last layers first, and their gradients are final long before those of the
+first layers. So a hook starts a bucket's all-reduce when its last gradient has come.
 
-**Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §3.2.3 and §4.2.
+Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
+Training", §3.2.3. Holds and sends what the bucketed rung does. Cost: the same bytes; as long
+as the network is faster than backward, only the last bucket is waited for.
 
-**What each rank holds.** As before: the model and the buckets.
-
-**What is sent, when and why.** The same all-reduces as on the second rung, each as soon as its bucket is full and the
-buckets before it have been started. All ranks start them in the same order: collectives are matched by order alone, so
-a rank that started its second bucket first would add it to the others' first. What is not full when backward ends
-(parameters that this rank did not use) `synchronize()` starts.
-
-**Cost.** The same bytes. Time: `minitrain.costs.data_parallel.step_time`: while communication is faster than backward,
-only the last bucket is waited for.
-
-**Also called.** DDP (PyTorch), wait-free backpropagation (Poseidon), `overlap_grad_reduce` (Megatron-LM),
-`overlap_comm` (DeepSpeed).
+The full form, `minitrain.data_parallel.full.overlapped`, adds unused and frozen parameters,
+buckets for each dtype and device, buffers, checks on every rank, and a model that is freed
+when nobody uses it any more: torch's hooks keep this one alive.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from minitrain.collectives import native
-from minitrain.comm.messages import Handle
-from minitrain.data_parallel.bucketed import BucketedDataParallel
-from minitrain.data_parallel.hooks import call_when_accumulated
-from minitrain.data_parallel.replica import Collectives
+from minitrain.comm.messages import Group, Handle
+from minitrain.data_parallel.bucketed import hand_back, pack, start, start_from_rank_0
 
 
-class DataParallel(BucketedDataParallel):
-    """Averages gradients a bucket at a time, each as soon as backward has filled it.
+class DataParallel(nn.Module):
+    """Averages gradients a bucket at a time, each as soon as backward has filled it."""
 
-    A bucket takes the gradients as they are when its last one arrives; what happens to `.grad` between then and
-    `synchronize()` is lost. The hooks belong to the parameters: as long as this object lives they work whoever calls
-    backward, also on `.module` itself.
+    def __init__(self, module: nn.Module, group: Group = None, bucket_megabytes: float = 25.0):
+        super().__init__()
+        self.module, self.group, self.local = module, group, False
+        start_from_rank_0(module, group)
+        self.buckets = pack(module, bucket_megabytes)
+        self.number = {p: i for i, bucket in enumerate(self.buckets) for p in bucket}
+        self.begin_step()
+        for parameter in module.parameters():
+            # Called with the parameter once backward has added to its .grad.
+            parameter.register_post_accumulate_grad_hook(self.arrive)
 
-    Raises:
-        RuntimeError: In backward, when a parameter has had its gradient outside `no_sync()` and gets another before
-            `synchronize()`: its bucket may have left with the first alone.
-    """
+    def begin_step(self) -> None:
+        self.started: list[Handle] = []  # the buckets that are on their way
+        self.missing = [set(bucket) for bucket in self.buckets]  # gradients still to come
 
-    def __init__(
-        self,
-        module: nn.Module,
-        group: dist.ProcessGroup | None = None,
-        bucket_megabytes: float = 25.0,
-        collectives: Collectives = native,
-    ):
-        super().__init__(module, group, bucket_megabytes, collectives)
-        self._started: list[Handle] = []  # handles of the buckets that are on their way
-        self._missing = [set(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
-        self._hooked = [
-            call_when_accumulated(parameter, self._arrive, number, name)
-            for number, bucket in enumerate(self.buckets)
-            for name, parameter in bucket.parameters.items()
-        ]
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """For all micro-batches but the last: backward only adds to this rank's gradients."""
+        before, self.local = self.local, True
+        yield
+        self.local = before
+
+    def arrive(self, parameter: nn.Parameter) -> None:
+        """The hook: a gradient has come."""
+        missing = self.missing[self.number[parameter]]
+        assert parameter in missing, "a second backward in a step: put all but the last under no_sync()"
+        if self.local:
+            return
+        missing.remove(parameter)
+        # Buckets leave in one order on all ranks, so a full one waits for those before it:
+        # all-reduces have no names, the k-th of one rank meets the k-th of the others.
+        while len(self.started) < len(self.buckets) and not self.missing[len(self.started)]:
+            self.send_next()
+
+    @torch.no_grad()
+    def send_next(self) -> None:
+        # One all-reduce for this bucket; backward goes on while it travels.
+        self.started.append(start(self.buckets[len(self.started)], self.group))
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        self._check_frozen()
-        for bucket in self.buckets[len(self._started) :]:
-            self._started.append(self._start(bucket))
-        for bucket, handle in zip(self.buckets, self._started, strict=True):
-            handle.wait()
-            bucket.hand_back()
-        self._started, self._missing = [], [set(bucket.parameters) for bucket in self.buckets]
-
-    def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
-        """The hook: note that a gradient is there, and start the buckets that now have all and are next in turn."""
-        if name not in self._missing[number]:
-            raise RuntimeError(
-                f"{name} got a second gradient before synchronize(); run backward of all micro-batches but the last "
-                "under no_sync(), and synchronize() after the last"
-            )
-        if self._local:
-            return
-        self._missing[number].remove(name)
-        while (turn := len(self._started)) < len(self.buckets) and not self._missing[turn]:
-            self._started.append(self._start(self.buckets[turn]))
+        """Wait until every gradient is its mean over the ranks; call it once, after the last backward."""
+        # All have left by now, unless the last backward was under no_sync() too.
+        while len(self.started) < len(self.buckets):
+            self.send_next()
+        for bucket, handle in zip(self.buckets, self.started, strict=True):
+            hand_back(bucket, handle.wait())
+        self.begin_step()
 
 
 if __name__ == "__main__":

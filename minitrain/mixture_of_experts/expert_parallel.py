@@ -42,8 +42,8 @@ from minitrain.collectives import native
 from minitrain.collectives.all_to_all import Carrier
 from minitrain.comm.control import checking, gather_objects
 from minitrain.comm.mesh import axes
-from minitrain.data_parallel.bucketed import Bucket, pack
-from minitrain.data_parallel.replica import Collectives, Replica
+from minitrain.data_parallel.full.bucketed import Bucket, pack
+from minitrain.data_parallel.full.replica import Collectives, Replica
 from minitrain.mixture_of_experts import all_to_all as carriers
 from minitrain.mixture_of_experts.all_to_all import all_to_all
 from minitrain.mixture_of_experts.compute import WAYS

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives import native
 from minitrain.comm.control import gather_objects
-from minitrain.data_parallel.replica import agree_on_states
+from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.parameter_server.placement import place
 from minitrain.parameter_server.roles import Roles
 

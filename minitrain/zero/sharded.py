@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from minitrain.collectives import native
-from minitrain.data_parallel.replica import agree_on_states
+from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.zero import states
 from minitrain.zero.elementwise import check_elementwise
 from minitrain.zero.lines import Line, Unit, lay_out

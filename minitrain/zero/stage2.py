@@ -33,7 +33,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from minitrain.comm.messages import Handle
-from minitrain.data_parallel.hooks import call_when_accumulated
+from minitrain.data_parallel.full.hooks import call_when_accumulated
 from minitrain.zero.lines import Line
 from minitrain.zero.sharded import Sharded
 

@@ -8,8 +8,16 @@ import torch.nn.functional as F
 from torch import nn
 
 from minitrain.comm import Ledger
-from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
-from minitrain.data_parallel.accumulation import (
+from minitrain.data_parallel import (
+    BucketedDataParallel,
+    DataParallel,
+    NaiveDataParallel,
+    accumulation,
+    bucketed,
+    naive,
+    overlapped,
+)
+from minitrain.data_parallel.full.accumulation import (
     accumulate,
     accumulation_momentum,
     adjust_batch_norm,
@@ -17,7 +25,7 @@ from minitrain.data_parallel.accumulation import (
     warmed_up,
 )
 from minitrain.models.gpt import IGNORE
-from tests.data_parallel.models import close, gpt, tokens
+from tests.data_parallel.models import close, gpt, norm, tokens
 
 
 def ragged(samples, step=0):
@@ -67,6 +75,46 @@ def against_one_device(world, rung, seed):
 @pytest.mark.parametrize("rung", (NaiveDataParallel, BucketedDataParallel, DataParallel))
 def test_micro_batches_of_different_sizes_equal_one_batch(ranks, rung, size):
     ranks(size).run(against_one_device, rung, 5)
+
+
+def small_form(world, rung):
+    """Three equal micro-batches: against one device, and against the full form within its own test's tolerance."""
+    model, full, reference = rung(gpt(seed=0)), DataParallel(gpt(seed=0)), gpt(seed=0)
+    for step in range(2):  # the second must not remember the first
+        whole = tokens(6 * world.size, step)
+        mine = [part[6 * world.rank : 6 * world.rank + 6].split(2) for part in whole]
+        pairs = list(zip(*mine, strict=True))
+        mean = accumulation.accumulate(model, pairs, lambda module, pair: module(*pair)[1])
+        other = accumulate(full, pairs, loss_sum, count)
+        expected = reference(*whole)[1]
+        expected.backward()
+        for found in (mean, other):
+            torch.testing.assert_close(found, expected.detach(), rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(norm(model), norm(reference), rtol=1e-12, atol=1e-12)
+        close(model.module, reference)
+        close(model.module, full.module)
+        for each in (model, full, reference):
+            each.zero_grad()
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("rung", (naive.NaiveDataParallel, bucketed.BucketedDataParallel, overlapped.DataParallel))
+def test_small_form_equals_one_batch(ranks, rung, size):
+    ranks(size).run(small_form, rung)
+
+
+def small_form_sends(world, micro_batches):
+    model = overlapped.DataParallel(gpt(seed=0))
+    pairs = [tokens(1, number) for number in range(micro_batches)]
+    with Ledger() as ledger:
+        accumulation.accumulate(model, pairs, lambda module, pair: module(*pair)[1])
+    return ledger.calls("all_reduce"), ledger.payload("all_reduce")
+
+
+def test_small_form_sends_once(ranks):
+    once, often = ranks(2).run(small_form_sends, 1), ranks(2).run(small_form_sends, 5)
+    assert once == often
+    assert once[0][0] == 2  # one bucket, the loss
 
 
 def mean_of_means(world):

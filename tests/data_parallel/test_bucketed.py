@@ -10,9 +10,9 @@ from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.costs import data_parallel as costs
-from minitrain.data_parallel import BucketedDataParallel
-from minitrain.data_parallel.bucketed import Bucket, pack
-from tests.data_parallel.models import gpt, tokens
+from minitrain.data_parallel import BucketedDataParallel, bucketed
+from minitrain.data_parallel.full.bucketed import Bucket, pack
+from tests.data_parallel.models import SMALL, gpt, small_equals_full, small_equals_one_device, tokens
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
@@ -94,3 +94,39 @@ def test_one_all_reduce_for_each_bucket(ranks, kilobytes):
     for counted, predicted, payload, bytes_predicted in ranks(2).run(calls, kilobytes):
         assert counted == predicted
         assert payload == bytes_predicted
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 300))
+def test_small_form_packs_as_the_full_one_does(shapes, limit):
+    module = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in shapes)
+    full = [list(bucket.parameters.values()) for bucket in pack(dict(module.named_parameters()), limit / 2**20)]
+    small = bucketed.pack(module, limit / 2**20)
+    assert [[id(p) for p in bucket] for bucket in small] == [[id(p) for p in bucket] for bucket in full]
+
+
+@pytest.mark.parametrize("bucket_megabytes", (SMALL, 25.0))
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_form_equals_one_device(ranks, size, bucket_megabytes):
+    ranks(size).run(small_equals_one_device, bucketed.BucketedDataParallel, bucket_megabytes)
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_small_form_equals_the_full_one(ranks, size):
+    """To the last bit on two ranks. The full form's flags lie in the buckets, so more ranks add in another order."""
+    ranks(size).run(small_equals_full, bucketed.BucketedDataParallel, BucketedDataParallel, size == 2, SMALL)
+
+
+def memory(world):
+    """Gradients after a step: the buckets, and nothing beside them."""
+    model = bucketed.BucketedDataParallel(gpt(seed=0), None, SMALL)
+    model(*tokens(1, world.rank))[1].backward()
+    model.synchronize()
+    storages = {p.grad.untyped_storage().data_ptr(): p.grad.untyped_storage().nbytes() for p in model.parameters()}
+    return len(storages), len(model.buckets), sum(storages.values()), sum(p.nbytes for p in model.parameters())
+
+
+def test_small_form_keeps_gradients_once(ranks):
+    for storages, buckets, held, gradients in ranks(2).run(memory):
+        assert storages == buckets > 3
+        assert held == gradients

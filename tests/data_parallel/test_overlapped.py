@@ -15,11 +15,19 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from minitrain.collectives import native
-from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
+from minitrain.comm import Ledger
+from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel, overlapped
 from minitrain.lessons.data_parallel.overlapped import Watch
-from tests.data_parallel.models import Branches, close, gpt, tokens
+from tests.data_parallel.models import (
+    SMALL,
+    Branches,
+    close,
+    gpt,
+    small_equals_full,
+    small_equals_one_device,
+    tokens,
+)
 
-SMALL = 0.001
 LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
 
 
@@ -50,11 +58,14 @@ class Shuffled(nn.Module):
         return sum((place + 1) * self.layers[layer](x).sum() for place, layer in enumerate(self.order))
 
 
-def shuffled(world):
+both = pytest.mark.parametrize("rung", (overlapped.DataParallel, DataParallel), ids=("small", "full"))
+
+
+def shuffled(world, rung):
     torch.manual_seed(0)
     orders = [random.Random(rank).sample(range(6), 6) for rank in range(world.size)]
     reference = Shuffled(orders[0])
-    model = DataParallel(copy.deepcopy(reference), bucket_megabytes=1e-4)
+    model = rung(copy.deepcopy(reference), bucket_megabytes=1e-4)
     inputs = torch.randn(world.size, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     model.module.order = orders[world.rank]
     model(inputs[world.rank]).backward()
@@ -66,9 +77,50 @@ def shuffled(world):
     return len(model.buckets)
 
 
-def test_ranks_whose_gradients_arrive_in_another_order(ranks):
+@both
+def test_ranks_whose_gradients_arrive_in_another_order(ranks, rung):
     for size in (2, 3, 4):
-        assert all(buckets > 3 for buckets in ranks(size).run(shuffled))
+        assert all(buckets > 3 for buckets in ranks(size).run(shuffled, rung))
+
+
+def small_starts_in_backward(world):
+    model = overlapped.DataParallel(gpt(seed=0), bucket_megabytes=SMALL)
+    with Ledger() as ledger:
+        model(*tokens(1, world.rank))[1].backward()
+    in_backward = ledger.calls("all_reduce")
+    with Ledger() as ledger:
+        model.synchronize()
+    return in_backward, len(model.buckets), ledger.entries
+
+
+def test_small_form_starts_all_buckets_in_backward(ranks):
+    for in_backward, buckets, later in ranks(2).run(small_starts_in_backward):
+        assert in_backward == buckets > 3
+        assert later == []
+
+
+@pytest.mark.parametrize("bucket_megabytes", (SMALL, 25.0))
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_form_equals_one_device(ranks, size, bucket_megabytes):
+    ranks(size).run(small_equals_one_device, overlapped.DataParallel, bucket_megabytes)
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_small_form_equals_the_full_one(ranks, size):
+    """To the last bit on two ranks. The full form's flags lie in the buckets, so more ranks add in another order."""
+    ranks(size).run(small_equals_full, overlapped.DataParallel, DataParallel, size == 2, SMALL)
+
+
+def small_second_backward(world):
+    model = overlapped.DataParallel(gpt(seed=0))
+    model(*tokens(1, world.rank))[1].backward()
+    with pytest.raises(AssertionError, match="a second backward in a step"):
+        model(*tokens(1, world.rank))[1].backward()
+    model.synchronize()
+
+
+def test_small_form_refuses_a_second_backward(ranks):
+    ranks(2).run(small_second_backward)
 
 
 def second_backward(world, bucket_megabytes, then_local):

@@ -14,14 +14,28 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.comm import Ledger
-from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
-from tests.data_parallel.models import Branches, Mixed, close, gpt, gradients, tokens
+from minitrain.data_parallel import (
+    BucketedDataParallel,
+    DataParallel,
+    NaiveDataParallel,
+    bucketed,
+    naive,
+    overlapped,
+)
+from tests.data_parallel.models import SMALL, Branches, Mixed, close, gpt, gradients, tokens
 
 LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
+SMALL_FORMS = (naive.NaiveDataParallel, bucketed.BucketedDataParallel, overlapped.DataParallel)
 rungs = pytest.mark.parametrize("rung", LADDER)
+both_forms = pytest.mark.parametrize(
+    "rung", LADDER + SMALL_FORMS, ids=lambda rung: f"{'full' if rung in LADDER else 'small'} {rung.__name__}"
+)
 sizes = pytest.mark.parametrize("size", (1, 2, 3))
 
-SMALL = 0.001  # MiB in a bucket, so that these small models have several
+
+def in_buckets(rung, module):
+    """The module wrapped, with small buckets where the rung has any."""
+    return rung(module) if rung is naive.NaiveDataParallel else rung(module, bucket_megabytes=SMALL)
 
 
 def verbs(name):
@@ -189,7 +203,7 @@ def test_mixed_dtypes_gaps_and_no_elements(ranks, rung, collectives):
 
 def accumulate(world, rung, last_too):
     """Three micro-batches; with `last_too` even the last backward runs under no_sync()."""
-    model, reference = rung(gpt(seed=0), bucket_megabytes=SMALL), gpt(seed=0)
+    model, reference = in_buckets(rung, gpt(seed=0)), gpt(seed=0)
     for step in range(2):  # the second step must not remember the first
         inputs, targets = tokens(3 * world.size, step)
         micro_batches = zip(part(world, inputs).split(1), part(world, targets).split(1), strict=True)
@@ -205,7 +219,7 @@ def accumulate(world, rung, last_too):
         model.zero_grad(), reference.zero_grad()
 
 
-@rungs
+@both_forms
 @pytest.mark.parametrize("last_too", (False, True), ids=("last one synchronizes", "all under no_sync"))
 def test_accumulation(ranks, rung, last_too):
     for size in (1, 2, 3):
@@ -213,7 +227,7 @@ def test_accumulation(ranks, rung, last_too):
 
 
 def no_sync_sends_nothing(world, rung):
-    model = rung(gpt(seed=0), bucket_megabytes=SMALL)
+    model = in_buckets(rung, gpt(seed=0))
     inputs, targets = tokens(1, step=world.rank)
     with Ledger() as ledger, model.no_sync():
         with model.no_sync():
@@ -226,14 +240,14 @@ def no_sync_sends_nothing(world, rung):
     return ledger.entries
 
 
-@rungs
+@both_forms
 def test_no_sync_sends_nothing(ranks, rung):
     assert ranks(2).run(no_sync_sends_nothing, rung) == [[], []]
 
 
 def accumulated_across_steps(world, rung):
     """Two steps' gradients added up, without zero_grad() between them."""
-    model, reference = rung(gpt(seed=0), bucket_megabytes=SMALL), gpt(seed=0)
+    model, reference = in_buckets(rung, gpt(seed=0)), gpt(seed=0)
     for step in range(2):
         inputs, targets = tokens(world.size, step)
         model(part(world, inputs), part(world, targets))[1].backward()
@@ -242,13 +256,13 @@ def accumulated_across_steps(world, rung):
     close(model.module, reference)
 
 
-@rungs
+@both_forms
 def test_gradients_add_up_across_steps(ranks, rung):
     ranks(3).run(accumulated_across_steps, rung)
 
 
 def zeros_instead_of_none(world, rung):
-    model, reference = rung(gpt(seed=0), bucket_megabytes=SMALL), gpt(seed=0)
+    model, reference = in_buckets(rung, gpt(seed=0)), gpt(seed=0)
     for step in range(2):
         model.zero_grad(set_to_none=False), reference.zero_grad(set_to_none=False)
         inputs, targets = tokens(world.size, step)
@@ -258,7 +272,7 @@ def zeros_instead_of_none(world, rung):
         close(model.module, reference)
 
 
-@rungs
+@both_forms
 def test_zero_grad_may_leave_zeros(ranks, rung):
     ranks(2).run(zeros_instead_of_none, rung)
 
@@ -293,7 +307,7 @@ def low_precision(world, rung, dtype):
     return model.module.weight.grad.float().tolist()
 
 
-@rungs
+@both_forms
 @pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16), ids=str)
 def test_the_mean_of_large_gradients_does_not_overflow(ranks, rung, dtype):
     big = torch.tensor(torch.finfo(dtype).max / 2, dtype=dtype).float().item()

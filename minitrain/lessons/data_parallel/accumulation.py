@@ -12,11 +12,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from minitrain.comm import World
+from minitrain.comm import Ledger, SavedActivations, World
 from minitrain.comm.control import gather_objects
-from minitrain.data_parallel.accumulation import accumulate, adjust_batch_norm, scaled_learning_rate
-from minitrain.data_parallel.overlapped import DataParallel
-from minitrain.data_parallel.replica import Replica
+from minitrain.data_parallel import accumulation, overlapped
+from minitrain.data_parallel.full.accumulation import accumulate, adjust_batch_norm, scaled_learning_rate
+from minitrain.data_parallel.full.overlapped import DataParallel
+from minitrain.data_parallel.full.replica import Replica
 from minitrain.lessons import Claim
 
 GOYAL = "Goyal et al. 2017"
@@ -61,6 +62,50 @@ def uneven(micro_batches: int) -> list[int]:
     return [1, 3] * (micro_batches // 2) or [2]
 
 
+def small_form(world: World, micro_batches: int) -> list[Claim]:
+    """Claims on the small form: one device's gradients from equal micro-batches, sent once; and what forward keeps."""
+    n, each = world.size, 2 * micro_batches
+    whole = whole_numbers(world, n * each, 4, seed=10), whole_numbers(world, n * each, 3, seed=11)
+    reference = network(world)
+    squared_errors(reference, whole).backward()
+    mine = [part.split(each)[world.rank] for part in whole]
+    pairs = [(x.clone(), y.clone()) for x, y in zip(*(part.split(2) for part in mine), strict=True)]
+    kept = []
+
+    def mean_loss(module: nn.Module, pair: Pair) -> Tensor:
+        with SavedActivations(module) as saved:
+            loss = squared_errors(module, pair) / samples(pair)
+        kept.append(saved.bytes)
+        return loss
+
+    model = overlapped.DataParallel(network(world))
+    with Ledger() as ledger:
+        accumulation.accumulate(model, pairs, mean_loss)
+    form, source = "small form: ", f"{GOYAL}, §3"
+    what = f"{form}gradients' distance from one device with the whole batch, {micro_batches} equal micro-batches"
+    sent = ledger.calls("all_reduce")
+    return [
+        Claim(
+            what,
+            "γₙ₊₂ Σ|gᵣ|; 0 where n is a power of 2",
+            _bound(n),
+            _distance(world, model.module, reference, whole, [each] * n),
+            source=f"{source}; Higham 2002, §4.2",
+            how="compared",
+            relation="<=",
+        ),
+        Claim(f"{form}all-reduces in a step, whatever A is: one bucket, and the loss", "B + 1", 2, sent, "1", source),
+        # Inputs of both layers, and the errors: 4 + 8 + 3 elements of 8 bytes for each sample.
+        Claim(f"{form}most bytes that forward keeps, b samples", "8 · 15 · b/A", 8 * 15 * 2, max(kept), "B", source),
+    ]
+
+
+def _bound(n: int) -> float:
+    """Rounding 1/n, multiplying by it, n−1 additions, and here one division: n+2 roundings of at most eps/2 each."""
+    rounding = 0.0 if n & (n - 1) == 0 else (n + 2) * torch.finfo(torch.float64).eps / 2
+    return rounding / (1 - rounding)
+
+
 def one_batch(world: World, wrap: type[Replica], accumulate: Accumulate, micro_batches: int) -> list[Claim]:
     """Claims that ranks and micro-batches, equal or not, give the gradients of one device on the whole batch."""
     n, each = world.size, 2 * micro_batches
@@ -75,9 +120,7 @@ def one_batch(world: World, wrap: type[Replica], accumulate: Accumulate, micro_b
         f"{micro_batches} micro-batches on each rank": ([each] * n, [2] * micro_batches),
         "micro-batches and ranks of different sizes": (shares, uneven(micro_batches)),
     }
-    # Rounding 1/n, multiplying by it, n−1 additions, and here one division: n+2 roundings of at most eps/2 each.
-    rounding = 0.0 if n & (n - 1) == 0 else (n + 2) * torch.finfo(torch.float64).eps / 2
-    bound = rounding / (1 - rounding)
+    bound = _bound(n)
     claims = []
     for what, (per_rank, cuts) in ways.items():
         model = wrap(network(world))
@@ -278,6 +321,7 @@ def demo(world: World, micro_batches: int = 4) -> list[Claim]:
     if micro_batches < 1 or micro_batches & (micro_batches - 1):
         raise ValueError(f"micro_batches={micro_batches} would make numbers round; use a power of two for this demo")
     return [
+        *small_form(world, micro_batches),
         *one_batch(world, DataParallel, accumulate, micro_batches),
         *token_weights(world, DataParallel, accumulate, micro_batches),
         *linear_scaling(world, DataParallel, scaled_learning_rate),

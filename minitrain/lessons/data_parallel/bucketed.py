@@ -5,8 +5,9 @@ from __future__ import annotations
 from minitrain.collectives import native, ring
 from minitrain.comm import World
 from minitrain.costs import data_parallel as costs
-from minitrain.data_parallel.bucketed import BucketedDataParallel
-from minitrain.data_parallel.replica import Collectives
+from minitrain.data_parallel import bucketed
+from minitrain.data_parallel.full.bucketed import BucketedDataParallel
+from minitrain.data_parallel.full.replica import Collectives
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel import common as lesson
 
@@ -26,7 +27,14 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
 
     model = wrap(lesson.BUCKET / 2**20)
     sizes = lesson.sizes(model)
-    claims = []
+    limit, pair = lesson.BUCKET / 2**20, lesson.neighbours(world)
+    small = bucketed.BucketedDataParallel(lesson.small_gpt(world, world.rank, layers, hidden), None, limit)
+    predicted, reference = len(costs.buckets(sizes, lesson.BUCKET)), lesson.small_gpt(world, 0, layers, hidden)
+    claims = lesson.small_form(world, small, predicted, "B, buckets of 32 KiB packed from the last", reference)
+    # On two ranks a sum is the same in either order; with more, the full form's flags move elements to other chunks.
+    small = bucketed.BucketedDataParallel(lesson.small_gpt(world, world.rank, layers, hidden), pair, limit)
+    full = BucketedDataParallel(lesson.small_gpt(world, world.rank, layers, hidden), pair, limit)
+    claims.append(lesson.like_full(world, small, full, ", on two ranks"))
     for kilobytes in (1, 8, 32, 128, 25600):
         predicted = len(costs.buckets(sizes, 1024 * kilobytes))
         packing = f"buckets of {kilobytes:,} KiB"

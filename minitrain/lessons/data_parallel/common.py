@@ -14,9 +14,13 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.groups import new_group
 from minitrain.costs import data_parallel as costs
 from minitrain.costs.communication import Traffic
-from minitrain.data_parallel.replica import Replica
+from minitrain.data_parallel import bucketed, naive, overlapped
+from minitrain.data_parallel.full.replica import Replica
 from minitrain.lessons import Claim
 from minitrain.models.gpt import GPT, GPTConfig
+
+SmallForm = naive.NaiveDataParallel | bucketed.BucketedDataParallel | overlapped.DataParallel
+Rung = SmallForm | Replica
 
 PAPER = "Li et al. 2020"
 SEQ = 16
@@ -36,7 +40,7 @@ def tokens(world: World, rank: int, step: int = 0, samples: int = 2) -> tuple[Te
     return inputs, targets
 
 
-def step(world: World, model: Replica, number: int = 0) -> None:
+def step(world: World, model: Rung, number: int = 0) -> None:
     """One backward and synchronize on this rank's part; spans on the timeline."""
     inputs, targets = tokens(world, world.rank, number)
     with world.timeline.span("forward", "forward"):
@@ -47,9 +51,10 @@ def step(world: World, model: Replica, number: int = 0) -> None:
         model.synchronize()
 
 
-def sizes(model: Replica) -> list[costs.Sizes]:
+def sizes(model: nn.Module) -> list[costs.Sizes]:
     """The trainable parameters as `costs` wants them."""
-    return [costs.Sizes(p.numel(), p.element_size(), str(p.dtype)) for p in model.trainable.values()]
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    return [costs.Sizes(p.numel(), p.element_size(), str(p.dtype)) for p in trainable]
 
 
 def calls(world: World, model: Replica, predicted: int, formula: str, packing: str) -> Claim:
@@ -90,7 +95,7 @@ def bucket_volume(world: World, model: Replica, through_ring: Replica) -> list[C
     ]
 
 
-def mean_of_parts(world: World, model: Replica, reference: nn.Module) -> Claim:
+def mean_of_parts(world: World, model: Rung, reference: nn.Module, form: str = "") -> Claim:
     """The claim that each gradient is the mean of the gradients that one device computes from each rank's part.
 
     The parts' gradients g₀ … gₙ₋₁ are the same bits here and there; only their mean rounds. It takes rounding 1/n, a
@@ -116,7 +121,7 @@ def mean_of_parts(world: World, model: Replica, reference: nn.Module) -> Claim:
         worst = max(worst, error.nan_to_num(nan=0.0).max().item())  # 0/0 where no part has a gradient
     rounding = (world.size + 1) * torch.finfo(torch.float32).eps / 2
     return Claim(
-        "gradients' distance from the mean of the parts on one device, in Σ|gᵣ|/n",
+        f"{form}gradients' distance from the mean of the parts on one device, in Σ|gᵣ|/n",
         "γₙ₊₁ = (n+1)u / (1 − (n+1)u); 0 for n ≤ 2",
         rounding / (1 - rounding) if world.size > 2 else 0.0,
         worst,
@@ -124,6 +129,47 @@ def mean_of_parts(world: World, model: Replica, reference: nn.Module) -> Claim:
         how="compared",
         relation="<=",
     )
+
+
+def small_form(world: World, small: SmallForm, predicted: int, formula: str, reference: nn.Module) -> list[Claim]:
+    """Claims on a small form: its all-reduces, their payload (no flags travel), and the gradients of one device.
+
+    Args:
+        world: This rank.
+        small: A GPT in the small form; rank 0's weights are those of `reference`.
+        predicted: The number of all-reduces in a step.
+        formula: For that number.
+        reference: The same GPT on one device.
+    """
+    with Ledger() as ledger:
+        step(world, small)
+    form = "small form: "
+    return [
+        Claim(f"{form}all-reduces in a step", formula, predicted, ledger.calls("all_reduce"), "1", PAPER),
+        Claim(
+            f"{form}payload of a step's all-reduces, gradients of S bytes",
+            "S",
+            costs.gradient_bytes(sizes(small)),
+            ledger.payload("all_reduce"),
+            "B",
+            PAPER,
+        ),
+        mean_of_parts(world, small, reference, form),
+    ]
+
+
+def like_full(world: World, small: SmallForm, full: Replica, where: str = "") -> Claim:
+    """The claim that five steps of the small and of the full form, from the same weights, give the same bits."""
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (small, full)]
+    for number in range(5):
+        for model, optimizer in zip((small, full), optimizers, strict=True):
+            step(world, model, number)
+            optimizer.step()
+            optimizer.zero_grad()
+    pairs = zip(small.parameters(), full.parameters(), strict=True)
+    different = sum(int((mine != its).sum()) for mine, its in pairs)
+    what = f"small form: weights that differ from the full form's after 5 steps{where}"
+    return Claim(what, "0", 0, different, "1", f"{PAPER}, §3.1", how="compared")
 
 
 class WithSpare(nn.Module):

@@ -7,7 +7,8 @@ from torch import nn
 from minitrain.collectives import ring
 from minitrain.comm import World
 from minitrain.costs import data_parallel as costs
-from minitrain.data_parallel.naive import NaiveDataParallel
+from minitrain.data_parallel import naive
+from minitrain.data_parallel.full.naive import NaiveDataParallel
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel import common as lesson
 
@@ -20,6 +21,7 @@ def demo(world: World, layers: int = 1, hidden: int = 32) -> list[Claim]:
         hidden: Its width.
     """
     # Every rank draws other weights; rank 0's are what all start from.
+    small, copy = (naive.NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden)) for _ in range(2))
     model = NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden))
     through_ring = NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden), collectives=ring)
     sizes = lesson.sizes(model)
@@ -27,7 +29,11 @@ def demo(world: World, layers: int = 1, hidden: int = 32) -> list[Claim]:
     formula = "Σ over tensors of 2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · (S + 4P)"
     # One parameter in each of DDP's buckets: both then make the same calls with the same numbers.
     modules: list[nn.Module] = [lesson.WithSpare(lesson.small_gpt(world, 0, layers, hidden)) for _ in range(2)]
+    reference = lesson.small_gpt(world, 0, layers, hidden)
     claims = [
+        *lesson.small_form(world, small, len(sizes), "P, one for each parameter", reference),
+        # Each all-reduce carries the same tensor in both, so that even more ranks add in the same order.
+        lesson.like_full(world, copy, NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden))),
         lesson.calls(world, model, costs.naive_all_reduces(sizes), "P + 1", "one for each parameter"),
         lesson.payload(world, model, costs.naive_payload(sizes), "S + 4P"),
         *lesson.traffic(world, through_ring, predicted, formula, "2(n−1)(P + 1)"),

@@ -9,14 +9,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from minitrain.collectives import native, ring
-from minitrain.comm import VirtualClock, World
+from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span, draw
 from minitrain.costs import data_parallel as costs
 from minitrain.costs.communication import ring_all_reduce_time
-from minitrain.data_parallel.bucketed import BucketedDataParallel
-from minitrain.data_parallel.overlapped import DataParallel
-from minitrain.data_parallel.replica import Collectives, Replica
+from minitrain.data_parallel import overlapped
+from minitrain.data_parallel.full.bucketed import BucketedDataParallel
+from minitrain.data_parallel.full.overlapped import DataParallel
+from minitrain.data_parallel.full.replica import Collectives, Replica
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel import common as lesson
 
@@ -63,6 +64,38 @@ def early_starts(world: World, rung: type[Replica], module: nn.Module, bucket_me
     measured = watch.events[:last].count("all-reduce")
     source = f"{lesson.PAPER}, §3.2.3"
     return Claim("all-reduces started before the last gradient is there", "B − 1", predicted, measured, "1", source)
+
+
+def small_form(world: World, layers: int, hidden: int, bucket_megabytes: float) -> list[Claim]:
+    """Claims on the small form: what it sends and when, the gradients of one device, and the full form's weights."""
+
+    def wrap(module: nn.Module, group: dist.ProcessGroup | None = None) -> overlapped.DataParallel:
+        return overlapped.DataParallel(module, group, bucket_megabytes)
+
+    def gpt(seed: int) -> nn.Module:
+        return lesson.small_gpt(world, seed, layers, hidden)
+
+    ledger, started, module = Ledger(), [], gpt(world.rank)
+    for parameter in module.parameters():  # before the module is wrapped: the bucket has not left yet
+        parameter.register_post_accumulate_grad_hook(lambda _: started.append(ledger.calls("all_reduce")))
+    model = wrap(module)
+    with ledger:
+        lesson.step(world, model)
+    sent = len(costs.buckets(lesson.sizes(model), lesson.BUCKET))
+    pair = lesson.neighbours(world)
+    formula, source = "B, buckets of 32 KiB packed from the last", f"{lesson.PAPER}, §3.2.3"
+    what = "small form: all-reduces started before the last gradient has come"
+    return [
+        *lesson.small_form(world, wrap(gpt(world.rank)), sent, formula, gpt(0)),
+        Claim(what, "B − 1", sent - 1, started[-1], "1", source),
+        # On two ranks a sum is the same in either order; with more, the full form's flags move elements.
+        lesson.like_full(
+            world,
+            wrap(gpt(world.rank), pair),
+            DataParallel(gpt(world.rank), pair, bucket_megabytes),
+            ", on two ranks",
+        ),
+    ]
 
 
 class Port:
@@ -172,6 +205,7 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     times, spans = virtual_times(world, BucketedDataParallel, DataParallel)
     modules: list[nn.Module] = [lesson.WithSpare(lesson.small_gpt(world, 0, layers, hidden)) for _ in range(2)]
     claims = [
+        *small_form(world, layers, hidden, bucket_megabytes),
         lesson.calls(world, model, predicted, "B, packed from the last", "buckets of 32 KiB"),
         *lesson.bucket_volume(world, model, wrap(ring)),
         lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)),

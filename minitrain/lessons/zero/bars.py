@@ -13,7 +13,7 @@ from minitrain.comm import Peak, World, model_states
 from minitrain.comm.control import gather_objects
 from minitrain.costs import memory as memory_costs
 from minitrain.costs import zero as costs
-from minitrain.data_parallel.naive import NaiveDataParallel
+from minitrain.data_parallel.full.naive import NaiveDataParallel
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel.common import SEQ, small_gpt, tokens
 from minitrain.lessons.zero import common as lesson

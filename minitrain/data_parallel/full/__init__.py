@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.data_parallel`, and what serves them."""

@@ -1,0 +1,136 @@
+"""`minitrain.data_parallel.accumulation` for micro-batches of any size, and what a large batch asks of the training.
+
+Which batch is learnt from: over ranks, over micro-batches, and what that asks of loss, learning rate and BatchNorm.
+
+**Idea.** N ranks with B samples each learn from one batch of N·B samples. A rank without memory for its B samples goes
+through A micro-batches one after another and adds up their gradients. Both give the gradient of the whole batch, if the
+loss is normalised by what the whole batch counts: Σ losses / Σ tokens, over all micro-batches and all ranks.
+
+**The trap.** A mean over ranks, or over micro-batches, of mean losses is something else as soon as they count different
+numbers of tokens (padding, answers of different lengths): **a token of a short micro-batch then weighs more than one of
+a long one.** Nothing fails, and the model learns something else.
+
+**Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour": §2.1 linear scaling, §2.2
+warm-up, §2.3 and §3 BatchNorm and the normalisation of the loss. Ioffe & Szegedy 2015 for BatchNorm.
+
+**What each rank holds.** As in data parallelism, and the activations of one micro-batch at a time.
+
+**What is sent, when and why.** One number before the first backward, so that all ranks divide by the same count; the
+gradients once, with the last micro-batch; one number at the end, the loss of the whole batch.
+
+**Cost.** Memory for activations falls by A; bytes do not grow with A; time grows by what small micro-batches waste.
+
+**Also called.** `gradient_accumulation_steps` (DeepSpeed, Hugging Face), the number of micro-batches (Megatron-LM);
+Ghost BatchNorm for what BatchNorm becomes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
+
+from minitrain.data_parallel.full.replica import Replica
+
+MicroBatch = TypeVar("MicroBatch")
+
+
+def accumulate(
+    model: Replica,
+    micro_batches: Sequence[MicroBatch],
+    loss_sum: Callable[[nn.Module, MicroBatch], Float[Tensor, ""]],
+    count: Callable[[MicroBatch], int],
+) -> Float64[Tensor, ""]:
+    """The gradients of the mean loss over everything that all micro-batches of all ranks count; then clip and step.
+
+    Ranks may bring different numbers of micro-batches, and none at all.
+
+    Args:
+        model: The module, wrapped.
+        micro_batches: This rank's.
+        loss_sum: The *sum* of a micro-batch's losses, not their mean.
+        count: How many losses that sum has: tokens that are targets, or samples.
+
+    Returns:
+        The mean loss, equal on all ranks.
+
+    Raises:
+        ValueError: On every rank alike: nothing is counted anywhere.
+    """
+    device = next(model.parameters()).device
+    counted = torch.tensor(sum(map(count, micro_batches)), dtype=torch.float64, device=device)
+    total = _sum_over_ranks(model, counted).item()
+    if not total:
+        raise ValueError("micro_batches: no rank counts a single loss, so there is no mean; bring at least one target")
+    mean = torch.zeros_like(counted)
+    for number, micro_batch in enumerate(micro_batches, 1):
+        with nullcontext() if number == len(micro_batches) else model.no_sync():
+            loss = loss_sum(model, micro_batch)
+            # synchronize() averages over ranks, so each brings n times its share: (1/n) Σᵣ n · lossᵣ/total.
+            (loss * (model.ranks / total)).backward()
+        mean += loss.detach() / total
+    model.synchronize()
+    return _sum_over_ranks(model, mean)
+
+
+def _sum_over_ranks(model: Replica, number: Float64[Tensor, ""]) -> Float64[Tensor, ""]:
+    # Eight bytes: every rank's number is added up. In float64 counts are exact up to 2⁵³.
+    model.collectives.all_reduce(number, model.group, check=False).wait()
+    return number
+
+
+def scaled_learning_rate(base: float, batch: int, base_batch: int) -> float:
+    """η · k for a batch k times as large (Goyal et al. 2017, §2.1).
+
+    k steps of η go −η Σⱼ ∇lⱼ(wⱼ); one step of kη with the k batches together goes −kη · (1/k) Σⱼ ∇lⱼ(w). They are
+    equal as far as the gradient does not change over the k steps. For SGD; Adam's step does not grow with the gradient,
+    and √k is often used (Malladi et al. 2022).
+
+    Args:
+        base: η, found to be good for `base_batch`.
+        batch: Samples that all ranks and micro-batches together take in a step.
+        base_batch: Samples in a step for which η was found.
+    """
+    if batch < 1 or base_batch < 1:
+        raise ValueError(f"batch={batch} and base_batch={base_batch} must be at least 1")
+    return base * batch / base_batch
+
+
+def warmed_up(step: int, steps: int, base: float, target: float) -> float:
+    """The learning rate of a step in a gradual warm-up (Goyal et al. 2017, §2.2): from η linearly to kη.
+
+    At the start gradients change fast, which is where the scaled rate is wrong; so it is reached after `steps` steps
+    (in the paper those of 5 epochs). After them it is `target`.
+    """
+    if steps < 0 or step < 0:
+        raise ValueError(f"step={step} and steps={steps} must not be negative")
+    return target if step >= steps else base + (target - base) * step / steps
+
+
+def accumulation_momentum(momentum: float, micro_batches: int) -> float:
+    """BatchNorm's momentum for A micro-batches: 1 − (1 − m)^(1/A).
+
+    BatchNorm updates its running statistics in every forward, so A times a step, and keeps 1 − m of the old value each
+    time: (1 − m)^A a step. With this momentum it keeps 1 − m a step, as it does without accumulation.
+    """
+    if not 0 <= momentum <= 1:
+        raise ValueError(f"momentum={momentum} must be between 0 and 1, the part of the new value in the running one")
+    if micro_batches < 1:
+        raise ValueError(f"micro_batches={micro_batches} must be at least 1")
+    return 1 - (1 - momentum) ** (1 / micro_batches)
+
+
+def adjust_batch_norm(module: nn.Module, micro_batches: int) -> None:
+    """Give every BatchNorm in `module` the momentum for A micro-batches; call it once.
+
+    A BatchNorm with `momentum=None` keeps a plain average of all it has seen and needs no adjustment. The statistics by
+    which a micro-batch itself is normalised are those of its own samples, on this rank alone, and no momentum changes
+    that: `nn.SyncBatchNorm` takes them over all ranks.
+    """
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.momentum is not None:
+            part.momentum = accumulation_momentum(part.momentum, micro_batches)

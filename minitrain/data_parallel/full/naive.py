@@ -1,0 +1,55 @@
+"""`minitrain.data_parallel.naive` for any model: unused, frozen, tied and transposed parameters, buffers, and checks.
+
+Data parallelism, first rung: after backward, all-reduce every gradient.
+
+**Idea.** Every rank holds the whole model and computes the gradient of its own part of the batch. The gradient of a
+mean over the whole batch is the mean of the parts' gradients, so ranks average them and all take the same step.
+
+**Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §2.2 and §3.2.1.
+
+**What each rank holds.** All parameters, gradients and optimizer states: memory is that of one device.
+
+**What is sent, when and why.** After backward, one all-reduce for each parameter, in order, so that every rank has the
+mean. And one of a flag for each parameter: a parameter that some ranks did not use counts as zeros there, and one that
+nobody used is left alone.
+
+**Cost.** Bytes: `minitrain.costs.data_parallel.naive_ring_traffic`, about twice the gradients' size, whatever the
+number of ranks. Time: `step_time` without overlap; a latency for each parameter, and all of it waited for.
+
+**Also called.** Synchronous data parallelism, distributed synchronous SGD; `DataParallel` in Li et al.'s first sketch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from minitrain.data_parallel.full.replica import Replica
+
+
+class NaiveDataParallel(Replica):
+    """Averages gradients after backward, one parameter at a time. `bucket_megabytes` is there for the next rungs."""
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        self._check_frozen()
+        used = self._used_anywhere()
+        for name, parameter in self.trainable.items():
+            if not used[name]:
+                continue
+            gradient = self._gradient(name)
+            mean = torch.zeros_like(parameter) if gradient is None else gradient * (1 / self.ranks)
+            mean = mean.contiguous()
+            # The sum of every rank's 1/n: one all-reduce for this parameter, waited for before the next is started.
+            self.collectives.all_reduce(mean, self.group, check=False).wait()
+            parameter.grad = mean
+
+    def _used_anywhere(self) -> dict[str, bool]:
+        """Which parameters have a gradient on at least one rank."""
+        used = {name: parameter.grad is not None for name, parameter in self.trainable.items()}
+        if not used:
+            return {}
+        device = next(iter(self.trainable.values())).device
+        flags = torch.tensor(list(used.values()), dtype=torch.int32, device=device)
+        # One small all-reduce: a sum above 0 tells every rank that some rank has a gradient for this parameter.
+        self.collectives.all_reduce(flags, self.group, check=False).wait()
+        return {name: count > 0 for name, count in zip(used, flags.tolist(), strict=True)}

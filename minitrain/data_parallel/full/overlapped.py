@@ -1,0 +1,87 @@
+"""`minitrain.data_parallel.overlapped` for any model: unused parameters, several dtypes, checks; and it can be freed.
+
+Data parallelism, third rung: buckets travel while backward still runs.
+
+**Idea.** Backward reaches the last layers first, and their gradients are final long before those of the first layers.
+So each bucket's all-reduce is started, from a hook, when its last gradient is there, and what is left to wait for at
+the end is the last bucket.
+
+**Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §3.2.3 and §4.2.
+
+**What each rank holds.** As before: the model and the buckets.
+
+**What is sent, when and why.** The same all-reduces as on the second rung, each as soon as its bucket is full and the
+buckets before it have been started. All ranks start them in the same order: collectives are matched by order alone, so
+a rank that started its second bucket first would add it to the others' first. What is not full when backward ends
+(parameters that this rank did not use) `synchronize()` starts.
+
+**Cost.** The same bytes. Time: `minitrain.costs.data_parallel.step_time`: while communication is faster than backward,
+only the last bucket is waited for.
+
+**Also called.** DDP (PyTorch), wait-free backpropagation (Poseidon), `overlap_grad_reduce` (Megatron-LM),
+`overlap_comm` (DeepSpeed).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minitrain.collectives import native
+from minitrain.comm.messages import Handle
+from minitrain.data_parallel.full.bucketed import BucketedDataParallel
+from minitrain.data_parallel.full.hooks import call_when_accumulated
+from minitrain.data_parallel.full.replica import Collectives
+
+
+class DataParallel(BucketedDataParallel):
+    """Averages gradients a bucket at a time, each as soon as backward has filled it.
+
+    A bucket takes the gradients as they are when its last one arrives; what happens to `.grad` between then and
+    `synchronize()` is lost. The hooks belong to the parameters: as long as this object lives they work whoever calls
+    backward, also on `.module` itself.
+
+    Raises:
+        RuntimeError: In backward, when a parameter has had its gradient outside `no_sync()` and gets another before
+            `synchronize()`: its bucket may have left with the first alone.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        group: dist.ProcessGroup | None = None,
+        bucket_megabytes: float = 25.0,
+        collectives: Collectives = native,
+    ):
+        super().__init__(module, group, bucket_megabytes, collectives)
+        self._started: list[Handle] = []  # handles of the buckets that are on their way
+        self._missing = [set(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
+        self._hooked = [
+            call_when_accumulated(parameter, self._arrive, number, name)
+            for number, bucket in enumerate(self.buckets)
+            for name, parameter in bucket.parameters.items()
+        ]
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        self._check_frozen()
+        for bucket in self.buckets[len(self._started) :]:
+            self._started.append(self._start(bucket))
+        for bucket, handle in zip(self.buckets, self._started, strict=True):
+            handle.wait()
+            bucket.hand_back()
+        self._started, self._missing = [], [set(bucket.parameters) for bucket in self.buckets]
+
+    def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
+        """The hook: note that a gradient is there, and start the buckets that now have all and are next in turn."""
+        if name not in self._missing[number]:
+            raise RuntimeError(
+                f"{name} got a second gradient before synchronize(); run backward of all micro-batches but the last "
+                "under no_sync(), and synchronize() after the last"
+            )
+        if self._local:
+            return
+        self._missing[number].remove(name)
+        while (turn := len(self._started)) < len(self.buckets) and not self._missing[turn]:
+            self._started.append(self._start(self.buckets[turn]))
