@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.bucketed import BucketedDataParallel
 from minitrain.data_parallel.hooks import call_when_accumulated

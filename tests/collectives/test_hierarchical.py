@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minitrain.collectives import hierarchical
+from minitrain.collectives.full import hierarchical
 from minitrain.comm import Ledger, axes
 from minitrain.costs import communication as costs
 from minitrain.lessons import demo_of

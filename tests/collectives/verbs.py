@@ -20,7 +20,7 @@ SHAPES = ((), (0,), (2,), (5,), (4, 5, 6))
 
 
 def load(name):
-    return import_module(f"minitrain.collectives.{name}")
+    return import_module(f"minitrain.collectives.full.{name}")
 
 
 def brought(rank, shape, dtype):

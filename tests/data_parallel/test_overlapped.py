@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel
 from minitrain.lessons.data_parallel.overlapped import Watch
 from tests.data_parallel.models import Branches, close, gpt, tokens

@@ -26,7 +26,7 @@ SMALL = 0.001  # MiB in a bucket, so that these small models have several
 
 def verbs(name):
     """A module cannot be sent to the ranks, its name can."""
-    return import_module(f"minitrain.collectives.{name}")
+    return import_module(f"minitrain.collectives.full.{name}")
 
 
 def part(world, batch):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitrain.collectives.halving import all_gather, all_reduce, reduce_scatter
+from minitrain.collectives.full.halving import all_gather, all_reduce, reduce_scatter
 from minitrain.comm import World
 from minitrain.costs import communication as costs
 from minitrain.lessons import Claim

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from minitrain.collectives import ring
-from minitrain.collectives.hierarchical import FAST, SLOW, all_gather, all_reduce, broadcast, reduce_scatter
+from minitrain.collectives.full import ring
+from minitrain.collectives.full.hierarchical import FAST, SLOW, all_gather, all_reduce, broadcast, reduce_scatter
 from minitrain.comm import World, axes
 from minitrain.comm.timeline import Links
 from minitrain.costs import communication as costs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitrain.collectives.naive import ROOT, all_gather, all_reduce, broadcast, reduce_scatter
+from minitrain.collectives.full.naive import ROOT, all_gather, all_reduce, broadcast, reduce_scatter
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import communication as costs

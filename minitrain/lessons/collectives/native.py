@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitrain.collectives.native import all_gather, all_reduce, broadcast, reduce_scatter
+from minitrain.collectives.full.native import all_gather, all_reduce, broadcast, reduce_scatter
 from minitrain.comm import World
 from minitrain.lessons import Claim
 from minitrain.lessons.collectives import common as lesson

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitrain.collectives.ring import all_gather, all_reduce, broadcast, reduce_scatter
+from minitrain.collectives.full.ring import all_gather, all_reduce, broadcast, reduce_scatter
 from minitrain.comm import World
 from minitrain.costs import communication as costs
 from minitrain.lessons import Claim

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from minitrain.collectives import ring
-from minitrain.collectives.tree import all_reduce, broadcast, reduce
+from minitrain.collectives.full import ring
+from minitrain.collectives.full.tree import all_reduce, broadcast, reduce
 from minitrain.comm import World
 from minitrain.costs import communication as costs
 from minitrain.lessons import Claim

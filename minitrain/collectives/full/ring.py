@@ -38,7 +38,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.collectives.chunks import Chunks, check_root, flat_view
+from minitrain.collectives.full.chunks import Chunks, check_root, flat_view
 from minitrain.comm.messages import Handle, exchange, receive, send
 
 AHEAD = 3  # receives that are posted before they are waited for, each with a buffer of its own
@@ -239,9 +239,3 @@ def _buffers(chunks: Chunks, count: int) -> tuple[Tensor, Tensor]:
         with torch.inference_mode(False):  # or it would be of no use outside that mode
             room = like.new_empty(size, dtype=torch.uint8)
     return room, room[:size].view(like.dtype).view(count, longest)
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

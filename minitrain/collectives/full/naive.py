@@ -25,7 +25,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.collectives.chunks import check_root, flat_view
+from minitrain.collectives.full.chunks import check_root, flat_view
 from minitrain.comm.messages import Handle, receive, send
 
 ROOT = 0
@@ -136,9 +136,3 @@ def _send_from(flat: Tensor, source: int, group: dist.ProcessGroup | None) -> No
 
 def _others(group: dist.ProcessGroup | None) -> range:
     return range(1, dist.get_world_size(group))
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

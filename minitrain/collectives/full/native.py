@@ -26,7 +26,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.collectives.chunks import check_root, flat_view
+from minitrain.collectives.full.chunks import check_root, flat_view
 from minitrain.comm.messages import Handle
 
 # torch 2.13 has new names and warns at the old ones; torch 2.11 has only the old.
@@ -125,9 +125,3 @@ def broadcast(
     check_root("broadcast", "source", source, group, check)
     # One collective: the source puts its tensor in, the others get it out.
     return Handle([dist.broadcast(flat, group_src=source, group=group, async_op=True)], tensor)
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

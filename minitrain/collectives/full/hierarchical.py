@@ -42,8 +42,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from minitrain.collectives import ring
-from minitrain.collectives.chunks import Chunks, flat_line, same_root
+from minitrain.collectives.full import ring
+from minitrain.collectives.full.chunks import Chunks, flat_line, same_root
 from minitrain.comm.control import checking, compare, contiguous, description, gather_objects, same_call
 from minitrain.comm.messages import Handle
 
@@ -182,9 +182,3 @@ class Grid:
 # Virtual links: within a node 1.9 µs and 34 GB/s, across nodes 16 times the latency and an eighth of the bandwidth.
 FAST = (2.0**-19, 2.0**-35)
 SLOW = (2.0**-15, 2.0**-32)
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

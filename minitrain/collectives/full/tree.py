@@ -33,8 +33,8 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.collectives.chunks import check_root, flat_view
-from minitrain.collectives.halving import all_gather, reduce_scatter
+from minitrain.collectives.full.chunks import check_root, flat_view
+from minitrain.collectives.full.halving import all_gather, reduce_scatter
 from minitrain.comm.messages import Handle, receive, send
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
@@ -129,9 +129,3 @@ def _down(flat: Tensor, root: int, group: dist.ProcessGroup | None) -> None:
         if place + distance < ranks:
             # The largest subtree first, since it has the longest way to go.
             send(flat, (rank + distance) % ranks, group).wait()
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

@@ -34,7 +34,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.collectives.chunks import flat_view
+from minitrain.collectives.full.chunks import flat_view
 from minitrain.comm.messages import Handle, exchange, receive, send
 
 
@@ -199,9 +199,3 @@ def _starts(blocks: Sequence[Tensor]) -> list[int]:
     for block in blocks:
         starts.append(starts[-1] + len(block))
     return starts
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)
