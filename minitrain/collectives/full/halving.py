@@ -1,4 +1,6 @@
-"""Halving and doubling: the fewest bytes of the ring in the few steps of a tree.
+"""The full form of `minitrain.collectives.halving` adds any number of ranks, and checks.
+
+Halving and doubling sends the fewest bytes, those of the ring, in the few steps of a tree.
 
 **Idea.** Reduce-scatter by recursive halving: exchange half of the tensor with a rank half the world away, add, and go
 on with the half that is left, at half the distance. All-gather by recursive doubling is the same film backwards. Both
@@ -79,7 +81,7 @@ def all_reduce(
         check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: See `minitrain.collectives.chunks.flat_view`.
+        ValueError: See `minitrain.collectives.full.chunks.flat_view`.
     """
     flat = flat_view("all_reduce", tensor, group, check)
     fold = Fold(dist.get_rank(group), dist.get_world_size(group))

@@ -1,4 +1,6 @@
-"""Hierarchical: add within each node first, so that the slow links between nodes carry as little as possible.
+"""The full form of `minitrain.collectives.hierarchical` adds the other verbs, on a mesh in place of groups, and checks.
+
+Add within each node first, so that the slow links between nodes carry as little as possible.
 
 **Idea.** The ranks of a node share fast links (NVLink); nodes are joined by slow ones, a network link for each rank.
 So reduce-scatter within each node, all-reduce only the own share with the ranks at the same place of the other nodes,
@@ -170,7 +172,7 @@ class Grid:
         return [value for values in gather_objects(node, self.across) for value in values]
 
     def flat_view(self, verb: str, tensor: Shaped[Tensor, "*shape"], check: bool | None) -> Shaped[Tensor, " elements"]:
-        """`minitrain.collectives.chunks.flat_view` for a mesh."""
+        """`minitrain.collectives.full.chunks.flat_view` for a mesh."""
         if checking(check):
             everyone = self.gather((verb, description(tensor)))
             same_call([call for call, _ in everyone])

@@ -1,4 +1,6 @@
-"""Naive: everything goes to rank 0, which adds it up and sends the result back to everyone.
+"""The full form of `minitrain.collectives.naive` adds reduce_scatter, all_gather, broadcast, and checks.
+
+Everything goes to rank 0, which adds it up and sends the result back to everyone.
 
 **Idea.** One rank does it all. It is the first program one would write, and its root is the bottleneck: while it works
 through n−1 tensors the other ranks' links stand idle.
@@ -42,7 +44,7 @@ def all_reduce(
         check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: See `minitrain.collectives.chunks.flat_view`.
+        ValueError: See `minitrain.collectives.full.chunks.flat_view`.
     """
     flat = flat_view("all_reduce", tensor, group, check)
     _add_at_root(flat, group)
@@ -104,7 +106,7 @@ def broadcast(
         check: Compare shape, dtype and source across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: `source` is no rank of the group; else see `minitrain.collectives.chunks.flat_view`.
+        ValueError: `source` is no rank of the group; else see `minitrain.collectives.full.chunks.flat_view`.
     """
     flat = flat_view("broadcast", tensor, group, check)
     check_root("broadcast", "source", source, group, check)

@@ -1,4 +1,6 @@
-"""torch's own collectives behind the verbs of this chapter: what a training run uses.
+"""The full form of `minitrain.collectives.native` adds verbs that return before they are done, broadcast, and checks.
+
+These are torch's own collectives, which a training run uses, behind the verbs of this chapter.
 
 **Idea.** The library that carries the messages (NCCL between GPUs, gloo between CPUs) also has the algorithms, in C++
 and on the GPU, and picks one by size and topology. This file calls it, and adds nothing but one set of names.
@@ -45,7 +47,7 @@ def all_reduce(
         check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: See `minitrain.collectives.chunks.flat_view`.
+        ValueError: See `minitrain.collectives.full.chunks.flat_view`.
     """
     flat = flat_view("all_reduce", tensor, group, check)
     # One collective: every rank puts its tensor in and gets the sum out.
@@ -119,7 +121,7 @@ def broadcast(
         check: Compare shape, dtype and source across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: `source` is no rank of the group; else see `minitrain.collectives.chunks.flat_view`.
+        ValueError: `source` is no rank of the group; else see `minitrain.collectives.full.chunks.flat_view`.
     """
     flat = flat_view("broadcast", tensor, group, check)
     check_root("broadcast", "source", source, group, check)

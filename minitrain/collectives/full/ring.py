@@ -1,4 +1,6 @@
-"""Ring: each rank talks to its two neighbours only, and every link carries the same share all the time.
+"""The full form of `minitrain.collectives.ring` adds receives posted ahead, a pipelined broadcast, and checks.
+
+Each rank talks to its two neighbours only, and every link carries the same share all the time.
 
 **Idea.** Cut the tensor into as many chunks as there are ranks and pass the chunks around the ring. On the first way
 round each rank adds its own values to a chunk before it passes it on (reduce-scatter); on the second the finished
@@ -58,7 +60,7 @@ def all_reduce(
         check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: See `minitrain.collectives.chunks.flat_view`.
+        ValueError: See `minitrain.collectives.full.chunks.flat_view`.
     """
     chunks = flat_view("all_reduce", tensor, group, check).tensor_split(dist.get_world_size(group))
     arriving: list[Handle] = []
@@ -112,7 +114,7 @@ def broadcast(
         check: Compare shape, dtype and source across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: `source` is no rank of the group; else see `minitrain.collectives.chunks.flat_view`.
+        ValueError: `source` is no rank of the group; else see `minitrain.collectives.full.chunks.flat_view`.
     """
     flat = flat_view("broadcast", tensor, group, check)
     check_root("broadcast", "source", source, group, check)

@@ -1,4 +1,6 @@
-"""Tree: the number of ranks that have the sum doubles with each step, so that few steps do.
+"""The full form of `minitrain.collectives.tree` adds any root, reduce_scatter and all_gather, and checks.
+
+Each step doubles the number of ranks whose values are combined, so log2(n) steps are enough.
 
 **Idea.** Pair the ranks, add within each pair, pair the winners, and so on: after ⌈log2 n⌉ steps rank 0 has the sum
 (reduce). The same way back, everybody has it (broadcast). Few messages, but each carries the whole tensor.
@@ -16,7 +18,7 @@ that bit and are done; the broadcast runs through the same tree backwards:
     step 2:  4→0                            any number of ranks works: a partner that is missing is left out
 
 Reduce-scatter and all-gather, which leave a different chunk on each rank, halve and double the chunks instead of
-passing on the whole tensor: see `minitrain.collectives.halving`.
+passing on the whole tensor: see `minitrain.collectives.full.halving`.
 
 **Cost.** 2⌈log2 n⌉ (α + βS) for an all-reduce: far fewer latencies α than a ring's 2(n−1), but every step
 carries the whole tensor, where all steps of a ring together carry it twice. Small tensors take the tree, large ones the
@@ -51,7 +53,7 @@ def all_reduce(
         check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: See `minitrain.collectives.chunks.flat_view`.
+        ValueError: See `minitrain.collectives.full.chunks.flat_view`.
     """
     flat = flat_view("all_reduce", tensor, group, check)
     _up(flat, 0, group)
@@ -88,7 +90,7 @@ def broadcast(
         check: Compare shape, dtype and source across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: `source` is no rank of the group; else see `minitrain.collectives.chunks.flat_view`.
+        ValueError: `source` is no rank of the group; else see `minitrain.collectives.full.chunks.flat_view`.
     """
     flat = flat_view("broadcast", tensor, group, check)
     check_root("broadcast", "source", source, group, check)

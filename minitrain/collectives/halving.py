@@ -1,0 +1,73 @@
+"""Halving and doubling: an all-reduce that sends as few bytes as the ring, in as few steps as the tree.
+
+**Idea.** Exchange half of the tensor with a rank half the world away and add, then a quarter at half the distance, and
+so on, until each rank has one chunk of the sum (reduce_scatter). The same steps backwards spread the chunks
+(all_gather). Together they are Rabenseifner's all-reduce.
+**Source.** Rabenseifner 2004, "Optimization of collective reduction operations"; Thakur, Rabenseifner & Gropp 2005.
+**Sent.** S/2, S/4, … S/n bytes to partners ever nearer, and the same sizes back: 2(n−1)/n · S bytes in all.
+**Cost.** 2 log2 n · α + 2(n−1)/n · βS of time; the tensor is changed in place, next to a receive buffer of half its
+size. The number of ranks must be a power of two.
+The full form, `minitrain.collectives.full.halving`, adds any number of ranks, and checks.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from minitrain.comm.messages import Group, exchange, place
+
+
+def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
+    """Add `tensor` over all ranks, in place, and return it when it is the sum."""
+    reduce_scatter(tensor, group)
+    return all_gather(tensor, group)
+
+
+def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
+    """Recursive halving; returns chunk r of the sum on rank r, and leaves partial sums in the other chunks."""
+    rank, ranks = place(group)
+    buffer = torch.empty_like(chunks_around(0, ranks // 2, tensor, ranks))  # the longest half
+    width = ranks // 2
+    while width:
+        partner = rank ^ width  # differs in one bit: the same position in the other half
+        keep = chunks_around(rank, width, tensor, ranks)  # (elements · width / ranks,)
+        give = chunks_around(partner, width, tensor, ranks)
+        incoming = buffer[: len(keep)]
+        # Give the half that the partner continues with, and get the half that this rank continues with.
+        exchange(give, partner, incoming, partner, group).wait()
+        keep += incoming
+        width //= 2
+    return chunks_around(rank, 1, tensor, ranks)  # (elements / ranks,)
+
+
+def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
+    """Recursive doubling: rank r brings chunk r, and every rank ends with all chunks."""
+    rank, ranks = place(group)
+    width = 1
+    while width < ranks:
+        partner = rank ^ width
+        have = chunks_around(rank, width, tensor, ranks)  # (elements · width / ranks,)
+        missing = chunks_around(partner, width, tensor, ranks)
+        # Give everything gathered so far, and receive as much straight into its slot.
+        exchange(have, partner, missing, partner, group).wait()
+        width *= 2
+    return tensor
+
+
+def chunks_around(rank: int, width: int, tensor: Tensor, ranks: int) -> Tensor:
+    """The block of `width` neighbouring chunks that contains chunk `rank`, as one view of the tensor."""
+    assert ranks & (ranks - 1) == 0, f"{ranks} ranks cannot be halved to the end; use a power of two, or the full form"
+    assert tensor.is_contiguous(), "only a contiguous tensor can be seen as flat chunks"
+    flat = tensor.detach().view(-1)  # (elements,), which autograd does not watch
+    sizes = [len(chunk) for chunk in flat.tensor_split(ranks)]
+    # Blocks begin at multiples of the width, a power of two: clear the lower bits of the rank.
+    first = rank & -width
+    start = sum(sizes[:first])
+    return flat[start : start + sum(sizes[first : first + width])]
+
+
+if __name__ == "__main__":
+    from minitrain.lessons import run
+
+    run(__spec__.name)
