@@ -25,20 +25,21 @@ def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 
 
 def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
-    """Recursive halving; returns chunk r of the sum on rank r, and leaves partial sums in the other chunks."""
+    """Recursive halving; returns chunk r of the sum on rank r, the others are partial."""
     rank, ranks = place(group)
-    buffer = torch.empty_like(chunks_around(0, ranks // 2, tensor, ranks))  # the longest half
+    buffer = torch.empty_like(block(tensor, ranks, 0, ranks // 2))  # the longest half
     width = ranks // 2
     while width:
-        partner = rank ^ width  # differs in one bit: the same position in the other half
-        keep = chunks_around(rank, width, tensor, ranks)  # (elements · width / ranks,)
-        give = chunks_around(partner, width, tensor, ranks)
+        # One bit of the two ranks differs: the same position in the other half.
+        partner = rank ^ width
+        keep = block(tensor, ranks, rank, width)  # (elements · width / ranks,)
+        give = block(tensor, ranks, partner, width)
         incoming = buffer[: len(keep)]
-        # Give the half that the partner continues with, and get the half that this rank continues with.
+        # Give the half that the partner continues with, and get that of this rank.
         exchange(give, partner, incoming, partner, group).wait()
         keep += incoming
         width //= 2
-    return chunks_around(rank, 1, tensor, ranks)  # (elements / ranks,)
+    return block(tensor, ranks, rank, 1)  # (elements / ranks,)
 
 
 def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
@@ -47,21 +48,22 @@ def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
     width = 1
     while width < ranks:
         partner = rank ^ width
-        have = chunks_around(rank, width, tensor, ranks)  # (elements · width / ranks,)
-        missing = chunks_around(partner, width, tensor, ranks)
-        # Give everything gathered so far, and receive as much straight into its slot.
+        have = block(tensor, ranks, rank, width)  # (elements · width / ranks,)
+        missing = block(tensor, ranks, partner, width)
+        # Give everything gathered so far, and get as much, straight into its slot.
         exchange(have, partner, missing, partner, group).wait()
         width *= 2
     return tensor
 
 
-def chunks_around(rank: int, width: int, tensor: Tensor, ranks: int) -> Tensor:
-    """The block of `width` neighbouring chunks that contains chunk `rank`, as one view of the tensor."""
-    assert ranks & (ranks - 1) == 0, f"{ranks} ranks cannot be halved to the end; use a power of two, or the full form"
+def block(tensor: Tensor, ranks: int, rank: int, width: int) -> Tensor:
+    """The `width` neighbouring chunks, chunk `rank` among them, as a view of the tensor."""
+    assert ranks & (ranks - 1) == 0, f"{ranks} ranks are not a power of two; use the full form"
     assert tensor.is_contiguous(), "only a contiguous tensor can be seen as flat chunks"
-    flat = tensor.detach().view(-1)  # (elements,), which autograd does not watch
+    # detach: autograd need not record that a parameter is overwritten.
+    flat = tensor.detach().view(-1)  # (elements,)
     sizes = [len(chunk) for chunk in flat.tensor_split(ranks)]
-    # Blocks begin at multiples of the width, a power of two: clear the lower bits of the rank.
+    # Blocks begin at multiples of the width: clear the lower bits of the rank.
     first = rank & -width
     start = sum(sizes[:first])
     return flat[start : start + sum(sizes[first : first + width])]

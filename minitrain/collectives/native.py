@@ -23,7 +23,7 @@ from minitrain.comm.messages import Group, place
 
 def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
     """Add `tensor` over all ranks, in place, and return it when it is the sum."""
-    assert tensor.is_contiguous(), "of a tensor with gaps, gloo would add the wrong elements"
+    assert tensor.is_contiguous(), "gloo would add the wrong elements of a tensor with gaps"
     # One collective; the library picks the algorithm.
     messages.all_reduce(tensor.detach(), group).wait()
     return tensor
@@ -34,7 +34,7 @@ def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
     rank, ranks = place(group)
     chunks = cut(tensor, ranks)
     longest = len(chunks[0])
-    padded = torch.cat([pad(chunk, (0, longest - len(chunk))) for chunk in chunks])  # (ranks · longest,)
+    padded = torch.cat([pad(c, (0, longest - len(c))) for c in chunks])  # (n · longest,)
     # Every rank brings all chunks and gets its own, summed.
     shard = messages.reduce_scatter(padded, group).wait()  # (longest,)
     assert shard is not None
@@ -47,7 +47,7 @@ def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
     chunks = cut(tensor, ranks)
     longest = len(chunks[0])
     shard = pad(chunks[rank], (0, longest - len(chunks[rank])))  # (longest,)
-    padded = tensor.new_empty(ranks, longest)
+    padded = tensor.new_empty(ranks, longest)  # (n, longest)
     # Every rank brings its own chunk and gets all of them.
     messages.all_gather(shard, group, padded.view(-1)).wait()
     for chunk, arrived in zip(chunks, padded, strict=True):

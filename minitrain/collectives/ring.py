@@ -26,11 +26,11 @@ def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 
 
 def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
-    """The first way round; returns chunk r of the sum on rank r, and leaves partial sums in the other chunks."""
+    """The first way round; returns chunk r of the sum on rank r, the others are partial."""
     rank, ranks = place(group)
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
     chunks = cut(tensor, ranks)
-    buffer = torch.empty_like(chunks[0])  # where sizes differ, chunk 0 is one of the longest
+    buffer = torch.empty_like(chunks[0])  # no chunk is longer
     # Chunk c starts at rank c+1 and has visited all others when it reaches rank c.
     for step in range(ranks - 1):
         partial = chunks[(rank - 1 - step) % ranks]  # in step 0 only this rank's values
@@ -39,7 +39,7 @@ def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
         # The sum so far goes right, while the left neighbour's arrives.
         exchange(partial, right, incoming, left, group).wait()
         own += incoming
-    return chunks[rank]  # (elements / ranks,)
+    return chunks[rank]  # (elements / n,)
 
 
 def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
@@ -50,16 +50,16 @@ def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
     for step in range(ranks - 1):
         finished = chunks[(rank - step) % ranks]  # in step 0 this rank's own chunk
         missing = chunks[(rank - 1 - step) % ranks]
-        # Pass on the chunk that arrived last, and receive the next one straight into its slot.
+        # Pass on the chunk that came last, and receive the next one into its slot.
         exchange(finished, right, missing, left, group).wait()
     return tensor
 
 
 def cut(tensor: Tensor, ranks: int) -> tuple[Tensor, ...]:
-    """One chunk per rank, each a view of the tensor; without a remainder all are of one size."""
+    """One chunk per rank, views of the tensor; the first ones may be longer by one."""
     assert tensor.is_contiguous(), "only a contiguous tensor can be seen as flat chunks"
     # detach: autograd need not record that a parameter is overwritten.
-    return tensor.detach().view(-1).tensor_split(ranks)  # ranks × (elements / ranks,)
+    return tensor.detach().view(-1).tensor_split(ranks)  # n × (elements / n,)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 
 
 def reduce(tensor: Tensor, group: Group = None) -> Tensor:
-    """Up the tree: rank 0 ends with the sum, the other ranks with the sums of their subtrees."""
+    """Up the tree: rank 0 ends with the sum, the others with those of their subtrees."""
     assert tensor.is_contiguous(), "only contiguous tensors can be sent"
     rank, ranks = place(group)
     total = tensor.detach()  # the same memory; autograd need not record what follows
@@ -36,7 +36,7 @@ def reduce(tensor: Tensor, group: Group = None) -> Tensor:
             # This subtree is added up: its sum goes to the parent.
             send(total, rank - distance, group).wait()
         elif rank % (2 * distance) == 0 and rank + distance < ranks:
-            # The sum of the neighbouring subtree, which is as large as this rank's so far.
+            # The sum of the neighbouring subtree, to be added to this rank's.
             receive(incoming, rank + distance, group).wait()
             total += incoming
     return tensor
@@ -53,13 +53,13 @@ def broadcast(tensor: Tensor, group: Group = None) -> Tensor:
             # From the parent, straight into the tensor.
             receive(result, rank - distance, group).wait()
         elif rank % (2 * distance) == 0 and rank + distance < ranks:
-            # To the child with the largest subtree first, because its way is the longest.
+            # The child with the largest subtree comes first: its way is the longest.
             send(result, rank + distance, group).wait()
     return tensor
 
 
 def distances(ranks: int) -> list[int]:
-    """How far apart the partners of each step are: the powers of two below the number of ranks."""
+    """How far apart partners are in each step: 1, 2, 4, … below the number of ranks."""
     return [2**step for step in range((ranks - 1).bit_length())]
 
 

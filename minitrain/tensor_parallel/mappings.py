@@ -44,7 +44,7 @@ from minitrain.tensor_parallel.checks import check_same, check_split, place
 
 @runtime_checkable
 class Collectives(Protocol):
-    """The verbs used here and in chapter 09. `minitrain.collectives.native` and `.ring` have them, being modules."""
+    """The verbs used here and in chapter 09. `minitrain.collectives.full.native` and `.ring` have them, as modules."""
 
     def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
 

@@ -20,5 +20,5 @@ def refused(world):
 
 
 def test_three_ranks_are_refused_before_anything_is_sent(ranks):
-    says = "3 ranks cannot be halved to the end; use a power of two, or the full form"
+    says = "3 ranks are not a power of two; use the full form"
     assert ranks(3).run(refused) == [([says] * 2, [1.0] * 5)] * 3
