@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from minitrain.benchmarks.compare import Comparison, interleaved
-from minitrain.collectives import native, ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm.world import World
 
 KILOBYTE = 1 << 10

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from minitrain.benchmarks.compare import Comparison, interleaved
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm.world import World
 from minitrain.data_parallel import DataParallel
 from minitrain.models.gpt import GPT, GPTConfig

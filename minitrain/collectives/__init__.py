@@ -1,8 +1,13 @@
 """Chapter 01, collectives: how ranks add, share and spread tensors, built from point-to-point messages.
 
-Every file has the same verbs, `all_reduce`, `reduce_scatter`, `all_gather` and `broadcast`, so that two of them can be
-put side by side: `naive`, `ring`, `tree` (with `halving`), `hierarchical`, and `native`, which is torch's own.
-`all_to_all` is what later chapters send rows with.
+The small forms are here, one algorithm of the all-reduce per file: `naive`, `ring`, `tree`, `halving` and
+`hierarchical`; `native` is torch's own. Where two of them have `reduce_scatter` and `all_gather`, these mean the same
+chunks, so that the files can be compared. A verb changes the tensor in place and returns it when it is done.
+
+The full forms are in `full/`, under the same names, and other chapters use those. All have the same verbs,
+`all_reduce`, `reduce_scatter`, `all_gather` and `broadcast`, which return a `Handle`; they check their arguments, and
+are faster.
+`all_to_all`, with which later chapters send rows, has one form only.
 """
 
 from __future__ import annotations
@@ -10,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-__all__ = ["halving", "hierarchical", "naive", "native", "ring", "tree"]
+__all__ = ["all_to_all", "full", "halving", "hierarchical", "naive", "native", "ring", "tree"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,204 +1,72 @@
-"""Halving and doubling: the fewest bytes of the ring in the few steps of a tree.
+"""Halving and doubling: an all-reduce that sends as few bytes as the ring, in as few steps as the tree.
 
-**Idea.** Reduce-scatter by recursive halving: exchange half of the tensor with a rank half the world away, add, and go
-on with the half that is left, at half the distance. All-gather by recursive doubling is the same film backwards. Both
-together are Rabenseifner's all-reduce.
-
-**Source.** Rabenseifner 2004, "Optimization of collective reduction operations"; Thakur, Rabenseifner & Gropp 2005,
-"Optimization of collective communication operations in MPICH", sections "Allgather", "Reduce-Scatter", "Allreduce".
-
-**What each rank holds.** The tensor, changed in place, and a receive buffer of half its size (a folded rank: of all).
-
-**What is sent, when and why.** With n a power of two, in step k = 1, 2, … rank r exchanges S/2^k bytes with the rank
-whose number differs in the k-th highest bit: it sends the half that its partner will end with, and adds what it gets to
-the half with its own chunk. Every pair is busy in both directions in every step.
-
-**Other numbers of ranks.** Let m be the largest power of two up to n, and e = n − m. The first 2e ranks fold into
-pairs: the even rank sends all it has to the odd one, which adds it and takes part for both. The m ranks that
-remain halve and double. At the end each even rank gets its result from its partner. That is one message of S bytes more
-at each end (a reduce-scatter sends back a chunk only, and an all-gather starts with a chunk only).
-
-**Cost.** 2 log2 n · α + 2(n−1)/n · βS for a power of two; with folding 2(α + βS) more. Exactly:
-`minitrain.costs.communication.halving_all_reduce`; time: `halving_all_reduce_time`. The partners are far apart, so on a
-network whose far links are slow or shared a ring may still win.
-
-**Also called.** Rabenseifner's algorithm; butterfly; recursive vector halving and distance halving.
+**Idea.** Exchange half of the tensor with a rank half the world away and add, then a quarter at half the distance, and
+so on, until each rank has one chunk of the sum (reduce_scatter). The same steps backwards spread the chunks
+(all_gather). Together they are Rabenseifner's all-reduce.
+**Source.** Rabenseifner 2004, "Optimization of collective reduction operations"; Thakur, Rabenseifner & Gropp 2005.
+**Sent.** S/2, S/4, … S/n bytes to partners ever nearer, and the same sizes back: 2(n−1)/n · S bytes in all.
+**Cost.** 2 log2 n · α + 2(n−1)/n · βS of time; the tensor is changed in place, next to a receive buffer of half its
+size. The number of ranks must be a power of two.
+The full form, `minitrain.collectives.full.halving`, adds any number of ranks, and checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
-import torch.distributed as dist
-from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.collectives.chunks import flat_view
-from minitrain.comm.messages import Handle, exchange, receive, send
+from minitrain.comm.messages import Group, exchange, place
 
 
-class Fold:
-    """Which ranks halve and double, and for whom.
-
-    Attributes:
-        rank: This rank.
-        extra: Number of pairs that are folded: ranks 0 and 1, 2 and 3, …
-        cores: Number of ranks that remain, a power of two.
-        core: This rank's number among them; None on an even rank that was folded into the next.
-        partner: The other rank of the pair; None on a rank that was not folded.
-    """
-
-    def __init__(self, rank: int, ranks: int):
-        self.rank = rank
-        self.cores = 1 << (ranks.bit_length() - 1)
-        self.extra = ranks - self.cores
-        folded = rank < 2 * self.extra
-        self.partner = rank ^ 1 if folded else None
-        self.core = None if folded and rank % 2 == 0 else rank - min(self.extra, (rank + 1) // 2)
-
-    def rank_of(self, core: int) -> int:
-        """The rank whose number among the cores is `core`."""
-        return core + min(core + 1, self.extra)
-
-    def chunks_of(self, chunks: Sequence[Tensor], flat: Tensor) -> list[Tensor]:
-        """What each core ends with: its rank's chunk, and that of the rank folded into it, which lies before it."""
-        sizes = [len(chunk) for chunk in chunks]
-        pairs = [sizes[2 * pair] + sizes[2 * pair + 1] for pair in range(self.extra)]
-        return list(flat.split(pairs + sizes[2 * self.extra :]))
+def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
+    """Add `tensor` over all ranks, in place, and return it when it is the sum."""
+    reduce_scatter(tensor, group)
+    return all_gather(tensor, group)
 
 
-def all_reduce(
-    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
-) -> Handle:
-    """Add `tensor` over all ranks, in place; every rank ends with the sum, to the same bits.
-
-    Args:
-        tensor: Contiguous, of any shape and any dtype that can be added; the same shape and dtype on all ranks.
-        group: The ranks that talk; None means everyone.
-        check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
-
-    Raises:
-        ValueError: See `minitrain.collectives.chunks.flat_view`.
-    """
-    flat = flat_view("all_reduce", tensor, group, check)
-    fold = Fold(dist.get_rank(group), dist.get_world_size(group))
-    blocks = flat.tensor_split(fold.cores)  # equal blocks: where they lie does not matter, since all end with all
-    _fold(flat, fold, group)
-    if fold.core is not None:
-        _halve(flat, blocks, fold, group)
-        _double(flat, blocks, fold, group)
-    _unfold(flat, fold, group)
-    return Handle((), tensor)
+def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
+    """Recursive halving; returns chunk r of the sum on rank r, the others are partial."""
+    rank, ranks = place(group)
+    buffer = torch.empty_like(block(tensor, ranks, 0, ranks // 2))  # the longest half
+    width = ranks // 2
+    while width:
+        # One bit of the two ranks differs: the same position in the other half.
+        partner = rank ^ width
+        keep = block(tensor, ranks, rank, width)  # (elements · width / ranks,)
+        give = block(tensor, ranks, partner, width)
+        incoming = buffer[: len(keep)]
+        # Give the half that the partner continues with, and get that of this rank.
+        exchange(give, partner, incoming, partner, group).wait()
+        keep += incoming
+        width //= 2
+    return block(tensor, ranks, rank, 1)  # (elements / ranks,)
 
 
-def reduce_scatter(
-    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
-) -> Handle:
-    """Add `tensor` over all ranks; rank r ends with the sum in chunk r, and the other chunks are undefined.
-
-    `wait()` gives that chunk, a flat view of `tensor`. Arguments and errors as in `all_reduce`.
-    """
-    flat = flat_view("reduce_scatter", tensor, group, check)
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    fold = Fold(rank, ranks)
-    chunks = flat.tensor_split(ranks)
-    _fold(flat, fold, group)
-    if fold.core is not None:
-        _halve(flat, fold.chunks_of(chunks, flat), fold, group)
-    if fold.partner is not None:
-        if fold.core is None:
-            receive(chunks[rank], fold.partner, group).wait()  # the partner halved for both: this is our chunk
-        else:
-            send(chunks[fold.partner], fold.partner, group).wait()  # give the partner its chunk, and keep our own
-    return Handle((), chunks[rank])
+def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
+    """Recursive doubling: rank r brings chunk r, and every rank ends with all chunks."""
+    rank, ranks = place(group)
+    width = 1
+    while width < ranks:
+        partner = rank ^ width
+        have = block(tensor, ranks, rank, width)  # (elements · width / ranks,)
+        missing = block(tensor, ranks, partner, width)
+        # Give everything gathered so far, and get as much, straight into its slot.
+        exchange(have, partner, missing, partner, group).wait()
+        width *= 2
+    return tensor
 
 
-def all_gather(
-    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
-) -> Handle:
-    """Collect the chunks: rank r brings chunk r of `tensor`, and all end with all chunks.
-
-    What the other chunks held before is overwritten. Arguments and errors as in `all_reduce`.
-    """
-    flat = flat_view("all_gather", tensor, group, check)
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    fold = Fold(rank, ranks)
-    chunks = flat.tensor_split(ranks)
-    if fold.partner is not None:
-        if fold.core is None:
-            send(chunks[rank], fold.partner, group).wait()  # the partner brings our chunk beside its own
-        else:
-            receive(chunks[fold.partner], fold.partner, group).wait()  # the partner's chunk lies just before ours
-    if fold.core is not None:
-        _double(flat, fold.chunks_of(chunks, flat), fold, group)
-    _unfold(flat, fold, group)
-    return Handle((), tensor)
-
-
-def _halve(flat: Tensor, blocks: Sequence[Tensor], fold: Fold, group: dist.ProcessGroup | None) -> None:
-    """Recursive halving: core c ends with block c of the sum."""
-    assert fold.core is not None
-    starts = _starts(blocks)
-    buffer = None
-    distance = fold.cores // 2
-    while distance:
-        partner = fold.core ^ distance
-        first, other = fold.core & -distance, partner & -distance  # where the half of each of the two begins
-        own = flat[starts[first] : starts[first + distance]]
-        outgoing = flat[starts[other] : starts[other + distance]]
-        if buffer is None:
-            buffer = torch.empty_like(own)  # one for all steps: each half is a part of the one before
-        incoming = buffer[: len(own)]
-        # Give the half that the partner goes on with, get the one that this rank goes on with.
-        exchange(outgoing, fold.rank_of(partner), incoming, fold.rank_of(partner), group).wait()
-        own.add_(incoming)
-        distance //= 2
-
-
-def _double(flat: Tensor, blocks: Sequence[Tensor], fold: Fold, group: dist.ProcessGroup | None) -> None:
-    """Recursive doubling: core c brings block c, and all end with all blocks."""
-    assert fold.core is not None
-    starts = _starts(blocks)
-    distance = 1
-    while distance < fold.cores:
-        partner = fold.core ^ distance
-        first, other = fold.core & -distance, partner & -distance
-        outgoing = flat[starts[first] : starts[first + distance]]
-        incoming = flat[starts[other] : starts[other + distance]]
-        # Give all that this rank has, get as much of what is missing, straight into its place.
-        exchange(outgoing, fold.rank_of(partner), incoming, fold.rank_of(partner), group).wait()
-        distance *= 2
-
-
-def _fold(flat: Tensor, fold: Fold, group: dist.ProcessGroup | None) -> None:
-    """The odd rank of each pair adds what the even one has."""
-    if fold.partner is None:
-        return
-    if fold.core is None:
-        send(flat, fold.partner, group).wait()  # everything: the partner halves for both
-    else:
-        buffer = torch.empty_like(flat)
-        receive(buffer, fold.partner, group).wait()  # the whole tensor of the rank that sits out
-        flat.add_(buffer)
-
-
-def _unfold(flat: Tensor, fold: Fold, group: dist.ProcessGroup | None) -> None:
-    """The odd rank of each pair sends the whole result to the even one."""
-    if fold.partner is None:
-        return
-    if fold.core is None:
-        receive(flat, fold.partner, group).wait()  # the result that the partner took part in
-    else:
-        send(flat, fold.partner, group).wait()  # the rank that sat out has nothing of it yet
-
-
-def _starts(blocks: Sequence[Tensor]) -> list[int]:
-    """Where each block begins in the flat tensor, and at last where the tensor ends."""
-    starts = [0]
-    for block in blocks:
-        starts.append(starts[-1] + len(block))
-    return starts
+def block(tensor: Tensor, ranks: int, rank: int, width: int) -> Tensor:
+    """The `width` neighbouring chunks, chunk `rank` among them, as a view of the tensor."""
+    assert ranks & (ranks - 1) == 0, f"{ranks} ranks are not a power of two; use the full form"
+    assert tensor.is_contiguous(), "only a contiguous tensor can be seen as flat chunks"
+    # detach: autograd need not record that a parameter is overwritten.
+    flat = tensor.detach().view(-1)  # (elements,)
+    sizes = [len(chunk) for chunk in flat.tensor_split(ranks)]
+    # Blocks begin at multiples of the width: clear the lower bits of the rank.
+    first = rank & -width
+    start = sum(sizes[:first])
+    return flat[start : start + sum(sizes[first : first + width])]
 
 
 if __name__ == "__main__":

@@ -1,244 +1,65 @@
-"""Ring: each rank talks to its two neighbours only, and every link carries the same share all the time.
+"""Ring all-reduce: every rank talks to its two neighbours only, and all links carry the same load all the time.
 
-**Idea.** Cut the tensor into as many chunks as there are ranks and pass the chunks around the ring. On the first way
-round each rank adds its own values to a chunk before it passes it on (reduce-scatter); on the second the finished
-chunks are passed on as they are (all-gather). Both together are an all-reduce.
-
+**Idea.** Cut the tensor into one chunk per rank and pass the chunks around the ring, twice. The first time, every rank
+adds its own values to a chunk before it passes the chunk on (reduce_scatter). The second time, the finished chunks are
+passed on as they are (all_gather).
 **Source.** Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
-
-**What each rank holds.** The tensor, changed in place, and up to three receive buffers of the size of a chunk. On a CPU
-these stay for the next call.
-
-**What is sent, when and why.** In step s = 0 … n−2 rank r sends one chunk to rank r+1 and receives another from rank
-r−1, both at once:
-
-| | sends chunk | receives chunk | and then |
-|---|---|---|---|
-| reduce-scatter | r−1−s | r−2−s | adds its own values to it |
-| all-gather | r−s | r−1−s | keeps it |
-
-Chunk c starts at rank c+1, has visited everyone else when it arrives at rank c, and so is finished there: rank r ends
-the reduce-scatter with chunk r. (Indices are modulo n.)
-
-**Cost.** Each rank sends every chunk but one in each half: about 2(n−1)/n · S bytes for S bytes of tensor, in 2(n−1)
-messages. Others need fewer messages, but no messages between ranks let the busiest rank send fewer bytes. Exactly:
-`minitrain.costs.communication.ring_all_reduce`; time: `ring_all_reduce_time`. Memory: at most three chunks.
-
-**Also called.** Bucket algorithm; NCCL's Ring. Reduce-scatter and all-gather are also called the scatter-reduce and
-the broadcast phase.
+**Sent.** In each of 2(n−1) steps one chunk goes to the right neighbour while another arrives from the left one. In
+total a rank sends about 2(n−1)/n · S bytes of a tensor of S bytes.
+**Cost.** 2(n−1)(α + βS/n) of time; the tensor is changed in place, next to one receive buffer as large as a chunk.
+The full form, `minitrain.collectives.full.ring`, adds receives that are posted ahead and buffers that are kept (both
+for speed on CPUs), a pipelined broadcast, and checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-
 import torch
-import torch.distributed as dist
-from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.collectives.chunks import Chunks, check_root, flat_view
-from minitrain.comm.messages import Handle, exchange, receive, send
-
-AHEAD = 3  # receives that are posted before they are waited for, each with a buffer of its own
-KEPT = 64 << 20  # bytes of receive buffers that stay for the next call, at most
-
-_spare: list[Tensor] = []  # taken while in use, so that two threads never share it
+from minitrain.comm.messages import Group, exchange, place
 
 
-def all_reduce(
-    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
-) -> Handle:
-    """Add `tensor` over all ranks, in place; every rank ends with the sum, to the same bits.
-
-    Args:
-        tensor: Contiguous, of any shape and any dtype that can be added; the same shape and dtype on all ranks.
-        group: The ranks that talk; None means everyone.
-        check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
-
-    Raises:
-        ValueError: See `minitrain.collectives.chunks.flat_view`.
-    """
-    chunks = flat_view("all_reduce", tensor, group, check).tensor_split(dist.get_world_size(group))
-    arriving: list[Handle] = []
-    # A chunk comes back only after it has visited all: its place can be offered while its old values still leave.
-    leaving = start_around(chunks, group, lambda: arriving.extend(receive_around(chunks, group)))
-    pass_around(chunks, group, arriving)
-    for departure in leaving:
-        departure.wait()
-    return Handle((), tensor)
+def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
+    """Add `tensor` over all ranks, in place, and return it when it is the sum."""
+    reduce_scatter(tensor, group)
+    return all_gather(tensor, group)
 
 
-def reduce_scatter(
-    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
-) -> Handle:
-    """Add `tensor` over all ranks; rank r ends with the sum in chunk r, and with partial sums in the other chunks.
-
-    `wait()` gives that chunk, a flat view of `tensor`. Arguments and errors as in `all_reduce`.
-    """
-    chunks = flat_view("reduce_scatter", tensor, group, check).tensor_split(dist.get_world_size(group))
-    return Handle((), add_around(chunks, group))
-
-
-def all_gather(
-    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
-) -> Handle:
-    """Collect the chunks: rank r brings chunk r of `tensor`, and all end with all chunks.
-
-    What the other chunks held before is overwritten. Arguments and errors as in `all_reduce`.
-    """
-    chunks = flat_view("all_gather", tensor, group, check).tensor_split(dist.get_world_size(group))
-    pass_around(chunks, group)
-    return Handle((), tensor)
+def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
+    """The first way round; returns chunk r of the sum on rank r, the others are partial."""
+    rank, ranks = place(group)
+    left, right = (rank - 1) % ranks, (rank + 1) % ranks
+    chunks = cut(tensor, ranks)
+    buffer = torch.empty_like(chunks[0])  # no chunk is longer
+    # Chunk c starts at rank c+1 and has visited all others when it reaches rank c.
+    for step in range(ranks - 1):
+        partial = chunks[(rank - 1 - step) % ranks]  # in step 0 only this rank's values
+        own = chunks[(rank - 2 - step) % ranks]
+        incoming = buffer[: len(own)]
+        # The sum so far goes right, while the left neighbour's arrives.
+        exchange(partial, right, incoming, left, group).wait()
+        own += incoming
+    return chunks[rank]  # (elements / n,)
 
 
-def broadcast(
-    tensor: Shaped[Tensor, "*shape"],
-    source: int = 0,
-    group: dist.ProcessGroup | None = None,
-    *,
-    check: bool | None = None,
-) -> Handle:
-    """Copy `tensor` from rank `source` to all others along the ring, chunk behind chunk as in a pipeline.
-
-    A rank passes a chunk on while it receives the next, so that all links work at once and the last rank has everything
-    after 2(n−1) steps of a chunk each, not after n−1 steps of the whole tensor.
-
-    Args:
-        tensor: Contiguous, of any shape; the same shape and dtype on all ranks.
-        source: The rank within `group` whose values all end with.
-        group: The ranks that talk; None means everyone.
-        check: Compare shape, dtype and source across ranks first; None: in demos and notebooks only.
-
-    Raises:
-        ValueError: `source` is no rank of the group; else see `minitrain.collectives.chunks.flat_view`.
-    """
-    flat = flat_view("broadcast", tensor, group, check)
-    check_root("broadcast", "source", source, group, check)
-    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
-    position = (rank - source) % ranks  # along the ring, the source at 0
-    nothing = flat[:0]  # an empty tensor is not sent
-    received = nothing
-    for chunk in (*flat.tensor_split(ranks), nothing):
-        outgoing = chunk if position == 0 else received  # the source has all chunks from the start
-        incoming = nothing if position == 0 else chunk
-        if position == ranks - 1:
-            outgoing = nothing  # the next rank would be the source
-        # Pass on the chunk of the last step and receive the next, at once: neither way of the link stands idle.
-        if outgoing.numel() or incoming.numel():
-            exchange(outgoing, (rank + 1) % ranks, incoming, (rank - 1) % ranks, group).wait()
-        received = incoming
-    return Handle((), tensor)
+def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
+    """The second way round: rank r brings chunk r, and every rank ends with all chunks."""
+    rank, ranks = place(group)
+    left, right = (rank - 1) % ranks, (rank + 1) % ranks
+    chunks = cut(tensor, ranks)
+    for step in range(ranks - 1):
+        finished = chunks[(rank - step) % ranks]  # in step 0 this rank's own chunk
+        missing = chunks[(rank - 1 - step) % ranks]
+        # Pass on the chunk that came last, and receive the next one into its slot.
+        exchange(finished, right, missing, left, group).wait()
+    return tensor
 
 
-def add_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> Tensor:
-    """The first way round: returns this rank's own chunk, summed over all ranks; the others hold partial sums.
-
-    Args:
-        chunks: As many flat contiguous tensors as there are ranks, of any sizes, the same sizes on all ranks.
-        group: The ranks that talk; None means everyone.
-    """
-    for departure in start_around(chunks, group):
-        departure.wait()  # whoever comes next may overwrite a chunk that was sent
-    return chunks[dist.get_rank(group)]
-
-
-def start_around(
-    chunks: Chunks, group: dist.ProcessGroup | None = None, behind: Callable[[], None] = lambda: None
-) -> list[Handle]:
-    """`add_around`, but the last sends may still be under way: wait for what it returns.
-
-    Args:
-        chunks: As for `add_around`.
-        group: The ranks that talk; None means everyone.
-        behind: Called when the last receive is posted (not on NCCL): it may post those of what comes next.
-    """
-    rank, ranks = dist.get_rank(group), len(chunks)
-    before, after = (rank - 1) % ranks, (rank + 1) % ranks
-    steps = [(chunks[(rank - 1 - step) % ranks], chunks[(rank - 2 - step) % ranks]) for step in range(ranks - 1)]
-    if not steps:
-        return []
-    if dist.get_backend(group) == "nccl":
-        pair = chunks[0].new_empty(2, max(map(len, chunks)))  # in turn
-        for step, (outgoing, own) in enumerate(steps):
-            buffer = pair[step % 2, : len(own)]
-            # Hand the sum so far to the next rank, and take the one that the previous rank has made.
-            exchange(outgoing, after, buffer, before, group).wait()
-            own.add_(buffer)
-        return []
-    # Buffers in turn: one is added while others fill.
-    room, buffers = _buffers(chunks, min(AHEAD, len(steps)))
-    incoming = [buffers[step % len(buffers), : len(own)] for step, (_, own) in enumerate(steps)]
-    # The same, but steps ahead with receiving: gloo then sends without asking first, and its thread need not wait for
-    # ours. (On NCCL a receive that waits holds up the sends behind it; so there the two go together, above.)
-    arriving: list[Handle] = []
-
-    def post(step: int) -> None:
-        arriving.append(receive(incoming[step], before, group))
-        if step == len(steps) - 1:
-            behind()
-
-    for step in range(len(buffers)):
-        post(step)
-    leaving = []
-    for step, (outgoing, own) in enumerate(steps):
-        leaving.append(send(outgoing, after, group))  # the sum so far
-        arriving[step].wait()
-        own.add_(incoming[step])
-        if step + len(buffers) < len(steps):
-            post(step + len(buffers))  # into the buffer that is free again
-    if room.device.type == "cpu" and room.nbytes <= KEPT:
-        _spare[:] = [room]  # not where a message failed: what was posted may still fill it
-    return leaving
-
-
-def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None, arriving: Sequence[Handle] = ()) -> None:
-    """The second way round: rank r's chunk r reaches all ranks.
-
-    Args:
-        chunks: As for `add_around`.
-        group: The ranks that talk; None means everyone.
-        arriving: What `receive_around` gave, where that was called before.
-    """
-    rank, ranks = dist.get_rank(group), len(chunks)
-    before, after = (rank - 1) % ranks, (rank + 1) % ranks
-    steps = [(chunks[(rank - step) % ranks], chunks[(rank - 1 - step) % ranks]) for step in range(ranks - 1)]
-    if dist.get_backend(group) == "nccl":
-        for outgoing, incoming in steps:
-            # Hand on the chunk that came last, and receive the next one straight into its place.
-            exchange(outgoing, after, incoming, before, group).wait()
-        return
-    leaving = []
-    for (outgoing, _), arrival in zip(steps, arriving or receive_around(chunks, group), strict=True):
-        leaving.append(send(outgoing, after, group))  # the chunk that came last
-        arrival.wait()
-    for departure in leaving:
-        departure.wait()
-
-
-def receive_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> list[Handle]:
-    """Post all receives of `pass_around`, each straight into its place; not for NCCL."""
-    rank, ranks = dist.get_rank(group), len(chunks)
-    before = (rank - 1) % ranks
-    return [receive(chunks[(rank - 1 - step) % ranks], before, group) for step in range(ranks - 1)]
-
-
-def _buffers(chunks: Chunks, count: int) -> tuple[Tensor, Tensor]:
-    """Memory, and in it `count` receive buffers, each as long as the longest chunk.
-
-    On a CPU memory of an earlier call is taken where it suffices: to touch fresh memory costs more than to add it.
-    """
-    like, longest = chunks[0], max(map(len, chunks))
-    size = count * longest * like.element_size()
-    room = None
-    if like.device.type == "cpu":
-        with suppress(IndexError):  # none is left
-            room = _spare.pop()
-    if room is None or room.nbytes < size:
-        with torch.inference_mode(False):  # or it would be of no use outside that mode
-            room = like.new_empty(size, dtype=torch.uint8)
-    return room, room[:size].view(like.dtype).view(count, longest)
+def cut(tensor: Tensor, ranks: int) -> tuple[Tensor, ...]:
+    """One chunk per rank, views of the tensor; the first ones may be longer by one."""
+    assert tensor.is_contiguous(), "only a contiguous tensor can be seen as flat chunks"
+    # detach: autograd need not record that a parameter is overwritten.
+    return tensor.detach().view(-1).tensor_split(ranks)  # n × (elements / n,)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ import torch.distributed as dist
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.composition import optimizer
 from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import Part

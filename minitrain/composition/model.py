@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.composition.layout import Axes
 from minitrain.composition.settings import Model
 from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Router, Switch, all_to_all

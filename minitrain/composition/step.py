@@ -28,7 +28,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm.control import gather_objects
 from minitrain.comm.messages import receive, send
 from minitrain.composition import optimizer

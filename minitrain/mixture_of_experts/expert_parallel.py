@@ -38,8 +38,8 @@ import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from minitrain.collectives import native
 from minitrain.collectives.all_to_all import Carrier
+from minitrain.collectives.full import native
 from minitrain.comm.control import checking, gather_objects
 from minitrain.comm.mesh import axes
 from minitrain.data_parallel.full.bucketed import Bucket, pack

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm.control import gather_objects
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.parameter_server.placement import place

@@ -43,7 +43,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm.messages import Handle
 from minitrain.sequence_parallel.mappings import own_tokens, start_gather, start_reduce_scatter
 from minitrain.tensor_parallel.checks import check_split, place

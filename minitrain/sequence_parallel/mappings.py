@@ -41,7 +41,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm.messages import Handle
 from minitrain.tensor_parallel.checks import check_split, place
 from minitrain.tensor_parallel.mappings import Collectives

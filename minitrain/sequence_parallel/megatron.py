@@ -48,7 +48,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.models import gpt as reference
 from minitrain.sequence_parallel.linear import ColumnFromSequence, RowToSequence
 from minitrain.sequence_parallel.outside import EmbeddingToSequence, HeadFromSequence, NormOnSequence

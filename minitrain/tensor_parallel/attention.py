@@ -35,7 +35,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.models import gpt
 from minitrain.tensor_parallel.checks import check_split, place
 from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear

@@ -35,7 +35,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm.control import checking
 from minitrain.tensor_parallel.checks import check_same, place
 from minitrain.tensor_parallel.layout import ParallelLayer

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.tensor_parallel.checks import place
 from minitrain.tensor_parallel.mappings import Collectives
 

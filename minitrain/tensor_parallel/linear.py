@@ -40,7 +40,7 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.tensor_parallel.checks import check_same, check_split
 from minitrain.tensor_parallel.layout import ParallelLayer, mark, mark_partial
 from minitrain.tensor_parallel.mappings import Collectives, gather_from_parallel, split_to_parallel

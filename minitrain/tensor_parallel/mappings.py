@@ -37,14 +37,14 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm.messages import Handle
 from minitrain.tensor_parallel.checks import check_same, check_split, place
 
 
 @runtime_checkable
 class Collectives(Protocol):
-    """The verbs used here and in chapter 09. `minitrain.collectives.native` and `.ring` have them, being modules."""
+    """The verbs used here and in chapter 09. `minitrain.collectives.full.native` and `.ring` have them, as modules."""
 
     def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
 

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from jaxtyping import Float64
 from torch import Tensor
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.tensor_parallel.checks import place
 from minitrain.tensor_parallel.layout import copies
 from minitrain.tensor_parallel.mappings import Collectives

@@ -27,7 +27,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.models import gpt as reference
 from minitrain.tensor_parallel.attention import parallel_attention, parallel_mlp
 from minitrain.tensor_parallel.checks import place

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.tensor_parallel.checks import place
 from minitrain.tensor_parallel.mappings import Collectives
 

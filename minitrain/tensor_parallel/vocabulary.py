@@ -33,7 +33,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.tensor_parallel.checks import check_same, place
 from minitrain.tensor_parallel.cross_entropy import VocabParallelLoss, check_tokens, vocab_parallel_cross_entropy
 from minitrain.tensor_parallel.layout import ParallelLayer, mark

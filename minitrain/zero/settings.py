@@ -16,7 +16,7 @@ Groups = Sequence[Mapping[str, Any]]
 
 @runtime_checkable
 class Collectives(Protocol):
-    """The verbs used here. `minitrain.collectives.native` and `.ring` have them, both being modules."""
+    """The verbs used here. `minitrain.collectives.full.native` and `.ring` have them, being modules."""
 
     def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
 

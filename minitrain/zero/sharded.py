@@ -24,7 +24,7 @@ from jaxtyping import Float64, Shaped
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.zero import states
 from minitrain.zero.elementwise import check_elementwise

@@ -29,7 +29,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.zero import states
 from minitrain.zero.elementwise import check_elementwise
 from minitrain.zero.lines import Line

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minitrain.collectives import hierarchical
+from minitrain.collectives.full import hierarchical
 from minitrain.comm import Ledger, axes
 from minitrain.costs import communication as costs
 from minitrain.lessons import demo_of
@@ -16,7 +16,7 @@ MESHES = [(1, 1), (1, 3), (3, 1), (2, 2), (2, 3), (3, 2)]
 
 
 def wrong_on_mesh(world, nodes, local):
-    return verbs.wrong(world, "hierarchical", axes(node=nodes, local=local))
+    return verbs.wrong(world, "full.hierarchical", axes(node=nodes, local=local))
 
 
 @pytest.mark.parametrize(("nodes", "local"), MESHES)
@@ -25,11 +25,28 @@ def test_every_verb_gives_what_one_rank_would(ranks, nodes, local):
     assert ranks(size).run(wrong_on_mesh, nodes, local) == [[]] * size
 
 
+def small_on_mesh(world, nodes, local):
+    """The small form: what is wrong, what differs from the full form, and the distance from one device."""
+    mesh = axes(node=nodes, local=local)
+    groups = mesh.get_group("local"), mesh.get_group("node")
+    return (
+        verbs.wrong(world, "hierarchical", *groups),
+        verbs.unlike_full(world, "hierarchical", groups, mesh),
+        verbs.distance_from_one_device(world, "hierarchical", *groups),
+    )
+
+
+@pytest.mark.parametrize(("nodes", "local"), [(1, 2), (2, 1), (3, 1), (1, 3), (2, 2), (2, 3)])
+def test_the_small_form_is_the_full_one_and_one_device(ranks, nodes, local):
+    for wrong, unlike, distance in ranks(nodes * local).run(small_on_mesh, nodes, local):
+        assert not wrong and not unlike and distance < 1e-12
+
+
 def wrong_in_slice(world):
     """A mesh of a mesh: nodes × ranks for each of two replicas."""
     mesh = axes(replica=2, node=2, local=1)["node", "local"]
     first = 2 * (world.rank // 2)
-    return verbs.wrong(world, "hierarchical", mesh, range(first, first + 2))
+    return verbs.wrong(world, "full.hierarchical", mesh, members=range(first, first + 2))
 
 
 def test_a_mesh_may_be_a_part_of_the_ranks(ranks):
@@ -38,7 +55,7 @@ def test_a_mesh_may_be_a_part_of_the_ranks(ranks):
 
 @pytest.mark.parametrize(("nodes", "local"), MESHES[2:5])
 def test_sums_are_torchs_within_rounding_and_the_same_bits_everywhere(ranks, nodes, local):
-    results = ranks(nodes * local).run(verbs.random_sum, "hierarchical", {"node": nodes, "local": local})
+    results = ranks(nodes * local).run(verbs.random_sum, "full.hierarchical", {"node": nodes, "local": local})
     assert len({bits for bits, _, _ in results}) == 1
     assert all(outside == 0 for _, outside, _ in results)
 
@@ -79,7 +96,7 @@ def test_each_rank_sends_what_theory_says_on_both_kinds_of_links(ranks, nodes, l
     ],
 )
 def test_every_rank_gets_the_same_error_and_nothing_hangs(ranks, how, says):
-    for said in ranks(4).run(verbs.misuse, "hierarchical", how):
+    for said in ranks(4).run(verbs.misuse, "full.hierarchical", how):
         assert said.startswith(says)
 
 
@@ -105,7 +122,7 @@ def test_what_is_no_2d_mesh_is_refused(ranks):
 
 def demo_on(world, nodes):
     try:
-        return len(demo_of(hierarchical)(world, elements=100, nodes=nodes))
+        return len(demo_of("minitrain.collectives.hierarchical")(world, elements=100, nodes=nodes))
     except ValueError as error:
         return str(error)
 

@@ -6,7 +6,7 @@ import warnings
 
 import torch
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm import Ledger
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 
 
 def sums(world, elements, group=None, times=1):

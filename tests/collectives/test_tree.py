@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitrain.collectives import tree
+from minitrain.collectives.full import tree
 from minitrain.comm import Ledger
 from minitrain.costs import communication as costs
 from tests.collectives import verbs

@@ -1,4 +1,4 @@
-"""naive, ring, tree, halving and native: every verb gives the right result on any ranks, shape and dtype."""
+"""naive, ring, tree, halving and native, both forms: every verb is right on any ranks, shape and dtype."""
 
 from __future__ import annotations
 
@@ -6,8 +6,16 @@ import pytest
 
 from tests.collectives import verbs
 
-MODULES = ("naive", "ring", "tree", "halving", "native")
-CASES = [(name, size) for name in MODULES for size in verbs.WORLD_SIZES]
+FULL = ("full.naive", "full.ring", "full.tree", "full.halving", "full.native")
+MODULES = (*FULL, "naive", "ring", "tree", "halving", "native")
+
+
+def takes(name, size):
+    """The small form of halving wants a power of two."""
+    return name != "halving" or size in (1, 2, 4)
+
+
+CASES = [(name, size) for name in MODULES for size in verbs.WORLD_SIZES if takes(name, size)]
 
 
 @pytest.mark.parametrize(("name", "size"), CASES)
@@ -15,8 +23,10 @@ def test_every_verb_gives_what_one_rank_would(ranks, name, size):
     assert ranks(size).run(verbs.wrong, name) == [[]] * size
 
 
-@pytest.mark.parametrize("members", [[0], [1, 2], [0, 1, 3]])
-@pytest.mark.parametrize("name", MODULES)
+SUBGROUPS = [(name, members) for name in MODULES for members in ([0], [1, 2], [0, 1, 3]) if takes(name, len(members))]
+
+
+@pytest.mark.parametrize(("name", "members"), SUBGROUPS)
 def test_ranks_are_those_within_the_group(ranks, name, members):
     assert ranks(4).run(verbs.wrong_in_subgroup, name, members) == [[]] * 4
 
@@ -30,18 +40,18 @@ def test_sums_are_torchs_within_rounding_and_the_same_bits_everywhere(ranks, nam
         assert all(difference == 0 for _, _, difference in results)
 
 
-@pytest.mark.parametrize(("name", "size"), [case for case in CASES if case[0] != "native"])
+@pytest.mark.parametrize(("name", "size"), [case for case in CASES if "native" not in case[0]])
 def test_each_rank_sends_what_theory_says(ranks, name, size):
-    assert ranks(size).run(verbs.miscounted, name, name) == [[]] * size
+    assert ranks(size).run(verbs.miscounted, name, name.removeprefix("full.")) == [[]] * size
 
 
 def test_the_reduce_scatter_of_the_tree_is_that_of_halving(ranks):
-    assert ranks(6).run(verbs.miscounted, "tree", "halving")[0][0][0] == "all_reduce"  # differs, as it should
-    for differ in ranks(6).run(verbs.miscounted, "tree", "halving"):
+    assert ranks(6).run(verbs.miscounted, "full.tree", "halving")[0][0][0] == "all_reduce"  # differs, as it should
+    for differ in ranks(6).run(verbs.miscounted, "full.tree", "halving"):
         assert {verb for verb, *_ in differ} == {"all_reduce"}
 
 
-@pytest.mark.parametrize("name", ["naive", "ring", "tree", "native"])
+@pytest.mark.parametrize("name", [name for name in MODULES if takes(name, 3)])
 def test_a_parameter_is_overwritten_behind_autograds_back(ranks, name):
     assert ranks(3).run(verbs.parameter, name) == [(True, None, True, [6.0])] * 3
 
@@ -57,7 +67,23 @@ def test_a_parameter_is_overwritten_behind_autograds_back(ranks, name):
         ("two sources", "broadcast: `source` differs between ranks: [0, 1, 0] in rank order"),
     ],
 )
-@pytest.mark.parametrize("name", ["naive", "ring", "tree", "native"])
+@pytest.mark.parametrize("name", ["full.naive", "full.ring", "full.tree", "full.native"])
 def test_every_rank_gets_the_same_error_and_nothing_hangs(ranks, name, how, says):
     for said in ranks(3).run(verbs.misuse, name, how):
         assert said.startswith(says)
+
+
+@pytest.mark.parametrize("name", ["naive", "ring", "tree", "halving", "native"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_small_forms_train_as_one_device(ranks, name, size):
+    if not takes(name, size):
+        pytest.skip("not a power of two")
+    assert max(ranks(size).run(verbs.distance_from_one_device, name)) < 1e-12
+
+
+@pytest.mark.parametrize("name", ["naive", "ring", "tree", "halving"])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_small_forms_have_the_bits_of_the_full_ones(ranks, name, size):
+    if not takes(name, size):
+        pytest.skip("not a power of two")
+    assert ranks(size).run(verbs.unlike_full, name) == [[]] * size

@@ -1,17 +1,21 @@
 """What the tests of all collectives share: one function for each property, run on ranks, for any module with the verbs.
 
+A module is named from the chapter's folder: "ring" is the small form, "full.ring" the full one.
+
 Inputs are whole numbers that depend on the rank alone, so that every rank knows what all others bring: the right result
 is worked out on each rank without communication, and is exact in every dtype.
 """
 
 from __future__ import annotations
 
+import copy
 from importlib import import_module
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
-from minitrain.comm import Ledger, axes
+from minitrain.comm import Handle, Ledger, axes
 from minitrain.costs import communication as costs
 
 WORLD_SIZES = (1, 2, 3, 6)  # the demos run on 4
@@ -23,13 +27,20 @@ def load(name):
     return import_module(f"minitrain.collectives.{name}")
 
 
+def start(name, verb, *arguments, **named):
+    """Start a verb of either form, without checks. A small form waits itself, and returns the tensor."""
+    if name.startswith("full."):
+        return getattr(load(name), verb)(*arguments, check=False, **named)
+    return Handle((), getattr(load(name), verb)(*arguments, **named))
+
+
 def brought(rank, shape, dtype):
     """What a rank brings."""
     elements = torch.Size(shape).numel()
     return (torch.arange(elements) * 7 % 5 + 3 * rank).reshape(shape).to(dtype)
 
 
-def wrong(world, name, group=None, members=None):
+def wrong(world, name, *groups, members=None):
     """Every verb of a module on many shapes, and on many dtypes; what came out wrong, as text."""
     module, members = load(name), members or range(world.size)
     rank, ranks = list(members).index(world.rank), len(members)
@@ -41,27 +52,29 @@ def wrong(world, name, group=None, members=None):
         kept = mine.clone()
 
         tensor = mine.clone()
-        handle = module.all_reduce(tensor, group, check=False)
+        handle = start(name, "all_reduce", tensor, *groups)
         same = handle.wait() is tensor and handle.wait() is tensor  # waiting again is allowed
         if not (same and torch.equal(tensor, total)):
             problems.append(f"all_reduce {shape} {dtype}: {tensor}")
 
+        if not hasattr(module, "reduce_scatter"):
+            continue  # of the small forms, some are an all-reduce only
         tensor = mine.clone()
-        chunk = module.reduce_scatter(tensor, group, check=False).wait()
+        chunk = start(name, "reduce_scatter", tensor, *groups).wait()
         wanted = total.view(-1).tensor_split(ranks)[rank]
         in_place = torch.equal(tensor.view(-1).tensor_split(ranks)[rank], wanted)
         if not (in_place and torch.equal(chunk, wanted)):
             problems.append(f"reduce_scatter {shape} {dtype}: {chunk}")
 
         tensor = mine.clone()
-        module.all_gather(tensor, group, check=False).wait()
+        start(name, "all_gather", tensor, *groups).wait()
         chunks = [other.view(-1).tensor_split(ranks)[index] for index, other in enumerate(everyone)]
         if not torch.equal(tensor.view(-1), torch.cat(chunks)):
             problems.append(f"all_gather {shape} {dtype}: {tensor}")
 
-        for source in {0, ranks - 1} if hasattr(module, "broadcast") else ():
+        for source in {0, ranks - 1} if name.startswith("full.") and hasattr(module, "broadcast") else ():
             tensor = mine.clone()
-            module.broadcast(tensor, source, group, check=False).wait()
+            start(name, "broadcast", tensor, source, *groups).wait()
             if not torch.equal(tensor, everyone[source]):
                 problems.append(f"broadcast {shape} {dtype} from {source}: {tensor}")
         assert torch.equal(mine, kept)
@@ -72,12 +85,14 @@ def wrong_in_subgroup(world, name, members):
     """The same among some of the ranks, while the others do nothing."""
     group = dist.new_group(members)
     if world.rank not in members:
+        if not name.startswith("full."):
+            return []  # a small form does not look
         try:  # torch gives an outsider a number for a group, which the run-time check of signatures refuses first
             load(name).all_reduce(torch.ones(2), group)
         except Exception as error:
             return [] if "not in the group" in str(error) or "parameter 'group'" in str(error) else [str(error)]
         return ["a rank outside the group was let in"]
-    return wrong(world, name, group, members)
+    return wrong(world, name, group, members=members)
 
 
 def random_sum(world, name, mesh=None):
@@ -85,7 +100,7 @@ def random_sum(world, name, mesh=None):
     generator = torch.Generator().manual_seed(world.rank)
     ours = torch.randn(1003, generator=generator)
     theirs, sizes = ours.clone(), ours.double().abs()
-    load(name).all_reduce(ours, axes(**mesh) if mesh else None).wait()
+    start(name, "all_reduce", ours, axes(**mesh) if mesh else None).wait()
     dist.all_reduce(theirs)
     dist.all_reduce(sizes)
     bound = (world.size - 1) * torch.finfo(torch.float32).eps * sizes
@@ -96,8 +111,11 @@ def random_sum(world, name, mesh=None):
 def parameter(world, name):
     """A parameter that wants a gradient may be overwritten; autograd does not see it."""
     weight = torch.nn.Parameter(torch.full((3, 5), float(world.rank)))
-    load(name).broadcast(weight, world.size - 1).wait()
-    load(name).all_reduce(weight).wait()
+    if name.startswith("full.") and hasattr(load(name), "broadcast"):
+        load(name).broadcast(weight, world.size - 1).wait()
+    else:
+        weight.data.fill_(world.size - 1)
+    start(name, "all_reduce", weight).wait()
     return weight.requires_grad, weight.grad_fn, weight.is_leaf, weight.unique().tolist()
 
 
@@ -112,7 +130,7 @@ def miscounted(world, name, cost):
                 continue
             tensor = torch.ones(elements, dtype=dtype)
             with Ledger() as ledger:
-                getattr(module, verb)(tensor, check=False).wait()
+                start(name, verb, tensor).wait()
             predicted = formula(elements, tensor.element_size(), world.size, world.rank)
             if (ledger.sent, ledger.messages) != predicted:
                 differ.append((verb, elements, (ledger.sent, ledger.messages), predicted))
@@ -137,7 +155,7 @@ def misuse(world, name, how):
         verb, arguments = "broadcast", {"source": world.size}
     elif how == "two sources":
         verb, arguments = "broadcast", {"source": world.rank % 2}
-    if name == "hierarchical":
+    if name == "full.hierarchical":
         arguments["group"] = axes(node=world.size // 2, local=2)
     said = "no error"
     try:
@@ -148,3 +166,49 @@ def misuse(world, name, how):
     dist.all_reduce(after)
     assert after.tolist() == [world.size] * 3
     return said
+
+
+def unlike_full(world, name, groups=(), mesh=None):
+    """Every verb of a small form on random numbers, of sizes that do not divide; elements with bits unlike the full's.
+
+    Both forms add in the same order, so no bit may differ.
+    """
+    module, found = load(name), []
+    for elements, dtype in ((1, torch.float32), (7, torch.float64), (101, torch.float32), (1003, torch.bfloat16)):
+        generator = torch.Generator().manual_seed(world.rank)
+        mine = torch.randn(elements, generator=generator, dtype=torch.float64).to(dtype)
+        for verb in ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"):
+            if not hasattr(module, verb):
+                continue
+            root = {"reduce": {"to": 0}, "broadcast": {"source": 0}}.get(verb, {})
+            ours = getattr(module, verb)(mine.clone(), *groups)
+            theirs = start(f"full.{name}", verb, mine.clone(), group=mesh, **root).wait()
+            if not torch.equal(ours, theirs):
+                found.append((verb, elements, (ours != theirs).sum().item()))
+    return found
+
+
+def distance_from_one_device(world, name, *groups):
+    """A step of data parallelism over a small form: outputs, gradients and their norm against one device.
+
+    A rank has an n-th of 12 samples, so 1/n times the sum of the ranks' gradients is that of the mean over all. The
+    layers' sizes are odd numbers.
+    """
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
+    samples = torch.randn(12, 5, dtype=torch.float64)
+    alone = copy.deepcopy(module)
+    expected = alone(samples)
+    expected.square().mean().backward()
+    outputs = module(samples.chunk(world.size)[world.rank])
+    outputs.square().mean().backward()
+    for parameter in module.parameters():
+        load(name).all_reduce(parameter.grad, *groups)
+        parameter.grad.mul_(1 / world.size)
+    ours, theirs = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (module, alone))
+    differences = (
+        outputs - expected.chunk(world.size)[world.rank],
+        ours - theirs,
+        ours.norm() - theirs.norm(),
+    )
+    return max(difference.abs().max().item() for difference in differences)

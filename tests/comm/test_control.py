@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minitrain.collectives import hierarchical, native, ring
+from minitrain.collectives.full import hierarchical, native, ring
 from minitrain.comm import axes
 from minitrain.comm.control import agree, checking, gather_objects, go_on_without
 from minitrain.ranks import Ranks

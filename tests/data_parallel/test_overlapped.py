@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm import Ledger
 from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel, overlapped
 from minitrain.lessons.data_parallel.overlapped import Watch

@@ -40,7 +40,7 @@ def in_buckets(rung, module):
 
 def verbs(name):
     """A module cannot be sent to the ranks, its name can."""
-    return import_module(f"minitrain.collectives.{name}")
+    return import_module(f"minitrain.collectives.full.{name}")
 
 
 def part(world, batch):

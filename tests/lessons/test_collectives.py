@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitrain.collectives import ring, tree
-from minitrain.collectives.chunks import flat_view
+from minitrain.collectives.full import ring, tree
+from minitrain.collectives.full.chunks import flat_view
 from minitrain.comm import Handle
 from minitrain.costs import communication as costs
 from minitrain.lessons.collectives import common as lesson

@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minitrain.collectives import all_to_all, ring
+from minitrain.collectives import all_to_all
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
 from minitrain.lessons.mixture_of_experts import expert_parallel as lesson_expert_parallel
 from minitrain.lessons.mixture_of_experts.expert_parallel import ROUTERS, alone, apart, batch, make_layer, together

@@ -10,7 +10,7 @@ import torch
 import torch.utils.checkpoint
 from torch import nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm import Ledger
 from minitrain.data_parallel import DataParallel
 from minitrain.recomputation import early_stop, every_kth, full

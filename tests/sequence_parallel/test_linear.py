@@ -13,7 +13,7 @@ from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, SavedActivations
 from minitrain.sequence_parallel import ColumnFromSequence, RowToSequence
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minitrain.collectives import native, ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm.mesh import axes
 from minitrain.sequence_parallel.mappings import g, g_bar
 

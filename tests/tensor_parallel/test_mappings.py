@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from minitrain.collectives import native, ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
 from minitrain.tensor_parallel import mappings
 from minitrain.tensor_parallel.mappings import (

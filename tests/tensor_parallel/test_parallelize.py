@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minitrain.collectives import native, ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
 from minitrain.costs import tensor_parallel as costs
 from minitrain.models import GPT, GPTConfig, counter_rng

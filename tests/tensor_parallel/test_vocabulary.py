@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import TypeCheckError
 from torch import nn
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, SavedActivations
 from minitrain.costs import vocabulary as costs
 from minitrain.tensor_parallel.layout import sharded_dim

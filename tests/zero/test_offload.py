@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.zero import Zero2, ZeroOffload
 from tests.zero.models import ddp, gpt, part, same_weights, train
 

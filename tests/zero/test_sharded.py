@@ -22,7 +22,7 @@ stages = pytest.mark.parametrize("stage", (Zero1, Zero2))
 
 def verbs(name):
     """A module cannot be sent to the ranks, its name can."""
-    return import_module(f"minitrain.collectives.{name}")
+    return import_module(f"minitrain.collectives.full.{name}")
 
 
 def like_ddp(world, stage, choices, collectives="native", clip=None, micro_batches=1):

@@ -8,7 +8,7 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
 from minitrain.data_parallel import DataParallel, NaiveDataParallel
 from minitrain.zero import ShardedOptimizer, Zero1

@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
 from minitrain.lessons.zero import stage3 as lesson_stage3
 from minitrain.lessons.zero import step_time as lesson_time

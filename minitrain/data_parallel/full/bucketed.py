@@ -27,7 +27,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.replica import Collectives, Replica
 

@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.bucketed import BucketedDataParallel
 from minitrain.data_parallel.full.hooks import call_when_accumulated

@@ -21,14 +21,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm.control import differing, gather_objects
 from minitrain.comm.messages import Handle
 
 
 @runtime_checkable
 class Collectives(Protocol):
-    """The verbs used here. `minitrain.collectives.native` and `.ring` have them, both being modules."""
+    """The verbs used here. `minitrain.collectives.full.native` and `.ring` have them, being modules."""
 
     def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
 

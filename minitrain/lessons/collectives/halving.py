@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minitrain.collectives.halving import all_gather, all_reduce, reduce_scatter
+from minitrain.collectives import halving as small
+from minitrain.collectives.full.halving import all_gather, all_reduce, reduce_scatter
 from minitrain.comm import World
 from minitrain.costs import communication as costs
 from minitrain.lessons import Claim
@@ -23,7 +24,18 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
         "reduce-scatter": (reduce_scatter, costs.halving_reduce_scatter, "S − cᵣ" + folding, "log2 n"),
         "all-gather": (all_gather, costs.halving_all_gather, "≈ (n−1)/n · S" + folding, "log2 n"),
     }
-    claims = []
+    size = elements + 1
+    enough = 1 << (n - 1).bit_length()  # the next power of two
+    formulas = ("≈ 2(n−1)/n · S", "2 log2 n")
+    if n == enough:
+        predicted = costs.halving_all_reduce(size, 4, n, rank)
+        held = ("c₀ + … of n/2 chunks ≈ S/2", 4 * costs.chunk_start(size, n, n // 2))
+        claims = lesson.small_form(
+            world, "halving all-reduce", small.all_reduce, all_reduce, size, predicted, formulas, held, paper
+        )
+    else:
+        what = f"small form: halving all-reduce of {size:,} float32: bytes sent by this rank"
+        claims = [Claim.needs_ranks(enough, what, formulas[0], paper)]
     for name, (verb, cost, *formulas) in verbs.items():
         predicted = cost(elements + 1, 4, n, rank)
         claims += lesson.traffic(

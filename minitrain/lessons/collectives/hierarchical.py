@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from minitrain.collectives import ring
-from minitrain.collectives.hierarchical import FAST, SLOW, all_gather, all_reduce, broadcast, reduce_scatter
+from minitrain.collectives import hierarchical as small
+from minitrain.collectives.full import ring
+from minitrain.collectives.full.hierarchical import FAST, SLOW, all_gather, all_reduce, broadcast, reduce_scatter
 from minitrain.comm import World, axes
 from minitrain.comm.timeline import Links
 from minitrain.costs import communication as costs
@@ -28,7 +29,20 @@ def demo(world: World, elements: int = 1 << 20, nodes: int = 0) -> list[Claim]:
     local = n // nodes
     mesh = axes(node=nodes, local=local)
 
-    claims = []
+    size = elements + 1
+    two_groups = partial(small.all_reduce, within=mesh.get_group("local"), across=mesh.get_group("node"))
+    predicted = costs.hierarchical_all_reduce(size, 4, nodes, local, rank)
+    claims = lesson.small_form(
+        world,
+        "hierarchical all-reduce",
+        two_groups,
+        partial(all_reduce, group=mesh),
+        size,
+        predicted.within + predicted.across,
+        ("≈ 2(L−1)/L · S + 2(N−1)/N · S/L", "2(L−1) + 2(N−1)"),
+        ("⌈elements/L⌉ · 4 B", 4 * costs.chunk_size(size, local, 0)),
+        paper,
+    )
     verbs = {
         "all-reduce": (all_reduce, costs.hierarchical_all_reduce, "≈ 2(L−1)/L · S", "≈ 2(N−1)/N · S/L"),
         "reduce-scatter": (reduce_scatter, costs.hierarchical_reduce_scatter, "≈ (L−1)/L · S", "≈ (N−1)/N · S/L"),

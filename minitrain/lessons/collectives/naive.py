@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minitrain.collectives.naive import ROOT, all_gather, all_reduce, broadcast, reduce_scatter
+from minitrain.collectives import naive as small
+from minitrain.collectives.full.naive import ROOT, all_gather, all_reduce, broadcast, reduce_scatter
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import communication as costs
@@ -24,7 +25,13 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
         "all-gather": (all_gather, costs.naive_all_gather, "(n−1)·S on the root, else cᵣ", "n−1 or 1"),
         "broadcast": (broadcast, costs.naive_broadcast, "(n−1)·S on the source, else 0", "n−1 or 0"),
     }
-    claims = []
+    size = elements + 1
+    predicted = costs.naive_all_reduce(size, 4, n, rank)
+    formulas = ("(n−1)·S on the root, else S", "n−1 on the root, else 1")
+    held = ("S on the root, else 0", 4 * size if rank == ROOT else 0)
+    claims = lesson.small_form(
+        world, "naive all-reduce", small.all_reduce, all_reduce, size, predicted, formulas, held, paper
+    )
     for name, (verb, cost, *formulas) in verbs.items():
         predicted = cost(elements + 1, 4, n, rank)
         claims += lesson.traffic(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minitrain.collectives.native import all_gather, all_reduce, broadcast, reduce_scatter
+from minitrain.collectives import native as small
+from minitrain.collectives.full.native import all_gather, all_reduce, broadcast, reduce_scatter
 from minitrain.comm import World
 from minitrain.lessons import Claim
 from minitrain.lessons.collectives import common as lesson
@@ -19,6 +20,15 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
     size = elements + 1
     padded = -(-size // n) * n
     claims = []
+    ledger = lesson.count(world, small.all_reduce, size)
+    on = f"small form: native all_reduce of {size:,} float32: "
+    claims.append(Claim(on + "payload", "S", 4 * size, ledger.payload("all_reduce"), "B"))
+    once, twice = lesson.tensor(world, size), lesson.tensor(world, size)
+    all_reduce(once).wait()
+    small.reduce_scatter(twice)
+    small.all_gather(twice)
+    what = "small form: native reduce_scatter, then all_gather: elements unlike the full form's all_reduce"
+    claims.append(Claim(what, "0", 0, (once != twice).sum().item(), how="compared"))
     for name, verb, predicted, formula in (
         ("all_reduce", all_reduce, size, "S"),
         ("reduce_scatter", reduce_scatter, padded, "n · ⌈elements/n⌉ · 4 B"),

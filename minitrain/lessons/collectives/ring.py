@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from minitrain.collectives.ring import all_gather, all_reduce, broadcast, reduce_scatter
+from minitrain.collectives import ring as small
+from minitrain.collectives.full.ring import all_gather, all_reduce, broadcast, reduce_scatter
 from minitrain.comm import World
 from minitrain.costs import communication as costs
 from minitrain.lessons import Claim
@@ -17,21 +18,24 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
     """
     lesson.something_to_send(elements)
     n, rank, paper = world.size, world.rank, "Patarasuk & Yuan 2009"
-    claims = []
+    formulas = ("2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · S", "2(n−1), empty chunks left out")
+    size = elements + 1
+    predicted = costs.ring_all_reduce(size, 4, n, rank)
+    held = ("c₀ = ⌈elements/n⌉ · 4 B", 4 * costs.chunk_size(size, n, 0))
+    claims = lesson.small_form(
+        world, "ring all-reduce", small.all_reduce, all_reduce, size, predicted, formulas, held, paper
+    )
     for size in (elements, elements + 1, n - 1):  # the second never divides when the first does; the last is too few
         predicted = costs.ring_all_reduce(size, 4, n, rank)
-        formulas = ("2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · S", "2(n−1), empty chunks left out")
         claims += lesson.traffic(world, all_reduce, size, predicted, "ring all-reduce", formulas, paper)
     verbs = {
         "reduce-scatter": (reduce_scatter, costs.ring_reduce_scatter, "S − cᵣ", "n−1"),
         "all-gather": (all_gather, costs.ring_all_gather, "S − cᵣ₊₁", "n−1"),
         "broadcast": (broadcast, costs.ring_broadcast, "S; 0 on the last rank", "n; 0 on the last rank"),
     }
-    for name, (verb, cost, *formulas) in verbs.items():
+    for name, (verb, cost, *formula) in verbs.items():
         predicted = cost(elements + 1, 4, n, rank)
-        claims += lesson.traffic(
-            world, verb, elements + 1, predicted, f"ring {name}", (formulas[0], formulas[1]), paper
-        )
+        claims += lesson.traffic(world, verb, elements + 1, predicted, f"ring {name}", (formula[0], formula[1]), paper)
     claims += lesson.same_sums(world, all_reduce, "ring all-reduce")
 
     even = -(-elements // n) * n  # rounded up, so that all chunks take the same time

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from minitrain.collectives import ring
-from minitrain.collectives.tree import all_reduce, broadcast, reduce
+from minitrain.collectives import tree as small
+from minitrain.collectives.full import ring
+from minitrain.collectives.full.tree import all_reduce, broadcast, reduce
 from minitrain.comm import World
 from minitrain.costs import communication as costs
 from minitrain.lessons import Claim
@@ -23,7 +24,12 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
         "reduce": (reduce, costs.tree_reduce, "S, 0 on the root", "1, 0 on the root"),
         "broadcast": (broadcast, costs.tree_broadcast, "S · children", "children"),
     }
-    claims = []
+    size = elements + 1
+    predicted = costs.tree_all_reduce(size, 4, n, rank)
+    formulas = ("S · (1 for the parent, 1 a child)", "1 + children")
+    claims = lesson.small_form(
+        world, "tree all-reduce", small.all_reduce, all_reduce, size, predicted, formulas, ("S", 4 * size), paper
+    )
     for name, (verb, cost, *formulas) in verbs.items():
         predicted = cost(elements + 1, 4, n, rank)
         claims += lesson.traffic(

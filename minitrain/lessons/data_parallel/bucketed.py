@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from minitrain.collectives import native, ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm import World
 from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import bucketed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import World
 from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import naive

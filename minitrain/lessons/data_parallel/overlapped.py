@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives import native, ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span, draw

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch.distributed as dist
 from torch import nn
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group

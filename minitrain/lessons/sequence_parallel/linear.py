@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minitrain.collectives import native, ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger, SavedActivations, World
 from minitrain.comm.messages import Handle
 from minitrain.costs.communication import NOTHING, ring_all_gather, ring_reduce_scatter

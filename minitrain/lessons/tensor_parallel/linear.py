@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minitrain.collectives import native, ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
 from minitrain.comm.messages import Handle

@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs.communication import NOTHING, ring_all_gather, ring_all_reduce

@@ -7,7 +7,7 @@ import copy
 import torch
 from torch import nn
 
-from minitrain.collectives import native
+from minitrain.collectives.full import native
 from minitrain.comm import Ledger, World
 from minitrain.lessons import Claim
 from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear

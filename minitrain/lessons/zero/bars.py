@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Peak, World, model_states
 from minitrain.comm.control import gather_objects
 from minitrain.costs import memory as memory_costs

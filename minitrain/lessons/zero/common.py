@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from minitrain.collectives import native, ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger, Peak, World
 from minitrain.comm.groups import new_group
 from minitrain.comm.memory import optimizer_states, storage_bytes

@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import data_parallel

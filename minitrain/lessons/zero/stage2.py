@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
 from minitrain.costs import zero as costs
 from minitrain.lessons import Claim

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives import ring
+from minitrain.collectives.full import ring
 from minitrain.comm import VirtualClock, World
 from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span, draw

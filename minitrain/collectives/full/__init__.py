@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.collectives`, and what serves them."""
