@@ -12,7 +12,7 @@ from minitrain.comm import Ledger
 from minitrain.costs import zero as costs
 from minitrain.lessons.zero.common import lines, most_gradients
 from minitrain.zero import Zero1, Zero2
-from minitrain.zero.stage2 import Undrained
+from minitrain.zero.full.stage2 import Undrained
 from tests.zero.models import Branches, ddp, gpt, part, same_weights, train
 
 

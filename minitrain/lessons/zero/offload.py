@@ -12,11 +12,11 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.costs import zero as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.zero import common as lesson
-from minitrain.zero.offload import ZeroOffload
-from minitrain.zero.stage2 import Zero2
+from minitrain.zero.full.offload import ZeroOffload
+from minitrain.zero.full.stage2 import Zero2
 
 if TYPE_CHECKING:
-    from minitrain.zero.offload import ZeroOffload
+    from minitrain.zero.full.offload import ZeroOffload
 
 PAPER = "Ren et al. 2021"
 PRECISIONS = (

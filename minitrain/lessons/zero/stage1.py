@@ -14,7 +14,7 @@ from minitrain.costs import zero as costs
 from minitrain.data_parallel import DataParallel
 from minitrain.lessons import Claim
 from minitrain.lessons.zero import common as lesson
-from minitrain.zero.stage1 import ShardedOptimizer, Zero1
+from minitrain.zero.full.stage1 import ShardedOptimizer, Zero1
 
 
 def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4) -> list[Claim]:

@@ -9,9 +9,9 @@ from minitrain.comm import Ledger, World
 from minitrain.costs import zero as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.zero import common as lesson
-from minitrain.zero.sharded import Sharded
-from minitrain.zero.stage1 import Zero1
-from minitrain.zero.stage2 import Undrained, Zero2
+from minitrain.zero.full.sharded import Sharded
+from minitrain.zero.full.stage1 import Zero1
+from minitrain.zero.full.stage2 import Undrained, Zero2
 
 
 def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4) -> list[Claim]:

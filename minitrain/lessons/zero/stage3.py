@@ -17,13 +17,13 @@ from minitrain.lessons import Claim
 from minitrain.lessons.zero import bars as lesson_bars
 from minitrain.lessons.zero import common as lesson
 from minitrain.lessons.zero import step_time as lesson_time
-from minitrain.zero.gathering import Call, Gathering
-from minitrain.zero.lines import Unit
-from minitrain.zero.stage2 import Zero2
-from minitrain.zero.stage3 import Zero3
+from minitrain.zero.full.gathering import Call, Gathering
+from minitrain.zero.full.lines import Unit
+from minitrain.zero.full.stage2 import Zero2
+from minitrain.zero.full.stage3 import Zero3
 
 if TYPE_CHECKING:
-    from minitrain.zero.stage3 import Event, Zero3
+    from minitrain.zero.full.stage3 import Event, Zero3
 
 FSDP = "Zhao et al. 2023"
 

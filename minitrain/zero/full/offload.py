@@ -29,9 +29,9 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from minitrain.comm.memory import optimizer_states
-from minitrain.zero.lines import Line
-from minitrain.zero.pools import Pool
-from minitrain.zero.stage2 import Collector, Zero2
+from minitrain.zero.full.lines import Line
+from minitrain.zero.full.pools import Pool
+from minitrain.zero.full.stage2 import Collector, Zero2
 
 
 class ZeroOffload(Zero2):
@@ -84,9 +84,3 @@ class ZeroOffload(Zero2):
     def _on_host(self) -> list[Tensor | None]:
         shards = [collector.shard for collector in self._collectors]
         return [*(line.master for line in self.lines), *shards, *optimizer_states(self.optimizer)]
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

@@ -30,11 +30,11 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from minitrain.collectives import native
-from minitrain.zero import states
-from minitrain.zero.elementwise import check_elementwise
-from minitrain.zero.lines import Line
-from minitrain.zero.settings import Collectives, agree_on_settings, described
-from minitrain.zero.sharded import Sharded
+from minitrain.zero.full import states
+from minitrain.zero.full.elementwise import check_elementwise
+from minitrain.zero.full.lines import Line
+from minitrain.zero.full.settings import Collectives, agree_on_settings, described
+from minitrain.zero.full.sharded import Sharded
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
@@ -236,9 +236,3 @@ class Zero1(Sharded):
             )
         elif parameter.grad.data_ptr() != view.data_ptr():
             view.copy_(parameter.grad)
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

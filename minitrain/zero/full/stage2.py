@@ -34,8 +34,8 @@ from torch import Tensor
 
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.hooks import call_when_accumulated
-from minitrain.zero.lines import Line
-from minitrain.zero.sharded import Sharded
+from minitrain.zero.full.lines import Line
+from minitrain.zero.full.sharded import Sharded
 
 
 class Collector:
@@ -210,9 +210,3 @@ class Undrained(Zero2):
     """Stage 2 with its typical mistake, for the lesson: gradients wait for each other until backward has ended."""
 
     drain = False
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from minitrain.zero.gathering import Gathering
-from minitrain.zero.lines import Unit
-from minitrain.zero.stage2 import Collector, Zero2
+from minitrain.zero.full.gathering import Gathering
+from minitrain.zero.full.lines import Unit
+from minitrain.zero.full.stage2 import Collector, Zero2
 
 
 class Event(NamedTuple):
@@ -155,9 +155,3 @@ class Zero3(Zero2):
     def _before_saving(self, *_: Any) -> None:
         if not self._full:
             raise RuntimeError("the module's parameters are sharded; use full_state_dict() of its wrapper")
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)
