@@ -1,4 +1,6 @@
-"""ZeRO stage 1: each rank keeps the optimizer states of its own part of the parameters, and steps that part.
+"""The full form of `minitrain.zero.stage1`, with frozen and unused parameters, several dtypes, groups, and checks.
+
+ZeRO stage 1: each rank keeps the optimizer states of its own part of the parameters, and steps that part.
 
 **Idea.** In data parallelism every rank makes the same step with the same optimizer states: n − 1 of n copies are there
 for nothing. So rank r steps the r-th part of the parameters only, and the parts are then gathered.
