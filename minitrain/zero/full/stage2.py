@@ -1,4 +1,6 @@
-"""ZeRO stage 2: gradients are divided, too, while backward runs.
+"""The full form of `minitrain.zero.stage2`: it sends whole units, of any module, and checks what it is given.
+
+ZeRO stage 2: gradients are divided, too, while backward runs.
 
 **Idea.** After stage 1's reduce-scatter a rank needs its own part of the gradients only. So why keep the rest until
 then: as soon as backward has made the gradients of a unit, they are reduce-scattered, this rank's part is kept, and all
