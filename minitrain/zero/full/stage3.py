@@ -1,4 +1,6 @@
-"""ZeRO stage 3: parameters are divided, too, and gathered unit by unit when they are needed.
+"""The full form of `minitrain.zero.stage3`, for any module, sending gradients while backward goes on.
+
+ZeRO stage 3: parameters are divided, too, and gathered unit by unit when they are needed.
 
 **Idea.** A layer's parameters are needed while it runs, forward and backward, and not in between. So each rank keeps
 its shard of every unit. Before a unit runs its parameters are gathered from all ranks, and after it they are freed.

@@ -1,0 +1,122 @@
+"""ZeRO stage 3: parameters are divided as well, and whole only while their block runs (FSDP).
+
+**Idea.** A block needs its parameters in its forward and its backward, and not in between. So each rank keeps a shard;
+before a block runs its parameters are gathered (unshard), and after it they are freed (reshard):
+forward: gather 0 | run 0, gather 1 | free 0, run 1, gather 2 | …; backward the same from the last block to the first.
+**Source.** Rajbhandari et al. 2020, "ZeRO", §5.3 and §7.2.2; Zhao et al. 2023, "PyTorch FSDP", §3 and §4.
+**Sent.** In each micro-batch two all-gathers of the parameters and a reduce-scatter of the gradients: 3Ψ elements.
+**Cost.** Each rank holds 1/n of parameters, gradients and optimizer states; besides, at most two blocks' parameters at
+once, and in backward one block's gradients. Blocks take and give one tensor, and have no buffers or shared weights.
+The full form, `minitrain.zero.full.stage3`, adds any module, sending gradients while backward goes on, several dtypes,
+parameter groups, clipping, state dicts and checks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from minitrain.comm.messages import Group, Handle, all_gather, place, reduce_scatter
+
+
+class Unit:
+    """A block whose parameters lie in one flat tensor: whole while the block runs, else only this rank's shard."""
+
+    def __init__(self, block: nn.Module, group: Group = None):
+        rank, self.ranks = place(group)
+        flat = torch.cat([p.detach().flatten() for p in block.parameters()])
+        # Zeros at the end, so that the ranks divide it.
+        self.flat = nn.functional.pad(flat, (0, -flat.numel() % self.ranks))  # [padded]
+        self.shard = self.flat.chunk(self.ranks)[rank].clone()  # [padded / ranks]
+        self.flat.requires_grad_()
+        # The flat gradient is complete only when no operation needs the parameters any more.
+        self.flat.register_post_accumulate_grad_hook(self.after_backward)
+        # The block keeps its code and its shapes, and no numbers.
+        self.block, self.group = block.to("meta"), group
+        self.reshard()
+
+    def prefetch(self) -> Handle:
+        """Start the all-gather, into the storage that autograd's saved tensors point to."""
+        if self.arriving is None:
+            self.flat.untyped_storage().resize_(self.flat.nbytes)
+            # Each rank brings its shard, and all get the whole parameters.
+            # `.data`, because autograd must not see that the values were gone.
+            self.arriving = all_gather(self.shard, self.group, into=self.flat.data)
+        return self.arriving
+
+    def unshard(self, following: Unit | None) -> None:
+        """Wait for the parameters, and start to gather those of the unit that runs next."""
+        self.prefetch().wait()
+        if following is not None:
+            following.prefetch()
+
+    def reshard(self) -> None:
+        """Free the parameters, and keep the shard."""
+        self.flat.untyped_storage().resize_(0)
+        self.arriving: Handle | None = None
+
+    def views(self) -> dict[str, Tensor]:
+        """The block's parameters by name, in the flat tensor."""
+        named = dict(self.block.named_parameters())
+        sizes = [p.numel() for p in named.values()]
+        # One split, because its backward makes the flat gradient at once.
+        parts = self.flat.split([*sizes, self.flat.numel() - sum(sizes)])
+        pairs = zip(named.items(), parts, strict=False)  # the last part is padding
+        return {name: part.view(p.shape) for (name, p), part in pairs}
+
+    def forward(self, x: Tensor, before: Unit | None, after: Unit | None) -> Tensor:
+        """Run the block; `before` and `after` are its neighbours."""
+        self.unshard(after)
+        y = functional_call(self.block, self.views(), x)
+        self.reshard()
+        if y.requires_grad:
+            # The block's backward begins with the gradient of its output.
+            y.register_hook(lambda gradient: self.unshard(before))
+        return y
+
+    def after_backward(self, flat: Any) -> None:
+        """The hook: free the parameters, and keep this rank's shard of the gradient."""
+        self.reshard()
+        # 1/n before the sum, as DDP does: low precision then cannot overflow.
+        gradient, flat.grad = flat.grad.mul_(1 / self.ranks), None
+        # Each rank brings all gradients of the unit, and gets the sum of its own shard.
+        mean: Any = reduce_scatter(gradient, self.group).wait()  # [padded / ranks]
+        self.shard.grad = mean if self.shard.grad is None else self.shard.grad.add_(mean)
+
+
+class Zero3(nn.Module):
+    """A sequence of blocks, with everything divided; used like `Zero1`, with nothing left to synchronize.
+
+    Args:
+        module: Its blocks, each with parameters; the same on all ranks. Their parameters move into the units.
+        optimizer_class: One that steps each element by itself, such as `torch.optim.AdamW`.
+        group: The ranks that share the batch; None means everyone.
+        **options: Given to `optimizer_class`, as `lr=0.1`.
+    """
+
+    def __init__(self, module: nn.Sequential, optimizer_class: Any, group: Group = None, **options):
+        super().__init__()
+        self.module, self.units = module, [Unit(block, group) for block in module]
+        self.optimizer = optimizer_class([unit.shard for unit in self.units], **options)
+
+    def forward(self, x: Tensor) -> Tensor:
+        line = [None, *self.units, None]
+        for before, unit, after in zip(line, self.units, line[2:], strict=False):
+            x = unit.forward(x, before, after)
+        return x
+
+    def step(self) -> None:
+        # Sends nothing: new parameters are gathered when they are needed.
+        self.optimizer.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        self.optimizer.zero_grad()
+
+
+if __name__ == "__main__":
+    from minitrain.lessons import run
+
+    run(__spec__.name)
