@@ -15,7 +15,13 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A technique's small form, by its file: code lines and files of ours that it opens, itself included. It has at most 60
 # lines and opens at most three files. The list grows until it has every technique.
-SMALL_FORMS = ("tensor_parallel/dropout_rng",)
+SMALL_FORMS = (
+    "tensor_parallel/dropout_rng",
+    "zero/stage1",
+    "zero/stage2",
+    "zero/stage3",
+    "zero/offload",
+)
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.
 GROUND = ("comm", "models", "data")

@@ -1,4 +1,6 @@
-"""ZeRO-Offload: the optimizer's states, and its step, on the host.
+"""The full form of `minitrain.zero.offload`, with parameters in 16 bits, and copies that don't hold up backward.
+
+ZeRO-Offload: the optimizer's states, and its step, on the host.
 
 **Idea.** Of the 16 bytes a parameter that Adam takes, the device computes with 4: parameters and gradients in 16 bits.
 The other 12 are touched once a step, by the optimizer, whose work is small: a few operations an element, where forward
