@@ -30,6 +30,10 @@ SMALL_FORMS = (
     "data_parallel/bucketed",
     "data_parallel/overlapped",
     "data_parallel/accumulation",
+    "zero/stage1",
+    "zero/stage2",
+    "zero/stage3",
+    "zero/offload",
     "tensor_parallel/dropout_rng",
 )
 

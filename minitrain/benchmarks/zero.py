@@ -21,7 +21,7 @@ from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.benchmarks.data_parallel import CPU, GPU
 from minitrain.comm.world import World
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.zero.sharded import Sharded
+from minitrain.zero.full.sharded import Sharded
 
 OPTIMIZER = torch.optim.AdamW
 Step = Callable[[Tensor], None]

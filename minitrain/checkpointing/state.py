@@ -14,7 +14,7 @@ from minitrain.checkpointing.pieces import Piece, State, Whole, flat_boxes
 from minitrain.composition.gradients import Gradients
 from minitrain.composition.model import Part
 from minitrain.tensor_parallel.layout import sharded_dim, shards
-from minitrain.zero.lines import Line
+from minitrain.zero.full.lines import Line
 
 
 def state_of(part: Part, gradients: Gradients) -> State:

@@ -38,11 +38,11 @@ from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import Part
 from minitrain.composition.settings import Steps
 from minitrain.tensor_parallel.mappings import Collectives
-from minitrain.zero.lines import Line
-from minitrain.zero.sharded import Sharded
-from minitrain.zero.stage1 import Zero1
-from minitrain.zero.stage2 import Zero2
-from minitrain.zero.stage3 import Zero3
+from minitrain.zero.full.lines import Line
+from minitrain.zero.full.sharded import Sharded
+from minitrain.zero.full.stage1 import Zero1
+from minitrain.zero.full.stage2 import Zero2
+from minitrain.zero.full.stage3 import Zero3
 
 
 class Replicated(Zero1):

@@ -12,19 +12,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitrain.zero.offload import ZeroOffload
-    from minitrain.zero.partition import Partition
-    from minitrain.zero.stage1 import ShardedOptimizer, Zero1
-    from minitrain.zero.stage2 import Zero2
-    from minitrain.zero.stage3 import Zero3
+    from minitrain.zero.full.offload import ZeroOffload
+    from minitrain.zero.full.partition import Partition
+    from minitrain.zero.full.stage1 import ShardedOptimizer, Zero1
+    from minitrain.zero.full.stage2 import Zero2
+    from minitrain.zero.full.stage3 import Zero3
 
 _HOME = {
-    "Partition": "partition",
-    "ShardedOptimizer": "stage1",
-    "Zero1": "stage1",
-    "Zero2": "stage2",
-    "Zero3": "stage3",
-    "ZeroOffload": "offload",
+    "Partition": "full.partition",
+    "ShardedOptimizer": "full.stage1",
+    "Zero1": "full.stage1",
+    "Zero2": "full.stage2",
+    "Zero3": "full.stage3",
+    "ZeroOffload": "full.offload",
 }
 __all__ = ["Partition", "ShardedOptimizer", "Zero1", "Zero2", "Zero3", "ZeroOffload"]
 

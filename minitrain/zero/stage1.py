@@ -1,241 +1,78 @@
-"""ZeRO stage 1: each rank keeps the optimizer states of its own part of the parameters, and steps that part.
+"""ZeRO stage 1: every rank steps its own part of the parameters, with the optimizer states of that part only.
 
-**Idea.** In data parallelism every rank makes the same step with the same optimizer states: n − 1 of n copies are there
-for nothing. So rank r steps the r-th part of the parameters only, and the parts are then gathered.
+**Idea.** Data parallelism makes the same step n times, with n copies of the optimizer states. Here rank r steps the
+r-th part of the parameters, and the ranks then collect each other's parts.
 
-**Source.** Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5.1 and
-§7.2.1.
-
-**What each rank holds.** All parameters and gradients, 1/n of the optimizer states.
-
-**What is sent, when and why.** `ShardedOptimizer` stands behind any data parallelism, whose all-reduce (2Ψ) has given
-every rank all gradients; after its step one all-gather of each line gives every rank the new parameters, Ψ more. But a
-rank needs no more than the gradients of its own part. So `Zero1` does without the all-reduce: one reduce-scatter of
-each line in `synchronize()`, Ψ, and the all-gather after the step, Ψ: together what the all-reduce alone has cost.
-
-**Cost.** Memory: `minitrain.costs.zero.held`; bytes sent: `minitrain.costs.zero.step_traffic`, 3Ψ and 2Ψ.
-
-**Also called.** `ZeroRedundancyOptimizer` (PyTorch), distributed optimizer (Megatron-LM), P_os in the paper;
-weight-update sharding (Xu et al. 2020).
+**Source.** Rajbhandari et al. 2020, "ZeRO", §5.1 and §7.2.1. Also called distributed optimizer (Megatron-LM).
+**Sent.** A reduce-scatter of the gradients and an all-gather of the parameters in each step, Ψ elements each: together
+as much as the all-reduce of data parallelism, however many micro-batches the step has.
+**Cost.** Each rank holds all parameters and gradients, its shard of the mean, and 1/n of the optimizer states.
+The full form, `minitrain.zero.full.stage1`, adds frozen and unused parameters, several dtypes, parameter groups, master
+copies in float32, clipping, state dicts and checks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
-from minitrain.zero import states
-from minitrain.zero.elementwise import check_elementwise
-from minitrain.zero.lines import Line
-from minitrain.zero.settings import Collectives, agree_on_settings, described
-from minitrain.zero.sharded import Sharded
+from minitrain.comm.messages import Group, all_gather, place, reduce_scatter
 
 
-class ShardedOptimizer(torch.optim.Optimizer):
-    """An optimizer whose states are divided over the ranks of `group`; to be used like the one inside.
-
-    Gradients and parameters must be equal on all ranks, as any data parallelism makes them. Learning-rate schedulers
-    work on this optimizer's `param_groups`, which have the whole parameters. A parameter without a gradient counts as
-    one with zeros; frozen ones are left alone.
+class Zero1(nn.Module):
+    """A module whose optimizer states are divided: backward as ever, then `synchronize()`, `step()`, `zero_grad()`.
 
     Args:
-        params: Parameters, or parameter groups, as torch's optimizers take them. Their `.data` become views of lines.
-        optimizer_class: One whose step treats each element by itself, such as `torch.optim.AdamW`.
-        group: The ranks among which states are divided; None means everyone.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
+        module: The same on all ranks, trainable, of one dtype and on one device.
+        optimizer_class: One that steps each element by itself, such as `torch.optim.AdamW`.
+        group: The ranks that share the batch; None means everyone.
         **options: Given to `optimizer_class`, as `lr=0.1`.
-
-    Attributes:
-        lines: The parameters side by side, one line for each parameter group, dtype and device.
-
-    Raises:
-        ValueError: On every rank alike: this rank is not in the group; parameters or settings differ between ranks;
-            the optimizer mixes elements.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        optimizer_class: type[torch.optim.Optimizer],
-        group: dist.ProcessGroup | None = None,
-        *,
-        collectives: Collectives = native,
-        **options: Any,
-    ):
-        if dist.get_rank(group) < 0:
-            raise ValueError(f"group: this rank ({dist.get_rank()}) is not in it; only its members may use it")
-        self.group, self.collectives = group, collectives
-        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.lines: list[Line] = []
-        self._names: states.Names = []
-        self._optimizer_class, self._options = optimizer_class, options
-        self._inner: torch.optim.Optimizer | None = None
-        super().__init__(params, {})  # calls add_param_group for each group
-        self.state = self._within().state
-        self.defaults = self._within().defaults
+    def __init__(self, module: nn.Module, optimizer_class: Any, group: Group = None, **options):
+        super().__init__()
+        self.module, self.group = module, group
+        rank, self.ranks = place(group)
+        parameters = list(module.parameters())
+        assert len({p.dtype for p in parameters}) == 1, "a flat tensor has one dtype"
+        elements = sum(p.numel() for p in parameters)
+        # Zeros at the end, so that the ranks divide them.
+        self.flat = parameters[0].new_zeros(elements + -elements % self.ranks)  # [padded]
+        self.gradients = torch.zeros_like(self.flat)  # [padded]
+        start = 0
+        for parameter in parameters:
+            stop = start + parameter.numel()
+            self.flat[start:stop] = parameter.detach().flatten()
+            # Both become views, so backward adds where the gradients will be sent from.
+            parameter.data = self.flat[start:stop].view_as(parameter)
+            parameter.grad = self.gradients[start:stop].view_as(parameter)
+            start = stop
+        # The optimizer knows only this shard, a view as well, so its states are 1/n as large.
+        self.shard = self.flat.chunk(self.ranks)[rank]  # [padded / ranks]
+        self.optimizer = optimizer_class([self.shard], **options)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Lay the parameters of one more group side by side and give this rank's shards to the optimizer inside.
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.module(*inputs)
 
-        Every rank of the group must call it.
-        """
-        super().add_param_group(param_group)
-        added = self.param_groups[-1]
-        parameters: list[nn.Parameter] = added["params"]
-        options = {name: value for name, value in added.items() if name not in ("params", "param_names")}
-        first = sum(map(len, self._names))
-        names = [str(first + place) for place in range(len(parameters))]  # torch numbers them so, too
-        kinds = [(p.dtype, str(p.device), p.requires_grad) for p in parameters]
-        shapes = [f"{tuple(p.shape)} {kind}" for p, kind in zip(parameters, kinds, strict=True)]
-        settings = {"parameters": str(shapes), "optimizer_class": self._optimizer_class.__name__}
-        agree_on_settings(settings | {"options": str([described(self._options), described(options)])}, self.group)
-        check_elementwise(self._optimizer_class, {**self._options, **options})
-        members: dict[Any, dict[str, nn.Parameter]] = {}
-        for name, parameter, kind in zip(names, parameters, kinds, strict=True):
-            if parameter.requires_grad:
-                members.setdefault(kind, {})[name] = parameter
-        lines = [Line(its, len(self._names), self.rank, self.ranks) for its in members.values()]
-        for line in lines:
-            line.master = nn.Parameter(line.shard)  # the same memory: no byte more
-        masters = {"params": [line.master for line in lines], **options}
-        if self._inner is None:
-            self._inner = self._optimizer_class([masters], **self._options)
-        else:
-            self._inner.add_param_group(masters)
-        self.lines += lines
-        self._names.append(names)
-        self._copy_options(self._inner.param_groups[-1], added)  # with those that only the optimizer inside knows
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Step this rank's shards, then gather the parameters; returns what `closure` does, as torch's optimizers.
-
-        Raises:
-            RuntimeError: A frozen parameter has a gradient, or a parameter was moved out of its line.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        inner = self._within()
-        self._check_frozen()
-        for mine, its in zip(self.param_groups, inner.param_groups, strict=True):
-            self._copy_options(mine, its)  # the learning rate that a scheduler has set
-        for line in self.lines:
-            line.check_in_place()
-            assert line.master is not None
-            line.master.grad = self._gradient_shard(line)
-        inner.step()
-        for line in self.lines:
-            assert line.master is not None
-            line.master.grad = None
-            if line.flat.numel():
-                # Each rank brings its shard, and all get the whole line, into the memory of the parameters.
-                self.collectives.all_gather(line.flat, self.group, check=False).wait()
-        return loss
-
-    def state_dict(self, whole: bool = False) -> dict[str, Any]:  # type: ignore[override]
-        """This rank's states (nothing is sent), or, if `whole`, those of all, as the plain optimizer has them."""
-        if whole:
-            return states.whole(self._within(), self.lines, self._names, self.collectives, self.group)
-        return states.own(self._within(), self.lines, self._names, self.rank, self.ranks)
-
-    def load_state_dict(self, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:  # type: ignore[override]
-        """Load this rank's own state dict, a whole one, or the list of all ranks' own; nothing is sent.
-
-        Raises:
-            ValueError: It is that of other parameters (names the first mismatch), or of another rank alone.
-        """
-        states.load(self._within(), self.lines, self._names, self.rank, self.ranks, state_dict)
-        self.state = self._within().state
-        for mine, its in zip(self.param_groups, self._within().param_groups, strict=True):
-            self._copy_options(its, mine)
-
-    def _within(self) -> torch.optim.Optimizer:
-        assert self._inner is not None, "the base class refuses an empty list of parameters"
-        return self._inner
-
-    def _copy_options(self, source: dict[str, Any], target: dict[str, Any]) -> None:
-        target.update({name: value for name, value in source.items() if name not in ("params", "param_names")})
-
-    def _gradient_shard(self, line: Line) -> Shaped[Tensor, " shard"]:
-        """This rank's part of the gradients, which lie wherever autograd has put them."""
-        shard = torch.zeros_like(line.shard)
-        for name, start, stop, offset in line.partition.segments(self.rank):
-            if (gradient := line.parameters[name].grad) is not None:
-                shard[offset : offset + stop - start] = gradient.detach().flatten()[start:stop]
-        return shard
-
-    def _check_frozen(self) -> None:
-        laid_out = {id(parameter) for line in self.lines for parameter in line.parameters.values()}
-        every = [parameter for each in self.param_groups for parameter in each["params"]]
-        for number, parameter in enumerate(every):
-            if parameter.grad is not None and id(parameter) not in laid_out:
-                raise RuntimeError(
-                    f"parameter {number} was frozen when the optimizer was made and now has a gradient; "
-                    "make the optimizer again after changing requires_grad"
-                )
-
-
-class Zero1(Sharded):
-    """Divides the optimizer states over the ranks.
-
-    Each parameter's `.grad` is a view of one flat line from the start, so autograd adds every micro-batch's gradient
-    where it will be sent from, and nothing has to be copied. `synchronize()` overwrites the line: after it this rank's
-    part (`line.gradient`) is the mean over ranks, and the rest is undefined until `zero_grad()`.
-    """
-
-    def _prepare(self) -> None:
-        self._flats = [torch.zeros_like(line.flat) for line in self._trainable]
-        self._views = [line.partition.views(flat) for line, flat in zip(self._trainable, self._flats, strict=True)]
-        self._hand_out()
-
-    @torch.no_grad()
     def synchronize(self) -> None:
-        self._check_unchanged()
-        for line, flat, views in zip(self._trainable, self._flats, self._views, strict=True):
-            if line.gradient is not None:
-                raise RuntimeError("synchronize() was called before; call zero_grad() before the next backward")
-            for name, view in views.items():
-                self._collect(name, line.parameters[name], view)
-            self._average(flat)
-            line.gradient = line.partition.shard(flat, self.rank)
+        """After the last backward of a step: `shard.grad` is the mean over ranks."""
+        # 1/n before the sum, as DDP does: low precision then cannot overflow.
+        self.gradients.mul_(1 / self.ranks)
+        # Each rank brings all its gradients, and gets the sum of its own shard.
+        self.shard.grad = reduce_scatter(self.gradients, self.group).wait()
 
-    def _average(self, flat: Shaped[Tensor, " padded"]) -> None:
-        """Make this rank's shard of a line of gradients its mean over ranks."""
-        flat.mul_(1 / self.ranks)  # before the sum, as DDP does: low precision then cannot overflow
-        if flat.numel():
-            # Every rank brings all gradients of the line and gets the mean of its own shard.
-            self.collectives.reduce_scatter(flat, self.group, check=False).wait()
+    def step(self) -> None:
+        """Update this rank's shard, and collect those of the others."""
+        self.optimizer.step()
+        # Each rank brings its new shard, and all get all, in the parameters' memory.
+        all_gather(self.shard, self.group, into=self.flat).wait()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        super().zero_grad()
-        for flat in self._flats:
-            flat.zero_()
-        self._hand_out()
-
-    def _hand_out(self) -> None:
-        for line, views in zip(self._trainable, self._views, strict=True):
-            for name, view in views.items():
-                line.parameters[name].grad = view
-
-    def _collect(self, name: str, parameter: nn.Parameter, view: Tensor) -> None:
-        """Bring a gradient to its place, should someone have put it elsewhere."""
-        if parameter.grad is None:
-            view.zero_()  # set to None by the user
-        elif parameter.grad.layout != torch.strided:
-            raise ValueError(
-                f"the gradient of {name} is sparse ({parameter.grad.layout}), which a flat line cannot hold; "
-                "make the embedding with sparse=False, or keep its table on a parameter server"
-            )
-        elif parameter.grad.data_ptr() != view.data_ptr():
-            view.copy_(parameter.grad)
+        """To be used in place of `module.zero_grad()`, which would drop the views."""
+        self.shard.grad = None
+        self.gradients.zero_()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from minitrain.collectives.full import ring
-from minitrain.zero import Zero2, ZeroOffload
+from minitrain.zero import Zero2, ZeroOffload, offload
+from tests.zero import small
 from tests.zero.models import ddp, gpt, part, same_weights, train
 
 
@@ -97,3 +98,16 @@ def resumes(world, dtype):
 @pytest.mark.parametrize("dtype", (None, torch.bfloat16), ids=str)
 def test_states_go_to_stage_2_and_back(ranks, dtype):
     ranks(2).run(resumes, dtype)
+
+
+# ---- the small form ----
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_small_form_is_one_device(ranks, size):
+    ranks(size).run(small.like_one_device, offload.ZeroOffload)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_form_has_the_bits_of_the_full_form(ranks, size):
+    ranks(size).run(small.like_full_form, offload.ZeroOffload, ZeroOffload)

@@ -10,7 +10,7 @@ from torch import nn
 
 from minitrain.costs import zero as costs
 from minitrain.zero import Partition
-from minitrain.zero.units import default_units, unit_of_parameters
+from minitrain.zero.full.units import default_units, unit_of_parameters
 
 shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), max_size=5).map(
     lambda found: {f"p{number}": shape for number, shape in enumerate(found)}

@@ -11,7 +11,8 @@ from torch.nn.parallel import DistributedDataParallel
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
 from minitrain.data_parallel import DataParallel, NaiveDataParallel
-from minitrain.zero import ShardedOptimizer, Zero1
+from minitrain.zero import ShardedOptimizer, Zero1, stage1
+from tests.zero import small
 from tests.zero.models import ddp, gpt, part, same_weights, train
 
 
@@ -158,3 +159,20 @@ def in_place(world):
 
 def test_gradients_that_lie_elsewhere_are_found(ranks):
     ranks(2).run(in_place)
+
+
+# ---- the small form ----
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_small_form_is_one_device(ranks, size):
+    ranks(size).run(small.like_one_device, stage1.Zero1)
+
+
+def like_full_form(world):
+    small.like_full_form(world, stage1.Zero1, Zero1, units=[])  # all parameters in one line, as in the small form
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_form_has_the_bits_of_the_full_form(ranks, size):
+    ranks(size).run(like_full_form)

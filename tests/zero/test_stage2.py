@@ -11,8 +11,9 @@ from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
 from minitrain.costs import zero as costs
 from minitrain.lessons.zero.common import lines, most_gradients
-from minitrain.zero import Zero1, Zero2
-from minitrain.zero.stage2 import Undrained
+from minitrain.zero import Zero1, Zero2, stage2
+from minitrain.zero.full.stage2 import Undrained
+from tests.zero import small
 from tests.zero.models import Branches, ddp, gpt, part, same_weights, train
 
 
@@ -193,3 +194,16 @@ def sparse(world):
 
 def test_sparse_gradients_are_refused(ranks):
     ranks(2).run(sparse)
+
+
+# ---- the small form ----
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_small_form_is_one_device(ranks, size):
+    ranks(size).run(small.like_one_device, stage2.Zero2)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_form_has_the_bits_of_the_full_form(ranks, size):
+    ranks(size).run(small.like_full_form, stage2.Zero2, Zero2)

@@ -15,7 +15,8 @@ from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
 from minitrain.lessons.zero import stage3 as lesson_stage3
 from minitrain.lessons.zero import step_time as lesson_time
-from minitrain.zero import Zero2, Zero3
+from minitrain.zero import Zero2, Zero3, stage3
+from tests.zero import small
 from tests.zero.models import Few, Mixed, ddp, gpt, part, train
 
 
@@ -549,3 +550,16 @@ def times(world):
 @pytest.mark.parametrize("size", (1, 2, 4))
 def test_the_time_of_a_step_is_the_formulas(ranks, size):
     ranks(size).run(times)
+
+
+# ---- the small form ----
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_small_form_is_one_device(ranks, size):
+    ranks(size).run(small.like_one_device, stage3.Zero3)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_form_has_the_bits_of_the_full_form(ranks, size):
+    ranks(size).run(small.like_full_form, stage3.Zero3, Zero3)

@@ -10,7 +10,7 @@ from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.zero import ShardedOptimizer, Zero1, Zero2
-from minitrain.zero.states import merge
+from minitrain.zero.full.states import merge
 from tests.zero.models import gpt, part, same_weights, train
 
 stages = pytest.mark.parametrize("stage", (Zero1, Zero2))

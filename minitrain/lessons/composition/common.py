@@ -26,7 +26,7 @@ from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.parallelize import piece_of
-from minitrain.zero.lines import Line
+from minitrain.zero.full.lines import Line
 
 Tensors = dict[str, Tensor]
 

@@ -18,14 +18,14 @@ from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel.common import SEQ, small_gpt, tokens
 from minitrain.lessons.zero import common as lesson
 from minitrain.models.gpt import GPT
-from minitrain.zero.sharded import Sharded
-from minitrain.zero.stage1 import Zero1
-from minitrain.zero.stage2 import Zero2
+from minitrain.zero.full.sharded import Sharded
+from minitrain.zero.full.stage1 import Zero1
+from minitrain.zero.full.stage2 import Zero2
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from minitrain.zero.stage3 import Zero3
+    from minitrain.zero.full.stage3 import Zero3
 
 
 def activations(held: Iterable[Tensor], run: Callable[[], Any]) -> tuple[int, Any]:

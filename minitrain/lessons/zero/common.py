@@ -21,8 +21,8 @@ from minitrain.costs import zero as costs
 from minitrain.costs.communication import Traffic
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel.common import neighbours, small_gpt, tokens
-from minitrain.zero.settings import Collectives
-from minitrain.zero.sharded import Sharded
+from minitrain.zero.full.settings import Collectives
+from minitrain.zero.full.sharded import Sharded
 
 PAPER = "Rajbhandari et al. 2020"
 NAMES = ("parameters", "gradients", "optimizer states")

@@ -8,15 +8,17 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from minitrain.comm import World
-from minitrain.comm.memory import storage_bytes
+from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.costs import zero as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.zero import common as lesson
-from minitrain.zero.offload import ZeroOffload
-from minitrain.zero.stage2 import Zero2
+from minitrain.lessons.zero import small
+from minitrain.zero import offload
+from minitrain.zero.full.offload import ZeroOffload
+from minitrain.zero.full.stage2 import Zero2
 
 if TYPE_CHECKING:
-    from minitrain.zero.offload import ZeroOffload
+    from minitrain.zero.full.offload import ZeroOffload
 
 PAPER = "Ren et al. 2021"
 PRECISIONS = (
@@ -150,6 +152,25 @@ def like_stage2(world: World, stage: type[ZeroOffload], layers: int, hidden: int
     return claims
 
 
+def small_form(world: World, micro_batches: int) -> list[Claim]:
+    """Claims on what the small form sends, holds on the device and on the host, and computes."""
+    model = small.wrap(world, offload.ZeroOffload)
+    sent = small.sent(world, 2, model, micro_batches)
+    small.step(world, model)
+    expected = costs.held(2, small.lines(), world.size)
+    gradients = [parameter.grad for parameter in model.module.parameters()]
+    host = [*model.shards, *(shard.grad for shard in model.shards), *optimizer_states(model.optimizer)]
+    # The host has a shard of the parameters, too, as large as that of the gradients.
+    on_host = 2 * expected["gradients"] + expected["optimizer states"]
+    device = storage_bytes([*model.flats, *model.module.parameters(), *gradients])
+    return [
+        sent,
+        Claim("small form: bytes on the device", "4Ψ", expected["parameters"], device, "B", f"{PAPER}, §3.4"),
+        Claim("small form: bytes on the host", "(4 + 12)Ψ/n", on_host, storage_bytes(host), "B", f"{PAPER}, §3.4"),
+        small.like_full_form(world, offload.ZeroOffload, ZeroOffload),
+    ]
+
+
 def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 3) -> list[Claim]:
     """Moves optimizer states and the step to the host; the table shows where bytes are, and how many cross.
 
@@ -159,6 +180,7 @@ def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 3
         micro_batches: A, the micro-batches of each rank in a step.
     """
     claims = [
+        *small_form(world, micro_batches),
         *memory(world, ZeroOffload, layers, hidden),
         *copies(world, ZeroOffload, layers, hidden, micro_batches),
         early_copies(world, ZeroOffload, layers, hidden),

@@ -14,7 +14,9 @@ from minitrain.costs import zero as costs
 from minitrain.data_parallel import DataParallel
 from minitrain.lessons import Claim
 from minitrain.lessons.zero import common as lesson
-from minitrain.zero.stage1 import ShardedOptimizer, Zero1
+from minitrain.lessons.zero import small
+from minitrain.zero import stage1
+from minitrain.zero.full.stage1 import ShardedOptimizer, Zero1
 
 
 def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4) -> list[Claim]:
@@ -26,6 +28,7 @@ def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4
         micro_batches: A, the micro-batches of each rank in a step.
     """
     claims = [
+        *_small_form(world, micro_batches),
         *lesson.memory(world, Zero1, 1, layers, hidden),
         *_behind_data_parallelism(world, layers, hidden),
         *lesson.traffic(world, Zero1, 1, layers, hidden, micro_batches),
@@ -37,6 +40,15 @@ def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4
     with world.timed("a step of forward, backward, synchronize and step"):
         lesson.step(world, model)
     return claims
+
+
+def _small_form(world: World, micro_batches: int) -> list[Claim]:
+    model = small.wrap(world, stage1.Zero1)
+    return [
+        small.sent(world, 1, model, micro_batches, small.LAYERS),
+        small.held(world, 1, "optimizer states", lesson.optimizer_states(model.optimizer), small.LAYERS),
+        small.like_full_form(world, stage1.Zero1, Zero1, units=[]),  # all layers in one line, too
+    ]
 
 
 def _behind_data_parallelism(world: World, layers: int, hidden: int) -> list[Claim]:

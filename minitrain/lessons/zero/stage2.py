@@ -9,9 +9,11 @@ from minitrain.comm import Ledger, World
 from minitrain.costs import zero as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.zero import common as lesson
-from minitrain.zero.sharded import Sharded
-from minitrain.zero.stage1 import Zero1
-from minitrain.zero.stage2 import Undrained, Zero2
+from minitrain.lessons.zero import small
+from minitrain.zero import stage2
+from minitrain.zero.full.sharded import Sharded
+from minitrain.zero.full.stage1 import Zero1
+from minitrain.zero.full.stage2 import Undrained, Zero2
 
 
 def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4) -> list[Claim]:
@@ -23,6 +25,7 @@ def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4
         micro_batches: A, the micro-batches of each rank in a step.
     """
     claims = [
+        *_small_form(world, micro_batches),
         *lesson.memory(world, Zero2, 2, layers, hidden),
         *_peaks(world),
         *lesson.traffic(world, Zero2, 2, layers, hidden, micro_batches),
@@ -35,6 +38,19 @@ def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4
     with world.timed("a step of forward, backward, synchronize and step"):
         lesson.step(world, model)
     return claims
+
+
+def _small_form(world: World, micro_batches: int) -> list[Claim]:
+    model = small.wrap(world, stage2.Zero2)
+    sent = small.sent(world, 2, model, micro_batches)
+    small.step(world, model)
+    gradients = [each.grad for each in (*model.module.parameters(), *model.shards)]
+    return [
+        sent,
+        small.held(world, 2, "gradients", gradients),
+        small.held(world, 2, "optimizer states", lesson.optimizer_states(model.optimizer)),
+        small.like_full_form(world, stage2.Zero2, Zero2),
+    ]
 
 
 def _peaks(world: World, layers: int = 8, hidden: int = 128) -> list[Claim]:

@@ -16,16 +16,53 @@ from minitrain.costs import zero as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.zero import bars as lesson_bars
 from minitrain.lessons.zero import common as lesson
+from minitrain.lessons.zero import small
 from minitrain.lessons.zero import step_time as lesson_time
-from minitrain.zero.gathering import Call, Gathering
-from minitrain.zero.lines import Unit
-from minitrain.zero.stage2 import Zero2
-from minitrain.zero.stage3 import Zero3
+from minitrain.zero import stage3
+from minitrain.zero.full.gathering import Call, Gathering
+from minitrain.zero.full.lines import Unit
+from minitrain.zero.full.stage2 import Zero2
+from minitrain.zero.full.stage3 import Zero3
 
 if TYPE_CHECKING:
-    from minitrain.zero.stage3 import Event, Zero3
+    from minitrain.zero.full.stage3 import Event, Zero3
 
 FSDP = "Zhao et al. 2023"
+
+
+# ---- the small form ----
+
+
+def small_form(world: World, micro_batches: int) -> list[Claim]:
+    """Claims on what the small form sends, holds and computes."""
+    model = small.wrap(world, stage3.Zero3)
+    sent = small.sent(world, 3, model, micro_batches)
+    shards = [tensor for unit in model.units for tensor in (unit.flat, unit.shard)]
+    return [
+        sent,
+        small.held(world, 3, "parameters", shards),
+        small.held(world, 3, "optimizer states", lesson.optimizer_states(model.optimizer)),
+        whole_at_once(world, model),
+        small.like_full_form(world, stage3.Zero3, Zero3),
+    ]
+
+
+def whole_at_once(world: World, model: stage3.Zero3) -> Claim:
+    """The claim on the most bytes of whole parameters in a step, looked at whenever a unit has got memory."""
+    most = 0
+
+    def watched(prefetch: Callable[[], Any]) -> Any:
+        nonlocal most
+        handle = prefetch()
+        most = max(most, sum(unit.flat.untyped_storage().nbytes() for unit in model.units))
+        return handle
+
+    for unit in model.units:
+        unit.prefetch = partial(watched, unit.prefetch)  # type: ignore[method-assign]
+    small.step(world, model)
+    shard = costs.shard_elements(small.WIDTH**2, world.size)
+    what = "small form: most bytes of whole parameters at once"
+    return Claim(what, "2 units of nsw", 2 * world.size * shard * 4, most, "B", f"{FSDP}, §3.2.1")
 
 
 # ---- what is gathered at once ----
@@ -204,6 +241,7 @@ def demo(world: World, layers: int = 4, hidden: int = 30, micro_batches: int = 2
     times, spans = lesson_time.virtual_times(world, Zero3)
     bars = lesson_bars.bars(world, Zero3, layers, hidden)
     claims = [
+        *small_form(world, micro_batches),
         *lesson.memory(world, Zero3, 3, layers, hidden),
         *lesson_bars.claims(bars, lesson.lines(model), lesson.small_gpt(world, 0, layers, hidden), world.rank),
         *traffic(world, Zero3, layers, hidden, micro_batches),

@@ -19,7 +19,7 @@ from minitrain.lessons import Claim
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from minitrain.zero.stage3 import Event, Zero3
+    from minitrain.zero.full.stage3 import Event, Zero3
 
 # The virtual machine: powers of two, so that no sum of times rounds and the clock shows the formula to the last digit.
 ALPHA, BETA = 2.0**-5, 2.0**-14  # virtual seconds a message, and a byte

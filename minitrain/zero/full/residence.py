@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from minitrain.comm.messages import Handle
-from minitrain.zero.lines import Unit
-from minitrain.zero.settings import Collectives
+from minitrain.zero.full.lines import Unit
+from minitrain.zero.full.settings import Collectives
 
 
 class Residence:

@@ -26,11 +26,19 @@ from torch.utils._pytree import tree_map_only
 
 from minitrain.collectives.full import native
 from minitrain.data_parallel.full.replica import agree_on_states
-from minitrain.zero import states
-from minitrain.zero.elementwise import check_elementwise
-from minitrain.zero.lines import Line, Unit, lay_out
-from minitrain.zero.settings import Collectives, Groups, agree_on_settings, check_groups, described, listed, names_of
-from minitrain.zero.units import default_units
+from minitrain.zero.full import states
+from minitrain.zero.full.elementwise import check_elementwise
+from minitrain.zero.full.lines import Line, Unit, lay_out
+from minitrain.zero.full.settings import (
+    Collectives,
+    Groups,
+    agree_on_settings,
+    check_groups,
+    described,
+    listed,
+    names_of,
+)
+from minitrain.zero.full.units import default_units
 
 
 class Sharded(nn.Module, ABC):

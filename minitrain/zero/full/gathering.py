@@ -36,9 +36,9 @@ from torch.autograd import Variable
 from torch.utils._pytree import tree_leaves
 
 from minitrain.comm.control import checking, gather_objects
-from minitrain.zero.lines import Unit
-from minitrain.zero.residence import Order, Residence
-from minitrain.zero.sharded import Collectives
+from minitrain.zero.full.lines import Unit
+from minitrain.zero.full.residence import Order, Residence
+from minitrain.zero.full.sharded import Collectives
 
 NO_TASK = -1  # what torch calls the backward pass that runs now, where none does
 

@@ -15,11 +15,11 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.zero.partition import Partition
+from minitrain.zero.full.partition import Partition
 
 if TYPE_CHECKING:
-    from minitrain.zero.lines import Line
-    from minitrain.zero.settings import Collectives
+    from minitrain.zero.full.lines import Line
+    from minitrain.zero.full.settings import Collectives
 
 Names = list[list[str]]  # for each parameter group its parameters, in order
 ByName = dict[str, dict[str, Any]]  # parameter -> its states

@@ -8,8 +8,8 @@ from typing import Any
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.zero.partition import Partition
-from minitrain.zero.units import unit_of_parameters
+from minitrain.zero.full.partition import Partition
+from minitrain.zero.full.units import unit_of_parameters
 
 
 class Line:

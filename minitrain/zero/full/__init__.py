@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.zero`, and what serves them."""

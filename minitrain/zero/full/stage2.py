@@ -1,0 +1,214 @@
+"""The full form of `minitrain.zero.stage2`: it sends whole units, of any module, and checks what it is given.
+
+ZeRO stage 2: gradients are divided, too, while backward runs.
+
+**Idea.** After stage 1's reduce-scatter a rank needs its own part of the gradients only. So why keep the rest until
+then: as soon as backward has made the gradients of a unit, they are reduce-scattered, this rank's part is kept, and all
+others are freed.
+
+**Source.** Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5.2 and
+§7.2.1; Zhao et al. 2023, "PyTorch FSDP", §3.4 for limiting what is in flight.
+
+**What each rank holds.** All parameters, 1/n of gradients and optimizer states. During backward also two lines of whole
+gradients: one that fills, and one that is on its way.
+
+**What is sent, when and why.** A hook copies each gradient to its unit's line and frees it. When a line is full and the
+lines before it have been started, it is reduce-scattered: every rank needs the mean of its own shard only. All ranks
+start them in one order, from the last unit to the first. Before one is started the one before it must be done: without
+this *draining*, gradients that wait to be sent would pile up until all are there, as in stage 1. After the step an
+all-gather makes the parameters whole again.
+
+**Cost.** Bytes as in stage 1, 2Ψ: `minitrain.costs.zero.step_traffic`. But a shard cannot hold the gradients of other
+shards, so with A micro-batches the reduce-scatter is done A times, (A+1)Ψ, where stage 1 keeps its 2Ψ.
+
+**Also called.** `SHARD_GRAD_OP` of FSDP is near (`reshard_after_forward=False` in FSDP2); stage 2 in DeepSpeed, where
+draining is what `overlap_comm` must not forget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from jaxtyping import Shaped
+from torch import Tensor
+
+from minitrain.comm.messages import Handle
+from minitrain.data_parallel.full.hooks import call_when_accumulated
+from minitrain.zero.full.lines import Line
+from minitrain.zero.full.sharded import Sharded
+
+
+class Collector:
+    """Collects the gradients of one line: whole while backward runs, then this rank's shard of their mean.
+
+    Args:
+        line: The parameters that they belong to.
+
+    Attributes:
+        missing: Parameters whose gradients have not come in this micro-batch.
+        flat: The whole gradients, side by side; None before the first has come and after all have left.
+        shard: This rank's part of the mean, added up over micro-batches.
+        fresh: Whether nothing has been added to `shard` in this step.
+    """
+
+    def __init__(self, line: Line):
+        self.line = line
+        self.missing = set(line.parameters)
+        self.flat: Tensor | None = None
+        self.shard: Tensor | None = None
+        self.fresh = True
+        self._views: dict[str, Tensor] = {}
+
+    def put(self, name: str, gradient: Tensor, scale: float) -> None:
+        """Copy a gradient, times `scale`, to its place; a second one is added."""
+        self._open()
+        if name in self.missing:
+            torch.mul(gradient, scale, out=self._views[name])
+            self.missing.remove(name)
+        else:
+            self._views[name].add_(gradient, alpha=scale)
+
+    def take(self) -> Shaped[Tensor, " padded"]:
+        """The whole line, with zeros where no gradient has come; from here on it is the caller's."""
+        flat = self._open()
+        for name in self.missing:
+            self._views[name].zero_()  # this rank did not use it, others may have
+        flat[self.line.partition.elements :].zero_()
+        self.flat, self._views = None, {}
+        return flat
+
+    def add(self, part: Shaped[Tensor, " shard"]) -> None:
+        """Add this rank's part of a micro-batch's mean gradient."""
+        if self.shard is None:
+            self.shard = torch.empty_like(part)
+        if self.fresh:
+            self.shard.copy_(part)
+        else:
+            self.shard.add_(part)
+        self.fresh = False
+
+    def _open(self) -> Tensor:
+        if self.flat is None:
+            partition = self.line.partition
+            # The shard's own memory tells dtype and device also where stage 3 has freed the line.
+            self.flat = self.line.shard.new_empty(partition.elements + partition.padding)
+            self._views = partition.views(self.flat)
+        return self.flat
+
+
+class Zero2(Sharded):
+    """Divides optimizer states and gradients over the ranks.
+
+    Each micro-batch sends its gradients, those under `no_sync()` too, and ends with its own `no_sync()` block or with
+    `synchronize()`. All ranks must enter the same number of them. After backward `.grad` is None: gradients are in
+    `line.gradient`, 1/n of them, once `synchronize()` has been called.
+
+    Attributes:
+        drain: Whether a reduce-scatter must be done before the next is started. Set it to False to see what it is for.
+
+    Raises:
+        RuntimeError: In backward, when a parameter gets a second gradient in one micro-batch.
+    """
+
+    drain = True
+
+    def _prepare(self) -> None:
+        # Backward reaches the last unit first.
+        self._collectors = [Collector(line) for line in reversed(self._trainable)]
+        self._started = 0  # lines of this micro-batch that have been started
+        self._in_flight: list[tuple[Collector, Tensor, Handle]] = []
+        self._hooked = [
+            call_when_accumulated(parameter, self._arrive, number, name)
+            for number, collector in enumerate(self._collectors)
+            for name, parameter in collector.line.parameters.items()
+        ]
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """The backward of one micro-batch that is not the last of its step; its gradients are sent all the same."""
+        yield
+        self._finish_micro_batch()
+
+    @torch.no_grad()
+    def synchronize(self) -> None:
+        self._check_unchanged()
+        self._finish_micro_batch()
+        self._wait()
+        for collector in self._collectors:
+            collector.line.gradient = collector.shard
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        super().zero_grad()
+        for collector in self._collectors:
+            collector.fresh = True  # the shard keeps its memory, which the next step overwrites
+
+    @torch.no_grad()
+    def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
+        """The hook: copy a gradient to its line, free it, and start what can be started."""
+        collector = self._collectors[number]
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        self._check_first(collector, name)
+        if gradient.layout != torch.strided:
+            raise ValueError(
+                f"the gradient of {name} is sparse ({gradient.layout}), which a flat line cannot hold; "
+                "make the embedding with sparse=False, or keep its table on a parameter server"
+            )
+        # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
+        collector.put(name, gradient.detach(), 1 / self.ranks)
+        del gradient  # before a line is sent, which may need memory
+        self._advance()
+
+    def _check_first(self, collector: Collector, name: str) -> None:
+        """Refuse a second gradient in one micro-batch: its line may have left with the first alone."""
+        if name not in collector.missing:
+            raise RuntimeError(
+                f"{name} got a second gradient in one micro-batch; run backward of each micro-batch but the last in a "
+                "no_sync() block of its own, and synchronize() after the last"
+            )
+
+    def _advance(self) -> None:
+        """Start the lines that are full and have their turn."""
+        while self._started < len(self._collectors) and not self._collectors[self._started].missing:
+            self._start(self._collectors[self._started])
+
+    def _start(self, collector: Collector) -> None:
+        """Reduce-scatter a line; of those that are under way at most one is not done."""
+        self._started += 1
+        if self.drain:
+            self._wait()  # so at most two lines are whole: this one, and the one that will fill next
+        flat = collector.take()
+        if flat.numel():
+            # Every rank brings all gradients of the line and gets the mean of its own shard.
+            handle = self.collectives.reduce_scatter(flat, self.group, check=False)
+        else:
+            handle = Handle((), flat)
+        self._in_flight.append((collector, flat, handle))
+
+    def _wait(self) -> None:
+        """Wait for all that is in flight, keep this rank's parts, and free the lines."""
+        while self._in_flight:
+            collector, flat, handle = self._in_flight.pop(0)
+            handle.wait()
+            self._keep(collector, collector.line.partition.shard(flat, self.rank))
+
+    def _keep(self, collector: Collector, part: Shaped[Tensor, " shard"]) -> None:
+        """Add this rank's part of a mean gradient to what it has of this step."""
+        collector.add(part)
+
+    @torch.no_grad()
+    def _finish_micro_batch(self) -> None:
+        """Start the lines that have not been: some parameter in them got no gradient here."""
+        for collector in self._collectors[self._started :]:
+            self._start(collector)
+        self._started = 0
+        for collector in self._collectors:
+            collector.missing = set(collector.line.parameters)
+
+
+class Undrained(Zero2):
+    """Stage 2 with its typical mistake, for the lesson: gradients wait for each other until backward has ended."""
+
+    drain = False

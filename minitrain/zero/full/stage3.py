@@ -1,0 +1,159 @@
+"""The full form of `minitrain.zero.stage3`, for any module, sending gradients while backward goes on.
+
+ZeRO stage 3: parameters are divided, too, and gathered unit by unit when they are needed.
+
+**Idea.** A layer's parameters are needed while it runs, forward and backward, and not in between. So each rank keeps
+its shard of every unit. Before a unit runs its parameters are gathered from all ranks, and after it they are freed.
+
+**Source.** Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5.3 and
+§7.2.2; Zhao et al. 2023, "PyTorch FSDP", §3 and §4, for units, prefetching and hooks.
+
+**What each rank holds.** 1/n of parameters, gradients and optimizer states. During the step also the root's parameters
+(those outside all units, with a tied embedding), and two units': the one that runs, and the one that comes next. And of
+gradients, as in stage 2, the lines that fill and one that is on its way.
+
+**What is sent, when and why.** Before a unit's forward an all-gather: each rank brings its shard, all get the
+parameters. Before its backward the same again, since they were freed. After its backward a reduce-scatter: every rank
+needs the mean gradient of its own shard. After the step nothing, for nobody holds whole parameters. While one unit runs
+the next one's parameters are on their way. How forward and backward are noticed: `minitrain.zero.gathering`.
+
+**Cost.** 3Ψ sent in a step, half more than data parallelism: `minitrain.costs.zero.step_traffic`. Every micro-batch
+costs as much again. FSDP keeps the root's parameters from forward to backward, which saves one of its two gatherings;
+here they are freed like all others, so that the formula is the paper's.
+
+**Also called.** Fully sharded data parallelism: `FULL_SHARD` of FSDP, `fully_shard` of FSDP2; stage 3 in DeepSpeed.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from minitrain.zero.full.gathering import Gathering
+from minitrain.zero.full.lines import Unit
+from minitrain.zero.full.stage2 import Collector, Zero2
+
+
+class Event(NamedTuple):
+    """What happened to a unit's parameters or gradients.
+
+    Attributes:
+        what: "gather" (started), "forward" and "backward" (each begins, with the parameters there), "free",
+            "gradient" (the first of its gradients is there), "reduce-scatter" (started), "shard" (this rank has its
+            part of the mean, and the rest is freed).
+        unit: The unit's name in the module, or "root".
+    """
+
+    what: str
+    unit: str
+
+
+class Zero3(Zero2):
+    """Divides parameters, gradients and optimizer states over the ranks.
+
+    Between its uses a parameter has no elements, so its shape is (0,): parameters are there for the forward of the unit
+    that they belong to, and for its backward, and nobody else can read them. What forward returns may be nested in
+    containers of any kind that `torch.utils._pytree` knows, and in dataclasses. Gradients can only reach a unit through
+    what it returns, not through tensors that it keeps elsewhere. All ranks must call the same units in the same order.
+
+    `full_state_dict()` gives the module's parameters; its own `state_dict()` is refused. Evaluate under
+    `torch.no_grad()`: a unit's gradients are sent when all its calls have gone backward, and for one that never does
+    they wait, whole, for `synchronize()`.
+
+    Attributes:
+        gathering: Who gathers and frees; `gathering.prefetch = False` holds one unit less.
+        events: None; or a list, put there to be filled with what happens to which unit.
+
+    Raises:
+        RuntimeError: In forward and backward, with torch's debug level above OFF: ranks call different units. In
+            backward, with `create_graph=True`.
+    """
+
+    shards_parameters = True
+    gathering_class: type[Gathering] = Gathering
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        self.events: list[Event] | None = None
+        self.gathering = self.gathering_class(self.units, self.group, self.collectives, self._reduce, self._note)
+        self._residence = {id(line): each for each in self.gathering.residences for line in each.unit.lines}
+        self._unsent = set(self._collectors)  # whose gradients have not been sent in this micro-batch
+        self._full = False  # in full_state_dict()
+        for unit in self.units:
+            unit.module.register_state_dict_pre_hook(self._before_saving)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all gradients, also those that an exception in the middle of backward has left behind."""
+        self._wait()
+        super().zero_grad(set_to_none)
+        for collector in self._collectors:
+            if collector.flat is not None:
+                collector.take()
+                collector.missing = set(collector.line.parameters)
+        self._unsent = set(self._collectors)
+
+    def full_state_dict(self) -> dict[str, Any]:
+        self._full = True
+        try:
+            return super().full_state_dict()
+        finally:
+            self._full = False
+
+    def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
+        if self._collectors[number].flat is None:
+            self._note("gradient", self._name(self._collectors[number]))
+        super()._arrive(number, name, parameter)
+
+    def _check_first(self, collector: Collector, name: str) -> None:
+        """A second gradient before the line has left is added to the first."""
+
+    def _advance(self) -> None:
+        """Nothing is started when a line is full, which may be earlier on one rank than on another.
+
+        Ranks must start reduce-scatters at the same places between the gatherings, and all of them see at the same
+        place when the last call of a unit has gone backward.
+        """
+
+    @torch.no_grad()
+    def _reduce(self, unit: Unit) -> None:
+        """All calls of a unit have gone backward: its gradients are complete."""
+        for collector in self._collectors:
+            if self._residence[id(collector.line)].unit is unit:
+                self._start(collector)
+
+    def _start(self, collector: Collector) -> None:
+        super()._start(collector)
+        collector.missing = set(collector.line.parameters)  # of another backward, perhaps in the same micro-batch
+        self._unsent.discard(collector)
+        self._note("reduce-scatter", self._name(collector))
+
+    def _keep(self, collector: Collector, part: Tensor) -> None:
+        super()._keep(collector, part)
+        self._note("shard", self._name(collector))
+
+    @torch.no_grad()
+    def _finish_micro_batch(self) -> None:
+        """Start what has not been sent: units without a call, and with calls that have not gone backward."""
+        for collector in self._collectors:
+            if collector in self._unsent or self._residence[id(collector.line)].uses:
+                self._start(collector)
+        self._unsent = set(self._collectors)
+        self.gathering.forget_uses()
+
+    def _name(self, collector: Collector) -> str:
+        return self._residence[id(collector.line)].unit.name
+
+    def _share_parameters(self) -> None:
+        """Nobody holds whole parameters. Backward of a graph from before the step has to be an error, as elsewhere."""
+        for line in self._trainable:
+            torch.autograd.graph.increment_version(line.parameters.values())
+
+    def _note(self, what: str, unit: str) -> None:
+        if self.events is not None:
+            self.events.append(Event(what, unit))
+
+    def _before_saving(self, *_: Any) -> None:
+        if not self._full:
+            raise RuntimeError("the module's parameters are sharded; use full_state_dict() of its wrapper")
