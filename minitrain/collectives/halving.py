@@ -25,7 +25,7 @@ def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 
 
 def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
-    """Recursive halving; returns chunk r of the sum on rank r, the others are partial."""
+    """Recursive halving: returns chunk r of the sum; the other chunks hold partial sums."""
     rank, ranks = place(group)
     buffer = torch.empty_like(block(tensor, ranks, 0, ranks // 2))  # the longest half
     width = ranks // 2

@@ -26,7 +26,7 @@ def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 
 
 def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
-    """The first way round; returns chunk r of the sum on rank r, the others are partial."""
+    """The first way round: returns chunk r of the sum; the other chunks hold partial sums."""
     rank, ranks = place(group)
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
     chunks = cut(tensor, ranks)

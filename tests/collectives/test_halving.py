@@ -10,7 +10,7 @@ from minitrain.collectives import halving
 
 def refused(world):
     tensor, said = torch.ones(5), []
-    for verb in (halving.all_reduce, halving.reduce_scatter):
+    for verb in (halving.all_reduce, halving.reduce_scatter, halving.all_gather):
         try:
             verb(tensor)
         except AssertionError as error:
@@ -21,4 +21,4 @@ def refused(world):
 
 def test_three_ranks_are_refused_before_anything_is_sent(ranks):
     says = "3 ranks are not a power of two; use the full form"
-    assert ranks(3).run(refused) == [([says] * 2, [1.0] * 5)] * 3
+    assert ranks(3).run(refused) == [([says] * 3, [1.0] * 5)] * 3
