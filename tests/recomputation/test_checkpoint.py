@@ -13,8 +13,8 @@ import torch.utils.checkpoint
 from torch import nn
 
 from minitrain.comm import SavedActivations
-from minitrain.recomputation import early_stop
-from minitrain.recomputation.checkpoint import checkpoint
+from minitrain.recomputation.full import early_stop
+from minitrain.recomputation.full.checkpoint import checkpoint
 from tests.recomputation.models import same_bits
 
 both = pytest.mark.parametrize(

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.recomputation import early_stop, every_kth, full
-from minitrain.recomputation.checkpoint import checkpoint
+from minitrain.recomputation.full import early_stop, every_kth
+from minitrain.recomputation.full import every_block as full
+from minitrain.recomputation.full.checkpoint import checkpoint
 from tests.recomputation.models import gpt, same_bits, step, tokens
 
 

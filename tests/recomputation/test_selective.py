@@ -7,8 +7,8 @@ from torch import nn
 
 from minitrain.comm import SavedActivations
 from minitrain.models import GPT, GPTConfig
-from minitrain.recomputation import early_stop, selective
-from minitrain.recomputation.checkpoint import checkpoint
+from minitrain.recomputation.full import early_stop, selective
+from minitrain.recomputation.full.checkpoint import checkpoint
 from tests.recomputation.models import gpt, same_bits, step, tokens
 
 

@@ -14,7 +14,7 @@ from minitrain.lessons.recomputation import common as lesson
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-from minitrain.recomputation.every_kth import recompute
+from minitrain.recomputation.full.every_kth import recompute
 
 
 def demo(world: World, layers: int = 36, hidden: int = 32, batch: int = 2, sequence: int = 16) -> list[Claim]:

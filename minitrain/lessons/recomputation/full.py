@@ -11,7 +11,12 @@ from minitrain.costs import recomputation as costs
 from minitrain.costs.memory import gpt_activations
 from minitrain.lessons import Claim
 from minitrain.lessons.recomputation import common as lesson
-from minitrain.recomputation.full import every_block, every_block_early, every_block_without_random_state, recompute
+from minitrain.recomputation.full.every_block import (
+    every_block,
+    every_block_early,
+    every_block_without_random_state,
+    recompute,
+)
 
 
 def demo(

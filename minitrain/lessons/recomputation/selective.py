@@ -7,7 +7,7 @@ from minitrain.costs import recomputation as costs
 from minitrain.costs.memory import gpt_activations
 from minitrain.lessons import Claim
 from minitrain.lessons.recomputation import common as lesson
-from minitrain.recomputation.selective import cores, every_block
+from minitrain.recomputation.full.selective import cores, every_block
 
 
 def demo(

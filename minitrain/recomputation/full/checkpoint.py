@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from minitrain.recomputation.surroundings import RandomState, autocast_settings, buffers_put_back
+from minitrain.recomputation.full.surroundings import RandomState, autocast_settings, buffers_put_back
 
 
 class Recomputed(torch.autograd.Function):

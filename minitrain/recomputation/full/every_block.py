@@ -29,8 +29,8 @@ from typing import Any
 from torch import nn
 
 from minitrain.models.gpt import GPT
-from minitrain.recomputation import early_stop
-from minitrain.recomputation.checkpoint import checkpoint
+from minitrain.recomputation.full import early_stop
+from minitrain.recomputation.full.checkpoint import checkpoint
 
 
 def recompute(blocks: Iterable[nn.Module], checkpoint: Callable[..., Any] = checkpoint) -> None:
@@ -85,9 +85,3 @@ def every_block_early(gpt: GPT) -> None:
 def every_block_without_random_state(gpt: GPT) -> None:
     """Break it: dropout drops other elements the second time."""
     recompute(gpt.blocks, partial(checkpoint, preserve_random_state=False))
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_unflatten
 
-from minitrain.recomputation.checkpoint import SAME, Call, kind, unchanged
+from minitrain.recomputation.full.checkpoint import SAME, Call, kind, unchanged
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, preserve_random_state: bool = True, **kwargs: Any) -> Any:

@@ -25,8 +25,8 @@ from typing import Any
 from torch import nn
 
 from minitrain.models.gpt import GPT, CausalAttention
-from minitrain.recomputation import full
-from minitrain.recomputation.checkpoint import checkpoint
+from minitrain.recomputation.full import every_block as full
+from minitrain.recomputation.full.checkpoint import checkpoint
 
 
 def recompute(module: nn.Module, checkpoint: Callable[..., Any] = checkpoint) -> None:
@@ -55,9 +55,3 @@ def cores(gpt: GPT) -> None:
 def every_block(gpt: GPT) -> None:
     """Keep the inputs of blocks only."""
     full.recompute(gpt.blocks)
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from minitrain.recomputation.checkpoint import checkpoint
-from minitrain.recomputation.full import check
+from minitrain.recomputation.full.checkpoint import checkpoint
+from minitrain.recomputation.full.every_block import check
 
 if TYPE_CHECKING:
     pass
@@ -116,9 +116,3 @@ def same_things(these: list[Any], those: list[Any]) -> bool:
     return len(these) == len(those) and all(
         mine is its or not isinstance(mine, Tensor) and mine == its for mine, its in zip(these, those, strict=True)
     )
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)
