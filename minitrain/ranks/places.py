@@ -1,7 +1,8 @@
 """Where in the reader's code something happened: tracebacks and stacks without the frames of helpers.
 
 A rank that fails sends its traceback, and a rank that waits for ever is asked for its stack. Both run through our
-ground (`comm` and `ranks`), torch and the standard library. The reader looks for a line of their own, so that is what is shown.
+ground (`comm` and `ranks`), torch and the standard library. The reader looks for a line of their own, so that is what
+is shown.
 """
 
 from __future__ import annotations
