@@ -15,7 +15,12 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 # A technique's small form, by its file: code lines and files of ours that it opens, itself included. It has at most 60
 # lines and opens at most three files. The list grows until it has every technique.
-SMALL_FORMS = ("tensor_parallel/dropout_rng",)
+SMALL_FORMS = (
+    "recomputation/checkpoint",
+    "recomputation/every_kth",
+    "recomputation/selective",
+    "tensor_parallel/dropout_rng",
+)
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.
 GROUND = ("comm", "models", "data")

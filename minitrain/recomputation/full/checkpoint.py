@@ -1,4 +1,6 @@
-"""What the files of this chapter share: a call that keeps its inputs, and is made again when backward needs the rest.
+"""`minitrain.recomputation.checkpoint` for any function: nested arguments and results, autocast, buffers, and checks.
+
+What the files of this chapter share: a call that keeps its inputs, and is made again when backward needs the rest.
 
 Autograd keeps, from forward to backward, what each operation needs for its derivative. `Recomputed` keeps the inputs of
 a function and nothing of what happens inside. In backward it calls the function a second time, now keeping everything,
@@ -7,7 +9,7 @@ the first one did: with the same inputs and parameters, the same random numbers,
 
 Parameters, and other tensors that the function uses without being given them, get their gradients from the backward
 inside, which adds to their `.grad`. So `torch.autograd.grad` cannot ask for them, and a gradient of a gradient cannot
-be had; both are refused. `minitrain.recomputation.early_stop` has another `checkpoint`, without these limits.
+be had; both are refused. `minitrain.recomputation.full.early_stop` has another `checkpoint`, without these limits.
 
 Torch's is `torch.utils.checkpoint.checkpoint`. This one does what that does with `use_reentrant=True`, and more: it
 reaches parameters where no input requires a gradient, finds tensors in nested arguments, notices inputs that the

@@ -1,4 +1,6 @@
-"""Recomputation in segments: of every k-th block the input is kept, and k blocks are computed again together.
+"""`minitrain.recomputation.every_kth` in place: the model's own forward, further arguments, hooks, and checks.
+
+Recomputation in segments: of every k-th block the input is kept, and k blocks are computed again together.
 
 **Idea.** Keep fewer inputs, one for a segment of k blocks. Backward then computes k blocks again at once and holds all
 they keep. Long segments make the first part small, short ones the second; between them is a best k. Where a layer keeps
@@ -13,7 +15,7 @@ again when it is computed again.
 
 **Cost.** `minitrain.costs.recomputation`: `kept_by_segments`, `peak_of_segments`, the best k by `best_k`, nearly
 √(L · input/block). Each block's forward is done once more, whatever k is. A transformer's block keeps 16 times its
-input, so single blocks (`full`) are best up to 32 of them: the root counts from there on.
+input, so single blocks (`every_block`) are best up to 32 of them: the root counts from there on.
 
 **Also called.** Sublinear memory, checkpointing every k layers; Megatron-LM's `uniform` method.
 """
@@ -45,8 +47,8 @@ def recompute(blocks: Iterable[nn.Module], k: int, checkpoint: Callable[..., Any
 
     Args:
         blocks: Modules in the order in which they are called, each from a tensor to a tensor. `gpt.blocks`, say.
-        k: Blocks in a segment. The last segment takes what is left; 1 is as `full`.
-        checkpoint: Calls a function and keeps its arguments, as in `full.recompute`.
+        k: Blocks in a segment. The last segment takes what is left; 1 is as `every_block`.
+        checkpoint: Calls a function and keeps its arguments, as in `every_block.recompute`.
 
     Raises:
         ValueError: There is no block, one is recomputed already or stands there twice, or k is less than 1.
@@ -56,7 +58,9 @@ def recompute(blocks: Iterable[nn.Module], k: int, checkpoint: Callable[..., Any
     chosen = list(blocks)
     check(chosen)
     if len(set(chosen)) < len(chosen):
-        raise ValueError("blocks has the same block twice, which cannot belong to two segments; use full.recompute")
+        raise ValueError(
+            "blocks has the same block twice, which cannot belong to two segments; use every_block.recompute"
+        )
     if k < 1:
         raise ValueError(f"k={k} must be at least 1; about √{len(chosen)} is usual")
     for first in range(0, len(chosen), k):
@@ -103,7 +107,7 @@ class Segment:
         if number != self.next or x is not self.result() or not same_things(rest, self.rest):
             raise RuntimeError(
                 f"block {number} of a segment was not called straight after block {number - 1}, with its result and "
-                "the same further arguments; every_kth needs that, full.recompute does not"
+                "the same further arguments; every_kth needs that, every_block.recompute does not"
             )
         self.next += 1
         if self.next == len(self.chain.calls):

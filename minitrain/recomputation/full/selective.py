@@ -1,4 +1,6 @@
-"""Selective recomputation: only the core of attention is computed again, which keeps much and costs little.
+"""`minitrain.recomputation.selective` for any module with cores of attention, a `checkpoint` of choice, and checks.
+
+Selective recomputation: only the core of attention is computed again, which keeps much and costs little.
 
 **Idea.** Of all that a block keeps, the s × s scores of attention are the part that grows with the square of the
 sequence. And they are cheap: the two products that need them are a small part of a block's. So keep query, key and
@@ -34,7 +36,7 @@ def recompute(module: nn.Module, checkpoint: Callable[..., Any] = checkpoint) ->
 
     Args:
         module: A GPT, or anything that has cores of attention among its parts. Those of a tensor-parallel layer do.
-        checkpoint: Calls a function and keeps its arguments, as in `full.recompute`.
+        checkpoint: Calls a function and keeps its arguments, as in `every_block.recompute`.
 
     Raises:
         ValueError: There is no core of attention in it, or one is recomputed already.

@@ -1,0 +1,38 @@
+"""Recomputation in segments: of every k-th block the input is kept, and k blocks are computed again together.
+
+Fewer inputs are kept, one for each segment of k blocks. But backward computes a whole segment
+again at once and holds all that its k blocks keep. Long segments make the first part small and
+short ones the second. Where a layer keeps only its input, the best k is √L, and the memory 2√L.
+
+Source: Chen et al. 2016, "Training deep nets with sublinear memory cost", §4.1 and §4.3.
+Holds: ⌈L/k⌉ inputs; in backward, what k blocks keep as well. Sent: nothing. Cost: forward
+once more, whatever k is.
+
+The full form, `minitrain.recomputation.full.every_kth`, changes a model in place, so that its
+own forward stays as it is, and allows further arguments and hooks on blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import Tensor, nn
+
+from minitrain.recomputation.checkpoint import checkpoint
+
+
+def run_in_segments(blocks: Iterable[nn.Module], x: Tensor, k: int) -> Tensor:
+    """`blocks` one after another on `x`, as a model's forward calls them; each takes and gives a tensor."""
+    chosen = list(blocks)
+    for first in range(0, len(chosen), k):
+        # k consecutive blocks; the last segment takes those that are left.
+        segment = nn.Sequential(*chosen[first : first + k])
+        # Only x is kept: what goes from block to block inside the segment is not.
+        x = checkpoint(segment, x)
+    return x
+
+
+if __name__ == "__main__":
+    from minitrain.lessons import run
+
+    run(__spec__.name)
