@@ -34,6 +34,9 @@ SMALL_FORMS = (
     "zero/stage2",
     "zero/stage3",
     "zero/offload",
+    "recomputation/checkpoint",
+    "recomputation/every_kth",
+    "recomputation/selective",
     "tensor_parallel/dropout_rng",
 )
 

@@ -38,8 +38,8 @@ def demos() -> list[tuple[str, str]]:
 
 
 def lesson_of(technique: str) -> str:
-    """The module of a technique's lesson: of `minitrain.zero.stage1` it is `minitrain.lessons.zero.stage1`."""
-    return technique.replace("minitrain.", "minitrain.lessons.", 1)
+    """The module of a technique's lesson, whichever of its forms is named: `minitrain.lessons.zero.stage1`."""
+    return technique.replace("minitrain.", "minitrain.lessons.", 1).replace(".full.", ".", 1)
 
 
 def technique_of(lesson: str) -> str:

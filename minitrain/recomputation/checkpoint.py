@@ -1,204 +1,73 @@
-"""What the files of this chapter share: a call that keeps its inputs, and is made again when backward needs the rest.
+"""Full recomputation: of every block only the input is kept, and backward computes the block again.
 
-Autograd keeps, from forward to backward, what each operation needs for its derivative. `Recomputed` keeps the inputs of
-a function and nothing of what happens inside. In backward it calls the function a second time, now keeping everything,
-and goes backward through that. Outputs and gradients have the same bits as without it, since the second call does what
-the first one did: with the same inputs and parameters, the same random numbers, and the same precision (autocast).
+What a block keeps for backward is about 16 times its input, and follows from its input. So
+forward keeps the input. When backward comes to the block, it calls the block once more, now
+keeping everything, and goes backward through that call.
 
-Parameters, and other tensors that the function uses without being given them, get their gradients from the backward
-inside, which adds to their `.grad`. So `torch.autograd.grad` cannot ask for them, and a gradient of a gradient cannot
-be had; both are refused. `minitrain.recomputation.early_stop` has another `checkpoint`, without these limits.
+Source: Chen et al. 2016, "Training deep nets with sublinear memory cost", §4. Holds: L·bsh
+elements for L blocks in place of 16·L·bsh and more; in backward, one block's 16·bsh as well.
+Sent: nothing. Cost: forward once more, which is a third of a step.
 
-Torch's is `torch.utils.checkpoint.checkpoint`. This one does what that does with `use_reentrant=True`, and more: it
-reaches parameters where no input requires a gradient, finds tensors in nested arguments, notices inputs that the
-function itself changes, and leaves a module's buffers as one call leaves them.
+The full forms, `minitrain.recomputation.full.checkpoint` and `.every_block`, add any arguments
+and results, inputs without a gradient, autocast, buffers, and checks; `.early_stop` is faster.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any
+from collections.abc import Callable, Iterable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
-
-from minitrain.recomputation.surroundings import RandomState, autocast_settings, buffers_put_back
 
 
 class Recomputed(torch.autograd.Function):
     """A call of which autograd keeps the inputs, and which it makes again in backward."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, reach: Tensor, *inputs: Tensor) -> tuple[Any, ...]:
-        ctx.call = call
-        ctx.save_for_backward(*inputs)  # not on ctx itself: so autograd notices when somebody changes them
-        ctx.set_materialize_grads(False)  # an output that the loss does not use gets None, not zeros
-        with torch.no_grad():
-            outputs = call.first(inputs)
-        # A parameter that is handed out as it is must not become a result of this call.
-        return tuple(o.detach() if isinstance(o, Tensor) and o.requires_grad else o for o in outputs)
+    def forward(ctx, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        ctx.function = function
+        ctx.save_for_backward(*inputs)
+        # Dropout must drop the same elements in both calls, so the random state is kept, too.
+        ctx.gpus = [each.device for each in inputs[:1] if each.is_cuda]
+        ctx.random = torch.get_rng_state(), *map(torch.cuda.get_rng_state, ctx.gpus)
+        # Autograd is off inside a Function's forward: nothing is kept of what happens here.
+        return function(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
-        refuse_what_cannot_work()
-        inputs = [kept.detach().requires_grad_(kept.requires_grad) for kept in unchanged(ctx)]
-        with torch.enable_grad():
-            outputs = ctx.call.again(inputs)
-        pairs = zip(outputs, gradients, strict=True)
-        wanted = [(output, g) for output, g in pairs if g is not None and output.requires_grad]
-        if wanted:  # ends at the detached inputs, and at the parameters
-            torch.autograd.backward([output for output, _ in wanted], [g for _, g in wanted])
-        return None, None, *(each.grad for each in inputs)
+    def backward(ctx, *gradient: Tensor) -> tuple[Tensor | None, ...]:
+        # Detached: the backward below ends at the inputs, and the outer one goes on from there.
+        inputs = [each.detach().requires_grad_(each.requires_grad) for each in ctx.saved_tensors]
+        # After the second call, random numbers go on as if it had not been made.
+        with torch.random.fork_rng(ctx.gpus), torch.enable_grad():
+            torch.set_rng_state(ctx.random[0])
+            for gpu, state in zip(ctx.gpus, ctx.random[1:], strict=True):
+                torch.cuda.set_rng_state(state, gpu)
+            output = ctx.function(*inputs)
+        # The function's parameters get their gradients here, and the inputs theirs.
+        output.backward(*gradient)
+        return None, *(each.grad for each in inputs)
 
 
-def checkpoint(function: Callable[..., Any], *args: Any, preserve_random_state: bool = True, **kwargs: Any) -> Any:
-    """`function(*args, **kwargs)`, of which autograd keeps the tensors among the arguments and nothing else.
+def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+    """`function(*inputs)`, of which autograd keeps the inputs and nothing else.
 
-    Where gradients are off, or nothing in reach can get one, the function is just called.
-
-    Args:
-        function: Called once now, and once in each backward; it must do the same every time. Of a module, or a method
-            of one, more is known than of a plain function. Its buffers (BatchNorm's running statistics) count the
-            batch once, where a plain function's, and torch's, count it twice. And if it and its inputs are frozen,
-            the result requires no gradient; that of a plain function always does.
-        *args: Arguments. Tensors may stand in tuples, lists and dictionaries. A tensor that the function reaches in
-            another way is treated like a parameter; it must not be the result of an operation that can learn.
-        preserve_random_state: Draw the same random numbers again, on the CPU and on the devices of the inputs.
-            Without it dropout drops other elements in backward than it did in forward, and the gradients are wrong.
-        **kwargs: Keyword arguments, treated as `args`.
-
-    Raises:
-        RuntimeError: At once, if the function changes an input in place. In backward, if an input was changed since,
-            if the second call's outputs have other shapes than the first's, under `torch.autograd.grad` or
-            `backward(inputs=…)`, and under `create_graph=True`.
-
-    Source: Chen et al. 2016, "Training deep nets with sublinear memory cost", §4.
+    **Trap: an input must require a gradient.** Autograd sees the inputs only, not the
+    parameters. If no input requires a gradient it never comes back, and nothing is learnt.
     """
-    call = Call(function, args, kwargs, preserve_random_state)
-    if not call.can_learn:
-        return function(*args, **kwargs)
-    # Autograd calls backward only where an input requires a gradient, and parameters are no inputs. This tensor without
-    # elements stands for them: without it a model that is given plain data would silently learn nothing.
-    reach = torch.empty(0, requires_grad=True)
-    outputs = Recomputed.apply(call, reach, *call.take_inputs())
-    return tree_unflatten(outputs, call.structure)
+    if not torch.is_grad_enabled():
+        return function(*inputs)
+    assert any(each.requires_grad for each in inputs), "no input requires a gradient: use the full form"
+    return Recomputed.apply(function, *inputs)
 
 
-class Call:
-    """A function with its arguments, and the surroundings in which it was called.
-
-    Args:
-        function: What is called.
-        args: Its arguments.
-        kwargs: Its keyword arguments.
-        preserve_random_state: Whether `again` draws the random numbers that `first` drew.
-
-    Attributes:
-        can_learn: Whether anything in reach could get a gradient.
-        structure: How the outputs are nested, once `first` has been called.
-    """
-
-    def __init__(self, function: Callable[..., Any], args: tuple, kwargs: dict[str, Any], preserve_random_state: bool):
-        self.function, self.preserve_random_state = function, preserve_random_state
-        self.structure: Any = None
-        self._leaves, self._arguments = tree_flatten((args, kwargs))
-        self._places = [place for place, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
-        owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
-        self._module = owner if isinstance(owner, nn.Module) else None
-        self.can_learn = torch.is_grad_enabled() and (
-            self._module is None
-            or any(self._leaves[place].requires_grad for place in self._places)
-            or any(parameter.requires_grad for parameter in self._module.parameters())
-        )
-
-    def take_inputs(self) -> list[Tensor]:
-        """The tensors among the arguments. They are not kept here: their keeper must be one that autograd watches."""
-        inputs = [self._leaves[place] for place in self._places]
-        for place in self._places:
-            self._leaves[place] = None
-        devices = {tensor.device for tensor in inputs if tensor.device.type != "cpu"}
-        self._random = RandomState(devices) if self.preserve_random_state else None
-        self._precision = autocast_settings({"cpu", *(device.type for device in devices)})
-        return inputs
-
-    def first(self, inputs: Sequence[Tensor]) -> list[Any]:
-        """The outputs of the first call, side by side; `structure` says how they were nested."""
-        versions = [tensor._version for tensor in inputs]
-        outputs, self.structure = tree_flatten(self._run(inputs))
-        for number, (tensor, version) in enumerate(zip(inputs, versions, strict=True)):
-            if tensor._version != version:
-                raise RuntimeError(
-                    f"the function changes its input {number}, a tensor of shape {tuple(tensor.shape)}, in place, and "
-                    "could not be computed again from it; use an operation that is not in place, or clone the input"
-                )
-        self._kinds = [kind(output) for output in outputs]
-        return outputs
-
-    def again(self, inputs: Sequence[Tensor]) -> list[Any]:
-        """The outputs of another call in the same surroundings; then random numbers and buffers are put back.
-
-        Raises:
-            RuntimeError: The outputs have other shapes or dtypes than those of the first call.
-        """
-        with ExitStack() as around:
-            if self._random is not None:
-                around.enter_context(self._random.again())
-            if self._module is not None:
-                around.enter_context(buffers_put_back(self._module))
-            outputs, _ = tree_flatten(self._run(inputs))
-        kinds = [kind(output) for output in outputs]
-        if kinds != self._kinds:
-            raise RuntimeError(f"the function returned {self._kinds} in forward and {kinds} in backward; {SAME}")
-        return outputs
-
-    def _run(self, inputs: Sequence[Tensor]) -> Any:
-        leaves = list(self._leaves)
-        for place, tensor in zip(self._places, inputs, strict=True):
-            leaves[place] = tensor
-        args, kwargs = tree_unflatten(leaves, self._arguments)
-        with ExitStack() as around:
-            for setting in self._precision:
-                if setting["enabled"] or torch.is_autocast_enabled(setting["device_type"]):
-                    around.enter_context(torch.autocast(**setting))
-            return self.function(*args, **kwargs)
+def recompute(blocks: Iterable[nn.Module]) -> None:
+    """Have each block, of `gpt.blocks` for example, keep its input only."""
+    for block in blocks:
+        block.forward = partial(checkpoint, block.forward)
 
 
-SAME = "it must do the same each time it is called with the same inputs"
+if __name__ == "__main__":
+    from minitrain.lessons import run
 
-
-def kind(output: Any) -> Any:
-    """What a second call must bring again: dtype and shape of a tensor, else the type."""
-    return (output.dtype, tuple(output.shape)) if isinstance(output, Tensor) else type(output)
-
-
-def unchanged(node: Any) -> Sequence[Tensor]:
-    """The inputs that a node of autograd's graph has kept.
-
-    Raises:
-        RuntimeError: One of them was changed in place since, or the graph was freed by an earlier backward.
-    """
-    try:
-        return node.saved_tensors
-    except RuntimeError as error:
-        if "inplace" not in str(error):
-            raise
-        raise RuntimeError(
-            "an input of a checkpointed function was changed in place after the call, so the function cannot be "
-            "computed again from it; change a clone instead"
-        ) from error
-
-
-def refuse_what_cannot_work() -> None:
-    """Raise where the backward inside would give wrong gradients, or none, to whoever asks from outside."""
-    if not torch.autograd._is_checkpoint_valid():
-        raise RuntimeError(
-            "a checkpointed function adds its parameters' gradients to their .grad, which torch.autograd.grad and "
-            "backward(inputs=…) do not allow; call backward() without inputs, or use early_stop.checkpoint"
-        )
-    if torch.is_grad_enabled():  # in backward so only under create_graph
-        raise RuntimeError(
-            "a checkpointed function has no gradient of its gradient, which create_graph=True asks for; "
-            "use early_stop.checkpoint"
-        )
+    run(__spec__.name)

@@ -13,7 +13,7 @@ from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Router
 from minitrain.mixture_of_experts.noisy_top_k import TwoLevel
 from minitrain.mixture_of_experts.routing import places
 from minitrain.models import counter_rng
-from minitrain.recomputation.checkpoint import checkpoint as our_checkpoint
+from minitrain.recomputation.full.checkpoint import checkpoint as our_checkpoint
 from tests.mixture_of_experts.plain import EXPERTS, GROUPS, HIDDEN, SIZE, random_weights, some_tokens, triples
 
 ROUTERS = {

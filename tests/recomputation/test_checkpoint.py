@@ -13,10 +13,17 @@ import torch.utils.checkpoint
 from torch import nn
 
 from minitrain.comm import SavedActivations
-from minitrain.recomputation import early_stop
-from minitrain.recomputation.checkpoint import checkpoint
-from tests.recomputation.models import same_bits
+from minitrain.data_parallel import DataParallel
+from minitrain.recomputation import checkpoint as small
+from minitrain.recomputation.full import early_stop, every_block
+from minitrain.recomputation.full.checkpoint import checkpoint
+from tests.recomputation.models import gpt, same_bits, small_equals, step, tokens
 
+all_forms = pytest.mark.parametrize(
+    "checkpoint",
+    (small.checkpoint, checkpoint, early_stop.checkpoint),
+    ids=("small", "in a second graph", "stopping early"),
+)
 both = pytest.mark.parametrize(
     "checkpoint", (checkpoint, early_stop.checkpoint), ids=("in a second graph", "stopping early")
 )
@@ -179,7 +186,7 @@ def test_a_function_that_changes_its_input_is_refused(checkpoint):
         checkpoint(lambda x: torch.sin(x.mul_(2)), x)
 
 
-@both
+@all_forms
 def test_nested_checkpoints(checkpoint):
     calls = []
 
@@ -201,7 +208,7 @@ def test_nested_checkpoints(checkpoint):
     assert calls.count("outer") == 3  # plain, forward, backward
 
 
-@both
+@all_forms
 def test_a_function_and_an_input_used_twice(checkpoint):
     torch.manual_seed(0)
     layer = nn.Linear(3, 3).double()
@@ -363,3 +370,68 @@ def test_the_node_with_the_inputs_keeps_a_result_until_backward(monkeypatch):
     assert [result() is None for result in results] == [False]
     checkpointed.backward()
     assert [result() is None for result in results] == [True]
+
+
+def blocks_again(model):
+    small.recompute(model.blocks)
+
+
+def in_full(model):
+    every_block.recompute(model.blocks)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_form_equals_one_device_and_the_full_form(ranks, size):
+    ranks(size).run(small_equals, blocks_again, in_full, DataParallel)
+
+
+def test_small_form_keeps_only_the_input():
+    module, x = nn.Sequential(nn.Linear(6, 50), nn.ReLU(), nn.Linear(50, 3)), torch.randn(7, 6, requires_grad=True)
+    with SavedActivations(module) as saved:
+        small.checkpoint(module, x)
+    assert [shape for shape, _, _ in saved.tensors] == [(7, 6)]
+
+
+def test_small_form_draws_the_same_random_numbers():
+    """Dropout's gradient says which elements were dropped in backward, its result which in forward."""
+    torch.manual_seed(0)
+    x = torch.ones(1000, requires_grad=True)
+    dropped = small.checkpoint(lambda x: nn.functional.dropout(torch.sin(x), 0.5), x)
+    torch.rand(3)  # the caller goes on drawing
+    expected = torch.get_rng_state()
+    dropped.sum().backward()
+    assert torch.equal(dropped != 0, x.grad != 0)
+    assert torch.equal(torch.get_rng_state(), expected)
+
+
+def test_small_form_notices_an_input_that_is_changed_afterwards():
+    x = torch.ones(3, requires_grad=True) * 1
+    result = small.checkpoint(torch.sin, x)
+    x.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+def test_small_form_refuses_inputs_through_which_nothing_would_learn():
+    """Without the assertion a Function gives the parameters no gradient, and says nothing."""
+    module, x = nn.Linear(3, 3), torch.ones(3)
+    assert not small.Recomputed.apply(module, x).requires_grad
+    with pytest.raises(AssertionError, match="no input requires a gradient"):
+        small.checkpoint(module, x)
+
+
+def test_small_form_evaluates_without_gradients():
+    plain, module = gpt().eval(), gpt().eval()
+    small.recompute(module.blocks)
+    with torch.no_grad():
+        assert torch.equal(plain(tokens()[0])[0], module(tokens()[0])[0])
+
+
+def test_small_form_keeps_names_and_can_be_undone():
+    plain, module = gpt(), gpt()
+    small.recompute(module.blocks)
+    assert list(module.state_dict()) == list(plain.state_dict())
+    for block in module.blocks:
+        del block.forward
+    assert step(module, *tokens()) == step(plain, *tokens())
+    same_bits(module, plain)

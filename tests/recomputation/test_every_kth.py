@@ -8,9 +8,13 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.recomputation import early_stop, every_kth, full
-from minitrain.recomputation.checkpoint import checkpoint
-from tests.recomputation.models import gpt, same_bits, step, tokens
+from minitrain.comm import SavedActivations
+from minitrain.data_parallel import DataParallel
+from minitrain.recomputation import every_kth as small
+from minitrain.recomputation.full import early_stop, every_kth
+from minitrain.recomputation.full import every_block as full
+from minitrain.recomputation.full.checkpoint import checkpoint
+from tests.recomputation.models import gpt, same_bits, small_equals, step, tokens
 
 
 @pytest.mark.parametrize("checkpoint", (checkpoint, early_stop.checkpoint), ids=("ours", "early"))
@@ -102,7 +106,7 @@ def test_further_arguments():
 def test_blocks_that_are_not_called_in_a_row_are_noticed(how):
     module = Model(**how)
     every_kth.recompute(module.blocks, 3)
-    with pytest.raises(RuntimeError, match=r"was not called straight after block .* full\.recompute does not"):
+    with pytest.raises(RuntimeError, match=r"was not called straight after block .* every_block\.recompute does not"):
         module(torch.ones(3, dtype=torch.float64))
 
 
@@ -129,3 +133,46 @@ def test_blocks_that_return_more_than_a_tensor_are_refused():
     every_kth.recompute(blocks, 2)
     with pytest.raises(TypeError, match="Pair returns tuple; every_kth needs blocks from a tensor to a tensor"):
         blocks(torch.ones(1))
+
+
+class InSegments(nn.Module):
+    """Blocks that are called by the small form."""
+
+    def __init__(self, blocks, k):
+        super().__init__()
+        self.blocks, self.k = blocks, k
+
+    def forward(self, x):
+        return small.run_in_segments(self.blocks, x, self.k)
+
+
+class Segments:
+    """Has a GPT call its blocks in segments, by the small form or the full one."""
+
+    def __init__(self, k, full=False):
+        self.k, self.full = k, full
+
+    def __call__(self, model):
+        if self.full:
+            every_kth.recompute(model.blocks, self.k)
+        else:
+            model.blocks = nn.ModuleList([InSegments(model.blocks, self.k)])
+
+
+def same_gradients(world, k):
+    """Parameters have other names where the small form calls them, so they are compared in their order."""
+    small_equals(world, Segments(k), Segments(k, full=True), DataParallel)
+
+
+@pytest.mark.parametrize("k", (1, 2, 9))  # of three blocks
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_form_equals_one_device_and_the_full_form(ranks, size, k):
+    ranks(size).run(same_gradients, k)
+
+
+@pytest.mark.parametrize("k", (1, 2, 3, 7, 9))
+def test_small_form_keeps_one_input_for_each_segment(k):
+    blocks, x = nn.ModuleList(nn.Linear(5, 5) for _ in range(7)), torch.ones(1, 5, requires_grad=True)
+    with SavedActivations(blocks) as saved:
+        small.run_in_segments(blocks, x, k)
+    assert len(saved.tensors) == -(-7 // k)

@@ -13,8 +13,9 @@ from torch import nn
 from minitrain.collectives.full import native
 from minitrain.comm import Ledger
 from minitrain.data_parallel import DataParallel
-from minitrain.recomputation import early_stop, every_kth, full
-from minitrain.recomputation.checkpoint import checkpoint
+from minitrain.recomputation.full import early_stop, every_kth
+from minitrain.recomputation.full import every_block as full
+from minitrain.recomputation.full.checkpoint import checkpoint
 from minitrain.zero import Zero3
 from tests.recomputation.models import gpt, gradients, same_bits, step, tokens
 

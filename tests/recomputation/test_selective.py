@@ -6,10 +6,12 @@ import pytest
 from torch import nn
 
 from minitrain.comm import SavedActivations
+from minitrain.data_parallel import DataParallel
 from minitrain.models import GPT, GPTConfig
-from minitrain.recomputation import early_stop, selective
-from minitrain.recomputation.checkpoint import checkpoint
-from tests.recomputation.models import gpt, same_bits, step, tokens
+from minitrain.recomputation import selective as small
+from minitrain.recomputation.full import early_stop, selective
+from minitrain.recomputation.full.checkpoint import checkpoint
+from tests.recomputation.models import gpt, same_bits, small_equals, step, tokens
 
 
 @pytest.mark.parametrize("checkpoint", (checkpoint, early_stop.checkpoint), ids=("ours", "early"))
@@ -30,11 +32,17 @@ def kept(attention, how=lambda gpt: None):
     return saved.bytes
 
 
-def test_scores_are_not_kept():
+@pytest.mark.parametrize("recompute", (small.recompute, selective.recompute), ids=("small", "full"))
+def test_scores_are_not_kept(recompute):
     scores = 2 * (4 * 2 * 2 * 5 * 5 + 5 * 5)  # of 2 layers: softmax of 2 samples and 2 heads, and the mask
-    assert kept("plain") - kept("plain", selective.recompute) == scores
+    assert kept("plain") - kept("plain", recompute) == scores
     rows = 2 * 4 * 2 * 2 * 5  # what a fused kernel keeps: a logarithm for each row
-    assert kept("sdpa") - kept("plain", selective.recompute) == rows
+    assert kept("sdpa") - kept("plain", recompute) == rows
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_form_equals_one_device_and_the_full_form(ranks, size):
+    ranks(size).run(small_equals, small.recompute, selective.recompute, DataParallel)
 
 
 def test_a_module_without_attention_is_refused():

@@ -193,7 +193,7 @@ def unlike(step: Step, other: Step) -> int:
     return sum(int((mine != its).sum()) for mine, its in pairs)
 
 
-def same(trial: Trial, how: How, others: dict[str, How]) -> list[Claim]:
+def same(trial: Trial, how: How, others: dict[str, How], form: str = "") -> list[Claim]:
     """Claims that gradients have the bits that others give, with dropout, and that random numbers go on alike.
 
     Each product, sum and random number of the second call has the operands of the first, in the same order, and each
@@ -203,10 +203,10 @@ def same(trial: Trial, how: How, others: dict[str, How]) -> list[Claim]:
     claims, source = [], f"{CHEN}, §4"
     for name, other in {"without recomputation": nothing, **others}.items():
         expected = trial.step(other, dropout=DROPOUT)
-        what = f"elements of gradients unlike those {name}"
+        what = f"{form}elements of gradients unlike those {name}"
         claims.append(Claim(what, "0", 0, unlike(found, expected), source=source, how="compared"))
-        if other is nothing:
-            what = "next random number after the step, as without recomputation"
+        if other is nothing and not form:
+            what = f"{form}next random number after the step, as without recomputation"
             claims.append(Claim(what, "r", expected.following, found.following, source=source, how="compared"))
     return claims
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.recomputation import common as lesson
+from minitrain.models.gpt import GPT
+from minitrain.recomputation import every_kth
+from minitrain.recomputation.full.every_kth import recompute
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-from minitrain.recomputation.every_kth import recompute
 
 
 def demo(world: World, layers: int = 36, hidden: int = 32, batch: int = 2, sequence: int = 16) -> list[Claim]:
@@ -34,7 +36,7 @@ def demo(world: World, layers: int = 36, hidden: int = 32, batch: int = 2, seque
 
     width = 4 * batch * sequence * hidden  # S: bytes of what goes from layer to layer
     source, root = f"{lesson.CHEN}, §4.3", min(lengths, key=lambda k: abs(k - layers**0.5))
-    claims = []
+    claims = small_form(trial, root)
     for name, k in (("k = 1", 1), ("k near √L", root), ("k = L", layers)):
         kept, peak = costs.kept_by_segments(layers, k, width), costs.peak_of_segments(layers, k, width, width)
         what = f"linear layers, {name}"
@@ -65,6 +67,45 @@ def demo(world: World, layers: int = 36, hidden: int = 32, batch: int = 2, seque
         again(trial, best),
         *lesson.same(trial, in_segments(best), {}),
     ]
+
+
+def small_form(trial: lesson.Trial, root: int) -> list[Claim]:
+    """Claims on the small form: bytes kept by a chain of layers with k near √L, and a GPT's gradients with k = 2."""
+    width, source, form = 4 * trial.batch * trial.sequence * trial.hidden, f"{lesson.CHEN}, §4.3", "small form: "
+    kept = costs.kept_by_segments(trial.layers, root, width)
+    peak = costs.peak_of_segments(trial.layers, root, width, width)
+
+    def two_blocks(gpt: GPT) -> None:
+        gpt.blocks = nn.ModuleList([InSegments(gpt.blocks, 2)])
+
+    hidden, device = trial.hidden, trial.world.device
+    x = torch.randn(trial.batch, trial.sequence, hidden, device=device, requires_grad=True)
+    chain = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(trial.layers)).to(device)
+    step = lesson.measure(InSegments(chain, root), x)
+    what = "linear layers, k near √L"
+    return [
+        Claim(f"{form}bytes kept after forward, {what}", "⌈L/k⌉ · S", kept, step.kept, "B", source),
+        Claim(
+            f"{form}most bytes kept at once, {what}",
+            "max (j − 1 + kⱼ) · S ≈ (L/k + k) · S",
+            peak,
+            step.peak,
+            "B",
+            source,
+        ),
+        *lesson.same(trial, two_blocks, {"of the full form": in_segments(2)}, f"{form}k = 2, "),
+    ]
+
+
+class InSegments(nn.Module):
+    """Blocks that are called by the small form."""
+
+    def __init__(self, blocks: nn.ModuleList, k: int):
+        super().__init__()
+        self.blocks, self.k = blocks, k
+
+    def forward(self, x: Tensor) -> Tensor:
+        return every_kth.run_in_segments(self.blocks, x, self.k)
 
 
 def chain_step(trial: lesson.Trial, k: int) -> lesson.Step:

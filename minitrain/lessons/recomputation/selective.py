@@ -7,7 +7,8 @@ from minitrain.costs import recomputation as costs
 from minitrain.costs.memory import gpt_activations
 from minitrain.lessons import Claim
 from minitrain.lessons.recomputation import common as lesson
-from minitrain.recomputation.selective import cores, every_block
+from minitrain.recomputation import selective as small
+from minitrain.recomputation.full.selective import cores, every_block
 
 
 def demo(
@@ -38,7 +39,17 @@ def demo(
     shares = [of(*widths, layers, trial.vocabulary) for of in (costs.selective_share, costs.full_share)]
     appendix = f"{lesson.KORTHIKANTI}, appendix A"
     formula = "4L(16bsh + 4bs + abs² + s²/4) + ends"
+    found, form = trial.step(small.recompute), "small form: "
     claims = [
+        Claim(f"{form}bytes kept after forward", "4L(16bsh + 4bs) + ends", selective, found.kept, "B", section),
+        Claim(
+            f"{form}operations done again: the cores' forward",
+            "4Lbs²h",
+            again,
+            trial.operations(small.recompute) - once,
+            source=appendix,
+        ),
+        *lesson.same(trial, small.recompute, {"of the full form": cores}, form),
         Claim("bytes kept after forward, nothing recomputed", formula, whole, kept["nothing"], "B", section),
         Claim(
             "bytes kept after forward, cores recomputed",

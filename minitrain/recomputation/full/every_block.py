@@ -1,4 +1,6 @@
-"""Full recomputation: of every block only the input is kept, and backward computes the block again.
+"""`minitrain.recomputation.checkpoint` for the blocks of any model, with a `checkpoint` of choice, and checks.
+
+Full recomputation: of every block only the input is kept, and backward computes the block again.
 
 **Idea.** What a block keeps for backward is about 16 times its input, and can be computed again from its input. So keep
 the inputs only. When backward comes to a block, call it once more, go backward through it, and drop all it kept before
@@ -29,8 +31,8 @@ from typing import Any
 from torch import nn
 
 from minitrain.models.gpt import GPT
-from minitrain.recomputation import early_stop
-from minitrain.recomputation.checkpoint import checkpoint
+from minitrain.recomputation.full import early_stop
+from minitrain.recomputation.full.checkpoint import checkpoint
 
 
 def recompute(blocks: Iterable[nn.Module], checkpoint: Callable[..., Any] = checkpoint) -> None:
@@ -68,7 +70,7 @@ def check(blocks: list[nn.Module]) -> None:
         if {"forward", "_call_impl"} & vars(block).keys():
             raise ValueError(
                 f"blocks[{number}] ({type(block).__name__}) is recomputed already, or its forward was replaced by "
-                "something else; choose full, every_kth or selective once, on a model as it was built"
+                "something else; choose every_block, every_kth or selective once, on a model as it was built"
             )
 
 
@@ -85,9 +87,3 @@ def every_block_early(gpt: GPT) -> None:
 def every_block_without_random_state(gpt: GPT) -> None:
     """Break it: dropout drops other elements the second time."""
     recompute(gpt.blocks, partial(checkpoint, preserve_random_state=False))
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__.name)

@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.recomputation.full`: what its demo claims, and how that is measured."""
+"""The lesson of `minitrain.recomputation.checkpoint`: what its demo claims, and how that is measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,14 @@ from minitrain.costs import recomputation as costs
 from minitrain.costs.memory import gpt_activations
 from minitrain.lessons import Claim
 from minitrain.lessons.recomputation import common as lesson
-from minitrain.recomputation.full import every_block, every_block_early, every_block_without_random_state, recompute
+from minitrain.models.gpt import GPT
+from minitrain.recomputation import checkpoint
+from minitrain.recomputation.full.every_block import (
+    every_block,
+    every_block_early,
+    every_block_without_random_state,
+    recompute,
+)
 
 
 def demo(
@@ -33,7 +40,19 @@ def demo(
     whole, peak = (of(*trial.sizes, fused=False) for of in (gpt_activations, costs.gpt_peak))
     kept = costs.gpt_kept(*widths, layers, trial.vocabulary)
     formula = "4L(16bsh + 4bs + abs² + s²/4) + ends"
+    small, form = trial.step(small_form), "small form: "
+    again = layers * costs.layer_flops(*widths)
     claims = [
+        Claim(f"{form}bytes kept after forward", "4Lbsh + ends", kept, small.kept, "B", section),
+        Claim(f"{form}most bytes kept at once", "4(L−1)bsh + a block + 8(bs + s)", peak, small.peak, "B", chen),
+        Claim(
+            f"{form}operations done again: the blocks' forward",
+            "L(24bsh² + 4bs²h)",
+            again,
+            trial.operations(small_form) - trial.operations(),
+            source=f"{lesson.KORTHIKANTI}, appendix A",
+        ),
+        *lesson.same(trial, small_form, {"of the full form": every_block}, form),
         Claim("bytes kept after forward, nothing recomputed", formula, whole, plain.kept, "B", section),
         Claim("bytes kept after forward, blocks recomputed", "4Lbsh + ends", kept, full.kept, "B", section),
         Claim(
@@ -41,7 +60,6 @@ def demo(
         ),
     ]
     once = trial.operations()
-    again = layers * costs.layer_flops(*widths)
     early = again - layers * costs.last_product_flops(*widths)
     for what, formula, predicted, how in (
         ("operations done again: the blocks' forward", "L(24bsh² + 4bs²h)", again, every_block),
@@ -57,6 +75,11 @@ def demo(
     for what, how in {**ways, "torch's checkpoint": every_block_by_torch(False)}.items():
         trial.timed(what, how)
     return claims
+
+
+def small_form(gpt: GPT) -> None:
+    """Keep the inputs of blocks only."""
+    checkpoint.recompute(gpt.blocks)
 
 
 def every_block_by_torch(use_reentrant: bool) -> lesson.How:

@@ -23,13 +23,13 @@ from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_unflatten
 
-from minitrain.recomputation.checkpoint import SAME, Call, kind, unchanged
+from minitrain.recomputation.full.checkpoint import SAME, Call, kind, unchanged
 
 
 def checkpoint(function: Callable[..., Any], *args: Any, preserve_random_state: bool = True, **kwargs: Any) -> Any:
     """`function(*args, **kwargs)`, of which autograd keeps the tensors among the arguments and nothing else.
 
-    Arguments are those of `minitrain.recomputation.checkpoint.checkpoint`. What the function reaches in another way
+    Arguments are those of `recomputation.full.checkpoint.checkpoint`. What the function reaches in another way
     than by its arguments may be anything, and the result requires a gradient where it would without recomputation.
     Hooks that a module calls after its forward are not called where the second call is broken off before them. After
     `backward(retain_graph=True)` what was recomputed stays, as everything does.

@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.recomputation`, and what serves them."""
