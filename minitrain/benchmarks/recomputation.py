@@ -18,9 +18,9 @@ from torch import Tensor
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
 from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.recomputation.full import early_stop
+from minitrain.recomputation.full import every_block as full
 from minitrain.recomputation.full.checkpoint import checkpoint
-from minitrain.recomputation.full.every_block import early_stop
-from minitrain.recomputation.full.every_block import every_block as full
 
 CPU = GPTConfig()
 GPU = GPTConfig(vocabulary=32768, positions=1024, layers=12, hidden=768, heads=12)  # about GPT-2

@@ -34,8 +34,8 @@ from minitrain.pipeline_parallel import tied
 from minitrain.pipeline_parallel.actions import Schedule
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 from minitrain.pipeline_parallel.splitting import Stage, evenly, split
-from minitrain.recomputation.full.every_block import early_stop, selective
-from minitrain.recomputation.full.every_block import every_block as full
+from minitrain.recomputation.full import early_stop, selective
+from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.mappings import Collectives

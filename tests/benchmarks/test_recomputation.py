@@ -6,8 +6,8 @@ import torch
 
 from minitrain.benchmarks import recomputation
 from minitrain.models import GPTConfig
+from minitrain.recomputation.full import early_stop
 from minitrain.recomputation.full.checkpoint import checkpoint
-from minitrain.recomputation.full.every_block import early_stop
 
 TINY = GPTConfig(vocabulary=11, positions=4, layers=1, hidden=4, heads=1)
 

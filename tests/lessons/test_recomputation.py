@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from minitrain.lessons.recomputation.common import AliveActivations
-from minitrain.recomputation.full.every_block import every_kth
+from minitrain.recomputation.full import every_kth
 
 
 def test_what_backward_has_used_is_taken_off():

@@ -13,7 +13,7 @@ from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Switch
 from minitrain.mixture_of_experts.compute import WAYS, fits_grouped_product, grouped_linear, lay_side_by_side, stacked
 from minitrain.mixture_of_experts.layer import MoELayer, auxiliary_loss, layers, load
 from minitrain.models.gpt import MLP, GPTConfig
-from minitrain.recomputation.full.every_block import every_block as full
+from minitrain.recomputation.full import every_block as full
 
 ROUTERS = (NoisyTopK, GShard, Switch, ExpertChoice)
 HIDDEN, EXPERTS = 6, 5

@@ -12,7 +12,7 @@ from minitrain.mixture_of_experts import GShard, Switch
 from minitrain.mixture_of_experts.layer import MoELayer, auxiliary_loss
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models.gpt import GPT, MLP, GPTConfig
-from minitrain.recomputation.full.every_block import every_block as full
+from minitrain.recomputation.full import every_block as full
 
 CONFIG = GPTConfig(vocabulary=17, positions=6, layers=4, hidden=8, heads=2)
 

@@ -12,7 +12,7 @@ from torch import nn
 from minitrain.comm import Ledger
 from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.recomputation.full.every_block import every_block as full
+from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.layout import is_partial, sum_partial_gradients
