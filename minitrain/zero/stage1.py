@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from minitrain.comm.messages import Group, all_gather, place, reduce_scatter
 
@@ -53,11 +53,14 @@ class Zero1(nn.Module):
         self.shard = self.flat.chunk(self.ranks)[rank]  # [padded / ranks]
         self.optimizer = optimizer_class([self.shard], **options)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Any) -> Any:
         return self.module(*inputs)
 
     def synchronize(self) -> None:
         """After the last backward of a step: `shard.grad` is the mean over ranks."""
+        first = next(self.module.parameters()).grad
+        in_place = first is not None and first.data_ptr() == self.gradients.data_ptr()
+        assert in_place, "the gradients are no views any more; use this class's zero_grad()"
         # 1/n before the sum, as DDP does: low precision then cannot overflow.
         self.gradients.mul_(1 / self.ranks)
         # Each rank brings all its gradients, and gets the sum of its own shard.

@@ -48,7 +48,7 @@ class Zero2(nn.Module):
     def shard_of(self, flat: Tensor) -> Tensor:
         return flat.chunk(self.ranks)[self.rank]  # [padded / ranks]
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Any) -> Any:
         return self.module(*inputs)
 
     def reduce(self, number: int, parameter: Any) -> None:

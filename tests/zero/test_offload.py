@@ -13,6 +13,13 @@ from tests.zero import small
 from tests.zero.models import ddp, gpt, part, same_weights, train
 
 
+def small_like_ddp(world):
+    module, reference = gpt(seed=0), gpt(seed=0)
+    train(offload.ZeroOffload(module, torch.optim.AdamW, lr=0.01), world.rank, micro_batches=2)
+    ddp(reference, torch.optim.AdamW(reference.parameters(), lr=0.01), world.rank, micro_batches=2)
+    same_weights(module, reference)
+
+
 def like_ddp(world, collectives, clip, micro_batches):
     module, reference = gpt(seed=world.rank), gpt(seed=0)
     model = ZeroOffload(module, torch.optim.AdamW, None, None, *collectives, lr=0.01)
@@ -30,6 +37,7 @@ def test_trains_like_ddp(ranks):
     for size in (1, 2):
         ranks(size).run(like_ddp, (), None, 1)
     ranks(3).run(through_ring)
+    ranks(3).run(small_like_ddp)
 
 
 class Mixing(TorchDispatchMode):

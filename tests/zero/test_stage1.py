@@ -109,18 +109,19 @@ def test_refusals(ranks):
     ranks(2).run(refused)
 
 
-def bits(world, optimizer_class, options):
+def bits(world, form, optimizer_class, options):
     """On two ranks nothing is added in another order, so DDP's weights are ours to the last bit, micro-batches too."""
     module, reference = gpt(seed=0).float(), gpt(seed=0).float()
-    train(Zero1(module, optimizer_class, **options), world.rank, micro_batches=2)
+    train(form(module, optimizer_class, **options), world.rank, micro_batches=2)
     ddp(reference, optimizer_class(reference.parameters(), **options), world.rank, micro_batches=2)
     same_weights(module, reference, 0)
 
 
 @pytest.mark.parametrize("optimizer_class", (torch.optim.AdamW, torch.optim.RMSprop, torch.optim.NAdam))
 @pytest.mark.parametrize("foreach", (False, True))
-def test_same_bits_as_ddp_on_two_ranks(ranks, optimizer_class, foreach):
-    ranks(2).run(bits, optimizer_class, {"lr": 0.01, "foreach": foreach})
+@pytest.mark.parametrize("form", (stage1.Zero1, Zero1), ids=("small", "full"))
+def test_same_bits_as_ddp_on_two_ranks(ranks, form, optimizer_class, foreach):
+    ranks(2).run(bits, form, optimizer_class, {"lr": 0.01, "foreach": foreach})
 
 
 def accumulation(world):
@@ -167,6 +168,18 @@ def test_gradients_that_lie_elsewhere_are_found(ranks):
 @pytest.mark.parametrize("size", (2, 3, 4))
 def test_small_form_is_one_device(ranks, size):
     ranks(size).run(small.like_one_device, stage1.Zero1)
+
+
+def views_dropped(world):
+    model = stage1.Zero1(small.chain(), torch.optim.SGD, lr=0.1)
+    model.module.zero_grad()
+    small.backward(model, small.batch(world.rank, 0))
+    with pytest.raises(AssertionError, match="no views any more"):
+        model.synchronize()
+
+
+def test_small_form_refuses_gradients_that_lie_elsewhere(ranks):
+    ranks(2).run(views_dropped)
 
 
 def like_full_form(world):

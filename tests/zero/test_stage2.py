@@ -204,6 +204,37 @@ def test_small_form_is_one_device(ranks, size):
     ranks(size).run(small.like_one_device, stage2.Zero2)
 
 
+def like_ddp(world):
+    """A GPT with shared weights, whose forward gives two tensors."""
+    module, reference = gpt(seed=0), gpt(seed=0)
+    train(stage2.Zero2(module, torch.optim.AdamW, lr=0.01), world.rank, micro_batches=2)
+    ddp(reference, torch.optim.AdamW(reference.parameters(), lr=0.01), world.rank, micro_batches=2)
+    same_weights(module, reference)
+
+
+def test_small_form_trains_like_ddp(ranks):
+    ranks(3).run(like_ddp)
+
+
+def one_under_way(world):
+    """Gradients leave during backward, the next one when the one before is done, and nothing stays of them."""
+    counting = Counting()
+    start, stage2.reduce_scatter = stage2.reduce_scatter, counting.reduce_scatter
+    try:
+        model = stage2.Zero2(small.chain(), torch.optim.SGD, lr=0.1)
+        small.backward(model, small.batch(world.rank, 0))
+        in_backward = list(counting.sizes)
+        grads = [parameter.grad for parameter in model.module.parameters() if parameter.grad is not None]
+        model.synchronize()
+    finally:
+        stage2.reduce_scatter = start
+    return in_backward == counting.sizes, len(in_backward), counting.most, counting.under_way, grads
+
+
+def test_small_form_has_one_gradient_under_way(ranks):
+    assert ranks(3).run(one_under_way) == [(True, len(list(small.chain().parameters())), 1, 0, [])] * 3
+
+
 @pytest.mark.parametrize("size", (1, 2, 3, 4))
 def test_small_form_has_the_bits_of_the_full_form(ranks, size):
     ranks(size).run(small.like_full_form, stage2.Zero2, Zero2)

@@ -560,6 +560,25 @@ def test_small_form_is_one_device(ranks, size):
     ranks(size).run(small.like_one_device, stage3.Zero3)
 
 
+def two_whole(world):
+    """Blocks whose parameters are whole, whenever one gets memory; and none between steps."""
+    model = stage3.Zero3(small.chain(), torch.optim.SGD, lr=0.1)
+    most = []
+
+    def whole():
+        return sum(unit.flat.untyped_storage().nbytes() > 0 for unit in model.units)
+
+    for unit in model.units:
+        start = unit.prefetch
+        unit.prefetch = lambda start=start: (start(), most.append(whole()))[0]
+    small.backward(model, small.batch(world.rank, 0))
+    return max(most), whole()
+
+
+def test_small_form_has_two_whole_blocks_at_most(ranks):
+    assert ranks(2).run(two_whole) == [(2, 0)] * 2
+
+
 @pytest.mark.parametrize("size", (1, 2, 3, 4))
 def test_small_form_has_the_bits_of_the_full_form(ranks, size):
     ranks(size).run(small.like_full_form, stage3.Zero3, Zero3)
