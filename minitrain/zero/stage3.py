@@ -6,9 +6,9 @@ forward: gather 0 | run 0, gather 1 | free 0, run 1, gather 2 | …; backward th
 **Source.** Rajbhandari et al. 2020, "ZeRO", §5.3 and §7.2.2; Zhao et al. 2023, "PyTorch FSDP", §3 and §4.
 **Sent.** In each micro-batch two all-gathers of the parameters and a reduce-scatter of the gradients: 3Ψ elements.
 **Cost.** Each rank holds 1/n of parameters, gradients and optimizer states; besides, at most two blocks' parameters at
-once, and in backward one block's gradients. Blocks take and give one tensor, and have no buffers or shared weights.
-The full form, `minitrain.zero.full.stage3`, adds any module, sending gradients while backward goes on, several dtypes,
-parameter groups, clipping, state dicts and checks.
+once, and in backward one block's gradients, as autograd makes them and side by side. Blocks take and give one tensor,
+and have no buffers or shared weights.
+The full form, `minitrain.zero.full.stage3`, adds any module, sending during backward, dtypes, groups, clipping, checks.
 """
 
 from __future__ import annotations

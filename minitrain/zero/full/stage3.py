@@ -15,7 +15,7 @@ gradients, as in stage 2, the lines that fill and one that is on its way.
 **What is sent, when and why.** Before a unit's forward an all-gather: each rank brings its shard, all get the
 parameters. Before its backward the same again, since they were freed. After its backward a reduce-scatter: every rank
 needs the mean gradient of its own shard. After the step nothing, for nobody holds whole parameters. While one unit runs
-the next one's parameters are on their way. How forward and backward are noticed: `minitrain.zero.gathering`.
+the next one's parameters are on their way. How forward and backward are noticed: `minitrain.zero.full.gathering`.
 
 **Cost.** 3Ψ sent in a step, half more than data parallelism: `minitrain.costs.zero.step_traffic`. Every micro-batch
 costs as much again. FSDP keeps the root's parameters from forward to backward, which saves one of its two gatherings;
