@@ -162,6 +162,18 @@ def test_a_small_form_is_small(technique):
     assert len(files) <= 3, files
 
 
+SMALL_CHAPTERS = ("matrix_product", "collectives", "data_parallel", "zero", "recomputation")
+
+
+def test_what_the_readme_and_the_landing_page_say_of_small_forms():
+    for page in ("README.md", "docs/index.md"):
+        said = " ".join((ROOT / page).read_text("utf-8").split())
+        assert "In chapters 00 to 05 this file is a **small form**: at most 60 lines of code" in said
+    for chapter in SMALL_CHAPTERS:
+        for path in (PACKAGE / chapter).glob("[a-z]*.py"):
+            assert code_lines(path)[0] <= 60 and len(opened(path)) <= 3, path
+
+
 def test_imports_point_one_way():
     wrong = []
     for path in FILES:
