@@ -25,7 +25,7 @@ from minitrain.zero.stage2 import Zero2
 class ZeroOffload(Zero2):
     """A module whose gradients' shards, optimizer states and step are on the host; used like `Zero2`."""
 
-    def __init__(self, module: nn.Module, optimizer_class: Any, group: Group = None, **options):
+    def __init__(self, module: nn.Module, optimizer_class: Any, group: Group = None, **options: Any):
         super().__init__(module, optimizer_class, group, **options)
         # A copy even where the device is a CPU, so that both memories can be told apart.
         self.shards = [shard.to("cpu", copy=True) for shard in self.shards]

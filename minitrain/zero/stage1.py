@@ -31,7 +31,7 @@ class Zero1(nn.Module):
         **options: Given to `optimizer_class`, as `lr=0.1`.
     """
 
-    def __init__(self, module: nn.Module, optimizer_class: Any, group: Group = None, **options):
+    def __init__(self, module: nn.Module, optimizer_class: Any, group: Group = None, **options: Any):
         super().__init__()
         self.module, self.group = module, group
         rank, self.ranks = place(group)

@@ -25,7 +25,7 @@ from minitrain.comm.messages import Group, all_gather, place, reduce_scatter
 class Zero2(nn.Module):
     """A module whose gradients and optimizer states are divided; arguments and use as in `Zero1`."""
 
-    def __init__(self, module: nn.Module, optimizer_class: Any, group: Group = None, **options):
+    def __init__(self, module: nn.Module, optimizer_class: Any, group: Group = None, **options: Any):
         super().__init__()
         self.module, self.group = module, group
         self.rank, self.ranks = place(group)

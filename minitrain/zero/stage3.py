@@ -97,7 +97,7 @@ class Zero3(nn.Module):
         **options: Given to `optimizer_class`, as `lr=0.1`.
     """
 
-    def __init__(self, module: nn.Sequential, optimizer_class: Any, group: Group = None, **options):
+    def __init__(self, module: nn.Sequential, optimizer_class: Any, group: Group = None, **options: Any):
         super().__init__()
         self.module, self.units = module, [Unit(block, group) for block in module]
         self.optimizer = optimizer_class([unit.shard for unit in self.units], **options)
