@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +20,7 @@ from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.benchmarks.data_parallel import CPU, GPU
 from minitrain.comm.world import World
 from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.zero import Zero1, Zero2, Zero3
 from minitrain.zero.full.sharded import Sharded
 
 OPTIMIZER = torch.optim.AdamW
@@ -72,7 +72,7 @@ def _tokens(world: World, config: GPTConfig, batch: int) -> Tensor:
 
 def _ours(stage: int, module: GPT) -> Step:
     # Named when it is used: a stage may be measured where another is not there.
-    sharded: type[Sharded] = getattr(import_module(f"minitrain.zero.stage{stage}"), f"Zero{stage}")
+    sharded: type[Sharded] = {1: Zero1, 2: Zero2, 3: Zero3}[stage]
     model = sharded(module, OPTIMIZER)
 
     def step(tokens: Tensor) -> None:
