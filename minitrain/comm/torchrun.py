@@ -7,7 +7,7 @@ import os
 import threading
 import time
 
-BEAT = 0.25  # seconds between two looks at whether torchrun is there
+BEAT = 0.25  # seconds between two checks that torchrun is still running
 
 
 def given_ranks() -> int | None:
