@@ -35,9 +35,9 @@ def files(package: Path) -> Iterator[tuple[str, str]]:
 
 def timetables(name: str, stages: int) -> dict[str, Any]:
     """All timetables of one schedule on `stages` ranks, by "micro-batches,chunks,ratio"."""
-    from minitrain.pipeline_parallel.drawing import as_json
+    from minitrain.pipeline_parallel.full.drawing import as_json
+    from minitrain.pipeline_parallel.full.simulator import simulate
     from minitrain.pipeline_parallel.schedules import SCHEDULES
-    from minitrain.pipeline_parallel.simulator import simulate
 
     found = {}
     for chunks in CHUNKS.get(name, (1,)):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
-from minitrain.parameter_server.roles import split_roles
+from minitrain.parameter_server.full.roles import split_roles
 from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker
 from minitrain.recommender.hashing import start
 from minitrain.recommender.row_rules import SGD

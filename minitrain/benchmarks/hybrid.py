@@ -20,8 +20,8 @@ from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.groups import new_group
 from minitrain.comm.world import World
 from minitrain.data_parallel import DataParallel
-from minitrain.parameter_server.roles import Roles
-from minitrain.parameter_server.synchronous import Server, Worker
+from minitrain.parameter_server.full.roles import Roles
+from minitrain.parameter_server.full.synchronous import Server, Worker
 from minitrain.recommender.click import Batch, ClickModel, Clicks
 from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker
 from minitrain.recommender.hybrid import HybridTables

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
 from minitrain.data_parallel import DataParallel
-from minitrain.mixture_of_experts.compute import WAYS, Way, grouped_linear, lay_side_by_side
-from minitrain.mixture_of_experts.expert_parallel import ExpertParallel, split_data_parallel
-from minitrain.mixture_of_experts.layer import MoELayer
-from minitrain.mixture_of_experts.switch import Switch
+from minitrain.mixture_of_experts.full.compute import WAYS, Way, grouped_linear, lay_side_by_side
+from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
+from minitrain.mixture_of_experts.full.layer import MoELayer
+from minitrain.mixture_of_experts.full.switch import Switch
 from minitrain.models.gpt import MLP, GPTConfig
 
 TARGETS = {8: 1.1, 32: 2.5}

@@ -19,8 +19,8 @@ from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.pipeline_parallel import splitting
-from minitrain.pipeline_parallel.actions import Schedule
 from minitrain.pipeline_parallel.executor import Pipeline
+from minitrain.pipeline_parallel.full.actions import Schedule
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 
 CPU = GPTConfig(positions=64, tied=False)

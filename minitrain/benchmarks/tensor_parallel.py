@@ -28,8 +28,8 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
 from minitrain.models.gpt import Block, GPTConfig
-from minitrain.sequence_parallel.linear import ColumnFromSequence, RowToSequence
-from minitrain.sequence_parallel.outside import NormOnSequence
+from minitrain.sequence_parallel.full.embedding_and_head import NormOnSequence
+from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSequence
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear, parallel_attention, parallel_mlp
 
 CPU = GPTConfig(layers=2, hidden=256, heads=8)

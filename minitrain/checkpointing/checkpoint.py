@@ -25,7 +25,7 @@ later step than its own, which the run must have passed over as damaged, so neit
 **What a folder is trusted for.** Numbers, and nothing else. No file in it is executed: tensors are read with
 `weights_only`, and the library's list of them, a pickle, may name only the types of such a list. Checksums find
 accidents, not intent: who can write to the folder can change the weights and the manifest with them. Weights from
-elsewhere come in by `minitrain.checkpointing.weights`.
+elsewhere come in by `minitrain.checkpointing.full.weights`.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from torch.distributed import checkpoint as library
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
 
-from minitrain.checkpointing import manifest
-from minitrain.checkpointing.agreement import alike, another_model, check_save, family, filled
-from minitrain.checkpointing.pieces import Piece, Reader, State, Whole, WritePlan, Writer, check_pieces, flat_boxes
+from minitrain.checkpointing.full import manifest
+from minitrain.checkpointing.full.agreement import alike, another_model, check_save, family, filled
+from minitrain.checkpointing.full.shards import Piece, Reader, State, Whole, WritePlan, Writer, check_pieces, flat_boxes
 from minitrain.comm.control import gather_objects
 
 __all__ = ["Piece", "State", "Whole", "delete", "flat_boxes", "load", "newest", "save"]

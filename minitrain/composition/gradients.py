@@ -37,7 +37,7 @@ from minitrain.composition import optimizer
 from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import Part
 from minitrain.composition.settings import Steps
-from minitrain.tensor_parallel.mappings import Collectives
+from minitrain.tensor_parallel.full.mappings import Collectives
 from minitrain.zero.full.lines import Line
 from minitrain.zero.full.sharded import Sharded
 from minitrain.zero.full.stage1 import Zero1

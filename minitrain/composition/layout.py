@@ -36,8 +36,8 @@ from minitrain.comm import axes
 from minitrain.comm.control import leave
 from minitrain.comm.groups import new_group
 from minitrain.composition.settings import Layout
-from minitrain.mixture_of_experts.expert_parallel import Groups
-from minitrain.tensor_parallel.layout import copies, is_partial, sharded_dim, shards
+from minitrain.mixture_of_experts.full.expert_parallel import Groups
+from minitrain.tensor_parallel.full.parameter_layout import copies, is_partial, sharded_dim, shards
 
 
 @dataclass(frozen=True)

@@ -27,18 +27,18 @@ from minitrain.collectives.full import native
 from minitrain.composition.layout import Axes
 from minitrain.composition.settings import Model
 from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Router, Switch, all_to_all
-from minitrain.mixture_of_experts.expert_parallel import Carrier, ExpertParallelLayer
+from minitrain.mixture_of_experts.full.expert_parallel import Carrier, ExpertParallelLayer
 from minitrain.mixture_of_experts.moe_gpt import expert_weight, replace_mlps, router_generator
 from minitrain.models.gpt import GPT, GPTConfig, initial_weight
-from minitrain.pipeline_parallel import tied
-from minitrain.pipeline_parallel.actions import Schedule
+from minitrain.pipeline_parallel.full import tied
+from minitrain.pipeline_parallel.full.actions import Schedule
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 from minitrain.pipeline_parallel.splitting import Stage, evenly, split
 from minitrain.recomputation.full import early_stop, selective
 from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.mappings import Collectives
+from minitrain.tensor_parallel.full.mappings import Collectives
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 
 ROUTERS: dict[str, type[Router]] = {

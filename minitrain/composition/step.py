@@ -38,14 +38,14 @@ from minitrain.composition.model import Part, make_part
 from minitrain.composition.settings import Settings, check
 from minitrain.data.text import Batch, Samples, share
 from minitrain.mixture_of_experts import all_to_all
-from minitrain.mixture_of_experts.expert_parallel import Carrier
+from minitrain.mixture_of_experts.full.expert_parallel import Carrier
 from minitrain.models import counter_rng
 from minitrain.models.gpt import Block
-from minitrain.pipeline_parallel.actions import Action
 from minitrain.pipeline_parallel.executor import Pipeline
-from minitrain.pipeline_parallel.watches import Watch
-from minitrain.tensor_parallel.mappings import Collectives
-from minitrain.tensor_parallel.vocabulary import gather_logits
+from minitrain.pipeline_parallel.full.actions import Action
+from minitrain.pipeline_parallel.full.watches import Watch
+from minitrain.tensor_parallel.full.mappings import Collectives
+from minitrain.tensor_parallel.full.vocab_parallel import gather_logits
 
 During = Callable[[str], AbstractContextManager[Any]]
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16 begins in float32

@@ -106,7 +106,7 @@ def pipeline_sent(boundary: int, placement: Sequence[int], microbatches: int, ra
 def tied_sent(shape: Shape, placement: Sequence[int], tensor: int, rank: int, item: int = 4) -> int:
     """Bytes of the tied table's gradient, V'/t · h · w, once a step between first and last stage on different ranks.
 
-    Source: Narayanan et al. 2021, §2.2; derived for `minitrain.pipeline_parallel.tied`.
+    Source: Narayanan et al. 2021, §2.2; derived for `minitrain.pipeline_parallel.full.tied`.
     """
     ends = {placement[0], placement[-1]}
     sends = shape.tied and len(ends) == 2 and rank in ends

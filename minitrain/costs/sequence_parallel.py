@@ -49,7 +49,7 @@ def layer_calls(keep_gathered: bool = False) -> Ways:
 def ends_calls(keep_gathered: bool = False) -> Ways:
     """Outside the layers: forward ḡ of the embedding and g of the head, backward the conjugates, and g again.
 
-    Source: as `layer_calls`; derived for `minitrain.sequence_parallel.outside`.
+    Source: as `layer_calls`; derived for `minitrain.sequence_parallel.full.embedding_and_head`.
     """
     return Ways(Calls(1, 1), Calls(1 + (not keep_gathered), 1))
 

@@ -64,7 +64,7 @@ def shared_heads_elements(hidden: int, heads: int, kv_heads: int, ranks: int) ->
     All k heads, with their biases, go into one all-reduce, though a rank writes and reads one. 0 where no head is
     shared.
 
-    Source: derived for `minitrain.tensor_parallel.layout.sum_partial_gradients`.
+    Source: derived for `minitrain.tensor_parallel.full.parameter_layout.sum_partial_gradients`.
     """
     return 2 * kv_heads * (hidden // heads) * (hidden + 1) if kv_heads < ranks else 0
 

@@ -37,6 +37,7 @@ class Claim:
         tolerance: Relative tolerance. 0 means exactly equal, the normal case for counts.
         absolute: Absolute tolerance, for where the expected value is 0.
         needs: The ranks that the claim needs, where there were fewer; it is then neither held nor broken.
+        key: Whether it is one of the three to six that carry its demo; tables show these, and the others on demand.
     """
 
     what: str
@@ -50,11 +51,12 @@ class Claim:
     tolerance: float = 0.0
     absolute: float = 0.0
     needs: int = 0
+    key: bool = False
 
     @classmethod
-    def needs_ranks(cls, ranks: int, what: str, formula: str, source: str = "") -> Claim:
+    def needs_ranks(cls, ranks: int, what: str, formula: str, source: str = "", key: bool = False) -> Claim:
         """A row for a claim that needs at least `ranks` ranks, where there are fewer."""
-        return cls(what, formula, math.nan, math.nan, source=source, needs=ranks)
+        return cls(what, formula, math.nan, math.nan, source=source, needs=ranks, key=key)
 
     @property
     def holds(self) -> bool | None:
@@ -69,6 +71,11 @@ class Claim:
         if self.relation == ">=":
             return self.measured >= self.predicted - slack
         return self.measured == self.predicted or abs(self.measured - self.predicted) <= slack
+
+
+def as_key(*claims: Claim) -> list[Claim]:
+    """The same claims, as key ones: for claims that a function has made for several demos."""
+    return [dataclasses.replace(claim, key=True) for claim in claims]
 
 
 @dataclass(frozen=True)

@@ -11,23 +11,23 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitrain.mixture_of_experts.expert_choice import ExpertChoice
-    from minitrain.mixture_of_experts.expert_parallel import ExpertParallel
-    from minitrain.mixture_of_experts.gshard import GShard
-    from minitrain.mixture_of_experts.layer import MoELayer
-    from minitrain.mixture_of_experts.noisy_top_k import NoisyTopK
-    from minitrain.mixture_of_experts.routing import Router, Routing
-    from minitrain.mixture_of_experts.switch import Switch
+    from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice
+    from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel
+    from minitrain.mixture_of_experts.full.gshard import GShard
+    from minitrain.mixture_of_experts.full.layer import MoELayer
+    from minitrain.mixture_of_experts.full.noisy_top_k import NoisyTopK
+    from minitrain.mixture_of_experts.full.routing import Router, Routing
+    from minitrain.mixture_of_experts.full.switch import Switch
 
 _HOME = {
-    "ExpertChoice": "expert_choice",
-    "ExpertParallel": "expert_parallel",
-    "GShard": "gshard",
-    "MoELayer": "layer",
-    "NoisyTopK": "noisy_top_k",
-    "Router": "routing",
-    "Routing": "routing",
-    "Switch": "switch",
+    "ExpertChoice": "full.expert_choice",
+    "ExpertParallel": "full.expert_parallel",
+    "GShard": "full.gshard",
+    "MoELayer": "full.layer",
+    "NoisyTopK": "full.noisy_top_k",
+    "Router": "full.routing",
+    "Routing": "full.routing",
+    "Switch": "full.switch",
 }
 __all__ = ["ExpertChoice", "ExpertParallel", "GShard", "MoELayer", "NoisyTopK", "Router", "Routing", "Switch"]
 

@@ -24,9 +24,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from minitrain.mixture_of_experts.compute import Way
-from minitrain.mixture_of_experts.layer import MoELayer
-from minitrain.mixture_of_experts.routing import Router
+from minitrain.mixture_of_experts.full.compute import Way
+from minitrain.mixture_of_experts.full.layer import MoELayer
+from minitrain.mixture_of_experts.full.routing import Router
 from minitrain.models.gpt import GPT, MLP, initial_weight
 
 

@@ -9,19 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitrain.parameter_server.asynchronous import AsynchronousServer, AsynchronousWorker
-    from minitrain.parameter_server.placement import place
-    from minitrain.parameter_server.roles import Roles, split_roles
-    from minitrain.parameter_server.synchronous import Server, Worker
+    from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker
+    from minitrain.parameter_server.full.placement import place
+    from minitrain.parameter_server.full.roles import Roles, split_roles
+    from minitrain.parameter_server.full.synchronous import Server, Worker
 
 _HOME = {
-    "AsynchronousServer": "asynchronous",
-    "AsynchronousWorker": "asynchronous",
-    "Roles": "roles",
-    "Server": "synchronous",
-    "Worker": "synchronous",
-    "place": "placement",
-    "split_roles": "roles",
+    "AsynchronousServer": "full.asynchronous",
+    "AsynchronousWorker": "full.asynchronous",
+    "Roles": "full.roles",
+    "Server": "full.synchronous",
+    "Worker": "full.synchronous",
+    "place": "full.placement",
+    "split_roles": "full.roles",
 }
 __all__ = ["AsynchronousServer", "AsynchronousWorker", "Roles", "Server", "Worker", "place", "split_roles"]
 

@@ -11,27 +11,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitrain.pipeline_parallel.actions import Action, Schedule, validate
     from minitrain.pipeline_parallel.executor import Pipeline
+    from minitrain.pipeline_parallel.full.actions import Action, Schedule, validate
+    from minitrain.pipeline_parallel.full.simulator import Timetable, simulate
+    from minitrain.pipeline_parallel.full.tied import ties
+    from minitrain.pipeline_parallel.full.watches import on_timeline, on_virtual_clock
     from minitrain.pipeline_parallel.schedules import SCHEDULES
-    from minitrain.pipeline_parallel.simulator import Timetable, simulate
     from minitrain.pipeline_parallel.splitting import partition, split
-    from minitrain.pipeline_parallel.tied import ties
-    from minitrain.pipeline_parallel.watches import on_timeline, on_virtual_clock
 
 _HOME = {
-    "Action": "actions",
+    "Action": "full.actions",
     "Pipeline": "executor",
     "SCHEDULES": "schedules",
-    "Schedule": "actions",
-    "Timetable": "simulator",
-    "on_timeline": "watches",
-    "on_virtual_clock": "watches",
+    "Schedule": "full.actions",
+    "Timetable": "full.simulator",
+    "on_timeline": "full.watches",
+    "on_virtual_clock": "full.watches",
     "partition": "splitting",
-    "simulate": "simulator",
+    "simulate": "full.simulator",
     "split": "splitting",
-    "ties": "tied",
-    "validate": "actions",
+    "ties": "full.tied",
+    "validate": "full.actions",
 }
 __all__ = [
     "SCHEDULES",

@@ -13,7 +13,7 @@ posted.
 **What is sent, when and why.** After F the outputs, to the rank of the next stage, which continues with them. After B
 or I the gradient of the inputs, to the rank of the stage before: it is the gradient of that stage's outputs, with which
 its own backward begins. Tensors that need no gradient (tokens, masks) get none back. After the last backward the copies
-of a tied weight send each other their gradients. `minitrain.pipeline_parallel.mail` says in which order.
+of a tied weight send each other their gradients. `minitrain.pipeline_parallel.full.mail` says in which order.
 
 **Cost.** `minitrain.costs.pipeline`: bubbles, micro-batches in flight, and `sent`, the bytes. A micro-batch's
 activations at a stage's boundary are far smaller than the stage's gradients; with many micro-batches they come to about
@@ -38,10 +38,10 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.pipeline_parallel import checks, tied
-from minitrain.pipeline_parallel.actions import Action, Schedule
-from minitrain.pipeline_parallel.mail import Mail, looks
-from minitrain.pipeline_parallel.watches import Watch
+from minitrain.pipeline_parallel.full import checks, tied
+from minitrain.pipeline_parallel.full.actions import Action, Schedule
+from minitrain.pipeline_parallel.full.mail import Mail, looks
+from minitrain.pipeline_parallel.full.watches import Watch
 from minitrain.pipeline_parallel.weight_gradients import SplitBackward, Task, finish
 
 MicroBatch = Tensor | tuple[Tensor, ...]

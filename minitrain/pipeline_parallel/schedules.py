@@ -28,7 +28,7 @@ al. 2023, §2 for H1 and H2, §6 and figure 8 for V.
 for the input the gradient, to the rank of the stage before. v chunks send (vp−1)/(p−1) times as much,
 a little more than v times.
 
-**Cost.** `minitrain.costs.pipeline` has the bubble of each; `minitrain.pipeline_parallel.simulator` shows it.
+**Cost.** `minitrain.costs.pipeline` has the bubble of each; `minitrain.pipeline_parallel.full.simulator` shows it.
 
 **Also called.** Fill-drain or all-forward-all-backward (GPipe); one-forward-one-backward, PipeDream-flush, DAPPLE
 (1F1B); virtual pipeline stages, looped or depth-first (interleaved). ZB1P and ZB2P are searched relatives of H1 and H2.
@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from minitrain.pipeline_parallel.actions import Action, Kind, Schedule, validate
+from minitrain.pipeline_parallel.full.actions import Action, Kind, Schedule, validate
 
 __all__ = ["SCHEDULES", "Action", "Kind", "Schedule", "validate"]
 

@@ -9,7 +9,8 @@ Measured times and dynamic programming for pipelines: Narayanan et al. 2019, "Pi
 
 **What each rank holds.** The layers of its stages. A weight that layers of two stages share is there twice.
 
-**What is sent, when and why.** Nothing; `minitrain.pipeline_parallel.tied` says what shared weights send in a step.
+**What is sent, when and why.** Nothing; `minitrain.pipeline_parallel.full.tied` says what shared weights send in a
+step.
 
 **Cost.** Partitioning takes L²·s steps of pure Python: milliseconds for 100 layers.
 
@@ -28,7 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.models.gpt import GPT
-from minitrain.pipeline_parallel.simulator import Time
+from minitrain.pipeline_parallel.full.simulator import Time
 
 
 class Stage(nn.Sequential):

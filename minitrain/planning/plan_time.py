@@ -15,9 +15,9 @@ from minitrain.costs import composition as costs
 from minitrain.costs import composition_sent as sent_costs
 from minitrain.costs import composition_work as work_costs
 from minitrain.costs import pipeline as pipeline_costs
-from minitrain.pipeline_parallel.actions import Schedule
+from minitrain.pipeline_parallel.full.actions import Schedule
+from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import SCHEDULES
-from minitrain.pipeline_parallel.simulator import simulate
 
 # Choices of a token and capacity factor of each router as it is made by default (chapter 12), and its matrices.
 _ROUTERS = {"noisy_top_k": (2, None, 2), "gshard": (2, 1.0, 1), "switch": (1, 1.25, 1), "expert_choice": (2, 1.0, 1)}

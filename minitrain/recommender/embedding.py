@@ -39,7 +39,7 @@ from torch import Tensor
 
 from minitrain.comm.control import gather_objects
 from minitrain.comm.messages import receive, send
-from minitrain.parameter_server.roles import Roles
+from minitrain.parameter_server.full.roles import Roles
 from minitrain.recommender.hashing import as_ids
 from minitrain.recommender.tables import SortedIds, Table, by_owner, distinct, sum_by_id
 

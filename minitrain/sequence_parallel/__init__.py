@@ -10,16 +10,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitrain.sequence_parallel.linear import ColumnFromSequence, RowToSequence
-    from minitrain.sequence_parallel.mappings import gather_from_sequence, reduce_scatter_to_sequence
+    from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSequence
+    from minitrain.sequence_parallel.full.mappings import gather_from_sequence, reduce_scatter_to_sequence
     from minitrain.sequence_parallel.megatron import parallelize
 
 _HOME = {
-    "ColumnFromSequence": "linear",
-    "RowToSequence": "linear",
-    "gather_from_sequence": "mappings",
+    "ColumnFromSequence": "full.linear",
+    "RowToSequence": "full.linear",
+    "gather_from_sequence": "full.mappings",
     "parallelize": "megatron",
-    "reduce_scatter_to_sequence": "mappings",
+    "reduce_scatter_to_sequence": "full.mappings",
 }
 __all__ = ["ColumnFromSequence", "RowToSequence", "gather_from_sequence", "parallelize", "reduce_scatter_to_sequence"]
 

@@ -13,8 +13,8 @@ next begins: the same bytes, and nothing is kept twice.
 **What is sent, when and why.** A layer and step: two all-gathers and two reduce-scatters forward, the same backward.
 With `keep_gathered=False` two all-gathers more backward: the gathered inputs of attention and MLP are not kept, as the
 paper has it, and gathered again while other products are computed. After the last backward of a step
-`minitrain.tensor_parallel.layout.sum_partial_gradients` adds, in one all-reduce, the gradients of what was applied to
-shards: norms, row biases, positions.
+`sum_partial_gradients` (`minitrain.tensor_parallel.full.parameter_layout`) adds, in one all-reduce, the gradients of
+what was applied to shards: norms, row biases, positions.
 
 **Cost.** `minitrain.costs.sequence_parallel`: the bytes of chapter 08, or 5/4 of them. A layer keeps
 sbh/t · (34 + 5as/h) bytes in 16 bits, where chapter 08 keeps sbh · (10 + 24/t + 5as/(ht)); with gathered inputs kept,
@@ -50,13 +50,13 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import native
 from minitrain.models import gpt as reference
-from minitrain.sequence_parallel.linear import ColumnFromSequence, RowToSequence
-from minitrain.sequence_parallel.outside import EmbeddingToSequence, HeadFromSequence, NormOnSequence
-from minitrain.tensor_parallel.checks import check_split, place
+from minitrain.sequence_parallel.full.embedding_and_head import EmbeddingToSequence, HeadFromSequence, NormOnSequence
+from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSequence
 from minitrain.tensor_parallel.dropout_rng import ResidualDropout
-from minitrain.tensor_parallel.layout import is_partial, mark_partial, sharded_dim
-from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
-from minitrain.tensor_parallel.mappings import Collectives
+from minitrain.tensor_parallel.full.checks import check_split, place
+from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.full.mappings import Collectives
+from minitrain.tensor_parallel.full.parameter_layout import is_partial, mark_partial, sharded_dim
 from minitrain.tensor_parallel.parallelize import Replaced
 from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
 
@@ -78,7 +78,8 @@ def parallelize(
     the loss, equal on all ranks. Sequences must divide by the ranks. Without targets they are filled up to a multiple,
     and what that adds is cut off again: later tokens change nothing of earlier ones.
 
-    Call `sum_partial_gradients(gpt)` (`minitrain.tensor_parallel.layout`) after the last backward of a step.
+    Call `sum_partial_gradients(gpt)` (`minitrain.tensor_parallel.full.parameter_layout`) after the last backward of
+    a step.
 
     Args:
         gpt: The same weights on all ranks; afterwards it takes the same tokens on all. A block's MLP of another class

@@ -11,22 +11,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitrain.tensor_parallel.attention import parallel_attention, parallel_mlp
-    from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
-    from minitrain.tensor_parallel.vocabulary import (
+    from minitrain.tensor_parallel.full.attention import parallel_attention, parallel_mlp
+    from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
+    from minitrain.tensor_parallel.full.vocab_parallel import (
         VocabParallelEmbedding,
         VocabParallelHead,
         vocab_parallel_cross_entropy,
     )
 
 _HOME = {
-    "ColumnParallelLinear": "linear",
-    "RowParallelLinear": "linear",
-    "VocabParallelEmbedding": "vocabulary",
-    "VocabParallelHead": "vocabulary",
-    "parallel_attention": "attention",
-    "parallel_mlp": "attention",
-    "vocab_parallel_cross_entropy": "vocabulary",
+    "ColumnParallelLinear": "full.linear",
+    "RowParallelLinear": "full.linear",
+    "VocabParallelEmbedding": "full.vocab_parallel",
+    "VocabParallelHead": "full.vocab_parallel",
+    "parallel_attention": "full.attention",
+    "parallel_mlp": "full.attention",
+    "vocab_parallel_cross_entropy": "full.vocab_parallel",
 }
 __all__ = [
     "ColumnParallelLinear",

@@ -29,12 +29,12 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import native
 from minitrain.models import gpt as reference
-from minitrain.tensor_parallel.attention import parallel_attention, parallel_mlp
-from minitrain.tensor_parallel.checks import place
 from minitrain.tensor_parallel.dropout_rng import check_dropout, place_dropout
-from minitrain.tensor_parallel.layout import copies, is_partial, sharded_dim, shards
-from minitrain.tensor_parallel.mappings import Collectives
-from minitrain.tensor_parallel.vocabulary import (
+from minitrain.tensor_parallel.full.attention import parallel_attention, parallel_mlp
+from minitrain.tensor_parallel.full.checks import place
+from minitrain.tensor_parallel.full.mappings import Collectives
+from minitrain.tensor_parallel.full.parameter_layout import copies, is_partial, sharded_dim, shards
+from minitrain.tensor_parallel.full.vocab_parallel import (
     VocabParallelEmbedding,
     VocabParallelHead,
     VocabParallelLoss,
@@ -186,7 +186,7 @@ def piece_of(
 
     Args:
         whole: As on one device.
-        parameter: This rank's; it says where it is cut (`minitrain.tensor_parallel.layout`).
+        parameter: This rank's; it says where it is cut (`minitrain.tensor_parallel.full.parameter_layout`).
         group: The tensor-parallel ranks; None means everyone.
 
     Returns:

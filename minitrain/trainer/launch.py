@@ -129,7 +129,7 @@ def work(world: World, settings: Settings, request: Path, program: int) -> int:
 
 def _train(world: World, settings: Settings, asked_to_stop: Callable[[], bool], process: int) -> int:
     """Train in a folder that no other run writes to meanwhile; `process` is the one that others are told of."""
-    from minitrain.checkpointing.agreement import alike
+    from minitrain.checkpointing.full.agreement import alike
     from minitrain.trainer.trainer import Refused, Trainer, refusing
 
     lock = None

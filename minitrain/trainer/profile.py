@@ -33,8 +33,8 @@ from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span
 from minitrain.composition.settings import Layout
 from minitrain.composition.step import Verbs
-from minitrain.pipeline_parallel.actions import Action
-from minitrain.tensor_parallel.mappings import Collectives
+from minitrain.pipeline_parallel.full.actions import Action
+from minitrain.tensor_parallel.full.mappings import Collectives
 
 # part -> how the table calls it, and its kind on the timeline; in the order of the table.
 PARTS = {

@@ -30,9 +30,10 @@ from typing import Any
 
 import torch
 
-from minitrain.checkpointing import checkpoint, manifest, state
-from minitrain.checkpointing.agreement import alike
-from minitrain.checkpointing.weights import export_safetensors, import_safetensors
+from minitrain.checkpointing import checkpoint
+from minitrain.checkpointing.full import manifest, state
+from minitrain.checkpointing.full.agreement import alike
+from minitrain.checkpointing.full.weights import export_safetensors, import_safetensors
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.pictures import save_figure

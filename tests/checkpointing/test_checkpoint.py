@@ -21,9 +21,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from minitrain.checkpointing import checkpoint, manifest
+from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.checkpoint import load, newest, save
-from minitrain.checkpointing.pieces import Piece, Whole, flat_boxes, flat_pieces
+from minitrain.checkpointing.full import manifest
+from minitrain.checkpointing.full.shards import Piece, Whole, flat_boxes, flat_pieces
 from minitrain.ranks.failures import RanksError
 from minitrain.zero import Partition
 

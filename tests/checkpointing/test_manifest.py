@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.checkpointing import manifest
-from minitrain.checkpointing.manifest import Manifest, Sum
+from minitrain.checkpointing.full import manifest
+from minitrain.checkpointing.full.manifest import Manifest, Sum
 
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from minitrain.checkpointing.checkpoint import save
-from minitrain.checkpointing.weights import export_safetensors, import_safetensors
+from minitrain.checkpointing.full.weights import export_safetensors, import_safetensors
 from tests.checkpointing.test_checkpoint import Bomb, cut, flip, one_device, same
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.composition.settings import Layout, Model, ScheduleName, Steps, check, fitting, problem
-from minitrain.pipeline_parallel.actions import validate
+from minitrain.pipeline_parallel.full.actions import validate
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 
 MODEL, STEPS = Model(layers=6, heads=4, hidden=16, positions=6), Steps(batch=24)

@@ -10,7 +10,7 @@ import torch
 
 from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.mixture_of_experts import ExpertChoice
-from minitrain.mixture_of_experts.expert_choice import capped, violations, within_cap
+from minitrain.mixture_of_experts.full.expert_choice import capped, violations, within_cap
 from tests.mixture_of_experts.plain import (
     EXPERTS,
     GROUPS,

@@ -16,8 +16,8 @@ from minitrain.comm import Ledger
 from minitrain.lessons.mixture_of_experts import expert_parallel as lesson_expert_parallel
 from minitrain.lessons.mixture_of_experts.expert_parallel import ROUTERS, alone, apart, batch, make_layer, together
 from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch
-from minitrain.mixture_of_experts.expert_parallel import ExpertParallelLayer, experts_of, split_data_parallel
-from minitrain.mixture_of_experts.layer import MoELayer, auxiliary_loss, layers
+from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallelLayer, experts_of, split_data_parallel
+from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models.gpt import GPT, GPTConfig
 

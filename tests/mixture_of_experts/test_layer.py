@@ -10,8 +10,14 @@ from torch import nn
 
 from minitrain.lessons.mixture_of_experts.common import dense
 from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Switch
-from minitrain.mixture_of_experts.compute import WAYS, fits_grouped_product, grouped_linear, lay_side_by_side, stacked
-from minitrain.mixture_of_experts.layer import MoELayer, auxiliary_loss, layers, load
+from minitrain.mixture_of_experts.full.compute import (
+    WAYS,
+    fits_grouped_product,
+    grouped_linear,
+    lay_side_by_side,
+    stacked,
+)
+from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers, load
 from minitrain.models.gpt import MLP, GPTConfig
 from minitrain.recomputation.full import every_block as full
 

@@ -9,7 +9,7 @@ from minitrain.costs.mixture_of_experts import expert_parameters
 from minitrain.data.text import Text
 from minitrain.lessons.mixture_of_experts import moe_gpt as lesson_training
 from minitrain.mixture_of_experts import GShard, Switch
-from minitrain.mixture_of_experts.layer import MoELayer, auxiliary_loss
+from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models.gpt import GPT, MLP, GPTConfig
 from minitrain.recomputation.full import every_block as full

@@ -10,7 +10,7 @@ import torch
 
 from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.mixture_of_experts import NoisyTopK
-from minitrain.mixture_of_experts.noisy_top_k import TwoLevel, squared_variation
+from minitrain.mixture_of_experts.full.noisy_top_k import TwoLevel, squared_variation
 from minitrain.models import counter_rng
 from tests.mixture_of_experts.plain import (
     EXPERTS,

@@ -10,8 +10,8 @@ from torch.utils.checkpoint import checkpoint
 
 from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Router, Routing, Switch
-from minitrain.mixture_of_experts.noisy_top_k import TwoLevel
-from minitrain.mixture_of_experts.routing import places
+from minitrain.mixture_of_experts.full.noisy_top_k import TwoLevel
+from minitrain.mixture_of_experts.full.routing import places
 from minitrain.models import counter_rng
 from minitrain.recomputation.full.checkpoint import checkpoint as our_checkpoint
 from tests.mixture_of_experts.plain import EXPERTS, GROUPS, HIDDEN, SIZE, random_weights, some_tokens, triples

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from minitrain.mixture_of_experts import Switch
-from minitrain.mixture_of_experts.switch import INITIAL_SCALE
+from minitrain.mixture_of_experts.full.switch import INITIAL_SCALE
 from minitrain.models import counter_rng
 from tests.mixture_of_experts.plain import (
     EXPERTS,

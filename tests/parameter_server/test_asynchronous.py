@@ -16,8 +16,8 @@ from minitrain.comm import Ledger, VirtualClock
 from minitrain.costs.staleness import bytes_served, most_stale
 from minitrain.lessons.parameter_server.asynchronous import Plan, replayed, train
 from minitrain.lessons.parameter_server.delay import descend
-from minitrain.parameter_server.asynchronous import AsynchronousServer, AsynchronousWorker, on_gloo
-from minitrain.parameter_server.roles import Roles, split_roles
+from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker, on_gloo
+from minitrain.parameter_server.full.roles import Roles, split_roles
 
 
 def delayed(world, bound, seed):

@@ -15,9 +15,9 @@ import torch
 from torch import nn
 
 from minitrain.comm import VirtualClock, send
-from minitrain.parameter_server.asynchronous import AsynchronousServer, AsynchronousWorker
-from minitrain.parameter_server.inbox import PUSH, announce
-from minitrain.parameter_server.roles import split_roles
+from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker
+from minitrain.parameter_server.full.inbox import PUSH, announce
+from minitrain.parameter_server.full.roles import split_roles
 from minitrain.ranks import Ranks
 
 STEPS = 4

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.costs.staleness import most_stale
-from minitrain.parameter_server.clocks import Clocks, every_order
+from minitrain.parameter_server.full.clocks import Clocks, every_order
 
 
 @pytest.mark.parametrize(("workers", "bound"), [(1, 2), (2, 0), (2, 1), (2, 4), (3, 0), (3, 1), (3, 2), (4, 0)])

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from minitrain.models import GPT, GPTConfig
-from minitrain.pipeline_parallel import splitting, tied
+from minitrain.pipeline_parallel import splitting
+from minitrain.pipeline_parallel.full import tied
 
 SEQ = 5
 

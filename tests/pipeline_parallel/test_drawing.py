@@ -9,9 +9,9 @@ import pytest
 from matplotlib.colors import to_rgb
 
 from minitrain.comm.timeline import Span, trace_events
-from minitrain.pipeline_parallel import drawing
+from minitrain.pipeline_parallel.full import drawing
+from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
-from minitrain.pipeline_parallel.simulator import simulate
 
 
 def bars(figure) -> set[tuple]:

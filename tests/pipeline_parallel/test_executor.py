@@ -16,14 +16,15 @@ from minitrain.comm.timeline import Timeline
 from minitrain.data_parallel import DataParallel
 from minitrain.lessons.pipeline_parallel.bubbles import actions_of, not_as_simulated
 from minitrain.lessons.pipeline_parallel.executor import Counted, Graphs, demo
-from minitrain.pipeline_parallel import mail, splitting
-from minitrain.pipeline_parallel.actions import Action, Schedule
-from minitrain.pipeline_parallel.checks import inputs_of
+from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.executor import Pipeline
-from minitrain.pipeline_parallel.mail import Mail, in_common_order
+from minitrain.pipeline_parallel.full import mail
+from minitrain.pipeline_parallel.full.actions import Action, Schedule
+from minitrain.pipeline_parallel.full.checks import inputs_of
+from minitrain.pipeline_parallel.full.mail import Mail, in_common_order
+from minitrain.pipeline_parallel.full.simulator import simulate
+from minitrain.pipeline_parallel.full.watches import on_timeline, on_virtual_clock
 from minitrain.pipeline_parallel.schedules import SCHEDULES, gpipe, interleaved, naive, one_f_one_b, zero_bubble_h1
-from minitrain.pipeline_parallel.simulator import simulate
-from minitrain.pipeline_parallel.watches import on_timeline, on_virtual_clock
 from minitrain.ranks.failures import RanksError
 from tests.pipeline_parallel.models import (
     Mixed,

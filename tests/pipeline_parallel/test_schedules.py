@@ -260,7 +260,7 @@ def test_interleaved_says_which_numbers_of_micro_batches_would_do():
 
 def test_torch_is_not_needed():
     """The site is built without it."""
-    names = ("actions", "schedules", "simulator", "drawing")
+    names = ("full.actions", "schedules", "full.simulator", "full.drawing")
     code = "; ".join(f"import minitrain.pipeline_parallel.{name}" for name in names)
     code += "; import minitrain.costs.pipeline, sys; assert not {'torch', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

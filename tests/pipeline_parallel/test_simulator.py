@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.costs import pipeline as costs
+from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import (
     SCHEDULES,
     Action,
@@ -22,7 +23,6 @@ from minitrain.pipeline_parallel.schedules import (
     zero_bubble_h2,
     zero_bubble_v,
 )
-from minitrain.pipeline_parallel.simulator import simulate
 from tests.pipeline_parallel.test_schedules import M, P, graph, make, sizes
 
 patient = settings(deadline=None, max_examples=40)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from minitrain.models import GPT, GPTConfig
-from minitrain.pipeline_parallel import tied
+from minitrain.pipeline_parallel.full import tied
 from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, partition, split
 
 

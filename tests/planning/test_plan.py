@@ -19,8 +19,8 @@ from minitrain.costs import composition_work as work_costs
 from minitrain.costs import pipeline
 from minitrain.data.text import Samples
 from minitrain.models import counter_rng
+from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import SCHEDULES
-from minitrain.pipeline_parallel.simulator import simulate
 from minitrain.planning import plan, plan_tables, plan_time
 from minitrain.planning.plan import Coordinate, predict
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.lessons.recommender.embedding import demo, gather
-from minitrain.parameter_server.roles import split_roles
+from minitrain.parameter_server.full.roles import split_roles
 from minitrain.ranks.ranks import RanksError
 from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker
 from minitrain.recommender.hashing import start

@@ -17,7 +17,7 @@ from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, SavedActivations
 from minitrain.sequence_parallel import ColumnFromSequence, RowToSequence
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-from minitrain.tensor_parallel.layout import is_partial, sum_partial_gradients
+from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
 
 SHARD, WIDTH = 3, 4

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm.mesh import axes
-from minitrain.sequence_parallel.mappings import g, g_bar
+from minitrain.sequence_parallel.full.mappings import g, g_bar
 
 SHAPES = ((2, 3, 4), (1, 1), (3, 2, 2, 5))  # [batch, tokens of a rank, …]
 

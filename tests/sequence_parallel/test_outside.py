@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from minitrain.models.gpt import GPT, Attention, GPTConfig
 from minitrain.sequence_parallel.megatron import parallelize
-from minitrain.tensor_parallel.layout import is_partial, sum_partial_gradients
+from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
 
 
 def gpt(ranks):

@@ -14,8 +14,8 @@ from minitrain.comm import Ledger
 from minitrain.comm.mesh import axes
 from minitrain.models.gpt import Attention, Block, GPTConfig
 from minitrain.tensor_parallel import parallel_attention, parallel_mlp
-from minitrain.tensor_parallel.attention import RowFirstMLP
-from minitrain.tensor_parallel.layout import is_partial, shards, sum_partial_gradients
+from minitrain.tensor_parallel.full.attention import RowFirstMLP
+from minitrain.tensor_parallel.full.parameter_layout import is_partial, shards, sum_partial_gradients
 from tests.tensor_parallel.test_linear import close, drawn
 
 

@@ -15,7 +15,7 @@ from minitrain.comm import Ledger
 from minitrain.comm.mesh import axes
 from minitrain.lessons.tensor_parallel.common import own_part
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
-from minitrain.tensor_parallel.layout import copies, is_partial, sharded_dim, sum_partial_gradients
+from minitrain.tensor_parallel.full.parameter_layout import copies, is_partial, sharded_dim, sum_partial_gradients
 
 
 def drawn(*shape, seed=0, dtype=torch.float64):

@@ -10,8 +10,8 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
-from minitrain.tensor_parallel import mappings
-from minitrain.tensor_parallel.mappings import (
+from minitrain.tensor_parallel.full import mappings
+from minitrain.tensor_parallel.full.mappings import (
     copy_to_parallel,
     f,
     g,

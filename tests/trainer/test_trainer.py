@@ -22,7 +22,7 @@ from minitrain.comm.world import World
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
 from minitrain.composition.step import Report, Verbs
 from minitrain.lessons.trainer.trainer import apart, gathered, layouts
-from minitrain.pipeline_parallel.actions import Action
+from minitrain.pipeline_parallel.full.actions import Action
 from minitrain.ranks.failures import RanksError
 from minitrain.trainer import launch, metrics, profile, speed
 from minitrain.trainer.display import Display
@@ -188,7 +188,7 @@ def test_damaged_checkpoints(ranks, tmp_path):
 
 def run_on_full_disk(world, settings):
     """The disk is full for the checkpoint after step 2, and has room again after step 4."""
-    from minitrain.checkpointing import manifest
+    from minitrain.checkpointing.full import manifest
 
     calls, write = [], manifest.write
 

@@ -15,15 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.checkpointing import manifest
 from minitrain.checkpointing.checkpoint import load, newest, save
-from minitrain.checkpointing.pieces import (
-    Piece,
-    Reader,
-    State,
-    Whole,
-    flat_pieces,
-)
+from minitrain.checkpointing.full import manifest
+from minitrain.checkpointing.full.shards import Piece, Reader, State, Whole, flat_pieces
 from minitrain.comm import Peak, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group

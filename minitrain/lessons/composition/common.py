@@ -20,7 +20,7 @@ from minitrain.composition.model import ROUTERS, make_config
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import DTYPES, Report, Training
 from minitrain.data.text import Samples, Text
-from minitrain.mixture_of_experts.layer import auxiliary_loss, layers
+from minitrain.mixture_of_experts.full.layer import auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 import torch.distributed as dist
 
-from minitrain.checkpointing.state import state_of
+from minitrain.checkpointing.full.state import state_of
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout, Settings, fitting

@@ -21,7 +21,7 @@ from minitrain.lessons.mixture_of_experts.common import (
     random_scores,
     shared_places,
 )
-from minitrain.mixture_of_experts.routing import Router, Routing
+from minitrain.mixture_of_experts.full.routing import Router, Routing
 
 FEDUS, LEPIKHIN = "Fedus et al. 2021", "Lepikhin et al. 2020"
 SIZE, GROUPS = 64, 4  # tokens of a group, and groups where few will do

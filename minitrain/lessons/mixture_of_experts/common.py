@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.lessons import Claim
-from minitrain.mixture_of_experts.routing import Router, Routing
+from minitrain.mixture_of_experts.full.routing import Router, Routing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,9 +11,9 @@ from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.lessons.mixture_of_experts.common import by_scores, entries, fullest, random_scores
-from minitrain.mixture_of_experts.expert_choice import ExpertChoice, capped, violations
-from minitrain.mixture_of_experts.routing import Router
-from minitrain.mixture_of_experts.switch import Switch
+from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice, capped, violations
+from minitrain.mixture_of_experts.full.routing import Router
+from minitrain.mixture_of_experts.full.switch import Switch
 
 ZHOU = "Zhou et al. 2022"
 CONVERGED = 1e-3

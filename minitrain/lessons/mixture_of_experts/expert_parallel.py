@@ -23,7 +23,7 @@ from minitrain.costs import mixture_of_experts as costs
 from minitrain.costs.communication import Traffic
 from minitrain.lessons import Claim
 from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Router, Switch
-from minitrain.mixture_of_experts.expert_parallel import (
+from minitrain.mixture_of_experts.full.expert_parallel import (
     ExpertParallel,
     ExpertParallelLayer,
     Groups,
@@ -31,7 +31,7 @@ from minitrain.mixture_of_experts.expert_parallel import (
     experts_of,
     split_data_parallel,
 )
-from minitrain.mixture_of_experts.layer import MoELayer
+from minitrain.mixture_of_experts.full.layer import MoELayer
 from minitrain.models.gpt import MLP, GPTConfig
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from minitrain.comm import World
 from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import capacity as shown
 from minitrain.lessons.mixture_of_experts import common as lesson
-from minitrain.mixture_of_experts.gshard import GShard
+from minitrain.mixture_of_experts.full.gshard import GShard
 
 
 def demo(world: World, experts: int = 8, capacity_factor: float = 1.0) -> list[Claim]:

@@ -17,9 +17,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
-from minitrain.mixture_of_experts.compute import WAYS, Way
-from minitrain.mixture_of_experts.layer import MoELayer
-from minitrain.mixture_of_experts.switch import Switch
+from minitrain.mixture_of_experts.full.compute import WAYS, Way
+from minitrain.mixture_of_experts.full.layer import MoELayer
+from minitrain.mixture_of_experts.full.switch import Switch
 from minitrain.models.gpt import MLP, GPTConfig
 
 if TYPE_CHECKING:

@@ -19,10 +19,10 @@ from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.data.text import Samples, Text, windows
 from minitrain.lessons import Claim
-from minitrain.mixture_of_experts.expert_parallel import ExpertParallel, split_data_parallel
-from minitrain.mixture_of_experts.layer import auxiliary_loss, layers, load
+from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
+from minitrain.mixture_of_experts.full.layer import auxiliary_loss, layers, load
+from minitrain.mixture_of_experts.full.switch import Switch
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
-from minitrain.mixture_of_experts.switch import Switch
 from minitrain.models.gpt import GPT, GPTConfig
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from minitrain.lessons.mixture_of_experts.common import (
     random_scores,
     unlike,
 )
-from minitrain.mixture_of_experts.noisy_top_k import NoisyTopK, TwoLevel, chances
+from minitrain.mixture_of_experts.full.noisy_top_k import NoisyTopK, TwoLevel, chances
 
 SHAZEER = "Shazeer et al. 2017"
 

@@ -6,7 +6,7 @@ from minitrain.comm import World
 from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import capacity as shown
 from minitrain.lessons.mixture_of_experts import common as lesson
-from minitrain.mixture_of_experts.switch import Switch
+from minitrain.mixture_of_experts.full.switch import Switch
 
 
 def demo(world: World, experts: int = 8, capacity_factor: float = 1.25, loss_factor: float = 0.01) -> list[Claim]:

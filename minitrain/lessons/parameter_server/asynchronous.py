@@ -21,10 +21,10 @@ from minitrain.comm.torchrun import under_torchrun
 from minitrain.costs import staleness as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.parameter_server import delay as lesson_delay
-from minitrain.parameter_server import asynchronous
-from minitrain.parameter_server.asynchronous import on_gloo
-from minitrain.parameter_server.clocks import every_order
-from minitrain.parameter_server.roles import Roles, split_roles
+from minitrain.parameter_server.full import asynchronous
+from minitrain.parameter_server.full.asynchronous import on_gloo
+from minitrain.parameter_server.full.clocks import every_order
+from minitrain.parameter_server.full.roles import Roles, split_roles
 from minitrain.ranks.failures import named
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from minitrain.comm import VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import staleness as costs
 from minitrain.lessons import Claim
-from minitrain.parameter_server import asynchronous
-from minitrain.parameter_server.roles import Roles
+from minitrain.parameter_server.full import asynchronous
+from minitrain.parameter_server.full.roles import Roles
 
 
 class Point(nn.Module):

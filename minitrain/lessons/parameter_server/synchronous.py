@@ -26,7 +26,7 @@ from minitrain.lessons.parameter_server.training import (
     one_device,
     unlike,
 )
-from minitrain.parameter_server.roles import Roles, split_roles
+from minitrain.parameter_server.full.roles import Roles, split_roles
 
 DERIVED, ROUNDING = "derived", "Higham 2002, §4.2"
 

@@ -19,8 +19,8 @@ from minitrain.lessons import Claim
 from minitrain.lessons.collectives.common import ALPHA, BETA
 from minitrain.lessons.data_parallel.common import small_gpt
 from minitrain.lessons.parameter_server.training import HIDDEN, LAYERS, OPTIMIZERS, Trained, backward
-from minitrain.parameter_server.placement import place
-from minitrain.parameter_server.roles import Roles, split_roles
+from minitrain.parameter_server.full.placement import place
+from minitrain.parameter_server.full.roles import Roles, split_roles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

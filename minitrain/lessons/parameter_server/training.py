@@ -10,8 +10,8 @@ from torch import nn
 
 from minitrain.comm import World
 from minitrain.lessons.data_parallel.common import small_gpt, tokens
-from minitrain.parameter_server.roles import Roles
-from minitrain.parameter_server.synchronous import MakeOptimizer, Server, Worker
+from minitrain.parameter_server.full.roles import Roles
+from minitrain.parameter_server.full.synchronous import MakeOptimizer, Server, Worker
 
 LAYERS, HIDDEN = 1, 32
 OPTIMIZERS = {

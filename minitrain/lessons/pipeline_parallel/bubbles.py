@@ -16,11 +16,11 @@ from minitrain.comm.groups import new_group
 from minitrain.comm.timeline import Span
 from minitrain.costs import pipeline as costs
 from minitrain.lessons import Claim
-from minitrain.pipeline_parallel.actions import Schedule
-from minitrain.pipeline_parallel.drawing import KINDS
+from minitrain.pipeline_parallel.full.actions import Schedule
+from minitrain.pipeline_parallel.full.drawing import KINDS
+from minitrain.pipeline_parallel.full.simulator import simulate
+from minitrain.pipeline_parallel.full.watches import Cost
 from minitrain.pipeline_parallel.schedules import SCHEDULES
-from minitrain.pipeline_parallel.simulator import simulate
-from minitrain.pipeline_parallel.watches import Cost
 
 Time = Fraction
 Times = tuple[Time, Time, Time]  # F, I and W of a rank; where B is whole it takes I + W

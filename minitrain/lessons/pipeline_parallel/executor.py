@@ -18,12 +18,13 @@ from minitrain.lessons import Claim
 from minitrain.lessons.pipeline_parallel import bubbles
 from minitrain.lessons.pipeline_parallel import bubbles as lesson_bubbles
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.pipeline_parallel import splitting, tied
-from minitrain.pipeline_parallel.actions import Action, Schedule
-from minitrain.pipeline_parallel.drawing import draw_run
+from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.executor import Pipeline
+from minitrain.pipeline_parallel.full import tied
+from minitrain.pipeline_parallel.full.actions import Action, Schedule
+from minitrain.pipeline_parallel.full.drawing import draw_run
+from minitrain.pipeline_parallel.full.watches import on_timeline, on_virtual_clock
 from minitrain.pipeline_parallel.schedules import SCHEDULES
-from minitrain.pipeline_parallel.watches import on_timeline, on_virtual_clock
 
 if TYPE_CHECKING:
     from minitrain.pipeline_parallel.executor import Pipeline

@@ -12,8 +12,8 @@ import torch.distributed as dist
 
 from minitrain.comm import Ledger, World
 from minitrain.data_parallel import DataParallel
-from minitrain.parameter_server.roles import Roles
-from minitrain.parameter_server.synchronous import Server, Worker
+from minitrain.parameter_server.full.roles import Roles
+from minitrain.parameter_server.full.synchronous import Server, Worker
 from minitrain.recommender import hybrid
 from minitrain.recommender.click import Batch, ClickModel, Clicks
 from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker

@@ -24,7 +24,7 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import embedding as costs
 from minitrain.lessons import Claim
-from minitrain.parameter_server.roles import Roles, split_roles
+from minitrain.parameter_server.full.roles import Roles, split_roles
 from minitrain.recommender import embedding
 from minitrain.recommender.click import Batch, ClickModel, Clicks
 from minitrain.recommender.hashing import start

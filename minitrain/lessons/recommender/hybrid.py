@@ -28,7 +28,7 @@ from minitrain.costs import hybrid as costs
 from minitrain.costs.communication import NOTHING
 from minitrain.lessons import Claim
 from minitrain.lessons.recommender.click import RATE, Setting, Trained, train, train_served
-from minitrain.parameter_server.roles import Roles
+from minitrain.parameter_server.full.roles import Roles
 from minitrain.recommender import hybrid
 from minitrain.recommender.click import ClickModel, Clicks, auc
 from minitrain.recommender.hashing import owner

@@ -15,7 +15,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.costs.communication import ring_all_gather, ring_reduce_scatter
 from minitrain.lessons import Claim
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.sequence_parallel import mappings
+from minitrain.sequence_parallel.full import mappings
 from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
 
 PAPER, RING = "Korthikanti et al. 2022, §4.2.2", "Patarasuk & Yuan 2009"

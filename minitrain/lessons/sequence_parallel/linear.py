@@ -17,9 +17,9 @@ from minitrain.costs.communication import NOTHING, ring_all_gather, ring_reduce_
 from minitrain.lessons import Claim
 from minitrain.lessons.sequence_parallel.common import OURS, PAPER, RING, own
 from minitrain.lessons.tensor_parallel.common import distance
-from minitrain.sequence_parallel import linear
-from minitrain.tensor_parallel.layout import sum_partial_gradients
-from minitrain.tensor_parallel.linear import ColumnParallelLinear
+from minitrain.sequence_parallel.full import linear
+from minitrain.tensor_parallel.full.linear import ColumnParallelLinear
+from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
 
 

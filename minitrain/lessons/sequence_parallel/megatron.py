@@ -24,8 +24,8 @@ from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.dropout_rng import ResidualDropout
-from minitrain.tensor_parallel.layout import sum_partial_gradients
-from minitrain.tensor_parallel.norms import clip_gradients
+from minitrain.tensor_parallel.full.clip_grad_norm import clip_gradients
+from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
 
 STEPS = 5

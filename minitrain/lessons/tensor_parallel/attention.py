@@ -17,9 +17,9 @@ from minitrain.lessons import Claim
 from minitrain.lessons.tensor_parallel import common as lesson
 from minitrain.lessons.tensor_parallel import linear as lesson_linear
 from minitrain.models.gpt import Block, GPTConfig
-from minitrain.tensor_parallel.attention import RowFirstMLP, parallel_attention, parallel_mlp
-from minitrain.tensor_parallel.layout import sum_partial_gradients
-from minitrain.tensor_parallel.mappings import Collectives
+from minitrain.tensor_parallel.full.attention import RowFirstMLP, parallel_attention, parallel_mlp
+from minitrain.tensor_parallel.full.mappings import Collectives
+from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 
 Cut = Callable[..., nn.Module]  # what makes this rank's part of a module: (module, group, collectives)
 GQA, NARAYANAN = "Ainslie et al. 2023, §2.2", "Narayanan et al. 2021, appendix"

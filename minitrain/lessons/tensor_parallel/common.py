@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from minitrain.comm import Ledger
 from minitrain.costs.communication import NOTHING, Traffic
 from minitrain.lessons import Claim
-from minitrain.tensor_parallel.layout import sharded_dim, shards
+from minitrain.tensor_parallel.full.parameter_layout import sharded_dim, shards
 
 MEGATRON, RING = "Shoeybi et al. 2019, §3", "Patarasuk & Yuan 2009"
 

@@ -14,8 +14,8 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import vocabulary as costs
 from minitrain.lessons import Claim
-from minitrain.tensor_parallel.cross_entropy import vocab_parallel_cross_entropy
-from minitrain.tensor_parallel.mappings import gather_from_parallel
+from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy
+from minitrain.tensor_parallel.full.mappings import gather_from_parallel
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -27,7 +27,7 @@ from minitrain.costs import tensor_parallel as costs
 from minitrain.costs.communication import ring_all_reduce
 from minitrain.lessons import Claim
 from minitrain.lessons.tensor_parallel import common as lesson
-from minitrain.tensor_parallel.linear import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
 
 HIGHAM = "Higham 2002, §3.1"
 

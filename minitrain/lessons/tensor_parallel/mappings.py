@@ -18,7 +18,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.costs.communication import NOTHING, ring_all_gather, ring_all_reduce
 from minitrain.lessons import Claim
 from minitrain.lessons.tensor_parallel.common import MEGATRON, RING
-from minitrain.tensor_parallel import mappings
+from minitrain.tensor_parallel.full import mappings
 
 
 def claims(world: World, tokens: int, width: int) -> list[Claim]:

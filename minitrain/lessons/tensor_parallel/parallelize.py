@@ -18,8 +18,8 @@ from minitrain.costs import vocabulary as vocabulary_costs
 from minitrain.costs.communication import NOTHING, ring_all_reduce
 from minitrain.lessons import Claim
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.tensor_parallel.layout import sum_partial_gradients
-from minitrain.tensor_parallel.norms import clip_gradients
+from minitrain.tensor_parallel.full.clip_grad_norm import clip_gradients
+from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.checkpointing`, and what serves them."""

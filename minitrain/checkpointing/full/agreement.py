@@ -1,0 +1,115 @@
+"""What ranks agree on around a checkpoint: whether their pieces make up the tensors, and that all end alike.
+
+**Idea.** A rank that raises while others go on leaves them waiting. So each part of a save or load ends with a word to
+all: done, or what went wrong. And what could be wrong with a state is found before anything is written or changed.
+
+**Source.** The checks are those that torch.distributed.checkpoint makes on rank 0, and more: it raises what is no
+`Exception`, after it has made the folder, and names a tensor's volume but not what to do.
+
+**What each rank holds.** Of every rank: each tensor's name, shape, dtype, and how many elements that rank writes.
+
+**What is sent, when and why.** That, once before a save and once before a load; and one outcome for each part.
+
+**Cost.** A list of names for each rank, and some hundred bytes for each part.
+
+**Also called.** Collective error handling; consensus on failure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch.distributed as dist
+from torch.distributed.checkpoint.metadata import Metadata
+
+from minitrain.checkpointing.full.shards import State, Whole, check_pieces
+from minitrain.comm.control import gather_objects
+
+T = TypeVar("T")
+
+
+def alike(action: Callable[[], T], group: dist.ProcessGroup | None) -> T:
+    """The action's result on this rank; where it fails on any rank, an error of the same kind on every rank."""
+    own: Exception | None = None
+    try:
+        result = action()
+    except Exception as error:
+        own = error
+    outcomes = gather_objects(own and (family(own).__name__, str(own)), group)
+    failed = {rank: outcome for rank, outcome in enumerate(outcomes) if outcome}
+    if not failed:
+        return result  # type: ignore[possibly-undefined]
+    texts = dict.fromkeys(text for _, text in failed.values())
+    described = next(iter(texts)) if len(texts) == 1 else "; ".join(f"rank {r}: {t}" for r, (_, t) in failed.items())
+    kinds = {name for name, _ in failed.values()}
+    kind = {"OSError": OSError, "ValueError": ValueError}.get(kinds.pop() if len(kinds) == 1 else "", RuntimeError)
+    raise kind(described) from own
+
+
+def family(error: Exception) -> type[Exception]:
+    """The kind of error that all ranks raise for this one: OSError, ValueError, or else RuntimeError."""
+    return next((kind for kind in (OSError, ValueError) if isinstance(error, kind)), RuntimeError)
+
+
+def check_save(step: int, state: State, extra: dict[str, Any], keep: int, group: dist.ProcessGroup | None) -> None:
+    """Raise on every rank what is wrong on any."""
+    if step < 0 or keep < 1:
+        raise ValueError(f"step={step} must be at least 0 and keep={keep} at least 1")
+
+    def described() -> tuple[str, dict[str, tuple[Any, ...]]]:
+        check_pieces(state)
+        try:
+            text = json.dumps([step, extra], sort_keys=True)
+        except TypeError as error:
+            raise ValueError(f"extra={extra!r} is no JSON: {error}") from None
+        return text, {name: (*_kind(whole), _written(whole)) for name, whole in filled(state).items()}
+
+    everyone = gather_objects(alike(described, group), group)
+    if len({text for text, _ in everyone}) > 1:
+        raise ValueError(f"step={step}, extra={extra!r} differ between ranks; bring the same on all")
+    tensors: dict[str, list[tuple[Any, ...]]] = {}
+    for _, described_tensors in everyone:
+        for name, about in described_tensors.items():
+            tensors.setdefault(name, []).append(about)
+    for name, held in tensors.items():
+        if len({(shape, dtype) for shape, dtype, _ in held}) > 1:
+            raise ValueError(f"{name}: shape and dtype differ between ranks: {sorted({about[:2] for about in held})}")
+        elements, written = math.prod(held[0][0]), sum(about[2] for about in held)
+        if written != elements:
+            raise ValueError(f"{name}: the ranks would write {written} elements of {elements}; write each of them once")
+
+
+def _kind(whole: Whole) -> tuple[tuple[int, ...], str]:
+    return tuple(whole.shape), str(whole.dtype).removeprefix("torch.")
+
+
+def _written(whole: Whole) -> int:
+    return sum(piece.tensor.numel() for piece in whole.pieces) if whole.writes else 0
+
+
+def filled(state: State) -> State:
+    """Without tensors that have no elements, of which no box is written."""
+    return {name: whole for name, whole in state.items() if math.prod(whole.shape)}
+
+
+def another_model(state: State, metadata: Metadata, group: dist.ProcessGroup | None) -> list[str]:
+    """How the checkpoint's tensors differ from those that the ranks ask for."""
+    saved = {
+        name: (tuple(about.size), str(about.properties.dtype).removeprefix("torch."))  # type: ignore[union-attr]
+        for name, about in metadata.state_dict_metadata.items()
+    }
+    held = {name: _kind(whole) for name, whole in filled(state).items()}
+    asked = {about for mine in gather_objects(held, group) for about in mine.items()}
+    names = {name for name, _ in asked}
+    problems = []
+    for what, others in (("it lacks", names - saved.keys()), ("the run has no", saved.keys() - names)):
+        if others:
+            listed = ", ".join(sorted(others)[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
+            problems.append(f"{what} {listed}")
+    for name, kind in sorted(asked):
+        if saved.get(name, kind) != kind:
+            problems.append(f"{name} is {saved[name]} in it and {kind} in the run")
+    return problems

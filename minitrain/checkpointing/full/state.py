@@ -1,0 +1,100 @@
+"""A training's whole state as one device has it, and this rank's pieces of it: what checkpoints write and read.
+
+Parameters are those that the optimizer steps, in full precision, and lie beside its states: each is a shard of a line
+(chapter 04) of a piece (chapter 08) of a layer on some rank (chapter 11). Here each element gets its place in the
+tensor of one device, under the name that it has there. Whoever knows that needs to know no layout.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from minitrain.checkpointing.full.shards import Piece, State, Whole, flat_boxes
+from minitrain.composition.gradients import Gradients
+from minitrain.composition.model import Part
+from minitrain.tensor_parallel.full.parameter_layout import sharded_dim, shards
+from minitrain.zero.full.lines import Line
+
+
+def state_of(part: Part, gradients: Gradients) -> State:
+    """What this rank has of the state: "model.<name>" and, for each of the optimizer's, "optimizer.<state>.<name>".
+
+    The pieces are the training's own memory: to be written from, or read into and then announced by `refresh`.
+    """
+    make_states(gradients)
+    state: State = {}
+    for shard in gradients.shards:
+        for line in shard.lines:
+            if line.master is None:
+                continue
+            kept = {"model": line.master.detach()}
+            for name, value in shard.optimizer.state[line.master].items():
+                if isinstance(value, Tensor) and value.shape == line.master.shape:
+                    kept[f"optimizer.{name}"] = value
+            _add(state, part, gradients, line, kept)
+    return state
+
+
+def _add(state: State, part: Part, gradients: Gradients, line: Line, kept: dict[str, Tensor]) -> None:
+    names = {id(parameter): name for name, parameter in part.parameters.items()}
+    for local, start, stop, offset in line.partition.segments(line.rank):
+        parameter = line.parameters[local]
+        name, local_shape = names[id(parameter)], line.partition.shapes[local]
+        whole = part.shapes[name]
+        origin = [0] * len(whole)
+        tensor = gradients.axes.layout.tp
+        if (dim := sharded_dim(parameter)) is not None:
+            origin[dim] = gradients.axes.place["tp"] * shards(parameter, tensor) // tensor * local_shape[dim]
+        for kind, flat in kept.items():
+            entry = Whole(tuple(whole), flat.dtype, [], gradients.spread[name].first)
+            done = offset
+            for offsets, sizes in flat_boxes(local_shape, start, stop):
+                box = flat[done : done + _count(sizes)].view(sizes)
+                done += _count(sizes)
+                place = tuple(a + b for a, b in zip(origin, offsets, strict=True))
+                # The vocabulary may be padded: what lies beyond the whole tensor is nobody's.
+                real = [max(0, min(size, end - at)) for size, end, at in zip(sizes, whole, place, strict=True)]
+                if all(real):
+                    entry.pieces.append(Piece(box[tuple(slice(size) for size in real)], place))
+            state[f"{kind}.{name}"] = entry
+
+
+def _count(sizes: tuple[int, ...]) -> int:
+    return int(torch.Size(sizes).numel())
+
+
+@torch.no_grad()
+def make_states(gradients: Gradients) -> None:
+    """Have each optimizer make its states, all zero, which it otherwise does in its first step."""
+    for shard in gradients.shards:
+        missing = [line for line in shard.lines if line.master is not None and line.master not in shard.optimizer.state]
+        if not missing:
+            continue
+        kept = [(group, group["lr"], group["weight_decay"]) for group in shard.optimizer.param_groups]
+        for group, _, _ in kept:
+            group["lr"] = group["weight_decay"] = 0.0  # a step that changes nothing
+        for line in missing:
+            assert line.master is not None
+            line.master.grad = torch.zeros_like(line.master)
+        shard.optimizer.step()
+        for line in missing:
+            assert line.master is not None
+            line.master.grad = None
+        for group, lr, weight_decay in kept:
+            group["lr"], group["weight_decay"] = lr, weight_decay
+        set_steps(gradients, 0)
+
+
+def set_steps(gradients: Gradients, steps: int) -> None:
+    """Set what the optimizers count: the steps done, which Adam's bias correction needs."""
+    for shard in gradients.shards:
+        for state in shard.optimizer.state.values():
+            if "step" in state:
+                state["step"].fill_(steps)
+
+
+def refresh(gradients: Gradients) -> None:
+    """After pieces were read into: give every rank the parameters that belong to them."""
+    for shard in gradients.shards:
+        shard.restore()

@@ -1,0 +1,168 @@
+"""Weights from and for elsewhere: safetensors files, which are numbers behind a list, with nothing to execute.
+
+**Idea.** A safetensors file is eight bytes with the length of its header, the header, which is JSON with each tensor's
+name, dtype, shape and place, and the numbers. So it can be written one tensor at a time, read from the middle, and
+trusted as far as numbers go, whoever made it.
+
+**Source.** Hugging Face, safetensors, "Format".
+
+**What each rank holds.** Exporting, one process: one tensor at a time. Importing: each rank reads only its boxes.
+
+**What is sent, when and why.** Names and shapes of what does not fit, so that all ranks refuse a file alike.
+
+**Cost.** Exporting reads and writes each element once. Importing reads each element twice for each rank that holds it,
+since what is no number is found before any weight is changed.
+
+**Also called.** Consolidated checkpoint; full state dict.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from minitrain.checkpointing.full import manifest
+from minitrain.checkpointing.full.agreement import alike
+from minitrain.checkpointing.full.shards import Piece, Reader, State, Whole, check_pieces
+from minitrain.comm.control import gather_objects
+
+PREFIX = "model."
+_DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+
+
+def export_safetensors(path: Path, file: Path) -> None:
+    """Write a checkpoint's weights, under their names on one device, to a safetensors file; one process calls it.
+
+    Args:
+        path: The checkpoint, saved in any layout.
+        file: The file to write; it appears when it is complete.
+
+    Raises:
+        ValueError: The checkpoint is damaged, or safetensors has no such dtype.
+    """
+    path, file = Path(path), Path(file)
+    content = manifest.read(path)
+    if found := manifest.damage(path, content):
+        raise ValueError("; ".join(found))
+    reader = Reader(path, content.files)
+    metadata = reader.read_metadata()
+    saved = {name: about for name, about in metadata.state_dict_metadata.items() if name.startswith(PREFIX)}
+    wholes = {name: (tuple(about.size), about.properties.dtype) for name, about in saved.items()}  # type: ignore[union-attr]
+    wholes = dict(sorted(wholes.items(), key=lambda each: (-each[1][1].itemsize, each[0])))  # keeps all of them aligned
+    unfinished = file.with_name(file.name + ".unfinished")
+    try:
+        with open(unfinished, "wb") as stream:
+            stream.write(_header(wholes, content.step))
+            for name, (shape, dtype) in wholes.items():
+                tensor = torch.empty(shape, dtype=dtype)
+                reader.fill({name: Whole(shape, dtype, [Piece(tensor, (0,) * len(shape))])}, metadata)
+                stream.write(tensor.flatten().view(torch.uint8).numpy().data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.rename(file)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def _header(wholes: dict[str, tuple[tuple[int, ...], torch.dtype]], step: int) -> bytes:
+    if sys.byteorder != "little":
+        raise ValueError("safetensors files are little-endian, and this machine is not; export on another")
+    header: dict[str, object] = {"__metadata__": {"format": "pt", "step": str(step)}}
+    end = 0
+    for name, (shape, dtype) in wholes.items():
+        if dtype not in _DTYPES:
+            raise ValueError(f"{name} is of {dtype}, which has no name here in safetensors; use one of {[*_DTYPES]}")
+        begin, end = end, end + math.prod(shape) * dtype.itemsize
+        header[name.removeprefix(PREFIX)] = {"dtype": _DTYPES[dtype], "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # so that the numbers begin on a multiple of 8
+    return len(text).to_bytes(8, "little") + text
+
+
+def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None = None) -> None:
+    """Fill the weights of `state` from a safetensors file; every rank calls it.
+
+    Numbers of another dtype are converted to that of the pieces.
+
+    Args:
+        file: The file; its names are those of one device's model.
+        state: This rank's pieces. Only names that begin with "model." are filled.
+        group: The ranks that hold the state.
+
+    Raises:
+        ValueError: On every rank alike, before any tensor is changed: the file is damaged or of another model; names
+            what is missing, left over, or of another shape, and tensors with NaN or infinite elements.
+        OSError: On every rank alike: the file is not there or cannot be read.
+    """
+    file = Path(file)
+    mine = {name.removeprefix(PREFIX): whole for name, whole in state.items() if name.startswith(PREFIX)}
+
+    def shapes() -> dict[str, tuple[int, ...]]:
+        check_pieces(mine)
+        try:
+            with safe_open(file, framework="pt") as opened:
+                return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}
+        except SafetensorError as error:
+            raise ValueError(f"{file} is no sound safetensors file: {error}") from None
+
+    there = alike(shapes, group)
+    asked = {name: tuple(whole.shape) for name, whole in mine.items()}
+    everyone = {about for each in gather_objects(asked, group) for about in each.items()}
+    names = {name for name, _ in everyone}
+    problems = [f"it lacks {name}" for name in sorted(names - there.keys())]
+    problems += [f"the run has no {name}" for name in sorted(there.keys() - names)]
+    problems += [
+        f"{name} has shape {there[name]} in it and {shape} in the run"
+        for name, shape in sorted(everyone)
+        if there.get(name, shape) != shape
+    ]
+    if problems:
+        more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
+        raise ValueError(f"{file} is of another model: {'; '.join(problems[:4])}{more}")
+    everyone = gather_objects(alike(lambda: _not_finite(file, mine), group), group)
+    if lost := sorted(set().union(*everyone)):
+        more = f" and {len(lost) - 4} more" if len(lost) > 4 else ""
+        raise ValueError(
+            f"{file} has NaN or infinite elements in {', '.join(lost[:4])}{more}; give weights that are all finite "
+            "numbers, such as those of an earlier checkpoint"
+        )
+    alike(lambda: _fill(file, mine), group)
+
+
+def _boxes(file: Path, state: State) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Each piece: its tensor's name, its memory, and what the file has for it, converted to the piece's dtype."""
+    with safe_open(file, framework="pt") as opened:
+        for name, whole in state.items():
+            for tensor, offsets in whole.pieces:
+                if not tensor.dim():
+                    yield name, tensor, opened.get_tensor(name).to(tensor.dtype)
+                elif tensor.numel():
+                    box = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
+                    yield name, tensor, opened.get_slice(name)[box].to(tensor.dtype)
+
+
+def _not_finite(file: Path, state: State) -> set[str]:
+    return {name for name, _, box in _boxes(file, state) if not box.isfinite().all()}
+
+
+def _fill(file: Path, state: State) -> None:
+    for _, tensor, box in _boxes(file, state):
+        tensor.detach().copy_(box)

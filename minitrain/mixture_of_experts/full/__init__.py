@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.mixture_of_experts`, and what serves them."""

@@ -1,0 +1,237 @@
+"""Expert choice: each expert takes the tokens that suit it best, as many as it has places.
+
+**Idea.** Turn the question round. If experts choose, each is full and none overflows, so that no loss for balance is
+needed. A token may get many experts, or none.
+
+**Source.** Zhou et al. 2022, "Mixture-of-experts with expert choice routing", §3.2 (the choice), §3.3 (the cap).
+
+**The cap.** If a token may have at most b experts, the paper computes a matrix A whose columns sum to b at most
+(`capped`), and each expert takes the k largest entries of its row. That alone can break the cap, because entries of A
+can be fractions, and because A is still far from its limit after the paper's 100 rounds with λ = 0.001. So our experts
+then exchange tokens until no token has more than b experts (`within_cap`), whatever λ and the number of rounds.
+
+**What each rank holds.** W_g, `[experts, hidden]`, on every rank.
+
+**What is sent, when and why.** Nothing: an expert chooses among the tokens of one group, which is one sequence.
+
+**Cost.** `minitrain.costs.mixture_of_experts.capacity`: k = ⌊n · c/e⌋ tokens for each expert.
+
+**It cannot generate token by token.** A token that comes later may push an earlier one out of an expert, so what the
+model said about the earlier one was not what it would say now. In training it sees the future for the same reason.
+
+**Also called.** Expert choice; for vision, where there is no future, simply a better router.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from minitrain.mixture_of_experts.full.routing import Router, Routing
+
+
+class ExpertChoice(Router):
+    """Each expert's best tokens.
+
+    Args:
+        hidden: Width of a token.
+        experts: e, number of experts.
+        capacity_factor: c, how many experts a token has on average; each expert takes k = ⌊n · c/e⌋ of a group's n.
+        most: b, the cap: how many experts a token has at most. None: any number.
+        entropy: λ of the capped variant; the smaller, the closer to the best choice, and the slower to find.
+        iterations: Rounds of projections of the capped variant; 100 in the paper, with its λ = 0.001. The cap holds
+            after any number. With more rounds fewer tokens need to be exchanged, and where c < b the scores of the
+            chosen tokens may add up to a little more.
+        layer: As for `Router`.
+
+    Raises:
+        ValueError: The cap leaves too few places, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        experts: int,
+        *,
+        capacity_factor: float = 2.0,
+        most: int | None = None,
+        entropy: float = 0.001,
+        iterations: int = 100,
+        layer: int = 0,
+    ):
+        super().__init__(hidden, experts, layer=layer)
+        if capacity_factor > experts:
+            raise ValueError(
+                f"capacity_factor={capacity_factor} asks each of experts={experts} for more tokens than there are; use "
+                f"at most {experts}"
+            )
+        if most is not None and not capacity_factor <= most:
+            raise ValueError(
+                f"most={most} experts a token are fewer than their mean, capacity_factor={capacity_factor}; use no "
+                "fewer"
+            )
+        if entropy <= 0 or iterations < 1:
+            raise ValueError(f"entropy={entropy} and iterations={iterations} must be above 0")
+        self.capacity_factor, self.most, self.entropy, self.iterations = capacity_factor, most, entropy, iterations
+
+    def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
+        tokens = self.grouped(x, groups)
+        s = self.scores(tokens).softmax(-1).transpose(1, 2)  # Sᵀ, [groups, experts, size]: the softmax is over experts
+        k = self.capacity(tokens.shape[1], self.capacity_factor) or 0
+        preference = s
+        if self.most is not None:
+            preference, _ = uncut(s.detach(), k, self.most, self.entropy, self.iterations)
+            preference = preference.masked_fill(~within_cap(preference, k, self.most), -math.inf)
+        index = preference.topk(k, -1).indices  # [groups, experts, k], the dearest first
+        weight = s.gather(-1, index)
+
+        first = torch.arange(len(s), device=x.device).view(-1, 1, 1) * tokens.shape[1]
+        token = (first + index).flatten()
+        expert = torch.arange(self.experts, device=x.device).view(1, -1, 1).expand_as(index).flatten()
+        place = torch.arange(k, device=x.device).expand_as(index).flatten()
+        order = (token * self.experts + expert).argsort()
+        return Routing(
+            token[order],
+            expert[order],
+            weight.flatten()[order].to(x.dtype),
+            place[order],
+            token.new_empty(0, 2),  # nobody overflows: who is not chosen did not choose either
+            s.new_zeros(()),
+            len(x),
+            self.experts,
+            k,
+            len(s),
+        )
+
+
+def capped(
+    s: Float[Tensor, "groups experts size"],
+    k: int,
+    most: int,
+    entropy: float,
+    iterations: int,
+    tolerance: float = 0.0,
+) -> tuple[Float[Tensor, "groups experts size"], int]:
+    """The A that maximises ⟨Sᵀ, A⟩ + λH(A), rows summing to k, columns to at most b, entries between 0 and 1.
+
+    It is the projection of exp(Sᵀ/λ) onto these three sets, with Kullback-Leibler's divergence for a distance. Each set
+    alone is easy: scale the rows; scale columns that are too large; cut entries at 1. Dykstra's way of going from one
+    to the next gives back, before a set's turn, what its last turn took away; without that the point that is found
+    keeps the constraints, but is not the best.
+
+    Args:
+        s: Sᵀ.
+        k: Tokens of each expert, the sum of a row.
+        most: b, the cap on the sum of a column.
+        entropy: λ.
+        iterations: Rounds through the three sets, at most.
+        tolerance: Stop when no constraint is off by more; 0: do all rounds, so that a group's A does not depend on the
+            groups beside it.
+
+    Returns:
+        A in float64, and the number of rounds.
+
+    Source: Zhou et al. 2022, §3.3; Benamou et al. 2015, "Iterative Bregman projections for regularized transportation
+    problems", §5, for the projections.
+    """
+    logarithms, rounds = uncut(s, k, most, entropy, iterations, tolerance)
+    return logarithms.clamp_max(0).exp(), rounds
+
+
+def uncut(
+    s: Float[Tensor, "groups experts size"],
+    k: int,
+    most: int,
+    entropy: float,
+    iterations: int,
+    tolerance: float = 0.0,
+) -> tuple[Float[Tensor, "groups experts size"], int]:
+    """ln A as `capped` finds it, before entries are cut at 1: (Sᵀ − what its row costs − what its column costs)/λ.
+
+    Of an expert's tokens it has the order of A, and none of A's ties: entries that were cut are 1 all alike, and those
+    below 10⁻³⁰⁸, not rare at λ = 0.001, all 0.
+    """
+    a = s.double() / entropy  # logarithms throughout: exp(1/0.001) is no number
+    column = torch.zeros_like(a[:, :1])  # what was taken from columns
+    entry = torch.zeros_like(a)  # what was taken from entries
+    for round_ in range(1, iterations + 1):
+        a = a - a.logsumexp(-1, keepdim=True) + math.log(max(k, 1))  # an equation: nothing to give back
+        a = a + column
+        column = (a.logsumexp(1, keepdim=True) - math.log(most)).clamp_min(0)
+        a = a - column
+        a = a + entry
+        entry = a.clamp_min(0)
+        a = a - entry
+        if tolerance and max(violations(a.exp(), k, most)) <= tolerance:
+            return a + entry, round_
+    return a + entry, iterations
+
+
+def within_cap(
+    preference: Float[Tensor, "groups experts size"], k: int, most: int
+) -> Bool[Tensor, "groups experts size"]:
+    """k tokens for each expert: the choice with the largest sum of preferences that gives no token more than b experts.
+
+    Each expert begins with the k tokens that it prefers. While a token has too many experts, one of them exchanges it
+    for another token. If that one has b experts already, one of these exchanges it in turn, and so on, until a token
+    has room. Of all such chains of exchanges we take the one by which the sum loses least.
+
+    A chain always exists, because e · k ≤ n · b. Let R be the tokens that chains reach, and X the experts that have a
+    token in R. Each of them has every token outside R, since otherwise it could exchange one of R for it. So it has
+    k − (n − |R|) tokens in R, and no choice can give it fewer there. A choice that keeps the cap has at most b · |R|
+    experts on the tokens of R; hence so has ours, and if one of these has more than b experts, another has room.
+
+    Args:
+        preference: What a token counts in the sum if an expert chooses it.
+        k: Tokens of each expert.
+        most: b.
+
+    Raises:
+        ValueError: The cap leaves too few places.
+
+    Source: Ahuja, Magnanti & Orlin 1993, "Network flows", §9.7: successive shortest paths, for a flow of least cost.
+    """
+    _, experts, size = preference.shape
+    if experts * k > size * most:
+        raise ValueError(
+            f"most={most} allows {size} tokens {size * most} experts in all, but experts={experts} with k={k} tokens "
+            f"each need {experts * k}; use at least most={-(-experts * k // size)}, or a smaller k"
+        )
+    chosen = torch.zeros_like(preference, dtype=torch.bool).scatter(-1, preference.topk(k, -1).indices, True)
+    for mine, liking in zip(chosen, preference, strict=True):
+        while bool((mine.sum(0) > most).any()):
+            _exchange(mine, liking, most)
+    return chosen
+
+
+def _exchange(chosen: Bool[Tensor, "experts size"], preference: Float[Tensor, "experts size"], most: int) -> None:
+    """The cheapest chain of exchanges from a token with more than b experts to one with fewer, done in `chosen`."""
+    experts = chosen.sum(0)
+    # What the sum loses until each token has an expert more, and a token with too many has one less.
+    loss = torch.zeros_like(preference[0]).masked_fill(experts <= most, math.inf)
+    taker, given = torch.zeros_like(experts), torch.zeros_like(experts)  # who takes the token, and gives which for it
+    rounding = 1e-12 * preference.abs().max()  # smaller gains are rounding errors, and could lead in a circle
+    while True:
+        cheapest, gives = (loss + preference).masked_fill(~chosen, math.inf).min(1)  # for each expert
+        new, takes = (cheapest[:, None] - preference).masked_fill(chosen, math.inf).min(0)  # for each token
+        better = new < loss - rounding
+        if not better.any():
+            break
+        loss = torch.where(better, new, loss)
+        taker, given = torch.where(better, takes, taker), torch.where(better, gives[takes], given)
+    token = loss.masked_fill(experts >= most, math.inf).argmin()
+    while experts[token] <= most:
+        chosen[taker[token], token] = True
+        chosen[taker[token], given[token]] = False
+        token = given[token]
+
+
+def violations(a: Float[Tensor, "groups experts size"], k: int, most: int) -> tuple[float, float, float]:
+    """By how much A is off at most: sums of rows from k, of columns above b, entries above 1."""
+    if not a.numel():
+        return 0.0, 0.0, 0.0
+    rows, columns, entries = (a.sum(-1) - k).abs(), a.sum(1) - most, a - 1
+    return rows.max().item(), max(columns.max().item(), 0.0), max(entries.max().item(), 0.0)

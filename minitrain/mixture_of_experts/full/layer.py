@@ -1,0 +1,166 @@
+"""The layer: route, dispatch, compute, combine. Where a GPT has one feed-forward layer, this one has many.
+
+**Idea.** Each token goes through the few experts that the router chooses, and the sum of their outputs, weighted, is
+what comes out. Parameters grow with the number of experts, and operations only with how many of them a token uses.
+
+**Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2; dropped tokens: Lepikhin et al. 2020,
+"GShard", §2.2.
+
+**What each rank holds.** Here the router and all experts. `expert_parallel` spreads the experts over ranks.
+
+**What is sent, when and why.** Nothing.
+
+**Cost.** `minitrain.costs.mixture_of_experts.router_flops` and `expert_flops`. How the rows are put through their
+experts is a choice of three, equal in result: `minitrain.mixture_of_experts.full.compute`.
+
+**Also called.** `MoELayer` in Megatron-LM and DeepSpeed, `SwitchTransformersSparseMLP`, `MixtralSparseMoeBlock`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from minitrain.mixture_of_experts.full.compute import WAYS, Way, check_stackable, lay_side_by_side
+from minitrain.mixture_of_experts.full.routing import Router, Routing
+
+
+class MoELayer(nn.Module):
+    """A mixture of experts in the place of a feed-forward layer: `[…, seq, hidden]` in and out.
+
+    A token that finds no place in any expert gets zeros, so that in a `Block` the residual alone carries it on.
+
+    Args:
+        router: Chooses the experts of each token.
+        experts: As many modules as the router chooses from, each `[batch, seq, hidden]` in and out.
+        compute: "loop" takes any modules; "grouped" and "padded" take `models.gpt.MLP`, and are faster where there
+            are many experts.
+        riding_loss: None: `auxiliary_loss` is for the caller to add. A number: backward through this layer's output
+            goes through so many times the auxiliary loss too. Where a layer is computed again in backward, or stands on
+            another pipeline stage than the loss, that is the only way for it.
+
+    Attributes:
+        routing: What the last forward's router chose; its `load()` is for plots. It has no graph where the loss
+            rides along.
+
+    Raises:
+        ValueError: There are not as many experts as the router chooses from; `compute` is unknown, or cannot be used
+            with these experts.
+    """
+
+    def __init__(
+        self, router: Router, experts: Sequence[nn.Module], compute: Way = "loop", riding_loss: float | None = None
+    ):
+        super().__init__()
+        if len(experts) != router.experts:
+            raise ValueError(f"experts={len(experts)} modules do not match a router that chooses from {router.experts}")
+        if compute not in WAYS:
+            raise ValueError(f"compute={compute!r} is unknown; use one of {tuple(WAYS)}")
+        self.router, self.compute, self.riding_loss = router, compute, riding_loss
+        # By number, so that a parameter has one name, whichever rank holds it.
+        self.experts = nn.ModuleDict({str(number): expert for number, expert in enumerate(experts)})
+        self.routing: Routing | None = None
+        self._prepare()
+
+    def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
+        """Each sequence is a routing group of its own; an x without a batch is one group."""
+        tokens = x.reshape(-1, x.shape[-1])
+        self.routing = routing = self.route(tokens, math.prod(x.shape[:-2]))
+        rows = self.compute_experts(self.dispatch(tokens, routing), routing)
+        y = self.combine(rows, routing).view(x.shape)
+        if self.riding_loss is None:
+            return y
+        self.routing = routing.detached()  # nobody adds its loss, and the graph need not wait for that
+        return _Ride.apply(y, routing.auxiliary_loss, self.riding_loss)
+
+    def route(self, tokens: Float[Tensor, "tokens hidden"], groups: int) -> Routing:
+        """What the router chooses for these tokens, which are `groups` sequences."""
+        return self.router(tokens, groups=groups)
+
+    def dispatch(self, tokens: Float[Tensor, "tokens hidden"], routing: Routing) -> Float[Tensor, "routes hidden"]:
+        """A row for each route: a token once for each of its experts, and no row for what was dropped."""
+        return tokens.index_select(0, routing.token)
+
+    def compute_experts(self, rows: Float[Tensor, "routes hidden"], routing: Routing) -> Float[Tensor, "routes hidden"]:
+        """Each row through its expert."""
+        return WAYS[self.compute](list(self.experts.values()), rows, routing.expert)
+
+    def combine(self, rows: Float[Tensor, "routes hidden"], routing: Routing) -> Float[Tensor, "tokens hidden"]:
+        """The weighted sum of each token's rows; zeros for a token that has none."""
+        weighted = rows * routing.weight[:, None].to(rows.dtype)
+        return weighted.new_zeros(routing.tokens, rows.shape[1]).index_add(0, routing.token, weighted)
+
+    @property
+    def auxiliary_loss(self) -> Float[Tensor, ""]:
+        """Of the last forward, its factor included.
+
+        Raises:
+            RuntimeError: There was none.
+        """
+        if self.routing is None:
+            raise RuntimeError("auxiliary_loss is that of the last forward, and there was none yet")
+        return self.routing.auxiliary_loss
+
+    def extra_repr(self) -> str:
+        return f"compute={self.compute!r}"
+
+    def _prepare(self) -> None:
+        if self.compute != "loop":
+            experts = list(self.experts.values())
+            check_stackable(experts, self.compute)
+            lay_side_by_side(experts)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self._prepare()  # another device or dtype is another storage
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "routing": None}  # it holds a graph, which cannot be copied
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._prepare()  # parameters were copied one by one
+
+
+class _Ride(torch.autograd.Function):
+    """y as it is; backward gives `scale` to the loss that rides along."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, loss: Tensor, scale: float) -> Tensor:
+        ctx.save_for_backward(loss)
+        ctx.scale = scale
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (loss,) = ctx.saved_tensors
+        return gradients[0], torch.full_like(loss, ctx.scale), None
+
+
+def layers(model: nn.Module) -> list[MoELayer]:
+    """The mixtures of experts in a model, in its order."""
+    return [module for module in model.modules() if isinstance(module, MoELayer)]
+
+
+def auxiliary_loss(model: nn.Module) -> Float[Tensor, ""]:
+    """The sum over all mixtures of the last forward's auxiliary losses, to be added to the model's loss.
+
+    Raises:
+        ValueError: There is none in the model.
+        RuntimeError: The model has not been called.
+    """
+    losses = [layer.auxiliary_loss for layer in layers(model)]
+    if not losses:
+        raise ValueError("model has no MoELayer; replace feed-forward layers first, as moe_gpt.replace_mlps does")
+    return torch.stack(losses).sum()
+
+
+def load(model: nn.Module) -> list[Int[Tensor, " experts"]]:
+    """For each mixture, how many of this rank's tokens went to each expert in the last forward."""
+    return [layer.routing.load() for layer in layers(model) if layer.routing is not None]

@@ -1,0 +1,206 @@
+"""Noisy top-k gating: each token goes to its k best experts, and noise lets others win now and then.
+
+**Idea.** Score all experts, keep the k best scores, and take the softmax over these alone: the others get weight 0 and
+need not be computed. Without help a few experts win everything, since who is chosen learns and is chosen more. So
+scores get noise of learned size, and two losses ask that experts be used equally.
+
+**Source.** Shazeer et al. 2017, "Outrageously large neural networks: the sparsely-gated mixture-of-experts layer",
+§2.1 (H, G), §4 (importance), appendix A (load), appendix B (two levels).
+
+**What each rank holds.** W_g and W_noise, `[experts, hidden]` each, on every rank.
+
+**What is sent, when and why.** Nothing. Noise depends on the token (`minitrain.mixture_of_experts.noise`).
+
+**Cost.** `minitrain.costs.mixture_of_experts.router_flops`, twice in training. There is no capacity: an expert takes
+all that choose it, so buffers change their size from step to step.
+
+**Also called.** Noisy top-k gating; without noise, top-k routing with softmax after top-k (Mixtral).
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from minitrain.mixture_of_experts.full.routing import Router, Routing
+from minitrain.models.counter_rng import normal
+
+
+class NoisyTopK(Router):
+    """Top k of noisy scores; noise is off in evaluation.
+
+    Args:
+        hidden: Width of a token.
+        experts: Number of experts.
+        choices: k, experts of each token.
+        importance_factor: w of the loss on sums of weights.
+        load_factor: w of the loss on numbers of tokens.
+        layer: As for `Router`.
+
+    Attributes:
+        noise_gate: W_noise, the product that says how large each score's noise is.
+
+    Raises:
+        ValueError: `choices` is below 1, or there are not so many experts.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        experts: int,
+        *,
+        choices: int = 2,
+        importance_factor: float = 0.1,
+        load_factor: float = 0.1,
+        layer: int = 0,
+    ):
+        super().__init__(hidden, experts, layer=layer)
+        if not 1 <= choices <= experts:
+            raise ValueError(f"choices={choices} must be at least 1 and at most experts={experts}")
+        self.choices, self.importance_factor, self.load_factor = choices, importance_factor, load_factor
+        self.noise_gate = nn.Linear(hidden, experts, bias=False)
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
+        """Zeros: at first noise alone decides, and load is even (appendix A).
+
+        Args:
+            generator: Not needed.
+        """
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+    def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
+        tokens = self.grouped(x, groups)
+        clean = self.scores(tokens)  # xW_g, [groups, size, experts]
+        noisy, deviation = self.noisy(clean, tokens, self.noise_gate, "scores")
+        kept, expert = noisy.topk(self.choices, -1)  # [groups, size, choices]
+        weight = kept.softmax(-1)  # over the kept; −∞ for the rest, as the paper writes it, comes to the same
+        importance = torch.zeros_like(noisy).scatter(-1, expert, weight).sum(1)  # [groups, experts]
+        load = chances(clean, noisy, deviation, self.choices).sum(1)
+        losses = self.importance_factor * squared_variation(importance) + self.load_factor * squared_variation(load)
+        return self.listed(x, expert, weight, losses)
+
+    def noisy(
+        self,
+        clean: Float[Tensor, "groups size columns"],
+        tokens: Float[Tensor, "groups size hidden"],
+        noise_gate: nn.Linear,
+        what: str,
+    ) -> tuple[Float[Tensor, "groups size columns"], Float[Tensor, "groups size columns"] | None]:
+        """H = xW_g + ε · softplus(xW_noise), and softplus(xW_noise); in evaluation xW_g and None."""
+        if not self.training:
+            return clean, None
+        deviation = F.softplus(self.scores(tokens, noise_gate))
+        epsilon = normal(self.uniform(tokens, clean.shape[-1], what)).to(clean.dtype)
+        return clean + epsilon * deviation, deviation
+
+
+def chances(
+    clean: Float[Tensor, "*tokens experts"],
+    noisy: Float[Tensor, "*tokens experts"],
+    deviation: Float[Tensor, "*tokens experts"] | None,
+    choices: int,
+) -> Float[Tensor, "*tokens experts"]:
+    """How likely each expert would be among the k best, if its own noise were drawn anew: P(x, i) of appendix A.
+
+    Their sum over tokens is the load, but smooth: a number of tokens has no gradient, a sum of chances has one.
+
+        P(x, i) = Φ((xW_g)_i − kth_excluding(H, k, i)) / softplus((xW_noise)_i))
+
+    Args:
+        clean: xW_g.
+        noisy: H.
+        deviation: softplus(xW_noise); None: no noise, where the chance is 1 or 0.
+        choices: k.
+    """
+    experts = clean.shape[-1]
+    if choices == experts:
+        return torch.ones_like(clean)  # there is no k-th best among k − 1 others: all are always in
+    best, expert = noisy.topk(choices + 1, -1)
+    kept = torch.zeros_like(noisy, dtype=torch.bool).scatter(-1, expert[..., :choices], True)
+    if deviation is None:
+        return kept.to(clean.dtype)
+    # Without i the k-th best is the one behind them all for an i among the k best, and the last of these for others.
+    kth_excluding = torch.where(kept, best[..., choices:], best[..., choices - 1 : choices])
+    return torch.special.ndtr((clean - kth_excluding) / deviation)
+
+
+def squared_variation(x: Float[Tensor, "groups experts"]) -> Float[Tensor, " groups"]:
+    """CV², the variance of a group's values over the square of their mean: 0 if all are equal, E − 1 if one has all.
+
+    The variance is that of the population: divided by E, not E − 1.
+    """
+    mean = x.mean(-1, keepdim=True)
+    return ((x - mean) ** 2).mean(-1) / mean.squeeze(-1) ** 2
+
+
+class TwoLevel(NoisyTopK):
+    """Two levels of gating: a first one chooses branches, and in each a second one chooses among its experts.
+
+    Expert j of branch i has number i · (experts/branches) + j, and weight G_primary(x)_i · G_i(x)_j. A token goes to
+    choices² experts. Where experts are many, each softmax is over few, and a branch may stand for a machine.
+
+    Args:
+        hidden: Width of a token.
+        experts: Number of experts in all branches.
+        branches: Number of branches.
+        choices: k, of branches and of experts in each.
+        importance_factor: w of the loss on sums of weights.
+        load_factor: w of the loss on numbers of tokens.
+        layer: As for `Router`.
+
+    Raises:
+        ValueError: Branches cannot have equally many experts, or a level has fewer than `choices`.
+
+    Source: Shazeer et al. 2017, appendix B.
+    """
+
+    def __init__(
+        self,
+        hidden: int,
+        experts: int,
+        *,
+        branches: int,
+        choices: int = 2,
+        importance_factor: float = 0.1,
+        load_factor: float = 0.1,
+        layer: int = 0,
+    ):
+        factors = {"importance_factor": importance_factor, "load_factor": load_factor}
+        super().__init__(hidden, experts, choices=choices, layer=layer, **factors)
+        if branches < 1 or experts % branches:
+            raise ValueError(f"branches={branches} cannot share experts={experts} evenly; use a divisor of {experts}")
+        if choices > min(branches, experts // branches):
+            raise ValueError(
+                f"choices={choices} is more than there are: branches={branches} with {experts // branches} experts each"
+            )
+        self.branches = branches
+        self.branch_gate = nn.Linear(hidden, branches, bias=False)
+        self.branch_noise_gate = nn.Linear(hidden, branches, bias=False)
+        self.reset_parameters()
+
+    def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
+        tokens, k, shape = self.grouped(x, groups), self.choices, (self.branches, self.experts // self.branches)
+        upper = self.scores(tokens, self.branch_gate)  # [groups, size, branches]
+        noisy_upper, upper_deviation = self.noisy(upper, tokens, self.branch_noise_gate, "branches")
+        lower = self.scores(tokens)
+        noisy_lower, lower_deviation = self.noisy(lower, tokens, self.noise_gate, "scores")
+        kept, branch = noisy_upper.topk(k, -1)  # [groups, size, k]
+        kept_below, inside = noisy_lower.unflatten(-1, shape).topk(k, -1)  # [groups, size, branches, k]
+        chosen = branch[..., None].expand(*branch.shape, k)  # [groups, size, k, k]
+        expert = (chosen * shape[1] + inside.gather(-2, chosen)).flatten(-2)
+        weight = (kept.softmax(-1)[..., None] * kept_below.softmax(-1).gather(-2, chosen)).flatten(-2)
+
+        importance = torch.zeros_like(lower).scatter(-1, expert, weight).sum(1)  # [groups, experts]
+        spread = None if lower_deviation is None else lower_deviation.unflatten(-1, shape)
+        won = chances(lower.unflatten(-1, shape), noisy_lower.unflatten(-1, shape), spread, k)
+        here = torch.zeros_like(upper).scatter(-1, branch, 1.0)  # 1 where a token takes a branch
+        # Load of branch i, times the load of its expert j by the tokens that take i, over the number of these.
+        below = (won * here[..., None]).sum(1) / here.sum(1).clamp_min(1)[..., None]
+        load = (chances(upper, noisy_upper, upper_deviation, k).sum(1)[..., None] * below).flatten(-2)
+        losses = self.importance_factor * squared_variation(importance) + self.load_factor * squared_variation(load)
+        return self.listed(x, expert, weight, losses)

@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.parameter_server`, and what serves them."""

@@ -1,0 +1,143 @@
+"""How parameters travel between servers and workers: each server's share in one flat tensor, gradients the same way.
+
+Servers and workers build the same module, so both know without a word which tensors a share has and where they lie in
+its message. That they really did is checked before anything is sent (`meet`).
+
+A push has, behind the gradients, a flag for each of them: 1 where the worker has a gradient, 0 where its backward did
+not reach the parameter, and −1 everywhere where the push is refused.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Shaped
+from torch import Tensor, nn
+
+from minitrain.collectives.full import native
+from minitrain.comm.control import gather_objects
+from minitrain.data_parallel.full.replica import agree_on_states
+from minitrain.parameter_server.full.placement import place
+from minitrain.parameter_server.full.roles import Roles
+
+
+class Parcel:
+    """Trained parameters of one dtype that one server keeps, and the flat tensor in which they travel.
+
+    Args:
+        parameters: By name; all of one dtype and device.
+
+    Attributes:
+        parameters: The same.
+        flat: Room for a push: gradients side by side, and a flag for each behind them.
+        values: The part of `flat` before the flags: room for a pull.
+    """
+
+    def __init__(self, parameters: dict[str, nn.Parameter]):
+        self.parameters = parameters
+        first = next(iter(parameters.values()))
+        sizes = [*(parameter.numel() for parameter in parameters.values()), len(parameters)]
+        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.values = self.flat[: -len(parameters)]
+        *parts, self._flags = self.flat.split(sizes)
+        self._views = [part.view(p.shape) for part, p in zip(parts, parameters.values(), strict=True)]
+
+    @torch.no_grad()
+    def pack_values(self) -> Shaped[Tensor, " elements"]:
+        """Copy the parameters to `values`, which is what a pull brings."""
+        for parameter, view in zip(self.parameters.values(), self._views, strict=True):
+            view.copy_(parameter)
+        return self.values
+
+    @torch.no_grad()
+    def unpack_values(self) -> None:
+        """Copy `values` to the parameters."""
+        for parameter, view in zip(self.parameters.values(), self._views, strict=True):
+            parameter.copy_(view)
+
+    @torch.no_grad()
+    def pack_gradients(self, refuse: bool) -> Shaped[Tensor, " elements_and_flags"]:
+        """Copy the gradients to `flat`, which is what a push brings; zeros where there is none, and if refused."""
+        given = [parameter.grad for parameter in self.parameters.values()]
+        for gradient, view in zip(given, self._views, strict=True):
+            if gradient is None or refuse:
+                view.zero_()
+            else:
+                view.copy_(gradient)
+        flags = [-1.0 if refuse else float(gradient is not None) for gradient in given]
+        self._flags.copy_(torch.tensor(flags))
+        return self.flat
+
+    @torch.no_grad()
+    def unpack_gradients(self) -> None:
+        """Copy what is now the mean to the gradients of all parameters that some worker used; the others get None."""
+        # Not zeros: these would move a parameter that nobody used where an optimizer has momentum or weight decay.
+        used = (self._flags.real > 0).tolist()
+        for parameter, view, some in zip(self.parameters.values(), self._views, used, strict=True):
+            if not some:
+                parameter.grad = None
+                continue
+            if parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter)
+            parameter.grad.copy_(view)
+
+    def refused(self, push: Shaped[Tensor, " elements_and_flags"]) -> bool:
+        """Whether what came into `push`, a tensor like `flat`, is a push that its worker refuses."""
+        return bool(push[-1].real < 0)
+
+
+def shares(module: nn.Module, servers: int) -> list[list[Parcel]]:
+    """What each server keeps of a module: a parcel for each dtype and device.
+
+    A parameter that several layers share is in there once, a frozen one not at all.
+    """
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    owners = place([parameter.nbytes for parameter in trained.values()], servers)
+    found: list[dict[tuple[torch.dtype, torch.device], dict[str, nn.Parameter]]] = [{} for _ in range(servers)]
+    for (name, parameter), owner in zip(trained.items(), owners, strict=True):
+        found[owner].setdefault((parameter.dtype, parameter.device), {})[name] = parameter
+    return [[Parcel(parameters) for parameters in kinds.values()] for kinds in found]
+
+
+def meet(module: nn.Module, roles: Roles, serves: bool) -> None:
+    """Check that all ranks mean the same, and give them the first server's parameters and buffers.
+
+    Raises:
+        ValueError: On every rank alike, before anything is sent; see `Server`.
+    """
+    if dist.get_rank(roles.group) < 0:
+        raise ValueError(f"roles.group: this rank ({dist.get_rank()}) is not in it; only its members serve or work")
+    _check_roles(roles, serves)
+    agree_on_states(module, 0.0, roles.group)
+    started = []
+    for tensor in [*module.parameters(), *module.buffers()]:
+        whole = tensor.detach().contiguous()  # the tensor itself, but where it has gaps a copy
+        # The first server's value goes to all, so that all begin equal, also in what is frozen and in buffers.
+        started.append((tensor, whole, native.broadcast(whole, roles.servers[0], roles.group, check=False)))
+    for tensor, whole, handle in started:
+        handle.wait()
+        if not tensor.is_contiguous():
+            tensor.detach().copy_(whole)
+
+
+def _check_roles(roles: Roles, serves: bool) -> None:
+    ranks = list(range(dist.get_world_size(roles.group)))
+    everyone = gather_objects((roles.servers, roles.workers, serves), roles.group)
+    for index, name in enumerate(("servers", "workers")):
+        seen: dict[tuple[int, ...], list[int]] = {}
+        for rank, theirs in enumerate(everyone):
+            seen.setdefault(theirs[index], []).append(rank)
+        if len(seen) > 1:
+            listed = ", ".join(f"{value} on rank {','.join(map(str, which))}" for value, which in seen.items())
+            raise ValueError(f"roles.{name} differs between ranks: {listed}; use the same roles on all")
+    if not roles.servers or not roles.workers or sorted([*roles.servers, *roles.workers]) != ranks:
+        raise ValueError(
+            f"roles.servers={roles.servers} and roles.workers={roles.workers} must name each of the group's "
+            f"{len(ranks)} ranks once, with at least one of each; use split_roles(servers)"
+        )
+    for rank, (servers, _, server) in enumerate(everyone):
+        if server != (rank in servers):
+            kinds = ("Worker", "Server")
+            raise ValueError(
+                f"rank {rank} made a {kinds[server]}, but roles.servers={servers}; make a {kinds[not server]} there"
+            )

@@ -1,0 +1,231 @@
+"""The synchronous parameter server: some ranks keep the parameters, the others compute gradients, all in step.
+
+**Idea.** Parameters have a home. In each step every worker fetches them, computes the gradient of its part of the
+batch, and sends it home, where the mean of all gradients moves them. Optimizer states exist once, on servers, and
+workers never talk to each other. Whoever is a server has the traffic of all workers on its link, so parameters are
+spread over several.
+
+**Source.** Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server", §3.2 and §3.5 (there
+"sequential"); Valiant 1990, "A Bridging Model for Parallel Computation", for the name BSP (bulk synchronous); Sergeev &
+Del Balso 2018, "Horovod", §3, on why rings came in its place.
+
+**What each rank holds.** A server: its share of the parameters (whole tensors, see `placement`), their gradients and
+optimizer states, and two pushes that are coming in. A worker: all parameters and gradients, no optimizer states, and
+both once more in the form in which they travel.
+
+**What is sent, when and why.** At the start, the first server's parameters and buffers to all. Then in each step:
+
+| | from | to | what |
+|---|---|---|---|
+| pull | each server | each worker | its share of the parameters |
+| push | each worker | each server | the gradients of its share, and a flag for each |
+
+The server adds in the workers' order, whoever comes first, so that a run can be repeated to the last bit; it divides by
+the number of workers, and lets its optimizer step. A pull needs no request: all know that it is due. Workers go to
+servers and servers to workers in rising order, first all pulls, then all pushes, so nobody waits in a circle, also
+where a network carries one message at a time.
+
+**Cost.** Bytes: `minitrain.costs.parameter_server.server_link` and `worker_link`. One server's link carries about
+2nS bytes a step for n workers and S bytes of parameters, with k servers about 2nS/k; a ring's carries 4(n−1)/n · S, in
+and out. `servers_to_match` says where they cross: about half as many servers as workers.
+
+**Also called.** BSP; `dist_sync` of MXNet's KVStore; centralized training; BytePS, with as many servers as it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from minitrain.comm.messages import receive, send
+from minitrain.parameter_server.full.roles import Roles
+from minitrain.parameter_server.full.shares import Parcel, meet, shares
+
+MakeOptimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+class Server:
+    """Keeps a share of the parameters, and moves it by the mean of the workers' gradients.
+
+    Args:
+        module: The same as the workers', on the device where the share is kept. Of it only the share is used, which is
+            changed in place; what else it has may be let go.
+        make_optimizer: Makes any torch optimizer of a list of parameters: `partial(torch.optim.AdamW, lr=1e-3)`.
+        roles: Who serves and who works.
+
+    Attributes:
+        parcels: This server's share.
+        optimizer: Of the share; None if the share is empty. Its learning rate may be changed between two `serve(1)`.
+        step: Steps done so far.
+        refused: By worker, how many of its pushes were refused and counted as nothing.
+
+    Raises:
+        ValueError: On every rank alike, before anything is sent: roles differ, leave out a rank or have no worker; a
+            rank is a worker in roles and made a Server; modules differ; an embedding asks for sparse gradients.
+    """
+
+    def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, roles: Roles):
+        meet(module, roles, serves=True)
+        self.roles, self.step = roles, 0
+        self.parcels = shares(module, len(roles.servers))[roles.servers.index(dist.get_rank(roles.group))]
+        share = [parameter for parcel in self.parcels for parameter in parcel.parameters.values()]
+        self.optimizer = make_optimizer(share) if share else None
+        self.refused = dict.fromkeys(roles.workers, 0)
+
+    def serve(self, steps: int) -> None:
+        """Serve `steps` pulls and as many pushes of every worker, in turns.
+
+        Raises:
+            RuntimeError: A worker did not come within the group's time limit; names it and the step.
+        """
+        for _ in range(steps):
+            self.answer()
+            self._collect()
+            if self.optimizer is not None:
+                self.optimizer.step()
+            self.step += 1
+
+    def answer(self) -> None:
+        """Serve one pull of every worker and nothing else, such as a last one for the result."""
+        leaving = []
+        for parcel in self.parcels:
+            values = parcel.pack_values()
+            for worker in self.roles.workers:
+                # One message to each worker: the share as it is now.
+                leaving.append((worker, send(values, worker, self.roles.group)))
+        for worker, departure in leaving:
+            with _named(f"step {self.step}: worker {worker} did not pull"):
+                departure.wait()
+
+    def _collect(self) -> None:
+        """Take in every worker's push; the mean of those that are not refused becomes the gradient."""
+        refused = {worker for parcel in self.parcels for worker in self._add_up(parcel)}
+        for worker in refused:
+            self.refused[worker] += 1
+
+    def _add_up(self, parcel: Parcel) -> list[int]:
+        """Add a parcel's pushes in the workers' order, and divide by their number; returns whose were refused."""
+        workers, refused = self.roles.workers, []
+        # Two buffers in turn: one fills while the other is added. One for each worker would be n times the share.
+        buffers = parcel.flat.new_empty(2, len(parcel.flat))
+        # One message from each worker: gradients and flags.
+        arriving = [receive(buffers[i], worker, self.roles.group) for i, worker in enumerate(workers[:2])]
+        taken = 0
+        for turn, worker in enumerate(workers):
+            with _named(f"step {self.step}: no push from worker {worker}"):
+                arriving[turn].wait()
+            push = buffers[turn % 2]
+            if parcel.refused(push):
+                refused.append(worker)
+            else:
+                parcel.flat.add_(push) if taken else parcel.flat.copy_(push)
+                taken += 1
+            if turn + 2 < len(workers):
+                # The next but one, into the buffer that is free again.
+                arriving.append(receive(push, workers[turn + 2], self.roles.group))
+        if taken:
+            parcel.flat.div_(taken)
+        else:
+            parcel.flat.zero_()  # flags of 0: nobody used anything, and the optimizer moves nothing
+        parcel.unpack_gradients()
+        return refused
+
+
+class Worker:
+    """Fetches the parameters and sends gradients home. A step is `pull()`, forward, backward, `push()`, `zero_grad()`.
+
+    Args:
+        module: Any module, on the device where it computes; its state dict is that of a run on one device. A parameter
+            that several layers share travels once, a frozen one and buffers at the start only.
+        roles: Who serves and who works.
+
+    Attributes:
+        module: The same.
+        step: Pushes so far.
+        refused: How many of them had a NaN or an infinity and counted as nothing.
+
+    Raises:
+        ValueError: See `Server`.
+    """
+
+    def __init__(self, module: nn.Module, roles: Roles):
+        meet(module, roles, serves=False)
+        self.module, self.roles = module, roles
+        self.step = self.refused = 0
+        self._shares = list(zip(roles.servers, shares(module, len(roles.servers)), strict=True))
+        self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
+
+    def pull(self) -> None:
+        """Make the parameters what the servers have now.
+
+        Raises:
+            RuntimeError: A server did not answer within the group's time limit; names it and the step.
+        """
+        arriving = []
+        for server, parcels in self._shares:
+            for parcel in parcels:
+                # One message from each server: its share of the parameters.
+                arriving.append((server, parcel, receive(parcel.values, server, self.roles.group)))
+        for server, parcel, arrival in arriving:
+            with _named(f"step {self.step}: no answer from server {server}"):
+                arrival.wait()
+            parcel.unpack_values()
+
+    def push(self) -> None:
+        """Send the gradients to the servers; returns when they have them. `.grad` stays as it is.
+
+        Micro-batches need nothing special: their gradients add up in `.grad` until they are pushed.
+
+        A parameter without a gradient counts as one of zeros; one that no worker used is left alone. A NaN or an
+        infinity anywhere makes the whole push count as nothing: the servers take the mean of the others', and if there
+        are none, nothing moves. Only the worker sees its whole gradient, so it is the worker that refuses.
+
+        Raises:
+            ValueError: A gradient is sparse.
+            RuntimeError: A server did not take it within the group's time limit; or a parameter was frozen at the start
+                and now has a gradient.
+        """
+        refuse = not self._finite()
+        leaving = []
+        for server, parcels in self._shares:
+            for parcel in parcels:
+                # One message to each server: the gradients of its share, and flags.
+                leaving.append((server, send(parcel.pack_gradients(refuse), server, self.roles.group)))
+        for server, departure in leaving:
+            with _named(f"step {self.step}: server {server} did not take the push"):
+                departure.wait()
+        self.refused += refuse
+        self.step += 1
+
+    def _finite(self) -> bool:
+        """Whether no gradient has a NaN or an infinity. Refuses gradients that cannot be sent."""
+        for name, parameter in self._frozen.items():
+            if parameter.grad is not None:
+                raise RuntimeError(
+                    f"{name} was frozen when the Worker was made and now has a gradient, which no server waits for; "
+                    "make it again after changing requires_grad"
+                )
+        finite = []
+        for name, parameter in self.module.named_parameters():
+            if parameter.grad is None:
+                continue
+            if parameter.grad.layout != torch.strided:
+                raise ValueError(
+                    f"the gradient of {name} is sparse ({parameter.grad.layout}), which a push of whole tensors cannot "
+                    "hold; make the embedding with sparse=False, or use minitrain.recommender.embedding"
+                )
+            finite.append(parameter.grad.isfinite().all())
+        return all(map(bool, finite))  # looked at last, so that a GPU is waited for once
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    """Say what was waited for where a message does not come; the backend only knows that something did not."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise RuntimeError(f"{what} ({str(error).splitlines()[0]})") from error

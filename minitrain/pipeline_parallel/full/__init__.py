@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.pipeline_parallel`, and what serves them."""

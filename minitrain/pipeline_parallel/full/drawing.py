@@ -1,0 +1,200 @@
+"""Pictures of a pipeline: the timetable of a schedule and the spans of a real run, drawn alike.
+
+**Idea.** A row for each rank, time to the right, a bar for each action with the number of its micro-batch. What stays
+white is the bubble. Kinds differ by colour and by hatch, chunks by lightness and by a letter, so that the picture does
+not speak by colour alone.
+
+**Also made here.** The same as data: `as_json` for a page that draws it itself, `spans` for Perfetto, `describe` for
+those who cannot see the picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from minitrain.pipeline_parallel.full.actions import Action, Kind, Schedule
+from minitrain.pipeline_parallel.full.simulator import Time, Timetable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from minitrain.comm.timeline import Span
+
+# kind -> (what it is called, colour, hatch); forward and backward look as in minitrain.comm.timeline.
+KINDS: dict[Kind, tuple[str, str, str]] = {
+    "F": ("forward", "#56B4E9", ""),
+    "B": ("backward", "#E69F00", "///"),
+    "I": ("backward for the input", "#D55E00", "\\\\\\"),
+    "W": ("backward for the weights", "#009E73", "..."),
+}
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+WIDTH = 9.0  # inches
+POINTS = 0.88 * 72 * WIDTH  # of the axes, which share the width with the ranks' names
+
+
+class Bar(NamedTuple):
+    """An action drawn in the row of its rank, from `start` to `end`."""
+
+    rank: int
+    action: Action
+    start: Time
+    end: Time
+
+
+def draw(timetable: Timetable, title: str = "", unit: str = "time", until: Time | None = None) -> Figure:
+    """A Gantt chart of a simulated step.
+
+    Args:
+        timetable: What to draw.
+        title: Above the picture.
+        unit: Of the costs that the timetable was made with.
+        until: Where time ends in the picture, to draw several to one scale; None for the end of the step.
+    """
+    bars = [Bar(rank, *slot) for rank, row in enumerate(timetable.slots) for slot in row]
+    return _draw(timetable.schedule, bars, title, unit, until)
+
+
+def draw_run(
+    spans: Iterable[Span], schedule: Schedule, title: str = "", unit: str = "seconds", until: Time | None = None
+) -> Figure:
+    """A Gantt chart of a real run in the same style; time 0 is the first start.
+
+    Args:
+        spans: Of all ranks, as from `Timeline.gather`. Those whose label is an action, such as "2F7", are drawn; others
+            (messages) are not. Each lies in the row of the rank that holds its stage, so bring those of one pipeline.
+        schedule: What was run.
+        title: Above the picture.
+        unit: "virtual seconds" where the clock was virtual.
+        until: Where time ends in the picture; None for the end of the run.
+
+    Raises:
+        ValueError: No span is an action.
+    """
+    bars = []
+    for span in spans:
+        action = _action(span.label)
+        if action is not None:
+            bars.append(Bar(schedule.rank_of(action.stage), action, span.start, span.end))
+    if not bars:
+        raise ValueError("spans: no label is an action; record each with its str(action), such as '2F7'")
+    first = min(bar.start for bar in bars)
+    moved = [bar._replace(start=bar.start - first, end=bar.end - first) for bar in bars]
+    return _draw(schedule, moved, title, unit, until)
+
+
+def _action(label: str) -> Action | None:
+    try:
+        return Action.parse(label)
+    except ValueError:
+        return None
+
+
+def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Time | None) -> Figure:
+    from matplotlib.figure import Figure
+
+    end = float(max(bar.end for bar in bars) if until is None else until)
+    figure = Figure(figsize=(WIDTH, 1.1 + 0.34 * schedule.ranks), layout="constrained")
+    axes = figure.add_subplot()
+    for rank in range(schedule.ranks):
+        for chunk, stage in enumerate(schedule.stages_of(rank)):
+            for kind, (_, colour, hatch) in KINDS.items():
+                mine = [bar for bar in bars if bar.action.stage == stage and bar.action.kind == kind]
+                pieces = [(float(bar.start), float(bar.end - bar.start)) for bar in mine]
+                face = _lighter(colour, chunk, schedule.chunks)
+                axes.broken_barh(pieces, (rank - 0.4, 0.8), facecolor=face, hatch=hatch, edgecolor="white", lw=0.5)
+                for bar in mine:
+                    _write_number(axes, bar, chunk if schedule.chunks > 1 else None, end)
+    axes.set_yticks(range(schedule.ranks), [f"rank {rank}" for rank in range(schedule.ranks)])
+    axes.set_ylim(schedule.ranks - 0.5, -0.5)
+    axes.set_xlim(0, 1.01 * end)
+    chunks = f"; letter: chunk, {LETTERS[0]} the first" if schedule.chunks > 1 else ""
+    axes.set_xlabel(f"{unit} (number: micro-batch{chunks})")
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
+    _add_legend(figure, {bar.action.kind for bar in bars})
+    return figure
+
+
+def _write_number(axes: Any, bar: Bar, chunk: int | None, end: float) -> None:
+    label = str(bar.action.microbatch) + ("" if chunk is None else LETTERS[chunk % len(LETTERS)])
+    room = float(bar.end - bar.start) / end * POINTS - 1.5
+    size = min(7.0, room / (0.62 * len(label)))
+    if size < 4.5:  # better none than one that cannot be read
+        return
+    box = {"fc": "w", "ec": "none", "pad": 0.6} if KINDS[bar.action.kind][2] else None  # keeps the hatch off the number
+    axes.text(
+        float(bar.start + bar.end) / 2, bar.rank, label, ha="center", va="center", fontsize=size, clip_on=True, bbox=box
+    )
+
+
+def _lighter(colour: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+    part = 0.6 * chunk / max(1, chunks - 1)
+    red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    return red + (1 - red) * part, green + (1 - green) * part, blue + (1 - blue) * part
+
+
+def _add_legend(figure: Figure, kinds: set[Kind]) -> None:
+    from matplotlib.patches import Patch
+
+    shown = [look for kind, look in KINDS.items() if kind in kinds]
+    patches = [Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name) for name, colour, hatch in shown]
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
+
+
+def describe(timetable: Timetable) -> str:
+    """The picture in words, for its alt text."""
+    schedule = timetable.schedule
+    peaks = [f"{timetable.peak_in_flight(rank)}" for rank in range(schedule.ranks)]
+    held = f"{peaks[0]} on each rank" if len(set(peaks)) == 1 else f"{', '.join(peaks)} on the ranks in order"
+    chunks = f", {schedule.chunks} chunks a rank" if schedule.chunks > 1 else ""
+    counted = "chunks of micro-batches" if schedule.chunks > 1 else "micro-batches"
+    step, rate = float(timetable.longest_span), 100 * float(timetable.bubble_over_total)
+    return (
+        f"Timetable of {schedule.name}: {schedule.ranks} ranks, {schedule.microbatches} micro-batches{chunks}. "
+        f"A step takes {step:g}, and the busiest rank idles {rate:.1f} % of it. "
+        f"At most so many {counted} are held: {held}."
+    )
+
+
+def as_json(timetable: Timetable) -> dict[str, Any]:
+    """The timetable as data that `json.dumps` takes.
+
+    Returns:
+        "rows" has for each rank its actions in order, each as [stage, kind, micro-batch, start, end]. Beside it stand
+        schedule, ranks, microbatches, chunks, placement, makespan, longest_span, ideal, bubble_over_ideal,
+        bubble_over_total, and for each rank spans, idle, peak_in_flight (chunks of micro-batches up to the end of B or
+        W) and peak_before_weights (up to the end of B or I).
+    """
+    schedule, ranks = timetable.schedule, range(timetable.schedule.ranks)
+    rows = [[[*slot.action, _number(slot.start), _number(slot.end)] for slot in row] for row in timetable.slots]
+    names = ("makespan", "longest_span", "ideal", "bubble_over_ideal", "bubble_over_total")
+    return {
+        "schedule": schedule.name,
+        "ranks": schedule.ranks,
+        "microbatches": schedule.microbatches,
+        "chunks": schedule.chunks,
+        "placement": list(schedule.placement),
+        **{name: _number(getattr(timetable, name)) for name in names},
+        "spans": [_number(span) for span in timetable.spans],
+        "idle": [_number(idle) for idle in timetable.idle],
+        "peak_in_flight": [_number(timetable.peak_in_flight(rank)) for rank in ranks],
+        "peak_before_weights": [_number(timetable.peak_in_flight(rank, rest=0)) for rank in ranks],
+        "rows": rows,
+    }
+
+
+def _number(value: Time) -> int | float:
+    rounded = round(float(value), 6)
+    return int(rounded) if rounded.is_integer() else rounded
+
+
+def spans(timetable: Timetable) -> list[Span]:
+    """The timetable as spans of a timeline, one unit of time a second; `runtime.timeline.trace_events` takes them."""
+    from minitrain.comm.timeline import Span  # here, because it imports torch
+
+    return [
+        Span(rank, "compute", KINDS[action.kind][0], str(action), float(start), float(end))
+        for rank, row in enumerate(timetable.slots)
+        for action, start, end in row
+    ]

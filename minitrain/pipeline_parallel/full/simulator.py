@@ -1,0 +1,182 @@
+"""When each action of a schedule happens, what it makes ranks wait, and how much they hold meanwhile.
+
+**Idea.** Given what an action costs on each stage, its start follows: it begins when its rank is free and what it needs
+has arrived, whichever is later. Everything that is said about pipelines (bubbles, memory) can be read off the table of
+starts and ends.
+
+**Source.** Qi et al. 2023, "Zero Bubble Pipeline Parallelism", appendix G, constraints (4) to (6), without the search.
+
+**Two questions that a bubble answers.** What does a step cost? The longest time that any rank is busy with it, from its
+first start to its last end: `longest_span`. Ranks that need not wait for each other between steps begin the next one
+that much later, each when it is done (Qi et al., §5.3). `makespan` is the time from the first start anywhere to the
+last end anywhere. Where one rank starts first and ends last, as in all schedules without W, both are the same. And
+compared with what? `bubble_over_ideal` is idle time over work (Narayanan et al. 2021, §2.2), which can exceed 1;
+`bubble_over_total` is idle time over all time (Huang et al. 2019, §2.3; Qi et al. 2023, §5.3), which cannot.
+
+**What is left out.** Sending takes none of a rank's time, and messages do not queue for a port: a message is there
+`message` after its sender has finished. Within a rank there are no messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import NamedTuple
+
+from minitrain.pipeline_parallel.full.actions import Action, Schedule, in_turn
+
+Time = float | Fraction
+
+
+class Slot(NamedTuple):
+    """An action and its time.
+
+    Attributes:
+        action: What is done.
+        start: When it begins.
+        end: When its result can leave.
+    """
+
+    action: Action
+    start: Time
+    end: Time
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """A schedule with times, in the unit of the costs that it was made with.
+
+    Attributes:
+        schedule: What was simulated.
+        slots: For each rank its actions with start and end, in order.
+    """
+
+    schedule: Schedule
+    slots: tuple[tuple[Slot, ...], ...]
+
+    @cached_property
+    def makespan(self) -> Time:
+        """From the first start anywhere, 0, to the last end anywhere: what a step costs if ranks then wait for all."""
+        return max(row[-1].end for row in self.slots)
+
+    @cached_property
+    def spans(self) -> list[Time]:
+        """For each rank, from its first start to its last end."""
+        return [row[-1].end - row[0].start for row in self.slots]
+
+    @cached_property
+    def longest_span(self) -> Time:
+        """What a step costs where no rank waits for others after it (Qi et al. 2023, §5.3)."""
+        return max(self.spans)
+
+    @cached_property
+    def busy(self) -> list[Time]:
+        """For each rank, how long it works."""
+        return [sum((slot.end - slot.start for slot in row), start=0) for row in self.slots]
+
+    @property
+    def ideal(self) -> Time:
+        """The work of the busiest rank: no order can make a step cost less."""
+        return max(self.busy)
+
+    @property
+    def bubble(self) -> Time:
+        """What a step costs beyond the ideal: `longest_span` − `ideal`."""
+        return self.longest_span - self.ideal
+
+    @property
+    def bubble_over_ideal(self) -> Time:
+        """Idle time over work, (p−1)/m for GPipe; may exceed 1 (Narayanan et al. 2021, §2.2)."""
+        return self.bubble / self.ideal
+
+    @property
+    def bubble_over_total(self) -> Time:
+        """Idle time over all time, (p−1)/(m+p−1) for GPipe; the papers' bubble rate (Qi et al. 2023, §5.3)."""
+        return self.bubble / self.longest_span
+
+    @cached_property
+    def idle(self) -> list[Time]:
+        """For each rank, how long it does nothing in a step: `longest_span` minus its work."""
+        return [self.longest_span - busy for busy in self.busy]
+
+    def in_flight(self, rank: int, full: Time = 1, rest: Time = 1) -> list[tuple[Time, Time]]:
+        """How many micro-batches `rank` holds activations of, over time; one counts once for each of its chunks.
+
+        A micro-batch is held from the *start* of its forward, which is when memory begins to fill, to the *end* of its
+        backward: of B, or of W, which needs the inputs of the layers. Between the ends of I and W a part is released.
+
+        Args:
+            rank: Which rank.
+            full: What a micro-batch weighs before I has ended, such as bytes for its activations (the paper's M_B).
+            rest: What it weighs from then until W has ended (the paper's M_W); 0 counts up to I only.
+
+        Returns:
+            Pairs of a time and what is held from then on.
+        """
+        held, steps = 0, []
+        for action, start, end in self.slots[rank]:
+            if action.kind == "F":
+                held += full
+                steps.append((start, held))
+            else:
+                held -= {"B": full, "I": full - rest, "W": rest}[action.kind]
+                steps.append((end, held))
+        return steps
+
+    def peak_in_flight(self, rank: int, full: Time = 1, rest: Time = 1) -> Time:
+        """The most that `rank` holds at any time, counted as by `in_flight`."""
+        return max(held for _, held in self.in_flight(rank, full, rest))
+
+
+def simulate(
+    schedule: Schedule,
+    forward: Time | Sequence[Time],
+    backward: Time | Sequence[Time],
+    weight: Time | Sequence[Time],
+    message: Time = 0,
+) -> Timetable:
+    """Work out when each action starts and ends. Exact for `Fraction` and whole numbers.
+
+    Args:
+        schedule: What each rank does.
+        forward: What F costs: one number, or one for each stage. Of a model cut into v·p stages, a stage costs 1/v of
+            what a rank costs.
+        backward: What I costs, likewise.
+        weight: What W costs, likewise. B costs `backward + weight`.
+        message: How long a message between two ranks takes.
+
+    Raises:
+        ValueError: A cost is negative, there are not as many as stages, or the schedule is not valid.
+    """
+    forwards = _for_each_stage("forward", forward, schedule.stages)
+    inputs = _for_each_stage("backward", backward, schedule.stages)
+    weights = _for_each_stage("weight", weight, schedule.stages)
+    if message < 0:
+        raise ValueError(f"message={message} is negative; 0 makes messages free")
+    wholes = [first + second for first, second in zip(inputs, weights, strict=True)]
+    costs = {"F": forwards, "B": wholes, "I": inputs, "W": weights}
+    free: list[Time] = [0] * schedule.ranks  # when each rank has finished what it did so far
+    ends: dict[Action, Time] = {}
+    rows: list[list[Slot]] = [[] for _ in range(schedule.ranks)]
+    for action, needs in in_turn(schedule):
+        rank = schedule.rank_of(action.stage)
+        start = free[rank]
+        for need in needs:
+            there = ends[need] if schedule.rank_of(need.stage) == rank else ends[need] + message
+            start = max(start, there)
+        free[rank] = ends[action] = start + costs[action.kind][action.stage]
+        rows[rank].append(Slot(action, start, ends[action]))
+    return Timetable(schedule, tuple(tuple(row) for row in rows))
+
+
+def _for_each_stage(argument: str, cost: Time | Sequence[Time], stages: int) -> list[Time]:
+    each = list(cost) if isinstance(cost, Sequence) else [cost] * stages
+    if len(each) != stages:
+        raise ValueError(
+            f"{argument} has {len(each)} costs for {stages} stages; give one number, or one for each stage"
+        )
+    if min(each) < 0:
+        raise ValueError(f"{argument}={cost} is negative; an action takes time")
+    return each

@@ -1,0 +1,135 @@
+"""Weights that several stages hold: their gradients are summed over the stages before anything else is done with them.
+
+**Idea.** A GPT's head multiplies by the weight of its token embedding. In a pipeline these are the last stage and the
+first, so the weight is there twice, and each copy gets the gradient of its own use only. One device would add the two.
+So after the last backward the holders send each other what they have and add it up. Copies that start equal, and always
+get equal gradients, stay equal.
+
+**Source.** Press & Wolf 2017 for the tied weights; Narayanan et al. 2021, §2.2 and Megatron-LM's embedding group.
+
+**What each rank holds.** A copy of the weight for each stage that uses it, with gradient and optimizer states.
+
+**What is sent, when and why.** Once a step, before data parallelism averages gradients and before their norm is taken
+(in which the weight counts once): each holder sends its gradient to every other holder.
+
+**Cost.** For a tied embedding vocabulary · hidden elements each way, between the first rank and the last. It does not
+grow with micro-batches.
+
+**Also called.** `TiedLayerSpec` (DeepSpeed), the embedding group (Megatron-LM).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Shaped
+from torch import Tensor, nn
+
+from minitrain.comm.control import gather_objects
+from minitrain.comm.messages import exchange
+from minitrain.pipeline_parallel.full.actions import Schedule
+
+
+class Tie(NamedTuple):
+    """A parameter that several stages hold.
+
+    Attributes:
+        stages: Which stages, rising.
+        names: Its name within each.
+    """
+
+    stages: tuple[int, ...]
+    names: tuple[str, ...]
+
+
+def ties(stages: Sequence[nn.Module]) -> list[Tie]:
+    """The parameters that more than one of all of a model's stages holds; call it before a rank forgets the others'."""
+    holders: dict[nn.Parameter, dict[int, str]] = {}
+    for number, stage in enumerate(stages):
+        for name, parameter in stage.named_parameters():
+            holders.setdefault(parameter, {})[number] = name
+    return [Tie(tuple(where), tuple(where.values())) for where in holders.values() if len(where) > 1]
+
+
+def copies(tie: Tie, stages: Mapping[int, nn.Module]) -> list[nn.Parameter]:
+    """The copies in these stages, in their order and each once: two stages may hold the very same parameter."""
+    named = zip(tie.stages, tie.names, strict=True)
+    return list(dict.fromkeys(stages[stage].get_parameter(name) for stage, name in named if stage in stages))
+
+
+def check_equal(ties: Iterable[Tie], stages: Mapping[int, nn.Module], group: dist.ProcessGroup | None) -> None:
+    """Check that all copies look alike and start equal, as far as their sums tell.
+
+    Raises:
+        ValueError: On every rank alike.
+    """
+    for tie in ties:
+        mine = [
+            (tuple(copy.shape), str(copy.dtype), copy.requires_grad, copy.detach().double().sum().item())
+            for copy in copies(tie, stages)
+        ]
+        found = {one for theirs in gather_objects(mine, group) for one in theirs}
+        if len(found) > 1:
+            where = ", ".join(f"{name} of stage {stage}" for stage, name in zip(*tie, strict=True))
+            raise ValueError(
+                f"ties: {where} are copies of one parameter, but shape, dtype, requires_grad or sum of elements "
+                f"differ: {sorted(map(str, found))}; make all stages from one seed"
+            )
+
+
+def set_aside(ties: Iterable[Tie], stages: Mapping[int, nn.Module]) -> dict[nn.Parameter, Tensor]:
+    """Take away the gradients of all copies before a step: sums of earlier steps, which must not be sent again."""
+    aside = {}
+    for copy in (copy for tie in ties for copy in copies(tie, stages)):
+        if copy.grad is not None:
+            aside[copy], copy.grad = copy.grad, None
+    return aside
+
+
+@torch.no_grad()
+def sum_gradients(
+    ties: Iterable[Tie],
+    stages: Mapping[int, nn.Module],
+    aside: Mapping[nn.Parameter, Tensor],
+    schedule: Schedule,
+    group: dist.ProcessGroup | None,
+) -> None:
+    """Give every copy the sum of all copies' gradients, added in the order of stages: the same bits on every rank.
+
+    Args:
+        ties: What is shared.
+        stages: This rank's, by number.
+        aside: What `set_aside` took; it is added again.
+        schedule: Says which rank holds which stage.
+        group: The ranks of the pipeline.
+    """
+    for tie in ties:
+        held = copies(tie, stages)
+        if not held or not held[0].requires_grad:
+            continue
+        rank = schedule.rank_of(next(stage for stage in tie.stages if stage in stages))
+        own = _gradient(held[0])
+        for copy in held[1:]:
+            own = own + _gradient(copy)
+        by_rank = {rank: own.contiguous()}
+        holders = list(dict.fromkeys(map(schedule.rank_of, tie.stages)))
+        for pair in combinations(holders, 2):  # all ranks go through the pairs in one order, so none waits in a circle
+            if rank in pair:
+                peer = pair[1] if rank == pair[0] else pair[0]
+                by_rank[peer] = torch.empty_like(by_rank[rank])
+                # To and from the other holder: the gradient of its own use of the weight.
+                exchange(by_rank[rank], peer, by_rank[peer], peer, group).wait()
+        total = by_rank[holders[0]]
+        for holder in holders[1:]:
+            total = total + by_rank[holder]
+        for copy in held:
+            # Into the memory that was there: a line of ZeRO's has a place for it, and it would be held twice.
+            copy.grad = aside[copy].add_(total) if copy in aside else total.clone()
+
+
+def _gradient(copy: nn.Parameter) -> Shaped[Tensor, "*shape"]:
+    return torch.zeros_like(copy) if copy.grad is None else copy.grad

@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.sequence_parallel`, and what serves them."""

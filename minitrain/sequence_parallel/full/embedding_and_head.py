@@ -1,0 +1,178 @@
+"""What stands outside of attention and MLP, on sequence shards: embedding, norms, and the output head.
+
+**Idea.** Between the embedding and the head a token's hidden state is on one rank only. The embedding's sum over ranks
+ends as shards instead of whole; a norm is applied to a rank's own tokens; and the head gathers what it needs, as any
+column-parallel product does.
+
+**Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2 and §4.3.
+
+**What each rank holds.** The parameters of chapter 08. **Those of norms and the table of positions are whole on every
+rank, and applied to different tokens on each**: a rank's gradient of them is a summand, and they are marked as partial.
+Forgotten, every rank learns from its own tokens, and the copies drift apart.
+
+**What is sent, when and why.** Embedding: a reduce-scatter forward, an all-gather backward, for every rank looks up all
+tokens in its rows. Norms: nothing. Head: an all-gather forward and a reduce-scatter backward, and with
+`keep_gathered=False` an all-gather backward once more. The loss is chapter 08's: every rank has all tokens' logits, for
+its part of the vocabulary.
+
+**Cost.** `minitrain.costs.sequence_parallel.ends_traffic`.
+
+**Also called.** `reduce_scatter_embeddings` with `sequence_parallel`, and the parameter attribute `sequence_parallel`
+(Megatron-LM); `SequenceParallel()` for norms, `PrepareModuleInput` (PyTorch DTensor).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from minitrain.models import gpt as reference
+from minitrain.sequence_parallel.full.linear import column_from_sequence
+from minitrain.sequence_parallel.full.mappings import reduce_scatter_to_sequence
+from minitrain.tensor_parallel.full.checks import check_split
+from minitrain.tensor_parallel.full.cross_entropy import check_tokens
+from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark_partial
+from minitrain.tensor_parallel.full.vocab_parallel import VocabParallelEmbedding, VocabParallelHead
+
+
+class NormOnSequence(ParallelLayer):
+    """A LayerNorm of this rank's tokens, with the very parameters of `norm`, whose gradients are now summands.
+
+    Args:
+        norm: The norm of one device.
+        layer: Whose group, collectives and check it shares.
+    """
+
+    def __init__(self, norm: nn.LayerNorm, layer: ParallelLayer):
+        super().__init__(layer.group, layer.collectives, layer.check)
+        self.normalized_shape, self.eps = norm.normalized_shape, norm.eps
+        self.weight, self.bias = norm.weight, norm.bias
+        self.mark_parameters()
+
+    def mark_parameters(self) -> None:
+        for parameter in self.parameters():
+            mark_partial(parameter)
+
+    def forward(self, x: Float[Tensor, "batch shard hidden"]) -> Float[Tensor, "batch shard hidden"]:
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}"
+
+
+class PositionsOnSequence(ParallelLayer):
+    """The table of positions, with the very weight of `positions`, of which each rank looks up those of its tokens.
+
+    Args:
+        positions: The table of one device.
+        layer: Whose group, collectives and check it shares.
+    """
+
+    def __init__(self, positions: nn.Embedding, layer: ParallelLayer):
+        super().__init__(layer.group, layer.collectives, layer.check)
+        self.num_embeddings, self.weight = positions.num_embeddings, positions.weight
+        self.mark_parameters()
+
+    def mark_parameters(self) -> None:
+        mark_partial(self.weight)
+
+    def forward(self, seq: int) -> Float[Tensor, "shard hidden"]:
+        """The rows of this rank's tokens in a sequence of `seq`, `[seq/tp, hidden]`."""
+        shard = check_split("seq", seq, self.ranks)
+        start = self.rank * shard
+        return F.embedding(torch.arange(start, start + shard, device=self.weight.device), self.weight)
+
+
+class TokensToSequence(VocabParallelEmbedding):
+    """`VocabParallelEmbedding` that returns this rank's tokens; arguments and weights are those of its base."""
+
+    @classmethod
+    def of(cls, layer: VocabParallelEmbedding) -> TokensToSequence:
+        """The same table, with the very same weight, that returns sequence shards."""
+        common: Any = {"collectives": layer.collectives, "check": layer.check}
+        made = cls(layer.num_embeddings, layer.embedding_dim, layer.group, device="meta", **common)
+        made.weight = layer.weight
+        made.mark_parameters()
+        return made
+
+    def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch shard hidden"]:
+        """Look up every token, all of them on every rank; returns this rank's, `[batch, seq/tp, hidden]`.
+
+        Raises:
+            ValueError: On every rank alike: the sequence does not divide by the ranks; with checking also if the ranks
+                bring different tokens.
+            IndexError: With checking, on every rank alike: a token is outside the vocabulary. Unchecked it gives zeros.
+        """
+        check_split("seq", tokens.shape[1], self.ranks)
+        check_tokens(type(self).__name__, "tokens", tokens, self.num_embeddings, self.group, self.check)
+        places = tokens - self.rows.start
+        elsewhere = (places < 0) | (places >= self.rows.real)
+        found = F.embedding(places.masked_fill(elsewhere, 0), self.weight)  # [batch, seq, hidden]
+        found = found.masked_fill(elsewhere.unsqueeze(-1), 0)
+        # ḡ: the one rank that has a token's row brings it, the others bring zeros; it goes to the rank of the token.
+        return reduce_scatter_to_sequence(found, self.group, self.collectives, check=self.check)
+
+
+class EmbeddingToSequence(reference.Embedding):
+    """`gpt.Embedding` that returns this rank's tokens, with their positions.
+
+    Args:
+        embedding: One whose table of tokens is cut over the ranks (`minitrain.tensor_parallel.vocab_parallel`).
+    """
+
+    tokens: TokensToSequence  # type: ignore[bad-override]
+    positions: PositionsOnSequence  # type: ignore[bad-override]
+
+    def __init__(self, embedding: reference.Embedding):
+        nn.Module.__init__(self)
+        assert isinstance(embedding.tokens, VocabParallelEmbedding)
+        self.tokens = TokensToSequence.of(embedding.tokens)
+        self.positions = PositionsOnSequence(embedding.positions, self.tokens)
+        self.dropout = embedding.dropout
+        self.train(embedding.training)
+
+    def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch shard hidden"]:
+        """`[batch, seq/tp, hidden]`; errors as `TokensToSequence.forward`, and if the sequence is too long."""
+        seq, longest = tokens.shape[1], self.positions.num_embeddings
+        if seq > longest:
+            raise ValueError(f"tokens of length {seq} do not fit positions={longest}; use at most {longest}")
+        return self.dropout(self.tokens(tokens) + self.positions(seq))  # [batch, seq/tp, hidden]
+
+
+class HeadFromSequence(VocabParallelHead):
+    """`VocabParallelHead` that takes this rank's tokens; arguments and weights are those of its base.
+
+    Attributes:
+        keep_gathered: Keep all tokens of the input for backward, and do not gather them again. False at first.
+    """
+
+    keep_gathered: bool = False
+
+    @classmethod
+    def of(cls, layer: VocabParallelHead, keep_gathered: bool = False) -> HeadFromSequence:
+        """The same head, with the very same parameters, on sequence shards."""
+        common: Any = {"collectives": layer.collectives, "check": layer.check}
+        sizes = layer.in_features, layer.vocabulary, layer.bias is not None
+        made = cls(*sizes, layer.group, device="meta", **common)
+        made.weight, made.bias, made.keep_gathered = layer.weight, layer.bias, keep_gathered
+        made.mark_parameters()
+        return made
+
+    def forward(self, x: Float[Tensor, "batch shard hidden"]) -> Float[Tensor, "batch seq columns"]:
+        """This rank's logits of all tokens, `[batch, seq, vocabulary/tp]`.
+
+        Args:
+            x: This rank's tokens, `[batch, seq/tp, hidden]`.
+
+        Raises:
+            ValueError: With checking, if shape or dtype of x differ between ranks.
+        """
+        how: Any = {"keep_gathered": self.keep_gathered, "check": self.check}
+        (logits,) = column_from_sequence(x, [self.weight], [self.bias], self.group, self.collectives, **how)
+        if self.rows.real < self.rows.held:
+            logits[..., self.rows.real :] = -torch.inf  # e^−∞ = 0: no share of the softmax, no gradient, never largest
+        return logits.transpose(0, 1)  # [batch, seq, vocabulary/tp]

@@ -1,0 +1,269 @@
+"""The layers of chapter 08 between sequence shards: products by columns gather tokens, products by rows scatter them.
+
+**Idea.** Column- and row-parallel products are what they were, and still need all tokens. Only what stands at their
+ends changes: where all ranks held the same x, each holds a shard, and g and ḡ take the places of f and its conjugate.
+
+**Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2.
+
+**What each rank holds.** Weights as in chapter 08. Of the column-parallel product's input, from forward to backward,
+either its own tokens, or with `keep_gathered` all of them:
+
+| `keep_gathered` | kept for backward | sent backward |
+|---|---|---|
+| False, the paper's way | `[batch, seq/tp, in]` | all-gather of x once more, reduce-scatter of dX |
+| True | `[batch, seq, in]` | reduce-scatter of dX |
+
+**What is sent, when and why.** Column-parallel: forward an all-gather of x. Backward dX = Σ_r dY_r A_rᵀ, of which each
+rank needs its own tokens: a reduce-scatter. dA_r = Xᵀ dY_r needs all tokens of x. What travels is hidden behind
+products that do not need it: dX needs no x, so it is computed while x is gathered again; dA_r needs no dX, so it is
+computed while dX is under way.
+
+Row-parallel: forward a reduce-scatter of the sum, and then the bias, which each rank adds to its own tokens. Backward
+an all-gather of dY, since both dX_r = dY A_rᵀ and dA_r = X_rᵀ dY take all tokens. db is the sum of dY over tokens. **A
+rank adds up its own tokens only, and so has a summand of db**: the bias is marked as partial, and
+`minitrain.tensor_parallel.full.parameter_layout.sum_partial_gradients` adds the summands, once a step.
+
+**Cost.** `minitrain.costs.sequence_parallel.layer_traffic`: an all-gather or a reduce-scatter is half of chapter 08's
+all-reduce. Gathering again adds a quarter.
+
+**Also called.** `linear_with_grad_accumulation_and_async_allreduce(…, sequence_parallel=True)` (Megatron-LM, which
+gathers again); `ColwiseParallel(input_layouts=Shard(1))` and `RowwiseParallel(output_layouts=Shard(1))` (PyTorch
+DTensor, which keeps the gathered input).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from minitrain.collectives.full import native
+from minitrain.comm.messages import Handle
+from minitrain.sequence_parallel.full.mappings import own_tokens, start_gather, start_reduce_scatter
+from minitrain.tensor_parallel.full.checks import check_split, place
+from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.full.mappings import Collectives, gather_from_parallel, split_to_parallel
+from minitrain.tensor_parallel.full.parameter_layout import mark_partial
+from minitrain.tensor_parallel.full.products import as_autocast, rows
+
+
+def column_from_sequence(
+    x: Float[Tensor, "batch shard in"],
+    weights: Sequence[Float[Tensor, "_ in"]],
+    biases: Sequence[Float[Tensor, " _"] | None],
+    group: dist.ProcessGroup | None = None,
+    collectives: Collectives = native,
+    *,
+    keep_gathered: bool = False,
+    check: bool | None = None,
+) -> tuple[Float[Tensor, "seq batch _"], ...]:
+    """X Wᵀ + b of all tokens, for each pair of W and b, with the sequence first; x is gathered once for all of them.
+
+    Args:
+        x: This rank's tokens.
+        weights: This rank's rows of one or more weights (columns of A).
+        biases: As many, each None where there is none.
+        group: The ranks that hold the weights together; None means everyone.
+        collectives: Who carries x and its gradient.
+        keep_gathered: Keep all tokens of x for backward, and do not gather them again.
+        check: Compare shape and dtype of x across ranks first. None: in demos and notebooks only.
+    """
+    place(group)
+    x, *tensors = as_autocast(x, *weights, *biases)
+    return _ColumnFromSequence.apply(group, collectives, check, keep_gathered, x, *tensors)
+
+
+def row_to_sequence(
+    x: Float[Tensor, "batch seq in"],
+    weight: Float[Tensor, "out in"],
+    bias: Float[Tensor, " out"] | None,
+    group: dist.ProcessGroup | None = None,
+    collectives: Collectives = native,
+    *,
+    check: bool | None = None,
+) -> Float[Tensor, "batch shard out"]:
+    """The sum over ranks of X Wᵀ, of this rank's tokens, and then b. The gradient of b is this rank's summand.
+
+    Args:
+        x: This rank's part of the input, of all tokens.
+        weight: The columns that go with it (rows of A).
+        bias: Whole, the same on all ranks.
+        group: The ranks that hold the weight together; None means everyone.
+        collectives: Who carries the output and its gradient.
+        check: Compare shape and dtype of the output across ranks first. None: in demos and notebooks only.
+
+    Raises:
+        ValueError: The sequence does not divide by the ranks, or this rank is not in the group.
+    """
+    check_split("seq", x.shape[1], place(group)[1])
+    x, weight, bias = as_autocast(x, weight, bias)
+    return _RowToSequence.apply(group, collectives, check, x, weight, bias)
+
+
+class _ColumnFromSequence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        group: dist.ProcessGroup | None,
+        collectives: Collectives,
+        check: bool | None,
+        keep_gathered: bool,
+        x: Tensor,
+        *tensors: Any,
+    ) -> tuple[Tensor, ...]:
+        weights, biases = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+        ctx.group, ctx.collectives, ctx.kept_gathered = group, collectives, keep_gathered
+        whole = start_gather(x, group, collectives, check).wait()  # [seq, batch, in]
+        assert whole is not None
+        ctx.save_for_backward(whole if keep_gathered else x, *weights)
+        return tuple(F.linear(whole, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
+        x, *weights = ctx.saved_tensors
+        *_, input_wanted = ctx.needs_input_grad[:5]
+        wanted = ctx.needs_input_grad[5:]
+        gathering = Handle((), x)
+        if not ctx.kept_gathered and any(wanted[: len(weights)]):
+            # Every rank's tokens to all, once more: they travel while dX is computed, which does without.
+            gathering = start_gather(x, ctx.group, ctx.collectives, False)
+        grads_y = [rows(gradient) for gradient in gradients]  # each [seq · batch, out/t]
+        grad_x, reducing = None, None
+        if input_wanted:
+            grad_x = grads_y[0] @ weights[0]  # dX = dY Aᵀ, this rank's summand
+            for grad_y, weight in zip(grads_y[1:], weights[1:], strict=True):
+                torch.addmm(grad_x, grad_y, weight, out=grad_x)
+            grad_x = grad_x.view(*gradients[0].shape[:2], -1)  # [seq, batch, in]
+            # The sum over ranks of all tokens' gradients, to each rank for its own: under way during what follows.
+            reducing = start_reduce_scatter(grad_x, ctx.group, ctx.collectives, False)
+        whole = gathering.wait()
+        assert whole is not None
+        grads_w = [dy.T @ rows(whole) if needed else None for dy, needed in zip(grads_y, wanted, strict=False)]
+        grads_b = [dy.sum(0) if needed else None for dy, needed in zip(grads_y, wanted[len(weights) :], strict=True)]
+        if grad_x is not None and reducing is not None:
+            grad_x = own_tokens(reducing, grad_x)
+        return None, None, None, None, grad_x, *grads_w, *grads_b
+
+
+class _RowToSequence(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        group: dist.ProcessGroup | None,
+        collectives: Collectives,
+        check: bool | None,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+    ) -> Tensor:
+        ctx.group, ctx.collectives = group, collectives
+        x = x.transpose(0, 1).contiguous()  # [seq, batch, in]
+        ctx.save_for_backward(x, weight)
+        y = F.linear(x, weight)
+        # The sum over ranks of y, to each rank for its own tokens; the bias once, after the sum.
+        return own_tokens(start_reduce_scatter(y, group, collectives, check), y, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
+        x, weight = ctx.saved_tensors
+        *_, input_wanted, weight_wanted, bias_wanted = ctx.needs_input_grad
+        # Every rank's part of dY to all: both products take all tokens. Meanwhile db, of this rank's tokens only.
+        gathering = start_gather(gradients[0], ctx.group, ctx.collectives, False)
+        grad_b = rows(gradients[0]).sum(0) if bias_wanted else None
+        whole = gathering.wait()
+        assert whole is not None
+        grad_y = rows(whole)  # [seq · batch, out]
+        grad_x = (grad_y @ weight).view_as(x).transpose(0, 1) if input_wanted else None  # [batch, seq, in]
+        grad_w = grad_y.T @ rows(x) if weight_wanted else None
+        return None, None, None, grad_x, grad_w, grad_b
+
+
+class ColumnFromSequence(ColumnParallelLinear):
+    """`ColumnParallelLinear` that takes this rank's tokens; arguments, weights and errors are those of its base.
+
+    Attributes:
+        keep_gathered: Keep all tokens of the input for backward, and do not gather them again. False at first.
+    """
+
+    keep_gathered: bool = False
+
+    @classmethod
+    def of(cls, layer: ColumnParallelLinear, keep_gathered: bool = False) -> ColumnFromSequence:
+        """The same layer, with the very same parameters, between sequence shards."""
+        sizes = layer.in_features, layer.out_features, layer.bias is not None, layer.gather_output
+        common: Any = {"collectives": layer.collectives, "check": layer.check}
+        made = cls(*sizes, layer.group, shards=layer.shards, device="meta", **common)
+        made.weight, made.bias, made.keep_gathered = layer.weight, layer.bias, keep_gathered
+        made.mark_parameters()
+        return made
+
+    def forward(self, x: Float[Tensor, "batch shard in_features"]) -> Float[Tensor, "batch seq out"]:
+        """This rank's outputs for all tokens, `[batch, seq, out/t]`.
+
+        Args:
+            x: This rank's tokens, `[batch, seq/tp, in]`.
+
+        Raises:
+            ValueError: With checking, if shape or dtype of x differ between ranks.
+        """
+        return self.together(x)[0]
+
+    def together(
+        self, x: Float[Tensor, "batch shard in_features"], *others: ColumnParallelLinear
+    ) -> tuple[Float[Tensor, "batch seq _"], ...]:
+        """The outputs of this layer and of others that take the same input: it is gathered once for all.
+
+        Args:
+            x: This rank's tokens.
+            *others: Layers over the same group.
+        """
+        layers = (self, *others)
+        weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
+        outputs = column_from_sequence(
+            x, weights, biases, self.group, self.collectives, keep_gathered=self.keep_gathered, check=self.check
+        )
+        turned = [y.transpose(0, 1) for y in outputs]  # each [batch, seq, out/t]
+        return tuple(
+            gather_from_parallel(y, layer.group, layer.collectives, check=layer.check) if layer.gather_output else y
+            for layer, y in zip(layers, turned, strict=True)
+        )
+
+
+class RowToSequence(RowParallelLinear):
+    """`RowParallelLinear` that returns this rank's tokens; arguments, weights and errors are those of its base."""
+
+    @classmethod
+    def of(cls, layer: RowParallelLinear) -> RowToSequence:
+        """The same layer, with the very same parameters, between sequence shards."""
+        sizes = layer.in_features, layer.out_features, layer.bias is not None, layer.input_is_parallel
+        common: Any = {"collectives": layer.collectives, "check": layer.check}
+        made = cls(*sizes, layer.group, device="meta", **common)
+        made.weight, made.bias = layer.weight, layer.bias
+        made.mark_parameters()
+        return made
+
+    def mark_parameters(self) -> None:
+        super().mark_parameters()
+        if self.bias is not None:
+            mark_partial(self.bias)  # each rank adds it to its own tokens only
+
+    def forward(self, x: Float[Tensor, "batch seq in"]) -> Float[Tensor, "batch shard out_features"]:
+        """The output of this rank's tokens, `[batch, seq/tp, out]`.
+
+        Args:
+            x: This rank's part of all tokens, `[batch, seq, in/t]`.
+
+        Raises:
+            ValueError: The sequence does not divide by the ranks; with checking also if shapes differ between ranks.
+        """
+        if not self.input_is_parallel:
+            x = split_to_parallel(x, self.group, self.collectives, check=self.check)
+        return row_to_sequence(x, self.weight, self.bias, self.group, self.collectives, check=self.check)

@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.tensor_parallel`, and what serves them."""

@@ -1,0 +1,169 @@
+"""Attention and MLP over several ranks: a column-parallel product, work that needs nobody, a row-parallel product.
+
+**Idea.** Each head of attention, and each hidden unit of the MLP, works by itself between two matrices. So cut the
+first matrix by columns and the second by rows: what the first leaves on a rank is what the second takes there.
+
+**Source.** Shoeybi et al. 2019, "Megatron-LM", §3. Grouped-query attention: Ainslie et al. 2023, "GQA".
+
+**What each rank holds.** With t ranks, a/t query heads with their columns of the query projection and their rows of the
+output projection; the key and value heads that these queries read; 4h/t hidden units of the MLP. The residual stream
+between blocks is whole on every rank, and so are norms.
+
+**What is sent, when and why.** Four all-reduces a layer and step, each of b·s·h elements. Forward two, g: the output
+projection and the MLP's second matrix each make a summand of the residual stream. Backward two, f: query, key and value
+projections take the same x and share one all-reduce of its gradient; the MLP's first matrix has the other. Each of
+backward's travels while gradients of weights are computed.
+
+Where there are fewer key and value heads than ranks, t/k neighbouring ranks hold the same one of k heads, each for
+queries of its own. Its gradient is a sum over these ranks: `layout.sum_partial_gradients`, once a step.
+
+**Cost.** `minitrain.costs.tensor_parallel`: `layer_traffic` for bytes, `layer_parameters`, and `layer_flops`, of which
+a rank does 1/t. The other way round, rows first, is `RowFirstMLP` below: the nonlinearity needs the whole sum, so an
+all-reduce stands between the matrices, of 4h instead of h; and a gather each way comes on top.
+
+**Also called.** Tensor model parallelism; head parallelism, for its attention; `parallelize_module` with a plan of
+`ColwiseParallel` and `RowwiseParallel` (PyTorch DTensor).
+"""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+from typing import Any
+
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from minitrain.collectives.full import native
+from minitrain.models import gpt
+from minitrain.tensor_parallel.full.checks import check_split, place
+from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.full.mappings import Collectives
+
+
+class ParallelAttention(gpt.Attention):
+    """`gpt.Attention` of which each rank has some of the heads, with weights cut from a reference's.
+
+    Args:
+        attention: The reference; it keeps its own weights.
+        group: The ranks that share the heads; None means everyone.
+        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
+        check: Compare across ranks what must be equal. None: in demos and notebooks only.
+
+    Raises:
+        ValueError: The heads do not divide by the ranks; key and value heads neither divide by them nor divide them;
+            this rank is not in the group.
+    """
+
+    query: ColumnParallelLinear  # type: ignore[bad-override]
+    key: ColumnParallelLinear  # type: ignore[bad-override]
+    value: ColumnParallelLinear  # type: ignore[bad-override]
+    output: RowParallelLinear  # type: ignore[bad-override]
+
+    def __init__(
+        self,
+        attention: gpt.Attention,
+        group: dist.ProcessGroup | None = None,
+        collectives: Collectives = native,
+        *,
+        check: bool | None = None,
+    ):
+        nn.Module.__init__(self)
+        _, ranks = place(group)
+        heads = attention.query.out_features // attention.head_size
+        kv_heads = attention.key.out_features // attention.head_size
+        check_split("heads", heads, ranks)
+        if kv_heads % ranks and ranks % kv_heads:
+            fitting = [k for k in range(1, heads + 1) if heads % k == 0 and (k % ranks == 0 or ranks % k == 0)]
+            raise ValueError(
+                f"kv_heads={kv_heads} neither divides by {ranks} tensor-parallel ranks nor divides them; "
+                f"use one of {fitting}"
+            )
+        shards = min(kv_heads, ranks)  # with fewer heads than ranks, neighbouring ranks hold the same one
+        cut = partial(ColumnParallelLinear.from_linear, group=group, collectives=collectives, check=check)
+        self.head_size = attention.head_size
+        self.query = cut(attention.query)
+        self.key = cut(attention.key, shards=shards)
+        self.value = cut(attention.value, shards=shards)
+        self.core = copy.deepcopy(attention.core)
+        self.output = RowParallelLinear.from_linear(attention.output, group, collectives=collectives, check=check)
+        self.train(attention.training)
+
+    def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch seq hidden"]:
+        # One Function for the three products: the gradient of x is added up over ranks once, not three times.
+        query, key, value = self.query.together(x, self.key, self.value)  # each [batch, seq, width/t]
+        return self.mix(query, key, value)
+
+
+class ParallelMLP(gpt.MLP):
+    """`gpt.MLP` of which each rank has some of the hidden units; forward is the reference's. Arguments as above.
+
+    Raises:
+        ValueError: The hidden units do not divide by the ranks, or this rank is not in the group.
+    """
+
+    def __init__(
+        self,
+        mlp: gpt.MLP,
+        group: dist.ProcessGroup | None = None,
+        collectives: Collectives = native,
+        *,
+        check: bool | None = None,
+    ):
+        nn.Module.__init__(self)
+        check_split("4·hidden", mlp.up.out_features, place(group)[1])
+        common: Any = {"collectives": collectives, "check": check}
+        self.up = ColumnParallelLinear.from_linear(mlp.up, group, **common)  # type: ignore[bad-assignment]
+        self.down = RowParallelLinear.from_linear(mlp.down, group, **common)  # type: ignore[bad-assignment]
+        self.train(mlp.training)
+
+
+class RowFirstMLP(gpt.MLP):
+    """The counter-example: rows first, then columns. Right in its results, and dear. Arguments as above.
+
+    GELU is not linear: gelu(X₁A₁) + gelu(X₂A₂) is not gelu(X₁A₁ + X₂A₂). So the sum must be there before it, on every
+    rank, 4h wide, and every rank computes the whole GELU (Shoeybi et al. 2019, §3, the first option).
+
+    Raises:
+        ValueError: `hidden` does not divide by the ranks, or this rank is not in the group.
+    """
+
+    def __init__(
+        self,
+        mlp: gpt.MLP,
+        group: dist.ProcessGroup | None = None,
+        collectives: Collectives = native,
+        *,
+        check: bool | None = None,
+    ):
+        nn.Module.__init__(self)
+        check_split("hidden", mlp.up.in_features, place(group)[1])
+        common: Any = {"collectives": collectives, "check": check}
+        # Takes its part of an input that is whole: backward gathers the parts of its gradient.
+        self.up = RowParallelLinear.from_linear(mlp.up, group, False, **common)  # type: ignore[bad-assignment]
+        # Gathers its output, which the residual stream wants whole.
+        self.down = ColumnParallelLinear.from_linear(mlp.down, group, True, **common)  # type: ignore[bad-assignment]
+        self.train(mlp.training)
+
+
+def parallel_attention(
+    attention: gpt.Attention,
+    group: dist.ProcessGroup | None = None,
+    collectives: Collectives = native,
+    *,
+    check: bool | None = None,
+) -> ParallelAttention:
+    """This rank's heads of `attention`, which keeps its own weights. Arguments and errors: `ParallelAttention`."""
+    return ParallelAttention(attention, group, collectives, check=check)
+
+
+def parallel_mlp(
+    mlp: gpt.MLP,
+    group: dist.ProcessGroup | None = None,
+    collectives: Collectives = native,
+    *,
+    check: bool | None = None,
+) -> ParallelMLP:
+    """This rank's hidden units of `mlp`, which keeps its own weights. Arguments and errors: `ParallelMLP`."""
+    return ParallelMLP(mlp, group, collectives, check=check)

@@ -1,0 +1,103 @@
+"""The norm of all gradients where parameters are cut over ranks, and clipping by it.
+
+**Idea.** The square of the norm is a sum over all elements of the model. A rank adds up what it holds, and the ranks'
+sums are added. But what several ranks hold must count once: a LayerNorm's gradient is on every rank. **Added up on all,
+it would count n times**, and the gradients would be clipped more on more ranks. So of the ranks that hold the same
+piece, the first adds it.
+
+**Source.** Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", §3.2, for clipping; for
+counting once Megatron-LM, `param_is_not_tensor_parallel_duplicate`.
+
+**What each rank holds.** Its gradients, final: those of partial parameters have been summed
+(`layout.sum_partial_gradients`).
+
+**What is sent, when and why.** One all-reduce of one number, 8 bytes, so that all ranks have the same bits: a rank that
+clipped by a norm of its own would move its replicas away from the others'.
+
+**Cost.** A latency.
+
+**Also called.** Global norm; `clip_grad_norm` (Megatron-LM); torch's `clip_grad_norm_` on DTensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float64
+from torch import Tensor
+
+from minitrain.collectives.full import native
+from minitrain.tensor_parallel.full.checks import place
+from minitrain.tensor_parallel.full.mappings import Collectives
+from minitrain.tensor_parallel.full.parameter_layout import copies
+
+
+@torch.no_grad()
+def gradient_norm(
+    parameters: Iterable[Tensor], group: dist.ProcessGroup | None = None, *, collectives: Collectives = native
+) -> Float64[Tensor, ""]:
+    """The Euclidean norm of the gradients of the whole model, each element counted once; equal on all ranks.
+
+    Args:
+        parameters: This rank's. One that is listed twice counts once; those without a gradient count nothing.
+        group: The tensor-parallel ranks; None means everyone.
+        collectives: Who carries the number.
+
+    Returns:
+        In float64, in which the square of no float32 overflows.
+
+    Raises:
+        ValueError: This rank is not in the group, or there is no parameter.
+    """
+    rank, ranks = place(group)
+    each_once = _each_once(parameters)
+    square = torch.zeros((), dtype=torch.float64, device=each_once[0].device)
+    for parameter in each_once:
+        first_of_its_holders = rank % copies(parameter, ranks) == 0  # neighbouring ranks hold the same piece
+        if parameter.grad is not None and first_of_its_holders:
+            square += torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).square()
+    # One number: the sum over ranks of the squares that each has counted.
+    collectives.all_reduce(square, group, check=False).wait()
+    return square.sqrt()
+
+
+@torch.no_grad()
+def clip_gradients(
+    parameters: Iterable[Tensor],
+    max_norm: float,
+    group: dist.ProcessGroup | None = None,
+    *,
+    collectives: Collectives = native,
+) -> Float64[Tensor, ""]:
+    """Scale all gradients, in place, so that their norm is at most `max_norm`; as torch's `clip_grad_norm_`.
+
+    Args:
+        parameters: This rank's.
+        max_norm: The largest norm that is left as it is.
+        group: The tensor-parallel ranks; None means everyone.
+        collectives: Who carries the number.
+
+    Returns:
+        The norm before clipping, equal on all ranks.
+
+    Raises:
+        ValueError: `max_norm` is not positive, this rank is not in the group, or there is no parameter.
+    """
+    if not max_norm > 0:
+        raise ValueError(f"max_norm={max_norm} must be positive; 1.0 is usual, float('inf') leaves gradients alone")
+    each_once = _each_once(parameters)
+    norm = gradient_norm(each_once, group, collectives=collectives)
+    scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # stays on the device: no waiting for a GPU to decide
+    for parameter in each_once:
+        if parameter.grad is not None:
+            parameter.grad.mul_(scale.to(parameter.grad.device))
+    return norm
+
+
+def _each_once(parameters: Iterable[Tensor]) -> list[Tensor]:
+    each_once = list({id(parameter): parameter for parameter in parameters}.values())
+    if not each_once:
+        raise ValueError("parameters is empty; give those of a module")
+    return each_once

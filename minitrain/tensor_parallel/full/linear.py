@@ -1,0 +1,272 @@
+"""A linear layer over several ranks: its matrix is cut by columns, or by rows.
+
+**Idea.** Column-parallel: a rank makes some columns of Y = XA from the whole of X, and needs nobody. Row-parallel: a
+rank takes some columns of X and the rows of A that go with them, and makes a summand of Y. One behind the other they
+fit: the columns of Y that the first leaves on a rank are the columns of X that the second takes. Only its sum is sent.
+
+**Source.** Shoeybi et al. 2019, "Megatron-LM", §3. The overlap: Narayanan et al. 2021, "Efficient Large-Scale Language
+Model Training on GPU Clusters Using Megatron-LM"; Korthikanti et al. 2022, §4.2.2.
+
+**What each rank holds.** With t ranks, A of in × out; `nn.Linear` keeps Aᵀ as `weight[out, in]`:
+
+| | X | weight | bias | Y |
+|---|---|---|---|---|
+| column-parallel | `[*, in]`, the same | `[out/t, in]` | `[out/t]` | `[*, out/t]`, a part |
+| row-parallel | `[*, in/t]`, a part | `[out, in/t]` | `[out]`, the same | `[*, out]`, the same |
+
+**What is sent, when and why.** Let dY be the gradient of Y, and so on. For the whole matrix dX = dY Aᵀ, dA = Xᵀ dY, and
+db is the sum of dY over tokens.
+
+Column-parallel, A = [A₁ … A_t], Y = [XA₁ … XA_t]. Forward sends nothing. Backward: Aᵀ is the A_rᵀ below each other, so
+dX = Σ_r dY_r A_rᵀ: one all-reduce of X's size. dA_r = Xᵀ dY_r and db_r need no other rank, and not dX either: they are
+computed while dX is under way.
+
+Row-parallel, A the A_r below each other, X = [X₁ … X_t]. Forward: Y = Σ_r X_r A_r + b: one all-reduce of Y's size. The
+bias is added once, after the sum; before it, it would be added t times. Backward: every summand has the gradient dY, so
+dX_r = dY A_rᵀ and dA_r = X_rᵀ dY, and nothing is sent. db is the sum of dY over tokens, the same on all ranks.
+
+**Cost.** `minitrain.costs.tensor_parallel`: `payload` of each all-reduce, `column_parameters` and `row_parameters` for
+what a rank holds. A column-parallel layer with `gather_output` adds an all-gather forward; a row-parallel one that must
+split its own input adds one backward. Backward through `minitrain.tensor_parallel.full.products` is written by hand.
+
+**Also called.** `ColwiseParallel` and `RowwiseParallel` (PyTorch DTensor), 1D tensor parallelism, intra-layer model
+parallelism.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from minitrain.collectives.full import native
+from minitrain.tensor_parallel.full.checks import check_same, check_split
+from minitrain.tensor_parallel.full.mappings import Collectives, gather_from_parallel, split_to_parallel
+from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark, mark_partial
+from minitrain.tensor_parallel.full.products import column_parallel, row_parallel
+
+
+class ColumnParallelLinear(ParallelLayer):
+    """`nn.Linear` of which each rank makes some of the outputs.
+
+    The initial weights are those of `nn.Linear`: all ranks draw the whole matrix, so they must have the same random
+    state, and each keeps its piece.
+
+    Args:
+        in_features: Size of the last dim of the input.
+        out_features: Size of the last dim of the output of all ranks together.
+        bias: Whether there is a bias, cut as the output is.
+        gather_output: Return the whole output on every rank, and not this rank's part.
+        group: The ranks that hold the layer together; None means everyone.
+        shards: Cut into fewer pieces than there are ranks; each is then held by ranks/shards neighbouring ranks, whose
+            gradients `layout.sum_partial_gradients` adds. None: as many as ranks.
+        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
+        check: Compare the input across ranks, which must be equal. None: in demos and notebooks only.
+        dtype: Of weight and bias.
+        device: Of weight and bias.
+
+    Attributes:
+        weight: `[out_features / ranks, in_features]`.
+        bias: `[out_features / ranks]`, or None.
+
+    Raises:
+        ValueError: This rank is not in the group; `out_features` does not divide by the ranks; `shards` does not divide
+            them, or comes with `gather_output`.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        gather_output: bool = False,
+        group: dist.ProcessGroup | None = None,
+        *,
+        shards: int | None = None,
+        collectives: Collectives = native,
+        check: bool | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ):
+        super().__init__(group, collectives, check)
+        self.in_features, self.out_features, self.gather_output = in_features, out_features, gather_output
+        self.shards = self.ranks if shards is None else shards
+        if not 1 <= self.shards <= self.ranks or self.ranks % self.shards:
+            fitting = [count for count in range(1, self.ranks + 1) if self.ranks % count == 0]
+            raise ValueError(f"shards={shards} must divide {self.ranks} tensor-parallel ranks; use one of {fitting}")
+        if gather_output and self.shards < self.ranks:
+            raise ValueError(
+                f"gather_output=True with shards={shards} would gather pieces twice; leave one of them out"
+            )
+        check_split("out_features", out_features, self.shards)
+        self._take(nn.Linear(in_features, out_features, bias, device=device, dtype=dtype))
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        group: dist.ProcessGroup | None = None,
+        gather_output: bool = False,
+        *,
+        shards: int | None = None,
+        collectives: Collectives = native,
+        check: bool | None = None,
+    ) -> ColumnParallelLinear:
+        """Cut this rank's piece from the weights of `linear`, which keeps its own.
+
+        Dtype, device and whether weight and bias are trained stay as they are. Other arguments as for the class.
+
+        Raises:
+            ValueError: As the class; with checking also if the weights differ between ranks.
+        """
+        sizes = linear.in_features, linear.out_features, linear.bias is not None
+        layer = cls(*sizes, gather_output, group, shards=shards, collectives=collectives, check=check, device="meta")
+        check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, group, check)
+        layer._take(linear)
+        return layer
+
+    def _take(self, linear: nn.Linear) -> None:
+        number = self.rank * self.shards // self.ranks
+        self.weight = piece(linear.weight, 0, number, self.shards)
+        self.bias = None if linear.bias is None else piece(linear.bias, 0, number, self.shards)
+        self.mark_parameters()
+
+    def mark_parameters(self) -> None:
+        for parameter in self.parameters():
+            mark(parameter, 0, self.shards)
+            if self.shards < self.ranks:
+                mark_partial(parameter)
+
+    def forward(self, x: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out"]:
+        """This rank's outputs `[*batch, out/t]`; all of them with `gather_output`.
+
+        Args:
+            x: The same on all ranks.
+
+        Raises:
+            ValueError: With checking, if x differs between ranks.
+        """
+        return self.together(x)[0]
+
+    def together(
+        self, x: Float[Tensor, "*batch in_features"], *others: ColumnParallelLinear
+    ) -> tuple[Float[Tensor, "*batch _"], ...]:
+        """The outputs of this layer and of others that take the same input: one all-reduce of its gradient for all.
+
+        Args:
+            x: The same on all ranks.
+            *others: Layers over the same group.
+        """
+        layers = (self, *others)
+        check_same(type(self).__name__, "x", x, self.group, self.check)
+        outputs = column_parallel(
+            x, [layer.weight for layer in layers], [layer.bias for layer in layers], self.group, self.collectives
+        )
+        return tuple(
+            gather_from_parallel(y, layer.group, layer.collectives, check=layer.check) if layer.gather_output else y
+            for layer, y in zip(layers, outputs, strict=True)
+        )
+
+    def extra_repr(self) -> str:
+        piece = f"out_features={self.out_features} in {self.shards} pieces"
+        return (
+            f"in_features={self.in_features}, {piece}, bias={self.bias is not None}, rank {self.rank} of {self.ranks}"
+        )
+
+
+class RowParallelLinear(ParallelLayer):
+    """`nn.Linear` of which each rank takes some of the inputs; the ranks' outputs are added.
+
+    Initial weights as for `ColumnParallelLinear`.
+
+    Args:
+        in_features: Size of the last dim of the input of all ranks together.
+        out_features: Size of the last dim of the output.
+        bias: Whether there is a bias. Every rank holds all of it, and it is added once, after the sum.
+        input_is_parallel: The input is this rank's part. Otherwise it is whole, the same on all ranks, and is split.
+        group: The ranks that hold the layer together; None means everyone.
+        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
+        check: Compare across ranks what must be equal. None: in demos and notebooks only.
+        dtype: Of weight and bias.
+        device: Of weight and bias.
+
+    Attributes:
+        weight: `[out_features, in_features / ranks]`.
+        bias: `[out_features]`, or None.
+
+    Raises:
+        ValueError: This rank is not in the group, or `in_features` does not divide by the ranks.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        input_is_parallel: bool = True,
+        group: dist.ProcessGroup | None = None,
+        *,
+        collectives: Collectives = native,
+        check: bool | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ):
+        super().__init__(group, collectives, check)
+        self.in_features, self.out_features, self.input_is_parallel = in_features, out_features, input_is_parallel
+        check_split("in_features", in_features, self.ranks)
+        self._take(nn.Linear(in_features, out_features, bias, device=device, dtype=dtype))
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        group: dist.ProcessGroup | None = None,
+        input_is_parallel: bool = True,
+        *,
+        collectives: Collectives = native,
+        check: bool | None = None,
+    ) -> RowParallelLinear:
+        """Cut this rank's piece from the weights of `linear`, which keeps its own.
+
+        Dtype, device and whether weight and bias are trained stay as they are. Other arguments as for the class.
+
+        Raises:
+            ValueError: As the class; with checking also if the weights differ between ranks.
+        """
+        sizes = linear.in_features, linear.out_features, linear.bias is not None
+        layer = cls(*sizes, input_is_parallel, group, collectives=collectives, check=check, device="meta")
+        check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, group, check)
+        layer._take(linear)
+        return layer
+
+    def _take(self, linear: nn.Linear) -> None:
+        self.weight = piece(linear.weight, 1, self.rank, self.ranks)
+        self.bias = None if linear.bias is None else piece(linear.bias, 0, 0, 1)  # whole on every rank
+        self.mark_parameters()
+
+    def mark_parameters(self) -> None:
+        mark(self.weight, 1)
+
+    def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out_features"]:
+        """The whole output, the same on all ranks.
+
+        Args:
+            x: This rank's part `[*batch, in/t]`, or with `input_is_parallel=False` the whole input.
+
+        Raises:
+            ValueError: With checking, if shapes, or a whole x, differ between ranks.
+        """
+        if not self.input_is_parallel:
+            x = split_to_parallel(x, self.group, self.collectives, check=self.check)
+        return row_parallel(x, self.weight, self.bias, self.group, self.collectives, check=self.check)
+
+    def extra_repr(self) -> str:
+        piece = f"in_features={self.in_features} in {self.ranks} pieces, out_features={self.out_features}"
+        return f"{piece}, bias={self.bias is not None}, rank {self.rank} of {self.ranks}"
+
+
+def piece(parameter: Tensor, dim: int, number: int, pieces: int) -> nn.Parameter:
+    """A parameter with piece `number` of `pieces` of another's `dim`, in memory of its own."""
+    cut = parameter.detach().tensor_split(pieces, dim)[number]
+    return nn.Parameter(cut.clone(memory_format=torch.contiguous_format), requires_grad=parameter.requires_grad)

@@ -1,0 +1,154 @@
+"""How a parameter lies over the tensor-parallel ranks, and what follows for its gradient.
+
+A parameter is **replicated** (every rank holds all of it, and its gradient is whole on every rank: norms, the bias of a
+row-parallel layer), or **sharded** (rank r holds a piece of one dim, and the gradient of that piece). Either may also
+be **partial**: each rank's gradient is one summand. That is so where ranks that hold the same parameter apply it to
+different things: key and value heads that several ranks share, or the norms of a sequence shard (chapter 09).
+`sum_partial_gradients` adds those summands. Whoever adds up gradients, norms or checkpoints asks here.
+
+What is said is kept in attributes of the parameter, so it needs no list beside the model. Nothing said means
+replicated. `copy.deepcopy` of a parameter drops its attributes; a `ParallelLayer` marks its own anew.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minitrain.collectives.full import native
+from minitrain.tensor_parallel.full.checks import place
+from minitrain.tensor_parallel.full.mappings import Collectives
+
+
+def mark(parameter: Tensor, dim: int, shards: int | None = None) -> None:
+    """Say that each rank holds a piece of `dim` of the whole parameter.
+
+    Args:
+        parameter: This rank's piece.
+        dim: The dim that is cut.
+        shards: Number of different pieces, where there are fewer than ranks: each is then held by so many neighbouring
+            ranks that all have one. None: as many as ranks.
+    """
+    said = {"tensor_parallel": "sharded", "tensor_parallel_dim": dim, "tensor_parallel_shards": shards}
+    vars(parameter).update(said)
+
+
+def sharded_dim(parameter: Tensor) -> int | None:
+    """The dim of which each rank holds a piece; None for a replicated parameter."""
+    return getattr(parameter, "tensor_parallel_dim", None)
+
+
+def shards(parameter: Tensor, ranks: int) -> int:
+    """Into how many different pieces the parameter is cut over `ranks` ranks; 1 where it is replicated."""
+    if sharded_dim(parameter) is None:
+        return 1
+    return getattr(parameter, "tensor_parallel_shards", None) or ranks
+
+
+def copies(parameter: Tensor, ranks: int) -> int:
+    """How many of `ranks` ranks hold the same piece: a sum over ranks counts it so many times."""
+    return ranks // shards(parameter, ranks)
+
+
+def mark_partial(parameter: Tensor) -> None:
+    """Say that the gradient of each rank is one summand, to be added over the ranks that hold the same piece."""
+    vars(parameter)["tensor_parallel_partial"] = True
+
+
+def is_partial(parameter: Tensor) -> bool:
+    """Whether the gradient of each rank is one summand."""
+    return getattr(parameter, "tensor_parallel_partial", False)
+
+
+@torch.no_grad()
+def sum_partial_gradients(
+    module: nn.Module,
+    group: dist.ProcessGroup | None = None,
+    collectives: Collectives = native,
+    *,
+    check: bool | None = None,
+) -> None:
+    """Add the gradients of partial parameters over the ranks that hold the same piece: one all-reduce for each dtype.
+
+    To be called once a step, after the last backward. A second call would add sums. Gradients that are None are left
+    out, and must be None on all ranks.
+
+    A piece of which there are several has a slot for each in the bucket: a rank adds to its own piece's slot and leaves
+    the others at 0, so that one all-reduce over the whole group adds over exactly the ranks that share. It sends the
+    whole parameter where groups of their own would send a piece, and needs no groups.
+
+    Args:
+        module: The module with the parameters, the same on all ranks.
+        group: The tensor-parallel ranks; None means everyone.
+        collectives: Who carries the bucket.
+        check: Compare its size across ranks first. None: in demos and notebooks only.
+
+    Raises:
+        ValueError: This rank is not in the group; with checking also where ranks have gradients for other parameters.
+    """
+    rank, ranks = place(group)
+    kinds: dict[Any, list[Tensor]] = {}
+    for parameter in module.parameters():
+        if is_partial(parameter) and parameter.grad is not None:
+            kinds.setdefault((parameter.grad.dtype, parameter.grad.device), []).append(parameter)
+    for parameters in kinds.values():
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        slots = [shards(parameter, ranks) for parameter in parameters]
+        sizes = [count * gradient.numel() for count, gradient in zip(slots, gradients, strict=True)]
+        bucket = gradients[0].new_zeros(sum(sizes))
+        mine = [
+            part.view(count, -1)[rank * count // ranks] for part, count in zip(bucket.split(sizes), slots, strict=True)
+        ]
+        for slot, gradient in zip(mine, gradients, strict=True):
+            slot.copy_(gradient.reshape(-1))
+        # The one all-reduce: every slot gets the sum over the ranks that wrote to it.
+        collectives.all_reduce(bucket, group, check=check).wait()
+        for slot, gradient in zip(mine, gradients, strict=True):
+            gradient.copy_(slot.view_as(gradient))
+
+
+class ParallelLayer(nn.Module):
+    """A layer of which each rank of `group` holds a part.
+
+    Args:
+        group: The ranks that hold the layer together; None means everyone.
+        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
+        check: Compare across ranks what must be equal. None: in demos and notebooks only.
+
+    Attributes:
+        rank: This rank within the group.
+        ranks: Number of ranks in the group.
+
+    Raises:
+        ValueError: This rank is not in the group.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, collectives: Collectives, check: bool | None):
+        super().__init__()
+        self.rank, self.ranks = place(group)
+        self.group, self.collectives, self.check = group, collectives, check
+
+    def mark_parameters(self) -> None:
+        """Say how the layer's own parameters lie over the ranks."""
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        super()._apply(fn, recurse)
+        self.mark_parameters()  # `to_empty` makes new parameters, without attributes
+        return self
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.mark_parameters()  # `load_state_dict(assign=True)` puts others in their place
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        for shared in (self.group, self.collectives):
+            memo[id(shared)] = shared  # a process group and a Python module cannot be copied
+        copied = self.__class__.__new__(self.__class__)
+        memo[id(self)] = copied
+        copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        copied.mark_parameters()
+        return copied

@@ -1,0 +1,294 @@
+"""The vocabulary cut over ranks: token embedding, output head, and with `cross_entropy` a loss over its parts.
+
+**Idea.** The largest matrix of a small model has a row for each token of the vocabulary. Each rank holds an equal part
+of the rows. It looks up the tokens that it has, and at the other end computes the logits of the tokens that it has.
+
+**Source.** Shoeybi et al. 2019, "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+Parallelism", §3.
+
+**What each rank holds.** Rank r of n holds rows r·V'/n up to (r+1)·V'/n of the table, V' being the vocabulary V rounded
+up to a multiple of n: `[vocabulary/tp, hidden]`. A tied head has the very same parameter. Its logits are `[batch, seq,
+vocabulary/tp]`. Rows from V on are padding: zeros that no token looks up. **Their logits are set to −∞.** The logit 0
+that they would give takes part in the softmax, and may even be the largest.
+
+**What is sent, when and why.** Embedding, forward: one all-reduce of the output, for one rank has a token's row and the
+others add zeros; backward nothing. Head, backward: one all-reduce of its input's gradient, to which every rank's logits
+contribute; forward nothing, as long as nobody needs whole logits. `gather_logits` makes them whole, for generation; the
+loss does without, see `minitrain.tensor_parallel.cross_entropy`.
+
+**Cost.** `minitrain.costs.vocabulary`: `table_bytes` held, an all-reduce of a batch's hidden states each way. The
+logits, the largest activation of a small model, are never whole on any rank in training.
+
+**Also called.** `VocabParallelEmbedding` (Megatron-LM, which pads each rank's rows to a multiple of 128); in DTensor
+`RowwiseParallel` for the embedding and `ColwiseParallel` for the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from minitrain.collectives.full import native
+from minitrain.tensor_parallel.full.checks import check_same, place
+from minitrain.tensor_parallel.full.cross_entropy import VocabParallelLoss, check_tokens, vocab_parallel_cross_entropy
+from minitrain.tensor_parallel.full.mappings import Collectives, gather_from_parallel, reduce_from_parallel
+from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark
+from minitrain.tensor_parallel.full.products import column_parallel
+
+__all__ = [
+    "Rows",
+    "VocabParallelEmbedding",
+    "VocabParallelHead",
+    "VocabParallelLoss",
+    "gather_logits",
+    "vocab_parallel_cross_entropy",
+]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of the vocabulary a rank holds.
+
+    Attributes:
+        held: V'/n, as many on each rank.
+        start: The token of the first.
+        real: How many belong to a token; the rest is padding.
+    """
+
+    held: int
+    start: int
+    real: int
+
+    @classmethod
+    def of(cls, vocabulary: int, group: dist.ProcessGroup | None = None) -> Rows:
+        """Those of this rank.
+
+        Raises:
+            ValueError: This rank is not in the group, or `vocabulary` is below 1.
+        """
+        rank, ranks = place(group)
+        if vocabulary < 1:
+            raise ValueError(f"vocabulary={vocabulary} must be at least 1")
+        held = -(-vocabulary // ranks)
+        return cls(held, rank * held, min(max(vocabulary - rank * held, 0), held))
+
+    def cut(self, whole: Float[Tensor, "tokens ..."]) -> nn.Parameter:
+        """A parameter with these rows of a whole table, in memory of its own; padding is zero."""
+        part = whole.detach().new_zeros(self.held, *whole.shape[1:])
+        part[: self.real] = whole.detach()[self.start : self.start + self.real]
+        return nn.Parameter(part, requires_grad=whole.requires_grad)
+
+
+class VocabParallelEmbedding(ParallelLayer):
+    """`nn.Embedding` whose rows are cut over the ranks; every rank gets the whole output.
+
+    A new one draws the whole table, as `nn.Embedding` does, and keeps its rows. So with equal seeds on all ranks it is
+    one device's table, whatever the number of ranks.
+
+    Args:
+        num_embeddings: V, the tokens that there are.
+        embedding_dim: h.
+        group: The ranks that share the rows; None means everyone.
+        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
+        check: Compare tokens across ranks and with the vocabulary before each lookup. None: in demos and notebooks
+            only; on a GPU it waits for all that the GPU was given.
+        dtype: Of the weight.
+        device: Of the weight.
+
+    Attributes:
+        weight: This rank's rows, `[vocabulary/tp, hidden]`.
+        rows: Which these are.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        group: dist.ProcessGroup | None = None,
+        *,
+        collectives: Collectives = native,
+        check: bool | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ):
+        super().__init__(group, collectives, check)
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.rows = Rows.of(num_embeddings, group)
+        self._take(nn.Embedding(num_embeddings, embedding_dim, dtype=dtype, device=device))
+
+    @classmethod
+    def from_embedding(
+        cls,
+        embedding: nn.Embedding,
+        group: dist.ProcessGroup | None = None,
+        *,
+        collectives: Collectives = native,
+        check: bool | None = None,
+    ) -> VocabParallelEmbedding:
+        """Cut this rank's rows out of a whole embedding, which keeps its own.
+
+        Raises:
+            ValueError: The embedding has an option that needs the whole table, or another kind of gradient; with
+                checking also if the weights differ between ranks.
+        """
+        for option in ("padding_idx", "max_norm", "scale_grad_by_freq", "sparse"):
+            value = getattr(embedding, option)
+            if value is not None and value is not False:  # padding_idx=0 is a choice
+                raise ValueError(
+                    f"embedding: {option}={value} is not supported where the rows are cut; make it without {option}"
+                )
+        sizes = embedding.num_embeddings, embedding.embedding_dim
+        part = cls(*sizes, group, collectives=collectives, check=check, device="meta")
+        check_same(f"{cls.__name__}.from_embedding", "embedding.weight", embedding.weight, group, check)
+        part._take(embedding)
+        return part
+
+    def _take(self, embedding: nn.Embedding) -> None:
+        self.weight = self.rows.cut(embedding.weight)
+        self.mark_parameters()
+
+    def mark_parameters(self) -> None:
+        mark(self.weight, 0)
+
+    def forward(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch hidden"]:
+        """Look up every token.
+
+        Raises:
+            ValueError: With checking, on every rank alike: the ranks bring different tokens.
+            IndexError: With checking, on every rank alike: a token is outside the vocabulary. Unchecked it gives zeros.
+        """
+        check_tokens(type(self).__name__, "tokens", tokens, self.num_embeddings, self.group, self.check)
+        places = tokens - self.rows.start
+        elsewhere = (places < 0) | (places >= self.rows.real)
+        found = F.embedding(places.masked_fill(elsewhere, 0), self.weight)  # [batch, seq, hidden]
+        found = found.masked_fill(elsewhere.unsqueeze(-1), 0)
+        # g: the one rank that has a token's row brings it, the others bring zeros.
+        return reduce_from_parallel(found, self.group, self.collectives, check=self.check)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_embeddings}, {self.embedding_dim}, {self.rows}"
+
+
+class VocabParallelHead(ParallelLayer):
+    """The output head: this rank's columns of the logits, −∞ where it has padding.
+
+    Args:
+        in_features: h.
+        vocabulary: V, the tokens that there are.
+        bias: Whether each token has a bias.
+        group: The ranks that share the rows; None means everyone.
+        collectives: Who carries the tensors.
+        check: Compare the input across ranks, which must be equal. None: in demos and notebooks only.
+        dtype: Of weight and bias.
+        device: Of weight and bias.
+
+    Attributes:
+        weight: This rank's rows, `[vocabulary/tp, hidden]`.
+        bias: This rank's part, `[vocabulary/tp]`, or None.
+        rows: Which these are.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        vocabulary: int,
+        bias: bool = False,
+        group: dist.ProcessGroup | None = None,
+        *,
+        collectives: Collectives = native,
+        check: bool | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ):
+        super().__init__(group, collectives, check)
+        self.in_features, self.vocabulary = in_features, vocabulary
+        self.rows = Rows.of(vocabulary, group)
+        self._take(nn.Linear(in_features, vocabulary, bias, dtype=dtype, device=device), None)
+
+    @classmethod
+    def from_linear(
+        cls,
+        linear: nn.Linear,
+        group: dist.ProcessGroup | None = None,
+        *,
+        shard: nn.Parameter | None = None,
+        collectives: Collectives = native,
+        check: bool | None = None,
+    ) -> VocabParallelHead:
+        """Cut this rank's rows out of a whole head, which keeps its own.
+
+        Args:
+            linear: The head of one device, from hidden to the vocabulary.
+            group: The ranks that share the rows; None means everyone.
+            shard: The parameter to use for the weight where it is tied: a `VocabParallelEmbedding`'s. None: its own.
+            collectives: Who carries the tensors.
+            check: As for the class.
+
+        Raises:
+            ValueError: `shard` has another shape than this rank's rows; with checking also if the weights differ
+                between ranks.
+        """
+        sizes = linear.in_features, linear.out_features, linear.bias is not None
+        head = cls(*sizes, group, collectives=collectives, check=check, device="meta")
+        if shard is not None and shard.shape != head.weight.shape:
+            raise ValueError(
+                f"shard of shape {tuple(shard.shape)} does not fit this rank's rows {tuple(head.weight.shape)}; "
+                "give the embedding's weight with which the head was tied"
+            )
+        check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, group, check)
+        head._take(linear, shard)
+        return head
+
+    def _take(self, linear: nn.Linear, shard: nn.Parameter | None) -> None:
+        self.weight = self.rows.cut(linear.weight) if shard is None else shard
+        self.bias = None if linear.bias is None else self.rows.cut(linear.bias)
+        self.mark_parameters()
+
+    def mark_parameters(self) -> None:
+        for parameter in self.parameters():
+            mark(parameter, 0)
+
+    def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch columns"]:
+        """This rank's logits, `[batch, seq, vocabulary/tp]`.
+
+        Args:
+            x: The same on all ranks.
+
+        Raises:
+            ValueError: With checking, if x differs between ranks.
+        """
+        check_same(type(self).__name__, "x", x, self.group, self.check)
+        bias = self.bias
+        if self.rows.real < self.rows.held:
+            # e^−∞ = 0: no share of the softmax, no gradient, and never the largest.
+            mask = self.weight.new_zeros(self.rows.held)
+            mask[self.rows.real :] = -torch.inf
+            bias = mask if bias is None else bias + mask
+        # A product by columns: in backward every rank's logits add to the gradient of x, in one all-reduce.
+        return column_parallel(x, [self.weight], [bias], self.group, self.collectives)[0]
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.vocabulary}, {self.rows}, bias={self.bias is not None}"
+
+
+def gather_logits(
+    logits: Float[Tensor, "*batch columns"],
+    vocabulary: int,
+    group: dist.ProcessGroup | None = None,
+    *,
+    collectives: Collectives = native,
+) -> Float[Tensor, "*batch vocabulary"]:
+    """All ranks' logits side by side, without those of padding: for generation, where every rank draws the same token.
+
+    Args:
+        logits: This rank's.
+        vocabulary: V, the tokens that there are.
+        group: The ranks that share the rows; None means everyone.
+        collectives: Who carries the logits.
+    """
+    return gather_from_parallel(logits, group, collectives)[..., :vocabulary]

@@ -1,0 +1,351 @@
+"""Embedding, head and loss over parts of the vocabulary: against one device, F.cross_entropy, and torch's own."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from jaxtyping import TypeCheckError
+from torch import nn
+
+from minitrain.collectives.full import ring
+from minitrain.comm import Ledger, SavedActivations
+from minitrain.costs import vocabulary as costs
+from minitrain.tensor_parallel.full.mappings import gather_from_parallel
+from minitrain.tensor_parallel.full.parameter_layout import sharded_dim
+from minitrain.tensor_parallel.full.vocab_parallel import (
+    Rows,
+    VocabParallelEmbedding,
+    VocabParallelHead,
+    gather_logits,
+    vocab_parallel_cross_entropy,
+)
+from minitrain.tensor_parallel.parallelize import piece_of
+
+INF = math.inf
+HIDDEN = 3
+sizes = pytest.mark.parametrize("size", (1, 2, 3, 4))
+# One that divides; one that leaves a rank with padding only (5 tokens on 4 ranks: 2 + 2 + 1 + 0); fewer than ranks.
+vocabularies = pytest.mark.parametrize("vocabulary", (12, 5, 1))
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def part(world, logits):
+    """This rank's columns, −∞ where it has padding."""
+    padded = F.pad(logits.detach(), (0, -logits.shape[-1] % world.size), value=-INF)
+    return padded.chunk(world.size, -1)[world.rank].clone().requires_grad_()
+
+
+def rows_of_everyone(world, vocabulary):
+    rows = Rows.of(vocabulary)
+    return rows.held, rows.start, rows.real
+
+
+@vocabularies
+@sizes
+def test_every_token_has_one_row_and_costs_say_how_many(ranks, size, vocabulary):
+    everyone = ranks(size).run(rows_of_everyone, vocabulary)
+    tokens = [token for _, start, real in everyone for token in range(start, start + real)]
+    assert tokens == list(range(vocabulary))
+    assert [held for held, _, _ in everyone] == [costs.rows(vocabulary, size)] * size
+    assert [real for *_, real in everyone] == [costs.real_rows(vocabulary, size, rank) for rank in range(size)]
+
+
+def tied(world, vocabulary, bias):
+    """Embedding, head and loss of one device, and the same cut; two steps with momentum and decay."""
+    torch.manual_seed(0)
+    whole = nn.Embedding(vocabulary, HIDDEN, dtype=torch.float64)
+    linear = nn.Linear(HIDDEN, vocabulary, bias, dtype=torch.float64)
+    linear.weight = whole.weight
+    table = VocabParallelEmbedding.from_embedding(whole)
+    head = VocabParallelHead.from_linear(linear, shard=table.weight)
+    assert head.weight is table.weight and sharded_dim(table.weight) == 0
+    ours, theirs = (torch.optim.SGD(m.parameters(), 0.1, 0.9, weight_decay=0.1) for m in (head, linear))
+    for step in range(2):
+        generator = torch.Generator().manual_seed(step)
+        inputs, targets = torch.randint(vocabulary, (2, 2, 7), generator=generator)
+        ours.zero_grad(), theirs.zero_grad()
+        if step == 0:
+            assert torch.equal(table(inputs), whole(inputs))  # x + 0 is exact
+        logits = head(torch.tanh(table(inputs)))
+        loss = vocab_parallel_cross_entropy(logits, targets, vocabulary=vocabulary)
+        expected = linear(torch.tanh(whole(inputs)))
+        torch.testing.assert_close(gather_logits(logits, vocabulary), expected, rtol=0, atol=1e-12)
+        reference = F.cross_entropy(expected.flatten(0, 1), targets.flatten())
+        torch.testing.assert_close(loss, reference, rtol=0, atol=1e-12)
+        loss.backward(), reference.backward()
+        for mine, its in zip(head.parameters(), linear.parameters(), strict=True):
+            torch.testing.assert_close(mine.grad, piece_of(its.grad, mine), rtol=0, atol=1e-12)
+            assert not mine.grad[table.rows.real :].any()
+        ours.step(), theirs.step()
+        for mine, its in zip(head.parameters(), linear.parameters(), strict=True):
+            torch.testing.assert_close(mine, nn.Parameter(piece_of(its, mine)), rtol=0, atol=1e-12)
+            assert not mine[table.rows.real :].any()  # padding stays 0 under weight decay
+
+
+@pytest.mark.parametrize("bias", (False, True))
+@vocabularies
+@sizes
+def test_a_tied_embedding_and_head_equal_one_device(ranks, size, vocabulary, bias):
+    ranks(size).run(tied, vocabulary, bias)
+
+
+def fresh(world):
+    torch.manual_seed(3)
+    whole = nn.Embedding(7, HIDDEN)
+    linear = nn.Linear(HIDDEN, 7)
+    torch.manual_seed(3)
+    table = VocabParallelEmbedding(7, HIDDEN)
+    head = VocabParallelHead(HIDDEN, 7, bias=True)
+    for mine, its in ((table.weight, whole.weight), (head.weight, linear.weight), (head.bias, linear.bias)):
+        assert torch.equal(mine, piece_of(its, mine))
+
+
+def test_new_ones_start_as_those_of_one_device(ranks):
+    ranks(3).run(fresh)
+
+
+def loss_and_gradient(world, logits, targets, dtype):
+    """Ours and F.cross_entropy's of the same logits, ours with this rank's columns of the gradient."""
+    logits = logits.to(dtype)
+    mine, whole = part(world, logits), logits.clone().requires_grad_()
+    ours = vocab_parallel_cross_entropy(mine, targets, vocabulary=logits.shape[-1])
+    theirs = F.cross_entropy(whole.to(torch.promote_types(dtype, torch.float32)), targets)
+    (2 * ours).backward(), (2 * theirs).backward()  # a gradient that is not 1 comes in
+    return ours, theirs.to(ours.dtype), mine.grad, part(world, F.pad(whole.grad, (0, 0))).nan_to_num(neginf=0.0)
+
+
+def like_torch(world, rows, targets):
+    found = loss_and_gradient(world, torch.tensor(rows, dtype=torch.float64), torch.tensor(targets), torch.float64)
+    ours, theirs, gradient, expected = found
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12, equal_nan=True)
+    torch.testing.assert_close(gradient.nan_to_num(7.0), expected.nan_to_num(7.0), rtol=0, atol=1e-12)
+
+
+SPECIAL = {
+    "some ignored": ([[0.0, 1.0, 2.0], [3.0, 1.0, 0.0], [1.0, 1.0, 1.0]], [2, -100, 0]),
+    "huge": ([[1e4, -1e4, 0.0], [-1e4, -1e4, -1e4 + 1], [1e4, 1e4, 1e4]], [1, 2, 0]),
+    "far too large to add": ([[1e300, -1e300, 0.0]], [0]),
+    "a token that cannot come": ([[-INF, 0.0, 1.0], [0.0, 1.0, -INF]], [1, 0]),
+    "and is the target": ([[-INF, 0.0, 1.0]], [0]),
+    "one column": ([[-INF, -INF, 5.0]], [2]),
+}
+
+
+@pytest.mark.parametrize("case", SPECIAL)
+@pytest.mark.parametrize("size", (1, 2, 4))
+def test_special_logits_give_what_torch_gives(ranks, size, case):
+    ranks(size).run(like_torch, *SPECIAL[case])
+
+
+def not_a_number(world, rows, targets):
+    mine = part(world, torch.tensor(rows, dtype=torch.float64))
+    loss = vocab_parallel_cross_entropy(mine, torch.tensor(targets), vocabulary=3)
+    loss.backward()
+    return loss.item(), mine.grad.tolist()
+
+
+NANS = {
+    "infinite": [[INF, 0.0, 1.0]],
+    "not a number": [[0.0, 1.0, math.nan]],
+    "nothing can come": [[-INF] * 3],
+}
+
+
+@pytest.mark.parametrize("case", NANS)
+def test_where_torch_says_not_a_number_so_do_all_ranks(ranks, case):
+    whole = torch.tensor(NANS[case], dtype=torch.float64)
+    assert F.cross_entropy(whole, torch.tensor([1])).isnan()
+    assert all(math.isnan(loss) for loss, _ in ranks(3).run(not_a_number, NANS[case], [1]))
+
+
+def test_all_ignored_is_not_a_number_and_has_gradient_0(ranks):
+    for loss, gradient in ranks(3).run(not_a_number, [[0.0, 1.0, 2.0]], [-100]):
+        assert math.isnan(loss)
+        assert gradient == [[0.0]]
+
+
+def low_precision(world, dtype):
+    logits, targets = (30 * random(6, 10)).to(dtype), torch.arange(6)
+    ours, theirs, gradient, expected = loss_and_gradient(world, logits, targets, dtype)
+    assert ours.dtype == torch.float32 and gradient.dtype == dtype
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
+    torch.testing.assert_close(gradient, expected, rtol=torch.finfo(dtype).eps, atol=1e-7)
+
+
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16, torch.float32), ids=str)
+def test_low_precision_is_computed_in_float32(ranks, dtype):
+    ranks(3).run(low_precision, dtype)
+
+
+def like_loss_parallel(world):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import loss_parallel
+
+    logits, targets = random(5, 8), torch.tensor([0, 7, -100, 3, 4])
+    mine = part(world, logits)
+    ours = vocab_parallel_cross_entropy(mine, targets)
+    mesh = init_device_mesh("cpu", (world.size,))
+    whole = distribute_tensor(logits.clone().requires_grad_(), mesh, [Shard(1)])
+    whole.retain_grad()
+    with loss_parallel():
+        theirs = F.cross_entropy(whole, targets)
+        theirs.backward()
+    ours.backward()
+    torch.testing.assert_close(ours, theirs.to_local() if hasattr(theirs, "to_local") else theirs, rtol=0, atol=1e-12)
+    torch.testing.assert_close(mine.grad, whole.grad.to_local(), rtol=0, atol=1e-12)
+
+
+def test_equals_the_loss_parallel_of_dtensor(ranks):
+    ranks(2).run(like_loss_parallel)
+
+
+def counted(world, tokens, vocabulary):
+    mine, targets = part(world, random(tokens, vocabulary).float()), torch.zeros(tokens, dtype=torch.int64)
+    with Ledger() as forward, SavedActivations() as saved:
+        loss = vocab_parallel_cross_entropy(mine, targets, collectives=ring)
+    with Ledger() as backward:
+        loss.backward()
+    # Kept: the logits as they are; of each token m, s (4 bytes), its place (8), two flags; and the count (8).
+    assert saved.bytes == mine.nbytes + tokens * (4 + 4 + 8 + 1 + 1) + 8
+    assert backward.entries == []
+    sent = costs.loss_traffic(tokens, world.size, world.rank)
+    assert (forward.sent, forward.messages) == sent
+    assert sent.bytes == (world.size - 1) * 3 * 4 * tokens
+
+
+@sizes
+def test_three_numbers_a_token_forward_and_nothing_backward(ranks, size):
+    ranks(size).run(counted, 5, 22)
+
+
+def alike(world):
+    mine = part(world, 50 * random(64, 37).float())
+    loss = vocab_parallel_cross_entropy(mine, torch.arange(64) % 37)
+    losses = [torch.empty(()) for _ in range(world.size)]
+    dist.all_gather(losses, loss.detach())
+    return len({each.item() for each in losses})
+
+
+def test_all_ranks_have_the_same_bits(ranks):
+    assert ranks(4).run(alike) == [1] * 4
+
+
+def never_predicted(world, vocabulary):
+    """All real logits are negative, so that a logit of 0 for padding would be the largest."""
+    linear = nn.Linear(HIDDEN, vocabulary, bias=False)
+    nn.init.constant_(linear.weight, -1.0)
+    head, x = VocabParallelHead.from_linear(linear), torch.ones(1, 2, HIDDEN)
+    whole = gather_from_parallel(head(x))
+    careless = gather_from_parallel(F.linear(x, head.weight))
+    exact = F.cross_entropy(linear(x).flatten(0, 1), torch.zeros(2, dtype=torch.int64))
+    columns = careless.chunk(world.size, -1)[world.rank]
+    wrong = vocab_parallel_cross_entropy(columns, torch.zeros(1, 2, dtype=torch.int64))
+    return whole.argmax(-1).max().item(), careless.argmax(-1).min().item(), whole.shape[-1], (wrong - exact).item()
+
+
+def test_padding_is_never_predicted_and_would_be_if_its_logit_were_0(ranks):
+    for predicted, careless, columns, too_large in ranks(4).run(never_predicted, 6):
+        assert columns == 8
+        assert predicted < 6
+        assert careless >= 6
+        # log((6e⁻³ + 2)/(6e⁻³)): what two zeros beside six logits of −3 add to the loss
+        assert too_large == pytest.approx(math.log((6 * math.exp(-3) + 2) / (6 * math.exp(-3))), rel=1e-5)
+
+
+def copied(world):
+    table = VocabParallelEmbedding(5, HIDDEN).requires_grad_(False)
+    assert not copy.deepcopy(table).weight.requires_grad
+    other = copy.deepcopy(nn.Sequential(table))[0].to_empty(device="meta")
+    assert sharded_dim(other.weight) == 0  # to_empty makes new parameters
+    frozen = VocabParallelEmbedding.from_embedding(nn.Embedding(5, HIDDEN).requires_grad_(False))
+    assert not frozen.weight.requires_grad
+
+
+def test_copies_and_frozen_tables(ranks):
+    ranks(2).run(copied)
+
+
+# Bad input: what rank r does, and what every rank is told.
+def a_large_target(rank):
+    vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([5]), vocabulary=5)
+
+
+def a_negative_target(rank):
+    vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([-1]))
+
+
+def another_target(rank):
+    vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([rank]))
+
+
+def too_few_targets(rank):
+    vocab_parallel_cross_entropy(torch.zeros(2, 3), torch.tensor([0]))
+
+
+def other_logits(rank):
+    vocab_parallel_cross_entropy(torch.zeros(1, 3, dtype=(torch.float32, torch.float64)[rank]), torch.tensor([0]))
+
+
+def a_large_token(rank):
+    VocabParallelEmbedding(5, HIDDEN, check=True)(torch.tensor([5]))  # 5 would be padding on the last rank
+
+
+def another_token(rank):
+    VocabParallelEmbedding(5, HIDDEN)(torch.tensor([rank]))
+
+
+def a_padding_token(rank):
+    VocabParallelEmbedding.from_embedding(nn.Embedding(5, HIDDEN, padding_idx=0))
+
+
+def another_table(rank):
+    VocabParallelEmbedding.from_embedding(nn.Embedding.from_pretrained(torch.full((5, HIDDEN), float(rank))))
+
+
+def another_shard(rank):
+    VocabParallelHead.from_linear(nn.Linear(HIDDEN, 5), shard=nn.Parameter(torch.zeros(5, HIDDEN)))
+
+
+BAD = {
+    a_large_target: (IndexError, r"`targets` has 5, which vocabulary=5 .* use 0 to 4, or -100"),
+    a_negative_target: (IndexError, r"`targets` has -1, which vocabulary=6 "),
+    another_target: (ValueError, r"`targets` must be equal on all tensor-parallel ranks"),
+    too_few_targets: ((ValueError, TypeCheckError), r"targets"),  # in tests the signature is checked before
+    other_logits: (ValueError, r"dtype of `tensor` differs between ranks"),
+    a_large_token: (IndexError, r"`tokens` has 5, which vocabulary=5 does not have; use 0 to 4"),
+    another_token: (ValueError, r"`tokens` must be equal on all tensor-parallel ranks"),
+    a_padding_token: (ValueError, r"padding_idx=0 is not supported"),
+    another_table: (ValueError, r"`embedding.weight` must be equal"),
+    another_shard: (ValueError, r"shard of shape \(5, 3\) does not fit this rank's rows \(3, 3\)"),
+}
+
+
+def bad(world, call):
+    error, message = BAD[call]
+    torch.manual_seed(0)
+    with Ledger() as ledger, pytest.raises(error, match=message):
+        call(world.rank)
+    return ledger.entries
+
+
+@pytest.mark.parametrize("call", BAD, ids=lambda call: call.__name__)
+def test_bad_input_is_refused_on_every_rank_before_anything_is_sent(ranks, call):
+    assert ranks(2).run(bad, call) == [[], []]
+
+
+def unchecked(world):
+    loss = vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([77]), check=False)
+    return loss.item(), VocabParallelEmbedding(5, HIDDEN, check=False)(torch.tensor([77])).abs().max().item()
+
+
+def test_unchecked_a_target_outside_costs_infinitely_much(ranks):
+    assert ranks(2).run(unchecked) == [(INF, 0.0)] * 2
