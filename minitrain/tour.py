@@ -1,4 +1,4 @@
-"""The tour: every demo once, a small GPT trained on real text, another in every layout, and one table of all claims.
+"""The tour: every demo once, a small GPT trained on real text, another in every layout, and one table of claims.
 
 `python -m minitrain.tour --ranks 4`, or `torchrun --nproc-per-node 4 -m minitrain.tour`, or `make tour`.
 """
@@ -21,7 +21,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.comm.pictures import save_figure
 from minitrain.comm.world import World, describe
 from minitrain.data.text import Samples, Text, bigram_entropy, windows
-from minitrain.lessons.claims import Claim, Row, merge, picture_of, print_rows, write_json
+from minitrain.lessons.claims import Claim, Row, as_key, merge, picture_of, print_rows, telling, write_json
 from minitrain.lessons.demo import demo_of, launch, play
 from minitrain.lessons.listing import demos
 
@@ -48,7 +48,7 @@ class Curve:
     mark: float
 
 
-def tour(world: World, data: str, folder: Path, json: Path | None, table: Path | None) -> bool:
+def tour(world: World, data: str, folder: Path, json: Path | None, table: Path | None, everything: bool) -> bool:
     """Run all of it on this rank; rank 0 shows it. Whether every claim holds on every rank."""
     text = Text.load(data)
     modules = [module for module, _ in demos()]
@@ -57,9 +57,9 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
         rows += play(world, demo_of(module), {})[0]
     curve, sample, claims = train(world, text)
     curves, alike = train_in_every_layout(world, data)
-    rows += merge(__name__, gather_objects(claims + alike))
+    rows += merge(__name__, gather_objects(as_key(*claims, *alike)))
     if world.rank == 0:
-        show(world, text, curve, sample, curves, rows, folder)
+        show(world, text, curve, sample, curves, rows, folder, everything)
         if json:
             write_json(json, rows, **describe(world))
         if table:
@@ -158,15 +158,13 @@ def show(
     curves: dict[str, list[float]],
     rows: list[Row],
     folder: Path,
+    everything: bool,
 ) -> None:
-    """Print the table of all claims, save the picture of the loss, and say where to go next."""
+    """Print the table of claims, save the picture of the loss, and say where to go next."""
     folder.mkdir(parents=True, exist_ok=True)
-    print_rows(rows, chapters=True)
-    held = sum(row.holds is True for row in rows)
-    too_few = sum(row.holds is None for row in rows)
-    broken = len(rows) - held - too_few
-    ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
-    print(f"\n{len(rows)} claims on {ranks}: {held} hold, {broken} do not, {too_few} need more ranks.\n")
+    shown = rows if everything else telling(rows)
+    print_rows(shown, chapters=True)
+    print(f"\n{summary(rows, len(shown), world.size)}\n")
     print(f"The GPT read {text}.")
     print(
         f"After {len(curve.training)} steps it predicts the held-out part with {curve.validation[-1][1]:.3f} nats per "
@@ -180,6 +178,17 @@ def show(
     print("Where to go next: `make lab` opens the notebooks, tutorials/00_matrix_product.ipynb is the first;")
     print("`python -m minitrain` lists the demos; `python -m minitrain.train --help` is the trainer's command line;")
     print("`make serve` shows the site.")
+
+
+def summary(rows: list[Row], shown: int, ranks: int) -> str:
+    """How many claims there are, how many hold, and how many the table does not show."""
+    held = sum(row.holds is True for row in rows)
+    too_few = sum(row.holds is None for row in rows)
+    broken = len(rows) - held - too_few
+    on = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    text = f"{len(rows)} claims on {on}: {held} hold, {broken} do not, {too_few} need more ranks."
+    rest = len(rows) - shown
+    return f"{text} The table shows {shown} of them; --all shows {rest} more." if rest else text
 
 
 def picture_of_loss(curve: Curve, curves: dict[str, list[float]]) -> Figure:
@@ -209,8 +218,9 @@ def main(
     folder: Path = Path("runs/tour"),
     json: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None,
     table: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None,
+    all: tyro.conf.FlagCreatePairsOff[bool] = False,
 ) -> None:
-    """Run every demo, train a small GPT on real text, and show all claims in one table.
+    """Run every demo, train a small GPT on real text, and show the claims in one table.
 
     Args:
         data: The text to learn: reference (Python's language reference), library (the source of its standard library),
@@ -221,12 +231,13 @@ def main(
         folder: Where the picture of the loss and the claims go.
         json: Write the claims here too.
         table: Write a picture of the table here, with one claim of each demo (.svg).
+        all: Show all claims, not only the key ones.
     """
     try:
         Text.load(data)
     except (ValueError, OSError) as error:
         raise SystemExit(f"--data: {error}") from None
-    sys.exit(launch(tour, ranks, device, timeout, (data, folder, json, table)))
+    sys.exit(launch(tour, ranks, device, timeout, (data, folder, json, table, all)))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import torch
 
 from minitrain import tour
 from minitrain.data.text import Text, bigram_entropy
+from minitrain.lessons.claims import Claim, merge
 
 
 def test_data_that_is_not_there():
@@ -23,6 +24,13 @@ def test_empty_data(tmp_path):
     (tmp_path / "empty.txt").touch()
     with pytest.raises(SystemExit, match="0 bytes for training"):
         tour.main(str(tmp_path / "empty.txt"))
+
+
+def test_the_summary_counts_what_the_table_does_not_show():
+    rows = merge("m", [[Claim("w", "n", 1, 1), Claim("v", "n", 1, 2), Claim.needs_ranks(4, "u", "n")]])
+    counts = "3 claims on 1 rank: 1 hold, 1 do not, 1 need more ranks."
+    assert tour.summary(rows, 3, 1) == counts
+    assert tour.summary(rows, 1, 1) == f"{counts} The table shows 1 of them; --all shows 2 more."
 
 
 def text():

@@ -32,7 +32,7 @@ NONE = "*`docs/claims.json` is not there yet: `make claims` writes it.*"
 
 
 def to_markdown(record: dict[str, Any]) -> str:
-    """One section and one table a chapter, in reading order."""
+    """A section for each chapter, in reading order: a table of its key claims, and the others folded below it."""
     if not record["claims"]:
         return NONE
     found = record["claims"]
@@ -43,8 +43,22 @@ def to_markdown(record: dict[str, Any]) -> str:
         rows = [claim for claim in found if claim["chapter"] == name]
         if rows:
             title = chapters.BY_NAME[name].title if name in chapters.BY_NAME else name.replace("_", " ").capitalize()
-            parts += [f"## {title} {{ #{name} }}", table(rows)]
+            parts += [f"## {title} {{ #{name} }}", section(rows)]
     return "\n\n".join(parts)
+
+
+def section(claims: list[dict[str, Any]]) -> str:
+    """The key claims as a table, and the others in a second one, folded; where a module has no key claim, all count."""
+    # Records from before claims had `key` lack it.
+    marked = {claim["module"] for claim in claims if claim.get("key")}
+    first, rest = [], []
+    for claim in claims:
+        shown = claim.get("key") or claim["holds"] is False or claim["module"] not in marked
+        (first if shown else rest).append(claim)
+    if not rest:
+        return table(first)
+    summary = f"{len(rest)} more claim{'s' * (len(rest) > 1)}"
+    return f'{table(first)}\n\n<details class="claims-more"><summary>{summary}</summary>\n{table(rest)}\n</details>'
 
 
 def _summary(record: dict[str, Any]) -> str:

@@ -151,6 +151,28 @@ def expected(claim: Claim) -> str:
     return text
 
 
+def telling(rows: Sequence[Row]) -> list[Row]:
+    """The rows that a table shows unless all are asked for: key claims, and those that do not hold.
+
+    Of a demo without a key claim these are all.
+    """
+    marked = {row.module for row in rows if row.claim.key}
+    return [row for row in rows if row.claim.key or row.holds is False or row.module not in marked]
+
+
+def left_out(rows: Sequence[Row]) -> str:
+    """What a table says of the rows that `telling` leaves out; "" if there are none."""
+    shown = telling(rows)
+    waiting = sum(row.holds is None for row in rows) - sum(row.holds is None for row in shown)
+    hold = len(rows) - len(shown) - waiting  # those that do not hold are shown
+    parts = [f"{hold} more claim{' holds' if hold == 1 else 's hold'}"] if hold else []
+    if waiting:
+        more = "" if hold else f" more claim{'s' * (waiting > 1)}"
+        parts.append(f"{waiting}{more} need{'s' * (waiting == 1)} more ranks")
+    them = "it" if hold + waiting == 1 else "them"
+    return f"and {' and '.join(parts)}; --all shows {them}" if parts else ""
+
+
 def print_rows(rows: Iterable[Row], console: Console | None = None, chapters: bool = False) -> None:
     """Print the table of claims, with chapter and file if asked: drawn in a terminal, plain lines elsewhere."""
     console = console or Console()
@@ -174,8 +196,11 @@ def print_rows(rows: Iterable[Row], console: Console | None = None, chapters: bo
 
 
 def picture_of(rows: Sequence[Row]) -> str:
-    """The table as a terminal shows it, with the first claim of each module, as an SVG that loads nothing."""
-    first = {row.module: row for row in reversed(rows)}
+    """The table as a terminal shows it, with the first key claim of each module, as an SVG that loads nothing.
+
+    Of a module without a key claim it is the first.
+    """
+    first = {row.module: row for row in sorted(reversed(rows), key=lambda row: row.claim.key)}
     console = Console(record=True, file=io.StringIO(), force_terminal=True, width=150)
     print_rows([row for row in rows if first[row.module] is row], console, chapters=True)
     picture = console.export_svg(title="make tour", unique_id="claims")

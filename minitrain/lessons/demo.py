@@ -27,7 +27,7 @@ from minitrain.comm.pictures import save_figure
 from minitrain.comm.timeline import trace_events
 from minitrain.comm.torchrun import given_ranks, speaks
 from minitrain.comm.world import World, describe
-from minitrain.lessons.claims import Claim, Row, merge, number, print_rows, write_json
+from minitrain.lessons.claims import Claim, Row, left_out, merge, number, print_rows, telling, write_json
 from minitrain.lessons.listing import demos, lesson_of, technique_of
 
 if TYPE_CHECKING:
@@ -38,17 +38,19 @@ Demo = Callable[..., list[Claim]]
 
 @dataclass(frozen=True)
 class Output:
-    """What to write beside the table.
+    """What to show in the table, and what to write next to it.
 
     Attributes:
         figure: Save the lesson's picture here (.svg, .png or .pdf).
         trace: Save the timeline of all ranks here, for https://ui.perfetto.dev.
         json: Save the claims here.
+        all: Show all claims, not only those that are key or do not hold.
     """
 
     figure: Path | None = None
     trace: Path | None = None
     json: Path | None = None
+    all: bool = False
 
 
 def demo_of(technique: str | ModuleType) -> Demo:
@@ -80,7 +82,7 @@ def run(demo: Demo | str) -> NoReturn:
     survives = getattr(sys.modules[demo.__module__], "SURVIVES", False)
     options = tyro.cli(_command(demo), prog=program)
     ranks, device, timeout = options.pop("ranks"), options.pop("device"), options.pop("timeout")
-    output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"))
+    output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"), options.pop("all"))
     if problem := _make_room(output):
         if speaks():
             print(problem, file=sys.stderr)
@@ -120,9 +122,12 @@ def run_chapter(package: str) -> NoReturn:
     def command(**options: Any) -> dict[str, Any]:
         return options
 
-    _describe_to_tyro(command, f"Run all demos of {package} with their defaults.", [], ("ranks", "device", "timeout"))
+    _describe_to_tyro(
+        command, f"Run all demos of {package} with their defaults.", [], ("ranks", "device", "timeout", "all")
+    )
     options = tyro.cli(command, prog=f"python -m {package}")
-    sys.exit(launch(perform_all, options["ranks"], options["device"], options["timeout"], (modules,)))
+    arguments = (modules, options["all"])
+    sys.exit(launch(perform_all, options["ranks"], options["device"], options["timeout"], arguments))
 
 
 _MaybePath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
@@ -143,6 +148,7 @@ _OPTIONS = {
     "figure": (_MaybePath, None, "Save the lesson's picture here (.svg, .png or .pdf)."),
     "trace": (_MaybePath, None, "Save the timeline of all ranks here, for https://ui.perfetto.dev."),
     "json": (_MaybePath, None, "Save the claims here."),
+    "all": (tyro.conf.FlagCreatePairsOff[bool], False, "Show all claims, not only the key ones."),
 }
 
 
@@ -234,7 +240,9 @@ def perform(world: World, module: str, name: str, options: dict[str, Any], outpu
         about = describe(world)
         on = f"{about['ranks']} ranks, {about['backend']} on {about['device']}, torch {about['torch']}"
         print(f"{technique_of(module)} on {on}\n")
-        print_rows(rows)
+        print_rows(rows if output.all else telling(rows))
+        if not output.all and (rest := left_out(rows)):
+            print(rest)
         if costs:
             print("\nmeasured here, not claimed:")
             for what, value, unit in costs:
@@ -243,13 +251,19 @@ def perform(world: World, module: str, name: str, options: dict[str, Any], outpu
     return not any(row.holds is False for row in rows)
 
 
-def perform_all(world: World, modules: tuple[str, ...]) -> bool:
-    """Run several demos on this rank, each with its table. Whether all claims hold on all ranks."""
+def perform_all(world: World, modules: tuple[str, ...], everything: bool = False) -> bool:
+    """Run several demos on this rank, each with its table. Whether all claims hold on all ranks.
+
+    Args:
+        world: This rank.
+        modules: The techniques.
+        everything: Show all claims, not only those that are key or do not hold.
+    """
     held = []
     for index, module in enumerate(modules):
         if world.rank == 0 and index:
             print()
-        held.append(perform(world, lesson_of(module), "demo", {}, Output()))
+        held.append(perform(world, lesson_of(module), "demo", {}, Output(all=everything)))
     return all(held)
 
 

@@ -12,7 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from minitrain.lessons.claims import Claim, expected, merge, number, picture_of, print_rows, write_json
+from minitrain.lessons.claims import (
+    Claim,
+    Row,
+    as_key,
+    expected,
+    left_out,
+    merge,
+    number,
+    picture_of,
+    print_rows,
+    telling,
+    write_json,
+)
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
@@ -86,8 +98,54 @@ def test_json_has_no_nan(tmp_path):
     assert document["ranks"] == 1 and document["claims"][0]["measured"] is None
 
 
+def rows_of(*claims: Claim, module: str = "minitrain.collectives.ring") -> list[Row]:
+    return merge(module, [claims])
+
+
+HOLDS, BREAKS, WAITS = Claim("holds", "n", 1, 1), Claim("breaks", "n", 1, 2), Claim.needs_ranks(4, "waits", "n")
+
+
+def test_a_table_shows_key_claims_and_those_that_do_not_hold():
+    rows = rows_of(HOLDS, *as_key(HOLDS, WAITS), BREAKS, WAITS)
+    assert telling(rows) == rows[1:4]
+
+
+def test_of_a_demo_without_a_key_claim_all_are_shown():
+    unmarked, marked = rows_of(HOLDS, BREAKS, WAITS), rows_of(HOLDS, *as_key(HOLDS), module="minitrain.zero.stage1")
+    assert telling(unmarked + marked) == unmarked + marked[1:]
+
+
+@pytest.mark.parametrize(
+    ("others", "says"),
+    [
+        ([], ""),
+        ([BREAKS], ""),
+        ([HOLDS], "and 1 more claim holds; --all shows it"),
+        ([HOLDS, BREAKS, HOLDS], "and 2 more claims hold; --all shows them"),
+        ([HOLDS, WAITS], "and 1 more claim holds and 1 needs more ranks; --all shows them"),
+        ([WAITS, HOLDS, WAITS, HOLDS], "and 2 more claims hold and 2 need more ranks; --all shows them"),
+        ([WAITS], "and 1 more claim needs more ranks; --all shows it"),
+        ([WAITS, WAITS], "and 2 more claims need more ranks; --all shows them"),
+    ],
+)
+def test_what_is_left_out_is_counted(others, says):
+    assert left_out(rows_of(*as_key(HOLDS, WAITS), *others)) == says
+    assert left_out(rows_of(*others)) == "", "all are shown where none is key"
+
+
+def test_json_says_which_claims_are_key():
+    rows = rows_of(HOLDS, *as_key(HOLDS), Claim.needs_ranks(4, "steps", "n", key=True))
+    assert [row.to_json()["key"] for row in rows] == [False, True, True]
+
+
 def test_the_picture_loads_nothing_and_has_one_row_a_demo():
     claims = [Claim("first", "4 · n", 4, 4, "B"), Claim("second", "n", 1, 1)]
     svg = picture_of(merge("minitrain.collectives.ring", [claims]))
     ElementTree.fromstring(svg)
     assert "url(h" not in svg and "first" in svg and "second" not in svg
+
+
+def test_the_picture_shows_the_first_key_claim():
+    claims = [Claim("first", "n", 4, 4), *as_key(Claim("second", "n", 1, 1), Claim("third", "n", 1, 1))]
+    svg = picture_of(merge("minitrain.collectives.ring", [claims]))
+    assert [word in svg for word in ("first", "second", "third")] == [False, True, False]

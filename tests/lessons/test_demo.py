@@ -41,6 +41,7 @@ def ended(folder):
         "die": [*python, "--ranks=2", "--fault=die"],
         "torchrun": [*torchrun, "--elements=5"],
         "python": [*python, "--ranks=2", "--elements=5", *files],
+        "all": [*python, "--ranks=2", "--elements=5", "--all"],
         "script": [sys.executable, shutil.copy(sample_demo.__file__, folder), "--ranks=2", "--elements=5"],
     }
 
@@ -59,11 +60,20 @@ def test_by_python_with_all_outputs(ended, folder):
     lines = program.stdout.splitlines()
     assert lines[0].startswith(f"{SAMPLE} on 2 ranks, ") and lines[2:4] == TABLE
     assert lines[4] == "crowd | n | – | – | – | – (needs 99 ranks)"
+    assert lines[5] == "and 1 more claim holds and 1 needs more ranks; --all shows them"
     claims = json.loads((folder / FILES["json"]).read_text())
     assert claims["ranks"] == 2 and claims["claims"][0]["measured"] == 5
+    assert [claim["key"] for claim in claims["claims"]] == [True, True, False, False]
     spans = [e for e in json.loads((folder / FILES["trace"]).read_text())["traceEvents"] if e["ph"] == "X"]
     assert [(span["pid"], span["name"]) for span in spans] == [(0, "counting"), (1, "counting")]
     assert (folder / FILES["figure"]).read_text().startswith("<?xml")
+
+
+def test_with_all_claims(ended):
+    program, _ = ended["all"]
+    assert program.returncode == 0, program.stderr
+    shown = [line.split(" | ")[0] for line in program.stdout.splitlines()]
+    assert shown[2:] == ["what", "count", "crowd", "count again", "crowd again"]
 
 
 def test_a_script_of_ones_own(ended, folder):
@@ -106,12 +116,23 @@ def test_help_explains_every_option(ranks):
     status, said = ranks(1).run(say, "--help")[0]
     text = " ".join(said.replace("│", "").split())
     assert status == 0
-    for explained in ("How far to count, in elements", "Ranks to start on this machine", "Seconds after which"):
+    for explained in (
+        "Show all claims, not only the key ones",
+        "How far to count, in elements",
+        "Ranks to start on this machine",
+        "Seconds after which",
+    ):
         assert explained in text
 
 
 @pytest.mark.parametrize(
-    ("option", "says"), [("--ranks=0", "--ranks 0 "), ("--device=tpu", "tpu"), ("--figure=a.xyz", "a picture can be")]
+    ("option", "says"),
+    [
+        ("--ranks=0", "--ranks 0 "),
+        ("--device=tpu", "tpu"),
+        ("--figure=a.xyz", "a picture can be"),
+        ("--no-all", "--no-all"),
+    ],
 )
 def test_bad_options_are_named(ranks, option, says):
     status, said = ranks(1).run(say, option)[0]
@@ -126,7 +147,10 @@ def test_ranks_beside_torchrun_must_agree(ranks):
 def test_a_wrong_claim_on_one_rank_fails_the_demo(ranks, capsys):
     held = ranks(2).run(perform, SAMPLE, "demo", {"fault": "wrong"}, Output())
     assert held == [False, False]
-    assert "count | n | 8 | 9 | counted | NO (fails on rank 1)" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "count | n | 8 | 9 | counted | NO (fails on rank 1)" in said
+    assert "count again | n | 8 | 9 | counted | NO (fails on rank 1)" in said, "also a claim that is not key"
+    assert said.endswith("and 1 more claim needs more ranks; --all shows it\n")
 
 
 def test_the_list_of_demos_needs_no_torch():
@@ -141,6 +165,10 @@ def test_a_chapter_runs_all_its_demos(ranks, capsys):
     assert ranks(2).run(perform_all, modules) == [True, True]
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines if " on 2 ranks, " in line] == list(modules)
+    assert sum(line.endswith("; --all shows them") for line in lines) > 1
+    assert ranks(2).run(perform_all, modules, True) == [True, True]
+    every = capsys.readouterr().out.splitlines()
+    assert len(every) > len(lines) and not any("--all" in line for line in every)
 
 
 def test_every_chapter_runs_as_a_program():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from xml.etree import ElementTree
 
 import pytest
 
@@ -14,6 +15,7 @@ pytest.importorskip("material", reason="the site's packages are not installed")
 import chapters  # noqa: E402  (docs/hooks is on the path since conftest)
 import claims_page  # noqa: E402
 import links  # noqa: E402
+import markdown  # noqa: E402
 import mathematics  # noqa: E402
 import notebooks  # noqa: E402
 import pictures  # noqa: E402
@@ -204,6 +206,23 @@ def test_claims_page():
     assert claims_page.failed(record) == []
     assert claims_page.failed(record | {"claims": [claim(holds=False)]}) == ["minitrain.collectives.ring: bytes <sent>"]
     assert claims_page.to_markdown({"claims": []}) == claims_page.NONE
+
+
+def test_the_page_folds_what_is_not_key():
+    rows = [claim(key=True, what="first"), claim(key=False, what="second")]
+    rows += [claim(what="unmarked", module="minitrain.collectives.tree")]
+    record = {"ranks": 4, "torch": "2.13.0", "python": "3.11", "claims": rows}
+    shown, _, folded = claims_page.to_markdown(record).partition('<details class="claims-more">')
+    assert "first" in shown and "second" not in shown and "unmarked" in shown
+    assert folded.startswith("<summary>1 more claim</summary>") and folded.endswith("</details>")
+    assert "second" in folded and "unmarked" not in folded
+    html = markdown.markdown(claims_page.to_markdown(record), extensions=["attr_list", "md_in_html"])
+    ElementTree.fromstring(f"<page>{html.replace('&nbsp;', ' ')}</page>")  # each element is closed where it should be
+    assert "<p><details" not in html
+    rows[1]["holds"] = False
+    assert "<details" not in claims_page.to_markdown(record)
+    before = {**record, "claims": [claim()]}  # when claims had no key yet
+    assert "<details" not in claims_page.to_markdown(before) and "bytes &lt;sent&gt;" in claims_page.to_markdown(before)
 
 
 def test_the_landing_page_finds_its_telling_claims():
