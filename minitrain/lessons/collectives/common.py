@@ -14,7 +14,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Links
 from minitrain.costs.communication import Traffic
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -73,7 +73,7 @@ def small_form(
         source: The paper.
     """
     what = f"small form: {what}"
-    claims = traffic(world, small, elements, predicted, what, formulas, source)
+    sent, messages = traffic(world, small, elements, predicted, what, formulas, source)
     values = torch.randn(elements, generator=torch.Generator().manual_seed(world.rank)).to(world.device)
     theirs = values.clone()
     with Peak(world.device) as peak:
@@ -84,9 +84,12 @@ def small_form(
     # A GPU's allocator hands out blocks of 512 bytes.
     blocks = 512 if world.device.type == "cuda" else 0
     return [
-        *claims,
+        *as_key(sent),
+        messages,
         Claim(on + "most bytes held next to the tensor", formula, size, peak.bytes, "B", source, absolute=blocks),
-        Claim(on + "elements unlike the full form's", "0", 0, (values != theirs).sum().item(), how="compared"),
+        Claim(
+            on + "elements unlike the full form's", "0", 0, (values != theirs).sum().item(), how="compared", key=True
+        ),
     ]
 
 
@@ -145,7 +148,7 @@ def same_sums(world: World, all_reduce: Start, what: str, elements: int = 10_001
     bound = 2 * rounding / (1 - rounding) if world.size > 2 else 0.0
     source = "Higham 2002, §4.2"
     return [
-        Claim(f"{what} of int64: elements unlike dist.all_reduce's", "0", 0, different, how="compared"),
+        Claim(f"{what} of int64: elements unlike dist.all_reduce's", "0", 0, different, how="compared", key=True),
         Claim(
             f"{what} of float32: distance from dist.all_reduce, in Σ|xᵢ|",
             "(n−1)·eps",
@@ -169,12 +172,19 @@ def virtual_run(
 
 
 def virtual_time(
-    world: World, start: Start, elements: int, predicted: float, what: str, formula: str, source: str
+    world: World,
+    start: Start,
+    elements: int,
+    predicted: float,
+    what: str,
+    formula: str,
+    source: str,
+    key: bool = True,
 ) -> Claim:
     """Claim on the time until the last rank is done, on the virtual clock."""
     seconds, _ = virtual_run(world, start, elements)
     on = f"{what} of {elements:,} float32: time until the last rank is done"
-    return Claim(on, formula, predicted, seconds, "virtual s", source, how="virtual clock")
+    return Claim(on, formula, predicted, seconds, "virtual s", source, how="virtual clock", key=key)
 
 
 def side_by_side(timelines: dict[str, Timeline]) -> Figure:

@@ -35,7 +35,7 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
         )
     else:
         what = f"small form: halving all-reduce of {size:,} float32: bytes sent by this rank"
-        claims = [Claim.needs_ranks(enough, what, formulas[0], paper)]
+        claims = [Claim.needs_ranks(enough, what, formulas[0], paper, key=True)]
     for name, (verb, cost, *formulas) in verbs.items():
         predicted = cost(elements + 1, 4, n, rank)
         claims += lesson.traffic(

@@ -58,7 +58,9 @@ def demo(world: World, elements: int = 1 << 20, nodes: int = 0) -> list[Claim]:
             for axis in ("local", "node")
         )
         claims.append(Claim(on + "within its node", within, predicted.within.bytes, fast, "B", paper))
-        claims.append(Claim(on + "across nodes", across, predicted.across.bytes, slow, "B", paper))
+        claims.append(
+            Claim(on + "across nodes", across, predicted.across.bytes, slow, "B", paper, key=name == "all-reduce")
+        )
     claims += lesson.same_sums(world, partial(all_reduce, group=mesh), "hierarchical all-reduce")
 
     even = -(-elements // n) * n  # rounded up, so that all chunks take the same time
@@ -67,10 +69,12 @@ def demo(world: World, elements: int = 1 << 20, nodes: int = 0) -> list[Claim]:
     of = f"all-reduce of {even:,} float32 on {nodes} nodes of {local}: time until the last rank is done"
     predicted = costs.hierarchical_all_reduce_time(4 * even, nodes, local, FAST, SLOW)
     formula = "2(L−1)(α + βS/L) + 2(N−1)(α' + β'S/(LN))"
-    claims.append(Claim(f"hierarchical {of}", formula, predicted, hierarchy, "virtual s", paper, how="virtual clock"))
+    claims.append(
+        Claim(f"hierarchical {of}", formula, predicted, hierarchy, "virtual s", paper, how="virtual clock", key=True)
+    )
     predicted = costs.ring_all_reduce_time(4 * even, n, *(SLOW if nodes > 1 else FAST))
     formula = "2(n−1)(α' + β'S/n)"
-    claims.append(Claim(f"flat ring {of}", formula, predicted, flat, "virtual s", paper, how="virtual clock"))
+    claims.append(Claim(f"flat ring {of}", formula, predicted, flat, "virtual s", paper, how="virtual clock", key=True))
     world.figure(lambda: lesson.side_by_side({"one flat ring": ring_timeline, f"{nodes} nodes of {local}": timeline}))
 
     values = lesson.tensor(world, elements)

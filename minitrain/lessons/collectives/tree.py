@@ -41,7 +41,8 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
         ("all-reduce", all_reduce, "2⌈log2 n⌉(α + βS)", costs.tree_all_reduce_time(*model)),
         ("broadcast", broadcast, "⌈log2 n⌉(α + βS)", costs.tree_broadcast_time(*model)),
     ):
-        claims.append(lesson.virtual_time(world, verb, elements, predicted, f"tree {name}", formula, paper))
+        key = name == "all-reduce"
+        claims.append(lesson.virtual_time(world, verb, elements, predicted, f"tree {name}", formula, paper, key))
     claims += crossing(world)
 
     values = lesson.tensor(world, elements)
@@ -61,10 +62,10 @@ def crossing(world: World) -> list[Claim]:
     for where, factor, relation in cases:
         what = f"tree's time / ring's, at {where}"
         if world.size < 4:  # a ring of 2 or 3 ranks has no more steps than a tree
-            claims.append(Claim.needs_ranks(4, what, formula))
+            claims.append(Claim.needs_ranks(4, what, formula, key=True))
             continue
         elements = int(factor * costs.crossover(world.size, lesson.ALPHA, lesson.BETA) / 4)
         tree_time, _ = lesson.virtual_run(world, all_reduce, elements)
         ring_time, _ = lesson.virtual_run(world, ring.all_reduce, elements)
-        claims.append(Claim(what, formula, 1, tree_time / ring_time, how="virtual clock", relation=relation))
+        claims.append(Claim(what, formula, 1, tree_time / ring_time, how="virtual clock", relation=relation, key=True))
     return claims

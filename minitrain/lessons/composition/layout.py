@@ -57,10 +57,22 @@ def claims(world: World, zero: Literal[0, 1]) -> list[Claim]:
     over = f"over {len(trainings)} layout{'s' * (len(trainings) > 1)}"
     everywhere = "Π of the ranks along the axes that hold it"
     return [
-        Claim(f"ranks in a group of this rank that stand elsewhere on another axis, {over}", "0", 0, strangers),
+        Claim(
+            f"ranks in a group of this rank that stand elsewhere on another axis, {over}", "0", 0, strangers, key=True
+        ),
         Claim(f"groups whose ranks are not 1 (tp), tp (dp), dp·tp (pp) apart, {over}", "0", 0, apart, "1", NARAYANAN),
-        Claim(f"parameters whose elements other ranks step than the table says, {over}", everywhere, 0, unlike),
-        Claim(f"elements that count in a norm, less the model's parameters, {over}", "0", 0, shortfall, "1", DEEPSPEED),
+        Claim(
+            f"parameters whose elements other ranks step than the table says, {over}", everywhere, 0, unlike, key=True
+        ),
+        Claim(
+            f"elements that count in a norm, less the model's parameters, {over}",
+            "0",
+            0,
+            shortfall,
+            "1",
+            DEEPSPEED,
+            key=True,
+        ),
     ]
 
 

@@ -31,7 +31,8 @@ def of_models(world: World, layers: int, hidden: int) -> list[Claim]:
     whole = sum(parameter.nbytes for parameter in expected.values())
     largest = max(parameter.nbytes for parameter in expected.values())
     unlike, claims = 0, []
-    for layout in fitting(model, Layout(), steps, ranks):
+    layouts = [*fitting(model, Layout(), steps, ranks)]
+    for layout in layouts:
         axes = make_axes(layout)
         make_part(model, axes, 0, world.device)  # what torch keeps of a first time is no memory of the part
         with Peak(world.device) as peak:
@@ -44,8 +45,9 @@ def of_models(world: World, layers: int, hidden: int) -> list[Claim]:
             storage_bytes(part.parameters.values()),
             4 * predict(model, layout, steps, world.rank).parameters,
         )
+        key = layout in (layouts[0], layouts[-1])  # on one axis, and on as many as the ranks allow
         what = f"{layout}: bytes of this rank's part"
-        claims.append(Claim(what, "of its layers, over tp", predicted, held, "B", MEGATRON))
+        claims.append(Claim(what, "of its layers, over tp", predicted, held, "B", MEGATRON, key=key))
         # While the largest is drawn and cut: its numbers, these times their deviation, and the piece.
         what = f"{layout}: bytes at most while it is made"
         claims.append(
@@ -57,11 +59,12 @@ def of_models(world: World, layers: int, hidden: int) -> list[Claim]:
                 "B",
                 "derived",
                 relation="<=",
+                key=key,
             )
         )
     world.cost("bytes of the whole model", whole, "B")
     what = "initial values unlike one device's, over all layouts"
-    return [*claims, Claim(what, "0", 0, unlike, "1", "derived: of name and seed alone", "compared")]
+    return [*claims, Claim(what, "0", 0, unlike, "1", "derived: of name and seed alone", "compared", key=True)]
 
 
 def of_gradients(world: World, blocks: int) -> list[Claim]:
@@ -71,20 +74,34 @@ def of_gradients(world: World, blocks: int) -> list[Claim]:
     one = lesson.one_device(settings, 1, world.device)
     largest = max(gradient.abs().max().item() for gradient in one.gradients.values())
     bound, claims = lesson.rounding(settings), []
-    for layout in _layouts(world.size, settings):
+    layouts = [*_layouts(world.size, settings)]
+    for layout in layouts:
+        key = layout in (layouts[0], layouts[-1])  # on one axis, and on as many as the ranks allow
         found = lesson.beside(Training(replace(settings, layout=layout), world.device), one)
         name = lesson.label(layout)
         what = f"{name}: gradients of this rank's shards, distance from one device's"
         claims.append(
-            Claim(what, "6Ku of the largest", bound * largest, found.gradients, "1", HIGHAM, "compared", "<=")
+            Claim(what, "6Ku of the largest", bound * largest, found.gradients, "1", HIGHAM, "compared", "<=", key=key)
         )
         what = f"{name}: loss and norm, distance from one device's"
         of_both = max(one.reports[0].loss, one.reports[0].norm)
-        claims.append(Claim(what, "6Ku of the larger", bound * of_both, found.reports, "1", HIGHAM, "compared", "<="))
+        claims.append(
+            Claim(what, "6Ku of the larger", bound * of_both, found.reports, "1", HIGHAM, "compared", "<=", key=key)
+        )
     norm = math.sqrt(sum(gradient.square().sum().item() for gradient in one.gradients.values()))
     what = "norm of one device's gradient, from torch's clipping"
     claims.append(
-        Claim(what, "√Σg²", norm, one.reports[0].norm, "1", "Pascanu et al. 2013, §3.2", "compared", tolerance=bound)
+        Claim(
+            what,
+            "√Σg²",
+            norm,
+            one.reports[0].norm,
+            "1",
+            "Pascanu et al. 2013, §3.2",
+            "compared",
+            tolerance=bound,
+            key=True,
+        )
     )
     return claims
 

@@ -65,7 +65,8 @@ class Measured(NamedTuple):
 
 def claims(world: World) -> list[Claim]:
     """Claims on a step in several layouts, as the dry run predicts it."""
-    return [claim for settings in chosen(world) for claim in as_planned(world, settings)]
+    every = enumerate(chosen(world))
+    return [claim for number, settings in every for claim in as_planned(world, settings, key=number == 0)]
 
 
 def chosen(world: World) -> Iterator[Settings]:
@@ -90,14 +91,15 @@ def axes_used(layout: Layout) -> int:
     return sum(size > 1 for size in (layout.dp, layout.pp, layout.tp))
 
 
-def as_planned(world: World, settings: Settings) -> Iterator[Claim]:
-    """Claims on one layout."""
+def as_planned(world: World, settings: Settings, key: bool = False) -> Iterator[Claim]:
+    """Claims on one layout; where they are key, what goes along one axis, activations and the bubble."""
     model, layout, steps = settings.model, settings.layout, settings.steps
     predicted, found = plan.predict(model, layout, steps, world.rank), measure(world, settings)
     name = lesson.label(layout) + (f", {model.experts} experts" if model.experts else "")
-    for axis in [axis for axis in ("tp", "pp", "dp", "ep") if getattr(layout, axis) > 1]:
+    for number, axis in enumerate(axis for axis in ("tp", "pp", "dp", "ep") if getattr(layout, axis) > 1):
         what = f"{name}: payload of a step along {axis} on this rank"
-        yield Claim(what, FORMULAS[axis], predicted.payload(axis), found.payload.get(axis, 0), "B", SOURCES[axis])
+        payload, first = found.payload.get(axis, 0), key and number == 0
+        yield Claim(what, FORMULAS[axis], predicted.payload(axis), payload, "B", SOURCES[axis], key=first)
     for category in STATES:
         formula = "of its layers, over tp, and what ZeRO leaves"
         yield Claim(
@@ -114,11 +116,12 @@ def as_planned(world: World, settings: Settings) -> Iterator[Claim]:
         # All micro-batches' numbers of tokens lie in one storage, and one that is kept keeps the others'.
         others = 8 * (layout.microbatches - 1) * model.sizes.positions * plan_time.microbatch(layout, steps)
         slack = others + gpu_slack(world.device, settings, sum(predicted.layers))
-        yield Claim(what, "in flight · of its layers", kept, found.activations, "B", source, absolute=slack)
+        yield Claim(what, "in flight · of its layers", kept, found.activations, "B", source, absolute=slack, key=key)
     if layout.pp > 1:
         bubble = plan_time.bubble(model, layout, steps).over_total
         what = f"{name}: bubble over the time of a step, for the operations of each stage"
-        yield Claim(what, "by simulation", bubble, found.bubble, "1", SOURCES["pp"], "virtual clock", tolerance=1e-12)
+        how, source = "virtual clock", SOURCES["pp"]
+        yield Claim(what, "by simulation", bubble, found.bubble, "1", source, how, tolerance=1e-12, key=key)
 
 
 def gpu_slack(device: torch.device, settings: Settings, layers: int) -> int:

@@ -18,7 +18,7 @@ from minitrain.data_parallel import accumulation, overlapped
 from minitrain.data_parallel.full.accumulation import accumulate, adjust_batch_norm, scaled_learning_rate
 from minitrain.data_parallel.full.overlapped import DataParallel
 from minitrain.data_parallel.full.replica import Replica
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 
 GOYAL = "Goyal et al. 2017"
 Pair = tuple[Tensor, Tensor]
@@ -84,7 +84,7 @@ def small_form(world: World, micro_batches: int) -> list[Claim]:
     form, source = "small form: ", f"{GOYAL}, §3"
     what = f"{form}gradients' distance from one device with the whole batch, {micro_batches} equal micro-batches"
     sent = ledger.calls("all_reduce")
-    return [
+    return as_key(
         Claim(
             what,
             "γₙ₊₂ Σ|gᵣ|; 0 where n is a power of 2",
@@ -97,7 +97,7 @@ def small_form(world: World, micro_batches: int) -> list[Claim]:
         Claim(f"{form}all-reduces in a step, whatever A is: one bucket, and the loss", "B + 1", 2, sent, "1", source),
         # Inputs of both layers, and the errors: 4 + 8 + 3 elements of 8 bytes for each sample.
         Claim(f"{form}most bytes that forward keeps, b samples", "8 · 15 · b/A", 8 * 15 * 2, max(kept), "B", source),
-    ]
+    )
 
 
 def _bound(n: int) -> float:
@@ -215,6 +215,7 @@ def token_weights(world: World, wrap: type[Replica], accumulate: Accumulate, mic
             source,
             how,
             tolerance=1e-12,
+            key=True,
         ),
     ]
 
@@ -255,6 +256,7 @@ def linear_scaling(world: World, wrap: type[Replica], scaled: Callable[[float, i
             f"{GOYAL}, §2.1",
             "compared",
             tolerance=0.0 if world.size & (world.size - 1) == 0 else 1e-9,
+            key=True,
         )
     ]
 
@@ -297,6 +299,7 @@ def batch_norm(world: World, adjust: Callable[[nn.Module, int], None], micro_bat
             f"{GOYAL}, §2.3",
             "compared",
             tolerance=1e-12,
+            key=True,
         ),
         Claim(keeps, "(1−m)^A", 0.9**micro_batches, kept(plain), "1", source, how, tolerance=1e-12),
         Claim(

@@ -8,7 +8,7 @@ from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import bucketed
 from minitrain.data_parallel.full.bucketed import BucketedDataParallel
 from minitrain.data_parallel.full.replica import Collectives
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.data_parallel import common as lesson
 
 
@@ -34,7 +34,7 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     # On two ranks a sum is the same in either order; with more, the full form's flags move elements to other chunks.
     small = bucketed.BucketedDataParallel(lesson.small_gpt(world, world.rank, layers, hidden), pair, limit)
     full = BucketedDataParallel(lesson.small_gpt(world, world.rank, layers, hidden), pair, limit)
-    claims.append(lesson.like_full(world, small, full, ", on two ranks"))
+    claims += as_key(lesson.like_full(world, small, full, ", on two ranks"))
     for kilobytes in (1, 8, 32, 128, 25600):
         predicted = len(costs.buckets(sizes, 1024 * kilobytes))
         packing = f"buckets of {kilobytes:,} KiB"
@@ -42,7 +42,8 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     size = sum(parameter.nbytes for parameter in model.parameters())
     most = costs.most_buckets(size, lesson.BUCKET)
     source = f"{lesson.PAPER}, §3.2.2"
-    claims.append(Claim("buckets of 32 KiB", "⌈S / 32 KiB⌉", most, len(model.buckets), "1", source, relation="<="))
+    what, formula = "buckets of 32 KiB", "⌈S / 32 KiB⌉"
+    claims.append(Claim(what, formula, most, len(model.buckets), "1", source, relation="<=", key=True))
     claims += lesson.bucket_volume(world, model, wrap(lesson.BUCKET / 2**20, ring))
     claims.append(lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)))
     with world.timed("a step of forward, backward and synchronize"):

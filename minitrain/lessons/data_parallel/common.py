@@ -16,7 +16,7 @@ from minitrain.costs import data_parallel as costs
 from minitrain.costs.communication import Traffic
 from minitrain.data_parallel import bucketed, naive, overlapped
 from minitrain.data_parallel.full.replica import Replica
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.models.gpt import GPT, GPTConfig
 
 SmallForm = naive.NaiveDataParallel | bucketed.BucketedDataParallel | overlapped.DataParallel
@@ -144,7 +144,7 @@ def small_form(world: World, small: SmallForm, predicted: int, formula: str, ref
     with Ledger() as ledger:
         step(world, small)
     form = "small form: "
-    return [
+    return as_key(
         Claim(f"{form}all-reduces in a step", formula, predicted, ledger.calls("all_reduce"), "1", PAPER),
         Claim(
             f"{form}payload of a step's all-reduces, gradients of S bytes",
@@ -155,7 +155,7 @@ def small_form(world: World, small: SmallForm, predicted: int, formula: str, ref
             PAPER,
         ),
         mean_of_parts(world, small, reference, form),
-    ]
+    )
 
 
 def like_full(world: World, small: SmallForm, full: Replica, where: str = "") -> Claim:

@@ -9,7 +9,7 @@ from minitrain.comm import World
 from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import naive
 from minitrain.data_parallel.full.naive import NaiveDataParallel
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.data_parallel import common as lesson
 
 
@@ -30,15 +30,17 @@ def demo(world: World, layers: int = 1, hidden: int = 32) -> list[Claim]:
     # One parameter in each of DDP's buckets: both then make the same calls with the same numbers.
     modules: list[nn.Module] = [lesson.WithSpare(lesson.small_gpt(world, 0, layers, hidden)) for _ in range(2)]
     reference = lesson.small_gpt(world, 0, layers, hidden)
+    like_sgd, like_adamw = lesson.like_ddp(world, NaiveDataParallel, modules, None, 1e-6)
     claims = [
         *lesson.small_form(world, small, len(sizes), "P, one for each parameter", reference),
         # Each all-reduce carries the same tensor in both, so that even more ranks add in the same order.
-        lesson.like_full(world, copy, NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden))),
+        *as_key(lesson.like_full(world, copy, NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden)))),
         lesson.calls(world, model, costs.naive_all_reduces(sizes), "P + 1", "one for each parameter"),
         lesson.payload(world, model, costs.naive_payload(sizes), "S + 4P"),
         *lesson.traffic(world, through_ring, predicted, formula, "2(n−1)(P + 1)"),
         lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)),
-        *lesson.like_ddp(world, NaiveDataParallel, modules, None, 1e-6),
+        like_sgd,
+        *as_key(like_adamw),
     ]
     with world.timed("a step of forward, backward and synchronize"):
         lesson.step(world, model)

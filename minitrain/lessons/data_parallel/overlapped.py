@@ -87,7 +87,7 @@ def small_form(world: World, layers: int, hidden: int, bucket_megabytes: float) 
     what = "small form: all-reduces started before the last gradient has come"
     return [
         *lesson.small_form(world, wrap(gpt(world.rank)), sent, formula, gpt(0)),
-        Claim(what, "B − 1", sent - 1, started[-1], "1", source),
+        Claim(what, "B − 1", sent - 1, started[-1], "1", source, key=True),
         # On two ranks a sum is the same in either order; with more, the full form's flags move elements.
         lesson.like_full(
             world,
@@ -174,7 +174,8 @@ def virtual_times(world: World, bucketed: type[Replica], overlapped: type[Replic
         clock = virtual_step(world, rung, layers * layer / 2**20)
         source = "Johnson 1954, §2" if formula == meanwhile else f"{lesson.PAPER}, §3.2"
         what = f"time of a step, {name}"
-        claims.append(Claim(what, formula, predicted, clock.now, "virtual s", source, "virtual clock"))
+        key = layers == 2
+        claims.append(Claim(what, formula, predicted, clock.now, "virtual s", source, "virtual clock", key=key))
         for span in clock.timeline.spans:
             lane = f"step {number}, {span.lane}"  # numbered, since rows are drawn in the order of their names
             spans.append(Span(span.rank, lane, span.kind, span.label, span.start, span.end))

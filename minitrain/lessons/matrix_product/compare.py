@@ -19,7 +19,7 @@ from minitrain.comm.ledger import Ledger
 from minitrain.comm.memory import storage_bytes
 from minitrain.comm.world import World
 from minitrain.costs.matrix_product import SplitCost
-from minitrain.lessons.claims import Claim
+from minitrain.lessons.claims import Claim, as_key
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -67,11 +67,13 @@ def compare(world: World, split: Split, rows: int, inner: int, columns: int) -> 
 
     formulas = FORMULAS[split.cost.__name__]
     return [
-        Claim("bytes held of X and W", formulas[0], cost.held, held, "B", source),
-        Claim("bytes sent forward", formulas[1], cost.forward, forward.sent, "B", source),
-        Claim("bytes sent backward", formulas[2], cost.backward, backward.sent, "B", source),
+        *as_key(
+            Claim("bytes held of X and W", formulas[0], cost.held, held, "B", source),
+            Claim("bytes sent forward", formulas[1], cost.forward, forward.sent, "B", source),
+            Claim("bytes sent backward", formulas[2], cost.backward, backward.sent, "B", source),
+        ),
         Claim("messages sent", "n−1", cost.messages, forward.messages + backward.messages, "messages", source),
-        Claim("largest error of Y, ∂X, ∂W, whole numbers", "0", 0, worst, source=source, how="compared"),
+        Claim("largest error of Y, ∂X, ∂W, whole numbers", "0", 0, worst, source=source, how="compared", key=True),
         Claim("largest error / bound, sevenths", "|error| ≤ 2γ_k Σ|xw|", 1, share, "1", HIGHAM, "compared", "<="),
     ]
 

@@ -32,7 +32,7 @@ def demo(world: World, elements: int = 1000) -> list[Claim]:
     source = "MPI standard, §3.5"
     claims = [
         Claim("relay: messages sent", "1, on the last rank 0", sends, ledger.messages, "messages", source),
-        Claim("relay: bytes sent", "S, on the last rank 0", sends * size, ledger.sent, "B", source),
+        Claim("relay: bytes sent", "S, on the last rank 0", sends * size, ledger.sent, "B", source, key=True),
         Claim("relay: whose tensor arrived", "rank 0's", 0, whose(first), source=source, how="compared"),
     ]
     for name, shift, steps in (("in turn", shift_in_turn, 2), ("at once", shift_at_once, 1)):
@@ -47,6 +47,7 @@ def demo(world: World, elements: int = 1000) -> list[Claim]:
             last,
             "virtual s",
             how="virtual clock",
+            key=True,
         )
         crossing = size if ranks > 1 else 0
         previous = (rank - 1) % ranks
@@ -60,6 +61,7 @@ def demo(world: World, elements: int = 1000) -> list[Claim]:
                 whose(incoming),
                 source=source,
                 how="compared",
+                key=True,
             ),
             time,
         ]

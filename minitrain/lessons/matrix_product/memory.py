@@ -8,7 +8,7 @@ import torch
 
 from minitrain.comm.world import World
 from minitrain.costs import memory as costs
-from minitrain.lessons.claims import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.models.gpt import GPT, AttentionKind, GPTConfig
 
 if TYPE_CHECKING:
@@ -59,9 +59,13 @@ def demo(
         Claim(
             "parameters", "Ψ = L(12h² + 13h) + (V+s)h + 2h", parameters, model.parameter_count(), "1", "Radford 2019"
         ),
-        Claim("bytes of parameters", "4Ψ", 4 * parameters, states["parameters"], "B", ZERO),
-        Claim("bytes of gradients", "4Ψ", 4 * parameters, states["gradients"], "B", ZERO),
-        Claim("bytes of optimizer states", "8Ψ + 4 per tensor", optimizer_bytes, states["optimizer states"], "B", ZERO),
+        *as_key(
+            Claim("bytes of parameters", "4Ψ", 4 * parameters, states["parameters"], "B", ZERO),
+            Claim("bytes of gradients", "4Ψ", 4 * parameters, states["gradients"], "B", ZERO),
+            Claim(
+                "bytes of optimizer states", "8Ψ + 4 per tensor", optimizer_bytes, states["optimizer states"], "B", ZERO
+            ),
+        ),
         Claim(
             "bytes of activations, fused attention",
             "4L(16bsh + 4bs + abs) + ends",
@@ -70,6 +74,7 @@ def demo(
             "B",
             KORTHIKANTI,
             absolute=slack,
+            key=True,
         ),
         Claim(
             "bytes of activations, attention written out",

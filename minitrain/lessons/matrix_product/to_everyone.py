@@ -31,9 +31,19 @@ def demo(world: World, elements: int = 1000) -> list[Claim]:
     with Ledger() as parts:
         collected = collect(part, size=elements)
     return [
-        Claim("sum: bytes sent", "(n−1)·S", costs.to_everyone_bytes(elements, ranks), ledger.sent, "B", source),
+        Claim(
+            "sum: bytes sent", "(n−1)·S", costs.to_everyone_bytes(elements, ranks), ledger.sent, "B", source, key=True
+        ),
         Claim("sum: messages sent", "n−1", ranks - 1, ledger.messages, "messages", source),
-        Claim("sum: largest error", "0", 0, (summed - expected).abs().max().item(), source=source, how="compared"),
+        Claim(
+            "sum: largest error",
+            "0",
+            0,
+            (summed - expected).abs().max().item(),
+            source=source,
+            how="compared",
+            key=True,
+        ),
         Claim(
             "parts: bytes sent",
             "(n−1)·S_r, S_r this rank's part",
@@ -41,6 +51,7 @@ def demo(world: World, elements: int = 1000) -> list[Claim]:
             parts.sent,
             "B",
             source,
+            key=True,
         ),
         Claim("parts: elements out of place", "0", 0, (collected != whole).sum().item(), source=source, how="compared"),
     ]

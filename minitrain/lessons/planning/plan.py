@@ -80,7 +80,13 @@ def counted(world: World, model: Model, stages: int) -> list[Claim]:
     wrong = sum(mine != theirs for mine, theirs in zip(predicted, found, strict=True))
     made = [
         Claim(
-            f"parameters of {model.preset}, whole", "L(12h² + 13h) + (V + s)h + 2h", whole, _elements(gpt), "1", source
+            f"parameters of {model.preset}, whole",
+            "L(12h² + 13h) + (V + s)h + 2h",
+            whole,
+            _elements(gpt),
+            "1",
+            source,
+            key=True,
         ),
         Claim(f"stages of {stages} with another number of parameters", "0", 0, wrong, "1", f"{NARAYANAN}, §2.2"),
     ]
@@ -92,7 +98,15 @@ def counted(world: World, model: Model, stages: int) -> list[Claim]:
     own = predict(small, Layout(tp=world.size), Steps(batch=1), Coordinate(tp=world.rank)).parameters
     formula = "L(12h²/t + 7h/t + 6h) + V'h/t + sh + 2h"
     made.append(
-        Claim("parameters of this tensor-parallel rank", formula, own, _elements(cut), "1", "Shoeybi et al. 2019, §3")
+        Claim(
+            "parameters of this tensor-parallel rank",
+            formula,
+            own,
+            _elements(cut),
+            "1",
+            "Shoeybi et al. 2019, §3",
+            key=True,
+        )
     )
     return made
 
@@ -110,7 +124,7 @@ def parameters() -> list[Claim]:
     gpt3 = costs.model_parameters(shape_of(Model(preset="175b"))) / 1e9
     what = "of ten published models, those with another number of parameters, in 10⁹ to one digit"
     return [
-        Claim(what, "0", 0, other, "1", f"{NARAYANAN}, table 1", how="compared"),
+        Claim(what, "0", 0, other, "1", f"{NARAYANAN}, table 1", how="compared", key=True),
         Claim(
             "GPT-3's parameters in 10⁹, as published",
             "L(12h² + 13h) + (V + s)h + 2h",
@@ -152,10 +166,9 @@ def days() -> list[Claim]:
         model = Model(preset=preset)  # type: ignore[arg-type]
         estimate = work_costs.days_estimate(tokens, costs.model_parameters(shape_of(model)), ranks, per_second)
         what = f"days for {preset}, {tokens / 1e9:g} · 10⁹ tokens, {ranks:,} GPUs, {per_second / 1e12:g} · 10¹² FLOP/s"
-        source = f"{NARAYANAN}, §5.1, equation 4"
-        made.append(
-            Claim(f"{what}: as published", "8TP/(nX)", estimate, published, "1", source, "compared", absolute=0.5)
-        )
+        source, key = f"{NARAYANAN}, §5.1, equation 4", preset == "175b"
+        what = f"{what}: as published"
+        made.append(Claim(what, "8TP/(nX)", estimate, published, "1", source, "compared", absolute=0.5, key=key))
     return made
 
 
@@ -165,13 +178,16 @@ def published_memory() -> list[Claim]:
     for stage, published in enumerate((120, 31.4, 16.6, 1.9)):
         total = sum(zero.state_bytes(stage, 7.5e9, 64).values()) / 1e9
         what = f"GB of states, 7.5 · 10⁹ parameters on 64 ranks, stage {stage}: as published"
-        made.append(Claim(what, "Σ KΨ or KΨ/n", total, published, "1", RAJBHANDARI, "compared", absolute=0.05))
+        key = stage == 3
+        made.append(Claim(what, "Σ KΨ or KΨ/n", total, published, "1", RAJBHANDARI, "compared", absolute=0.05, key=key))
     for name, heads, hidden, published in (("GPT-3", 96, 12288, 70), ("MT-NLG", 128, 20480, 65)):
         kept = [activations.layer(1, 2048, hidden, heads, 1, False, how) for how in ("none", "selective")]
         saved = 100 * (1 - kept[1] / kept[0])
         what = f"activations of {name} that selective recomputation saves, %: as published"
-        source = f"{KORTHIKANTI}, §5"
-        made.append(Claim(what, "(5as/h)/(34 + 5as/h)", saved, published, "1", source, "compared", absolute=0.5))
+        source, key = f"{KORTHIKANTI}, §5", name == "GPT-3"
+        made.append(
+            Claim(what, "(5as/h)/(34 + 5as/h)", saved, published, "1", source, "compared", absolute=0.5, key=key)
+        )
     return made
 
 

@@ -9,7 +9,7 @@ import torch.utils.checkpoint
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
 from minitrain.costs.memory import gpt_activations
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.recomputation import common as lesson
 from minitrain.models.gpt import GPT
 from minitrain.recomputation import checkpoint
@@ -42,7 +42,7 @@ def demo(
     formula = "4L(16bsh + 4bs + abs² + s²/4) + ends"
     small, form = trial.step(small_form), "small form: "
     again = layers * costs.layer_flops(*widths)
-    claims = [
+    claims = as_key(
         Claim(f"{form}bytes kept after forward", "4Lbsh + ends", kept, small.kept, "B", section),
         Claim(f"{form}most bytes kept at once", "4(L−1)bsh + a block + 8(bs + s)", peak, small.peak, "B", chen),
         Claim(
@@ -53,6 +53,8 @@ def demo(
             source=f"{lesson.KORTHIKANTI}, appendix A",
         ),
         *lesson.same(trial, small_form, {"of the full form": every_block}, form),
+    )
+    claims += [
         Claim("bytes kept after forward, nothing recomputed", formula, whole, plain.kept, "B", section),
         Claim("bytes kept after forward, blocks recomputed", "4Lbsh + ends", kept, full.kept, "B", section),
         Claim(

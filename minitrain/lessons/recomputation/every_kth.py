@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.recomputation import common as lesson
 from minitrain.models.gpt import GPT
 from minitrain.recomputation import every_kth
@@ -63,8 +63,8 @@ def demo(world: World, layers: int = 36, hidden: int = 32, batch: int = 2, seque
         Claim(
             "most bytes kept at once, blocks of a GPT, best k", formula, predicted[best], gpt[found].peak, "B", source
         ),
-        Claim("best k, blocks of a GPT, of 1, 2 and 3", "near √(L · input/block)", best, found, "1", source),
-        again(trial, best),
+        Claim("best k, blocks of a GPT, of 1, 2 and 3", "near √(L · input/block)", best, found, "1", source, key=True),
+        *as_key(again(trial, best)),
         *lesson.same(trial, in_segments(best), {}),
     ]
 
@@ -83,7 +83,7 @@ def small_form(trial: lesson.Trial, root: int) -> list[Claim]:
     chain = nn.ModuleList(nn.Linear(hidden, hidden) for _ in range(trial.layers)).to(device)
     step = lesson.measure(InSegments(chain, root), x)
     what = "linear layers, k near √L"
-    return [
+    return as_key(
         Claim(f"{form}bytes kept after forward, {what}", "⌈L/k⌉ · S", kept, step.kept, "B", source),
         Claim(
             f"{form}most bytes kept at once, {what}",
@@ -94,7 +94,7 @@ def small_form(trial: lesson.Trial, root: int) -> list[Claim]:
             source,
         ),
         *lesson.same(trial, two_blocks, {"of the full form": in_segments(2)}, f"{form}k = 2, "),
-    ]
+    )
 
 
 class InSegments(nn.Module):

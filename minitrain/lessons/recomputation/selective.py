@@ -5,7 +5,7 @@ from __future__ import annotations
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
 from minitrain.costs.memory import gpt_activations
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.recomputation import common as lesson
 from minitrain.recomputation import selective as small
 from minitrain.recomputation.full.selective import cores, every_block
@@ -41,7 +41,9 @@ def demo(
     formula = "4L(16bsh + 4bs + abs² + s²/4) + ends"
     found, form = trial.step(small.recompute), "small form: "
     claims = [
-        Claim(f"{form}bytes kept after forward", "4L(16bsh + 4bs) + ends", selective, found.kept, "B", section),
+        Claim(
+            f"{form}bytes kept after forward", "4L(16bsh + 4bs) + ends", selective, found.kept, "B", section, key=True
+        ),
         Claim(
             f"{form}operations done again: the cores' forward",
             "4Lbs²h",
@@ -49,7 +51,7 @@ def demo(
             trial.operations(small.recompute) - once,
             source=appendix,
         ),
-        *lesson.same(trial, small.recompute, {"of the full form": cores}, form),
+        *as_key(*lesson.same(trial, small.recompute, {"of the full form": cores}, form)),
         Claim("bytes kept after forward, nothing recomputed", formula, whole, kept["nothing"], "B", section),
         Claim(
             "bytes kept after forward, cores recomputed",
@@ -59,9 +61,9 @@ def demo(
             "B",
             section,
         ),
-        Claim("operations done again: the cores' forward", "4Lbs²h", again, core, source=appendix),
-        Claim("these as a part of the step's", "near s/(18h + 3s)", shares[0], core / once, source=appendix),
-        Claim("the same of full recomputation", "near 1/3", shares[1], full_again / once, source=appendix),
+        Claim("operations done again: the cores' forward", "4Lbs²h", again, core, source=appendix, key=True),
+        Claim("these as a part of the step's", "near s/(18h + 3s)", shares[0], core / once, source=appendix, key=True),
+        Claim("the same of full recomputation", "near 1/3", shares[1], full_again / once, source=appendix, key=True),
     ]
     claims += lesson.same(trial, cores, {"with every block recomputed": every_block})
     for name, how in ways.items():

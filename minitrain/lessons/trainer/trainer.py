@@ -19,7 +19,7 @@ from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.data.text import Batch
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.composition.common import shared_folder
 from minitrain.lessons.composition.step import BOUND, NARAYANAN
 from minitrain.trainer.trainer import Trainer
@@ -49,13 +49,17 @@ def claims(world: World, make: MakeTrainer, steps: int) -> list[Claim]:
     losses = zip(whole.losses, before.losses + same.losses, strict=True)
     found = max(apart(whole.end, other.end), abs(whole.losses[-1] - other.losses[-1]))
     return [
-        _equal(f"{change}: elements of weights and optimizer states that changed", before.end, other.begin),
-        _equal(f"{again}: elements unlike those of a run in one go", whole.end, same.end),
+        *as_key(
+            _equal(f"{change}: elements of weights and optimizer states that changed", before.end, other.begin),
+            _equal(f"{again}: elements unlike those of a run in one go", whole.end, same.end),
+        ),
         Claim(
             f"{again}: losses unlike those of a run in one go", "0", 0, sum(a != b for a, b in losses), how="compared"
         ),
-        Claim(f"{change}: distance from a run in one go", "10⁻⁹", BOUND, found, "1", NARAYANAN, "compared", "<="),
-        _once(f"{again}: samples not taken exactly once", before.taken + same.taken, batch * steps),
+        Claim(
+            f"{change}: distance from a run in one go", "10⁻⁹", BOUND, found, "1", NARAYANAN, "compared", "<=", key=True
+        ),
+        *as_key(_once(f"{again}: samples not taken exactly once", before.taken + same.taken, batch * steps)),
         _once(f"{change}: samples not taken exactly once", before.taken + other.taken, batch * steps),
     ]
 

@@ -12,7 +12,7 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.costs import data_parallel
 from minitrain.costs import zero as costs
 from minitrain.data_parallel import DataParallel
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.zero import common as lesson
 from minitrain.lessons.zero import small
 from minitrain.zero import stage1
@@ -46,7 +46,7 @@ def _small_form(world: World, micro_batches: int) -> list[Claim]:
     model = small.wrap(world, stage1.Zero1)
     return [
         small.sent(world, 1, model, micro_batches, small.LAYERS),
-        small.held(world, 1, "optimizer states", lesson.optimizer_states(model.optimizer), small.LAYERS),
+        *as_key(small.held(world, 1, "optimizer states", lesson.optimizer_states(model.optimizer), small.LAYERS)),
         small.like_full_form(world, stage1.Zero1, Zero1, units=[]),  # all layers in one line, too
     ]
 

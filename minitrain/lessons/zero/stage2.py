@@ -7,7 +7,7 @@ from functools import partial
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
 from minitrain.costs import zero as costs
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.zero import common as lesson
 from minitrain.lessons.zero import small
 from minitrain.zero import stage2
@@ -47,7 +47,7 @@ def _small_form(world: World, micro_batches: int) -> list[Claim]:
     gradients = [each.grad for each in (*model.module.parameters(), *model.shards)]
     return [
         sent,
-        small.held(world, 2, "gradients", gradients),
+        *as_key(small.held(world, 2, "gradients", gradients)),
         small.held(world, 2, "optimizer states", lesson.optimizer_states(model.optimizer)),
         small.like_full_form(world, stage2.Zero2, Zero2),
     ]
@@ -72,7 +72,7 @@ def _peaks(world: World, layers: int = 8, hidden: int = 128) -> list[Claim]:
         elif stage is Undrained:
             predicted, relation = held + costs.gradient_peak(each, gradient, world.size, drain=False), ">="
         what = f"most bytes of gradients at once, {layers} layers of G bytes, {name}"
-        claims.append(Claim(what, formula, predicted, peak, "B", source, relation=relation))
+        claims.append(Claim(what, formula, predicted, peak, "B", source, relation=relation, key=stage is Zero2))
     return claims
 
 
@@ -81,7 +81,7 @@ def _dearer(world: World, layers: int, hidden: int, micro_batches: int) -> Claim
     what, formula = f"bytes sent with {micro_batches} micro-batches, stage 2 over stage 1", "(A + 1) / 2"
     source = f"{lesson.PAPER}, §7.2"
     if world.size == 1:
-        return Claim.needs_ranks(2, what, formula, source)
+        return Claim.needs_ranks(2, what, formula, source, key=True)
     sent = []
     for stage in (Zero2, Zero1):
         model = lesson.wrap(world, stage, layers, hidden, collectives=ring)
@@ -89,4 +89,4 @@ def _dearer(world: World, layers: int, hidden: int, micro_batches: int) -> Claim
             lesson.step(world, model, micro_batches=micro_batches)
         sent.append(ledger.sent)
     volumes = [costs.volume(stage, 1, micro_batches) for stage in (2, 1)]
-    return Claim(what, formula, volumes[0] / volumes[1], sent[0] / sent[1], "1", source)
+    return Claim(what, formula, volumes[0] / volumes[1], sent[0] / sent[1], "1", source, key=True)

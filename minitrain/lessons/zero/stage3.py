@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, Peak, World
 from minitrain.costs import zero as costs
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.zero import bars as lesson_bars
 from minitrain.lessons.zero import common as lesson
 from minitrain.lessons.zero import small
@@ -40,7 +40,7 @@ def small_form(world: World, micro_batches: int) -> list[Claim]:
     shards = [tensor for unit in model.units for tensor in (unit.flat, unit.shard)]
     return [
         sent,
-        small.held(world, 3, "parameters", shards),
+        *as_key(small.held(world, 3, "parameters", shards)),
         small.held(world, 3, "optimizer states", lesson.optimizer_states(model.optimizer)),
         whole_at_once(world, model),
         small.like_full_form(world, stage3.Zero3, Zero3),
@@ -62,7 +62,7 @@ def whole_at_once(world: World, model: stage3.Zero3) -> Claim:
     small.step(world, model)
     shard = costs.shard_elements(small.WIDTH**2, world.size)
     what = "small form: most bytes of whole parameters at once"
-    return Claim(what, "2 units of nsw", 2 * world.size * shard * 4, most, "B", f"{FSDP}, §3.2.1")
+    return Claim(what, "2 units of nsw", 2 * world.size * shard * 4, most, "B", f"{FSDP}, §3.2.1", key=True)
 
 
 # ---- what is gathered at once ----

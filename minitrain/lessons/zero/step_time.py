@@ -140,7 +140,8 @@ def virtual_times(world: World, stage: type[Zero3], layers: int = 4) -> tuple[li
         spans += its
         what = f"time of a step of {layers} layers, {name}"
         predicted = step_time(layers, carry, prefetch)
-        claims.append(Claim(what, formula, predicted, measured, "virtual s", f"{PAPER}, §3.3", "virtual clock"))
+        source = f"{PAPER}, §3.3"
+        claims.append(Claim(what, formula, predicted, measured, "virtual s", source, "virtual clock", key=prefetch))
     return claims, spans
 
 
