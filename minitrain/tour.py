@@ -75,19 +75,20 @@ def train(world: World, text: Text) -> tuple[Curve, str, list[Claim]]:
         The losses, a sample of what the GPT writes, and the claims.
     """
     from minitrain.composition.settings import Layout, Model, Settings, Steps
-    from minitrain.composition.step import Training
+    from minitrain.train import build, train_step
+    from minitrain.trainer.evaluation import evaluate, generate
 
     batch = -(-BATCH // world.size) * world.size
     steps = Steps(steps=STEPS, batch=batch, lr=3e-3, decay="linear")
-    training = Training(Settings(Model(layers=3, hidden=96, positions=SEQ), Layout(dp=world.size), steps), world.device)
+    training = build(Settings(Model(layers=3, hidden=96, positions=SEQ), Layout(dp=world.size), steps), world.device)
     samples = Samples(text.training, SEQ)
     held_out = windows(text.validation, SEQ, count=256 // world.size * world.size)  # all ranks get as many
     curve = Curve([], [], bigram_entropy(text.validation))
     for step in world.progress(_until_below(curve), lambda: _headline(curve), total=STEPS):
-        curve.training.append(training.step(step, step * batch, samples).loss)
+        curve.training.append(train_step(training, step, step * batch, samples).loss)
         if (step + 1) % EVERY == 0:
-            curve.validation.append((step + 1, training.evaluate([held_out])))
-    sample = training.generate(PROMPT.encode(), 160).decode(errors="replace")
+            curve.validation.append((step + 1, evaluate(training, [held_out])))
+    sample = generate(training, PROMPT.encode(), 160).decode(errors="replace")
     return curve, PROMPT + sample, claims_of(curve, training.part.parameters.values())
 
 
@@ -119,8 +120,8 @@ def train_in_every_layout(world: World, data: str) -> tuple[dict[str, list[float
         The losses of each, and the claim that they are one curve.
     """
     from minitrain.composition.settings import Layout, Model, Settings, Steps, fitting
-    from minitrain.composition.step import Training
     from minitrain.lessons.composition import common as lesson
+    from minitrain.train import build, train_step
 
     heads = max(4, world.size)
     model = Model(layers=heads, hidden=8 * heads, heads=heads, positions=4 * heads)
@@ -130,8 +131,8 @@ def train_in_every_layout(world: World, data: str) -> tuple[dict[str, list[float
     curves = {"one device": [report.loss for report in one.reports]}
     samples = lesson.samples_of(Settings(model, Layout(), steps))
     for layout in world.progress(layouts, f"the same GPT in {len(layouts)} layouts"):
-        training = Training(Settings(model, layout, steps), world.device)
-        curves[str(layout)] = [training.step(step, step * steps.batch, samples).loss for step in range(ALIKE)]
+        training = build(Settings(model, layout, steps), world.device)
+        curves[str(layout)] = [train_step(training, step, step * steps.batch, samples).loss for step in range(ALIKE)]
         training.close()
     worst = max(abs(a - b) for losses in curves.values() for a, b in zip(losses, curves["one device"], strict=True))
     what = f"losses of {ALIKE} steps in each layout, largest distance from one device's"

@@ -14,17 +14,18 @@ from pathlib import Path
 
 import pytest
 
-from minitrain import train
+import minitrain
+from minitrain.trainer import command
 
 SMALL = "--layers 1 --hidden 16 --heads 2 --positions 16 --batch 4 --sample 5 --device cpu".split()
 
 
 def start(*arguments, folder=None, by=(sys.executable,)):
-    command = [*by, "-m", "minitrain.train", *arguments]
-    root = os.path.dirname(os.path.dirname(train.__file__))
+    words = [*by, "-m", "minitrain.train", *arguments]
+    root = os.path.dirname(minitrain.__path__[0])
     environment = {**os.environ, "PYTHONPATH": root, "COLUMNS": "100"}
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=environment)
+    return subprocess.Popen(words, stdout=pipe, stderr=pipe, text=True, cwd=folder, env=environment)
 
 
 def test_one_device_then_two_ranks_then_sigterm(tmp_path):
@@ -135,9 +136,16 @@ def test_ranks_end_with_torchrun(tmp_path):
 
 def test_a_dry_run_needs_no_torch():
     arguments = "--preset 175b --dp 16 --pp 12 --tp 8 --microbatches 8 --batch 1536 --dry-run".split()
-    code = f"import sys; from minitrain import train; s = train.main({arguments}); assert 'torch' not in sys.modules"
+    code = f"""
+import runpy, sys
+sys.argv[1:] = {arguments}
+try:
+    runpy.run_module("minitrain.train", run_name="__main__")
+finally:
+    assert "torch" not in sys.modules
+"""
     begun = time.process_time_ns(), time.monotonic()
-    ended = subprocess.run([sys.executable, "-c", code + "; sys.exit(s)"], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert "dp16×pp12×tp8" in ended.stdout
     assert time.monotonic() - begun[1] < 20  # two seconds on a quiet machine
@@ -155,17 +163,17 @@ def test_a_dry_run_needs_no_torch():
     ],
 )
 def test_what_does_not_fit(arguments, message, capsys):
-    assert train.main(arguments.split()) == 2
+    assert command.run("minitrain.train", arguments.split()) == 2
     assert message in capsys.readouterr().err
 
 
 def test_under_torchrun(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert train.main(["--ranks", "4", "--dp", "4"]) == 2
+    assert command.run("minitrain.train", ["--ranks", "4", "--dp", "4"]) == 2
     assert "ranks=4 does not match the 2 ranks that torchrun started" in capsys.readouterr().err
-    assert train.main(["--dp", "4"]) == 2
+    assert command.run("minitrain.train", ["--dp", "4"]) == 2
     assert "takes 4 ranks, and there are 2; layouts of 2 ranks that fit: dp2, " in capsys.readouterr().err
     monkeypatch.setenv("RANK", "1")
-    assert train.main(["--dp", "4"]) == 2
+    assert command.run("minitrain.train", ["--dp", "4"]) == 2
     assert not capsys.readouterr().err, "rank 0 has told"

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import tyro
 
-from minitrain import train
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.planning import plan_time
 from minitrain.planning.plan import predict
+from minitrain.trainer import command
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "training.md").read_text("utf-8")
@@ -59,7 +59,8 @@ def test_every_command_is_accepted(capsys):
         ranks = number_of_ranks(before)
         seen[arguments] = ranks
         asked = [] if ranks is None else ["--ranks", str(ranks)]
-        status = train.main([*arguments.split(), *asked, *([] if "--dry-run" in arguments else ["--dry-run"])])
+        dry = [] if "--dry-run" in arguments else ["--dry-run"]
+        status = command.run("minitrain.train", [*arguments.split(), *asked, *dry])
         assert status == 0, (before, arguments, capsys.readouterr().err)
     assert len(seen) >= 10 and {None, 4, 8, 32} == set(seen.values())
 
@@ -127,5 +128,5 @@ def test_the_layouts_of_gpt_3():
 
 def test_the_heads_of_xl(capsys):
     """Why the commands for many machines ask for 40 heads."""
-    assert train.main("--preset xl --tp 8 --dry-run".split()) == 2
+    assert command.run("minitrain.train", "--preset xl --tp 8 --dry-run".split()) == 2
     assert "heads=25 do not divide by tp=8" in capsys.readouterr().err

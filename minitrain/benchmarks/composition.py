@@ -19,9 +19,9 @@ from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
 from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout, Model, Settings, Steps, problem
-from minitrain.composition.step import Training
 from minitrain.data.text import Samples, Text, share
 from minitrain.models.gpt import GPT
+from minitrain.train import build, train_step
 
 CPU = Model(preset="tiny")
 GPU = Model(preset="gpt2")
@@ -87,8 +87,8 @@ def _settings(ranks: int, model: Model, steps: Steps) -> dict[str, Settings]:
 
 
 def _ours(world: World, settings: Settings, samples: Samples) -> Callable[[], object]:
-    training = Training(settings, world.device)
-    return lambda: training.step(0, 0, samples)
+    training = build(settings, world.device)
+    return lambda: train_step(training, 0, 0, samples)
 
 
 def _gpt(world: World, model: Model, steps: Steps) -> GPT:

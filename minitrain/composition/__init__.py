@@ -1,8 +1,9 @@
 """Chapter 13, composition: all parallelisms at once, in one training step.
 
 `settings` says what is asked for. `layout` arranges the ranks and says over which of them each gradient is summed,
-`model` makes a rank's part, `gradients` and `step` train it. What stands around the step is elsewhere: checkpoints in
-`minitrain.checkpointing`, the dry run in `minitrain.planning`, the run in `minitrain.trainer`.
+`model` cuts the GPT for a rank, `gradients` and `step` serve the loop, which `minitrain/train.py` shows. What stands
+around the step is elsewhere: checkpoints in `minitrain.checkpointing`, the dry run in `minitrain.planning`, the run in
+`minitrain.trainer`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from minitrain.composition.layout import make_axes
     from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
-    from minitrain.composition.step import Training
 
 _HOME = {
     "Layout": "settings",
@@ -21,10 +21,9 @@ _HOME = {
     "Run": "settings",
     "Settings": "settings",
     "Steps": "settings",
-    "Training": "step",
     "make_axes": "layout",
 }
-__all__ = ["Layout", "Model", "Run", "Settings", "Steps", "Training", "make_axes"]
+__all__ = ["Layout", "Model", "Run", "Settings", "Steps", "make_axes"]
 
 
 def __getattr__(name: str) -> Any:

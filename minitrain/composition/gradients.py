@@ -102,8 +102,9 @@ class Gradients:
         tensor_collectives: Collectives = native,
     ):
         self.axes, self.collectives, self.tensor_collectives = axes, collectives, tensor_collectives
+        of_experts = part.experts
         self.spread = {
-            name: spread_of(name, parameter, axes, name in part.experts, part.holders(name))
+            name: spread_of(name, parameter, axes, name in of_experts, part.holders(name))
             for name, parameter in part.parameters.items()
         }
         self.parameters = part.parameters
@@ -117,8 +118,8 @@ class Gradients:
             self.model = self._wrap(stage, part.whole, part.parameters, axes.dp, steps)
             self.shards.append(self.model)
         else:
-            shared = {name: p for name, p in part.parameters.items() if name not in part.experts}
-            experts = {name: p for name, p in part.parameters.items() if name in part.experts}
+            shared = {name: p for name, p in part.parameters.items() if name not in of_experts}
+            experts = {name: p for name, p in part.parameters.items() if name in of_experts}
             for named, group in ((shared, axes.dp), (experts, axes.replicas)):
                 if named:
                     self.shards.append(self._wrap(Zero1, _Bag.by_layer(named), named, group, steps))

@@ -1,7 +1,7 @@
 """A rank's part of the GPT, made without any rank ever holding all of it.
 
 **Idea.** The model is first made without memory, on torch's `meta` device, where shapes are all there is. Each
-technique then takes its cut, in this order: experts replace MLPs, tensor parallelism replaces layers, recomputation
+technique then takes its cut, in this order: tensor parallelism replaces layers, experts replace MLPs, recomputation
 wraps them, the pipeline keeps some. Only what is left gets memory, and its initial values, one tensor at a time. A
 value depends on the parameter's name and the seed alone, so every layout starts from the same model.
 
@@ -18,18 +18,18 @@ value depends on the parameter's name and the seed alone, so every layout starts
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from minitrain.collectives.full import native
 from minitrain.composition.layout import Axes
-from minitrain.composition.settings import Model
+from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Router, Switch, all_to_all
 from minitrain.mixture_of_experts.full.expert_parallel import Carrier, ExpertParallelLayer
 from minitrain.mixture_of_experts.moe_gpt import expert_weight, replace_mlps, router_generator
-from minitrain.models.gpt import GPT, GPTConfig, initial_weight
+from minitrain.models.gpt import GPT, Block, GPTConfig, initial_weight
 from minitrain.pipeline_parallel.full import tied
 from minitrain.pipeline_parallel.full.actions import Schedule
 from minitrain.pipeline_parallel.schedules import SCHEDULES
@@ -47,6 +47,7 @@ ROUTERS: dict[str, type[Router]] = {
     "switch": Switch,
     "expert_choice": ExpertChoice,
 }
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16 begins in float32
 TIED, TABLE = "head.weight", "embedding.tokens.weight"  # the second name of a tied weight, and its first
 
 
@@ -58,21 +59,24 @@ class Part:
         whole: The GPT itself where there is no pipeline; None where this rank has stages of it.
         stages: This rank's stages.
         loss: What comes behind the head.
-        parameters: This rank's, by their names on one device, each once.
-        shapes: The shapes of all of the model's parameters on one device, by name.
-        experts: Names of this rank's experts' parameters.
         schedule: The pipeline's.
         ties: Parameters that several stages hold.
+        shapes: The shapes of all of the model's parameters on one device, by name.
+        parameters: This rank's, by their names on one device, each once; none before they have memory.
     """
 
     whole: GPT | None
     stages: list[Stage]
     loss: nn.Module
-    parameters: dict[str, nn.Parameter]
-    shapes: dict[str, torch.Size]
-    experts: set[str]
     schedule: Schedule
     ties: list[tied.Tie]
+    shapes: dict[str, torch.Size]
+    parameters: dict[str, nn.Parameter] = field(default_factory=dict)
+
+    @property
+    def experts(self) -> set[str]:
+        """Names of this rank's experts' parameters."""
+        return {name for name in self.parameters if ".mlp.experts." in name}
 
     def holders(self, name: str) -> list[int]:
         """The pipeline ranks that hold a copy of the parameter, where there are several."""
@@ -97,70 +101,87 @@ def make_schedule(axes: Axes) -> Schedule:
     return SCHEDULES[layout.schedule](layout.pp, layout.microbatches, *chunks)
 
 
-def make_part(
-    model: Model,
-    axes: Axes,
-    seed: int,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    collectives: Collectives = native,
-    carrier: Carrier = all_to_all.native,
-) -> Part:
-    """Make this rank's part. All ranks call it with the same arguments; nothing is sent.
-
-    Args:
-        model: Sizes and choices.
-        axes: The ranks.
-        seed: Of the initial weights.
-        device: Where the part lives.
-        dtype: Of the parameters.
-        collectives: Who carries what tensor parallelism sends.
-        carrier: Who carries tokens to experts.
-    """
-    config, layout = make_config(model), axes.layout
+def make_gpt(model: Model, seed: int) -> GPT:
+    """The whole GPT on torch's `meta` device: shapes, and no memory."""
     with torch.device("meta"):
-        gpt = GPT(config, seed)
-        reference = GPT(config, seed) if model.experts else gpt  # before it is cut
-        _put_in_experts(reference, model, layout.microbatches)
-        shapes = {name: parameter.shape for name, parameter in reference.named_parameters()}
-        if layout.tp > 1:
-            cut = megatron.parallelize if layout.sequence_parallel else parallelize
-            cut(gpt, axes.tp, collectives=collectives, check=False)
-        else:
+        return GPT(make_config(model), seed)
+
+
+def apply_tensor_parallel(gpt: GPT, axes: Axes, collectives: Collectives = native) -> None:
+    """Leave this rank its part of every matrix; with sequence parallelism, of the activations between them, too."""
+    layout = axes.layout
+    with torch.device("meta"):
+        if layout.tp == 1:
             place_dropout(gpt)
-        # After tensor parallelism, which would cut the experts, too, and not know that they are computed together.
-        _put_in_experts(gpt, model, layout.microbatches)
-    if layout.ep > 1:
+        elif layout.sequence_parallel:
+            megatron.parallelize(gpt, axes.tp, collectives=collectives, check=False)
+        else:
+            parallelize(gpt, axes.tp, collectives=collectives, check=False)
+
+
+def put_in_experts(gpt: GPT, model: Model, microbatches: int) -> None:
+    """Replace every second block's MLP, if the model has experts.
+
+    After tensor parallelism, which would cut the experts, too, and not know that they are computed together.
+    """
+    if model.experts:
+        router, hidden = ROUTERS[model.router], model.sizes.hidden
+        with torch.device("meta"):
+            # Each micro-batch's loss is divided by their number, and so is the routers' loss that rides along.
+            replace_mlps(gpt, lambda block: router(hidden, model.experts, layer=block), riding_loss=1 / microbatches)
+
+
+def apply_expert_parallel(gpt: GPT, axes: Axes, carrier: Carrier = all_to_all.native) -> None:
+    """Leave this rank its share of the experts."""
+    if axes.layout.ep > 1:
         for name, layer in [(n, m) for n, m in gpt.named_modules() if isinstance(m, MoELayer)]:
             gpt.set_submodule(name, ExpertParallelLayer(layer, axes.data, carrier))
+
+
+def apply_recomputation(gpt: GPT, layout: Layout) -> None:
+    """Have attention's core, or whole blocks, computed again in backward, if that was asked for."""
     if layout.recompute == "selective":
         selective.recompute(gpt, early_stop.checkpoint)
     elif layout.recompute == "full":
         full.recompute(gpt.blocks, early_stop.checkpoint)
+
+
+def cut_stages(gpt: GPT, model: Model, axes: Axes) -> Part:
+    """Cut the model into the pipeline's stages, and keep this rank's. They still have no memory."""
     schedule = make_schedule(axes)
     every = split(gpt, evenly(gpt, schedule.stages))
-    ties = tied.ties(every)
     mine = [every[number] for number in schedule.stages_of(axes.place["pp"])]
-    _give_memory(gpt if layout.pp == 1 else nn.ModuleList(mine), device)
-    named: dict[str, nn.Parameter] = {}
-    for name, parameter in (pair for stage in mine for pair in stage.named_in_model()):
-        named.setdefault(TABLE if name == TIED and config.tied else name, parameter)
-    experts = {name for name in named if ".mlp.experts." in name}
-    whole = gpt if layout.pp == 1 else None
-    part = Part(whole, mine, gpt.loss, named, shapes, experts, schedule, ties)
-    _fill(part, model, axes, seed)
-    for stage in mine:
-        stage.to(dtype)
-    return part
+    whole = gpt if axes.layout.pp == 1 else None
+    return Part(whole, mine, gpt.loss, schedule, tied.ties(every), shapes_of(model))
 
 
-def _put_in_experts(gpt: GPT, model: Model, microbatches: int) -> None:
-    """Replace every second block's MLP, if the model has experts."""
-    if not model.experts:
-        return
-    router, hidden = ROUTERS[model.router], model.sizes.hidden
-    # Each micro-batch's loss is divided by their number, and so is the routers' loss that rides along.
-    replace_mlps(gpt, lambda block: router(hidden, model.experts, layer=block), riding_loss=1 / microbatches)
+def materialize(part: Part, model: Model, axes: Axes, steps: Steps, device: torch.device) -> None:
+    """Allocate what this rank has kept, and set its initial values: one whole tensor at a time, cut as parameters are.
+
+    A value depends on the parameter's name and the seed alone, so every layout starts from the same model.
+    """
+    _give_memory(part.whole or nn.ModuleList(part.stages), device)
+    for name, parameter in (pair for stage in part.stages for pair in stage.named_in_model()):
+        part.parameters.setdefault(TABLE if name == TIED and model.tied else name, parameter)
+    with torch.no_grad():
+        for name, parameter in part.parameters.items():
+            whole = initial_value(name, part.shapes[name], model, steps.seed).to(device)
+            parameter.copy_(piece_of(whole, parameter, axes.tp))
+    for stage in part.stages:
+        stage.to(DTYPES[steps.dtype])
+
+
+def apply_compile(part: Part, steps: Steps) -> None:
+    """Compile each block with torch.compile, if that was asked for."""
+    for block in (layer for stage in part.stages for layer in stage if isinstance(layer, Block) and steps.compile):
+        block.compile()
+
+
+def shapes_of(model: Model) -> dict[str, torch.Size]:
+    """The shapes of all of the model's parameters on one device, by name."""
+    whole = make_gpt(model, 0)
+    put_in_experts(whole, model, 1)
+    return {name: parameter.shape for name, parameter in whole.named_parameters()}
 
 
 def _give_memory(module: nn.Module, device: torch.device) -> None:
@@ -175,14 +196,6 @@ def _give_memory(module: nn.Module, device: torch.device) -> None:
         vars(parameter).update(vars(before))
         for part, other in others:
             setattr(part, other, parameter)
-
-
-@torch.no_grad()
-def _fill(part: Part, model: Model, axes: Axes, seed: int) -> None:
-    """Set the initial values: each from its name and the seed, cut as the parameter is."""
-    for name, parameter in part.parameters.items():
-        whole = initial_value(name, part.shapes[name], model, seed).to(parameter.device)
-        parameter.copy_(piece_of(whole, parameter, axes.tp))
 
 
 def initial_value(name: str, shape: torch.Size, model: Model, seed: int) -> Tensor:

@@ -10,6 +10,7 @@ that has just been started.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import secrets
@@ -59,32 +60,33 @@ def refuse(settings: Settings) -> None:
         raise ValueError(f"keep={options.keep} must be at least 1")
 
 
-def launch(settings: Settings, ranks: int, device: str, timeout: float) -> int:
+def launch(settings: Settings, loop: str, ranks: int, device: str, timeout: float) -> int:
     """Train on torchrun's ranks, or on `ranks` of our own; returns the exit status.
 
     Args:
         settings: What to train.
+        loop: The module whose `train` every rank calls with its `Trainer`: "minitrain.train".
         ranks: How many to start, if torchrun has not.
         device: "auto", "cpu" or "cuda", as in `World.start`.
         timeout: Seconds without any progress after which ranks that wait for each other are given up.
     """
     if given_ranks() is not None:
-        return _under_torchrun(settings, device, timeout)
+        return _under_torchrun(settings, loop, device, timeout)
     # A name that nobody can guess, and no file until somebody asks: a program that is killed leaves nothing.
     request = Path(tempfile.gettempdir()) / f"minitrain-stop-{secrets.token_hex(16)}"
     try:
         with _on_signal(request.touch, "stopping after this step; Ctrl-C again ends at once"):
-            return _on_own_ranks(settings, ranks, device, timeout, request)
+            return _on_own_ranks(settings, loop, ranks, device, timeout, request)
     finally:
         request.unlink(missing_ok=True)
 
 
-def _on_own_ranks(settings: Settings, ranks: int, device: str, timeout: float, request: Path) -> int:
+def _on_own_ranks(settings: Settings, loop: str, ranks: int, device: str, timeout: float, request: Path) -> int:
     from minitrain.ranks.ranks import Ranks, RanksError
 
     try:
         with Ranks(ranks, device, timeout, check=False) as pool:
-            return max(pool.run(work, settings, request, os.getpid()))
+            return max(pool.run(work, settings, loop, request, os.getpid()))
     except KeyboardInterrupt:
         print("ended at once; what was saved before is there for --resume", file=sys.stderr)
         return 130
@@ -93,7 +95,7 @@ def _on_own_ranks(settings: Settings, ranks: int, device: str, timeout: float, r
         return 2 if isinstance(error, ValueError) else 1
 
 
-def _under_torchrun(settings: Settings, device: str, timeout: float) -> int:
+def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float) -> int:
     asked: list[bool] = []
     end_with_torchrun()  # another run may already go on from the last checkpoint
     try:
@@ -102,7 +104,7 @@ def _under_torchrun(settings: Settings, device: str, timeout: float) -> int:
             from minitrain.comm.world import World
 
             world = World.start(device=device, timeout=timeout, check=False)
-            status = _train(world, settings, lambda: bool(asked), os.getpid())
+            status = _train(world, settings, loop, lambda: bool(asked), os.getpid())
             world.stop()
             return status
     except Exception as error:
@@ -115,19 +117,20 @@ def _under_torchrun(settings: Settings, device: str, timeout: float) -> int:
         os._exit(1)  # leaving the group in order would wait for ranks that may never come
 
 
-def work(world: World, settings: Settings, request: Path, program: int) -> int:
+def work(world: World, settings: Settings, loop: str, request: Path, program: int) -> int:
     """Train on this rank; returns the exit status.
 
     Args:
         world: This rank.
         settings: What to train.
+        loop: As of `launch`.
         request: A file that is there once somebody asks to stop.
         program: The process that has started the ranks.
     """
-    return _train(world, settings, lambda: world.rank == 0 and request.exists(), program)
+    return _train(world, settings, loop, lambda: world.rank == 0 and request.exists(), program)
 
 
-def _train(world: World, settings: Settings, asked_to_stop: Callable[[], bool], process: int) -> int:
+def _train(world: World, settings: Settings, loop: str, asked_to_stop: Callable[[], bool], process: int) -> int:
     """Train in a folder that no other run writes to meanwhile; `process` is the one that others are told of."""
     from minitrain.checkpointing.full.agreement import alike
     from minitrain.trainer.trainer import Refused, Trainer, refusing
@@ -136,7 +139,7 @@ def _train(world: World, settings: Settings, asked_to_stop: Callable[[], bool], 
     try:
         with refusing():  # before anything in the folder is written or removed
             lock = alike(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
-        return Trainer(world, settings, asked_to_stop).run()
+        return importlib.import_module(loop).train(Trainer(world, settings, asked_to_stop))
     except Refused as error:
         if world.rank == 0:
             print(error, file=sys.stderr, flush=True)

@@ -33,7 +33,6 @@ from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span
 from minitrain.composition.settings import Layout
 from minitrain.composition.step import Verbs
-from minitrain.pipeline_parallel.full.actions import Action
 from minitrain.tensor_parallel.full.mappings import Collectives
 
 # part -> how the table calls it, and its kind on the timeline; in the order of the table.
@@ -94,10 +93,6 @@ class Profile:
     def during(self, part: str) -> AbstractContextManager[Any]:
         """Around a part of a step; outside a measured step it does nothing."""
         return _During(self, part) if self._stack else nullcontext()
-
-    def watch(self, action: Action) -> AbstractContextManager[Any]:
-        """Around an action of a pipeline."""
-        return self.during("forward" if action.kind == "F" else "backward")
 
     def verbs(self, layout: Layout, verbs: Verbs | None = None) -> Verbs:
         """The verbs, timed along axes of more than one rank."""

@@ -1,4 +1,4 @@
-"""A training from its first step to its last, and everything beside its steps: what one sees, and what is kept.
+"""Everything beside the steps of a run: what it begins with, what one sees, and what is kept.
 
 **Idea.** All state of a training is its weights, the optimizer's, and two numbers: steps done, and samples taken. So a
 run that was interrupted goes on as if nothing had been, and in any other layout: a sample's number says what it is,
@@ -40,10 +40,11 @@ from minitrain.comm.pictures import save_figure
 from minitrain.comm.timeline import trace_events
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
-from minitrain.composition.step import NotFinite, Report, Training, Verbs
+from minitrain.composition.step import Instruments, NotFinite, Report, Training, Verbs
 from minitrain.data.text import Batch, Samples, Text, bigram_entropy, windows
 from minitrain.trainer import identity, metrics, profile
 from minitrain.trainer.display import Display
+from minitrain.trainer.evaluation import evaluate, generate
 
 EVALUATED = 256  # sequences of the held-out text, about
 PROMPT = b"The "
@@ -55,7 +56,7 @@ class Refused(ValueError):
 
 
 class Trainer:
-    """This rank's part of a run.
+    """What stands around the loop of `minitrain/train.py` on this rank.
 
     Args:
         world: This rank.
@@ -65,14 +66,20 @@ class Trainer:
         tell: Shows a text to the reader, on rank 0.
 
     Attributes:
+        profile: Where a step's time goes.
+        instruments: What the training is built with: the verbs, timed, and the profile.
+        samples: What is trained on.
         done: Steps done.
         position: Samples that all ranks together have taken: all state that the data have.
-        training: The model and its steps.
+        training: The model and what trains it, from `begin` on.
         reports: Of the steps that this run has done.
+        status: The exit status, once `run` is over.
 
     Raises:
-        Refused: There is no such text; or what `load` and `resume` name does not fit.
+        Refused: There is no such text.
     """
+
+    training: Training
 
     def __init__(
         self,
@@ -92,19 +99,46 @@ class Trainer:
             self.held_out = self._held_out()
         self.about = identity.described(settings, self.text.sha256)
         self.profile = profile.Profile(world)
-        by_time = self.profile.verbs(settings.layout, verbs)
-        self.training = Training(settings, world.device, by_time, self.profile.watch, self.profile.during)
+        self.instruments = Instruments(self.profile.verbs(settings.layout, verbs), self.profile.during)
         self.done = self.position = self.saved = 0
         self.reports: list[Report] = []
-        self.stopped = False
+        self.stopped, self.status, self._seconds = False, 0, 0.0
         self._newest: Path | None = None
         self._metrics: metrics.Metrics | None = None
-        self._begin()
 
-    def _begin(self) -> None:
+    @contextmanager
+    def run(self, training: Training) -> Iterator[None]:
+        """Around the loop: what `--load` and `--resume` ask for before it, and the results after it.
+
+        Raises:
+            Refused: What `load` and `resume` name does not fit.
+        """
+        self.begin(training)
+        parameters = sum(shape.numel() for shape in training.part.shapes.values())
+        self.display.begin(self.done, parameters, self.text)
+        with refusing():
+            alike(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
+        with self.display.notes():
+            if self.world.rank == 0:
+                about = {**self.about, **describe(self.world)}
+                self._metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
+            try:
+                yield
+            except NotFinite as error:
+                self.display.say(str(error))
+                self._keep_aside()
+                self.status = 1
+            finally:
+                if self._metrics:
+                    self._metrics.close()
+            if not self.status:
+                self._end()
+
+    def begin(self, training: Training) -> None:
         """Take the weights that were asked for."""
-        options, first = self.settings.run, self.world.rank == 0
-        if options.overwrite and first:
+        self.training = training
+        options = self.settings.run
+        if options.overwrite and self.world.rank == 0:
             for name in ("checkpoints", "tensorboard", ASIDE):
                 checkpoint.delete(self.folder / name)
         with refusing(), self.display.notes():
@@ -112,7 +146,7 @@ class Trainer:
                 self._resume()
             elif options.load:
                 import_safetensors(Path(options.load), self.state())
-                state.refresh(self.training.gradients)
+                state.refresh(training.gradients)
                 self.display.say(f"weights of {options.load}")
 
     def _resume(self) -> None:
@@ -132,64 +166,48 @@ class Trainer:
         self.saved, self._newest = self.done, path
         self.display.say(f"going on from {path}, saved by {extra['settings']['ranks']}")
 
-    def run(self) -> int:
-        """All steps that are left, and what comes after them; returns the exit status."""
-        parameters = sum(shape.numel() for shape in self.training.part.shapes.values())
-        self.display.begin(self.done, parameters, self.text)
-        with refusing():
-            alike(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
-        with self.display.notes():
-            if self.world.rank == 0:
-                about = {**self.about, **describe(self.world)}
-                self._metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
-            try:
-                self._steps()
-            except NotFinite as error:
-                self.display.say(str(error))
-                self._keep_aside()
-                return 1
-            finally:
-                if self._metrics:
-                    self._metrics.close()
-            kept = self.save() if self.done else True  # before the first step there is nothing to keep
-            self._finish(kept)
-        if self.stopped or not kept:
-            how = "saved; --resume goes on from there" if kept and self.done else "not saved"
-            self.display.say(f"ended after step {self.done} of {self.settings.steps.steps}: {how}")
-        return 0 if kept else 1
-
-    def _steps(self) -> None:
-        numbers = range(self.done, self.settings.steps.steps)
-        for number in self.world.progress(numbers, self.display.beside_bar):
+    def steps(self) -> Iterator[int]:
+        """The numbers of the steps that are left, under a progress bar, until somebody asks to stop."""
+        for number in self.world.progress(range(self.done, self.settings.steps.steps), self.display.beside_bar):
             # A signal reaches ranks in different steps; whoever has got it tells all.
             if any(gather_objects(self.asked_to_stop())):
                 self.stopped = True
-                break
-            self.advance(number)
+                return
+            yield number
 
-    def advance(self, number: int) -> None:
-        """One step, its line, and after it what is due.
-
-        Raises:
-            NotFinite: As `Training.step`.
-        """
-        start, options, steps = time.perf_counter(), self.settings.run, self.settings.steps
+    @contextmanager
+    def measured(self) -> Iterator[None]:
+        """Around a step: how long it takes, and where the time goes."""
+        start = time.perf_counter()
         with self.profile.step():
-            report = self.training.step(number, self.position, self.samples)
-        seconds = time.perf_counter() - start
-        self.display.after(report, seconds)
+            yield
+        self._seconds = time.perf_counter() - start
+
+    def after(self, report: Report) -> None:
+        """After a step: its line and, when they are due, the loss on held-out text and a checkpoint."""
+        options, steps = self.settings.run, self.settings.steps
+        self.display.after(report, self._seconds)
         self.reports.append(report)
-        self.done, self.position = number + 1, self.position + steps.batch
-        line = {"step": self.done, **report._asdict(), "seconds": seconds}
-        line["tokens_per_second"] = steps.batch * self.settings.model.sizes.positions / seconds
+        self.done, self.position = self.done + 1, self.position + steps.batch
+        line = {"step": self.done, **report._asdict(), "seconds": self._seconds}
+        line["tokens_per_second"] = steps.batch * self.settings.model.sizes.positions / self._seconds
         last = self.done == steps.steps
         if last or (options.evaluate_every and self.done % options.evaluate_every == 0):
-            line["validation"] = self.training.evaluate(self.held_out)
+            line["validation"] = evaluate(self.training, self.held_out)
             self.display.evaluated(self.done, line["validation"])
         if self._metrics:
             self._metrics.write(line)
         if options.save_every and self.done % options.save_every == 0 and not last:
             self.save()
+
+    def _end(self) -> None:
+        """The last checkpoint, and the results."""
+        kept = self.save() if self.done else True  # before the first step there is nothing to keep
+        self._finish(kept)
+        if self.stopped or not kept:
+            how = "saved; --resume goes on from there" if kept and self.done else "not saved"
+            self.display.say(f"ended after step {self.done} of {self.settings.steps.steps}: {how}")
+        self.status = 0 if kept else 1
 
     def save(self) -> bool:
         """Write a checkpoint of all steps done, if there is none yet; whether there is one. Every rank calls it."""
@@ -240,7 +258,7 @@ class Trainer:
 
             Console().print(profile.table(ranks))
         if options.sample and not self.stopped:
-            text = self.training.generate(PROMPT, options.sample)
+            text = generate(self.training, PROMPT, options.sample)
             self.display.say(f"a sample:\n{printable(PROMPT + text)}\n")
         if options.export and kept and self._newest:
             path, file = self._newest, Path(options.export)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from minitrain.benchmarks import composition as benchmark
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.data.text import Samples, Text
+from minitrain.train import build, train_step
 
 SMALL = Model(layers=2, hidden=16, heads=2, positions=8)
 
@@ -25,10 +26,10 @@ def distance(world):
     steps, samples = Steps(batch=4, warmup=0), Samples(Text.load().training, 8)
     gpt = benchmark._gpt(world, SMALL, steps)
     plain = benchmark._plain(world, gpt, steps, samples)
-    training = benchmark.Training(Settings(SMALL, Layout(dp=world.size), steps), world.device)
+    training = build(Settings(SMALL, Layout(dp=world.size), steps), world.device)
     for _ in range(2):
         plain()
-        training.step(0, 0, samples)
+        train_step(training, 0, 0, samples)
     theirs = {name: parameter.detach() for name, parameter in gpt.named_parameters()}
     return max(float((theirs[name] - p.detach()).abs().max()) for name, p in training.part.parameters.items())
 

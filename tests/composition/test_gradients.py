@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from minitrain.composition.settings import Layout, Model, Settings, Steps
-from minitrain.composition.step import Training
 from minitrain.lessons.composition import common as lesson
+from minitrain.train import build
 
 MODEL = Model(layers=4, hidden=8, heads=4, positions=8, vocabulary=257)
 STEPS = Steps(steps=5, batch=8, warmup=0, lr=1e-2, clip=0.0, dtype="float64", optimizer="sgd")
@@ -60,7 +60,7 @@ MISTAKES = {
 def distance(world, mistake, layout):
     model = replace(MODEL, experts=4 if layout.ep > 1 else 0)
     one = lesson.one_device(Settings(model, Layout(), STEPS), 2)
-    training = Training(Settings(model, layout, STEPS), world.device)
+    training = build(Settings(model, layout, STEPS), world.device)
     if mistake is not None:
         mistake(training)
     with closing(training):
@@ -78,7 +78,7 @@ def test_mistakes_are_seen(ranks, name):
 
 
 def too_early(world):
-    training = Training(Settings(MODEL, Layout(dp=2), STEPS), world.device)
+    training = build(Settings(MODEL, Layout(dp=2), STEPS), world.device)
     with pytest.raises(RuntimeError, match="there are no gradients: call synchronize"):
         training.gradients.squares()
     training.close()
@@ -92,7 +92,7 @@ def low_precision(world, layout):
     """Three steps in bfloat16: what the optimizer steps is float32, and what is computed with is not."""
     steps = replace(STEPS, dtype="bfloat16", optimizer="adamw", lr=1e-3, clip=1.0)
     exact = lesson.one_device(Settings(MODEL, Layout(), replace(steps, dtype="float32")), 3)
-    training = Training(Settings(MODEL, layout, steps), world.device)
+    training = build(Settings(MODEL, layout, steps), world.device)
     found = lesson.beside(training, exact)
     training.close()
     dtypes = {line.master.dtype for line, _ in training.gradients.lines() if line.master is not None}

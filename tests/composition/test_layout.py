@@ -10,10 +10,10 @@ import torch.distributed as dist
 
 from minitrain.comm.control import gather_objects
 from minitrain.composition.layout import make_axes, table
-from minitrain.composition.model import make_part
 from minitrain.composition.settings import Layout, Model, Settings, Steps
-from minitrain.composition.step import Training
+from minitrain.composition.step import Instruments
 from minitrain.lessons.composition import layout as lesson_layout
+from minitrain.train import build, make_part
 
 MODEL = Model(layers=4, hidden=8, heads=4, positions=8, vocabulary=257)
 
@@ -56,7 +56,7 @@ def held(world, model, layouts):
     """For each layout: parameters whose counted holders are not the table's; and elements that count as first."""
     found = []
     for layout in layouts:
-        training = Training(Settings(model, layout, Steps(batch=8)), world.device)
+        training = build(Settings(model, layout, Steps(batch=8)), world.device)
         wrong, elements = lesson_layout.holders(training)
         assert sum(math.prod(shape) for shape in training.part.shapes.values()) == sum(gather_objects(elements))
         training.close()
@@ -70,7 +70,7 @@ def test_the_table_says_who_holds_what(ranks, model, layouts):
 
 
 def rows(world, layout):
-    training = Training(Settings(MODEL, layout, Steps(batch=8)), world.device)
+    training = build(Settings(MODEL, layout, Steps(batch=8)), world.device)
     spreads = [each for theirs in gather_objects(list(training.gradients.spread.values())) for each in theirs]
     training.close()
     summed = {spread.name: spread.summed for spread in spreads}
@@ -104,7 +104,7 @@ def test_another_number_of_ranks(ranks):
 def alike(world, layout):
     """Two ranks have the same initial values where the table says so."""
     axes = make_axes(layout)
-    part = make_part(MODEL, axes, 0, torch.device("cpu"))
+    part = make_part(Settings(MODEL, layout), axes, torch.device("cpu"), Instruments())
     axes.close()
     return {name: parameter.sum().item() for name, parameter in part.parameters.items()}, axes.place
 

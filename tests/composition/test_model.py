@@ -9,10 +9,11 @@ import torch
 
 from minitrain.comm.memory import storage_bytes
 from minitrain.composition.layout import make_axes
-from minitrain.composition.model import make_part
 from minitrain.composition.settings import Layout, Model, Settings, Steps
+from minitrain.composition.step import Instruments
 from minitrain.lessons.composition import common as lesson
 from minitrain.tensor_parallel.parallelize import piece_of
+from minitrain.train import make_part
 
 MODEL = Model(layers=5, hidden=8, heads=4, positions=8, vocabulary=259)
 LAYOUTS = [
@@ -29,7 +30,7 @@ def parts(world, model, layouts):
     found = []
     for layout in layouts:
         axes = make_axes(layout)
-        part = make_part(model, axes, 3, torch.device("cpu"))
+        part = make_part(Settings(model, layout, Steps(seed=3)), axes, torch.device("cpu"), Instruments())
         assert part.shapes == {name: parameter.shape for name, parameter in expected.items()}
         for name, parameter in part.parameters.items():
             assert torch.equal(parameter, piece_of(expected[name], parameter, axes.tp)), name
@@ -59,7 +60,7 @@ def frozen_choices(world):
         for layout in (Layout(tp=2), Layout(pp=2, schedule="zb-v", microbatches=2), Layout(pp=2)):
             model = Model(**vars(MODEL) | {"tied": tied})
             axes = make_axes(layout)
-            part = make_part(model, axes, 0, torch.device("cpu"))
+            part = make_part(Settings(model, layout), axes, torch.device("cpu"), Instruments())
             axes.close()
             ends = [layer for stage in part.stages for name, layer in zip(stage.names, stage, strict=True)
                     if name in ("embedding", "head")]  # fmt: skip

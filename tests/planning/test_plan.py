@@ -14,7 +14,6 @@ import torch
 from minitrain.comm import Ledger, SavedActivations
 from minitrain.comm.memory import storage_bytes
 from minitrain.composition.settings import Layout, Model, Settings, Steps
-from minitrain.composition.step import Training
 from minitrain.costs import composition_work as work_costs
 from minitrain.costs import pipeline
 from minitrain.data.text import Samples
@@ -23,6 +22,7 @@ from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 from minitrain.planning import plan, plan_tables, plan_time
 from minitrain.planning.plan import Coordinate, predict
+from minitrain.train import build, train_step
 
 SMALL = Model(layers=3, hidden=16, heads=4, positions=12, vocabulary=259)
 GPT3 = Model(preset="175b")
@@ -30,10 +30,10 @@ GPT3 = Model(preset="175b")
 
 def measured(world, settings):
     """Payload by verb, of groups with more than one rank, and bytes of states after a step."""
-    training = Training(settings, world.device)
+    training = build(settings, world.device)
     text = torch.randint(0, 256, (2000,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     with Ledger() as ledger:
-        training.step(0, 0, Samples(text, settings.model.sizes.positions))
+        train_step(training, 0, 0, Samples(text, settings.model.sizes.positions))
     mesh = training.axes.mesh
     assert mesh.mesh_dim_names is not None
     sizes = {**dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)), "dp": settings.layout.dp}
@@ -107,7 +107,7 @@ def test_expert_parallel_ranks(ranks):
 
 def kept(world, settings):
     """Bytes that forward of one micro-batch keeps, without a pipeline."""
-    training = Training(settings, world.device)
+    training = build(settings, world.device)
     sizes = settings.model.sizes
     generator = torch.Generator().manual_seed(0)
     shape = (settings.steps.batch // settings.layout.microbatches, sizes.positions)

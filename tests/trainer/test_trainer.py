@@ -21,11 +21,12 @@ from minitrain.comm.timeline import Timeline
 from minitrain.comm.world import World
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
 from minitrain.composition.step import Report, Verbs
-from minitrain.lessons.trainer.trainer import apart, gathered, layouts
-from minitrain.pipeline_parallel.full.actions import Action
+from minitrain.lessons.trainer.trainer import advance, apart, gathered, layouts
 from minitrain.ranks.failures import RanksError
+from minitrain.train import build, train
 from minitrain.trainer import launch, metrics, profile, speed
 from minitrain.trainer.display import Display
+from minitrain.trainer.evaluation import evaluate
 from minitrain.trainer.identity import described, different
 from minitrain.trainer.trainer import Refused, Trainer
 
@@ -49,7 +50,7 @@ def do(world, settings, stop_at=None):
         return stop_at is not None and world.rank == world.size - 1 and trainer.done >= stop_at
 
     trainer = Trainer(world, settings, asked_to_stop, tell=told.append)
-    status = trainer.run()
+    status = train(trainer)
     return (
         status,
         [report.loss for report in trainer.reports],
@@ -127,7 +128,7 @@ def test_a_loss_that_is_no_number(ranks, tmp_path):
 def blow_up(world, settings):
     """Whether the weights that are saved when a loss is no number are those that the run has then."""
     trainer = Trainer(world, settings, tell=lambda text: None)
-    trainer.run()
+    train(trainer)
     before, state = gathered(trainer), trainer.state()
     for whole in state.values():
         for piece in whole.pieces:
@@ -142,7 +143,7 @@ def test_the_weights_before_are_those_that_were_saved(ranks, tmp_path):
 
 def refused(world, settings):
     with pytest.raises(Refused) as error:
-        Trainer(world, settings, tell=lambda text: None)
+        train(Trainer(world, settings, tell=lambda text: None))
     return str(error.value)
 
 
@@ -232,7 +233,8 @@ def test_export_where_no_step_is_left(ranks, whole, tmp_path):
 
 def evaluated(world, settings):
     trainer = Trainer(world, settings, tell=lambda text: None)
-    return trainer.training.evaluate(trainer.held_out), sum(len(inputs) for inputs, _ in trainer.held_out)
+    training = build(settings, world.device)
+    return evaluate(training, trainer.held_out), sum(len(inputs) for inputs, _ in trainer.held_out)
 
 
 def test_held_out_text_in_every_layout(ranks, tmp_path):
@@ -247,10 +249,11 @@ def test_held_out_text_in_every_layout(ranks, tmp_path):
 
 def profiled(world, settings):
     trainer = Trainer(world, settings, tell=lambda text: None)
-    trainer.advance(0)  # not measured
+    trainer.begin(build(settings, world.device, trainer.instruments))
+    advance(trainer, 0)  # not measured
     start = time.perf_counter()
     for number in (1, 2):
-        trainer.advance(number)
+        advance(trainer, number)
     return trainer.profile.seconds, trainer.profile.steps, time.perf_counter() - start
 
 
@@ -294,7 +297,7 @@ def test_a_step_that_fails_leaves_no_part_open():
     with pytest.raises(ArithmeticError), made.step(), made.during("forward"):
         raise ArithmeticError
     assert made.steps == 0
-    with made.step(), made.watch(Action(0, "I", 0)):
+    with made.step(), made.during("backward"):
         pass
     assert made.seconds["backward"] == 1
 

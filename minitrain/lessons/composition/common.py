@@ -16,9 +16,9 @@ from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.composition import optimizer
 from minitrain.composition.gradients import gradient
-from minitrain.composition.model import ROUTERS, make_config
+from minitrain.composition.model import DTYPES, ROUTERS, make_config
 from minitrain.composition.settings import Layout, Model, Settings, Steps
-from minitrain.composition.step import DTYPES, Report, Training
+from minitrain.composition.step import Report, Training
 from minitrain.data.text import Samples, Text
 from minitrain.mixture_of_experts.full.layer import auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
@@ -26,6 +26,7 @@ from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.parallelize import piece_of
+from minitrain.train import build, forward_backward, update
 from minitrain.zero.full.lines import Line
 
 Tensors = dict[str, Tensor]
@@ -139,7 +140,7 @@ def _values(model: nn.Module) -> Tensors:
 
 def distance(settings: Settings, one: OneDevice, device: torch.device, losses: list[float] | None = None) -> Distance:
     """Make a training, train `beside` one device, and give its groups back."""
-    with closing(Training(settings, device)) as training:
+    with closing(build(settings, device)) as training:
         return beside(training, one, losses)
 
 
@@ -162,10 +163,10 @@ def beside(training: Training, one: OneDevice, losses: list[float] | None = None
     samples, batch = samples_of(training.settings), training.settings.steps.batch
     reports = gradients = 0.0
     for number, expected in enumerate(one.reports):
-        loss = training.backward(number, number * batch, samples)
+        loss = forward_backward(training, number, number * batch, samples)
         if number == 0:
             gradients = max(far(found, own) for _, found, own in shards(training, one.gradients, gradient))
-        found = training.update(number, number * batch, loss)
+        found = update(training, number, number * batch, loss)
         if losses is not None:
             losses.append(found.loss)
         reports = max(reports, *(abs(a - b) for a, b in zip(found, expected, strict=True)))

@@ -24,6 +24,7 @@ from minitrain.costs import composition as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.composition import common as lesson
 from minitrain.planning.plan_time import shape_of
+from minitrain.train import build
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +37,7 @@ FIXED["replicas"] = ("pp", "tp", "experts")
 
 def claims(world: World, zero: Literal[0, 1]) -> list[Claim]:
     """All claims of the demo."""
-    trainings = [Training(settings, world.device) for settings in every(world, zero)]
+    trainings = [build(settings, world.device) for settings in every(world, zero)]
     strangers = sum(strangers_in(training) for training in trainings)
     unlike, shortfall, apart = 0, 0, 0
     for training in trainings:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from minitrain.comm import Peak, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.composition.layout import make_axes
-from minitrain.composition.model import make_part
 from minitrain.composition.settings import Layout, Model, Settings, Steps, fitting
-from minitrain.composition.step import Training
+from minitrain.composition.step import Instruments
 from minitrain.lessons import Claim
 from minitrain.lessons.composition import common as lesson
 from minitrain.planning.plan import predict
 from minitrain.tensor_parallel.parallelize import piece_of
+from minitrain.train import build, make_part
 
 MEGATRON, HIGHAM = "Shoeybi et al. 2019, §3", "Higham 2002, §3.1"
 
@@ -26,7 +26,7 @@ def of_models(world: World, layers: int, hidden: int) -> list[Claim]:
     heads = max(2, ranks)
     width = -(-hidden // heads) * heads
     model = Model(layers=max(layers, ranks), hidden=width, heads=heads, positions=32, vocabulary=257)
-    steps = Steps(batch=ranks)
+    steps, instruments = Steps(batch=ranks), Instruments()
     expected = dict(lesson.plain_model(Settings(model, steps=steps)).named_parameters())
     whole = sum(parameter.nbytes for parameter in expected.values())
     largest = max(parameter.nbytes for parameter in expected.values())
@@ -34,9 +34,10 @@ def of_models(world: World, layers: int, hidden: int) -> list[Claim]:
     layouts = [*fitting(model, Layout(), steps, ranks)]
     for layout in layouts:
         axes = make_axes(layout)
-        make_part(model, axes, 0, world.device)  # what torch keeps of a first time is no memory of the part
+        asked = Settings(model, layout, steps)
+        make_part(asked, axes, world.device, instruments)  # what torch keeps of a first time is no memory of the part
         with Peak(world.device) as peak:
-            part = make_part(model, axes, 0, world.device)
+            part = make_part(asked, axes, world.device, instruments)
         for name, parameter in part.parameters.items():
             own = piece_of(expected[name], parameter, axes.tp).to(parameter.device)
             unlike += int((parameter != own).sum())
@@ -77,7 +78,7 @@ def of_gradients(world: World, blocks: int) -> list[Claim]:
     layouts = [*_layouts(world.size, settings)]
     for layout in layouts:
         key = layout in (layouts[0], layouts[-1])  # on one axis, and on as many as the ranks allow
-        found = lesson.beside(Training(replace(settings, layout=layout), world.device), one)
+        found = lesson.beside(build(replace(settings, layout=layout), world.device), one)
         name = lesson.label(layout)
         what = f"{name}: gradients of this rank's shards, distance from one device's"
         claims.append(

@@ -19,7 +19,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.comm.ledger import Entry
 from minitrain.comm.timeline import Span
 from minitrain.composition.settings import Layout, Settings, fitting
-from minitrain.composition.step import Training
+from minitrain.composition.step import Instruments, Training
 from minitrain.costs.composition_work import stage_work
 from minitrain.lessons import Claim
 from minitrain.lessons.composition import common as lesson
@@ -29,6 +29,7 @@ from minitrain.lessons.zero.common import held
 from minitrain.pipeline_parallel.full.actions import Action
 from minitrain.pipeline_parallel.full.watches import Watch, on_virtual_clock
 from minitrain.planning import plan, plan_time
+from minitrain.train import build, forward_backward, train_step, update
 
 FORMULAS = {
     "tp": "calls of each layer and micro-batch · bsh·w",
@@ -141,16 +142,18 @@ def gpu_slack(device: torch.device, settings: Settings, layers: int) -> int:
 def measure(world: World, settings: Settings) -> Measured:
     """A training's second step under all instruments."""
     watches: list[Watch] = []
-    training = Training(settings, world.device, watch=lambda action: watches[0](action) if watches else nullcontext())
+    training = build(
+        settings, world.device, Instruments(watch=lambda action: watches[0](action) if watches else nullcontext())
+    )
     samples, batch = lesson.samples_of(settings), settings.steps.batch
-    training.step(0, 0, samples)  # makes the optimizer's states
+    train_step(training, 0, 0, samples)  # makes the optimizer's states
     clock, until, after = VirtualClock(), Ledger(), Ledger()
     with clock, until, AliveActivations(*training.part.stages) as alive:
         watches.append(_keeping(training, alive, on_virtual_clock(clock, operations(settings))))
-        loss = training.backward(1, batch, samples)
+        loss = forward_backward(training, 1, batch, samples)
     each = [held(shard) for shard in training.gradients.shards]
     with after:
-        training.update(1, batch, loss)
+        update(training, 1, batch, loss)
     payload = {axis: sum(_bytes(entry) for entry in _along(training, axis, until, after)) for axis in GROUPS}
     together = {name: sum(one[name] for one in each) for name in STATES}
     training.close()

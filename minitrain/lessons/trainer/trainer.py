@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,10 +22,8 @@ from minitrain.data.text import Batch
 from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.composition.common import shared_folder
 from minitrain.lessons.composition.step import BOUND, NARAYANAN
+from minitrain.train import build, train_step
 from minitrain.trainer.trainer import Trainer
-
-if TYPE_CHECKING:
-    from minitrain.trainer.trainer import Trainer
 
 MakeTrainer = Callable[[World, Settings], "Trainer"]
 Tensors = dict[str, Tensor]
@@ -100,7 +98,9 @@ class Watched(NamedTuple):
 
 def watch(trainer: Trainer, steps: int) -> Watched:
     """Have some steps done, and look at all ranks."""
-    place, taken, take = trainer.training.axes.place, Counter[int](), trainer.samples.take
+    training = build(trainer.settings, trainer.world.device, trainer.instruments)
+    trainer.begin(training)
+    place, taken, take = training.axes.place, Counter[int](), trainer.samples.take
 
     def counted(samples: Iterable[int]) -> Batch:
         numbers = list(samples)
@@ -110,9 +110,16 @@ def watch(trainer: Trainer, steps: int) -> Watched:
     trainer.samples.take = counted  # type: ignore[method-assign]
     begin = gathered(trainer)
     for number in range(trainer.done, trainer.done + steps):
-        trainer.advance(number)
+        advance(trainer, number)
     losses = [report.loss for report in trainer.reports]
     return Watched(trainer, losses, begin, gathered(trainer), sum(gather_objects(taken), Counter()))
+
+
+def advance(trainer: Trainer, number: int) -> None:
+    """One step of the loop in `minitrain/train.py`."""
+    with trainer.measured():
+        report = train_step(trainer.training, number, trainer.position, trainer.samples)
+    trainer.after(report)
 
 
 def gathered(trainer: Trainer) -> Tensors:

@@ -1,0 +1,106 @@
+"""The trainer's command line: what to train, where, and whether only to plan it. Imports no torch.
+
+A layout that does not fit, and a run that would be overwritten, are refused here, before any rank is started.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Literal, NoReturn
+
+import tyro
+
+from minitrain.comm.torchrun import given_ranks, speaks
+from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
+from minitrain.trainer.launch import launch, refuse
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where it runs.
+
+    Attributes:
+        ranks: Ranks to start on this machine; if not given, as many as the layout takes. Under torchrun leave it out.
+        device: auto takes a GPU where there is one; ranks share GPUs where there are fewer.
+        timeout: Seconds without any progress after which ranks that wait for each other are given up.
+    """
+
+    ranks: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    timeout: float = 300.0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Plan and do not train.
+
+    Attributes:
+        dry_run: Print what ranks would hold, send and wait for, and how long it would take; start none.
+        tokens: Tokens to train on.
+        flops: Operations that a rank could do in a second; 312e12 is an A100 in bfloat16.
+        utilisation: Part of them that serves the model.
+    """
+
+    dry_run: bool = False
+    tokens: float = 300e9
+    flops: float = 312e12
+    utilisation: float = 0.4
+
+
+@dataclass(frozen=True)
+class Command:
+    """Train a GPT on real text, in any layout of ranks."""
+
+    start: Start = Start()
+    model: Model = Model()
+    layout: Layout = Layout()
+    steps: Steps = Steps()
+    run: Run = Run()
+    plan: Plan = Plan()
+
+
+def main(loop: str, arguments: list[str] | None = None) -> NoReturn:
+    """Run the command line, and end the program with its status.
+
+    Args:
+        loop: The module whose `train` every rank calls with its `Trainer`.
+        arguments: Those of the command line, if not given.
+    """
+    sys.exit(run(loop, arguments))
+
+
+def run(loop: str, arguments: list[str] | None = None) -> int:
+    """As `main`; returns the exit status."""
+    settled = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+    command = tyro.cli(Command, prog="python -m minitrain.train", args=arguments, config=settled)
+    settings = Settings(command.model, command.layout, command.steps, command.run)
+    given = None if command.plan.dry_run else given_ranks()
+    try:
+        ranks = _ranks(command, given)
+        check(settings.model, settings.layout, settings.steps, ranks)
+        if command.plan.dry_run:
+            from minitrain.planning import plan_tables
+
+            plan_tables.show(settings, command.plan.tokens, command.plan.flops, command.plan.utilisation)
+            return 0
+        if settings.model.preset in ("175b", "1t") and given is None:
+            raise ValueError(f"preset={settings.model.preset} is larger than a machine; --dry-run plans it")
+        refuse(settings)
+    except ValueError as error:
+        if speaks():
+            print(error, file=sys.stderr)
+        return 2
+    return launch(settings, loop, ranks, command.start.device, command.start.timeout)
+
+
+def _ranks(command: Command, given: int | None) -> int:
+    """How many ranks there will be."""
+    asked = command.start.ranks
+    if asked is not None and asked < 1:
+        raise ValueError(f"ranks={asked} must be at least 1")
+    if given is not None:
+        if asked not in (None, given):
+            raise ValueError(f"ranks={asked} does not match the {given} ranks that torchrun started; leave it out")
+        return given
+    return command.layout.ranks if asked is None else asked

@@ -1,0 +1,107 @@
+"""What one looks at between steps: the loss on held-out text, and text that the model writes.
+
+**Idea.** Forward alone, through all stages where there is a pipeline, without dropout and routers' noise. A sample is
+the same in every layout: all ranks go on with the byte that the first rank at the model's end has drawn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Int
+from torch import Tensor
+
+from minitrain.comm.messages import receive, send
+from minitrain.composition.model import DTYPES
+from minitrain.composition.step import Training
+from minitrain.data.text import Batch
+from minitrain.tensor_parallel.full.vocab_parallel import gather_logits
+
+
+@torch.no_grad()
+def evaluate(training: Training, batches: Iterable[Batch]) -> float:
+    """The mean loss over some batches, each shared by the data-parallel ranks, which must divide it."""
+    dp, place = training.settings.layout.dp, training.axes.place["dp"]
+    total, count = torch.zeros((), dtype=torch.float64, device=training.device), 0
+    with _evaluating(training):
+        for inputs, targets in batches:
+            mine = inputs.chunk(dp)[place].to(training.device), targets.chunk(dp)[place].to(training.device)
+            total += training.share_of_mean(_loss(training, *mine))
+            count += 1
+    dist.all_reduce(total)  # every rank must know the mean
+    return total.item() / count
+
+
+@torch.no_grad()
+def generate(training: Training, prompt: bytes, count: int, temperature: float = 0.8) -> bytes:
+    """Continue a text, byte by byte; the same on all ranks, whatever the layout.
+
+    Every forward takes a window of full length, filled up behind with zeros, which no earlier token sees.
+    """
+    length = training.settings.model.sizes.positions
+    generator = torch.Generator().manual_seed(training.settings.steps.seed)
+    text = list(prompt)
+    end = training.axes.mesh.mesh.flatten(1)[
+        training.part.schedule.rank_of(training.part.schedule.stages - 1), 0
+    ].item()
+    with _evaluating(training):
+        for _ in range(count):
+            window = text[-length:]
+            tokens = torch.tensor([window + [0] * (length - len(window))], device=training.device)
+            logits = _logits(training, tokens)
+            drawn = torch.zeros(1, dtype=torch.int64, device=training.device)
+            if logits is not None:
+                row = logits[0, len(window) - 1, :256].float().cpu() / temperature
+                drawn[0] = int(torch.multinomial(row.softmax(-1), 1, generator=generator))
+            dist.broadcast(drawn, int(end))  # the first rank that has the model's end has drawn for all
+            text.append(int(drawn))
+    return bytes(text[len(prompt) :])
+
+
+def _loss(training: Training, inputs: Tensor, targets: Tensor) -> Tensor | None:
+    """The mean loss without gradients, on ranks that have the model's end."""
+    if training.pipeline is None:
+        return training.gradients.model(inputs, targets)[1]
+    outputs = _through_stages(training, inputs)
+    return None if outputs is None else training.part.loss(outputs, targets)
+
+
+def _logits(training: Training, tokens: Int[Tensor, "batch seq"]) -> Tensor | None:
+    """The logits over the whole vocabulary, on ranks that have the model's end."""
+    if training.pipeline is None:
+        return training.gradients.model(tokens)[0]
+    outputs = _through_stages(training, tokens)
+    if outputs is None or training.settings.layout.tp == 1:
+        return outputs
+    return gather_logits(outputs, training.settings.model.sizes.vocabulary, training.axes.tp)
+
+
+def _through_stages(training: Training, tokens: Int[Tensor, "batch seq"]) -> Tensor | None:
+    """Forward only: each stage takes what the one before sends; what the last gives, on its rank."""
+    schedule, place, group = training.part.schedule, training.axes.place["pp"], training.axes.pp
+    sizes, layout, x = training.settings.model.sizes, training.settings.layout, tokens
+    seq = tokens.shape[1] // (layout.tp if layout.sequence_parallel else 1)
+    dtype = torch.bfloat16 if training.settings.steps.dtype == "bfloat16" else DTYPES[training.settings.steps.dtype]
+    for number, stage in zip(schedule.stages_of(place), training.part.stages, strict=True):
+        if number and (before := schedule.rank_of(number - 1)) != place:
+            x = torch.empty(tokens.shape[0], seq, sizes.hidden, dtype=dtype, device=training.device)
+            receive(x, before, group).wait()  # the activations that the stage before has made
+        x = stage(x)
+        if number + 1 < schedule.stages and (after := schedule.rank_of(number + 1)) != place:
+            send(x.contiguous(), after, group).wait()  # and on to the next
+    return x if training.last else None
+
+
+@contextmanager
+def _evaluating(training: Training) -> Iterator[None]:
+    """Without dropout and routers' noise."""
+    for stage in training.part.stages:
+        stage.eval()
+    try:
+        yield
+    finally:
+        for stage in training.part.stages:
+            stage.train()
