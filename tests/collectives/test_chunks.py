@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minitrain import collectives
-from minitrain.collectives.full.chunks import flat_line
+from minitrain.comm.chunks import flat_line
 
 
 def test_the_flat_line_is_the_tensors_own_memory():

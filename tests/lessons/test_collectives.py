@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from minitrain.collectives.full import ring, tree
-from minitrain.collectives.full.chunks import flat_view
 from minitrain.comm import Handle
+from minitrain.comm.chunks import flat_view
 from minitrain.costs import communication as costs
 from minitrain.lessons.collectives import common as lesson
 

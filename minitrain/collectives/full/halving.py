@@ -36,7 +36,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.collectives.full.chunks import flat_view
+from minitrain.comm.chunks import flat_view
 from minitrain.comm.messages import Handle, exchange, receive, send
 
 
@@ -81,7 +81,7 @@ def all_reduce(
         check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: See `minitrain.collectives.full.chunks.flat_view`.
+        ValueError: See `minitrain.comm.chunks.flat_view`.
     """
     flat = flat_view("all_reduce", tensor, group, check)
     fold = Fold(dist.get_rank(group), dist.get_world_size(group))

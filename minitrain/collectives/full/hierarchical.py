@@ -45,7 +45,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from minitrain.collectives.full import ring
-from minitrain.collectives.full.chunks import Chunks, flat_line, same_root
+from minitrain.comm.chunks import Chunks, flat_line, same_root
 from minitrain.comm.control import checking, compare, contiguous, description, gather_objects, same_call
 from minitrain.comm.messages import Handle
 
@@ -172,7 +172,7 @@ class Grid:
         return [value for values in gather_objects(node, self.across) for value in values]
 
     def flat_view(self, verb: str, tensor: Shaped[Tensor, "*shape"], check: bool | None) -> Shaped[Tensor, " elements"]:
-        """`minitrain.collectives.full.chunks.flat_view` for a mesh."""
+        """`minitrain.comm.chunks.flat_view` for a mesh."""
         if checking(check):
             everyone = self.gather((verb, description(tensor)))
             same_call([call for call, _ in everyone])

@@ -40,7 +40,7 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.collectives.full.chunks import Chunks, check_root, flat_view
+from minitrain.comm.chunks import Chunks, check_root, flat_view
 from minitrain.comm.messages import Handle, exchange, receive, send
 
 AHEAD = 3  # receives that are posted before they are waited for, each with a buffer of its own
@@ -60,7 +60,7 @@ def all_reduce(
         check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: See `minitrain.collectives.full.chunks.flat_view`.
+        ValueError: See `minitrain.comm.chunks.flat_view`.
     """
     chunks = flat_view("all_reduce", tensor, group, check).tensor_split(dist.get_world_size(group))
     arriving: list[Handle] = []
@@ -114,7 +114,7 @@ def broadcast(
         check: Compare shape, dtype and source across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: `source` is no rank of the group; else see `minitrain.collectives.full.chunks.flat_view`.
+        ValueError: `source` is no rank of the group; else see `minitrain.comm.chunks.flat_view`.
     """
     flat = flat_view("broadcast", tensor, group, check)
     check_root("broadcast", "source", source, group, check)

@@ -35,8 +35,8 @@ import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
-from minitrain.collectives.full.chunks import check_root, flat_view
 from minitrain.collectives.full.halving import all_gather, reduce_scatter
+from minitrain.comm.chunks import check_root, flat_view
 from minitrain.comm.messages import Handle, receive, send
 
 __all__ = ["all_gather", "all_reduce", "broadcast", "reduce", "reduce_scatter"]
@@ -53,7 +53,7 @@ def all_reduce(
         check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: See `minitrain.collectives.full.chunks.flat_view`.
+        ValueError: See `minitrain.comm.chunks.flat_view`.
     """
     flat = flat_view("all_reduce", tensor, group, check)
     _up(flat, 0, group)
@@ -90,7 +90,7 @@ def broadcast(
         check: Compare shape, dtype and source across ranks first; None: in demos and notebooks only.
 
     Raises:
-        ValueError: `source` is no rank of the group; else see `minitrain.collectives.full.chunks.flat_view`.
+        ValueError: `source` is no rank of the group; else see `minitrain.comm.chunks.flat_view`.
     """
     flat = flat_view("broadcast", tensor, group, check)
     check_root("broadcast", "source", source, group, check)

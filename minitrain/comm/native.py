@@ -1,0 +1,127 @@
+"""torch's own collectives behind the names that all full forms use: verbs that return before they are done.
+
+**Idea.** The library that carries the messages (NCCL between GPUs, gloo between CPUs) also has the algorithms, in C++
+and on the GPU, and picks one by size and topology. This file calls it, and adds nothing but one set of names.
+
+**Source.** `torch.distributed`; NCCL's rings and trees: https://docs.nvidia.com/deeplearning/nccl/user-guide/.
+
+**What each rank holds.** A tensor of the same shape and dtype on each rank, changed in place; chunk r of the flat
+tensor is that of `torch.tensor_split` at rank r.
+
+**What is sent, when and why.** The library decides, and its messages pass below PyTorch. So the ledger sees a call and
+its payload, not the bytes on the wire: those this chapter counts on its own rings and trees. The verbs return before
+the work is done, so that a caller can compute meanwhile; `wait()` on the handle before the tensor is used.
+
+**Cost.** At best that of `minitrain.costs.communication.ring_all_reduce`: the busiest rank sends less only where the
+network itself adds (NVLS, SHARP). Torch's reduce-scatter and all-gather want chunks of one size. Where the elements do
+not divide by the ranks, a padded copy of the tensor is used and copied back by `wait()`.
+
+**Also called.** `psum`, `psum_scatter` and `all_gather` in JAX; `MPI_Allreduce`, `MPI_Reduce_scatter_block`,
+`MPI_Allgather`, `MPI_Bcast`.
+"""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+from jaxtyping import Shaped
+from torch import Tensor
+
+from minitrain.comm.chunks import check_root, flat_view
+from minitrain.comm.messages import Handle
+
+# torch 2.13 has new names and warns at the old ones; torch 2.11 has only the old.
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+
+def all_reduce(
+    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
+) -> Handle:
+    """Start adding `tensor` over all ranks, in place; every rank ends with the sum.
+
+    Args:
+        tensor: Contiguous, of any shape; the same shape and dtype on all ranks.
+        group: The ranks that talk; None means everyone.
+        check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
+
+    Raises:
+        ValueError: See `minitrain.comm.chunks.flat_view`.
+    """
+    flat = flat_view("all_reduce", tensor, group, check)
+    # One collective: every rank puts its tensor in and gets the sum out.
+    return Handle([dist.all_reduce(flat, group=group, async_op=True)], tensor)
+
+
+def reduce_scatter(
+    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
+) -> Handle:
+    """Start adding `tensor` over all ranks; rank r ends with the sum in chunk r, and the other chunks are undefined.
+
+    `wait()` gives that chunk, a flat view of `tensor`. Arguments and errors as in `all_reduce`.
+    """
+    flat = flat_view("reduce_scatter", tensor, group, check)
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    chunks = flat.tensor_split(ranks)
+    mine = chunks[rank]
+    if flat.numel() % ranks == 0:
+        # One collective: every rank puts its tensor in and gets its own chunk of the sum out.
+        return Handle([_reduce_scatter(mine, flat, group=group, async_op=True)], mine)
+    padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
+    for row, chunk in zip(padded, chunks, strict=True):
+        row[: chunk.numel()] = chunk
+    # The same on the padded copy, whose rows all have the length of the longest chunk.
+    work = _reduce_scatter(padded[rank], padded.view(-1), group=group, async_op=True)
+
+    def unpad() -> None:
+        mine.copy_(padded[rank, : mine.numel()])
+
+    return Handle([work], mine, unpad)
+
+
+def all_gather(
+    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
+) -> Handle:
+    """Start collecting the chunks: rank r brings chunk r of `tensor`, and all end with all chunks.
+
+    What the other chunks held before is overwritten. Arguments and errors as in `all_reduce`.
+    """
+    flat = flat_view("all_gather", tensor, group, check)
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    chunks = flat.tensor_split(ranks)
+    if flat.numel() % ranks == 0:
+        # One collective: every rank puts its chunk in and gets all chunks out.
+        return Handle([_all_gather(flat, chunks[rank], group=group, async_op=True)], tensor)
+    padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
+    padded[rank, : chunks[rank].numel()] = chunks[rank]
+    # The same on the padded copy, whose rows all have the length of the longest chunk.
+    work = _all_gather(padded.view(-1), padded[rank], group=group, async_op=True)
+
+    def unpad() -> None:
+        for row, chunk in zip(padded, chunks, strict=True):
+            chunk.copy_(row[: chunk.numel()])
+
+    return Handle([work], tensor, unpad)
+
+
+def broadcast(
+    tensor: Shaped[Tensor, "*shape"],
+    source: int = 0,
+    group: dist.ProcessGroup | None = None,
+    *,
+    check: bool | None = None,
+) -> Handle:
+    """Start copying `tensor` from rank `source` of the group to all others, in place.
+
+    Args:
+        tensor: Contiguous, of any shape; the same shape and dtype on all ranks.
+        source: The rank within `group` whose values all end with.
+        group: The ranks that talk; None means everyone.
+        check: Compare shape, dtype and source across ranks first; None: in demos and notebooks only.
+
+    Raises:
+        ValueError: `source` is no rank of the group; else see `minitrain.comm.chunks.flat_view`.
+    """
+    flat = flat_view("broadcast", tensor, group, check)
+    check_root("broadcast", "source", source, group, check)
+    # One collective: the source puts its tensor in, the others get it out.
+    return Handle([dist.broadcast(flat, group_src=source, group=group, async_op=True)], tensor)
