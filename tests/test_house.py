@@ -38,6 +38,13 @@ SMALL_FORMS = (
     "recomputation/every_kth",
     "recomputation/selective",
     "tensor_parallel/dropout_rng",
+    "mixture_of_experts/noisy_top_k",
+    "mixture_of_experts/gshard",
+    "mixture_of_experts/switch",
+    "mixture_of_experts/expert_choice",
+    "mixture_of_experts/layer",
+    "mixture_of_experts/all_to_all",
+    "mixture_of_experts/expert_parallel",
 )
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.

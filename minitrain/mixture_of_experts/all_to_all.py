@@ -1,22 +1,13 @@
 """All-to-all of uneven parts: every rank has some rows for every other rank.
 
-**Idea.** Rank r cuts its rows into n parts, and part s goes to rank s. A router decides how long the parts are, so that
-they differ, and may be empty. Backward, each row's gradient goes back the way that the row came: the same all-to-all
-with both lists of lengths exchanged.
+**Idea.** Rank r cuts its rows into n parts, and part s goes to rank s. A router decides how long the parts are, so they
+differ and may be empty. Both sides must know the lengths, because a receiver needs a buffer before the rows come; so a
+layer exchanges counts first. In backward, gradients go the opposite way, with both lists of lengths exchanged.
 
 **Source.** Lepikhin et al. 2020, "GShard", §3.2; Thakur et al. 2005, "Optimization of collective communication
-operations in MPICH", §3, for the pairwise exchange.
-
-**What each rank holds.** The rows that it sends, and the rows that it gets.
-
-**What is sent, when and why.** In step s = 1 … n−1 each rank sends to the s-th rank after it and receives from the s-th
-before it, so that in a step nobody has two to listen to. A rank's part for itself is copied. The lengths must be known
-on both sides: a receiver needs a buffer before the rows come. So a layer exchanges counts first.
-
-**Cost.** Bytes: `minitrain.costs.mixture_of_experts.all_to_all`, with nothing for rows that stay, in at most n−1
-messages.
-
-**Also called.** `MPI_Alltoallv`, `dist.all_to_all_single` with split sizes; personalized exchange.
+operations in MPICH", §3, for the pairwise exchange. Also called `MPI_Alltoallv`, or personalized exchange.
+**Sent.** In step s = 1 … n−1 each rank sends to the s-th rank after it and receives from the s-th before it.
+**Cost.** The bytes of all rows that don't stay, in at most n−1 messages.
 """
 
 from __future__ import annotations
@@ -58,6 +49,7 @@ def all_to_all(
         ValueError: A list does not have a length for each rank, or `sends` does not sum to the rows of x.
     """
     ranks = dist.get_world_size(group)
+    # Before anything is sent: a wrong length would leave a rank waiting for ever.
     for name, lengths in (("sends", sends), ("receives", receives)):
         if len(lengths) != ranks or min(lengths) < 0:
             raise ValueError(f"{name}={list(lengths)} needs a number of rows for each of {ranks} ranks, 0 for none")
@@ -76,14 +68,16 @@ class _AllToAll(torch.autograd.Function):
         group: dist.ProcessGroup | None,
         carrier: Carrier,
     ) -> Tensor:
+        # What backward needs: the same lists, exchanged.
         ctx.arguments = receives, sends, group, carrier
         incoming = x.new_empty(sum(receives), *x.shape[1:])
-        # Every rank's parts go to their ranks.
+        # Every rank's parts go to their ranks; this rank's own part is copied.
         carrier(incoming, x.contiguous(), receives, sends, group)
         return incoming
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        # Each row's gradient goes back to where the row came from, by the same way.
         return _AllToAll.apply(gradients[0], *ctx.arguments), None, None, None, None
 
 

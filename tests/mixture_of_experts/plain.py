@@ -8,6 +8,8 @@ import statistics
 import torch
 from torch import nn
 
+from minitrain.lessons.mixture_of_experts import common as lesson
+
 EXPERTS, HIDDEN, SIZE, GROUPS = 4, 5, 6, 2
 NORMAL = statistics.NormalDist()
 
@@ -62,3 +64,18 @@ def agrees(routing, expected, losses, dropped=()):
     assert routing.token.tolist() == sorted(routing.token.tolist())
     assert [tuple(pair) for pair in routing.dropped.tolist()] == list(dropped)
     assert abs(routing.auxiliary_loss.item() - sum(losses) / len(losses)) < 1e-12
+
+
+def rows(count, columns, seed=0):
+    return torch.randn(count, columns, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def same_as_full_form(router, route, tokens, seed=0):
+    """A small form makes the same choices, with the same bits in gates and loss; its gradients are within 10⁻¹².
+
+    A gradient is a sum of at most some hundred terms of the size of 1, in an order that a product may choose by where
+    its factors lie in memory.
+    """
+    x = rows(tokens, router.hidden, seed)
+    choices, elements, apart = lesson.differences(router.double(), route, x, first_token=7 * seed)
+    assert (choices, elements) == (0, 0) and apart <= 1e-12

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from itertools import combinations, product
 
 import pytest
 import torch
 
 from minitrain.lessons.mixture_of_experts import common as lesson
-from minitrain.mixture_of_experts import ExpertChoice
+from minitrain.mixture_of_experts import ExpertChoice, expert_choice
 from minitrain.mixture_of_experts.full.expert_choice import capped, violations, within_cap
 from tests.mixture_of_experts.plain import (
     EXPERTS,
@@ -20,6 +21,7 @@ from tests.mixture_of_experts.plain import (
     groups_of,
     order,
     random_weights,
+    same_as_full_form,
     scores,
     softmax,
     some_tokens,
@@ -39,6 +41,25 @@ def test_each_expert_takes_its_dearest(factor, k):
     routing = router.route(x, groups=GROUPS)
     agrees(routing, expected, [0.0])
     assert routing.load().tolist() == [GROUPS * k] * EXPERTS and routing.capacity == k
+
+
+@pytest.mark.parametrize("tokens, factor", ((41, 2.0), (41, 5.0), (41, 0.7), (100, 1.15)))
+@pytest.mark.parametrize("seed", range(3))
+def test_small_form(tokens, factor, seed):
+    route = partial(expert_choice.route, capacity_factor=factor)
+    same_as_full_form(ExpertChoice(7, 5, capacity_factor=factor), route, tokens, seed)
+
+
+def test_small_form_by_hand():
+    """Two experts and four tokens, one expert per token on average: expert 0 takes 0 and 1, expert 1 the others."""
+    one, x = torch.eye(2, dtype=torch.float64), torch.tensor([[2.0, 0], [1, 0], [0, 1], [0, 0]], dtype=torch.float64)
+    expert, gates, loss = expert_choice.route(x, one, 1.0)
+    assert expert.tolist() == [[0, -1], [0, -1], [-1, 1], [-1, 1]] and loss == 0
+    e = math.e
+    likely = [e**2 / (e**2 + 1), e / (e + 1), e / (e + 1), 1 / 2]
+    assert gates.sum(-1).tolist() == pytest.approx(likely, abs=1e-15)
+    with pytest.raises(AssertionError, match="an expert takes at least one token"):
+        expert_choice.route(x, one, 0.4)
 
 
 def largest(function, low, high):

@@ -14,8 +14,9 @@ from minitrain.collectives import all_to_all
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
 from minitrain.lessons.mixture_of_experts import expert_parallel as lesson_expert_parallel
+from minitrain.lessons.mixture_of_experts import small
 from minitrain.lessons.mixture_of_experts.expert_parallel import ROUTERS, alone, apart, batch, make_layer, together
-from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch
+from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch, expert_choice, expert_parallel, gshard
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallelLayer, experts_of, split_data_parallel
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
@@ -54,6 +55,82 @@ def test_any_router(ranks, router):
 @pytest.mark.parametrize("way", ("grouped", "padded"))
 def test_any_layout(ranks, size, ep, way):
     ranks(size).run(one_layer, "gshard", ep, "native", way, 7)
+
+
+def small_form(world, route, experts, grouped=False):
+    """Rank r has r + 1 sequences; outputs, gradients and their norm are one device's, and experts' the full form's."""
+    group = dist.new_group(list(range(world.size))) if grouped else None
+    counts = [rank + 1 for rank in range(world.size)]
+    first, total, seq = sum(counts[: world.rank]), sum(counts), 11
+    generator = torch.Generator().manual_seed(0)
+    x, towards = torch.randn(2, total, seq, 4, generator=generator, dtype=torch.float64)
+    mine, own = slice(first, first + counts[world.rank]), experts_of(world.rank, experts, world.size)
+    full = make_layer(world, "switch", experts, 4)
+    one_device, layer = small.layer_of(full), small.layer_of(full)
+    if route is not None:
+        one_device.route = layer.route = route
+    expected = small.here(small.step(one_device, x, towards, total), one_device, mine, own)
+    model = expert_parallel.ExpertParallel(layer, group)
+    found = small.step(model, x[mine], towards[mine], total, world.size)
+    assert len(found) == 3 + 4 * len(own)
+    assert small.distance(found, expected) <= 1e-12
+    # The norm of all gradients: the router's once, and each rank's experts.
+    squares = torch.stack([gradient.square().sum() for gradient in found[3:]]).sum()
+    dist.all_reduce(squares)
+    norm = (squares + found[2].square().sum()).sqrt()
+    torch.testing.assert_close(
+        norm, torch.stack([p.grad.norm() for p in one_device.parameters()]).norm(), rtol=1e-12, atol=0
+    )
+    if route is None:
+        full.compute = "loop"
+        theirs = small.step(
+            ExpertParallel(full, split_data_parallel(world.size)), x[mine], towards[mine], total, world.size
+        )
+        # Sequences are routed one by one here, and together there, so that the router's product may add otherwise.
+        assert small.distance(found, theirs) <= 1e-12
+
+
+def second_always(x, weight):
+    return gshard.route(x, weight, torch.zeros(len(x)), 0.8)
+
+
+@pytest.mark.parametrize("size, experts", ((1, 3), (2, 6), (3, 3), (4, 8)))
+@pytest.mark.parametrize("route", (None, second_always, expert_choice.route))
+def test_small_form(ranks, size, experts, route):
+    ranks(size).run(small_form, route, experts)
+
+
+def test_small_form_in_a_group(ranks):
+    ranks(3).run(small_form, None, 6, True)
+
+
+def small_form_bit_by_bit(world):
+    claims = small.claims(world, make_layer(world, "switch", 12, 4), 4, 13)
+    return [claim.what for claim in claims if not claim.holds]
+
+
+def test_small_form_is_the_full_form_bit_by_bit(ranks):
+    """But for the router's gradient, see `small.differing`."""
+    for size in (2, 3, 4):
+        assert ranks(size).run(small_form_bit_by_bit) == [[]] * size
+
+
+def experts_without_tokens(world):
+    """All tokens go to expert 0: other ranks get no rows, and yet send, and their experts' gradients are zeros."""
+    layer = small.layer_of(make_layer(world, "switch", 2 * world.size, 4), 2 * world.size)
+    with torch.no_grad():
+        layer.router.weight.zero_()
+    model = expert_parallel.ExpertParallel(layer)
+    _, dx, _, *gradients = small.step(
+        model, torch.ones(1, 5, 4).double(), torch.ones(1, 5, 4).double(), world.size, world.size
+    )
+    assert dx.any() and [bool(gradient.any()) for gradient in gradients[:4]] == [world.rank == 0] * 4
+    with pytest.raises(AssertionError, match="each rank holds as many experts"):
+        expert_parallel.ExpertParallel(small.layer_of(make_layer(world, "switch", world.size + 1, 4)))
+
+
+def test_small_form_with_experts_without_tokens(ranks):
+    ranks(3).run(experts_without_tokens)
 
 
 def steps(world, ep):

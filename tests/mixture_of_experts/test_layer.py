@@ -8,8 +8,19 @@ import pytest
 import torch
 from torch import nn
 
+from minitrain.lessons.mixture_of_experts import small
 from minitrain.lessons.mixture_of_experts.common import dense
-from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Switch
+from minitrain.mixture_of_experts import (
+    ExpertChoice,
+    GShard,
+    NoisyTopK,
+    Switch,
+    expert_choice,
+    gshard,
+    noisy_top_k,
+    switch,
+)
+from minitrain.mixture_of_experts import layer as small_layer
 from minitrain.mixture_of_experts.full.compute import (
     WAYS,
     fits_grouped_product,
@@ -71,6 +82,59 @@ def test_it_is_the_weighted_sum_of_experts(router, way):
     expected = [y.detach(), z.grad, *(p.grad for p in plain.parameters())]
     for mine, its in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-12)
+
+
+# The small form, with each router's small form. Chance and noise are left out: they belong to places in training.
+SMALL_ROUTES = {
+    NoisyTopK: lambda layer: (
+        lambda x, w: noisy_top_k.route(
+            x, w, layer.router.noise_gate.weight.detach(), torch.zeros(len(x), EXPERTS, dtype=x.dtype)
+        )
+    ),
+    GShard: lambda layer: lambda x, w: gshard.route(x, w, torch.zeros(len(x)), EXPERTS),
+    Switch: lambda layer: lambda x, w: switch.route(x, w, EXPERTS),
+    ExpertChoice: lambda layer: expert_choice.route,
+}
+
+
+@pytest.mark.parametrize("router", ROUTERS)
+def test_small_form(router):
+    """Against the full form, which multiplies the rows of all sequences by the router at once."""
+    layer, x = make(router), sequences()
+    layer.router.eval()  # the noisy router's loss is another then: it has no noise by whose chance to count
+    model = small_layer.MoELayer(
+        copy.deepcopy(layer.router.gate),
+        [copy.deepcopy(each) for each in layer.experts.values()],
+        SMALL_ROUTES[router](layer),
+    )
+    results = []
+    for each in (layer, model):
+        z = x.clone().requires_grad_()
+        each.zero_grad()
+        y = each(z)
+        (y.sin().sum() + (each.auxiliary_loss if router is not NoisyTopK else 0.0)).backward()
+        gate = layer.router.gate if each is layer else model.router
+        results.append([y.detach(), z.grad, gate.weight.grad, *small.gradients(each.experts.children())])
+    assert len(results[0]) == len(results[1]) == 3 + 4 * EXPERTS
+    for mine, its in zip(*results, strict=True):
+        torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-12)
+    norms = [torch.cat([gradient.flatten() for gradient in each[2:]]).norm() for each in results]
+    torch.testing.assert_close(*norms, rtol=1e-12, atol=0)
+
+
+def test_small_form_on_one_sequence_is_the_full_form_bit_by_bit():
+    """With one sequence and one expert per token, both add the same numbers in the same order."""
+    layer = make(capacity_factor=0.8)
+    model, x = small.layer_of(layer, 0.8), sequences(batch=1)
+    found, expected = (small.step(each, x, x.sin(), 1) for each in (model, layer))
+    assert all(torch.equal(mine, its) for mine, its in zip(found, expected, strict=True))
+    dropped = layer.routing.dropped[:, 0]
+    assert len(dropped) and not found[0][0, dropped].any()  # zeros for tokens without a place
+
+
+def test_small_form_refuses():
+    with pytest.raises(AssertionError, match="the router scores each expert"):
+        small_layer.MoELayer(nn.Linear(HIDDEN, 4, bias=False), mlps(5))
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minitrain.lessons.mixture_of_experts import common as lesson
-from minitrain.mixture_of_experts import NoisyTopK
+from minitrain.mixture_of_experts import NoisyTopK, noisy_top_k
 from minitrain.mixture_of_experts.full.noisy_top_k import TwoLevel, squared_variation
 from minitrain.models import counter_rng
 from tests.mixture_of_experts.plain import (
@@ -22,6 +22,7 @@ from tests.mixture_of_experts.plain import (
     groups_of,
     order,
     random_weights,
+    same_as_full_form,
     scores,
     softmax,
     some_tokens,
@@ -108,6 +109,29 @@ def test_by_hand():
     assert routing.weight.tolist() == pytest.approx([e / (e + 1), 1 / (e + 1), 3 / 4, 1 / 4], abs=1e-12)
     # All four numbers of both tokens: the variance is that of the population.
     assert squared_variation(torch.tensor([[0.0, 2.0]])).item() == 1.0
+
+
+@pytest.mark.parametrize("tokens, experts, k", ((41, 5, 1), (41, 5, 2), (41, 5, 4), (1, 2, 1)))
+@pytest.mark.parametrize("seed", range(3))
+def test_small_form(tokens, experts, k, seed):
+    router = NoisyTopK(7, experts, choices=k, importance_factor=0.3, load_factor=0.7)
+
+    def route(x, weight, noise_weight):
+        noise = counter_rng.normal(router.uniform(x[None], experts, "scores"))[0]
+        return noisy_top_k.route(x, weight, noise_weight, noise, k, 0.3, 0.7)
+
+    same_as_full_form(router, route, tokens, seed)
+
+
+def test_small_form_draws_noise():
+    """Equal scores and no noise given: chance decides, and each of 4 experts is a best one for half the tokens."""
+    nothing = torch.zeros(4, 3)
+    torch.manual_seed(0)
+    expert, gates, _ = noisy_top_k.route(torch.zeros(512, 3), nothing, nothing)
+    assert (expert.flatten().bincount(minlength=4) - 256).abs().max() < 6 * math.sqrt(512 / 4)
+    torch.testing.assert_close(gates.sum(-1), torch.ones(512))
+    with pytest.raises(AssertionError, match="the load compares with the"):
+        noisy_top_k.route(torch.zeros(1, 3), nothing, nothing, choices=4)
 
 
 def test_two_levels_as_the_paper_says():

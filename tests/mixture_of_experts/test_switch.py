@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
-from minitrain.mixture_of_experts import Switch
+from minitrain.mixture_of_experts import Switch, switch
 from minitrain.mixture_of_experts.full.switch import INITIAL_SCALE
 from minitrain.models import counter_rng
 from tests.mixture_of_experts.plain import (
@@ -19,6 +20,7 @@ from tests.mixture_of_experts.plain import (
     groups_of,
     order,
     random_weights,
+    same_as_full_form,
     scores,
     softmax,
     some_tokens,
@@ -75,6 +77,30 @@ def test_by_hand():
     assert routing.auxiliary_loss.item() == pytest.approx(2 * (f[0] * p[0] + f[1] * p[1]), abs=1e-15)
     router.eval()
     assert len(router.route(x).dropped) == 0
+    # The small form: the same, with −1 and 0 for token 3.
+    expert, gate, loss = switch.route(x, torch.eye(2, dtype=torch.float64), 0.8, 1.0)
+    assert expert.tolist() == [[0], [1], [0], [-1], [1]]
+    assert gate.flatten().tolist() == pytest.approx([3 / 4, 3 / 4, 3 / 4, 0, 3 / 4], abs=1e-15)
+    assert loss.item() == pytest.approx(2 * (f[0] * p[0] + f[1] * p[1]), abs=1e-15)
+
+
+# 1.15 · 100/5 is 23 places, though 1.15 · 100 is less than 115 in binary; 41 tokens, which 5 experts do not divide.
+@pytest.mark.parametrize("tokens, factor", ((100, 1.15), (41, 0.7), (41, 1.25), (41, 5.0), (5, 1.0)))
+@pytest.mark.parametrize("seed", range(3))
+def test_small_form(tokens, factor, seed):
+    router = Switch(7, 5, capacity_factor=factor, loss_factor=0.3)
+    route = partial(switch.route, capacity_factor=factor, loss_factor=0.3)
+    same_as_full_form(router, route, tokens, seed)
+
+
+def test_small_form_without_a_capacity():
+    same_as_full_form(Switch(7, 5, capacity_factor=None), partial(switch.route, capacity_factor=5), 41)
+
+
+def test_small_form_in_float32_counts_exactly():
+    """Counts are divided in the dtype of x: 1/3 in float32 would be wrong by 10⁻⁸ in a float64 loss."""
+    x = torch.eye(3, dtype=torch.float64)
+    assert switch.route(x, x, 3, 1.0)[2].item() == pytest.approx(1.0, abs=1e-15)
 
 
 def test_initial_weights_are_small_and_cut_at_two_deviations():

@@ -34,10 +34,12 @@ def demo(world: World, rows: int = 3, width: int = 4) -> list[Claim]:
     for way, ledger, traffic in (("forward", forward, predicted.dispatch), ("backward", backward, predicted.combine)):
         on, source = f"all-to-all, {way}: ", "Lepikhin et al. 2020, §3.2"
         formula = "rows for others · h · w" if way == "forward" else "rows from others · h · w"
-        claims.append(Claim(on + "bytes sent by this rank", formula, traffic.bytes, ledger.sent, "B", source))
+        claims.append(Claim(on + "bytes sent by this rank", formula, traffic.bytes, ledger.sent, "B", source, key=True))
         most = "≤ n−1: one for each part that is not empty"
         claims.append(Claim(on + "messages", most, traffic.messages, ledger.messages, "1", "Thakur et al. 2005, §3"))
     unlike = [int((x.grad != x).sum()), int((y != plain).sum())]
-    there = Claim("all-to-all there and, as gradients, back: elements unlike", "0", 0, unlike[0], how="compared")
+    there = Claim(
+        "all-to-all there and, as gradients, back: elements unlike", "0", 0, unlike[0], how="compared", key=True
+    )
     same = Claim("pairwise: elements unlike torch's all_to_all_single", "0", 0, unlike[1], how="compared")
     return [*claims, there, same]

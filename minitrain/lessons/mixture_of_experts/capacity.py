@@ -75,6 +75,7 @@ def switch_capacity(world: World, router: Any, experts: int, factor: float) -> l
                 "1",
                 "derived: P binomial, T trials of 1/E",
                 absolute=hoeffding(many * SIZE),  # another choice of one token changes what is dropped by at most 1
+                key=each == factor,
             )
         )
     return claims
@@ -92,7 +93,7 @@ def precision(world: World, router: Any, experts: int, hidden: int = 64, tokens:
     section, how = f"{FEDUS}, §2.4", "compared"
     wrong, wrong_here = int((careless != exact).sum()), int((careful != exact).sum())
     return [
-        Claim("tokens of a bfloat16 model sent to a wrong expert", "0", 0, wrong_here, "1", section, how),
+        Claim("tokens of a bfloat16 model sent to a wrong expert", "0", 0, wrong_here, "1", section, how, key=True),
         Claim("the same, if the router were bfloat16 too", "some", 1, wrong, "1", section, how, ">="),
     ]
 
@@ -121,7 +122,7 @@ def gshard_places(world: World, router: Any, experts: int, factor: float) -> lis
     places, source = costs.capacity(SIZE, experts, factor, choices=2), f"{LEPIKHIN}, algorithm 1"
     return [
         *places_kept(found, places, "⌊c · 2T/E⌋", source),
-        Claim("second choices with a place that a first one lacks", "0", 0, len(before), "1", source),
+        Claim("second choices with a place that a first one lacks", "0", 0, len(before), "1", source, key=True),
         Claim("entries that change with the tokens of another group", "0", 0, len(changed), "1", source, "compared"),
     ]
 
@@ -143,6 +144,7 @@ def gshard_second(world: World, router: Any, experts: int, tokens: int = 1 << 14
         f"{LEPIKHIN}, §2.2",
         "compared",
         absolute=hoeffding(tokens),
+        key=True,
     )
 
 

@@ -145,6 +145,56 @@ def without_a_place(world: World, make: Callable[[int], Router], source: str, ex
     return Claim(what, "at least 1", 1, wrong, "1", source, "compared", ">=")
 
 
+def like_full_form(world: World, router: Router, route: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> list[Claim]:
+    """Claims that a small form chooses and computes what the full form does, on tokens that experts do not divide."""
+    x = random_scores(world, 61, router.hidden, seed=world.rank)
+    choices, elements, apart = differences(
+        router.to(world.device, torch.float64), route, x, first_token=61 * world.rank
+    )
+    how = "compared"
+    return [
+        Claim("small form: choices that differ from the full form", "0", 0, choices, how=how, key=True),
+        Claim("small form: elements of gates and loss that differ from it", "0", 0, elements, how=how),
+        # A product may add in another order where its factors lie otherwise in memory.
+        Claim("small form: distance of all gradients from it", "10⁻¹², float64", EXACT, apart, how=how, relation="<="),
+    ]
+
+
+def differences(
+    router: Router, route: Callable[..., tuple[Tensor, Tensor, Tensor]], x: Tensor, first_token: int = 0
+) -> tuple[int, int, float]:
+    """Choices that only one form makes, elements of gates and loss that differ, and how far gradients are apart.
+
+    Args:
+        router: The full form; it gets weights that decide clearly.
+        route: The small form, called with x and the full form's parameters in their order.
+        x: One sequence.
+        first_token: The number of its first token among all tokens of the step.
+    """
+    generator = torch.Generator().manual_seed(3)
+    weights = list(router.parameters())
+    with torch.no_grad():
+        for weight in weights:
+            weight.copy_(torch.randn(weight.shape, generator=generator, dtype=x.dtype))
+    towards = torch.randn(len(x), router.experts, generator=generator, dtype=x.dtype).to(x.device)
+    x = x.clone().requires_grad_()
+    router.at(seed=0, step=1, first_token=first_token)
+    routing = router.route(x)
+    chosen, gates, loss = route(x, *weights)
+    token, choice = (chosen >= 0).nonzero(as_tuple=True)
+    expert = chosen[token, choice]
+    mine = set(zip(token.tolist(), expert.tolist(), strict=True))
+    choices = len(mine ^ {entry[:2] for entry in entries(routing)}) + len(token) - len(mine)
+    table = torch.zeros_like(towards).index_put((token, expert), gates[token, choice])
+    both = []
+    for weighted, auxiliary in ((dense(routing), routing.auxiliary_loss), (table, loss)):
+        gradients = torch.autograd.grad((weighted * towards).sum() + auxiliary, [x, *weights])
+        both.append([weighted, auxiliary, *gradients])
+    elements = sum(int((one != other).sum()) for one, other in zip(both[0][:2], both[1][:2], strict=True))
+    apart = max((one - other).abs().max().item() for one, other in zip(both[0][2:], both[1][2:], strict=True))
+    return choices, elements, apart
+
+
 def example(router: Router, world: World) -> Routing:
     """Eight tokens of four numbers, which are their scores: most like expert 0."""
     rows = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.lessons.mixture_of_experts.common import by_scores, entries, fullest, random_scores
+from minitrain.mixture_of_experts import expert_choice
 from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice, capped, violations
 from minitrain.mixture_of_experts.full.routing import Router
 from minitrain.mixture_of_experts.full.switch import Switch
@@ -59,7 +61,7 @@ def cap_kept(world: World, router: Any, experts: int, tokens: int, factor: float
     choice = by_scores(router(experts, experts, capacity_factor=factor, most=most), world)
     found = choice.route(2 * random_scores(world, 4 * tokens, experts, seed=100 + world.rank), groups=4)
     what = f"most experts of a token with a cap of b, λ = {choice.entropy:g}, {choice.iterations} rounds"
-    return Claim(what, "b", most, int(found.experts_per_token().max()), "1", f"{ZHOU}, §3.3", relation="<=")
+    return Claim(what, "b", most, int(found.experts_per_token().max()), "1", f"{ZHOU}, §3.3", relation="<=", key=True)
 
 
 def above(preference: torch.Tensor, k: int, most: int) -> int:
@@ -88,6 +90,7 @@ def later_tokens(world: World, router: Any, token_choice: Any, experts: int, tok
             f"{ZHOU}, §5",
             "compared",
             ">=",
+            key=True,
         ),
         Claim("the same if tokens choose (Switch, evaluation)", "0", 0, changed[1], "1", "derived", "compared"),
     ]
@@ -114,6 +117,7 @@ def demo(world: World, experts: int = 8, tokens: int = 32, capacity_factor: floa
 
     world.figure(lambda: lesson.picture_of(lesson.example(ExpertChoice(4, 4, capacity_factor=1.0), world)))
     claims = [
+        *_small_form(world, experts, tokens, capacity_factor),
         *full(world, ExpertChoice, experts, tokens, capacity_factor),
         *cap(world, capped, violations, experts, tokens, capacity_factor, most),
         cap_kept(world, ExpertChoice, experts, tokens, capacity_factor, most),
@@ -122,3 +126,18 @@ def demo(world: World, experts: int = 8, tokens: int = 32, capacity_factor: floa
     ]
     lesson.timed(world, ExpertChoice(256, experts))
     return claims
+
+
+def _small_form(world: World, experts: int, tokens: int, factor: float) -> list[Claim]:
+    one = torch.eye(experts, dtype=torch.float64, device=world.device)
+    x = lesson.lopsided_scores(world, tokens, experts, seed=world.rank)
+    chosen, _, _ = expert_choice.route(x, one, factor)
+    load = (chosen >= 0).sum(0)
+    k, source = costs.capacity(tokens, experts, factor), f"{ZHOU}, §3.2"
+    route = partial(expert_choice.route, capacity_factor=factor)
+    fewest, most = int(load.min()), int(load.max())
+    return [
+        Claim("small form: fewest tokens of an expert", "k = ⌊n · c/e⌋", k, fewest, "1", source, key=True),
+        Claim("small form: most tokens of an expert", "k = ⌊n · c/e⌋", k, most, "1", source, key=True),
+        *lesson.like_full_form(world, ExpertChoice(experts + 3, experts, capacity_factor=factor), route),
+    ]

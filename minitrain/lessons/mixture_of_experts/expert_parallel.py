@@ -22,6 +22,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.costs.communication import Traffic
 from minitrain.lessons import Claim
+from minitrain.lessons.mixture_of_experts import small
 from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Router, Switch
 from minitrain.mixture_of_experts.full.expert_parallel import (
     ExpertParallel,
@@ -153,7 +154,9 @@ def claims(world: World, router: RouterName, experts: int, hidden: int, seq: int
     whole, layer = batch(world, hidden, seq), make_layer(world, router, experts, hidden)
     expected = alone(layer, whole)
     everyone = split_data_parallel(world.size)
+    divided = experts + -experts % world.size  # the small form wants equally many on each rank
     return [
+        *small.claims(world, make_layer(world, "switch", divided, hidden), hidden, seq),
         *sent(world, copy.deepcopy(layer), everyone, whole),
         *equal(world, layer, whole, expected),
         unmoved(world, make_layer(world, router, experts, hidden, elementwise=True), everyone, whole),
@@ -192,7 +195,15 @@ def sent(world: World, layer: MoELayer, groups: Groups, whole: Batch) -> list[Cl
     unlike = int((total.cpu() != one_device.load()[list(spread.held[rank])].cpu()).sum())
     on = "all-to-all, this rank, "
     return [
-        Claim(on + "forward: bytes", "(out + in) · h · w + 8 · (E − E_r)", there.bytes, forward.sent, "B", GSHARD),
+        Claim(
+            on + "forward: bytes",
+            "(out + in) · h · w + 8 · (E − E_r)",
+            there.bytes,
+            forward.sent,
+            "B",
+            GSHARD,
+            key=True,
+        ),
         Claim(on + "forward: messages", "≤ 3(n−1)", there.messages, forward.messages, "1", GSHARD),
         Claim(on + "backward: bytes", "(out + in) · h · w", back.bytes, backward.sent, "B", GSHARD),
         Claim(on + "backward: messages", "≤ 2(n−1)", back.messages, backward.messages, "1", GSHARD),
@@ -211,10 +222,10 @@ def equal(world: World, layer: MoELayer, whole: Batch, expected: Result) -> list
             with world.timed(f"a step with experts on {ep} ranks, forward, backward, synchronize"):
                 together(world, model, whole)
     return [
-        Claim(what, "10⁻¹², float64", BOUND, measured, "1", DERIVED, "compared", "<=")
-        for what, measured in (
-            ("distance of outputs and their inputs' gradients from one device, any ep", rows),
-            ("distance of parameters' gradients from one device, any ep", gradients),
+        Claim(what, "10⁻¹², float64", BOUND, measured, "1", DERIVED, "compared", "<=", key=key)
+        for what, measured, key in (
+            ("distance of outputs and their inputs' gradients from one device, any ep", rows, False),
+            ("distance of parameters' gradients from one device, any ep", gradients, True),
         )
     ]
 
@@ -253,7 +264,7 @@ def wrong_divisor(world: World, layer: MoELayer, whole: Batch, expected: Result)
     ]
     worst = max(ratios, key=lambda ratio: abs(ratio - ep)) if ratios else float(ep)
     what = "gradients of experts, in parts of the right ones, if divided by the number of replicas"
-    return Claim(what, "ep", ep, worst, "1", DERIVED, "compared", tolerance=1e-12)
+    return Claim(what, "ep", ep, worst, "1", DERIVED, "compared", tolerance=1e-12, key=True)
 
 
 def picture(routes: list[list[int]]) -> Figure:

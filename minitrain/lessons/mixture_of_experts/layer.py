@@ -17,6 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
+from minitrain.lessons.mixture_of_experts import small
+from minitrain.mixture_of_experts import layer as small_layer
 from minitrain.mixture_of_experts.full.compute import WAYS, Way
 from minitrain.mixture_of_experts.full.layer import MoELayer
 from minitrain.mixture_of_experts.full.switch import Switch
@@ -48,7 +50,7 @@ def sequences(world: World, tokens: int, hidden: int) -> Tensor:
     return torch.randn(GROUPS, tokens, hidden, generator=generator, dtype=torch.float64).to(world.device)
 
 
-def step(layer: MoELayer, x: Tensor) -> list[Tensor]:
+def step(layer: MoELayer | small_layer.MoELayer, x: Tensor) -> list[Tensor]:
     """The output, its input's gradient and the parameters', of a forward and a backward."""
     x = x.clone().requires_grad_()
     layer.zero_grad()
@@ -72,14 +74,14 @@ def operations(layer: MoELayer, x: Tensor) -> int:
 def claims(world: World, tokens: int, experts: int, hidden: int) -> list[Claim]:
     """All claims of the demo; see there."""
     x = sequences(world, tokens, hidden)
+    rows = small_form(world, x, experts)
     layer = make_layer(world, experts, hidden, capacity_factor=1.0)
     expected = step(layer, x)
-    rows = []
     for way in ("grouped", "padded"):
         found = step(make_layer(world, experts, hidden, 1.0, way), x)
         apart = max((mine - its).abs().max().item() for mine, its in zip(found, expected, strict=True))
         what = f"{way}: distance of output and all gradients from the loop"
-        rows.append(Claim(what, "10⁻¹², float64", BOUND, apart, "1", DERIVED, "compared", "<="))
+        rows.append(Claim(what, "10⁻¹², float64", BOUND, apart, "1", DERIVED, "compared", "<=", key=True))
     for count in (experts, 2 * experts):
         every = make_layer(world, count, hidden, capacity_factor=None)
         wanted = costs.expert_flops(GROUPS * tokens, hidden, 4 * hidden)
@@ -99,6 +101,40 @@ def claims(world: World, tokens: int, experts: int, hidden: int) -> list[Claim]:
         fast = copy.deepcopy(make_layer(world, experts, hidden, 1.0, way))
         with world.timed(f"a step of {GROUPS * tokens} tokens, {experts} experts, {way}"):
             step(fast, x)
+    return rows
+
+
+def small_form(world: World, x: Tensor, experts: int) -> list[Claim]:
+    """Claims that the small form computes what the full one does, and works for no more than the tokens it has."""
+    hidden, tokens = x.shape[-1], x[..., 0].numel()
+    layer = make_layer(world, experts, hidden, capacity_factor=1.0)
+    expected, found = step(layer, x), step(small.layer_of(layer, 1.0), x)
+    apart = max((mine - its).abs().max().item() for mine, its in zip(found, expected, strict=True))
+    assert layer.routing is not None
+    alone = layer.routing.experts_per_token() == 0
+    written = int((found[0].flatten(0, 1)[alone] != 0).sum())
+    what, work = "small form: ", costs.expert_flops(tokens, hidden, 4 * hidden)
+    rows = [
+        Claim(
+            what + "distance of output and all gradients from the full form",
+            "10⁻¹², float64",
+            BOUND,
+            apart,
+            "1",
+            DERIVED,
+            "compared",
+            "<=",
+            key=True,
+        ),
+        Claim(what + "elements that a token without expert gets, other than 0", "0", 0, written, "1", GSHARD, key=True),
+    ]
+    for count in (experts, 2 * experts):
+        every = small.layer_of(make_layer(world, count, hidden, capacity_factor=None), count)
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            every(x)
+        wanted = work + costs.router_flops(tokens, hidden, count)
+        title = f"{what}operations of {count} experts and their router, forward"
+        rows.append(Claim(title, "4hm + 2hE a token", wanted, counter.get_total_flops(), "1", SHAZEER, key=True))
     return rows
 
 

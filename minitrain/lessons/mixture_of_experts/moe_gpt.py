@@ -132,6 +132,7 @@ def claims(world: World, steps: int, experts: int, hidden: int, loss_factor: flo
             FEDUS,
             "compared",
             ">=",
+            key=True,
         )
     ]
     rows += [
@@ -144,6 +145,7 @@ def claims(world: World, steps: int, experts: int, hidden: int, loss_factor: flo
             DERIVED,
             "counted",
             ">=",
+            key=True,
         )
         for factor, found, evenly in zip(FACTORS, measured, expected, strict=True)
         if factor in CLAIMED

@@ -21,7 +21,9 @@ from minitrain.lessons.mixture_of_experts.common import (
     random_scores,
     unlike,
 )
+from minitrain.mixture_of_experts import noisy_top_k
 from minitrain.mixture_of_experts.full.noisy_top_k import NoisyTopK, TwoLevel, chances
+from minitrain.models.counter_rng import normal
 
 SHAZEER = "Shazeer et al. 2017"
 
@@ -73,7 +75,9 @@ def noise(world: World, router: Any, experts: int, choices: int) -> list[Claim]:
     section = f"{SHAZEER}, §2.1"
     return [
         Claim("entries that differ if a step is repeated", "0", 0, repeated, "1", section, "compared"),
-        Claim("entries that differ in the next step", "at least 1", 1, changed, "1", section, "compared", ">="),
+        Claim(
+            "entries that differ in the next step", "at least 1", 1, changed, "1", section, "compared", ">=", key=True
+        ),
         Claim("entries that differ in evaluation", "0", 0, still, "1", section, "compared"),
     ]
 
@@ -95,7 +99,7 @@ def smooth_load(world: World, router: Any, chances: Any, experts: int, choices: 
     bound = hoeffding(tokens, 2.0)
     off = (smooth - counted).abs().max().item()
     what = "distance of smooth load from tokens counted, part of all"
-    return Claim(what, "2√(ln(2/10⁻⁹)/2T)", bound, off, "1", f"{SHAZEER}, appendix A", "compared", "<=")
+    return Claim(what, "2√(ln(2/10⁻⁹)/2T)", bound, off, "1", f"{SHAZEER}, appendix A", "compared", "<=", key=True)
 
 
 def two_levels(world: World, one: Any, two: Any, experts: int, branches: int, choices: int) -> list[Claim]:
@@ -142,6 +146,7 @@ def demo(world: World, experts: int = 8, choices: int = 2, branches: int = 2) ->
 
     world.figure(lambda: lesson.picture_of(lesson.example(NoisyTopK(4, 4), world)))
     claims = [
+        *_small_form(world, experts, choices),
         *choices_and_losses(world, NoisyTopK, experts, choices),
         *noise(world, NoisyTopK, experts, choices),
         smooth_load(world, NoisyTopK, chances, experts, choices),
@@ -151,3 +156,44 @@ def demo(world: World, experts: int = 8, choices: int = 2, branches: int = 2) ->
     ]
     lesson.timed(world, NoisyTopK(256, experts, choices=choices))
     return claims
+
+
+def _small_form(world: World, experts: int, choices: int) -> list[Claim]:
+    one = torch.eye(experts, dtype=torch.float64, device=world.device)
+    even = balanced_scores(world, experts)
+    nothing = torch.zeros_like(even)
+    importance = {"choices": choices, "importance_factor": 0.1, "load_factor": 0.0}
+    *_, loss = noisy_top_k.route(even, one, one, nothing, **importance)
+    one_sided = torch.zeros_like(even)
+    one_sided[:, :choices] = 1.0
+    *_, worst = noisy_top_k.route(one_sided, one, one, nothing, **importance)
+    highest, section = costs.importance_loss_at_worst(0.1, experts, choices), f"{SHAZEER}, §4"
+
+    def route(x: Tensor, weight: Tensor, noise_weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        noise = normal(full.uniform(x[None], experts, "scores"))[0]
+        return noisy_top_k.route(x, weight, noise_weight, noise, choices)
+
+    full = NoisyTopK(experts + 3, experts, choices=choices)
+    return [
+        Claim(
+            "small form: importance loss, experts used alike",
+            "0",
+            0,
+            loss.item(),
+            "1",
+            section,
+            absolute=EXACT,
+            key=True,
+        ),
+        Claim(
+            "small form: importance loss, k experts used alone and alike",
+            "w · (E/k − 1)",
+            highest,
+            worst.item(),
+            "1",
+            section,
+            tolerance=EXACT,
+            key=True,
+        ),
+        *lesson.like_full_form(world, full, route),
+    ]

@@ -1,4 +1,4 @@
-"""Expert choice: each expert takes the tokens that suit it best, as many as it has places.
+"""The full form of `minitrain.mixture_of_experts.expert_choice`, with groups, and a cap on experts of a token.
 
 **Idea.** Turn the question round. If experts choose, each is full and none overflows, so that no loss for balance is
 needed. A token may get many experts, or none.

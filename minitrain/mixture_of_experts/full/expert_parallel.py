@@ -1,4 +1,4 @@
-"""Expert parallelism: each rank holds some of the experts, and tokens travel to them and back.
+"""The full form of `minitrain.mixture_of_experts.expert_parallel`, with replicas, whole models, and checks.
 
 **Idea.** Experts are many, and a token needs few of them. So they are spread over ranks that each have tokens of their
 own: every rank routes its tokens, sends each to the rank that has its expert, and gets the result back. All but the

@@ -1,4 +1,4 @@
-"""GShard: two experts for each token, places for a fixed number of tokens, and a second expert that is left to chance.
+"""The full form of `minitrain.mixture_of_experts.gshard`, with groups, and chance that belongs to tokens.
 
 **Idea.** An expert works on a buffer of fixed size, so that shapes never change: its capacity. Tokens take places in
 their order, all first choices before all second ones, and who finds none gets nothing from that expert. A second

@@ -1,4 +1,4 @@
-"""The layer: route, dispatch, compute, combine. Where a GPT has one feed-forward layer, this one has many.
+"""The full form of `minitrain.mixture_of_experts.layer`, with grouped and padded products, and a loss that rides along.
 
 **Idea.** Each token goes through the few experts that the router chooses, and the sum of their outputs, weighted, is
 what comes out. Parameters grow with the number of experts, and operations only with how many of them a token uses.

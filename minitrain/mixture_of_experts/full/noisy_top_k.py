@@ -1,4 +1,4 @@
-"""Noisy top-k gating: each token goes to its k best experts, and noise lets others win now and then.
+"""The full form of `minitrain.mixture_of_experts.noisy_top_k`, with groups, and gating in two levels.
 
 **Idea.** Score all experts, keep the k best scores, and take the softmax over these alone: the others get weight 0 and
 need not be computed. Without help a few experts win everything, since who is chosen learns and is chosen more. So
@@ -9,7 +9,7 @@ scores get noise of learned size, and two losses ask that experts be used equall
 
 **What each rank holds.** W_g and W_noise, `[experts, hidden]` each, on every rank.
 
-**What is sent, when and why.** Nothing. Noise depends on the token (`minitrain.mixture_of_experts.noise`).
+**What is sent, when and why.** Nothing. Noise depends on the token (`minitrain.models.counter_rng`).
 
 **Cost.** `minitrain.costs.mixture_of_experts.router_flops`, twice in training. There is no capacity: an expert takes
 all that choose it, so buffers change their size from step to step.

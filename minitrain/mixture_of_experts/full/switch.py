@@ -1,4 +1,4 @@
-"""Switch: one expert for each token, the likeliest; the simplest router, and the cheapest.
+"""The full form of `minitrain.mixture_of_experts.switch`, with groups, jitter, and float32 in low precision.
 
 **Idea.** One expert a token is enough: it learns as well, and halves what is computed and sent. The weight is the
 probability of the chosen expert, so that the choice has a gradient although there is nothing to weigh against. A loss
