@@ -38,6 +38,8 @@ SMALL_FORMS = (
     "recomputation/every_kth",
     "recomputation/selective",
     "tensor_parallel/dropout_rng",
+    "parameter_server/synchronous",
+    "parameter_server/asynchronous",
 )
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.
