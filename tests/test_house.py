@@ -40,6 +40,7 @@ SMALL_FORMS = (
     "tensor_parallel/dropout_rng",
     "parameter_server/synchronous",
     "parameter_server/asynchronous",
+    "checkpointing/resharding",
 )
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.

@@ -129,13 +129,13 @@ def work(world: World, settings: Settings, request: Path, program: int) -> int:
 
 def _train(world: World, settings: Settings, asked_to_stop: Callable[[], bool], process: int) -> int:
     """Train in a folder that no other run writes to meanwhile; `process` is the one that others are told of."""
-    from minitrain.checkpointing.full.agreement import alike
+    from minitrain.checkpointing.full.agreement import same_on_all_ranks
     from minitrain.trainer.trainer import Refused, Trainer, refusing
 
     lock = None
     try:
         with refusing():  # before anything in the folder is written or removed
-            lock = alike(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
+            lock = same_on_all_ranks(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
         return Trainer(world, settings, asked_to_stop).run()
     except Refused as error:
         if world.rank == 0:
