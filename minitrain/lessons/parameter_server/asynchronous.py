@@ -200,7 +200,7 @@ SMALL = "small form, random delays"
 SMALL_ROWS = (
     (f"{SMALL}: bytes that this rank sends", "pulls · S at the server; pushes · S at a worker"),
     (f"{SMALL}: updates at the server", "pushes of all workers"),
-    (f"{SMALL}: stalest gradient, in updates", "(n−1)(2s+1)"),
+    (f"{SMALL}: gradients staler than the bound allows", "0, above (n−1)(2s+1) updates"),
     (f"{SMALL}: parameters unlike its log's, replayed on one device", "0"),
 )
 
@@ -229,11 +229,11 @@ def small_claims(world: World, roles: Roles, staleness: int, steps: int = 8) -> 
     unlike = int((replayed(world, roles, updates) != flat(model)).sum()) if roles.serves else 0
     workers, size = len(roles.workers), 4 * len(flat(model))
     sent = size * steps * (workers if roles.serves else 1)
-    stale, stalest = costs.most_stale(workers, staleness), max(update.staleness for update in updates)
+    stale = sum(update.staleness > costs.most_stale(workers, staleness) for update in updates)
     return as_key(
         Claim(*SMALL_ROWS[0], sent, ledger.sent, "B"),
         Claim(*SMALL_ROWS[1], pushes, len(log)),
-        Claim(*SMALL_ROWS[2], stale, stalest, "1", PAPER, relation="<="),
+        Claim(*SMALL_ROWS[2], 0, stale, "1", PAPER),
         Claim(*SMALL_ROWS[3], 0, max(gather_objects(unlike)), how="compared"),
     )
 
