@@ -45,6 +45,9 @@ SMALL_FORMS = (
     "mixture_of_experts/layer",
     "mixture_of_experts/all_to_all",
     "mixture_of_experts/expert_parallel",
+    "parameter_server/synchronous",
+    "parameter_server/asynchronous",
+    "checkpointing/resharding",
 )
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.

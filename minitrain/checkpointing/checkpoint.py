@@ -1,20 +1,22 @@
-"""Checkpoints that any layout can load: each rank writes its boxes, and reads the boxes that it needs.
+"""Checkpoints that any layout can load: each rank writes its regions, and reads the regions that it needs.
 
-**Idea.** What is saved is the one device's model, cut into boxes, so how the ranks cut it does not matter to whoever
+`minitrain.checkpointing.resharding` is the small form of what happens here to each tensor.
+
+**Idea.** What is saved is the one device's model, cut into regions, so how the ranks cut it does not matter to whoever
 loads it. And a checkpoint is there completely or not at all: all is written into a folder with another name, the
 manifest last, and then the folder is renamed.
 
-**Source.** PyTorch, torch.distributed.checkpoint, which plans, writes and reads the boxes, as in Liang et al. 2025,
+**Source.** PyTorch, torch.distributed.checkpoint, which plans, writes and reads the regions, as in Liang et al. 2025,
 "TorchTitan". The order of writing, syncing and renaming: Pillai et al. 2014, "All File Systems Are Not Created Equal".
 
-**What each rank holds.** Its own pieces, never the whole: while it saves, copies of those that have gaps in memory or
-lie on a GPU; while it loads, at most two saved boxes, since the library keeps one until it has read the next.
+**What each rank holds.** Its own shards, never the whole: while it saves, copies of those that have gaps in memory or
+lie on a GPU; while it loads, at most two saved regions, since the library keeps one until it has read the next.
 
-**What is sent, when and why.** Only plans, checksums and outcomes: which boxes there are, so that rank 0 can check that
-they make up every tensor; and whether something failed, so that all ranks end alike. Tensors go to the disk, which all
-ranks must see as one (on many machines: a shared file system).
+**What is sent, when and why.** Only plans, checksums and outcomes: which regions there are, so that rank 0 can check
+that they make up every tensor; and whether something failed, so that all ranks end alike. Tensors go to the disk, which
+all ranks must see as one (on many machines: a shared file system).
 
-**Cost.** Each element is written once. Loading reads a saved box once for each piece that it overlaps, and each file
+**Cost.** Each element is written once. Loading reads a saved region once for each shard that it overlaps, and each file
 once more for its checksum.
 
 **Also called.** Sharded or distributed checkpoint; resharding; universal checkpoint (DeepSpeed).
@@ -44,11 +46,20 @@ from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata
 
 from minitrain.checkpointing.full import manifest
-from minitrain.checkpointing.full.agreement import alike, another_model, check_save, family, filled
-from minitrain.checkpointing.full.shards import Piece, Reader, State, Whole, WritePlan, Writer, check_pieces, flat_boxes
+from minitrain.checkpointing.full.agreement import another_model, check_save, family, nonempty, same_on_all_ranks
+from minitrain.checkpointing.full.shards import (
+    Reader,
+    Shard,
+    ShardedTensor,
+    State,
+    WritePlan,
+    Writer,
+    check_shards,
+    flat_regions,
+)
 from minitrain.comm.control import gather_objects
 
-__all__ = ["Piece", "State", "Whole", "delete", "flat_boxes", "load", "newest", "save"]
+__all__ = ["Shard", "State", "ShardedTensor", "delete", "flat_regions", "load", "newest", "save"]
 UNFINISHED, REPLACED, PASSED_OVER = ".unfinished", ".replaced", ".passed-over"
 
 
@@ -65,7 +76,7 @@ def save(
     Args:
         folder: Where checkpoints are; this one becomes `folder/step-00000100`.
         step: Steps done.
-        state: This rank's pieces. All ranks' pieces together make up every tensor, each element written once.
+        state: This rank's shards. All ranks' shards together make up every tensor, each element written once.
         extra: What else the run needs to go on; JSON, the same on all ranks.
         keep: How many checkpoints stay once this one is complete: this one and the last ones before it. Those whose
             manifest cannot be read do not count. Later ones get the ending `.passed-over`, and are not removed.
@@ -76,7 +87,7 @@ def save(
         checkpoints are then as they were.
 
     Raises:
-        ValueError: On every rank alike, before anything is written: pieces that do not make up the tensors, or `extra`
+        ValueError: On every rank alike, before anything is written: shards that do not make up the tensors, or `extra`
             that is no JSON or differs between ranks.
     """
     folder = Path(folder)
@@ -85,11 +96,11 @@ def save(
     check_save(step, state, extra, keep, group)
     first = dist.get_rank(group) == 0
     try:
-        alike(lambda: _prepare(folder, unfinished) if first else None, group)
-        sums = alike(lambda: _write(unfinished, state, group), group)
+        same_on_all_ranks(lambda: _prepare(folder, unfinished) if first else None, group)
+        sums = same_on_all_ranks(lambda: _write(unfinished, state, group), group)
         files = {name: found for mine in gather_objects(sums, group) for name, found in mine.items()}
         content = manifest.Manifest(step, files, extra)
-        alike(lambda: _complete(unfinished, final, content) if first else None, group)
+        same_on_all_ranks(lambda: _complete(unfinished, final, content) if first else None, group)
     except Exception as error:
         if first:
             delete(unfinished)  # makes room again
@@ -105,11 +116,11 @@ def save(
 
 
 def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check: bool = True) -> dict[str, Any]:
-    """Fill all pieces of `state` from a checkpoint that was saved in this or any other layout; every rank calls it.
+    """Fill all shards of `state` from a checkpoint that was saved in this or any other layout; every rank calls it.
 
     Args:
         path: The checkpoint.
-        state: This rank's pieces, which are filled in place. All ranks together name every tensor of the checkpoint.
+        state: This rank's shards, which are filled in place. All ranks together name every tensor of the checkpoint.
         group: The ranks that hold the state.
         check: Check all checksums first; False where `newest` has just done so.
 
@@ -119,7 +130,7 @@ def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check
     Raises:
         ValueError: On every rank alike, before any tensor is changed: the checkpoint is damaged, or of another model;
             names files or tensors.
-        OSError: On every rank alike: a file could not be read. Some pieces may have been filled.
+        OSError: On every rank alike: a file could not be read. Some shards may have been filled.
     """
     path = Path(path)
     if check and (found := _damage(path, group)):
@@ -128,13 +139,13 @@ def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check
     def opened() -> tuple[manifest.Manifest, Reader, Metadata]:
         content = manifest.read(path)
         reader = Reader(path, content.files)
-        check_pieces(state)
+        check_shards(state)
         return content, reader, reader.read_metadata()
 
-    content, reader, metadata = alike(opened, group)
+    content, reader, metadata = same_on_all_ranks(opened, group)
     if problems := another_model(state, metadata, group):
         raise ValueError(f"{path} is a checkpoint of another model: {'; '.join(problems)}")
-    alike(lambda: reader.fill(filled(state), metadata), group)
+    same_on_all_ranks(lambda: reader.fill(nonempty(state), metadata), group)
     return content.extra
 
 
@@ -146,7 +157,7 @@ def newest(folder: Path, group: dist.ProcessGroup | None = None) -> Path | None:
     """
     folder = Path(folder)
     first = dist.get_rank(group) == 0
-    mine = alike(lambda: [each.name for each in _candidates(folder)] if first else [], group)
+    mine = same_on_all_ranks(lambda: [each.name for each in _candidates(folder)] if first else [], group)
     for name in gather_objects(mine, group)[0]:  # rank 0's list, on every rank
         found = _damage(folder / name, group)
         if not found:
@@ -172,7 +183,7 @@ def _prepare(folder: Path, unfinished: Path) -> None:
 
 
 def _write(path: Path, state: State, group: dist.ProcessGroup | None) -> dict[str, manifest.Sum]:
-    """Write this rank's boxes, and return size and checksum of each file that it wrote."""
+    """Write this rank's regions, and return size and checksum of each file that it wrote."""
     try:
         library.save({}, storage_writer=Writer(path), planner=WritePlan(state), process_group=group)
     except CheckpointException as failure:  # no Exception by descent; the same on all ranks

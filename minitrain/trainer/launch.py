@@ -132,13 +132,13 @@ def work(world: World, settings: Settings, loop: str, request: Path, program: in
 
 def _train(world: World, settings: Settings, loop: str, asked_to_stop: Callable[[], bool], process: int) -> int:
     """Train in a folder that no other run writes to meanwhile; `process` is the one that others are told of."""
-    from minitrain.checkpointing.full.agreement import alike
+    from minitrain.checkpointing.full.agreement import same_on_all_ranks
     from minitrain.trainer.trainer import Refused, Trainer, refusing
 
     lock = None
     try:
         with refusing():  # before anything in the folder is written or removed
-            lock = alike(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
+            lock = same_on_all_ranks(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
         return importlib.import_module(loop).train(Trainer(world, settings, asked_to_stop))
     except Refused as error:
         if world.rank == 0:

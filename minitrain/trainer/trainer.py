@@ -32,7 +32,7 @@ import torch
 
 from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.full import manifest, state
-from minitrain.checkpointing.full.agreement import alike
+from minitrain.checkpointing.full.agreement import same_on_all_ranks
 from minitrain.checkpointing.full.weights import export_safetensors, import_safetensors
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
@@ -52,7 +52,7 @@ ASIDE = "not-finite"  # the folder of weights with which a loss was no number
 
 
 class Refused(ValueError):
-    """What was asked for cannot be; the message says all. Raised on all ranks alike."""
+    """What was asked for cannot be; the message says all. Raised on all ranks same_on_all_ranks."""
 
 
 class Trainer:
@@ -94,7 +94,7 @@ class Trainer:
         self.folder, self.checkpoints = settings.run.folder, settings.run.folder / "checkpoints"
         sizes, steps = settings.model.sizes, settings.steps
         with refusing():
-            self.text = alike(lambda: Text.load(steps.data), None)
+            self.text = same_on_all_ranks(lambda: Text.load(steps.data), None)
             self.samples = Samples(self.text.training, sizes.positions, steps.seed)
             self.held_out = self._held_out()
         self.about = identity.described(settings, self.text.sha256)
@@ -117,7 +117,7 @@ class Trainer:
         parameters = sum(shape.numel() for shape in training.part.shapes.values())
         self.display.begin(self.done, parameters, self.text)
         with refusing():
-            alike(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
+            same_on_all_ranks(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
         with self.display.notes():
             if self.world.rank == 0:
                 about = {**self.about, **describe(self.world)}
@@ -156,7 +156,7 @@ class Trainer:
                 raise ValueError(f"{self.checkpoints} has no checkpoint that is complete and undamaged")
             self.display.say(f"{self.checkpoints} has no checkpoint: this is the run's beginning")
             return
-        extra = alike(lambda: manifest.read(path).extra, None)
+        extra = same_on_all_ranks(lambda: manifest.read(path).extra, None)
         if apart := identity.different(extra["settings"], self.about):
             raise ValueError(f"{path} is of another training: {'; '.join(apart)}")
         checkpoint.load(path, self.state(), check=False)  # newest() has just checked it
@@ -263,7 +263,7 @@ class Trainer:
         if options.export and kept and self._newest:
             path, file = self._newest, Path(options.export)
             with refusing():
-                alike(lambda: export_safetensors(path, file) if self.world.rank == 0 else None, None)
+                same_on_all_ranks(lambda: export_safetensors(path, file) if self.world.rank == 0 else None, None)
             self.display.say(f"weights in {file}")
         written = sorted(path.name for path in self.folder.glob("[!.]*"))  # without the lock
         self.display.say(f"in {self.folder}: {', '.join(written)}")
@@ -276,7 +276,7 @@ class Trainer:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What was found wrong on all ranks alike needs no traceback."""
+    """What was found wrong on all ranks same_on_all_ranks needs no traceback."""
     try:
         yield
     except (ValueError, OSError) as error:

@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.checkpoint import load, newest, save
 from minitrain.checkpointing.full import manifest
-from minitrain.checkpointing.full.shards import Piece, Whole, flat_boxes, flat_pieces
+from minitrain.checkpointing.full.shards import Shard, ShardedTensor, flat_regions, flat_shards
 from minitrain.ranks.failures import RanksError
 from minitrain.zero import Partition
 
@@ -38,18 +38,18 @@ def test_flat_boxes_are_the_elements_in_order(shape, data):
     start = data.draw(st.integers(0, elements))
     stop = data.draw(st.integers(start, elements))
     numbers = torch.arange(elements).view(shape)
-    boxes = flat_boxes(shape, start, stop)
+    regions = flat_regions(shape, start, stop)
     found = []
-    for offsets, sizes in boxes:
+    for offsets, sizes in regions:
         assert math.prod(sizes) > 0
         found += numbers[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))].flatten().tolist()
     assert found == list(range(start, stop))
-    assert len(boxes) <= max(1, 2 * len(shape) - 1)
+    assert len(regions) <= max(1, 2 * len(shape) - 1)
 
 
 def test_flat_boxes_refuse_what_is_not_there():
     with pytest.raises(ValueError, match=r"start=2, stop=7: shape \(2, 3\) has elements 0 to 6"):
-        flat_boxes((2, 3), 2, 7)
+        flat_regions((2, 3), 2, 7)
 
 
 def one_device(fill=True):
@@ -69,34 +69,34 @@ def cut(world, way, fill=True):
     partition = Partition({name: tensor.shape for name, tensor in tensors.items()}, world.size)
     segments = {segment.name: segment for segment in partition.segments(world.rank)}
     for name, tensor in tensors.items():
-        whole = Whole(tuple(tensor.shape), tensor.dtype, [])
+        sharded = ShardedTensor(tuple(tensor.shape), tensor.dtype, [])
         dim = {"rows": 0, "columns": tensor.dim() - 1}.get(way, 0)
         if way == "lines":
             segment = segments.get(name)
             if segment is None:
                 continue  # as a pipeline stage that lacks the parameter
-            whole.pieces = flat_pieces(
+            sharded.shards = flat_shards(
                 tensor.flatten()[segment.start : segment.stop].clone(), tensor.shape, segment.start
             )
         elif way == "alike" or tensor.dim() == 0:
             tensor.requires_grad_(way == "alike" and tensor.is_floating_point())  # as parameters do
-            whole.pieces, whole.writes = [Piece(tensor, (0,) * tensor.dim())], world.rank == world.size - 1
+            sharded.shards, sharded.writes = [Shard(tensor, (0,) * tensor.dim())], world.rank == world.size - 1
         else:
             parts = tensor.tensor_split(world.size, dim)
             offset = sum(part.shape[dim] for part in parts[: world.rank])
             offsets = tuple(offset if d == dim else 0 for d in range(tensor.dim()))
-            whole.pieces = [Piece(parts[world.rank], offsets)]  # a view of the whole tensor
-        state[name] = whole
+            sharded.shards = [Shard(parts[world.rank], offsets)]  # a view of the whole tensor
+        state[name] = sharded
     return state
 
 
 def same(state):
-    """Every piece is what one device has in its place."""
+    """Every shard is what one device has in its place."""
     expected = one_device()
-    for name, whole in state.items():
-        for tensor, offsets in whole.pieces:
-            box = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
-            assert torch.equal(tensor, expected[name][box]), name
+    for name, sharded in state.items():
+        for tensor, offsets in sharded.shards:
+            region = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
+            assert torch.equal(tensor, expected[name][region]), name
 
 
 def from_layout_to_layout(world, folder):
@@ -357,17 +357,17 @@ def test_what_only_has_the_name_of_a_checkpoint_is_passed_over(ranks, tmp_path):
 def refused(world, folder):
     """Bad states are refused alike on every rank, with nothing written and no tensor changed."""
     path = save(folder, 1, cut(world, "rows"), {})
-    on_one = {"a": Whole((2,), torch.float32, [Piece(torch.zeros(2 + world.rank), (0,))])}
-    half = {"a": Whole((4,), torch.float32, [Piece(torch.zeros(1), (world.rank,))])}
-    twice = {"a": Whole((2,), torch.float32, [Piece(torch.zeros(2), (0,))])}
-    over = {"a": Whole((4,), torch.float32, [Piece(torch.zeros(2), (world.rank,))])}
-    same = {"a": Whole((4,), torch.float32, [Piece(torch.zeros(2), (0,))])}
+    on_one = {"a": ShardedTensor((2,), torch.float32, [Shard(torch.zeros(2 + world.rank), (0,))])}
+    half = {"a": ShardedTensor((4,), torch.float32, [Shard(torch.zeros(1), (world.rank,))])}
+    twice = {"a": ShardedTensor((2,), torch.float32, [Shard(torch.zeros(2), (0,))])}
+    over = {"a": ShardedTensor((4,), torch.float32, [Shard(torch.zeros(2), (world.rank,))])}
+    same = {"a": ShardedTensor((4,), torch.float32, [Shard(torch.zeros(2), (0,))])}
     for state, extra, error, match in (
-        (on_one, {}, ValueError, r"a: a piece of shape \(3,\) at \(0,\) does not lie in \(2,\)"),
+        (on_one, {}, ValueError, r"a: a shard of shape \(3,\) at \(0,\) does not lie in \(2,\)"),
         (half, {}, ValueError, "a: the ranks would write 2 elements of 4; write each of them once"),
         (twice, {}, ValueError, "a: the ranks would write 4 elements of 2"),
-        (over, {}, ValueError, r"^a: pieces of shape \(2,\) at \(0,\) and of shape \(2,\) at \(1,\) overlap; write"),
-        (same, {}, ValueError, r"^a: pieces of shape \(2,\) at \(0,\) and of shape \(2,\) at \(0,\) overlap; write"),
+        (over, {}, ValueError, r"^a: shards of shape \(2,\) at \(0,\) and of shape \(2,\) at \(1,\) overlap; write"),
+        (same, {}, ValueError, r"^a: shards of shape \(2,\) at \(0,\) and of shape \(2,\) at \(0,\) overlap; write"),
         ({}, {"x": {1}}, ValueError, "is no JSON"),
         ({}, {"x": world.rank}, ValueError, "differ between ranks"),
     ):
@@ -382,7 +382,7 @@ def refused(world, folder):
         change(state)
         with pytest.raises(ValueError, match=match):
             load(path, state)
-        assert all(bool((piece.tensor <= 0).all()) for whole in state.values() for piece in whole.pieces)
+        assert all(bool((shard.tensor <= 0).all()) for sharded in state.values() for shard in sharded.shards)
     dist.barrier()
     if world.rank == 0:
         flip(path / "__1_0.distcp")

@@ -1,4 +1,4 @@
-"""Weights from and for elsewhere: the reference reader agrees, each rank gets its boxes, and bad files are refused."""
+"""Weights from and for elsewhere: the reference reader agrees, ranks get their regions, and bad files are refused."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def test_export_is_what_the_reference_reads(ranks, tmp_path):
 def imported(world, file, way):
     state = cut(world, way, fill=False)
     import_safetensors(file, state)
-    same({name: whole for name, whole in state.items() if name.startswith("model.")})
-    rest = [piece.tensor for name, whole in state.items() if not name.startswith("model.") for piece in whole.pieces]
+    same({name: sharded for name, sharded in state.items() if name.startswith("model.")})
+    rest = [
+        shard.tensor for name, sharded in state.items() if not name.startswith("model.") for shard in sharded.shards
+    ]
     return all(bool((tensor == -1).all()) for tensor in rest)
 
 
@@ -49,7 +51,7 @@ def test_each_rank_reads_its_boxes(ranks, tmp_path, way):
     tensors = {**model(one_device()), "row": model(one_device())["row"].double()}  # converted to bfloat16
     save_file(tensors, tmp_path / "model.safetensors")
     if way == "lines":
-        del tensors["empty"]  # no rank has a piece of it
+        del tensors["empty"]  # no rank has a shard of it
         save_file(tensors, tmp_path / "model.safetensors")
     assert ranks(2).run(imported, tmp_path / "model.safetensors", way) == [True, True]
 
@@ -59,7 +61,7 @@ def refused(world, folder, expected):
         state = cut(world, "rows", fill=False)
         with pytest.raises((ValueError, OSError), match=match):
             import_safetensors(folder / name, state)
-        assert all(bool((piece.tensor <= 0).all()) for whole in state.values() for piece in whole.pieces)
+        assert all(bool((shard.tensor <= 0).all()) for sharded in state.values() for shard in sharded.shards)
 
 
 def test_refusals(ranks, tmp_path):

@@ -15,6 +15,7 @@ from minitrain.comm import Ledger
 from minitrain.lessons.parameter_server import synchronous as lesson
 from minitrain.lessons.parameter_server.synchronous import demo
 from minitrain.parameter_server import Roles, Server, Worker, split_roles
+from minitrain.parameter_server import synchronous as small
 from tests.conftest import DEMO_RANKS
 from tests.data_parallel.models import Branches, Mixed, gpt, tokens
 
@@ -84,6 +85,62 @@ def train(world, servers, optimizer, choices):
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_equals_one_device(ranks, optimizer):
     ranks(4).run(train, 1, optimizer, {})
+
+
+def train_small(world, optimizer):
+    """The small form, the full form and one device: weights, and at the server each step's norm of the gradients."""
+    module, full, reference = gpt(seed=world.rank), gpt(seed=world.rank), gpt(seed=0)
+    norms, expected, steps = [], [], 3
+    if world.rank == 0:
+        server = small.Server(module, OPTIMIZERS[optimizer])
+        for _ in range(steps):
+            server.serve(1)
+            norms.append(torch.cat([p.grad.flatten() for p in module.parameters()]).norm())
+        server.answer()
+    else:
+        worker = small.Worker(module)
+        for step in range(steps):
+            worker.pull()
+            on_tokens(module, world.rank - 1, step).backward()
+            worker.push()
+            module.zero_grad()
+        worker.pull()
+    serve(full, OPTIMIZERS[optimizer], split_roles(1), on_tokens, steps)
+
+    def looked_at(parameters):
+        made = OPTIMIZERS[optimizer](parameters)
+        made.register_step_pre_hook(
+            lambda *_: expected.append(torch.cat([p.grad.flatten() for p in parameters]).norm())
+        )
+        return made
+
+    alone(reference, looked_at, world.size - 1, on_tokens, steps)
+    names = dict(reference.named_parameters())
+    same(module, reference, names)
+    same(module, full, names)
+    assert world.rank or (len(norms) == steps and all(map(torch.equal, norms, expected)))
+    assert all(p.dtype == torch.float64 for p in module.parameters())
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_the_small_form_equals_one_device_and_the_full_form(ranks, size, optimizer):
+    ranks(size).run(train_small, optimizer)
+
+
+def unused_in_small(world):
+    module = nn.ModuleList([nn.Linear(2, 2), nn.Linear(2, 2)])
+    if world.rank == 0:
+        small.Server(module, OPTIMIZERS["SGD"])
+        return
+    worker = small.Worker(module)
+    module[0](torch.ones(1, 2)).sum().backward()
+    with pytest.raises(AssertionError, match="unused or frozen: use the full form"):
+        worker.push()
+
+
+def test_the_small_form_refuses_an_unused_parameter(ranks):
+    ranks(2).run(unused_in_small)
 
 
 @pytest.mark.parametrize("size, servers", ((2, 1), (3, 2), (4, 2), (4, 3)))

@@ -130,9 +130,9 @@ def blow_up(world, settings):
     trainer = Trainer(world, settings, tell=lambda text: None)
     train(trainer)
     before, state = gathered(trainer), trainer.state()
-    for whole in state.values():
-        for piece in whole.pieces:
-            piece.tensor.detach().zero_()
+    for sharded in state.values():
+        for shard in sharded.shards:
+            shard.tensor.detach().zero_()
     load(settings.run.folder / "not-finite" / f"step-{trainer.done:08d}", state)
     return all(torch.equal(before[name], value) for name, value in gathered(trainer).items())
 

@@ -1,4 +1,4 @@
-"""What ranks agree on around a checkpoint: whether their pieces make up the tensors, and that all end alike.
+"""What ranks agree on around a checkpoint: whether their shards make up the tensors, and that all end alike.
 
 **Idea.** A rank that raises while others go on leaves them waiting. So each part of a save or load ends with a word to
 all: done, or what went wrong. And what could be wrong with a state is found before anything is written or changed.
@@ -25,13 +25,13 @@ from typing import Any, TypeVar
 import torch.distributed as dist
 from torch.distributed.checkpoint.metadata import Metadata
 
-from minitrain.checkpointing.full.shards import State, Whole, check_pieces
+from minitrain.checkpointing.full.shards import ShardedTensor, State, check_shards
 from minitrain.comm.control import gather_objects
 
 T = TypeVar("T")
 
 
-def alike(action: Callable[[], T], group: dist.ProcessGroup | None) -> T:
+def same_on_all_ranks(action: Callable[[], T], group: dist.ProcessGroup | None) -> T:
     """The action's result on this rank; where it fails on any rank, an error of the same kind on every rank."""
     own: Exception | None = None
     try:
@@ -60,14 +60,14 @@ def check_save(step: int, state: State, extra: dict[str, Any], keep: int, group:
         raise ValueError(f"step={step} must be at least 0 and keep={keep} at least 1")
 
     def described() -> tuple[str, dict[str, tuple[Any, ...]]]:
-        check_pieces(state)
+        check_shards(state)
         try:
             text = json.dumps([step, extra], sort_keys=True)
         except TypeError as error:
             raise ValueError(f"extra={extra!r} is no JSON: {error}") from None
-        return text, {name: (*_kind(whole), _written(whole)) for name, whole in filled(state).items()}
+        return text, {name: (*_kind(sharded), _written(sharded)) for name, sharded in nonempty(state).items()}
 
-    everyone = gather_objects(alike(described, group), group)
+    everyone = gather_objects(same_on_all_ranks(described, group), group)
     if len({text for text, _ in everyone}) > 1:
         raise ValueError(f"step={step}, extra={extra!r} differ between ranks; bring the same on all")
     tensors: dict[str, list[tuple[Any, ...]]] = {}
@@ -82,17 +82,17 @@ def check_save(step: int, state: State, extra: dict[str, Any], keep: int, group:
             raise ValueError(f"{name}: the ranks would write {written} elements of {elements}; write each of them once")
 
 
-def _kind(whole: Whole) -> tuple[tuple[int, ...], str]:
-    return tuple(whole.shape), str(whole.dtype).removeprefix("torch.")
+def _kind(sharded: ShardedTensor) -> tuple[tuple[int, ...], str]:
+    return tuple(sharded.shape), str(sharded.dtype).removeprefix("torch.")
 
 
-def _written(whole: Whole) -> int:
-    return sum(piece.tensor.numel() for piece in whole.pieces) if whole.writes else 0
+def _written(sharded: ShardedTensor) -> int:
+    return sum(shard.tensor.numel() for shard in sharded.shards) if sharded.writes else 0
 
 
-def filled(state: State) -> State:
-    """Without tensors that have no elements, of which no box is written."""
-    return {name: whole for name, whole in state.items() if math.prod(whole.shape)}
+def nonempty(state: State) -> State:
+    """Without tensors that have no elements, of which no region is written."""
+    return {name: sharded for name, sharded in state.items() if math.prod(sharded.shape)}
 
 
 def another_model(state: State, metadata: Metadata, group: dist.ProcessGroup | None) -> list[str]:
@@ -101,7 +101,7 @@ def another_model(state: State, metadata: Metadata, group: dist.ProcessGroup | N
         name: (tuple(about.size), str(about.properties.dtype).removeprefix("torch."))  # type: ignore[union-attr]
         for name, about in metadata.state_dict_metadata.items()
     }
-    held = {name: _kind(whole) for name, whole in filled(state).items()}
+    held = {name: _kind(sharded) for name, sharded in nonempty(state).items()}
     asked = {about for mine in gather_objects(held, group) for about in mine.items()}
     names = {name for name, _ in asked}
     problems = []

@@ -1,18 +1,18 @@
-"""What a rank holds of a tensor, box by box, and how torch.distributed.checkpoint is told of it.
+"""What a rank holds of a tensor, region by region, and how torch.distributed.checkpoint is told of it.
 
-**Idea.** A tensor that layouts cut in different ways has one description that fits all of them: the boxes of the whole
-tensor that this rank holds. Tensor parallelism gives a rank some rows or columns, which is one box. ZeRO gives it some
-of the flattened elements, which are at most 2d − 1 boxes in d dimensions. A checkpoint stores boxes. Whoever loads it
-asks for other boxes, and reads the overlaps.
+**Idea.** A tensor that layouts cut in different ways has one description that fits all of them: the regions of the
+whole tensor that this rank holds. Tensor parallelism gives a rank some rows or columns, which is one region. ZeRO gives
+it some of the flattened elements, which are at most 2d − 1 regions in d dimensions. A checkpoint stores regions. A rank
+that loads it asks for other regions, and reads the overlaps.
 
 **Source.** PyTorch, torch.distributed.checkpoint: `SavePlanner`, `LoadPlanner`, `StorageWriter`, `StorageReader`.
 
-**What each rank holds.** A `State`: for each tensor that it has a part of, its shape on one device, and the pieces.
+**What each rank holds.** A `State`: for each tensor that it has a part of, its shape on one device, and the shards.
 
 **What is sent, when and why.** Nothing here.
 
-**Cost.** Writing copies only pieces that have gaps in memory or lie on a GPU; these copies live until the file is
-complete. Reading takes one saved box into memory at a time.
+**Cost.** Writing copies only shards that have gaps in memory or lie on a GPU; these copies live until the file is
+complete. Reading takes one saved region into memory at a time.
 
 **Also called.** Sharded state dict; local shard and global offset (DTensor); resharding.
 """
@@ -44,15 +44,15 @@ from torch.distributed.checkpoint.planner import (
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.futures import Future
 
-Box = tuple[tuple[int, ...], tuple[int, ...]]
+Region = tuple[tuple[int, ...], tuple[int, ...]]
 
 
-class Piece(NamedTuple):
-    """A box of a whole tensor, where this rank has it in memory.
+class Shard(NamedTuple):
+    """A region of a whole tensor, where this rank has it in memory.
 
     Attributes:
-        tensor: The memory, to write from or to read into, in the box's shape. It may be a view, with gaps too.
-        offsets: Where the box begins in the whole tensor, in each dimension.
+        tensor: The memory, to write from or to read into, in the region's shape. It may be a view, with gaps too.
+        offsets: Where the region begins in the whole tensor, in each dimension.
     """
 
     tensor: Tensor
@@ -60,27 +60,27 @@ class Piece(NamedTuple):
 
 
 @dataclass
-class Whole:
+class ShardedTensor:
     """What this rank holds of one tensor as one device has it.
 
     Attributes:
         shape: Of the whole tensor.
-        dtype: Of the whole tensor and of its pieces.
-        pieces: The boxes that this rank holds.
-        writes: Whether this rank writes them; of all ranks that hold a box, one does.
+        dtype: Of the whole tensor and of its shards.
+        shards: The regions that this rank holds.
+        writes: Whether this rank writes them; of all ranks that hold a region, one does.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
-    pieces: list[Piece]
+    shards: list[Shard]
     writes: bool = True
 
 
-State = dict[str, Whole]
+State = dict[str, ShardedTensor]
 
 
-def flat_boxes(shape: Sequence[int], start: int, stop: int) -> list[Box]:
-    """The boxes that elements `start` to `stop` of a flattened tensor make up, at most 2d − 1 in d dimensions.
+def flat_regions(shape: Sequence[int], start: int, stop: int) -> list[Region]:
+    """The regions that elements `start` to `stop` of a flattened tensor make up, at most 2d − 1 in d dimensions.
 
     The rest of a row that has begun, then whole rows, then the beginning of a row, each row taken apart likewise.
 
@@ -90,7 +90,7 @@ def flat_boxes(shape: Sequence[int], start: int, stop: int) -> list[Box]:
         stop: The one behind the last.
 
     Returns:
-        Offsets and sizes of each box, in the elements' order; each box is a run of them.
+        Offsets and sizes of each region, in the elements' order; each region is a run of them.
 
     Raises:
         ValueError: The tensor has no such elements.
@@ -98,10 +98,10 @@ def flat_boxes(shape: Sequence[int], start: int, stop: int) -> list[Box]:
     elements = math.prod(shape)
     if not 0 <= start <= stop <= elements:
         raise ValueError(f"start={start}, stop={stop}: shape {tuple(shape)} has elements 0 to {elements}")
-    return list(_boxes(tuple(shape), start, stop))
+    return list(_regions(tuple(shape), start, stop))
 
 
-def _boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Box]:
+def _regions(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Region]:
     if start == stop:
         return
     if not shape:
@@ -118,53 +118,53 @@ def _boxes(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Box]:
     yield from _in_row(shape, last, 0, stop - last * row)
 
 
-def _in_row(shape: tuple[int, ...], index: int, start: int, stop: int) -> Iterator[Box]:
-    for offsets, sizes in _boxes(shape[1:], start, stop):
+def _in_row(shape: tuple[int, ...], index: int, start: int, stop: int) -> Iterator[Region]:
+    for offsets, sizes in _regions(shape[1:], start, stop):
         yield (index, *offsets), (1, *sizes)
 
 
-def flat_pieces(flat: Shaped[Tensor, " elements"], shape: Sequence[int], start: int = 0) -> list[Piece]:
-    """The pieces that a run of a flattened tensor makes up: views of `flat`, which begins at element `start`."""
-    pieces, offset = [], 0
-    for offsets, sizes in flat_boxes(shape, start, start + flat.numel()):
+def flat_shards(flat: Shaped[Tensor, " elements"], shape: Sequence[int], start: int = 0) -> list[Shard]:
+    """The shards that a run of a flattened tensor makes up: views of `flat`, which begins at element `start`."""
+    shards, offset = [], 0
+    for offsets, sizes in flat_regions(shape, start, start + flat.numel()):
         elements = math.prod(sizes)
-        pieces.append(Piece(flat[offset : offset + elements].view(sizes), offsets))
+        shards.append(Shard(flat[offset : offset + elements].view(sizes), offsets))
         offset += elements
-    return pieces
+    return shards
 
 
-def check_pieces(state: Mapping[str, Whole]) -> None:
-    """Check that each piece lies in its whole tensor.
+def check_shards(state: Mapping[str, ShardedTensor]) -> None:
+    """Check that each shard lies in its whole tensor.
 
     Raises:
         ValueError: Names the tensor, and what does not fit.
     """
-    for name, whole in state.items():
-        for tensor, offsets in whole.pieces:
-            inside = len(offsets) == len(whole.shape) == tensor.dim() and all(
+    for name, sharded in state.items():
+        for tensor, offsets in sharded.shards:
+            inside = len(offsets) == len(sharded.shape) == tensor.dim() and all(
                 0 <= offset and offset + size <= full
-                for offset, size, full in zip(offsets, tensor.shape, whole.shape, strict=True)
+                for offset, size, full in zip(offsets, tensor.shape, sharded.shape, strict=True)
             )
             if not inside:
                 raise ValueError(
-                    f"{name}: a piece of shape {tuple(tensor.shape)} at {offsets} does not lie in {whole.shape}"
+                    f"{name}: a shard of shape {tuple(tensor.shape)} at {offsets} does not lie in {sharded.shape}"
                 )
-            if tensor.dtype != whole.dtype:
-                raise ValueError(f"{name}: a piece is of {tensor.dtype}, and the whole tensor of {whole.dtype}")
+            if tensor.dtype != sharded.dtype:
+                raise ValueError(f"{name}: a shard is of {tensor.dtype}, and the whole tensor of {sharded.dtype}")
 
 
 class WritePlan(DefaultSavePlanner):
-    """Tells the library which boxes this rank writes; it checks that all ranks' boxes make up each tensor."""
+    """Tells the library which regions this rank writes; it checks that all ranks' regions make up each tensor."""
 
     def __init__(self, state: State):
         super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
         self._memory: dict[tuple[str, tuple[int, ...]], Tensor] = {}
         self._items: list[WriteItem] = []
-        for name, whole in state.items():
-            for tensor, offsets in whole.pieces if whole.writes else ():
+        for name, sharded in state.items():
+            for tensor, offsets in sharded.shards if sharded.writes else ():
                 if tensor.numel():
                     self._memory[name, offsets] = tensor.detach()
-                    self._items.append(_write_item(name, whole, tensor, offsets))
+                    self._items.append(_write_item(name, sharded, tensor, offsets))
 
     def create_local_plan(self) -> SavePlan:
         self.plan = SavePlan(self._items)
@@ -185,34 +185,34 @@ class WritePlan(DefaultSavePlanner):
         return tensor
 
 
-def _write_item(name: str, whole: Whole, tensor: Tensor, offsets: tuple[int, ...]) -> WriteItem:
-    box = ChunkStorageMetadata(torch.Size(offsets), tensor.shape)
-    about = TensorWriteData(box, TensorProperties(dtype=whole.dtype), torch.Size(whole.shape))
+def _write_item(name: str, sharded: ShardedTensor, tensor: Tensor, offsets: tuple[int, ...]) -> WriteItem:
+    region = ChunkStorageMetadata(torch.Size(offsets), tensor.shape)
+    about = TensorWriteData(region, TensorProperties(dtype=sharded.dtype), torch.Size(sharded.shape))
     return WriteItem(MetadataIndex(name, offsets), WriteItemType.SHARD, tensor_data=about)
 
 
 def _overlap(plans: Sequence[SavePlan]) -> str:
-    """Names two boxes that have elements in common, if there are any."""
-    boxes: dict[str, list[ChunkStorageMetadata]] = {}
+    """Names two regions that have elements in common, if there are any."""
+    regions: dict[str, list[ChunkStorageMetadata]] = {}
     for item in (item for plan in plans for item in plan.items):
         assert item.tensor_data is not None
-        boxes.setdefault(item.index.fqn, []).append(item.tensor_data.chunk)
-    for name, found in boxes.items():
+        regions.setdefault(item.index.fqn, []).append(item.tensor_data.chunk)
+    for name, found in regions.items():
         for a, b in combinations(found, 2):
             sides = zip(a.offsets, a.sizes, b.offsets, b.sizes, strict=True)
             if all(max(i, j) < min(i + m, j + n) for i, m, j, n in sides):
                 return (
-                    f"{name}: pieces of shape {tuple(a.sizes)} at {tuple(a.offsets)} and of shape {tuple(b.sizes)} at "
+                    f"{name}: shards of shape {tuple(a.sizes)} at {tuple(a.offsets)} and of shape {tuple(b.sizes)} at "
                     f"{tuple(b.offsets)} overlap; write each element once"
                 )
     return ""
 
 
 class ReadPlan(LoadPlanner):
-    """Tells the library which boxes this rank reads; a saved box is read for each piece that it overlaps."""
+    """Tells the library which regions this rank reads; a saved region is read for each shard that it overlaps."""
 
     def __init__(self, state: State, metadata: Metadata):
-        self._state = {name: [p for p in whole.pieces if p.tensor.numel()] for name, whole in state.items()}
+        self._state = {name: [p for p in sharded.shards if p.tensor.numel()] for name, sharded in state.items()}
         self.set_up_planner({}, metadata)
 
     def set_up_planner(self, state_dict: Any, metadata: Metadata | None = None, is_coordinator: bool = False) -> None:
@@ -221,10 +221,10 @@ class ReadPlan(LoadPlanner):
 
     def create_local_plan(self) -> LoadPlan:
         items: list[ReadItem] = []
-        for name, pieces in self._state.items():
-            if pieces:
-                boxes = [ChunkStorageMetadata(torch.Size(piece.offsets), piece.tensor.shape) for piece in pieces]
-                items += create_read_items_for_chunk_list(name, self._saved[name], boxes)  # type: ignore[arg-type]
+        for name, shards in self._state.items():
+            if shards:
+                regions = [ChunkStorageMetadata(torch.Size(shard.offsets), shard.tensor.shape) for shard in shards]
+                items += create_read_items_for_chunk_list(name, self._saved[name], regions)  # type: ignore[arg-type]
         return LoadPlan(items)
 
     def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
@@ -242,7 +242,7 @@ class ReadPlan(LoadPlanner):
         return view
 
     def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
-        """Nothing is left to do: what was filled is a view of the piece."""
+        """Nothing is left to do: what was filled is a view of the shard."""
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
         raise ValueError(f"{read_item.dest_index.fqn} is no tensor")
@@ -288,7 +288,7 @@ class Reader(FileSystemReader):
         return metadata
 
     def fill(self, state: State, metadata: Metadata) -> None:
-        """Read into all pieces of `state`."""
+        """Read into all shards of `state`."""
         plan = ReadPlan(state, metadata)
         self.set_up_storage_reader(metadata, is_coordinator=True)
         self.read_data(plan.create_local_plan(), plan).wait()

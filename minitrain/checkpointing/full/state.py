@@ -1,4 +1,4 @@
-"""A training's whole state as one device has it, and this rank's pieces of it: what checkpoints write and read.
+"""A training's whole state as one device has it, and this rank's shards of it: what checkpoints write and read.
 
 Parameters are those that the optimizer steps, in full precision, and lie beside its states: each is a shard of a line
 (chapter 04) of a piece (chapter 08) of a layer on some rank (chapter 11). Here each element gets its place in the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from minitrain.checkpointing.full.shards import Piece, State, Whole, flat_boxes
+from minitrain.checkpointing.full.shards import Shard, ShardedTensor, State, flat_regions
 from minitrain.composition.gradients import Gradients
 from minitrain.composition.model import Part
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim, shards
@@ -20,7 +20,7 @@ from minitrain.zero.full.lines import Line
 def state_of(part: Part, gradients: Gradients) -> State:
     """What this rank has of the state: "model.<name>" and, for each of the optimizer's, "optimizer.<state>.<name>".
 
-    The pieces are the training's own memory: to be written from, or read into and then announced by `refresh`.
+    The shards are the training's own memory: to be written from, or read into and then announced by `refresh`.
     """
     make_states(gradients)
     state: State = {}
@@ -47,16 +47,16 @@ def _add(state: State, part: Part, gradients: Gradients, line: Line, kept: dict[
         if (dim := sharded_dim(parameter)) is not None:
             origin[dim] = gradients.axes.place["tp"] * shards(parameter, tensor) // tensor * local_shape[dim]
         for kind, flat in kept.items():
-            entry = Whole(tuple(whole), flat.dtype, [], gradients.spread[name].first)
+            entry = ShardedTensor(tuple(whole), flat.dtype, [], gradients.spread[name].first)
             done = offset
-            for offsets, sizes in flat_boxes(local_shape, start, stop):
-                box = flat[done : done + _count(sizes)].view(sizes)
+            for offsets, sizes in flat_regions(local_shape, start, stop):
+                region = flat[done : done + _count(sizes)].view(sizes)
                 done += _count(sizes)
                 place = tuple(a + b for a, b in zip(origin, offsets, strict=True))
                 # The vocabulary may be padded: what lies beyond the whole tensor is nobody's.
                 real = [max(0, min(size, end - at)) for size, end, at in zip(sizes, whole, place, strict=True)]
                 if all(real):
-                    entry.pieces.append(Piece(box[tuple(slice(size) for size in real)], place))
+                    entry.shards.append(Shard(region[tuple(slice(size) for size in real)], place))
             state[f"{kind}.{name}"] = entry
 
 
@@ -95,6 +95,6 @@ def set_steps(gradients: Gradients, steps: int) -> None:
 
 
 def refresh(gradients: Gradients) -> None:
-    """After pieces were read into: give every rank the parameters that belong to them."""
+    """After shards were read into: give every rank the parameters that belong to them."""
     for shard in gradients.shards:
         shard.restore()

@@ -6,7 +6,7 @@ trusted as far as numbers go, whoever made it.
 
 **Source.** Hugging Face, safetensors, "Format".
 
-**What each rank holds.** Exporting, one process: one tensor at a time. Importing: each rank reads only its boxes.
+**What each rank holds.** Exporting, one process: one tensor at a time. Importing: each rank reads only its regions.
 
 **What is sent, when and why.** Names and shapes of what does not fit, so that all ranks refuse a file alike.
 
@@ -31,8 +31,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from minitrain.checkpointing.full import manifest
-from minitrain.checkpointing.full.agreement import alike
-from minitrain.checkpointing.full.shards import Piece, Reader, State, Whole, check_pieces
+from minitrain.checkpointing.full.agreement import same_on_all_ranks
+from minitrain.checkpointing.full.shards import Reader, Shard, ShardedTensor, State, check_shards
 from minitrain.comm.control import gather_objects
 
 PREFIX = "model."
@@ -73,7 +73,7 @@ def export_safetensors(path: Path, file: Path) -> None:
             stream.write(_header(wholes, content.step))
             for name, (shape, dtype) in wholes.items():
                 tensor = torch.empty(shape, dtype=dtype)
-                reader.fill({name: Whole(shape, dtype, [Piece(tensor, (0,) * len(shape))])}, metadata)
+                reader.fill({name: ShardedTensor(shape, dtype, [Shard(tensor, (0,) * len(shape))])}, metadata)
                 stream.write(tensor.flatten().view(torch.uint8).numpy().data)
             stream.flush()
             os.fsync(stream.fileno())
@@ -100,11 +100,11 @@ def _header(wholes: dict[str, tuple[tuple[int, ...], torch.dtype]], step: int) -
 def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None = None) -> None:
     """Fill the weights of `state` from a safetensors file; every rank calls it.
 
-    Numbers of another dtype are converted to that of the pieces.
+    Numbers of another dtype are converted to that of the shards.
 
     Args:
         file: The file; its names are those of one device's model.
-        state: This rank's pieces. Only names that begin with "model." are filled.
+        state: This rank's shards. Only names that begin with "model." are filled.
         group: The ranks that hold the state.
 
     Raises:
@@ -113,18 +113,18 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
         OSError: On every rank alike: the file is not there or cannot be read.
     """
     file = Path(file)
-    mine = {name.removeprefix(PREFIX): whole for name, whole in state.items() if name.startswith(PREFIX)}
+    mine = {name.removeprefix(PREFIX): sharded for name, sharded in state.items() if name.startswith(PREFIX)}
 
     def shapes() -> dict[str, tuple[int, ...]]:
-        check_pieces(mine)
+        check_shards(mine)
         try:
             with safe_open(file, framework="pt") as opened:
                 return {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}
         except SafetensorError as error:
             raise ValueError(f"{file} is no sound safetensors file: {error}") from None
 
-    there = alike(shapes, group)
-    asked = {name: tuple(whole.shape) for name, whole in mine.items()}
+    there = same_on_all_ranks(shapes, group)
+    asked = {name: tuple(sharded.shape) for name, sharded in mine.items()}
     everyone = {about for each in gather_objects(asked, group) for about in each.items()}
     names = {name for name, _ in everyone}
     problems = [f"it lacks {name}" for name in sorted(names - there.keys())]
@@ -137,32 +137,32 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
     if problems:
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         raise ValueError(f"{file} is of another model: {'; '.join(problems[:4])}{more}")
-    everyone = gather_objects(alike(lambda: _not_finite(file, mine), group), group)
+    everyone = gather_objects(same_on_all_ranks(lambda: _not_finite(file, mine), group), group)
     if lost := sorted(set().union(*everyone)):
         more = f" and {len(lost) - 4} more" if len(lost) > 4 else ""
         raise ValueError(
             f"{file} has NaN or infinite elements in {', '.join(lost[:4])}{more}; give weights that are all finite "
             "numbers, such as those of an earlier checkpoint"
         )
-    alike(lambda: _fill(file, mine), group)
+    same_on_all_ranks(lambda: _fill(file, mine), group)
 
 
-def _boxes(file: Path, state: State) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Each piece: its tensor's name, its memory, and what the file has for it, converted to the piece's dtype."""
+def _regions(file: Path, state: State) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Each shard: its tensor's name, its memory, and what the file has for it, converted to the shard's dtype."""
     with safe_open(file, framework="pt") as opened:
-        for name, whole in state.items():
-            for tensor, offsets in whole.pieces:
+        for name, sharded in state.items():
+            for tensor, offsets in sharded.shards:
                 if not tensor.dim():
                     yield name, tensor, opened.get_tensor(name).to(tensor.dtype)
                 elif tensor.numel():
-                    box = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
-                    yield name, tensor, opened.get_slice(name)[box].to(tensor.dtype)
+                    region = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
+                    yield name, tensor, opened.get_slice(name)[region].to(tensor.dtype)
 
 
 def _not_finite(file: Path, state: State) -> set[str]:
-    return {name for name, _, box in _boxes(file, state) if not box.isfinite().all()}
+    return {name for name, _, region in _regions(file, state) if not region.isfinite().all()}
 
 
 def _fill(file: Path, state: State) -> None:
-    for _, tensor, box in _boxes(file, state):
-        tensor.detach().copy_(box)
+    for _, tensor, region in _regions(file, state):
+        tensor.detach().copy_(region)

@@ -17,11 +17,11 @@ from torch import Tensor
 
 from minitrain.checkpointing.checkpoint import load, newest, save
 from minitrain.checkpointing.full import manifest
-from minitrain.checkpointing.full.shards import Piece, Reader, State, Whole, flat_pieces
+from minitrain.checkpointing.full.shards import Reader, Shard, ShardedTensor, State, flat_shards
 from minitrain.comm import Peak, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.composition.common import shared_folder
 from minitrain.zero import Partition
 
@@ -58,32 +58,32 @@ def cut(world: World, tensors: dict[str, Tensor], way: str) -> State:
         partition = Partition({name: tensor.shape for name, tensor in tensors.items()}, world.size)
         state = {}
         for name, start, stop, _ in partition.segments(world.rank):
-            pieces = flat_pieces(tensors[name].flatten()[start:stop].clone(), tensors[name].shape, start)
-            state[name] = Whole(tuple(tensors[name].shape), tensors[name].dtype, pieces)
+            shards = flat_shards(tensors[name].flatten()[start:stop].clone(), tensors[name].shape, start)
+            state[name] = ShardedTensor(tuple(tensors[name].shape), tensors[name].dtype, shards)
         return state
     return {name: _part(world, tensor, way) for name, tensor in tensors.items()}
 
 
-def _part(world: World, tensor: Tensor, way: str) -> Whole:
-    whole = Whole(tuple(tensor.shape), tensor.dtype, [])
+def _part(world: World, tensor: Tensor, way: str) -> ShardedTensor:
+    sharded = ShardedTensor(tuple(tensor.shape), tensor.dtype, [])
     if way == "alike" or not tensor.dim():
-        whole.pieces, whole.writes = [Piece(tensor, (0,) * tensor.dim())], world.rank == 0
-        return whole
+        sharded.shards, sharded.writes = [Shard(tensor, (0,) * tensor.dim())], world.rank == 0
+        return sharded
     dim = 0 if way == "rows" else tensor.dim() - 1
     parts = tensor.tensor_split(world.size, dim)
     offsets = [0] * tensor.dim()
     offsets[dim] = sum(part.shape[dim] for part in parts[: world.rank])
-    whole.pieces = [Piece(parts[world.rank], tuple(offsets))]
-    return whole
+    sharded.shards = [Shard(parts[world.rank], tuple(offsets))]
+    return sharded
 
 
 def unlike(state: State, tensors: dict[str, Tensor]) -> int:
-    """How many elements of all pieces are not those that one device has in their places."""
+    """How many elements of all shards are not those that one device has in their places."""
     count = 0
-    for name, whole in state.items():
-        for tensor, offsets in whole.pieces:
-            box = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
-            count += int((tensor != tensors[name][box]).sum())
+    for name, sharded in state.items():
+        for tensor, offsets in sharded.shards:
+            region = tuple(slice(o, o + s) for o, s in zip(offsets, tensor.shape, strict=True))
+            count += int((tensor != tensors[name][region]).sum())
     return count
 
 
@@ -101,21 +101,23 @@ def from_layout_to_layout(world: World, folder: Path, hidden: int) -> list[Claim
             state = cut(world, {name: torch.full_like(tensor, -1) for name, tensor in tensors.items()}, other)
             load(path, state)
             different += unlike(state, tensors)
-        whole = {name: Whole(tuple(t.shape), t.dtype, [Piece(-t, (0,) * t.dim())]) for name, t in tensors.items()}
+        whole = {
+            name: ShardedTensor(tuple(t.shape), t.dtype, [Shard(-t, (0,) * t.dim())]) for name, t in tensors.items()
+        }
         load(path, whole, alone)  # one rank brings all parts together again
         by_one += unlike(whole, tensors)
         payload = max(payload, bytes_of_tensors(path))
         gather_objects(None)  # all have read it before the next save removes it
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    return [
+    return as_key(
         Claim("elements changed from each of 4 ways of cutting to each", "0", 0, different, "1", LIBRARY, "compared"),
         Claim("elements changed, loaded by one rank alone", "0", 0, by_one, "1", LIBRARY, "compared"),
         Claim("bytes of tensors in the files, also where ranks hold the same", "S", size, payload, "B", LIBRARY),
-    ]
+    )
 
 
 def bytes_of_tensors(path: Path) -> int:
-    """Bytes of numbers in a checkpoint's files: the library writes each box as a zip archive, numbers under `data/`."""
+    """Bytes of numbers in a checkpoint's files: each region is a zip archive, numbers under `data/`."""
     total = 0
     for info in Reader(path, manifest.read(path).files).read_metadata().storage_data.values():
         with open(path / info.relative_path, "rb") as stream:
@@ -126,7 +128,7 @@ def bytes_of_tensors(path: Path) -> int:
 
 
 def peaks(world: World, folder: Path, hidden: int) -> list[Claim]:
-    """Claims on the host memory that saving and loading take beside the pieces."""
+    """Claims on the host memory that saving and loading take beside the shards."""
     tensors = {name: tensor.cpu() for name, tensor in one_device(world, hidden).items()}
     messages = MESSAGES * world.size
     found = []
@@ -135,23 +137,23 @@ def peaks(world: World, folder: Path, hidden: int) -> list[Claim]:
         ("columns", "own bytes + 16 KiB · n for plans", "with gaps in memory"),
     ):
         state = cut(world, tensors, way)
-        own = sum(math.prod(p.tensor.shape) * p.tensor.element_size() for w in state.values() for p in w.pieces)
+        own = sum(math.prod(p.tensor.shape) * p.tensor.element_size() for w in state.values() for p in w.shards)
         with Peak() as peak, world.timed(f"saving {own / 1e6:.1f} MB a rank, {what}"):
             save(folder, 100, state, {}, keep=1)
         bound = messages + (own if way == "columns" else 0)
-        text = f"bytes at most beside its pieces while a rank saves, {what}"
+        text = f"bytes at most beside its shards while a rank saves, {what}"
         found.append(Claim(text, formula, bound, peak.bytes, "B", LIBRARY, relation="<="))
     path = newest(folder)
     assert path is not None
-    box = max(
+    region = max(
         t.element_size() * -(-t.shape[-1] // world.size) * math.prod(t.shape[:-1]) for t in tensors.values() if t.dim()
     )
     state = cut(world, tensors, "line")
     with Peak() as peak, world.timed("loading it, cut as ZeRO does, checksums included"):
         load(path, state)
-    text = "bytes at most beside its pieces while a rank loads"
-    formula = "2 · the largest saved box + 16 KiB · n for outcomes"
-    return [*found, Claim(text, formula, 2 * box + messages, peak.bytes, "B", LIBRARY, relation="<=")]
+    text = "bytes at most beside its shards while a rank loads"
+    formula = "2 · the largest saved region + 16 KiB · n for outcomes"
+    return [*found, Claim(text, formula, 2 * region + messages, peak.bytes, "B", LIBRARY, relation="<=")]
 
 
 def accidents(world: World, folder: Path, hidden: int) -> list[Claim]:
@@ -173,10 +175,10 @@ def accidents(world: World, folder: Path, hidden: int) -> list[Claim]:
         gather_objects(None)  # nobody looks before it is done
         if found := newest(folder):
             after_flip = manifest.read(found).step
-    return [
+    return as_key(
         Claim("step of the newest checkpoint after the save of step 2 found the disk full", "1", 1, after_full),
         Claim("step of the newest checkpoint after one bit of step 2 was flipped", "1", 1, after_flip),
-    ]
+    )
 
 
 @contextmanager

@@ -128,21 +128,23 @@ def holders(training: Training) -> tuple[list[str], int]:
     """
     spreads, state = training.gradients.spread, state_of(training.part, training.gradients)
     mine = {
-        name: [(piece.offsets, tuple(piece.tensor.shape)) for piece in state[f"model.{name}"].pieces]
+        name: [(shard.offsets, tuple(shard.tensor.shape)) for shard in state[f"model.{name}"].shards]
         for name in spreads
         if f"model.{name}" in state
     }
     counts = {name: torch.zeros(training.part.shapes[name], dtype=torch.int32) for name in mine}
     for theirs in gather_objects(mine):
-        for name, boxes in theirs.items():
-            for offsets, sizes in boxes if name in counts else ():
+        for name, regions in theirs.items():
+            for offsets, sizes in regions if name in counts else ():
                 counts[name][_slices(offsets, sizes)] += 1
     wrong = [
         name
-        for name, boxes in mine.items()
-        if any(bool((counts[name][_slices(*box)] != math.prod(spreads[name].held.values())).any()) for box in boxes)
+        for name, regions in mine.items()
+        if any(
+            bool((counts[name][_slices(*region)] != math.prod(spreads[name].held.values())).any()) for region in regions
+        )
     ]
-    first = (math.prod(sizes) for name, boxes in mine.items() if spreads[name].first for _, sizes in boxes)
+    first = (math.prod(sizes) for name, regions in mine.items() if spreads[name].first for _, sizes in regions)
     return wrong, sum(first)
 
 

@@ -19,8 +19,9 @@ from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects, go_on_without
 from minitrain.comm.torchrun import under_torchrun
 from minitrain.costs import staleness as costs
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.parameter_server import delay as lesson_delay
+from minitrain.parameter_server import asynchronous as small
 from minitrain.parameter_server.full import asynchronous
 from minitrain.parameter_server.full.asynchronous import on_gloo
 from minitrain.parameter_server.full.clocks import every_order
@@ -195,6 +196,48 @@ def replay_claim(world: World, roles: Roles, trace: Trace, run: str) -> Claim:
     return Claim(f"{run}: parameters unlike its log's, replayed on one device", "0", 0, unlike, how="compared")
 
 
+SMALL = "small form, random delays"
+SMALL_ROWS = (
+    (f"{SMALL}: bytes that this rank sends", "pulls · S at the server; pushes · S at a worker"),
+    (f"{SMALL}: updates at the server", "pushes of all workers"),
+    (f"{SMALL}: gradients staler than the bound allows", "0, above (n−1)(2s+1) updates"),
+    (f"{SMALL}: parameters unlike its log's, replayed on one device", "0"),
+)
+
+
+def small_claims(world: World, roles: Roles, staleness: int, steps: int = 8) -> list[Claim]:
+    """Claims on the small form in real time, in which each worker sleeps by chance: that its log says all."""
+    model = small_model(world, seed=world.rank)
+    log: list[tuple[int, int, int]] = []
+    with Ledger() as ledger:
+        if roles.serves:
+            server = small.AsynchronousServer(model, _optimizer(roles), staleness, roles.group)
+            server.serve(steps)
+            log = server.log
+        else:
+            worker, chance = small.AsynchronousWorker(model, roles.group), random.Random(world.rank)
+            for step in range(steps):
+                worker.pull()
+                loss(world, model, world.rank, step).backward()
+                time.sleep(0.004 * chance.random())
+                worker.push()
+                model.zero_grad()
+    log = next(each for each in gather_objects(log) if each)
+    pushes = sum(gather_objects(0 if roles.serves else ledger.messages))
+    # Staleness: the updates between an update's pull and itself.
+    updates = [asynchronous.Update(w, step, v, number - v, 0.0, True) for number, (w, step, v) in enumerate(log)]
+    unlike = int((replayed(world, roles, updates) != flat(model)).sum()) if roles.serves else 0
+    workers, size = len(roles.workers), 4 * len(flat(model))
+    sent = size * steps * (workers if roles.serves else 1)
+    stale = sum(update.staleness > costs.most_stale(workers, staleness) for update in updates)
+    return as_key(
+        Claim(*SMALL_ROWS[0], sent, ledger.sent, "B"),
+        Claim(*SMALL_ROWS[1], pushes, len(log)),
+        Claim(*SMALL_ROWS[2], 0, stale, "1", PAPER),
+        Claim(*SMALL_ROWS[3], 0, max(gather_objects(unlike)), how="compared"),
+    )
+
+
 def bound_claims(trace: Trace, workers: int, staleness: int, run: str) -> list[Claim]:
     """Claims that a run kept the bound."""
     stale = costs.most_stale(workers, staleness)
@@ -232,7 +275,7 @@ def virtual_claims(
         predicted = costs.steps_until(seconds, times, bound)
         measured = sum(update.time <= seconds for update in trace.updates)
         what = f"{name}: updates in {seconds:g} virtual seconds"
-        claims.append(Claim(what, formula, predicted, measured, "1", PAPER, "virtual clock"))
+        claims.append(Claim(what, formula, predicted, measured, "1", PAPER, "virtual clock", key=bound == staleness))
         if bound is not None:
             claims += bound_claims(trace, count, bound, name)
     again = of_the_server(train(world, roles, staleness, Plan(seconds=seconds, slow=slow)))
@@ -343,11 +386,14 @@ def demo(
     """
     if world.size < 2:
         what = "updates in a given time, with one slow worker and a bound of s"
-        return [Claim.needs_ranks(2, what, "Σ min(⌊T/tᵥ⌋, ⌊(T−tᵥ)/t⌋ + s + 1)", PAPER)]
+        rows = (*SMALL_ROWS, (what, "Σ min(⌊T/tᵥ⌋, ⌊(T−tᵥ)/t⌋ + s + 1)"))
+        return [Claim.needs_ranks(2, *row, PAPER, key=True) for row in rows]
     roles = on_gloo(split_roles(1))
     slow = roles.workers[-1] if slow_rank is None else slow_rank
     check_options(world, roles, staleness, slow, seconds, dies)
-    claims, traces = virtual_claims(world, roles, staleness, seconds, slow)
+    claims = small_claims(world, roles, staleness)
+    virtual, traces = virtual_claims(world, roles, staleness, seconds, slow)
+    claims += virtual
     claims += order_claims(len(roles.workers), staleness)
     claims += chance_claims(world, roles, staleness)
     claims += lesson_delay.delay_claims(world, roles)

@@ -1,7 +1,8 @@
-"""What the demo of `synchronous` claims: all its rows, of which `lesson_traffic` makes those about bytes and time."""
+"""What the demo of `synchronous` claims: all its rows, of which `traffic` makes those about bytes and time."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 
@@ -16,6 +17,7 @@ from minitrain.comm.groups import new_group
 from minitrain.data_parallel import DataParallel
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel.common import small_gpt
+from minitrain.lessons.parameter_server import small
 from minitrain.lessons.parameter_server import traffic as lesson_traffic
 from minitrain.lessons.parameter_server.training import (
     HIDDEN,
@@ -41,9 +43,10 @@ def claims(world: World, servers: int, steps: int) -> list[Claim]:
     if world.size > 1:
         split_roles(min(servers, world.size - 1))  # refuses what no number of ranks would make right
     if world.size <= servers:
-        return _too_few(servers, steps)
+        return _too_few(world, servers, steps)
     roles = split_roles(servers)
     rows = [
+        *small.claims(world),
         *lesson_traffic.traffic(world, roles),
         *lesson_traffic.crossing(world),
         *lesson_traffic.placement(world, roles),
@@ -57,17 +60,23 @@ def claims(world: World, servers: int, steps: int) -> list[Claim]:
     trained.steps(1)
     with world.timed("a step of pull, forward, backward, push and update"):
         trained.steps(1)
-    return rows
+    return _marked(rows)
 
 
-def _too_few(servers: int, steps: int) -> list[Claim]:
+def _marked(rows: list[Claim]) -> list[Claim]:
+    """The same, of which these are key as well."""
+    key = (lesson_traffic.BUSIEST, lesson_traffic.BESIDE)
+    return [replace(row, key=row.key or (row.what, row.formula) in key) for row in rows]
+
+
+def _too_few(world: World, servers: int, steps: int) -> list[Claim]:
     """The rows of `claims` where there are too few ranks."""
     t = lesson_traffic
     rows = [t.LINK, t.MESSAGES, t.BUSIEST, t.BESIDE, t.CROSSING, t.EVEN, t.BEST]
     rows += [(_unlike(name, steps), "0") for name in OPTIMIZERS]
     rows += [MEAN, REFUSED, WITHOUT, t.STATES, t.TIME]
     more = {t.BESIDE: servers + 2, MEAN: servers + 2, t.CROSSING: 3, t.TIME: 2}
-    return [Claim.needs_ranks(more.get(row, servers + 1), *row) for row in rows]
+    return _marked([*small.claims(world), *(Claim.needs_ranks(more.get(row, servers + 1), *row) for row in rows)])
 
 
 def _unlike(name: str, steps: int) -> str:

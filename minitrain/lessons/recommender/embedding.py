@@ -54,6 +54,7 @@ _TEXTS = {
     "loaded": ("elements and states unlike, after loading the shards on one server more", "0", "derived"),
     "fullest": ("rows on the fullest of these servers", "≤ N/s + 6√(N/s · (1−1/s))", "derived"),
 }
+_KEY = ("sent", "made", "SGD", "Adagrad", "loaded")
 
 
 class Setting(NamedTuple):
@@ -89,7 +90,7 @@ class Shard(NamedTuple):
 def claims(world: World, servers: int, ids: int, dimension: int, batch: int, skew: float) -> list[Claim]:
     """All claims of the demo; its options are those of `embedding.demo`."""
     if world.size == 1:
-        return [Claim.needs_ranks(2, *texts) for texts in _TEXTS.values()]
+        return [Claim.needs_ranks(2, *texts, key=name in _KEY) for name, texts in _TEXTS.items()]
     roles = split_roles(servers)
     setting = Setting(Clicks(ids=ids, skew=skew), dimension, batch)
     _, ledger = train(world, roles, setting, SGD(RATE), 1)
@@ -106,7 +107,7 @@ def claims(world: World, servers: int, ids: int, dimension: int, batch: int, ske
     for name, optimizer in optimizers.items():
         dense = on_one_device(world, setting, partial(optimizer, lr=RATE, foreach=False), len(roles.workers), STEPS)
         unlike = sum(different(shards[name][table], *dense[table]) for table in dense)
-        found.append(Claim(_TEXTS[name][0], "0", 0, unlike, source=_TEXTS[name][2], how="compared"))
+        found.append(_claim(name, 0, unlike, "1"))
     found.append(_states(setting, shards["Adagrad"], shards["RowWiseAdagrad"]))
     found += _moved(world, roles, tables["Adagrad"], shards["Adagrad"])
     points = _sweep(world, roles, setting)
@@ -321,8 +322,8 @@ def _shard(table: Table) -> Shard:
 
 def _claim(name: str, predicted: float, measured: float, unit: str, **more: Any) -> Claim:
     what, formula, source = _TEXTS[name]
-    how = "compared" if name == "loaded" else "counted"
-    return Claim(what, formula, predicted, measured, unit, source, how, **more)
+    how = "compared" if name in ("SGD", "Adagrad", "loaded") else "counted"
+    return Claim(what, formula, predicted, measured, unit, source, how, key=name in _KEY, **more)
 
 
 def demo(

@@ -26,7 +26,7 @@ from minitrain.comm.groups import new_group
 from minitrain.costs import embedding as embedding_costs
 from minitrain.costs import hybrid as costs
 from minitrain.costs.communication import NOTHING
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.recommender.click import RATE, Setting, Trained, train, train_served
 from minitrain.parameter_server.full.roles import Roles
 from minitrain.recommender import hybrid
@@ -81,8 +81,10 @@ def sent(world: World, setting: Setting, steps: int) -> list[Claim]:
     what = f"by this rank for tables in {steps} steps"
     formula = "Σ (8 + dw) · ids from others + dw · ids for others"
     return [
-        Claim("all-to-alls in a step, however many tables", "3", 3, native.calls("all_to_all"), "1", DLRM),
-        Claim(f"bytes sent {what}", formula, predicted.bytes, counted.sent, "B", DERIVED),
+        *as_key(
+            Claim("all-to-alls in a step, however many tables", "3", 3, native.calls("all_to_all"), "1", DLRM),
+            Claim(f"bytes sent {what}", formula, predicted.bytes, counted.sent, "B", DERIVED),
+        ),
         Claim(f"messages sent {what}", "≤ 3(n−1) a step", predicted.messages, counted.messages, "messages", DERIVED),
     ]
 
@@ -163,18 +165,21 @@ def against_servers(world: World, setting: Setting, servers: int, steps: int) ->
     workers = world.size - 1 - servers
     if workers < 1:
         texts = [(same, "0"), (both, "0"), (near, bound), *zip(carried, link, strict=True)]
-        return [Claim.needs_ranks(servers + 2, what, formula, DERIVED) for what, formula in texts]
+        return [
+            Claim.needs_ranks(servers + 2, what, formula, DERIVED, key=what in (same, *carried))
+            for what, formula in texts
+        ]
     fixed = both_ways(world, setting, steps, servers, workers, fixed=True)
     two = both_ways(world, setting, steps, servers, min(workers, 2), fixed=False)
     one_step = both_ways(world, setting, 1, servers, workers, fixed=False)
     unlike = two.unlike + int((two.weights[0] != two.weights[1]).sum())
     predicted = busiest(setting, steps, servers, workers)
     return [
-        Claim(same, "0", 0, fixed.unlike, "1", DERIVED, "compared"),
+        Claim(same, "0", 0, fixed.unlike, "1", DERIVED, "compared", key=True),
         Claim(both, "0", 0, unlike, "1", DERIVED, "compared"),
         Claim(near, bound, 1, apart(setting, one_step, workers), "1", "Higham 2002, §4.2", "compared", "<="),
-        Claim(carried[0], link[0], predicted[1], fixed.carried[1], "B", DERIVED),
-        Claim(carried[1], link[1], predicted[0], fixed.carried[0], "B", DERIVED),
+        Claim(carried[0], link[0], predicted[1], fixed.carried[1], "B", DERIVED, key=True),
+        Claim(carried[1], link[1], predicted[0], fixed.carried[0], "B", DERIVED, key=True),
     ]
 
 
@@ -238,7 +243,17 @@ def ranking(world: World, setting: Setting, steps: int, curve: list[tuple[int, f
     ceiling, floor = math.ceil(best * 1e4) / 1e4, math.floor(plain * 1e4) / 1e4
     return [
         Claim(what + "beside the best possible", "that of P(click)", ceiling, reached, "1", RANKING, "compared", "<="),
-        Claim(what + "beside the best without ids", "that of w·x", floor, reached, "1", RANKING, "compared", ">="),
+        Claim(
+            f"{what}beside the best without ids",
+            "that of w·x",
+            floor,
+            reached,
+            "1",
+            RANKING,
+            "compared",
+            ">=",
+            key=True,
+        ),
     ]
 
 

@@ -136,8 +136,8 @@ def gathered(trainer: Trainer) -> Tensors:
 
 def _as_sent(state: State) -> dict[str, tuple[tuple[int, ...], list[tuple[Tensor, tuple[int, ...]]]]]:
     return {
-        name: (whole.shape, [(piece.tensor.detach().cpu().clone(), piece.offsets) for piece in whole.pieces])
-        for name, whole in state.items()
+        name: (sharded.shape, [(shard.tensor.detach().cpu().clone(), shard.offsets) for shard in sharded.shards])
+        for name, sharded in state.items()
     }
 
 

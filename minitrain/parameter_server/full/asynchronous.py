@@ -1,4 +1,4 @@
-"""The asynchronous parameter server: nobody waits for everybody, and a bound on how far workers may drift apart.
+"""`minitrain.parameter_server.asynchronous` for any module, workers that leave or die, and virtual time, with checks.
 
 **Idea.** The server applies each gradient when it comes and answers each pull at once, so a slow worker delays only
 itself. The price is staleness: a gradient was computed from parameters that have since been updated by others. Bounded

@@ -1,4 +1,4 @@
-"""The synchronous parameter server: some ranks keep the parameters, the others compute gradients, all in step.
+"""`minitrain.parameter_server.synchronous` for several servers, any module, and pushes that are refused, with checks.
 
 **Idea.** Parameters have a home. In each step every worker fetches them, computes the gradient of its part of the
 batch, and sends it home, where the mean of all gradients moves them. Optimizer states exist once, on servers, and

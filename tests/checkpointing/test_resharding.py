@@ -1,0 +1,116 @@
+"""A tensor saved in any cut by any number of ranks is loaded in any other, bit by bit; a hole is found."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.checkpointing import checkpoint
+from minitrain.checkpointing.full.shards import Shard, ShardedTensor
+from minitrain.checkpointing.resharding import load, overlap, save
+from minitrain.lessons.checkpointing.resharding import demo
+from tests.conftest import DEMO_RANKS
+
+SHAPE = (7, 5, 3)  # which neither 2 nor 4 ranks divide in any dim
+WAYS = ("dim 0", "dim 1", "dim 2", "replicas")
+
+
+def one_device():
+    return torch.randn(SHAPE, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def cut(world, way):
+    """This rank's shard, a view with gaps but for `dim 0`, and where it begins."""
+    tensor, offsets = one_device(), [0, 0, 0]
+    if way == "replicas":
+        return tensor, offsets
+    dim = int(way[-1])
+    shards = tensor.tensor_split(world.size, dim)  # on 4 ranks one of dim 2 is empty
+    offsets[dim] = sum(shard.shape[dim] for shard in shards[: world.rank])
+    return shards[world.rank], offsets
+
+
+def saving(world, folder):
+    for way in WAYS:
+        save(folder / way, *cut(world, way))
+
+
+def loading(world, folder):
+    for saved in WAYS:
+        for way in WAYS:
+            expected, offsets = cut(world, way)
+            shard = torch.full(expected.shape, torch.nan, dtype=torch.float64)
+            assert load(folder / saved, shard, offsets) is shard
+            assert torch.equal(shard, expected), (saved, way)
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_any_number_of_ranks_loads_what_any_other_saved(ranks, tmp_path, size):
+    ranks(size).run(saving, tmp_path)
+    for other in (2, 3, 4):
+        ranks(other).run(loading, tmp_path)
+
+
+def test_files_of_an_earlier_save_by_more_ranks_do_not_count(ranks, tmp_path):
+    ranks(4).run(saving, tmp_path)
+    for file in tmp_path.glob("*/3.pt"):
+        file.write_bytes(b"of another time")
+    ranks(3).run(saving, tmp_path)
+    ranks(2).run(loading, tmp_path)
+
+
+def with_a_hole(world, folder):
+    save(folder, one_device()[:4], (0, 0, 0))
+    load(folder, torch.empty(4, 5, 3, dtype=torch.float64), (0, 0, 0))
+    with pytest.raises(AssertionError, match=f"lacks {3 * 5 * 3} elements"):
+        load(folder, torch.empty(SHAPE, dtype=torch.float64), (0, 0, 0))
+
+
+@pytest.mark.parametrize("size", (2, 3))
+def test_replicas_do_not_hide_a_hole(ranks, tmp_path, size):
+    ranks(size).run(with_a_hole, tmp_path)
+
+
+def like_full(world, folder):
+    """The full form saves by dim 0 and loads by dim 1; both forms fill the same bits."""
+    shard, offsets = cut(world, "dim 0")
+    path = checkpoint.save(folder, 0, {"a": ShardedTensor(SHAPE, shard.dtype, [Shard(shard, tuple(offsets))])}, {})
+    expected, elsewhere = cut(world, "dim 1")
+    theirs, mine = torch.zeros(expected.shape, dtype=shard.dtype), torch.zeros(expected.shape, dtype=shard.dtype)
+    checkpoint.load(path, {"a": ShardedTensor(SHAPE, shard.dtype, [Shard(theirs, tuple(elsewhere))])})
+    save(folder / "small", shard, offsets)
+    load(folder / "small", mine, elsewhere)
+    assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_the_small_form_fills_the_bits_of_the_full_form(ranks, tmp_path, size):
+    ranks(size).run(like_full, tmp_path)
+
+
+@given(st.data())
+def test_an_overlap_is_the_elements_that_both_regions_have(data):
+    dims = data.draw(st.integers(0, 3))
+    regions = []
+    for _ in range(2):
+        offsets = [data.draw(st.integers(0, 4)) for _ in range(dims)]
+        regions.append((offsets, [data.draw(st.integers(0, 6 - offset)) for offset in offsets]))
+    numbers = torch.arange(6**dims).view((6,) * dims)
+    mine, theirs = (
+        numbers[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))] for offsets, sizes in regions
+    )
+    source, target = overlap(*regions[0], *regions[1])
+    common = set(mine.flatten().tolist()) & set(theirs.flatten().tolist())
+    assert set(mine[source].flatten().tolist()) == common
+    assert torch.equal(mine[source], theirs[target]) or not common
+
+
+def claims_hold(world):
+    return [claim for claim in demo(world) if claim.holds is False]
+
+
+@pytest.mark.parametrize("size", DEMO_RANKS)
+def test_the_demo_holds(ranks, size):
+    assert not any(ranks(size).run(claims_hold))
