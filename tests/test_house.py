@@ -38,6 +38,8 @@ SMALL_FORMS = (
     "recomputation/every_kth",
     "recomputation/selective",
     "tensor_parallel/dropout_rng",
+    "pipeline_parallel/gpipe",
+    "pipeline_parallel/one_f_one_b",
 )
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.
