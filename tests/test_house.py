@@ -38,6 +38,8 @@ SMALL_FORMS = (
     "recomputation/every_kth",
     "recomputation/selective",
     "tensor_parallel/dropout_rng",
+    "sequence_parallel/mappings",
+    "sequence_parallel/linear",
     "pipeline_parallel/gpipe",
     "pipeline_parallel/one_f_one_b",
 )
