@@ -7,7 +7,7 @@ stages after it need to get busy; from then on, each forward is followed by the 
 **Sent.** What GPipe sends. In the steady state both neighbours have something for each other; as lone sends these would
 wait for each other forever under NCCL, so both travel in one exchange.
 **Cost.** GPipe's time, but rank r of n holds at most n − r micro-batches.
-The full form, `minitrain.pipeline_parallel.executor`, adds what `gpipe.py` says.
+The full form, `minitrain.pipeline_parallel.executor`, adds what the head of `gpipe.py` lists.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ def step(
         return None if first else x.grad  # what the stage before waits for
 
     def receive_from(neighbour: int, leaving: Tensor | None = None) -> Tensor:
+        """What a neighbour has for this rank, in exchange for `leaving` if there is something."""
         arriving = torch.empty_like(template)
         if leaving is None:
             receive(arriving, neighbour, group).wait()
