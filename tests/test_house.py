@@ -48,6 +48,10 @@ SMALL_FORMS = (
     "parameter_server/synchronous",
     "parameter_server/asynchronous",
     "checkpointing/resharding",
+    "sequence_parallel/mappings",
+    "sequence_parallel/linear",
+    "pipeline_parallel/gpipe",
+    "pipeline_parallel/one_f_one_b",
 )
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.

@@ -1,6 +1,7 @@
 """Chapter 11, pipeline parallelism: each rank holds some layers, and micro-batches go through them like through a line.
 
-One small object is used in four ways. `schedules` makes a `Schedule`: for each rank, what it does and in which order.
+`gpipe` and `one_f_one_b` are two schedules written out as plain loops over messages. All others are data: one small
+object is used in four ways. `schedules` makes a `Schedule`: for each rank, what it does and in which order.
 `actions` checks it, `simulator` says when each action happens and what is held meanwhile, `drawing` shows that, and
 `executor` runs it on real ranks, on stages that `splitting` cuts.
 """

@@ -1,5 +1,9 @@
 """Runs a schedule on real ranks: any schedule, any split of any model, any number of micro-batches.
 
+Two schedules are written out as plain loops in the small forms `minitrain.pipeline_parallel.gpipe` and
+`minitrain.pipeline_parallel.one_f_one_b`; this file adds all the others, several tensors of any shape between stages,
+several stages per rank, tied weights, data parallelism within a stage, and checks.
+
 **Idea.** A schedule already says what each rank does and in which order. So the executor has no plan of its own. For
 each action it waits for what the action needs, does it, and sends what it made: the same few lines for all schedules.
 

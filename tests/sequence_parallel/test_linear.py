@@ -15,10 +15,11 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, SavedActivations
-from minitrain.sequence_parallel import ColumnFromSequence, RowToSequence
+from minitrain.sequence_parallel import ColumnFromSequence, RowToSequence, linear
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
+from tests.sequence_parallel import small
 
 SHARD, WIDTH = 3, 4
 
@@ -74,6 +75,33 @@ def like_one_device(world, keep_gathered, bias):
 @pytest.mark.parametrize("size", (1, 2, 3))
 def test_outputs_and_gradients_are_those_of_one_device(ranks, size, keep_gathered):
     ranks(size).run(like_one_device, keep_gathered, True)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_the_small_form_is_like_one_device(ranks, size):
+    ranks(size).run(small.like_one_device)
+
+
+def test_the_small_form_in_a_group(ranks):
+    ranks(4).run(small.in_a_group)
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_the_small_form_is_like_the_full_one(ranks, size):
+    ranks(size).run(small.like_full_form)
+
+
+def small_refuses(world):
+    with pytest.raises(AssertionError, match="out_features=5 cannot be divided over 2 ranks"):
+        linear.ColumnFromSequence(4, 5)
+    with pytest.raises(AssertionError, match="in_features=5 cannot be divided over 2 ranks"):
+        linear.RowToSequence(5, 4)
+    with pytest.raises(AssertionError, match="a sequence of 3 tokens cannot be divided over 2 ranks"):
+        linear.RowToSequence(4, 4)(torch.ones(1, 3, 2))
+
+
+def test_the_small_form_refuses_what_does_not_divide(ranks):
+    ranks(2).run(small_refuses)
 
 
 def test_without_biases(ranks):

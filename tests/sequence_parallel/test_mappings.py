@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+from importlib import import_module
+from operator import attrgetter
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm.mesh import axes
-from minitrain.sequence_parallel.full.mappings import g, g_bar
+from minitrain.sequence_parallel import mappings
+from minitrain.sequence_parallel.full import mappings as full
 
 SHAPES = ((2, 3, 4), (1, 1), (3, 2, 2, 5))  # [batch, tokens of a rank, …]
 
@@ -20,15 +25,19 @@ def brought(shape, ranks, seed):
     return torch.randint(-9, 10, (batch, shard * ranks, *width), generator=generator, dtype=torch.float64)
 
 
-def wrong(world, collectives, group=None):
+def wrong(world, form, group=None):
     """What differs from one device, forward and backward, of both operators."""
-    verbs = {"native": native, "ring": ring}[collectives]
+    if form == "small":
+        g, g_bar = partial(mappings.g, group=group), partial(mappings.g_bar, group=group)
+    else:
+        how = {"group": group, "collectives": {"native": native, "ring": ring}[form]}
+        g, g_bar = partial(full.g, **how), partial(full.g_bar, **how)
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     found = []
     for shape in SHAPES:
         whole = brought(shape, ranks, 0)
         mine = whole.tensor_split(ranks, 1)[rank].clone().requires_grad_()
-        gathered = g(mine, group, verbs)
+        gathered = g(mine)
         gathered.backward(whole * (rank + 1))  # rank r finds the gradient (r + 1) · whole
         assert mine.grad is not None
         times = sum(range(1, ranks + 1))
@@ -39,7 +48,7 @@ def wrong(world, collectives, group=None):
 
         summands = [brought(shape, ranks, seed) for seed in range(ranks)]
         own = summands[rank].clone().requires_grad_()
-        scattered = g_bar(own, group, verbs)
+        scattered = g_bar(own)
         total = sum(summands[1:], summands[0].clone())
         if not torch.equal(scattered, total.tensor_split(ranks, 1)[rank]):
             found.append(("ḡ forward", shape))
@@ -50,23 +59,49 @@ def wrong(world, collectives, group=None):
     return found
 
 
-@pytest.mark.parametrize("collectives", ("native", "ring"))
-@pytest.mark.parametrize("size", (1, 2, 3))
-def test_both_operators_are_those_of_the_paper(ranks, size, collectives):
-    assert ranks(size).run(wrong, collectives) == [[]] * size
+@pytest.mark.parametrize("form", ("small", "native", "ring"))
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_both_operators_are_those_of_the_paper(ranks, size, form):
+    assert ranks(size).run(wrong, form) == [[]] * size
 
 
-def wrong_in_group(world):
-    return wrong(world, "native", axes(dp=2, tp=2)["tp"].get_group())
+def wrong_in_group(world, form):
+    return wrong(world, form, axes(dp=2, tp=2)["tp"].get_group())
 
 
-def test_ranks_are_those_of_the_group(ranks):
-    assert ranks(4).run(wrong_in_group) == [[]] * 4
+@pytest.mark.parametrize("form", ("small", "native"))
+def test_ranks_are_those_of_the_group(ranks, form):
+    assert ranks(4).run(wrong_in_group, form) == [[]] * 4
+
+
+def unlike_full_form(world):
+    """How many elements of outputs and gradients are not the full form's: no rank's, for both call the same sums."""
+    unlike = 0
+    for small, other, seq in (
+        (mappings.g, full.g, 3),
+        (mappings.g_bar, full.g_bar, 3 * world.size),
+    ):
+        generator = torch.Generator().manual_seed(world.rank)
+        x = torch.randn(2, seq, 5, generator=generator, dtype=torch.float64)
+        mine, its = x.clone().requires_grad_(), x.clone().requires_grad_()
+        y, expected = small(mine), other(its)
+        gradient = torch.randn(y.shape, generator=generator, dtype=torch.float64)
+        for each in (y, expected):
+            each.backward(gradient)
+        unlike += int((y != expected).sum() + (mine.grad != its.grad).sum())
+    return unlike
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_the_small_form_has_the_bits_of_the_full_one(ranks, size):
+    assert ranks(size).run(unlike_full_form) == [0] * size
 
 
 def uneven(world):
+    with pytest.raises(AssertionError, match="a sequence of 5 tokens cannot be divided over 2 ranks"):
+        mappings.g_bar(torch.ones(2, 5, 3))
     with pytest.raises(ValueError) as error:
-        g_bar(torch.ones(2, 5, 3))
+        full.g_bar(torch.ones(2, 5, 3))
     dist.barrier()
     return str(error.value)
 
@@ -78,7 +113,7 @@ def test_a_sequence_that_does_not_divide_is_refused(ranks):
 
 def different(world):
     with pytest.raises(ValueError) as error:
-        g(torch.ones(1, 2 + world.rank), check=True)
+        full.g(torch.ones(1, 2 + world.rank), check=True)
     return str(error.value)
 
 
@@ -87,7 +122,8 @@ def test_shards_of_different_lengths_are_refused_on_every_rank(ranks):
         assert "differs between ranks" in said
 
 
-def differentiated_twice(world):
+def differentiated_twice(world, form):
+    g, g_bar = attrgetter("g", "g_bar")(import_module(form))
     x = torch.arange(4.0, dtype=torch.float64).view(1, 4, 1).requires_grad_()
     (first,) = torch.autograd.grad(g(g_bar(x) ** 3).sum(), x, create_graph=True)
     first.sum().backward()
@@ -95,10 +131,11 @@ def differentiated_twice(world):
     return x.grad.flatten().tolist()
 
 
-def test_they_can_be_differentiated_twice(ranks):
+@pytest.mark.parametrize("form", (mappings, full), ids=("small", "full"))
+def test_they_can_be_differentiated_twice(ranks, form):
     # Every rank brings x, so s = n·x is scattered, cubed and gathered by n ranks: the sum of all that they add up is
     # n·s³. Its gradient for one summand is 3n·s²; the n ranks' sum of that has the derivative 6n²·s = 6n³·x.
     n = 2
     expected = [6.0 * n**3 * x for x in range(4)]
-    for found in ranks(n).run(differentiated_twice):
+    for found in ranks(n).run(differentiated_twice, form.__name__):
         assert found == expected

@@ -15,6 +15,7 @@ from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import pipeline as costs
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import as_key
 from minitrain.lessons.pipeline_parallel import bubbles
 from minitrain.lessons.pipeline_parallel import bubbles as lesson_bubbles
 from minitrain.models.gpt import GPT, GPTConfig
@@ -335,12 +336,19 @@ def demo(
             model = gpt(world, max(2, chunks) * size, hidden)
             devices[plan.microbatches] = OneDevice(model, *tokens(world, plan.microbatches))
         ran = Run(world, devices[plan.microbatches], plan, Pipeline, on_virtual_clock)
+        bubble = []
         if name in lesson_bubbles.LAWS:
-            claims.append(lesson_bubbles.claim(name, size, plan.microbatches, plan.chunks, ran.spans))
-        claims += in_flight(ran, world.rank)
-        claims.append(like_one_device(ran))
-        if name in ("1f1b", "interleaved"):
-            claims += traffic(ran, world.rank, hidden)
+            bubble = [lesson_bubbles.claim(name, size, plan.microbatches, plan.chunks, ran.spans)]
+        held, same = in_flight(ran, world.rank), [like_one_device(ran)]
+        sent = traffic(ran, world.rank, hidden) if name in ("1f1b", "interleaved") else []
+        # What carries a pipeline: all of 1F1B, the memory that GPipe needs, and the bubble that chunks leave.
+        if name == "1f1b":
+            bubble, held, same, sent = as_key(*bubble), as_key(*held), as_key(*same), [*as_key(sent[0]), *sent[1:]]
+        elif name == "gpipe":
+            held = as_key(*held)
+        elif name == "interleaved":
+            bubble = as_key(*bubble)
+        claims += [*bubble, *held, *same, *sent]
         if name == schedule:
             title = f"{name}: {size} ranks, {microbatches} micro-batches"
             world.figure(partial(draw_run, ran.spans, shown, title, "virtual seconds"))

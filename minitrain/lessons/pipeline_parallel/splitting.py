@@ -9,6 +9,7 @@ import torch
 
 from minitrain.comm import World
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import as_key
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, partition, split
 
@@ -39,11 +40,11 @@ def demo(world: World, layers: int = 6, hidden: int = 32) -> list[Claim]:
     source = "Narayanan et al. 2019, §3.1"
     what = "slowest stage by measured times, over that of the best of all (L−1 choose s−1) cuts"
     number = "parameter tensors of all stages, each once"
-    return [
+    return as_key(
         Claim(what, "1", 1, _slowest(times, counts) / best, "1", source, how="compared"),
         Claim("outputs of the stages one after another unlike the model's", "0", 0, different, "1", how="compared"),
         Claim(number, "those of the model", len(list(model.parameters())), len(set(held)), "1"),
-    ]
+    )
 
 
 def _counts(cuts: Sequence[int], layers: int) -> list[int]:

@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import as_key
 from minitrain.pipeline_parallel.weight_gradients import SplitBackward, finish
 
 
@@ -47,8 +48,14 @@ def demo(world: World, tokens: int = 24, inputs: int = 16, outputs: int = 40) ->
         for kind, counter in operations.items()
     ]
     what = "gradient elements unlike those of a whole backward"
+    forward, *backward = claims
     return [
-        *claims,
-        Claim("bytes kept from I to W", "w·t(i + o)", 4 * tokens * (inputs + outputs), kept, "B", f"{source}, §2.3"),
-        Claim(what, "0", 0, unlike, "1", f"{source}, §1", how="compared"),
+        forward,
+        *as_key(
+            *backward,
+            Claim(
+                "bytes kept from I to W", "w·t(i + o)", 4 * tokens * (inputs + outputs), kept, "B", f"{source}, §2.3"
+            ),
+            Claim(what, "0", 0, unlike, "1", f"{source}, §1", how="compared"),
+        ),
     ]

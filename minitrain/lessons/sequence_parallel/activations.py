@@ -168,7 +168,8 @@ def claims(trial: Trial, kept: Kept) -> list[Claim]:
         paper, more = predicted(trial, way)
         total = sum(paper.values()) + sum(more.values())
         formula = f"{TABLE[way]}, torch: + {beyond(way, trial.world.device.type == 'cuda')}"
-        made.append(Claim(f"{way}: bytes that a layer keeps", formula, total, sum(terms.values()), "B", section))
+        what, key = f"{way}: bytes that a layer keeps", way == "gathered again"
+        made.append(Claim(what, formula, total, sum(terms.values()), "B", section, key=key))
         unlike = sum(terms.get(name) != paper.get(name, 0.0) + more.get(name, 0.0) for name in {**terms, **more})
         what = f"{way}: terms, of {len(terms)}, unlike the paper's and what torch adds"
         made.append(Claim(what, "0", 0, unlike, "1", section, "compared"))

@@ -15,6 +15,7 @@ from minitrain.comm import Ledger, SavedActivations, World
 from minitrain.comm.messages import Handle
 from minitrain.costs.communication import NOTHING, ring_all_gather, ring_reduce_scatter
 from minitrain.lessons import Claim
+from minitrain.lessons.sequence_parallel import small
 from minitrain.lessons.sequence_parallel.common import OURS, PAPER, RING, own
 from minitrain.lessons.tensor_parallel.common import distance
 from minitrain.sequence_parallel.full import linear
@@ -101,7 +102,15 @@ def two_layers(world: World, batch: int, shard: int, width: int) -> list[Claim]:
         ):
             formula = "one for each weight that takes x" if predicted else "0: it is not gathered again"
             claims.append(
-                Claim(f"{on}products made while {what}", formula, predicted, watch.products[verb], "1", PAPER)
+                Claim(
+                    f"{on}products made while {what}",
+                    formula,
+                    predicted,
+                    watch.products[verb],
+                    "1",
+                    PAPER,
+                    key=not keep,
+                )
             )
         model = between_shards(whole, keep, native)
         found = _results(model, own(world, x), own(world, grad_y))
@@ -152,4 +161,4 @@ def demo(world: World, batch: int = 2, shard: int = 4, width: int = 8) -> list[C
         shard: Tokens of each sequence on each rank.
         width: Inputs of a token on each rank; the MLP between the two layers is 4 times as wide.
     """
-    return two_layers(world, batch, shard, width)
+    return [*small.two_layers(world, batch, shard, width), *two_layers(world, batch, shard, width)]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from minitrain.comm import World
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import as_key
+from minitrain.lessons.sequence_parallel import common, small
 
 
 def demo(world: World, batch: int = 2, shard: int = 3, width: int = 4) -> list[Claim]:
@@ -14,6 +16,6 @@ def demo(world: World, batch: int = 2, shard: int = 3, width: int = 4) -> list[C
         shard: Tokens of each sequence on each rank.
         width: Elements of a token.
     """
-    from minitrain.lessons.sequence_parallel import common as lesson  # it needs the operators above
-
-    return lesson.operators(world, batch, shard, width)
+    of_small_form = small.operators(world, batch, shard, width)
+    first, *others = common.operators(world, batch, shard, width)
+    return [*of_small_form, *as_key(first), *others]

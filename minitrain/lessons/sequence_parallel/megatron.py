@@ -72,7 +72,8 @@ def communication(trial: Trial, parallelize: Parallelize) -> list[Claim]:
             ("forward", "(2L+1) · 2(t−1)/t · S, + (t−1)·12bs", traffic.forward + loss, through_ring.forward),
             ("backward", f"(2L+1) · {times}(t−1)/t · S", traffic.backward, through_ring.backward),
         ):
-            claims.append(Claim(f"{way}: bytes sent {what}, S = 4bsh", formula, expected.bytes, ledger.sent, "B", RING))
+            sent = f"{way}: bytes sent {what}, S = 4bsh"
+            claims.append(Claim(sent, formula, expected.bytes, ledger.sent, "B", RING, key=not keep))
     return claims + beside_chapter_06(trial, parallelize) + _once_a_step(trial, parallelize)
 
 
@@ -98,11 +99,11 @@ def beside_chapter_06(trial: Trial, parallelize: Parallelize) -> list[Claim]:
         sent[way] = ledger.sent
     claims = []
     for way, formula, predicted in (("input kept", "1", 1.0), ("gathered again", "10/8", 1.25)):
-        what = f"{way}: bytes of a layer, forward and backward, in chapter 08's"
+        what, key = f"{way}: bytes of a layer, forward and backward, in chapter 08's", way == "gathered again"
         if trial.world.size == 1:
-            claims.append(Claim.needs_ranks(2, what, formula, PAPER))  # nothing is sent
+            claims.append(Claim.needs_ranks(2, what, formula, PAPER, key))  # nothing is sent
         else:
-            claims.append(Claim(what, formula, predicted, sent[way] / sent["chapter 08"], "1", PAPER))
+            claims.append(Claim(what, formula, predicted, sent[way] / sent["chapter 08"], "1", PAPER, key=key))
     return claims
 
 
@@ -195,7 +196,8 @@ def training(trial: Trial, parallelize: Parallelize) -> list[Claim]:
         names = "loss", "gradient norm", "gradients", "weights after 5 steps of SGD"
         for what, part, formula, most, size, gap in zip(names, parts, formulas, bounds, sizes, farthest, strict=True):
             text = f"both ways: {what}, distance from one device's{part}, {name}"
-            claims.append(Claim(text, formula, most, gap / size, "1", "Higham 2002, §3.1", "compared", "<="))
+            key = dtype == torch.float64 and what in ("gradient norm", "gradients")
+            claims.append(Claim(text, formula, most, gap / size, "1", "Higham 2002, §3.1", "compared", "<=", key=key))
         if dtype == torch.float64:
             beside = _beside(runs)
     return claims + beside

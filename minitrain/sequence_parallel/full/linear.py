@@ -1,4 +1,7 @@
-"""The layers of chapter 08 between sequence shards: products by columns gather tokens, products by rows scatter them.
+"""The full form of `minitrain.sequence_parallel.linear` adds sending during products, and gathering once for several.
+
+These are the layers of chapter 08 between sequence shards: products by columns gather tokens, products by rows scatter
+them. `keep_gathered`, autocast, checks, and sums of partial gradients once per step come in addition.
 
 **Idea.** Column- and row-parallel products are what they were, and still need all tokens. Only what stands at their
 ends changes: where all ranks held the same x, each holds a shard, and g and ḡ take the places of f and its conjugate.

@@ -1,4 +1,6 @@
-"""The two operators between a sequence that is whole and its shards.
+"""The full form of `minitrain.sequence_parallel.mappings` adds a choice of collectives, sending early, and checks.
+
+These are the two operators between a sequence that is whole and its shards.
 
 **Idea.** A ring's all-reduce is a reduce-scatter and then an all-gather. Chapter 08 does both at once, where a
 row-parallel product ends, and then every rank computes norm, dropout and residual of all tokens. Instead, stop

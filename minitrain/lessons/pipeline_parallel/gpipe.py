@@ -1,0 +1,18 @@
+"""The lesson of `minitrain.pipeline_parallel.gpipe`: what its demo claims, and how that is measured."""
+
+from __future__ import annotations
+
+from minitrain.comm import World
+from minitrain.lessons import Claim
+from minitrain.lessons.pipeline_parallel.small import demo_of
+from minitrain.pipeline_parallel import gpipe, schedules
+
+
+def demo(world: World, microbatches: int = 8, hidden: int = 16) -> list[Claim]:
+    """Trains a GPT by GPipe; the table shows what is sent and held, the bubble, and one device's gradients.
+
+    Args:
+        microbatches: m, of a step.
+        hidden: Width of the GPT, which has two blocks for each rank.
+    """
+    return demo_of(world, gpipe.step, schedules.gpipe(world.size, microbatches), hidden)
