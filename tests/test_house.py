@@ -38,6 +38,12 @@ SMALL_FORMS = (
     "recomputation/every_kth",
     "recomputation/selective",
     "tensor_parallel/dropout_rng",
+    "tensor_parallel/mappings",
+    "tensor_parallel/linear",
+    "tensor_parallel/attention",
+    "tensor_parallel/vocab_parallel",
+    "tensor_parallel/cross_entropy",
+    "tensor_parallel/clip_grad_norm",
 )
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.
