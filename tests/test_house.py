@@ -52,6 +52,12 @@ SMALL_FORMS = (
     "sequence_parallel/linear",
     "pipeline_parallel/gpipe",
     "pipeline_parallel/one_f_one_b",
+    "tensor_parallel/mappings",
+    "tensor_parallel/linear",
+    "tensor_parallel/attention",
+    "tensor_parallel/vocab_parallel",
+    "tensor_parallel/cross_entropy",
+    "tensor_parallel/clip_grad_norm",
 )
 
 # What a package may import besides itself and the chapters before it. `costs` imports nothing of ours.

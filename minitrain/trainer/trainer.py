@@ -52,7 +52,7 @@ ASIDE = "not-finite"  # the folder of weights with which a loss was no number
 
 
 class Refused(ValueError):
-    """What was asked for cannot be; the message says all. Raised on all ranks same_on_all_ranks."""
+    """What was asked for cannot be; the message says all. Raised on all ranks alike."""
 
 
 class Trainer:
@@ -276,7 +276,7 @@ class Trainer:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What was found wrong on all ranks same_on_all_ranks needs no traceback."""
+    """What was found wrong on all ranks alike needs no traceback."""
     try:
         yield
     except (ValueError, OSError) as error:

@@ -15,7 +15,11 @@ from minitrain.comm import Ledger
 from minitrain.comm.mesh import axes
 from minitrain.lessons.tensor_parallel.common import own_part
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel import linear as small
+from minitrain.tensor_parallel.clip_grad_norm import gradient_norm
 from minitrain.tensor_parallel.full.parameter_layout import copies, is_partial, sharded_dim, sum_partial_gradients
+
+SMALL = small.ColumnParallelLinear, small.RowParallelLinear
 
 
 def drawn(*shape, seed=0, dtype=torch.float64):
@@ -52,15 +56,19 @@ def close(parallel, reference, rank, ranks, tolerance):
             torch.testing.assert_close(mine.grad, own, rtol=tolerance, atol=tolerance, msg=lambda m: f"{name}: {m}")  # noqa: B023
 
 
-def train(world, lead, bias, dtype, tolerance, whole_between, group=None):
+def train(world, lead, bias, dtype, tolerance, whole_between, group=None, form=None):
     """Three steps of SGD: outputs, gradients and weights are those of one device."""
     ranks = world.size if group is None else group.size()
     rank = world.rank if group is None else group.rank()
     reference = Pair(linear(5, 4 * ranks, bias, dtype), linear(4 * ranks, 3, bias, dtype))
-    parallel = Pair(
-        ColumnParallelLinear.from_linear(reference.first, group, whole_between),
-        RowParallelLinear.from_linear(reference.second, group, not whole_between),
-    )
+    if form is not None:
+        column, row = form
+        parallel = Pair(column.from_linear(reference.first, group), row.from_linear(reference.second, group))
+    else:
+        parallel = Pair(
+            ColumnParallelLinear.from_linear(reference.first, group, whole_between),
+            RowParallelLinear.from_linear(reference.second, group, not whole_between),
+        )
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (parallel, reference)]
     for step in range(3):
         ours, theirs = (drawn(*lead, 5, seed=step, dtype=dtype).requires_grad_() for _ in range(2))
@@ -70,6 +78,8 @@ def train(world, lead, bias, dtype, tolerance, whole_between, group=None):
             (y * drawn(*y.shape, seed=9, dtype=dtype)).sum().backward()
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance, atol=tolerance)
         close(parallel, reference, rank, ranks, tolerance)
+        norm = nn.utils.clip_grad_norm_(reference.parameters(), float("inf"))
+        torch.testing.assert_close(gradient_norm(parallel.parameters(), group).to(dtype), norm, rtol=tolerance, atol=0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
@@ -82,14 +92,56 @@ def test_training_is_that_of_one_device(ranks, size):
         ranks(size).run(train, lead, bias, torch.float64, 1e-12, whole_between)
 
 
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_small_training_is_that_of_one_device(ranks, size):
+    for lead, bias in (((2, 3), True), ((), True), ((4,), False)):
+        ranks(size).run(train, lead, bias, torch.float64, 1e-12, False, None, SMALL)
+
+
+def small_like_full(world):
+    """In whole numbers every sum is exact, so not a bit may differ, whatever the order of additions."""
+    size = world.size
+    whole = Pair(linear(5, 7 * size), linear(7 * size, 3))
+    with torch.no_grad():
+        for parameter in whole.parameters():
+            parameter.copy_((3 * parameter).round())
+    forms = [
+        (column.from_linear(whole.first), row.from_linear(whole.second))
+        for column, row in (SMALL, (ColumnParallelLinear, RowParallelLinear))
+    ]
+    results = []
+    for column, row in forms:
+        x = (3 * drawn(2, 3, 5)).round().requires_grad_()
+        y = row(column(x))
+        y.backward((3 * drawn(*y.shape, seed=4)).round())
+        gradients = [p.grad for p in (*column.parameters(), *row.parameters())]
+        results.append([y.detach(), x.grad, *gradients])
+    assert all(torch.equal(mine, its) for mine, its in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_small_like_full(ranks, size):
+    ranks(size).run(small_like_full)
+
+
+def small_refuses(world):
+    with pytest.raises(AssertionError, match="a matrix is divided into equal parts"):
+        small.ColumnParallelLinear(4, 7)
+
+
+def test_small_refuses_what_does_not_divide(ranks):
+    ranks(2).run(small_refuses)
+
+
 @pytest.mark.parametrize(("dtype", "tolerance"), ((torch.float32, 1e-5), (torch.bfloat16, 0.1)), ids=str)
 def test_other_dtypes(ranks, dtype, tolerance):
     ranks(2).run(train, (2, 3), True, dtype, tolerance, False)
 
 
 def on_an_axis(world):
-    mesh = axes(dp=2, tp=2)
-    train(world, (2,), True, torch.float64, 1e-12, False, mesh["tp"].get_group())
+    group = axes(dp=2, tp=2)["tp"].get_group()
+    for form in (None, SMALL):
+        train(world, (2,), True, torch.float64, 1e-12, False, group, form)
 
 
 def test_on_a_group_of_some_of_the_ranks(ranks):
@@ -159,6 +211,13 @@ def test_autocast(ranks):
 
 def drawn_alike(world):
     """The constructor draws what nn.Linear draws, and keeps its piece."""
+    for kind in SMALL:
+        torch.manual_seed(0)
+        reference = nn.Linear(6, 12)
+        torch.manual_seed(0)
+        parallel = kind(6, 12)
+        close(parallel, reference, world.rank, world.size, 0)
+        assert parallel.weight.untyped_storage().nbytes() == parallel.weight.nbytes
     for kind in (ColumnParallelLinear, RowParallelLinear):
         torch.manual_seed(0)
         reference = nn.Linear(6, 12, dtype=torch.float64)

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
+from minitrain.tensor_parallel import mappings as small
 from minitrain.tensor_parallel.full import mappings
 from minitrain.tensor_parallel.full.mappings import (
     copy_to_parallel,
@@ -45,11 +46,11 @@ def by_hand(world, name, lead, width, dtype):
     }[name]
 
 
-def operate(world, name, lead, through_ring, dtype):
+def operate(world, name, lead, through_ring, dtype, form=None):
     x, dy, y, dx = by_hand(world, name, lead, 3, dtype)
     before = x.clone(), dy.clone()
     x.requires_grad_()
-    image = OPERATORS[name](x, None, ring if through_ring else native)
+    image = OPERATORS[name](x, None, ring if through_ring else native) if form is None else form(x)
     image.backward(dy)
     torch.testing.assert_close(image.detach(), y, rtol=0, atol=0)
     torch.testing.assert_close(x.grad, dx, rtol=0, atol=0)
@@ -66,6 +67,31 @@ def test_forward_and_backward(ranks, name):
         (3, (2, 1, 3), False, torch.float16),
     ):
         ranks(size).run(operate, name, lead, through_ring, dtype)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize(("name", "form"), (("copy", small.copy_to_parallel), ("reduce", small.reduce_from_parallel)))
+def test_small_forward_and_backward(ranks, name, form, size):
+    for lead in ((), (5,), (2, 3)):
+        ranks(size).run(operate, name, lead, False, torch.float64, form)
+
+
+def small_like_full(world):
+    """Both add by the same all-reduce, so not a bit may differ; the gradients' norm is part of it."""
+    x, dy = (torch.randn(2, 5, 7, dtype=torch.float64) for _ in range(2))  # other values on each rank
+    for mine, other in ((small.f, f), (small.g, g)):
+        found, expected = [], []
+        for operator, results in ((mine, found), (other, expected)):
+            leaf = x.clone().requires_grad_()
+            image = operator(leaf) if operator is mine else operator(leaf, check=False)
+            image.backward(dy)
+            results += [image.detach(), leaf.grad, leaf.grad.norm()]
+        assert all(torch.equal(one, its) for one, its in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_small_like_full(ranks, size):
+    ranks(size).run(small_like_full)
 
 
 def as_dtensor(world, name, lead):
@@ -92,7 +118,7 @@ def test_backward_is_that_of_dtensor(ranks, name):
     ranks(2).run(as_dtensor, name, (2, 3))
 
 
-def twice(world):
+def twice(world, f):
     """The gradient of a gradient's square: f backward is g, whose backward is f again."""
     x = torch.full((2,), 3.0, dtype=torch.float64, requires_grad=True)
     loss = (f(x) ** 3).sum() * (1 + world.rank)  # the loss of all ranks together is Σ(1 + r) · Σx³
@@ -103,8 +129,9 @@ def twice(world):
     torch.testing.assert_close(second, torch.full_like(x, total * 6 * 3.0))
 
 
-def test_they_can_be_differentiated_again(ranks):
-    ranks(2).run(twice)
+@pytest.mark.parametrize("operator", (f, small.f))
+def test_they_can_be_differentiated_again(ranks, operator):
+    ranks(2).run(twice, operator)
 
 
 def without_gradient(world):
@@ -146,4 +173,5 @@ def test_bad_input_is_named_on_every_rank(ranks):
 
 
 def test_the_papers_names():
-    assert mappings.f is copy_to_parallel and mappings.g is reduce_from_parallel
+    for form in (mappings, small):
+        assert form.f is form.copy_to_parallel and form.g is form.reduce_from_parallel

@@ -15,6 +15,8 @@ from torch import nn
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, SavedActivations
 from minitrain.costs import vocabulary as costs
+from minitrain.tensor_parallel import vocab_parallel as small
+from minitrain.tensor_parallel.clip_grad_norm import gradient_norm
 from minitrain.tensor_parallel.full.mappings import gather_from_parallel
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim
 from minitrain.tensor_parallel.full.vocab_parallel import (
@@ -95,6 +97,47 @@ def tied(world, vocabulary, bias):
 @sizes
 def test_a_tied_embedding_and_head_equal_one_device(ranks, size, vocabulary, bias):
     ranks(size).run(tied, vocabulary, bias)
+
+
+def small_tied(world, vocabulary):
+    """The small form, its head tied or not, against one device, and to the bits of the full one."""
+    torch.manual_seed(0)
+    whole = nn.Embedding(vocabulary, HIDDEN, dtype=torch.float64)
+    linear = nn.Linear(HIDDEN, vocabulary, False, dtype=torch.float64)
+    for is_tied in (False, True):
+        if is_tied:
+            linear.weight = whole.weight
+        table, other = (form.from_embedding(whole) for form in (small.VocabParallelEmbedding, VocabParallelEmbedding))
+        head = small.VocabParallelHead.from_linear(linear)
+        if is_tied:
+            head.weight = table.weight
+        its_head = VocabParallelHead.from_linear(linear, shard=other.weight if is_tied else None)
+        one_device = nn.ModuleList([whole, linear])
+        ours, theirs = nn.ModuleList([table, head]), nn.ModuleList([other, its_head])
+        inputs, targets = torch.randint(vocabulary, (2, 2, 7), generator=torch.Generator().manual_seed(1))
+        assert torch.equal(table(inputs), whole(inputs))  # x + 0 is exact
+        found = []
+        for embed, logits_of in (ours, theirs):
+            logits = logits_of(torch.tanh(embed(inputs)))
+            loss = vocab_parallel_cross_entropy(logits, targets, vocabulary=vocabulary)
+            loss.backward()
+            found.append([logits.detach(), loss.detach()])
+        one_device.zero_grad()
+        expected = linear(torch.tanh(whole(inputs)))
+        F.cross_entropy(expected.flatten(0, 1), targets.flatten()).backward()
+        torch.testing.assert_close(gather_logits(found[0][0], vocabulary), expected.detach(), rtol=0, atol=1e-12)
+        assert all(torch.equal(mine, its) for mine, its in zip(*found, strict=True))
+        for mine, its, alone in zip(ours.parameters(), theirs.parameters(), one_device.parameters(), strict=True):
+            assert torch.equal(mine, its) and torch.equal(mine.grad, its.grad)
+            torch.testing.assert_close(mine.grad, piece_of(alone.grad, mine), rtol=0, atol=1e-12)
+        norm = nn.utils.clip_grad_norm_(one_device.parameters(), INF)
+        torch.testing.assert_close(gradient_norm(ours.parameters()), norm, rtol=1e-12, atol=1e-12)
+
+
+@vocabularies
+@sizes
+def test_the_small_one_is_one_device_and_the_full_one(ranks, size, vocabulary):
+    ranks(size).run(small_tied, vocabulary)
 
 
 def fresh(world):

@@ -14,9 +14,11 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import tensor_parallel as costs
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import as_key
 from minitrain.lessons.tensor_parallel import common as lesson
 from minitrain.lessons.tensor_parallel import linear as lesson_linear
 from minitrain.models.gpt import Block, GPTConfig
+from minitrain.tensor_parallel import attention as small
 from minitrain.tensor_parallel.full.attention import RowFirstMLP, parallel_attention, parallel_mlp
 from minitrain.tensor_parallel.full.mappings import Collectives
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
@@ -106,6 +108,29 @@ def like_one_device(world: World, sizes: GPTConfig, batch: int, parts: dict[str,
     ]
 
 
+def small_form(world: World, sizes: GPTConfig, batch: int) -> list[Claim]:
+    """Claims on a block with the small form's attention and MLP: what is sent and held, and one device's gradients."""
+    whole, (x, grad_y) = block(world, sizes, torch.float64), inputs(world, sizes, batch, torch.float64)
+    parts: dict[str, Cut] = {
+        "attention": lambda attention, group, _: small.ParallelAttention(attention, group),
+        "mlp": lambda mlp, group, _: small.ParallelMLP(mlp, group),
+    }
+    parallel = in_parallel(whole, parts)
+    found = lesson.run_module(parallel, x, grad_y)
+    gap = max(gap for gap, _ in distances(world, whole, found, parallel, x, grad_y))
+    payload = 2 * costs.payload(batch, sizes.positions, sizes.hidden, item=8)
+    held = 8 * costs.layer_parameters(sizes.hidden, sizes.heads, world.size)
+    on, formula = "small form, a layer: ", "(12h²/t + 7h/t + 6h) · w"
+    forward, backward = (ledger.payload("all_reduce") for ledger in (found.forward, found.backward))
+    apart = on + "Y, dX and all gradients, distance from one device, float64"
+    return as_key(
+        Claim(on + "payload of two all-reduces forward", "2 · bsh · w", payload, forward, "B", lesson.MEGATRON),
+        Claim(on + "payload of two all-reduces backward", "2 · bsh · w", payload, backward, "B", lesson.MEGATRON),
+        Claim(on + "bytes of parameters", formula, held, storage_bytes(parallel.parameters()), "B", lesson.MEGATRON),
+        Claim(apart, "0", 0, gap, "1", lesson.MEGATRON, "compared", absolute=1e-12),
+    )
+
+
 def longest_path(sizes: GPTConfig, batch: int) -> int:
     """K: additions behind each other from x through forward and backward to the gradient of a weight."""
     h, s, head = sizes.hidden, sizes.positions, sizes.head_size
@@ -172,7 +197,8 @@ def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> lis
     both: dict[str, Cut] = {"attention": parallel_attention, "mlp": parallel_mlp}
     payload, traffic = costs.payload(*shape), costs.layer_traffic(*shape, world.size, world.rank)
     layer = lesson.Sums(2, 2 * payload, traffic, ("2", "2 · bsh · w", "Σ 2S − cᵣ − cᵣ₊₁ ≈ 4(t−1)/t · bsh · w"))
-    claims = lesson.sums("a layer", run_cut(native, **both), run_cut(ring, **both), layer, layer)
+    claims = small_form(world, sizes, batch)
+    claims += lesson.sums("a layer", run_cut(native, **both), run_cut(ring, **both), layer, layer, key=True)
 
     traffic = costs.row_first_mlp_traffic(*shape, world.size, world.rank)
     wide = lesson.Sums(1, 4 * payload, traffic, ("1", "4 · bsh · w", "all-reduce and gather ≈ 9(t−1)/t · bsh · w"))

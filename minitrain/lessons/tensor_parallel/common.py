@@ -62,7 +62,9 @@ class Sums(NamedTuple):
 NONE = Sums(0, 0, NOTHING, ("0", "0", "0"))
 
 
-def sums(what: str, counted: Counted, through_ring: Counted, forward: Sums, backward: Sums) -> list[Claim]:
+def sums(
+    what: str, counted: Counted, through_ring: Counted, forward: Sums, backward: Sums, key: bool = False
+) -> list[Claim]:
     """Claims on the number of all-reduces forward and backward, their payload, and the bytes sent through the ring.
 
     Args:
@@ -71,6 +73,7 @@ def sums(what: str, counted: Counted, through_ring: Counted, forward: Sums, back
         through_ring: The same through the ring, which shows every message.
         forward: What is predicted.
         backward: What is predicted.
+        key: Whether the bytes sent are key claims, where there are any.
     """
     claims = []
     for way, predicted in (("forward", forward), ("backward", backward)):
@@ -82,7 +85,8 @@ def sums(what: str, counted: Counted, through_ring: Counted, forward: Sums, back
             measured = own.payload("all_reduce")
             claims.append(Claim(on + "payload of all-reduces", payload, predicted.payload, measured, "B", MEGATRON))
         what_sent = on + "bytes sent by this rank through the ring"
-        claims.append(Claim(what_sent, traffic, predicted.traffic.bytes, ring.sent, "B", RING))
+        shown = key and predicted.calls > 0
+        claims.append(Claim(what_sent, traffic, predicted.traffic.bytes, ring.sent, "B", RING, key=shown))
     return claims
 
 

@@ -14,6 +14,8 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import vocabulary as costs
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import as_key
+from minitrain.tensor_parallel import cross_entropy as small
 from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy
 from minitrain.tensor_parallel.full.mappings import gather_from_parallel
 
@@ -42,6 +44,27 @@ def part(world: World, logits: Tensor) -> Tensor:
     return padded.chunk(world.size, -1)[world.rank].clone().requires_grad_()
 
 
+def small_form(world: World, tokens: int, vocabulary: int) -> list[Claim]:
+    """Claims on the small form: what it sends each way, and the loss and the gradient of one device."""
+    logits, targets = whole(world, tokens, vocabulary)
+    mine = part(world, logits)
+    with Ledger() as forward:
+        found = small.vocab_parallel_cross_entropy(mine, targets)
+    with Ledger() as backward:
+        found.backward()
+    expected, gradient = _reference(world, logits, targets)
+    assert mine.grad is not None
+    off, grad_off = abs(found.item() - expected.item()), (mine.grad - gradient).abs().max().item()
+    payload, apart = costs.loss_payload(tokens, world.size, item=8), "distance from F.cross_entropy's, float64"
+    carried = forward.payload("all_gather")
+    return as_key(
+        Claim("small form: payload of the one all-gather, float64", "3wnT", payload, carried, "B", SHOEYBI),
+        Claim("small form: communications backward", "0", 0, len(backward.entries), "1", SHOEYBI),
+        Claim(f"small form: loss's {apart}", "10⁻¹²", 1e-12, off, "1", SHOEYBI, "compared", "<="),
+        Claim(f"small form: gradient's {apart}", "10⁻¹²", 1e-12, grad_off, "1", SHOEYBI, "compared", "<="),
+    )
+
+
 def sent(world: World, loss: Loss, tokens: int, vocabulary: int) -> list[Claim]:
     """Claims on what the loss sends, and what it would send if it gathered the logits."""
     logits, targets = whole(world, tokens, vocabulary, dtype=torch.float32)
@@ -58,12 +81,28 @@ def sent(world: World, loss: Loss, tokens: int, vocabulary: int) -> list[Claim]:
     gathered = costs.gathered_logits_traffic(tokens, vocabulary, n, world.rank)
     payload = costs.loss_payload(tokens, n)
     return [
-        Claim("bytes sent by this rank, loss forward", "(n−1) · 12T", predicted.bytes, forward.sent, "B", SHOEYBI),
+        Claim(
+            "bytes sent by this rank, loss forward",
+            "(n−1) · 12T",
+            predicted.bytes,
+            forward.sent,
+            "B",
+            SHOEYBI,
+            key=True,
+        ),
         Claim("messages sent by this rank, loss forward", "n−1", predicted.messages, forward.messages, "1", SHOEYBI),
         Claim("communications of this rank, loss backward", "0", 0, len(backward.entries), "1", SHOEYBI),
         Claim("payload of the loss's all-gather", "12nT", payload, native_calls.payload("all_gather"), "B", SHOEYBI),
         Claim("all-gathers of the loss", "1", 1, len(native_calls.entries), "1", SHOEYBI),
-        Claim("bytes that gathering all logits sends", "(n−1)/n · 4TV'", gathered.bytes, gathering.sent, "B", SHOEYBI),
+        Claim(
+            "bytes that gathering all logits sends",
+            "(n−1)/n · 4TV'",
+            gathered.bytes,
+            gathering.sent,
+            "B",
+            SHOEYBI,
+            key=True,
+        ),
     ]
 
 
@@ -148,6 +187,7 @@ def demo(world: World, vocabulary: int = 61, tokens: int = 12) -> list[Claim]:
     """
     world.figure(lambda: picture(world.size))
     return [
+        *small_form(world, tokens, vocabulary),
         *sent(world, vocab_parallel_cross_entropy, tokens, vocabulary),
         *like_one_device(world, vocab_parallel_cross_entropy, tokens, vocabulary),
     ]

@@ -42,9 +42,18 @@ def demo(world: World, elements: int = 4096, p: float = 0.25) -> list[Claim]:
     drifted = unlike_rank_0(F.dropout(x, p))
     source = "Shoeybi et al. 2019, appendix B"
     claims = [
-        Claim("residual stream: elements dropped on other ranks only", "0", 0, max(same), "1", source, "compared"),
+        Claim(
+            "residual stream: elements dropped on other ranks only",
+            "0",
+            0,
+            max(same),
+            "1",
+            source,
+            "compared",
+            key=True,
+        ),
         Claim("the same after ranks drew different numbers", "0", 0, max(later), "1", source, "compared"),
-        Claim("a rank's head: weights that one device drops otherwise", "0", 0, apart[0], how="compared"),
+        Claim("a rank's head: weights that one device drops otherwise", "0", 0, apart[0], how="compared", key=True),
         Claim("a shard of the sequence: elements that one device drops otherwise", "0", 0, apart[1], how="compared"),
         Claim("gradients that recomputation changes", "0", 0, recomputed(stream, x), how="compared"),
     ]
@@ -55,11 +64,12 @@ def demo(world: World, elements: int = 4096, p: float = 0.25) -> list[Claim]:
         ("a seed for each rank: the stream's copies apart", "2p(1−p) N", elements, 2 * p * (1 - p), drifted),
     ):
         if n == 1 and formula != "pN":
-            claims.append(Claim.needs_ranks(2, what, formula, source))
+            claims.append(Claim.needs_ranks(2, what, formula, source, key=True))
             continue
         near = 6 * (count * probability * (1 - probability)) ** 0.5  # six standard deviations
         seen = measured[max(rank, 1) % n]
-        claims.append(Claim(what, formula, count * probability, seen, "1", source, "compared", absolute=near))
+        expected, key = count * probability, formula != "pN"
+        claims.append(Claim(what, formula, expected, seen, "1", source, "compared", absolute=near, key=key))
     counter_rng.at(seed=0, step=2)
     with world.timed("100 dropouts by place", 100 * elements, "elements"):
         for _ in range(100):

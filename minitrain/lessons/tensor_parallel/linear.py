@@ -27,6 +27,7 @@ from minitrain.costs import tensor_parallel as costs
 from minitrain.costs.communication import ring_all_reduce
 from minitrain.lessons import Claim
 from minitrain.lessons.tensor_parallel import common as lesson
+from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
 
 HIGHAM = "Higham 2002, §3.1"
@@ -105,6 +106,38 @@ def _bounds(linear: nn.Linear, x: Tensor, grad_y: Tensor) -> list[Tensor]:
 def _gamma(terms: int) -> float:
     rounding = terms * torch.finfo(torch.float32).eps / 2
     return rounding / (1 - rounding)
+
+
+def small_form(world: World, kind: Kind, make: Make, tokens: int, width: int) -> list[Claim]:
+    """Claims on a layer of the small form: what its all-reduces carry, and Y, dX, dA, db of one device."""
+    linear, x, grad_y = inputs(world, tokens, width, whole=True)
+    found = run_layer(world, kind, make, linear, x, grad_y)
+    expected = _parts(world, kind, lesson.run_module(linear, x, grad_y).results)
+    way, other = ("backward", found.forward) if kind == "column" else ("forward", found.backward)
+    carried = getattr(found, way).payload("all_reduce") + sum(entry.bytes for entry in other.entries)
+    on, payload = f"small form, {kind}-parallel: ", costs.payload(1, tokens, width)
+    unlike = lesson.different(found.results, expected)
+    return [
+        Claim(
+            on + f"payload of all communications, an all-reduce {way}",
+            "tokens · width · w",
+            payload,
+            carried,
+            "B",
+            lesson.MEGATRON,
+            key=True,
+        ),
+        Claim(
+            on + "elements of Y, dX, dA, db that differ from one device's, whole numbers",
+            "0",
+            0,
+            unlike,
+            "1",
+            lesson.MEGATRON,
+            "compared",
+            key=True,
+        ),
+    ]
 
 
 def order_of_additions(world: World, make: Make, tokens: int, width: int) -> list[Claim]:
@@ -193,14 +226,17 @@ def demo(world: World, tokens: int = 24, width: int = 8) -> list[Claim]:
     payload, traffic = costs.payload(1, tokens, whole), ring_all_reduce(tokens * whole, 4, world.size, world.rank)
     one = lesson.Sums(1, payload, traffic, ("1", "tokens · width · w", "2S − cᵣ − cᵣ₊₁ ≈ 2(t−1)/t · S"))
     linear, x, grad_y = inputs(world, tokens, whole)
-    claims = []
+    claims = [
+        *small_form(world, "column", small.ColumnParallelLinear.from_linear, tokens, whole),
+        *small_form(world, "row", small.RowParallelLinear.from_linear, tokens, whole),
+    ]
     for kind, make, forward, backward, held, formula in (
         ("column", ColumnParallelLinear.from_linear, lesson.NONE, one, costs.column_parameters, "(in + 1) · out/t · w"),
         ("row", RowParallelLinear.from_linear, one, lesson.NONE, costs.row_parameters, "(in/t + 1) · out · w"),
     ):
         counted = run_layer(world, kind, make, linear, x, grad_y)
         on_ring = run_layer(world, kind, partial(make, collectives=ring), linear, x, grad_y)
-        claims += lesson.sums(f"{kind}-parallel", counted, on_ring, forward, backward)
+        claims += lesson.sums(f"{kind}-parallel", counted, on_ring, forward, backward, key=True)
         held_here, predicted = storage_bytes(make(linear).parameters()), 4 * held(whole, whole, world.size)
         claims.append(
             Claim(f"{kind}-parallel: bytes of parameters", formula, predicted, held_here, "B", lesson.MEGATRON)

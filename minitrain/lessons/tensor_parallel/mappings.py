@@ -7,7 +7,9 @@ once what is there whole. Whole numbers make both sides exact.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +19,66 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs.communication import NOTHING, ring_all_gather, ring_all_reduce
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import as_key
 from minitrain.lessons.tensor_parallel.common import MEGATRON, RING
+from minitrain.tensor_parallel import mappings as small
 from minitrain.tensor_parallel.full import mappings
+
+
+def small_form(world: World, tokens: int, width: int) -> list[Claim]:
+    """What f and g of the small form hand to all-reduces each way, and that backward is the transpose of forward."""
+    shape = (tokens, width * world.size)
+    size = 4 * tokens * width * world.size
+    f = _both_ways(small.f, _whole(world, shape), _own(world, shape))
+    g = _both_ways(small.g, _own(world, shape), _whole(world, shape))
+    made = [
+        Claim(f"small form: {what}: payload of all-reduces", formula, predicted, ledger.payload("all_reduce"), "B")
+        for what, formula, predicted, ledger in (
+            ("f, backward", "S", size, f.backward),
+            ("g, forward", "S", size, g.forward),
+        )
+    ]
+    silent = len(f.forward.entries) + len(g.backward.entries)
+    # f makes parts of what is whole, g makes a whole of parts.
+    gaps = [f.difference(into_parts=True), g.difference(into_parts=False)]
+    return [
+        *as_key(*made),
+        Claim("small form: f forward and g backward: communications", "0", 0, silent, "1", MEGATRON, key=True),
+        Claim(
+            "small form: f and g: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩, sum of absolute values",
+            "0",
+            0,
+            sum(map(abs, gaps)),
+            "1",
+            MEGATRON,
+            "compared",
+            key=True,
+        ),
+    ]
+
+
+class BothWays(NamedTuple):
+    """An operator forward and backward: x, its image and y, which has gone backward."""
+
+    x: Tensor
+    image: Tensor
+    y: Tensor
+    forward: Ledger
+    backward: Ledger
+
+    def difference(self, into_parts: bool) -> float:
+        """⟨Ax, y⟩ − ⟨x, Aᵀy⟩: x and Aᵀy lie alike, and so do Ax and y: one pair whole on all ranks, the other not."""
+        assert self.x.grad is not None
+        return _inner(self.image, self.y, into_parts) - _inner(self.x, self.x.grad, not into_parts)
+
+
+def _both_ways(operator: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> BothWays:
+    x.requires_grad_()
+    with Ledger() as forward:
+        image = operator(x)
+    with Ledger() as backward:
+        image.backward(y)
+    return BothWays(x, image, y, forward, backward)
 
 
 def claims(world: World, tokens: int, width: int) -> list[Claim]:
@@ -40,19 +100,13 @@ def claims(world: World, tokens: int, width: int) -> list[Claim]:
             (gathered, NOTHING),
         ),
     ):
-        x.requires_grad_()
-        with Ledger() as forward:
-            image = partial(operator, collectives=ring)(x)
-        with Ledger() as backward:
-            image.backward(y)
-        assert x.grad is not None
-        for way, ledger, traffic in zip(("forward", "backward"), (forward, backward), sent, strict=True):
+        run = _both_ways(partial(operator, collectives=ring), x, y)
+        for way, ledger, traffic in zip(("forward", "backward"), (run.forward, run.backward), sent, strict=True):
             formula = "0" if traffic is NOTHING else all_reduce if traffic is reduced else all_gather
-            made.append(Claim(f"{name}: bytes sent {way}", formula, traffic.bytes, ledger.sent, "B", RING))
-        # x and Aᵀy lie alike, and so do Ax and y: of one pair every rank has all, of the other a part.
-        into_parts = name in ("f, copy", "split")
-        there, back = _inner(image, y, into_parts), _inner(x, x.grad, not into_parts)
-        made.append(Claim(f"{name}: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩", "0", 0, there - back, "1", MEGATRON, "compared"))
+            key = (name, way) in (("f, copy", "backward"), ("g, reduce", "forward"))
+            made.append(Claim(f"{name}: bytes sent {way}", formula, traffic.bytes, ledger.sent, "B", RING, key=key))
+        gap = run.difference(into_parts=name in ("f, copy", "split"))
+        made.append(Claim(f"{name}: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩", "0", 0, gap, "1", MEGATRON, "compared"))
     return made
 
 
@@ -82,4 +136,4 @@ def demo(world: World, tokens: int = 6, width: int = 4) -> list[Claim]:
         tokens: Rows of the activations.
         width: Columns of each rank's part; the whole has so many times the number of ranks.
     """
-    return claims(world, tokens, width)
+    return [*small_form(world, tokens, width), *claims(world, tokens, width)]

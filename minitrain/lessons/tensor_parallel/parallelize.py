@@ -80,7 +80,8 @@ def communication(world: World, parallelize: Any, layers: int, heads: int) -> li
         Claim("communications backward", "2L + 1", calls.backward + 1, len(backward.entries)),
     ]
     for way, ledger, traffic, formula in zip(("forward", "backward"), ledgers[ring], predicted, formulas, strict=True):
-        claims.append(Claim(f"bytes sent by this rank, {way}, S = 4bsh", formula, traffic.bytes, ledger.sent, "B"))
+        what = f"bytes sent by this rank, {way}, S = 4bsh"
+        claims.append(Claim(what, formula, traffic.bytes, ledger.sent, "B", key=True))
     return [dataclasses.replace(claim, source=SHOEYBI) for claim in claims]
 
 
@@ -99,6 +100,7 @@ def bytes_held(world: World, parallelize: Any, layers: int, heads: int) -> list[
             model_states(gpt)["parameters"],
             "B",
             SHOEYBI,
+            key=True,
         )
     ]
     whole = [p.nbytes for name, p in gpt.named_parameters() if name in replaced.replicated]
@@ -147,7 +149,8 @@ def like_one_device(world: World, parallelize: Any, piece_of: Any, layers: int, 
             (f"gradients' distance{gradient}, {kind}", of_gradients, allowed.gradients, found.gradients),
             (f"weights' distance after 5 steps of SGD{change}, {kind}", of_weights, allowed.weights, found.weights),
         ):
-            claims.append(Claim(what, formula, most, measured, "1", "Higham 2002, §3.1", "compared", "<="))
+            source = "Higham 2002, §3.1"
+            claims.append(Claim(what, formula, most, measured, "1", source, "compared", "<=", key=double))
     return claims
 
 

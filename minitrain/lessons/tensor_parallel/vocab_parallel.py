@@ -14,6 +14,8 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.costs import vocabulary as costs
 from minitrain.costs.communication import ring_all_reduce
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import as_key
+from minitrain.tensor_parallel import vocab_parallel as small
 from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy
 from minitrain.tensor_parallel.full.mappings import gather_from_parallel
 from minitrain.tensor_parallel.full.vocab_parallel import VocabParallelEmbedding, VocabParallelHead
@@ -45,6 +47,44 @@ def tokens(world: World, vocabulary: int) -> Tensor:
     some = torch.randint(vocabulary, (TOKENS,), generator=generator)
     some[:2] = torch.tensor([0, vocabulary - 1])
     return some.to(world.device)
+
+
+def small_form(world: World, vocabulary: int, hidden: int) -> list[Claim]:
+    """Claims on the small form's embedding, to which a head is tied: bytes held and sent, and one device's values."""
+    generator = torch.Generator().manual_seed(0)
+    whole = nn.Embedding.from_pretrained(
+        torch.randn(vocabulary, hidden, generator=generator, dtype=torch.float64).to(world.device), freeze=False
+    )
+    table = small.VocabParallelEmbedding.from_embedding(whole)
+    head = small.VocabParallelHead(hidden, vocabulary)
+    head.weight = table.weight
+    inputs, targets = tokens(world, vocabulary), tokens(world, vocabulary).roll(1)
+    with Ledger() as forward:
+        logits = head(table(inputs))
+    # The loss comes from the full form, which takes any rank's logits.
+    loss = vocab_parallel_cross_entropy(logits, targets, vocabulary=vocabulary)
+    with Ledger() as backward:
+        loss.backward()
+    F.cross_entropy(whole(inputs) @ whole.weight.T, targets).backward()
+    assert whole.weight.grad is not None and table.weight.grad is not None
+    padded = F.pad(whole.weight.grad, (0, 0, 0, -vocabulary % world.size))
+    off = (table.weight.grad - padded.chunk(world.size)[world.rank]).abs().max().item()
+    held, carried = storage_bytes([table.weight, head.weight]), 8 * TOKENS * hidden
+    sent = [ledger.payload("all_reduce") for ledger in (forward, backward)]
+    on, predicted = "small form: ", costs.table_bytes(vocabulary, hidden, world.size, item=8)
+    return as_key(
+        Claim(on + "bytes held by tied embedding and head", "wh · V'/n", predicted, held, "B", SHOEYBI),
+        Claim(on + "embedding, forward: payload of all-reduces", "Thw", carried, sent[0], "B", SHOEYBI),
+        Claim(on + "head, backward: payload of all-reduces", "Thw", carried, sent[1], "B", SHOEYBI),
+        Claim(
+            on + "tied table's gradient's distance from one device's, float64",
+            "10⁻¹²",
+            1e-12,
+            off,
+            how="compared",
+            relation="<=",
+        ),
+    )
 
 
 def held_and_sent(world: World, embedding: Any, head: Any, vocabulary: int, hidden: int) -> list[Claim]:
@@ -99,7 +139,7 @@ def like_one_device(world: World, embedding: Any, head: Any, loss: Any, vocabula
     return [
         Claim("embedding: elements unlike one device's", "0: x + 0 is exact", 0, unlike, "1", SHOEYBI, how),
         Claim("loss's distance from one device's, float64", "10⁻¹²", 1e-12, distance, "1", "", how, "<="),
-        Claim("tied table's gradient's distance, float64", "10⁻¹²", 1e-12, off, "1", "", how, "<="),
+        Claim("tied table's gradient's distance, float64", "10⁻¹²", 1e-12, off, "1", "", how, "<=", key=True),
     ]
 
 
@@ -118,7 +158,7 @@ def padding(world: World, embedding: Any, head: Any, loss: Any, vocabulary: int,
     padded = costs.padded(vocabulary, world.size) > vocabulary
     return [
         Claim("gradient of padding: elements that are not 0", "0", 0, touched),
-        Claim("tokens predicted that are padding", "0", 0, int((predicted >= vocabulary).sum())),
+        Claim("tokens predicted that are padding", "0", 0, int((predicted >= vocabulary).sum()), key=True),
         Claim(
             "the same with 0 for the logits of padding, where all others are negative",
             "T if V' > V, else 0",
@@ -160,6 +200,7 @@ def demo(world: World, vocabulary: int = 61, hidden: int = 24) -> list[Claim]:
     layers = VocabParallelEmbedding, VocabParallelHead
     world.figure(lambda: picture(world.size, vocabulary))
     return [
+        *small_form(world, vocabulary, hidden),
         *held_and_sent(world, *layers, vocabulary, hidden),
         *like_one_device(world, *layers, vocab_parallel_cross_entropy, vocabulary, hidden),
         *padding(world, *layers, vocab_parallel_cross_entropy, vocabulary, hidden),

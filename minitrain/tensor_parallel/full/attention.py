@@ -1,4 +1,6 @@
-"""Attention and MLP over several ranks: a column-parallel product, work that needs nobody, a row-parallel product.
+"""The full form of `minitrain.tensor_parallel.attention`, with shared key and value heads, overlap, and checks.
+
+Attention and MLP over several ranks: a column-parallel product, work that needs nobody, a row-parallel product.
 
 **Idea.** Each head of attention, and each hidden unit of the MLP, works by itself between two matrices. So cut the
 first matrix by columns and the second by rows: what the first leaves on a rank is what the second takes there.

@@ -1,4 +1,6 @@
-"""The norm of all gradients where parameters are cut over ranks, and clipping by it.
+"""The full form of `minitrain.tensor_parallel.clip_grad_norm`, with shards that several ranks hold, and checks.
+
+The norm of all gradients where parameters are cut over ranks, and clipping by it.
 
 **Idea.** The square of the norm is a sum over all elements of the model. A rank adds up what it holds, and the ranks'
 sums are added. But what several ranks hold must count once: a LayerNorm's gradient is on every rank. **Added up on all,

@@ -1,4 +1,6 @@
-"""Cross-entropy over a vocabulary that is cut over ranks: three numbers of each token instead of its logits.
+"""The full form of `minitrain.tensor_parallel.cross_entropy`, with ignored targets, low precision, and checks.
+
+Cross-entropy over a vocabulary that is cut over ranks: three numbers of each token instead of its logits.
 
 **Idea.** The loss of a token is log Σ exp(xᵢ − m) − (z − m): x its logits, m the largest, z its target's. A maximum of
 maxima is the maximum, and a sum of exponentials goes from one maximum to another by a factor. So every rank looks

@@ -1,4 +1,6 @@
-"""A linear layer over several ranks: its matrix is cut by columns, or by rows.
+"""The full form of `minitrain.tensor_parallel.linear`, with overlap, gathered outputs, shared pieces, and checks.
+
+A linear layer over several ranks: its matrix is cut by columns, or by rows.
 
 **Idea.** Column-parallel: a rank makes some columns of Y = XA from the whole of X, and needs nobody. Row-parallel: a
 rank takes some columns of X and the rows of A that go with them, and makes a summand of Y. One behind the other they

@@ -1,4 +1,6 @@
-"""The conjugate operators: how activations go from what all ranks hold to what each holds a part of, and back.
+"""The full form of `minitrain.tensor_parallel.mappings`, with split and gather, any collectives, and checks.
+
+The conjugate operators: how activations go from what all ranks hold to what each holds a part of, and back.
 
 **Idea.** Where tensor-parallel work begins, all ranks hold the same x, and each uses it for its own part of the model.
 Forward has nothing to send, but x was used n times, so its gradient is a sum of n parts. Where the work ends, each rank

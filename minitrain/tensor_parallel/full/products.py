@@ -1,6 +1,6 @@
 """The products of `linear` as autograd Functions: what is computed, what is sent, and which of it at the same time.
 
-The derivation stands in `minitrain.tensor_parallel.linear`. Written as Functions, and not put together from `F.linear`
+The derivation is in `minitrain.tensor_parallel.full.linear`. Written as Functions, and not put together from `F.linear`
 and the operators of `mappings`, for two reasons. Backward of a column-parallel product can start the all-reduce of the
 input's gradient and compute the weight's meanwhile, which autograd would do one after the other. And where several
 products take the same input, as query, key and value do, they share that all-reduce.

@@ -1,4 +1,6 @@
-"""The vocabulary cut over ranks: token embedding, output head, and with `cross_entropy` a loss over its parts.
+"""The full form of `minitrain.tensor_parallel.vocab_parallel`, with a bias, gathered logits, overlap, and checks.
+
+The vocabulary cut over ranks: token embedding, output head, and with `cross_entropy` a loss over its parts.
 
 **Idea.** The largest matrix of a small model has a row for each token of the vocabulary. Each rank holds an equal part
 of the rows. It looks up the tokens that it has, and at the other end computes the logits of the tokens that it has.

@@ -1,0 +1,89 @@
+"""Attention and MLP of a GPT block over several ranks: a product by columns, local work, a product by rows.
+
+**Idea.** Between two matrices, each head of attention and each hidden unit of the MLP works by itself. So divide the
+first matrix by columns and the second by rows: the columns that the first makes are those that the second takes.
+**Source.** Shoeybi et al. 2019, "Megatron-LM", §3, figures 3 and 4. Also called tensor model parallelism.
+**Sent.** Two all-reduces of `[batch, seq, hidden]` in forward (g, after each second matrix) and two in backward (f,
+before each first matrix; query, key and value share one).
+**Cost.** Each rank holds 1/n of the matrices, the inner biases and the heads, and does 1/n of their work. The residual
+stream, the norms and the two outer biases are on every rank.
+The full form, `minitrain.tensor_parallel.full.attention`, adds fewer key and value heads than query heads or ranks,
+overlap of backward's all-reduces, and checks; `minitrain.tensor_parallel.dropout_rng` adds dropout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from minitrain.comm.messages import Group, place
+from minitrain.tensor_parallel.mappings import copy_to_parallel, reduce_from_parallel
+
+
+def shard(linear: nn.Linear, dim: int, group: Group) -> nn.Linear:
+    """A smaller layer with this rank's outputs (dim 0: columns of A) or inputs (dim 1: rows of A)."""
+    rank, ranks = place(group)
+    weight = linear.weight.detach().chunk(ranks, dim)[rank]  # [out/n, in] or [out, in/n]
+    # A row-parallel bias stays whole: it is added after the sum.
+    bias = linear.bias.detach().chunk(ranks)[rank] if dim == 0 else linear.bias.detach()
+    part = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+    part.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format))
+    part.bias = nn.Parameter(bias.clone())
+    # `clip_grad_norm` has to know which gradients differ between ranks.
+    for parameter in (part.weight, part.bias) if dim == 0 else (part.weight,):
+        vars(parameter)["tensor_parallel_dim"] = dim
+    return part
+
+
+class ParallelAttention(nn.Module):
+    """This rank's heads of a `gpt.Attention`; x and the output are the same on all ranks."""
+
+    def __init__(self, attention: Any, group: Group = None):
+        super().__init__()
+        self.group, self.head_size, self.core = group, attention.head_size, attention.core
+        heads = attention.query.out_features // attention.head_size
+        assert heads % place(group)[1] == 0, "all ranks have equally many heads"
+        assert attention.key.out_features == attention.query.out_features, "the full form shares keys"
+        self.query = shard(attention.query, 0, group)
+        self.key = shard(attention.key, 0, group)
+        self.value = shard(attention.value, 0, group)
+        self.output = shard(attention.output, 1, group)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # f, once for three products: autograd adds up their gradients before the all-reduce.
+        x = copy_to_parallel(x, self.group)  # [batch, seq, hidden]
+        projected = [self.query(x), self.key(x), self.value(x)]  # each [batch, seq, hidden/n]
+        split = [each.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for each in projected]
+        mixed = self.core(*split)  # [batch, heads/n, seq, head]
+        mixed = mixed.transpose(1, 2).flatten(2)  # [batch, seq, hidden/n]
+        # g: the heads of all ranks add up to the output.
+        summed = reduce_from_parallel(F.linear(mixed, self.output.weight), self.group)
+        return summed + self.output.bias  # [batch, seq, hidden]
+
+
+class ParallelMLP(nn.Module):
+    """This rank's hidden units of a `gpt.MLP`; x and the output are the same on all ranks."""
+
+    def __init__(self, mlp: Any, group: Group = None):
+        super().__init__()
+        self.group = group
+        assert mlp.up.out_features % place(group)[1] == 0, "all ranks have equally many units"
+        self.up, self.down = shard(mlp.up, 0, group), shard(mlp.down, 1, group)
+
+    def forward(self, x: Tensor) -> Tensor:
+        # f: the gradient of x is summed over ranks in backward.
+        wide = self.up(copy_to_parallel(x, self.group))  # [batch, seq, 4·hidden/n]
+        # GELU works on each unit by itself, so the ranks need not talk in between.
+        wide = F.gelu(wide, approximate="tanh")
+        # g: the hidden units of all ranks add up to the output.
+        summed = reduce_from_parallel(F.linear(wide, self.down.weight), self.group)
+        return summed + self.down.bias  # [batch, seq, hidden]
+
+
+if __name__ == "__main__":
+    from minitrain.lessons import run
+
+    run(__spec__.name)
