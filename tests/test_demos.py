@@ -13,15 +13,6 @@ from minitrain.lessons.listing import demos
 from tests.conftest import DEMO_RANKS
 
 # Chapters whose key claims are still to be chosen.
-UNMARKED = {
-    "tensor_parallel",
-    "sequence_parallel",
-    "pipeline_parallel",
-    "mixture_of_experts",
-    "parameter_server",
-    "checkpointing",
-    "recommender",
-}
 MODULES = [module for module, _ in demos()]
 ON_THE_PAGE = json.loads((Path(__file__).parents[1] / "docs" / "claims.json").read_text())["claims"]
 
@@ -57,13 +48,12 @@ def test_every_claim_holds(ranks, module, size):
         assert all(row.holds for row in rows), "four ranks are enough for every claim"
         found = [what_is_claimed(row.to_json()) for row in rows]
         assert found == on_the_page(module), "`make claims` rewrites docs/claims.json"
-    if rows[0].chapter not in UNMARKED:
-        key = [row.claim.what for row in rows if row.claim.key]
-        assert min(3, len(rows)) <= len(key) <= 6, key
-        # Those that other numbers of ranks make, too, are key there, too; a record from before has no `key`.
-        recorded = {claim["what"]: claim for claim in ON_THE_PAGE if claim["module"] == module}
-        others = [row.claim for row in rows if row.claim.what in recorded]
-        assert all(claim.key == recorded[claim.what].get("key", claim.key) for claim in others)
+    key = [row.claim.what for row in rows if row.claim.key]
+    assert min(3, len(rows)) <= len(key) <= 6, key
+    # Those that other numbers of ranks make, too, are key there, too; a record from before has no `key`.
+    recorded = {claim["what"]: claim for claim in ON_THE_PAGE if claim["module"] == module}
+    others = [row.claim for row in rows if row.claim.what in recorded]
+    assert all(claim.key == recorded[claim.what].get("key", claim.key) for claim in others)
 
 
 def test_demos_say_in_one_line_what_they_show():

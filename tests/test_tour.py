@@ -8,8 +8,8 @@ import sys
 import pytest
 import torch
 
-from minitrain import tour
 from minitrain.data.text import Text, bigram_entropy
+from minitrain.lessons import tour
 from minitrain.lessons.claims import Claim, merge
 
 

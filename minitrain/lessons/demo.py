@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, get_type_hints
+from typing import Annotated, Any, Literal, NoReturn, get_type_hints
 
 import tyro
 
@@ -29,9 +29,6 @@ from minitrain.comm.torchrun import given_ranks, speaks
 from minitrain.comm.world import World, describe
 from minitrain.lessons.claims import Claim, Row, left_out, merge, number, print_rows, telling, write_json
 from minitrain.lessons.listing import demos, lesson_of, technique_of
-
-if TYPE_CHECKING:
-    pass
 
 Demo = Callable[..., list[Claim]]
 

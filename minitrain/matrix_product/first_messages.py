@@ -46,9 +46,11 @@ def relay(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     carried = tensor.clone() if rank == 0 else torch.empty_like(tensor)
     if rank > 0:
-        receive(carried, source=rank - 1, group=group).wait()  # there is nothing to hand on before this
+        # There is nothing to hand on before this.
+        receive(carried, source=rank - 1, group=group).wait()
     if rank < ranks - 1:
-        send(carried, to=rank + 1, group=group).wait()  # the last rank has nobody to hand it to
+        # The last rank has nobody to hand it to.
+        send(carried, to=rank + 1, group=group).wait()
     return carried
 
 
@@ -72,10 +74,12 @@ def shift_in_turn(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Ten
     next_rank, previous_rank = (rank + 1) % ranks, (rank - 1) % ranks
     incoming = torch.empty_like(tensor)
     if rank % 2 == 0:
-        send(tensor, to=next_rank, group=group).wait()  # an odd rank is already in `receive`
+        # An odd rank is already in `receive`.
+        send(tensor, to=next_rank, group=group).wait()
         receive(incoming, source=previous_rank, group=group).wait()
     else:
-        receive(incoming, source=previous_rank, group=group).wait()  # an even rank is already in `send`
+        # An even rank is already in `send`.
+        receive(incoming, source=previous_rank, group=group).wait()
         send(tensor, to=next_rank, group=group).wait()
     return incoming
 

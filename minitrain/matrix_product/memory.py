@@ -20,17 +20,12 @@ Activations: for each layer, 16·bsh elements and some smaller ones; with attent
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from jaxtyping import Int
 from torch import Tensor
 
 from minitrain.comm.memory import SavedActivations, model_states
 from minitrain.models.gpt import GPT
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 
 def one_step(
@@ -51,48 +46,14 @@ def one_step(
         Bytes of "parameters", "gradients", "optimizer states", "buffers" and "activations".
     """
     optimizer.zero_grad()
-    with SavedActivations(model) as saved:  # counts what autograd keeps, from here to the loss
+    # Counts what autograd keeps, from here to the loss.
+    with SavedActivations(model) as saved:
         _, loss = model(tokens, targets)
     assert loss is not None
-    loss.backward()  # uses the activations up, and makes the gradients
+    # Uses the activations up, and makes the gradients.
+    loss.backward()
     optimizer.step()
     return model_states(model, optimizer) | {"activations": saved.bytes}
-
-
-# category -> (colour, hatch)
-LOOKS = {
-    "parameters": ("#0072B2", ""),
-    "gradients": ("#E69F00", "///"),
-    "optimizer states": ("#56B4E9", "..."),
-    "activations": ("#F0E442", "xx"),
-}
-
-
-def draw(held: dict[str, dict[str, int]]) -> Figure:
-    """Bytes by category, one bar for each entry of `held`, each piece with its name and size."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 1.2 + 0.75 * len(held)), layout="constrained")
-    axes = figure.add_subplot()
-    for row, sizes in enumerate(held.values()):
-        left = 0.0
-        for category, (colour, hatch) in LOOKS.items():
-            megabytes = sizes[category] / 1e6
-            axes.barh(row, megabytes, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white")
-            box = {"fc": "white", "ec": "none", "pad": 1.2}
-            middle = left + megabytes / 2
-            axes.text(middle, row, f"{megabytes:.1f}", ha="center", va="center", fontsize=9, bbox=box)
-            left += megabytes
-    handles = [
-        axes.barh([0], [0], color=colour, hatch=hatch, edgecolor="white", label=category)
-        for category, (colour, hatch) in LOOKS.items()
-    ]
-    axes.set_yticks(range(len(held)), list(held))
-    axes.invert_yaxis()
-    axes.set_xlabel("MB on one device")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(LOOKS), frameon=False)
-    return figure
 
 
 if __name__ == "__main__":

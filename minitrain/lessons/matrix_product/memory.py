@@ -9,15 +9,13 @@ import torch
 from minitrain.comm.world import World
 from minitrain.costs import memory as costs
 from minitrain.lessons.claims import Claim, as_key
+from minitrain.matrix_product.memory import one_step
 from minitrain.models.gpt import GPT, AttentionKind, GPTConfig
 
 if TYPE_CHECKING:
-    pass
-from minitrain.matrix_product.memory import draw, one_step
+    from matplotlib.figure import Figure
 
 ZERO = "Rajbhandari et al. 2020, §3.1"
-
-
 KORTHIKANTI = "Korthikanti et al. 2022, §4.1"
 
 
@@ -85,3 +83,39 @@ def demo(
             KORTHIKANTI,
         ),
     ]
+
+
+# category -> (colour, hatch)
+LOOKS = {
+    "parameters": ("#0072B2", ""),
+    "gradients": ("#E69F00", "///"),
+    "optimizer states": ("#56B4E9", "..."),
+    "activations": ("#F0E442", "xx"),
+}
+
+
+def draw(held: dict[str, dict[str, int]]) -> Figure:
+    """Bytes by category, one bar for each entry of `held`, each piece with its name and size."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 1.2 + 0.75 * len(held)), layout="constrained")
+    axes = figure.add_subplot()
+    for row, sizes in enumerate(held.values()):
+        left = 0.0
+        for category, (colour, hatch) in LOOKS.items():
+            megabytes = sizes[category] / 1e6
+            axes.barh(row, megabytes, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white")
+            box = {"fc": "white", "ec": "none", "pad": 1.2}
+            middle = left + megabytes / 2
+            axes.text(middle, row, f"{megabytes:.1f}", ha="center", va="center", fontsize=9, bbox=box)
+            left += megabytes
+    handles = [
+        axes.barh([0], [0], color=colour, hatch=hatch, edgecolor="white", label=category)
+        for category, (colour, hatch) in LOOKS.items()
+    ]
+    axes.set_yticks(range(len(held)), list(held))
+    axes.invert_yaxis()
+    axes.set_xlabel("MB on one device")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(LOOKS), frameon=False)
+    return figure

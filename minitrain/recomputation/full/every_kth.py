@@ -25,16 +25,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from minitrain.recomputation.full.checkpoint import checkpoint
 from minitrain.recomputation.full.every_block import check
-
-if TYPE_CHECKING:
-    pass
 
 
 def recompute(blocks: Iterable[nn.Module], k: int, checkpoint: Callable[..., Any] = checkpoint) -> None:
