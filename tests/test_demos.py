@@ -12,7 +12,6 @@ from minitrain.lessons.demo import demo_of, play
 from minitrain.lessons.listing import demos
 from tests.conftest import DEMO_RANKS
 
-# Chapters whose key claims are still to be chosen.
 MODULES = [module for module, _ in demos()]
 ON_THE_PAGE = json.loads((Path(__file__).parents[1] / "docs" / "claims.json").read_text())["claims"]
 
