@@ -1,33 +1,15 @@
-"""Checkpoints that any layout can load: each rank writes its regions, and reads the regions that it needs.
+"""`minitrain.checkpointing.resharding` for a whole training: complete or absent, with checksums, and several regions.
 
-`minitrain.checkpointing.resharding` is the small form of what happens here to each tensor.
-
-**Idea.** What is saved is the one device's model, cut into regions, so how the ranks cut it does not matter to whoever
-loads it. And a checkpoint is there completely or not at all: all is written into a folder with another name, the
-manifest last, and then the folder is renamed.
+**Idea.** What is saved is one device's model, cut into regions. Everything is written into a folder with another name,
+the manifest last, and then the folder is renamed, so that a checkpoint is complete or does not exist.
 
 **Source.** PyTorch, torch.distributed.checkpoint, which plans, writes and reads the regions, as in Liang et al. 2025,
-"TorchTitan". The order of writing, syncing and renaming: Pillai et al. 2014, "All File Systems Are Not Created Equal".
-
-**What each rank holds.** Its own shards, never the whole: while it saves, copies of those that have gaps in memory or
-lie on a GPU; while it loads, at most two saved regions, since the library keeps one until it has read the next.
-
-**What is sent, when and why.** Only plans, checksums and outcomes: which regions there are, so that rank 0 can check
-that they make up every tensor; and whether something failed, so that all ranks end alike. Tensors go to the disk, which
-all ranks must see as one (on many machines: a shared file system).
-
-**Cost.** Each element is written once. Loading reads a saved region once for each shard that it overlaps, and each file
-once more for its checksum.
-
-**Also called.** Sharded or distributed checkpoint; resharding; universal checkpoint (DeepSpeed).
-
-**Which one is the newest.** The undamaged one with the highest step in its manifest: a save renames all that claim a
-later step than its own, which the run must have passed over as damaged, so neither clocks nor names matter.
-
-**What a folder is trusted for.** Numbers, and nothing else. No file in it is executed: tensors are read with
-`weights_only`, and the library's list of them, a pickle, may name only the types of such a list. Checksums find
-accidents, not intent: who can write to the folder can change the weights and the manifest with them. Weights from
-elsewhere come in by `minitrain.checkpointing.full.weights`.
+"TorchTitan". Writing, syncing, renaming: Pillai et al. 2014, "All File Systems Are Not Created Equal".
+**Sent.** Plans, checksums and outcomes only, so that rank 0 can check that the regions make up every tensor, and all
+ranks end alike. Tensors go through a file system that all ranks see.
+**Cost.** Each element is written once, and only shards with gaps in memory or on a GPU are copied first. Loading reads
+a saved region once for each shard that it overlaps, and each file once more for its checksum.
+Also called sharded or distributed checkpoint; universal checkpoint (DeepSpeed).
 """
 
 from __future__ import annotations
@@ -118,6 +100,9 @@ def save(
 def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check: bool = True) -> dict[str, Any]:
     """Fill all shards of `state` from a checkpoint that was saved in this or any other layout; every rank calls it.
 
+    Nothing in the folder is executed (see `Reader`), but checksums find accidents, not intent: whoever can write to the
+    folder can change weights and manifest together. `minitrain.checkpointing.full.weights` imports foreign weights.
+
     Args:
         path: The checkpoint.
         state: This rank's shards, which are filled in place. All ranks together name every tensor of the checkpoint.
@@ -145,6 +130,7 @@ def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check
     content, reader, metadata = same_on_all_ranks(opened, group)
     if problems := another_model(state, metadata, group):
         raise ValueError(f"{path} is a checkpoint of another model: {'; '.join(problems)}")
+    # Holds at most two saved regions: the library keeps one until it has read the next.
     same_on_all_ranks(lambda: reader.fill(nonempty(state), metadata), group)
     return content.extra
 
@@ -153,7 +139,8 @@ def newest(folder: Path, group: dist.ProcessGroup | None = None) -> Path | None:
     """The checkpoint with the highest step that is complete and undamaged, or None; every rank calls it.
 
     A warning on rank 0 names each file that is damaged or missing in those that are passed over. The ranks share the
-    reading.
+    reading. Neither clocks nor names matter, since a save renames all checkpoints that claim a later step than its own:
+    the run must have passed over them as damaged.
     """
     folder = Path(folder)
     first = dist.get_rank(group) == 0

@@ -6,20 +6,9 @@ is always the same question: over which ranks is this gradient summed, and how m
 is answered once, here, from what each technique has said of a parameter, and printed as a table.
 
 **Source.** Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
-§3, for the order of the axes; Rajbhandari et al. 2022, "DeepSpeed-MoE", §5.2, for expert parallelism within data
-parallelism.
-
-**What each rank holds.** Its place on each axis, and the group of ranks along each axis through it.
-
-**What is sent, when and why.** Nothing here, but that ranks meet once for each group.
-
-**The order of the axes.** Tensor parallelism sends whole activations several times a layer and waits for them, so its
-ranks are neighbours, within a machine. Data parallelism sends each gradient once a step, and can do it while backward
-runs. A pipeline sends one activation for each micro-batch and stage boundary, far less than tensor parallelism and to
-neighbours only, so it goes between machines, outermost.
-
-**Also called.** `DeviceMesh` with named dimensions (PyTorch), `parallel_state` with `order="tp-cp-ep-dp-pp"`
-(Megatron-LM), `ParallelDims` (torchtitan), topology (DeepSpeed).
+§3, for the order of the axes (see `make_axes`); Rajbhandari et al. 2022, "DeepSpeed-MoE", §5.2, for expert parallelism
+within data parallelism. Also called `DeviceMesh` with named dimensions (PyTorch), `parallel_state` with
+`order="tp-cp-ep-dp-pp"` (Megatron-LM), `ParallelDims` (torchtitan), topology (DeepSpeed).
 """
 
 from __future__ import annotations
@@ -78,6 +67,11 @@ class Axes:
 
 def make_axes(layout: Layout) -> Axes:
     """Arrange all ranks as the layout says. Every rank must call it, with the same layout.
+
+    Tensor parallelism sends whole activations several times per layer and waits for them, so its ranks are neighbours,
+    within a machine. Data parallelism sends each gradient once per step, and can do it while backward runs. A pipeline
+    sends one activation for each micro-batch and stage boundary, to neighbours only, so it is outermost, between
+    machines.
 
     Raises:
         ValueError: The layout takes another number of ranks than there are.

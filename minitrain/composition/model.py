@@ -2,18 +2,12 @@
 
 **Idea.** The model is first made without memory, on torch's `meta` device, where shapes are all there is. Each
 technique then takes its cut, in this order: tensor parallelism replaces layers, experts replace MLPs, recomputation
-wraps them, the pipeline keeps some. Only what is left gets memory, and its initial values, one tensor at a time. A
-value depends on the parameter's name and the seed alone, so every layout starts from the same model.
+wraps them, the pipeline keeps some. Only what is left gets memory, and its initial values, one tensor at a time.
 
 **Source.** The order is that of torchtitan's `parallelize` and of Megatron-LM's model provider.
-
-**What each rank holds.** The layers of its pipeline stages; of these its tensor-parallel pieces, and its experts.
-
-**What is sent, when and why.** Nothing.
-
-**Cost.** The memory of the part, and for a moment one whole tensor beside.
-
-**Also called.** Meta-device or deferred initialization; `init_device_mesh` and `to_empty` (torchtitan).
+**Cost.** The memory of the layers of this rank's pipeline stages (of these its tensor-parallel shards, and its
+experts), and for a moment one unsharded tensor as well.
+Also called meta-device or deferred initialization; `init_device_mesh` and `to_empty` (torchtitan).
 """
 
 from __future__ import annotations

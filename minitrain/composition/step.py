@@ -1,19 +1,12 @@
-"""What one training step needs in any layout: who carries tensors, whence dropout is drawn, the loss and norm of all.
+"""What one training step needs in any layout: who carries tensors, where dropout is drawn, the loss and norm of all.
 
 **Idea.** A step has one shape, whatever was combined: backward for each micro-batch; `synchronize()`, after which
 gradients are one device's; clipping by the norm of all of them; the optimizer. The pipeline's schedule takes the place
 of the first part, and nothing else changes. `minitrain/train.py` shows it.
 
 **Source.** Shoeybi et al. 2019 and Narayanan et al. 2021 for the combination; Pascanu et al. 2013, §3.2, for clipping.
-
-**What each rank holds.** Its part of the model (`model.py`), gradients and optimizer states of it (`gradients.py`).
-
-**What is sent, when and why.** What each technique sends, along its own axis. Then one all-reduce of two numbers over
-all ranks, loss and squared norm: everyone must scale by the same norm, and stop at the same step if it is no number.
-
-**Cost.** `minitrain.planning.plan` predicts all of it.
-
-**Also called.** `train_step` (Megatron-LM, torchtitan).
+**Sent.** What each technique sends along its own axis, and one all-reduce of two numbers over all ranks.
+`minitrain.planning.plan` predicts all of it. Also called `train_step` (Megatron-LM, torchtitan).
 """
 
 from __future__ import annotations
@@ -194,7 +187,8 @@ def loss_and_norm(training: Training, loss: Tensor | None) -> tuple[float, float
         training: This rank's; its gradients are synchronized.
         loss: This rank's mean loss, where it has the model's end.
     """
-    # Two numbers over all ranks: the squares of what counts here, and this rank's part of the mean loss.
+    # Two numbers over all ranks: the squares of what counts here, and this rank's part of the mean loss. Everyone must
+    # scale by the same norm, and stop at the same step if it is not a number.
     numbers = torch.stack([training.gradients.squares(), training.share_of_mean(loss)])
     dist.all_reduce(numbers)
     squares, mean = numbers.tolist()

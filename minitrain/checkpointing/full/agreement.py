@@ -1,18 +1,12 @@
 """What ranks agree on around a checkpoint: whether their shards make up the tensors, and that all end alike.
 
-**Idea.** A rank that raises while others go on leaves them waiting. So each part of a save or load ends with a word to
-all: done, or what went wrong. And what could be wrong with a state is found before anything is written or changed.
+A rank that raises while others go on leaves them waiting. So each part of a save or load ends with a message to all
+ranks: done, or what went wrong. And whatever could be wrong with a state is found before anything is written or
+changed: each rank sends, once, every tensor's name, shape and dtype, and how many elements it writes.
 
-**Source.** The checks are those that torch.distributed.checkpoint makes on rank 0, and more: it raises what is no
-`Exception`, after it has made the folder, and names a tensor's volume but not what to do.
-
-**What each rank holds.** Of every rank: each tensor's name, shape, dtype, and how many elements that rank writes.
-
-**What is sent, when and why.** That, once before a save and once before a load; and one outcome for each part.
-
-**Cost.** A list of names for each rank, and some hundred bytes for each part.
-
-**Also called.** Collective error handling; consensus on failure.
+The checks are those that torch.distributed.checkpoint makes on rank 0, and more: the library raises something that is
+no `Exception`, after it has made the folder, and names a tensor's volume but not what to do.
+Also called collective error handling; consensus on failure.
 """
 
 from __future__ import annotations

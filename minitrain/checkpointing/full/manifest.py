@@ -1,18 +1,11 @@
 """The manifest of a checkpoint: its files with sizes and checksums, written last, and what is wrong with a folder.
 
-**Idea.** A checkpoint is complete when its manifest is there, and undamaged when every file has the size and the
-checksum that stand in it. The manifest closes with a checksum of itself. Checksums find accidents: a flipped byte, a
-file cut short. They are no signature, and say nothing about who wrote the folder.
+A checkpoint is complete when its manifest exists, and undamaged when every file has the size and the checksum that the
+manifest lists. The manifest ends with a checksum of itself. Checksums find accidents, such as a flipped byte or a file
+cut short. They are not signatures, and say nothing about who wrote the folder. Each file is read once when it is
+written and once when it is checked.
 
-**Source.** SHA-256: FIPS 180-4. Writing under another name and renaming: POSIX, rename().
-
-**What each rank holds.** Nothing.
-
-**What is sent, when and why.** Nothing: this file knows no ranks but by number, to share out files to be read.
-
-**Cost.** Each file is read once when it is written and once when it is checked.
-
-**Also called.** Index, commit marker, `_SUCCESS` file.
+Source: FIPS 180-4 (SHA-256); POSIX, rename(). Also called index, commit marker, `_SUCCESS` file.
 """
 
 from __future__ import annotations

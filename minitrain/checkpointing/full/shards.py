@@ -1,20 +1,14 @@
 """What a rank holds of a tensor, region by region, and how torch.distributed.checkpoint is told of it.
 
-**Idea.** A tensor that layouts cut in different ways has one description that fits all of them: the regions of the
-whole tensor that this rank holds. Tensor parallelism gives a rank some rows or columns, which is one region. ZeRO gives
-it some of the flattened elements, which are at most 2d − 1 regions in d dimensions. A checkpoint stores regions. A rank
-that loads it asks for other regions, and reads the overlaps.
+However a layout cuts a tensor, one description fits: the regions of the unsharded tensor that this rank holds. Tensor
+parallelism gives a rank some rows or columns, which is one region. ZeRO gives it some of the flattened elements, which
+are at most 2d − 1 regions in d dimensions. A checkpoint stores regions. A rank that loads it asks for other regions,
+and reads the overlaps.
 
-**Source.** PyTorch, torch.distributed.checkpoint: `SavePlanner`, `LoadPlanner`, `StorageWriter`, `StorageReader`.
-
-**What each rank holds.** A `State`: for each tensor that it has a part of, its shape on one device, and the shards.
-
-**What is sent, when and why.** Nothing here.
-
-**Cost.** Writing copies only shards that have gaps in memory or lie on a GPU; these copies live until the file is
-complete. Reading takes one saved region into memory at a time.
-
-**Also called.** Sharded state dict; local shard and global offset (DTensor); resharding.
+Source: PyTorch, torch.distributed.checkpoint (`SavePlanner`, `LoadPlanner`, `StorageWriter`, `StorageReader`). Writing
+copies only shards that have gaps in memory or lie on a GPU, and keeps the copies until the file is complete. Reading
+takes one saved region into memory at a time.
+Also called sharded state dict; local shard and global offset (DTensor).
 """
 
 from __future__ import annotations

@@ -1,19 +1,13 @@
-"""Weights from and for elsewhere: safetensors files, which are numbers behind a list, with nothing to execute.
+"""Weights from and for elsewhere: safetensors files, which are numbers after a header, with nothing to execute.
 
-**Idea.** A safetensors file is eight bytes with the length of its header, the header, which is JSON with each tensor's
-name, dtype, shape and place, and the numbers. So it can be written one tensor at a time, read from the middle, and
-trusted as far as numbers go, whoever made it.
+A file is eight bytes with the length of the header; the header, which is JSON with each tensor's name, dtype, shape and
+position; and the numbers. So it can be written one tensor at a time, read from the middle, and trusted as far as
+numbers go, whoever made it. Source: Hugging Face, safetensors, "Format".
 
-**Source.** Hugging Face, safetensors, "Format".
-
-**What each rank holds.** Exporting, one process: one tensor at a time. Importing: each rank reads only its regions.
-
-**What is sent, when and why.** Names and shapes of what does not fit, so that all ranks refuse a file alike.
-
-**Cost.** Exporting reads and writes each element once. Importing reads each element twice for each rank that holds it,
-since what is no number is found before any weight is changed.
-
-**Also called.** Consolidated checkpoint; full state dict.
+Exporting takes one process, which holds one tensor at a time and reads and writes each element once. To import, each
+rank reads its own regions only, twice, because NaN and infinity are found before any weight is changed. The ranks tell
+each other which names and shapes do not fit, so that all refuse a file alike.
+Also called consolidated checkpoint; full state dict.
 """
 
 from __future__ import annotations
