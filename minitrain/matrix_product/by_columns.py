@@ -1,20 +1,14 @@
 """Y = XW split by columns of W: each rank holds some columns of W and the whole of X.
 
-**Idea.** A column of Y needs one column of W and all of X. So each rank makes its columns of Y alone, and forward sends
-nothing. Every column of W takes from the same X, so the gradient of X is a sum over columns: backward adds the ranks'
-summands.
+**Idea.** A column of Y needs one column of W and all of X. So each rank computes its columns of Y alone: Y_r = X W_r.
+Every column of W takes from the same X, so the gradient of X is a sum over columns, and backward adds the ranks'
+partial sums: ∂X = Σ_r ∂Y_r W_rᵀ. Its columns of ∂W a rank computes alone: ∂W_r = Xᵀ ∂Y_r.
 
 **Source.** Shoeybi et al. 2019, "Megatron-LM", §3.
-
-**What each rank holds.** X[rows, inner], W[inner, columns/n], Y[rows, columns/n], and gradients of the same shapes.
-
-**What is sent, when and why.** Forward: Y_r = X W_r. Nothing is sent. Backward: ∂W_r = Xᵀ ∂Y_r. ∂X = Σ_r ∂Y_r W_rᵀ,
-rows · inner elements, sent to every other rank.
-
-**Cost.** `minitrain.costs.matrix_product.by_columns`.
-
-**Also called.** Column-parallel, half of tensor parallelism (chapter 08); its backward sum is Megatron's f. In
-`nn.Linear` the weight is stored as Wᵀ, so columns of W are rows of `weight`.
+**Sent.** In backward only: rows · inner elements from each rank to every other rank.
+**Cost.** `minitrain.costs.matrix_product.by_columns`. A rank holds X, 1/n of W and Y, and their gradients.
+Also called column-parallel, half of tensor parallelism (chapter 08); its backward sum is Megatron's f. In `nn.Linear`
+the weight is stored as Wᵀ, so columns of W are rows of `weight`.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
 """Y = XW split by data: each rank takes some rows of X and holds the whole of W.
 
-**Idea.** A row of Y needs one row of X and all of W. So each rank makes its rows of Y alone, and forward sends nothing.
-The gradient of W is a sum over all rows, and the rows are spread over ranks: backward adds the ranks' summands.
+**Idea.** A row of Y needs one row of X and all of W. So each rank computes its rows alone: Y_r = X_r W and ∂X_r = ∂Y_r
+Wᵀ. The gradient of W is a sum over all rows, and the rows are spread over the ranks, so backward adds the ranks'
+partial sums: ∂W = Σ_r X_rᵀ ∂Y_r.
 
 **Source.** Li et al. 2020, "PyTorch Distributed: experiences on accelerating data parallel training", §2.2.
-
-**What each rank holds.** X[rows/n, inner], W[inner, columns], Y[rows/n, columns], and gradients of the same shapes.
-
-**What is sent, when and why.** Forward: Y_r = X_r W. Nothing is sent. Backward: ∂X_r = ∂Y_r Wᵀ. ∂W = Σ_r X_rᵀ ∂Y_r,
-inner · columns elements, sent to every other rank.
-
-**Cost.** `minitrain.costs.matrix_product.by_data`.
-
-**Also called.** Data parallelism (chapter 02), where W is a whole model.
+**Sent.** In backward only: inner · columns elements from each rank to every other rank.
+**Cost.** `minitrain.costs.matrix_product.by_data`. A rank holds W, 1/n of X and Y, and their gradients.
+Also called data parallelism (chapter 02), where W is a whole model.
 """
 
 from __future__ import annotations

@@ -1,19 +1,13 @@
 """Y = XW split by rows of W: each rank holds some rows of W and the same columns of X.
 
-**Idea.** Every element of Y is a sum over the inner dim, and that dim is spread over ranks. So each rank makes a
-summand of the whole Y, and forward adds them. Then all ranks hold Y, and with ∂Y each makes its own part of both
-gradients: backward sends nothing.
+**Idea.** Every element of Y is a sum over the inner dim, and that dim is spread over the ranks. So each rank computes a
+partial sum of the whole Y, and forward adds them: Y = Σ_r X_r W_r. Then all ranks hold Y, and with ∂Y each computes its
+own part of both gradients: ∂X_r = ∂Y W_rᵀ and ∂W_r = X_rᵀ ∂Y.
 
 **Source.** Shoeybi et al. 2019, "Megatron-LM", §3.
-
-**What each rank holds.** X[rows, inner/n], W[inner/n, columns], Y[rows, columns], and gradients of the same shapes.
-
-**What is sent, when and why.** Forward: Y = Σ_r X_r W_r, rows · columns elements, sent to every other rank. Backward:
-∂X_r = ∂Y W_rᵀ and ∂W_r = X_rᵀ ∂Y. Nothing is sent.
-
-**Cost.** `minitrain.costs.matrix_product.by_rows`.
-
-**Also called.** Row-parallel, the other half of tensor parallelism (chapter 08); its forward sum is Megatron's g. In
+**Sent.** In forward only: rows · columns elements from each rank to every other rank.
+**Cost.** `minitrain.costs.matrix_product.by_rows`. A rank holds Y, 1/n of X and W, and their gradients.
+Also called row-parallel, the other half of tensor parallelism (chapter 08); its forward sum is Megatron's g. In
 `nn.Linear` the weight is stored as Wᵀ, so rows of W are columns of `weight`.
 """
 

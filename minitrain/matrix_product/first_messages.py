@@ -1,27 +1,15 @@
 """The first messages: one rank sends a tensor, another receives it, and nobody waits for ever.
 
-**Idea.** A rank is a process with a number. It sees no other rank's memory: what it needs from there must be sent, and
-whoever needs it must ask for it. A message happens when both are there, one in `send` and one in `receive`. So if every
-rank first waits until its own tensor has been taken, no rank ever takes one. That is a deadlock:
+**Idea.** A rank sees no other rank's memory: what it needs must be sent, and it must ask for it. A message happens when
+both ranks are there, one in `send` and one in `receive`. If every rank first waits until its own tensor has been taken,
+no rank ever takes one. That is a deadlock:
 
     send(tensor, to=next_rank).wait()            # every rank waits here, for ever
     receive(incoming, source=previous_rank).wait()
 
-Two orders work. In turn: some ranks send first, the others receive first. At once: every rank starts both, and waits
-afterwards.
-
-**Source.** Hoare 1978, "Communicating sequential processes", §2.3, for a message that takes place when both are ready;
-MPI standard, §3.5, for the deadlock and its cures.
-
-**What each rank holds.** One tensor of S bytes, and room for one more.
-
-**What is sent, when and why.** `relay`: one message of S bytes per rank, the last rank none, one after the other.
-`shift_in_turn` and `shift_at_once`: one message of S bytes per rank.
-
-**Cost.** In time of a message: `shift_in_turn` 2, since each rank first does one and then the other; `shift_at_once` 1.
-
-**Also called.** `shift_at_once` is MPI's `MPI_Sendrecv`, and torch's `batch_isend_irecv`; a shift by one rank is one
-step of a ring (chapter 01).
+Two orders work. In turn, some ranks send first and the others receive first: a shift takes the time of two messages. At
+once, every rank starts both and waits afterwards: the time of one.
+**Source.** Hoare 1978, "Communicating sequential processes", §2.3 (both are ready); MPI standard, §3.5 (deadlock).
 """
 
 from __future__ import annotations
@@ -86,6 +74,8 @@ def shift_in_turn(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Ten
 
 def shift_at_once(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
     """As `shift_in_turn`, but every rank starts both directions, then waits: one step, and no order to get wrong.
+
+    It is MPI's `MPI_Sendrecv` and torch's `batch_isend_irecv`; a shift by one rank is one step of a ring (chapter 01).
 
     Args:
         tensor: What this rank gives away; contiguous, of one shape and dtype on all ranks.

@@ -1,21 +1,14 @@
 """What fills a device in one training step: parameters, gradients, optimizer states, activations.
 
-**Idea.** Of each parameter the step holds four things of its size: the value, its gradient, and AdamW's momentum and
-variance. They are there whatever the batch. What forward keeps for backward, the activations, grows with batch and
-sequence, and is gone when backward has used it. Everything that is split over ranks in this book is one of these four.
+**Idea.** For each parameter the step holds four numbers, whatever the batch: the value, its gradient, and AdamW's
+momentum and variance. What forward keeps for backward, the activations, grows with batch and sequence, and is freed
+when backward has used it. Everything that this book splits over ranks is one of the four kinds in the first line.
 
-**Source.** Rajbhandari et al. 2020, "ZeRO", §3, for model states; Korthikanti et al. 2022, "Reducing activation
-recomputation in large transformer models", §4, for activations.
-
-**What each rank holds.** Ψ parameters in float32: 4Ψ bytes of values, 4Ψ of gradients, 8Ψ of optimizer states (and a
-step counter of 4 bytes for each parameter tensor), so 16Ψ. Mixed precision comes to 16Ψ as well, 2 + 2 + 12.
-Activations: for each layer, 16·bsh elements and some smaller ones; with attention written out, a·b·s² more.
-
-**What is sent, when and why.** Nothing. Every rank here does the same step by itself.
-
-**Cost.** `minitrain.costs.memory`.
-
-**Also called.** Model states and residual states (ZeRO).
+**Source.** Rajbhandari et al. 2020, "ZeRO", §3, for model states (and residual states); Korthikanti et al. 2022,
+"Reducing activation recomputation in large transformer models", §4, for activations.
+**Cost.** For Ψ parameters in float32 16Ψ bytes: 4Ψ of values, 4Ψ of gradients, 8Ψ of optimizer states (and a step
+counter of 4 bytes per parameter tensor). Mixed precision comes to 16Ψ as well, 2 + 2 + 12. Activations: 16·bsh elements
+per layer and some smaller ones; with attention written out, a·b·s² more. See `minitrain.costs.memory`.
 """
 
 from __future__ import annotations
