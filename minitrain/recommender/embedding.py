@@ -4,25 +4,11 @@
 the distinct ids of its batch, computes with their rows, and sends a gradient for each. What travels depends on how many
 different ids a batch has, and not on how many rows there are.
 
-**Source.** Li et al. 2014, "Scaling distributed machine learning with the parameter server", §2.2 for asking only for
-what a worker needs, §4.2 for keys that both sides know already; Naumov et al. 2019, "Deep learning recommendation
-model", §2.
-
-**What each rank holds.** A server: the rows that `hashing.owner` gives it of every table, with the states of their
-rule. A worker: the rows of its batch, for the length of a step.
-
-**What is sent, when and why.** In a step each worker sends each server one message with ids, and gets one with their
-rows; after backward it sends one with their gradients, without ids, which the server still knows. A message has all
-tables one after the other. How many ids come is said before, in a control message: a receiver must make room. The
-server waits for all workers' gradients, adds them in the workers' order, divides by their number, and updates its rows.
-A row whose sum is not finite is left alone and counted: a NaN goes no further than the rows that it came to. (In
-`synchronous` a NaN refuses a worker's whole push; here no server sees more of a push than its own rows.)
-
-**Cost.** Bytes: `minitrain.costs.embedding.step`, for a worker and for a server. How many distinct ids a batch has:
-`expected_distinct`.
-
-**Also called.** Sparse pull and push; `sparse_embedding` of PaddlePaddle, the "embedding parameter server" of
-Persia and Monolith.
+**Source.** Li et al. 2014, "Scaling distributed machine learning with the parameter server", §2.2 and §4.2 (keys that
+both sides know already); Naumov et al. 2019, "Deep learning recommendation model", §2.
+**Sent.** Per step, worker and server: ids, rows back, gradients without ids; each one message for all tables.
+**Cost.** Bytes: `minitrain.costs.embedding.step`; `expected_distinct` says how many distinct ids a batch has.
+Also called sparse pull and push; `sparse_embedding` (PaddlePaddle); embedding parameter server (Persia, Monolith).
 """
 
 from __future__ import annotations
@@ -119,7 +105,11 @@ class EmbeddingServer:
         return asked
 
     def _learn(self, requests: Mapping[int, Request], asked: list[list[Tensor]]) -> None:
-        """Receive the gradients of all workers that learn, and update the rows with their mean over workers."""
+        """Receive the gradients of all workers that learn, and update the rows with their mean over workers.
+
+        A row whose sum is not finite is left alone and counted: a NaN goes no further than the rows that it came to.
+        (In `synchronous` a NaN refuses a worker's whole push; here no server sees more of a push than its own rows.)
+        """
         tables = list(self.tables.values())
         learners = [place for place, request in enumerate(requests.values()) if request.learns]
         arriving = []
@@ -253,6 +243,8 @@ def _by_server(columns: Sequence[Tensor], asked: Sequence[SortedIds]) -> list[li
 
 def _announce(roles: Roles, request: Request | None) -> dict[int, Request]:
     """A control message of every worker to all, before anything else is sent; returns the workers' requests.
+
+    It says how many ids come, since a receiver must make room.
 
     Raises:
         ValueError: A worker has a problem; on every rank alike.

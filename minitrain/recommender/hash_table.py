@@ -1,19 +1,14 @@
 """A hash table of tensors: which row of a table an id has, for many ids at once.
 
 **Idea.** A list of slots, each empty or with the number of a row. An id's hash names the slot where the search begins;
-it goes on to the next slot until it finds the id, or an empty slot, which says that there is none. All ids search at
-once: a round is a few operations on whole tensors, and only those that have not found theirs go into the next.
+the search goes on to the next slot until it finds the id, or an empty slot, which says that there is none. All ids
+search at once: a round is a few operations on whole tensors, and only ids that have not found their slot go into the
+next.
 
 **Source.** Knuth 1998, "The Art of Computer Programming", vol. 3, §6.4, algorithm L (linear probing).
-
-**What each rank holds.** 8 to 16 bytes for each id, and 16 to 32 for its slots: at least half of them are empty.
-
-**What is sent, when and why.** Nothing.
-
-**Cost.** Slots looked at, half of them being full: 1.5 on average for an id that is there and 2.5 for one that is not
-(Knuth, theorem K). A loop over a `dict` looks up one id at a time.
-
-**Also called.** Open addressing; the hash tables of HugeCTR and of TorchRec's dynamic embeddings do the same on a GPU.
+**Cost.** 8 to 16 bytes for each id, and 16 to 32 for its slots, of which at least half are empty. Slots looked at when
+half are full: 1.5 on average for an id that is in the table and 2.5 for one that is not (theorem K).
+Also called open addressing; the hash tables of HugeCTR and of TorchRec's dynamic embeddings do the same on a GPU.
 """
 
 from __future__ import annotations

@@ -1,21 +1,13 @@
 """Hashing of ids: which server keeps a row, and what the row is before its first gradient.
 
-**Idea.** Ids are 64-bit keys with gaps: hashes of words, numbers of customers. Nobody knows them beforehand, so there
-is no list of which server keeps which. A hash says it instead, and every rank can compute the hash. It also says what
-numbers a row begins with, so that the row is the same whoever makes it, and whenever.
+**Idea.** Ids are 64-bit keys with gaps, such as hashes of words or numbers of customers. They are not known beforehand,
+so there is no list of which server keeps which id. A hash says it instead, and every rank can compute the hash. It also
+gives the numbers with which a row begins, so that the row is the same whoever makes it, and whenever.
 
-**Source.** Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators" (SplitMix64, whose mixing has
-the constants of Stafford's variant 13). Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", for random
-numbers that are a function of a counter.
-
-**What each rank holds.** Nothing: these are functions.
-
-**What is sent, when and why.** Nothing.
-
-**Cost.** Two multiplications and a few shifts an id; `start` pays that for each element.
-
-**Also called.** Feature hashing keeps no key and lets ids collide; here they do not, since `mix` is a bijection and the
-key is kept.
+**Source.** Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators" (SplitMix64, whose mixing has the
+constants of Stafford's variant 13); Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
+**Cost.** Two multiplications and a few shifts per id; in `start`, per element.
+Unlike feature hashing, which keeps no key, ids never collide, since `mix` is a bijection and the key is kept.
 """
 
 from __future__ import annotations

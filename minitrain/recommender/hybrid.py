@@ -1,27 +1,15 @@
 """Hybrid: dense parameters on every worker, tables split over the workers; no servers.
 
 **Idea.** The dense part of a recommender is small and each sample uses all of it: every worker holds a copy, and
-gradients are all-reduced. The tables are huge and a sample uses a row of each: every row lives with one worker, and the
-others ask for it. What servers did the workers do for each other, and no rank's link carries everything.
+chapter 02's `DataParallel` all-reduces its gradients. The tables are huge and a sample uses a row of each: a hash of
+its id gives every row to one worker, and the others ask for it. So no rank's link carries everything.
 
-**Source.** Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and Recommendation Systems",
-§3; Mudigere et al. 2022, "Software-Hardware Co-design for Fast and Scalable Training of Deep Learning Recommendation
+**Source.** Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and Recommendation Systems", §3;
+Mudigere et al. 2022, "Software-Hardware Co-design for Fast and Scalable Training of Deep Learning Recommendation
 Models", §4, for tables split by rows.
-
-**What each rank holds.** All dense parameters, their gradients and optimizer states; of every table the rows whose ids
-a hash gives to it, with the states of their rule.
-
-**What is sent, when and why.** Three all-to-alls in a step, each with all tables in one: the distinct ids of this
-worker's part of the batch to the rows' owners; the rows back; after backward a gradient for each of these rows to its
-owner, who still knows the ids. Owners sum what came in the workers' order, divide by their number, and update. Dense
-gradients go through chapter 02's `DataParallel`. How many ids each has for each is said beforehand, in a control
-message.
-
-**Cost.** Bytes: `minitrain.costs.hybrid.worker`: 8 for an id and 4d for its row or its gradient, but nothing for the
-n-th part of rows that a worker owns itself.
-
-**Also called.** Hybrid parallelism, model-parallel embeddings; row-wise sharding in TorchRec, whose `all2all` this is;
-butterfly shuffle in DLRM, where whole tables have owners.
+**Sent.** Three all-to-alls per step, each with all tables: ids to the rows' owners, rows back, gradients to the owners.
+**Cost.** `minitrain.costs.hybrid.worker`: 8 bytes for an id, 4d for a row or a gradient, nothing for a worker's own.
+Also called hybrid parallelism; row-wise sharding (TorchRec); butterfly shuffle (DLRM, where tables have owners).
 """
 
 from __future__ import annotations

@@ -1,23 +1,14 @@
 """Row rules: what a table does with the gradients of the rows that a batch has used.
 
-**Idea.** An optimizer of a table works on rows. It is given some rows, their gradients and their states, and must not
-look at any other: a batch uses thousands of rows of a table of billions.
+**Idea.** An optimizer of a table is given some rows, their gradients and their states, and must not look at any others,
+because a batch uses thousands of rows of a table of billions. A row without a gradient stays as it is. With SGD and
+Adagrad a dense optimizer does the same with a gradient of zeros; with Adam it does not, since moments fade and move the
+row in every step. `Adam` here is lazy and counts each row's own steps (torch's lazy `SparseAdam` counts the table's).
 
 **Source.** Duchi, Hazan & Singer 2011, "Adaptive subgradient methods", §1.1; Kingma & Ba 2015, "Adam", algorithm 1;
 Mudigere et al. 2022, "Software-hardware co-design for fast and scalable training of deep learning recommendation
-models", for one sum a row.
-
-**What each rank holds.** A server: the states of its rows, `states(dimension)` float32 numbers each.
-
-**What is sent, when and why.** Nothing: states never leave their server.
-
-**Cost.** Bytes of states: `minitrain.costs.embedding.row_bytes`.
-
-**What is the same as on one device.** A row without a gradient stays as it is. With SGD and Adagrad that is also what
-a dense optimizer does with a gradient of zeros. With Adam it is not: there moments fade and move the row in every step.
-`Adam` is lazy and counts each row's own steps; torch's `SparseAdam` is lazy too, but counts those of the table.
-
-**Also called.** `optim.SparseAdam`, FBGEMM's `EXACT_ROWWISE_ADAGRAD`, lazy Adam.
+models", for one sum per row (FBGEMM's `EXACT_ROWWISE_ADAGRAD`).
+**Cost.** `states(dimension)` float32 numbers per row, never sent: `minitrain.costs.embedding.row_bytes`.
 """
 
 from __future__ import annotations

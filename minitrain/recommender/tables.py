@@ -1,19 +1,13 @@
 """A shard of an embedding table: rows by 64-bit key, made when they are first asked for.
 
-**Idea.** A table of all possible ids would have 2⁶⁴ rows. Of these a server keeps the ones that somebody has used. A
-row that nobody has used needs no memory, since `hashing.start` says what it would be.
+**Idea.** A table of all possible ids would have 2⁶⁴ rows. A server keeps only those of its ids (`hashing.owner`) that
+have been used. A row that has never been used needs no memory, since `hashing.start` says what it would be.
 
 **Source.** Li et al. 2014, "Scaling distributed machine learning with the parameter server", §3.1; Liu et al. 2022,
 "Monolith: real time recommendation system with collisionless embedding table", §2.1.
-
-**What each rank holds.** Each server: the rows, with their states, of the ids that `hashing.owner` gives it.
-
-**What is sent, when and why.** Nothing here; see `embedding` and `hybrid`.
-
-**Cost.** Bytes: `minitrain.costs.embedding.row_bytes` for each id used.
-
-**Also called.** Collisionless or dynamic embedding table; `torchrec`'s and Monolith's hash tables; `sparse_embedding`
-of PaddlePaddle.
+**Cost.** `minitrain.costs.embedding.row_bytes` for each id used.
+Also called collisionless or dynamic embedding table; `torchrec`'s and Monolith's hash tables; `sparse_embedding` of
+PaddlePaddle.
 """
 
 from __future__ import annotations

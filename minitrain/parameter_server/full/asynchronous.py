@@ -1,26 +1,13 @@
 """`minitrain.parameter_server.asynchronous` for any module, workers that leave or die, and virtual time, with checks.
 
-**Idea.** The server applies each gradient when it comes and answers each pull at once, so a slow worker delays only
-itself. The price is staleness: a gradient was computed from parameters that have since been updated by others. Bounded
-staleness (SSP) limits it: a worker may begin a step while it is at most s steps ahead of the slowest. s = 0 waits for
-all, None for nobody.
-
-**Source.** Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", §2; Dean
-et al. 2012, "Large Scale Distributed Deep Networks", §4.1 (Downpour SGD); Li et al. 2014, "Scaling Distributed Machine
-Learning with the Parameter Server", §3.5.
-
-**What each rank holds.** The server: parameters, optimizer states, and each worker's clock. A worker: a copy of the
-parameters as old as its last pull, and its gradients.
-
-**What is sent, when and why.** A worker pulls (the server sends the parameters, at the first pull also what is frozen,
-and buffers), computes, and pushes (it sends its gradients). The server serves in order of arrival. NCCL cannot receive
-from whoever comes first, so this travels on gloo beside it (`on_gloo`), with a receiving thread for each worker
-(`inbox.py`). One server: several would each serve in an order of their own.
-
+**Source.** Besides Ho et al. 2013: Dean et al. 2012, "Large Scale Distributed Deep Networks", §4.1 (Downpour SGD); Li
+et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server", §3.5.
+**Sent.** As in the small form; the first pull also brings frozen parameters and buffers. The server serves in order of
+arrival, with a receiving thread for each worker (`inbox.py`). NCCL cannot receive from whichever rank comes first, so
+all this travels on a gloo group (`on_gloo`). There is one server: several would each serve in an order of their own.
 **Cost.** Bytes: `minitrain.costs.staleness.bytes_served`. Time and staleness: `steps_until`, `most_stale`. The learning
 rate must fall as staleness grows: `largest_rate`.
-
-**Also called.** Asynchronous SGD, SSP, Downpour SGD; `dist_async` of MXNet's KVStore; `ParameterServerStrategy`
+Also called asynchronous SGD, SSP, Downpour SGD; `dist_async` of MXNet's KVStore; `ParameterServerStrategy`
 (TensorFlow).
 """
 

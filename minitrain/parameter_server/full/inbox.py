@@ -1,17 +1,12 @@
 """A server's inbox: a thread for each worker receives what it sends, and the server takes the messages one at a time.
 
-**Idea.** An asynchronous server cannot know who comes next. NCCL has no receive from whoever sends first, and gloo's is
-of no use while several tensors belong together. So a thread waits for each worker, puts a message together, and only
-whole messages reach the server: of a worker that dies halfway through a push, nothing is applied.
+An asynchronous server cannot know who comes next. NCCL has no receive from whichever rank sends first, and gloo's is of
+no use while several tensors belong together. So a thread waits for each worker and puts its message together, and only
+complete messages reach the server: of a worker that dies halfway through a push, nothing is applied.
 
-**What is sent, when and why.** Before its data, each message has an announcement (a control message): what it is, at
-which virtual time it left, and which gradients there are. A worker may think for as long as it likes before one, so
-waiting for an announcement has a patience of its own, and the data follows at once.
-
-**On the virtual clock.** Which thread wakes first is chance. So the inbox waits until every worker that can send has
-sent, and gives the message of the smallest virtual time: pushes before pulls, then the lower rank. Nothing that comes
-later can be earlier, and a run repeats to the last bit. (This is the conservative rule of Chandy & Misra 1979,
-"Distributed Simulation: A Case Study in Design and Verification of Distributed Programs".)
+Before its data, each message has an announcement (a control message): what it is, at which virtual time it left, and
+which gradients there are. The wait for an announcement has a time limit of its own, since a worker may compute for as
+long as it likes before it sends one; the data follows at once.
 """
 
 from __future__ import annotations
@@ -82,6 +77,11 @@ class Inbox:
 
     def take(self, senders: Collection[int]) -> Message:
         """The next message.
+
+        Which thread wakes first is chance. On a virtual clock, the inbox therefore waits until every worker that can
+        send has sent, and gives the message of the smallest virtual time: pushes before pulls, then the lower rank.
+        Nothing that comes later can be earlier, so a run repeats to the last bit. This is the conservative rule of
+        Chandy & Misra 1979, "Distributed Simulation: A Case Study in Design and Verification of Distributed Programs".
 
         Args:
             senders: The workers that can send: those that neither left, died, nor wait for an answer.

@@ -1,35 +1,15 @@
 """`minitrain.parameter_server.synchronous` for several servers, any module, and pushes that are refused, with checks.
 
-**Idea.** Parameters have a home. In each step every worker fetches them, computes the gradient of its part of the
-batch, and sends it home, where the mean of all gradients moves them. Optimizer states exist once, on servers, and
-workers never talk to each other. Whoever is a server has the traffic of all workers on its link, so parameters are
-spread over several.
+**Idea.** A server has the traffic of all workers on its link, so the parameters are spread over several servers, each
+with the optimizer states of its share (whole tensors, see `placement`).
 
-**Source.** Li et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server", §3.2 and §3.5 (there
-"sequential"); Valiant 1990, "A Bridging Model for Parallel Computation", for the name BSP (bulk synchronous); Sergeev &
-Del Balso 2018, "Horovod", §3, on why rings came in its place.
-
-**What each rank holds.** A server: its share of the parameters (whole tensors, see `placement`), their gradients and
-optimizer states, and two pushes that are coming in. A worker: all parameters and gradients, no optimizer states, and
-both once more in the form in which they travel.
-
-**What is sent, when and why.** At the start, the first server's parameters and buffers to all. Then in each step:
-
-| | from | to | what |
-|---|---|---|---|
-| pull | each server | each worker | its share of the parameters |
-| push | each worker | each server | the gradients of its share, and a flag for each |
-
-The server adds in the workers' order, whoever comes first, so that a run can be repeated to the last bit; it divides by
-the number of workers, and lets its optimizer step. A pull needs no request: all know that it is due. Workers go to
-servers and servers to workers in rising order, first all pulls, then all pushes, so nobody waits in a circle, also
-where a network carries one message at a time.
-
-**Cost.** Bytes: `minitrain.costs.parameter_server.server_link` and `worker_link`. One server's link carries about
-2nS bytes a step for n workers and S bytes of parameters, with k servers about 2nS/k; a ring's carries 4(n−1)/n · S, in
-and out. `servers_to_match` says where they cross: about half as many servers as workers.
-
-**Also called.** BSP; `dist_sync` of MXNet's KVStore; centralized training; BytePS, with as many servers as it takes.
+**Source.** Besides Li et al. 2014 (who call it "sequential"): Valiant 1990, "A Bridging Model for Parallel
+Computation", for the name BSP; Sergeev & Del Balso 2018, "Horovod", §3, on why rings came in its place.
+**Sent.** At the start, the first server's parameters and buffers to all. Then as in the small form, from and to each
+server for its share; a push has a flag for each gradient as well.
+**Cost.** Through one server's link go 2nS bytes per step, with k servers about 2nS/k; a ring's carries 4(n−1)/n · S, in
+and out. They cross at about half as many servers as workers: `minitrain.costs.parameter_server.servers_to_match`.
+Also called `dist_sync` of MXNet's KVStore; centralized training; BytePS, with as many servers as it takes.
 """
 
 from __future__ import annotations
@@ -79,6 +59,10 @@ class Server:
     def serve(self, steps: int) -> None:
         """Serve `steps` pulls and as many pushes of every worker, in turns.
 
+        A pull needs no request, since all know that it is due. Workers go to servers and servers to workers in rising
+        order, first all pulls, then all pushes. So nobody waits in a circle, even where a network carries one message
+        at a time.
+
         Raises:
             RuntimeError: A worker did not come within the group's time limit; names it and the step.
         """
@@ -112,7 +96,8 @@ class Server:
         workers, refused = self.roles.workers, []
         # Two buffers in turn: one fills while the other is added. One for each worker would be n times the share.
         buffers = parcel.flat.new_empty(2, len(parcel.flat))
-        # One message from each worker: gradients and flags.
+        # One message from each worker: gradients and flags. They are added in the workers' order, whoever comes first,
+        # so that a run can be repeated to the last bit.
         arriving = [receive(buffers[i], worker, self.roles.group) for i, worker in enumerate(workers[:2])]
         taken = 0
         for turn, worker in enumerate(workers):
@@ -137,6 +122,8 @@ class Server:
 
 class Worker:
     """Fetches the parameters and sends gradients home. A step is `pull()`, forward, backward, `push()`, `zero_grad()`.
+
+    It holds parameters and gradients, both once more in the form in which they travel, and no optimizer states.
 
     Args:
         module: Any module, on the device where it computes; its state dict is that of a run on one device. A parameter
