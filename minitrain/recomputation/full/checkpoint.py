@@ -1,19 +1,15 @@
 """`minitrain.recomputation.checkpoint` for any function: nested arguments and results, autocast, buffers, and checks.
 
-What the files of this chapter share: a call that keeps its inputs, and is made again when backward needs the rest.
-
-Autograd keeps, from forward to backward, what each operation needs for its derivative. `Recomputed` keeps the inputs of
-a function and nothing of what happens inside. In backward it calls the function a second time, now keeping everything,
-and goes backward through that. Outputs and gradients have the same bits as without it, since the second call does what
-the first one did: with the same inputs and parameters, the same random numbers, and the same precision (autocast).
+`Recomputed` keeps the inputs of a function and calls it again in backward. The second call does what the first one did:
+with the same inputs and parameters, the same random numbers, and the same precision (autocast). So outputs and
+gradients have the same bits as without recomputation.
 
 Parameters, and other tensors that the function uses without being given them, get their gradients from the backward
-inside, which adds to their `.grad`. So `torch.autograd.grad` cannot ask for them, and a gradient of a gradient cannot
-be had; both are refused. `minitrain.recomputation.full.early_stop` has another `checkpoint`, without these limits.
+inside, which adds to their `.grad`. So `torch.autograd.grad` cannot ask for them, and there is no gradient of a
+gradient; both are refused. `minitrain.recomputation.full.early_stop` has another `checkpoint`, without these limits.
 
-Torch's is `torch.utils.checkpoint.checkpoint`. This one does what that does with `use_reentrant=True`, and more: it
-reaches parameters where no input requires a gradient, finds tensors in nested arguments, notices inputs that the
-function itself changes, and leaves a module's buffers as one call leaves them.
+`torch.utils.checkpoint.checkpoint` does the same with `use_reentrant=True`. This one also reaches parameters where no
+input requires a gradient, finds nested tensors, notices inputs that the function changes, and counts buffers once.
 """
 
 from __future__ import annotations

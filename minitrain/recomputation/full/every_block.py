@@ -1,25 +1,12 @@
 """`minitrain.recomputation.checkpoint` for the blocks of any model, with a `checkpoint` of choice, and checks.
 
-Full recomputation: of every block only the input is kept, and backward computes the block again.
-
-**Idea.** What a block keeps for backward is about 16 times its input, and can be computed again from its input. So keep
-the inputs only. When backward comes to a block, call it once more, go backward through it, and drop all it kept before
-the next block is called.
-
-**Source.** Chen et al. 2016, "Training deep nets with sublinear memory cost", §4; Korthikanti et al. 2022, "Reducing
-activation recomputation in large transformer models", §5, for the transformer. Older: Griewank & Walther 2000,
-"Algorithm 799: revolve".
-
-**What each rank holds.** Between forward and backward L·bsh elements for L blocks, instead of L times 16·bsh and more.
-In backward also what one block keeps.
-
-**What is sent, when and why.** Nothing for recomputation's sake. But a block that communicates in its forward
-(tensor-parallel layers do) communicates again when it is computed again, on all ranks in the same order.
-
+**Source.** Besides Chen et al. 2016: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer
+models", §5, for the transformer. Older: Griewank & Walther 2000, "Algorithm 799: revolve".
+**Sent.** A block that communicates in its forward (tensor-parallel layers do) communicates again when it is computed
+again, on all ranks in the same order.
 **Cost.** `minitrain.costs.recomputation`: bytes by `gpt_kept` and `gpt_peak`; the blocks' forward once more, which is a
 third of a step (`full_share`). With `early_stop.checkpoint` a block's last product is left out, a third of that third.
-
-**Also called.** Activation checkpointing, gradient checkpointing, rematerialization.
+Also called activation checkpointing, gradient checkpointing, rematerialization.
 """
 
 from __future__ import annotations

@@ -1,23 +1,10 @@
 """`minitrain.recomputation.every_kth` in place: the model's own forward, further arguments, hooks, and checks.
 
-Recomputation in segments: of every k-th block the input is kept, and k blocks are computed again together.
-
-**Idea.** Keep fewer inputs, one for a segment of k blocks. Backward then computes k blocks again at once and holds all
-they keep. Long segments make the first part small, short ones the second; between them is a best k. Where a layer keeps
-nothing but its input it is √L, and L layers fit into the memory of 2√L.
-
-**Source.** Chen et al. 2016, "Training deep nets with sublinear memory cost", §4.1 and §4.3.
-
-**What each rank holds.** Between forward and backward ⌈L/k⌉ inputs; in backward also what k blocks keep.
-
-**What is sent, when and why.** Nothing for recomputation's sake. A block that communicates in its forward communicates
-again when it is computed again.
-
-**Cost.** `minitrain.costs.recomputation`: `kept_by_segments`, `peak_of_segments`, the best k by `best_k`, nearly
-√(L · input/block). Each block's forward is done once more, whatever k is. A transformer's block keeps 16 times its
-input, so single blocks (`every_block`) are best up to 32 of them: the root counts from there on.
-
-**Also called.** Sublinear memory, checkpointing every k layers; Megatron-LM's `uniform` method.
+**Sent.** A block that communicates in its forward communicates again when it is computed again.
+**Cost.** `minitrain.costs.recomputation`: `kept_by_segments`, `peak_of_segments`; the best k by `best_k`, nearly √(L ·
+input/block). A transformer's block keeps 16 times its input, so single blocks (`every_block`) are best up to 32 of
+them; the root counts from there on.
+Also called sublinear memory, checkpointing every k layers; Megatron-LM's `uniform` method.
 """
 
 from __future__ import annotations

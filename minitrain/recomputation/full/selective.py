@@ -1,22 +1,10 @@
 """`minitrain.recomputation.selective` for any module with cores of attention, a `checkpoint` of choice, and checks.
 
-Selective recomputation: only the core of attention is computed again, which keeps much and costs little.
-
-**Idea.** Of all that a block keeps, the s × s scores of attention are the part that grows with the square of the
-sequence. And they are cheap: the two products that need them are a small part of a block's. So keep query, key and
-value, which are kept anyway, and compute the core, softmax(QKᵀ/√d)V, again in backward.
-
-**Source.** Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models", §5.
-
-**What each rank holds.** 16·bsh elements a block and some small ones, instead of 16·bsh + abs².
-
-**What is sent, when and why.** Nothing: a core belongs to its heads, and a rank that holds a head holds all it needs.
-
-**Cost.** `minitrain.costs.recomputation`: bytes by `gpt_layer_selective`; operations 4bs²h a block, nearly s/(18h + 3s)
-of a step (`selective_share`): 0.9 % for GPT-3.
-
-**Also called.** `--recompute-granularity selective` in Megatron-LM. FlashAttention (Dao et al. 2022) does it inside its
-kernel: with fused attention the scores are never kept, and there is nothing left for this file to save.
+**Sent.** Nothing, even in tensor-parallel layers: a rank that holds a head holds all that the head's core needs.
+**Cost.** `minitrain.costs.recomputation`: bytes by `gpt_layer_selective`; operations 4bs²h per block, nearly s/(18h +
+3s) of a step (`selective_share`).
+Also called `--recompute-granularity selective` (Megatron-LM). With fused attention (FlashAttention, Dao et al. 2022)
+the scores are never kept, so there is nothing left to save.
 """
 
 from __future__ import annotations
