@@ -1,29 +1,16 @@
 """The dry run: what a rank of a layout will hold, send, compute and wait for, before a single rank is started.
 
-**Idea.** All that a step costs follows from the sizes of the model and of the layout. So ask the formulas first: a
-layout that does not fit into memory, or idles half of the time, is cheaper found out here than on a thousand GPUs.
+**Idea.** All that a step costs follows from the sizes of the model and of the layout. A layout that does not fit into
+memory, or idles half of the time, is cheaper found out here than on a thousand GPUs, and in a second without torch:
+this file and all that it imports can be read where torch is not installed.
 
 **Source.** The formulas are those of the chapters, put together in `minitrain.costs.composition` and its three
 neighbours; the time of a whole training is that of Narayanan et al. 2021, "Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM", §5.1.
-
-**What each rank holds.** Predicted for each rank by its place on the axes pp, dp, tp: parameters, gradients, optimizer
-states, and activations at their peak. Left out: gradients of activations, what a kernel or a collective needs while it
-runs, what stage 3 of ZeRO has gathered, and what the allocator cannot use.
-
-**What is sent, when and why.** By the dry run nothing. Predicted are payloads, the bytes that go into a collective, and
-for the pipeline bytes sent: `python -m minitrain.train --dry-run` prints what a ledger would count in a step.
-
-**Cost.** A second, and no torch: this file and all that it imports can be read where torch is not installed.
-
-**Uneven stages.** The trillion-parameter model of the paper (table 1) ran on 64 stages of 6 · 8 GPUs, two of its 128
-layers on each. On the same GPUs GPT-3 does not come out even: half of the stages would have two of 96 layers, half one,
-and all wait for those with two, a quarter of the time before any bubble. 48 stages have two layers each, on three
-quarters of the GPUs; their last one has the head as well, a third of a layer, and so a step takes a sixth longer: per
-GPU they are the faster. The bubble is therefore simulated with the operations of the real stages (`plan_time`), beside
-the formula, in which all stages are equal.
-
-**Also called.** Memory and compute calculator, auto-tuner's cost model, simulator.
+**Predicted.** What each rank holds at its peak, except for gradients of activations, what a kernel or a collective
+needs while it runs, what ZeRO-3 has gathered, and what the allocator cannot use. And what a ledger would count in a
+step: payloads of collectives, bytes of pipeline messages. Also called memory
+and compute calculator, auto-tuner's cost model, simulator.
 """
 
 from __future__ import annotations

@@ -1,17 +1,7 @@
 """What the reader of a run is told while it goes on: who trains what, how far it is, how fast, and what went wrong.
 
-**Idea.** All ranks know the same of a step, so rank 0 tells it. A bar shows each step where there is a terminal; lines
-stay, and are all that a batch system's log gets.
-
-**Source.** None.
-
-**What each rank holds.** How fast it was of late.
-
-**What is sent, when and why.** Nothing.
-
-**Cost.** Nothing that could be measured.
-
-**Also called.** Callback, console logger.
+All ranks know the same of a step, so rank 0 tells it. A bar shows each step where there is a terminal; lines stay, and
+are all that a batch system's log gets. Also called callback, console logger.
 """
 
 from __future__ import annotations

@@ -1,18 +1,8 @@
 """What makes two runs the same training, so that one can go on where the other has stopped.
 
-**Idea.** The layout is no part of it: it says how something is computed, and not what. Neither are the number of steps,
-the learning rate and its course, weight decay, clipping, dropout, and what is written when. Other sizes, another
-optimizer, dtype, seed, batch or text make another training.
-
-**Source.** None.
-
-**What each rank holds.** Nothing.
-
-**What is sent, when and why.** Nothing.
-
-**Cost.** None.
-
-**Also called.** Config validation.
+The layout is no part of it: it says how something is computed, and not what. Neither are the number of steps, the
+learning rate and its schedule, weight decay, clipping, dropout, and what is written when. Other sizes, another
+optimizer, dtype, seed, batch or text make another training. Also called config validation.
 """
 
 from __future__ import annotations

@@ -1,19 +1,9 @@
 """The lock of a run's folder: while one run writes there, no other can.
 
-**Idea.** Two runs in one folder remove each other's checkpoints and tear each other's lines, and both seem to end well.
-So rank 0 locks a file of the folder before anything in it is touched. The system takes the lock back when the process
-ends, however it ends: there is nothing to tidy up after a kill, and an orphan keeps it for as long as it could write.
-
-**Source.** POSIX, fcntl(), F_SETLK. These locks belong to a process: its children don't have them, unlike those of
-flock(). And they hold between machines where the file system has them, as NFS does.
-
-**What each rank holds.** Rank 0 the open file, the others nothing.
-
-**What is sent, when and why.** Nothing: `launch` tells all ranks of a refusal.
-
-**Cost.** None.
-
-**Also called.** PID file, lockfile.
+Two runs in one folder remove each other's checkpoints and tear each other's lines, and both seem to end well. So rank 0
+locks a file of the folder before anything in it is touched, and `launch` tells all ranks of a refusal. The system takes
+the lock back when the process ends, however it ends: there is nothing to tidy up after a kill, and an orphan keeps the
+lock for as long as it could write. Also called PID file, lockfile.
 """
 
 from __future__ import annotations
@@ -47,6 +37,8 @@ class Lock:
         path = folder / NAME
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
+            # POSIX, F_SETLK: unlike a lock of flock(), it belongs to the process and not to its children, and it holds
+            # between machines where the file system has such locks, as NFS does.
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno not in (errno.EACCES, errno.EAGAIN):  # a file system without locks

@@ -1,17 +1,8 @@
 """What a run leaves behind to look at: a line for each step, TensorBoard's files, and a picture of the loss.
 
-**Idea.** A file of lines of JSON is read by everything, and a run that is killed leaves all of it but the last line.
-A resume cuts lines off: it writes those that stay beside the file and then puts the new file in its place.
-
-**Source.** JSON Lines, jsonlines.org.
-
-**What each rank holds.** Rank 0 the open files, the others nothing.
-
-**What is sent, when and why.** Nothing: a step's report is the same on all ranks.
-
-**Cost.** A line of about 150 bytes a step.
-
-**Also called.** Logger, tracker.
+A file of lines of JSON (jsonlines.org) is read by everything, and a run that is killed leaves all of it but the last
+line. A step's line has about 150 bytes and is the same on all ranks, so rank 0 writes it. A resume cuts lines off: it
+writes those that stay next to the file and then puts the new file in its place. Also called logger, tracker.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
-"""Where a step's time goes: data, forward, backward, each axis's communication, optimizer. No optimisation without it.
+"""Where a step's time goes: data, forward, backward, each axis's communication, optimizer.
 
 **Idea.** At every moment a rank does one thing. So each part of a step, and each call that communicates, says when it
 begins and ends; what is nested is taken out of what surrounds it; and the parts add up to the step.
 
-**Source.** Graham, Kessler & McKusick 1982, "gprof", §4, for time of a routine's own beside that of what it calls.
-
-**What each rank holds.** A sum of seconds for each part, and the spans of the last measured step.
-
-**What is sent, when and why.** At the end each rank's sums, to be shown side by side.
-
-**Cost.** Two looks at the clock for each part. On a GPU work is only queued, so a measured step waits at each boundary
-until the GPU is done. That forbids overlap, so only some steps are measured there, and on a CPU all.
-
-**Also called.** Timers (Megatron-LM), `wall_clock_breakdown` (DeepSpeed).
-
-Time in a communication includes waiting for whoever comes late. A rank that shows much of it may be the fast one.
+**Source.** Graham, Kessler & McKusick 1982, "gprof", §4, which separates a routine's own time from that of what it
+calls.
+**Sent.** At the end each rank's sums, to be shown side by side.
+**Cost.** Two looks at the clock for each part, and a wait for the GPU.
+Also called timers (Megatron-LM), `wall_clock_breakdown` (DeepSpeed).
 """
 
 from __future__ import annotations
@@ -113,6 +106,7 @@ class Profile:
 
     def _charge(self) -> None:
         """The time since the last boundary belongs to the innermost open part."""
+        # On a GPU work is only queued, so wait until it is done. That forbids overlap, so only some steps are measured.
         self._world.finish()
         now = self._world.timeline.now()
         if self._stack:
@@ -209,7 +203,10 @@ def timed_carrier(carrier: Carrier, profile: Profile) -> Carrier:
 
 
 def table(ranks: list[dict[str, float]]) -> Any:
-    """The parts of a step as a rich table: milliseconds on average over ranks, share, and how far ranks differ."""
+    """The parts of a step as a rich table: milliseconds on average over ranks, share, and how far ranks differ.
+
+    Time in a communication includes waiting for ranks that come late. A rank that shows much of it may be the fast one.
+    """
     from rich import box
     from rich.table import Table
 

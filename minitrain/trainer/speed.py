@@ -1,18 +1,11 @@
-"""How fast a training runs: tokens in a second, and which part of the GPUs' peak serves the model.
+"""How fast a training runs: tokens per second, and which part of the GPUs' peak serves the model.
 
-**Idea.** Model FLOP utilisation asks how fast the GPU would have to be if it did nothing but the model's own products:
-the operations of a step, without what is computed again, over the step's time and the peak.
+Model FLOP utilisation (MFU) asks how fast the GPU would have to be if it did nothing but the model's own products: the
+operations of a step, without what is computed again, over the step's time and the peak. The operations are counted by
+`minitrain.costs.composition_work.step_flops`: 6 for each parameter of a matrix and token, and 12·h·s for each layer and
+token for attention.
 
-**Source.** Chowdhery et al. 2022, "PaLM", appendix B. Peaks: NVIDIA's data sheets, dense, without sparsity.
-
-**What each rank holds.** Nothing.
-
-**What is sent, when and why.** Nothing.
-
-**Cost.** `minitrain.costs.composition_work.step_flops` counts the operations: 6 for each parameter of a matrix and
-token, and 12·h·s for each layer and token for attention.
-
-**Also called.** MFU.
+Source: Chowdhery et al. 2022, "PaLM", appendix B. Peaks: NVIDIA's data sheets, dense, without sparsity.
 """
 
 from __future__ import annotations

@@ -1,21 +1,13 @@
-"""Everything beside the steps of a run: what it begins with, what one sees, and what is kept.
+"""Everything around the steps of a run: what it begins with, what one sees, and what is kept.
 
 **Idea.** All state of a training is its weights, the optimizer's, and two numbers: steps done, and samples taken. So a
 run that was interrupted goes on as if nothing had been, and in any other layout: a sample's number says what it is,
 dropout and routers' noise are drawn from a place in training, and no random stream has to be kept.
+`minitrain.trainer.identity` says what a resume may change.
 
 **Source.** Brown et al. 2020, appendix B, for the course of a training; Rasley et al. 2020, "DeepSpeed", for the loop.
-
-**What each rank holds.** Its part of the training (`step.py`), the text, and sums of seconds (`profile.py`).
-
-**What is sent, when and why.** Beside the steps: before each step one control message, whether somebody has asked to
-stop. A signal reaches ranks in different steps, and all must end after the same one.
-
-**Cost.** A round of a kilobyte for each step, beside what `step.py` sends.
-
-**Also called.** Trainer (Lightning, Transformers), pretrain loop (Megatron-LM).
-
-**What a resume may change.** All but what makes it another training; `minitrain.trainer.identity` says what does.
+**Sent.** Besides what `step.py` sends, one control message of about a kilobyte before each step.
+Also called trainer (Lightning, Transformers), pretrain loop (Megatron-LM).
 """
 
 from __future__ import annotations
@@ -169,7 +161,8 @@ class Trainer:
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are left, under a progress bar, until somebody asks to stop."""
         for number in self.world.progress(range(self.done, self.settings.steps.steps), self.display.beside_bar):
-            # A signal reaches ranks in different steps; whoever has got it tells all.
+            # A signal reaches ranks in different steps, and all must end after the same one. So a rank that has got it
+            # tells all.
             if any(gather_objects(self.asked_to_stop())):
                 self.stopped = True
                 return
