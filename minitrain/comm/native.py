@@ -1,23 +1,14 @@
 """torch's own collectives behind the names that all full forms use: verbs that return before they are done.
 
 **Idea.** The library that carries the messages (NCCL between GPUs, gloo between CPUs) also has the algorithms, in C++
-and on the GPU, and picks one by size and topology. This file calls it, and adds nothing but one set of names.
+and on the GPU, and picks one by size and topology. This file calls it, and adds nothing but one set of names. A caller
+can compute until it needs the result, and calls `wait()` on the handle before it uses the tensor.
 
 **Source.** `torch.distributed`; NCCL's rings and trees: https://docs.nvidia.com/deeplearning/nccl/user-guide/.
-
-**What each rank holds.** A tensor of the same shape and dtype on each rank, changed in place; chunk r of the flat
-tensor is that of `torch.tensor_split` at rank r.
-
-**What is sent, when and why.** The library decides, and its messages pass below PyTorch. So the ledger sees a call and
-its payload, not the bytes on the wire: those this chapter counts on its own rings and trees. The verbs return before
-the work is done, so that a caller can compute meanwhile; `wait()` on the handle before the tensor is used.
-
-**Cost.** At best that of `minitrain.costs.communication.ring_all_reduce`: the busiest rank sends less only where the
-network itself adds (NVLS, SHARP). Torch's reduce-scatter and all-gather want chunks of one size. Where the elements do
-not divide by the ranks, a padded copy of the tensor is used and copied back by `wait()`.
-
-**Also called.** `psum`, `psum_scatter` and `all_gather` in JAX; `MPI_Allreduce`, `MPI_Reduce_scatter_block`,
-`MPI_Allgather`, `MPI_Bcast`.
+**Sent.** The library decides, below PyTorch, so the ledger sees a call and its payload, not the bytes on the wire.
+**Cost.** At best `minitrain.costs.communication.ring_all_reduce`: the busiest rank sends less only where the network
+itself adds (NVLS, SHARP). Also called `psum`, `psum_scatter`, `all_gather` (JAX); `MPI_Allreduce`,
+`MPI_Reduce_scatter_block`, `MPI_Allgather`, `MPI_Bcast`.
 """
 
 from __future__ import annotations
@@ -66,6 +57,7 @@ def reduce_scatter(
     if flat.numel() % ranks == 0:
         # One collective: every rank puts its tensor in and gets its own chunk of the sum out.
         return Handle([_reduce_scatter(mine, flat, group=group, async_op=True)], mine)
+    # Torch wants chunks of one size; ours are those of `torch.tensor_split`.
     padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
     for row, chunk in zip(padded, chunks, strict=True):
         row[: chunk.numel()] = chunk

@@ -2,18 +2,12 @@
 
 **Idea.** A layout of ranks must not change what is trained. So a router's noise and a dropout's masks are not drawn one
 after another: each number is a hash of its place, that is, of seed, step, layer, the token's number among all tokens of
-the step, and a column. Whoever holds the token computes the same number, and no other.
+the step, and a column. Any rank that holds the token computes the same number.
 
 **Source.** Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", for random numbers made from a counter.
 The hash is a mixer of 32 bits with two multiplications, of the kind of MurmurHash3's last step.
-
-**What each rank holds.** No state of ours. `at` puts the place into torch's default generator, as its seed, because
-that is what recomputation puts back: **a micro-batch that is computed again after the next one has begun must see its
-own numbers**, or its gradients belong to experts, or to masks, that its forward never saw.
-
 **Cost.** A dozen integer operations per number, and 16 bytes per number while it is made.
-
-**Also called.** Counter-based or stateless random numbers: `tf.random.stateless_uniform`, JAX's keys, Philox in cuRAND.
+Also called counter-based or stateless random numbers: `tf.random.stateless_uniform`, JAX's keys, Philox in cuRAND.
 """
 
 from __future__ import annotations
@@ -45,7 +39,9 @@ def at(seed: int, step: int, first_token: int = 0) -> None:
     """Go to a place in training: to be called before each forward.
 
     It seeds torch's generators, all of them, as `torch.manual_seed` does. What is drawn from these afterwards differs
-    between ranks that hold different tokens.
+    between ranks that hold different tokens. The place is the generator's seed because that is what recomputation puts
+    back: **a micro-batch that is computed again after the next one has begun must see its own numbers**, or its
+    gradients belong to experts, or to masks, that its forward never saw.
 
     Args:
         seed: Any integer, the same on all ranks.

@@ -7,19 +7,8 @@
 
 Every rank receives calls through a pipe from this process and answers through it (forkserver.py, worker.py). Among
 themselves the ranks use torch.distributed, over a file and the loopback interface. Functions are sent by name and
-imported on the rank; the main module is not run again there.
-
-What can go wrong, and what then happens:
-
-- A rank raises: its own traceback comes first. The others may now wait for it for ever. When all of them have been
-  idle for a second, they are asked for the line in which they wait.
-- A rank dies: likewise, with the signal or exit code that ended it; unless the call survives it (`survives=True`).
-- Nobody makes progress: after `timeout` seconds in which no rank printed, answered or used its processor, and when the
-  reader presses Stop (Ctrl-C), every rank is asked for its line.
-
-A rank stuck inside gloo or NCCL cannot be freed, and a message that nobody took would be taken by the next receive. So
-after all of these the ranks are killed, and fresh ones start with the next call. Only when all ranks failed alike do
-they live on with their variables: a slip in a cell costs nothing.
+imported on the rank; the main module is not run again there. `Ranks` says what happens when a rank raises, dies or
+waits.
 """
 
 from __future__ import annotations
@@ -86,6 +75,13 @@ class Call:
 
 class Ranks:
     """n worker processes, the ranks of one world.
+
+    When a rank raises, its own traceback comes first. The others may now wait for it for ever, so when all of them have
+    been idle for a second, they are asked for the line in which they wait. Likewise when a rank dies, with the signal
+    or exit code that ended it; and when no rank has printed, answered or used its processor for `timeout` seconds, or
+    the reader presses Stop (Ctrl-C). A rank stuck inside gloo or NCCL cannot be freed, and a message that nobody took
+    would be taken by the next receive, so after all of these the ranks are killed, and fresh ones start with the next
+    call. Only when all ranks failed alike do they live on with their variables: a slip in a cell costs nothing.
 
     Args:
         n: Number of ranks, at least 1.
