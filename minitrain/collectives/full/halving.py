@@ -1,30 +1,15 @@
 """The full form of `minitrain.collectives.halving` adds any number of ranks, and checks.
 
-Halving and doubling sends the fewest bytes, those of the ring, in the few steps of a tree.
+**Idea.** Let m be the largest power of two up to n, and e = n − m. The first 2e ranks fold into pairs: the even rank
+sends all it has to the odd one, which adds it and takes part for both. The m ranks that remain halve and double. At the
+end each even rank gets its result from its partner.
 
-**Idea.** Reduce-scatter by recursive halving: exchange half of the tensor with a rank half the world away, add, and go
-on with the half that is left, at half the distance. All-gather by recursive doubling is the same film backwards. Both
-together are Rabenseifner's all-reduce.
-
-**Source.** Rabenseifner 2004, "Optimization of collective reduction operations"; Thakur, Rabenseifner & Gropp 2005,
-"Optimization of collective communication operations in MPICH", sections "Allgather", "Reduce-Scatter", "Allreduce".
-
-**What each rank holds.** The tensor, changed in place, and a receive buffer of half its size (a folded rank: of all).
-
-**What is sent, when and why.** With n a power of two, in step k = 1, 2, … rank r exchanges S/2^k bytes with the rank
-whose number differs in the k-th highest bit: it sends the half that its partner will end with, and adds what it gets to
-the half with its own chunk. Every pair is busy in both directions in every step.
-
-**Other numbers of ranks.** Let m be the largest power of two up to n, and e = n − m. The first 2e ranks fold into
-pairs: the even rank sends all it has to the odd one, which adds it and takes part for both. The m ranks that
-remain halve and double. At the end each even rank gets its result from its partner. That is one message of S bytes more
-at each end (a reduce-scatter sends back a chunk only, and an all-gather starts with a chunk only).
-
-**Cost.** 2 log2 n · α + 2(n−1)/n · βS for a power of two; with folding 2(α + βS) more. Exactly:
-`minitrain.costs.communication.halving_all_reduce`; time: `halving_all_reduce_time`. The partners are far apart, so on a
-network whose far links are slow or shared a ring may still win.
-
-**Also called.** Rabenseifner's algorithm; butterfly; recursive vector halving and distance halving.
+**Source.** Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in MPICH", sections
+"Allgather", "Reduce-Scatter", "Allreduce".
+**Cost.** Folding takes one message of S bytes more at each end, 2(α + βS), and a receive buffer of the tensor's size on
+the odd ranks. Exactly: `minitrain.costs.communication.halving_all_reduce`; time: `halving_all_reduce_time`. The
+partners are far apart, so on a network whose far links are slow or shared a ring may still win.
+Also called Rabenseifner's algorithm; butterfly; recursive vector halving and distance halving.
 """
 
 from __future__ import annotations
@@ -108,6 +93,7 @@ def reduce_scatter(
     _fold(flat, fold, group)
     if fold.core is not None:
         _halve(flat, fold.chunks_of(chunks, flat), fold, group)
+    # One chunk, where an all-reduce would send back everything.
     if fold.partner is not None:
         if fold.core is None:
             receive(chunks[rank], fold.partner, group).wait()  # the partner halved for both: this is our chunk
@@ -139,7 +125,11 @@ def all_gather(
 
 
 def _halve(flat: Tensor, blocks: Sequence[Tensor], fold: Fold, group: dist.ProcessGroup | None) -> None:
-    """Recursive halving: core c ends with block c of the sum."""
+    """Recursive halving: core c ends with block c of the sum.
+
+    In step k a core exchanges S/2^k bytes with the core whose number differs in the k-th highest bit, so every pair is
+    busy in both directions in every step.
+    """
     assert fold.core is not None
     starts = _starts(blocks)
     buffer = None

@@ -1,37 +1,15 @@
 """The full form of `minitrain.collectives.hierarchical` adds the other verbs, on a mesh in place of groups, and checks.
 
-Add within each node first, so that the slow links between nodes carry as little as possible.
+Ranks form a 2-D mesh, `axes(node=N, local=L)`: rank r is place r mod L of node r div L. Every phase is a ring of its
+own, and all L network links of a node work at once.
 
-**Idea.** The ranks of a node share fast links (NVLink); nodes are joined by slow ones, a network link for each rank.
-So reduce-scatter within each node, all-reduce only the own share with the ranks at the same place of the other nodes,
-and all-gather within the node. Each network link carries an L-th of the tensor, and all L links of a node work at once.
-
-**Source.** Mikami et al. 2018, "Massively distributed SGD: ImageNet/ResNet-50 training in a flash" (2-D torus). Before
-it Jia et al. 2018, "Highly scalable deep learning training system with mixed-precision", with one rank of each node
-between the nodes.
-
-**What each rank holds.** The tensor, changed in place, and up to three receive buffers of 1/L of it, for nodes of
-L ranks. Reduce-scatter and all-gather also a packed copy of the tensor (see below).
-
-**What is sent, when and why.** Ranks form a 2-D mesh, `axes(node=N, local=L)`; rank r is place r mod L of node r div L.
-Every phase is a ring of its own:
-
-| phase | among | of | each rank sends about |
-|---|---|---|---|
-| reduce-scatter | the L ranks of a node | S | (L−1)/L · S, fast links |
-| all-reduce | the N ranks at one place of each node | S/L | 2(N−1)/N · S/L, slow links |
-| all-gather | the L ranks of a node | S | (L−1)/L · S, fast links |
-
-A reduce-scatter stops half-way, and there rank r is to hold chunk r. So each place first takes for its share the
-chunks that its column of ranks will need. They do not lie side by side: they are packed into a copy before, or unpacked
-after.
-
-**Cost.** 2(L−1)(α + βS/L) + 2(N−1)(α' + β'S/(LN)). Out of a node go 2(N−1)/N · S bytes, over L network links. One flat
-ring over all n ranks sends 2(n−1)/n · S out of a node, up to twice as much, and all of it over one of the links, for
-which it waits in every step: 2(n−1)(α' + β'S/n). Exactly: `minitrain.costs.communication.hierarchical_all_reduce`;
-time: `hierarchical_all_reduce_time`.
-
-**Also called.** Two-level or 2-D all-reduce; NCCL's rings per NIC have the same effect.
+**Source.** Besides Mikami et al. 2018: Jia et al. 2018, "Highly scalable deep learning training system with
+mixed-precision", where one rank of each node talks between the nodes.
+**Cost.** Exactly: `minitrain.costs.communication.hierarchical_all_reduce`; time: `hierarchical_all_reduce_time`. A rank
+holds up to three receive buffers of 1/L of the tensor; reduce-scatter and all-gather also a packed copy of it. A flat
+ring over all n ranks sends up to twice as much out of a node, all of it over one of the links, for which it waits in
+every step: 2(n−1)(α' + β'S/n).
+Also called two-level or 2-D all-reduce; NCCL's rings per NIC have the same effect.
 """
 
 from __future__ import annotations
@@ -84,6 +62,8 @@ def reduce_scatter(
     """
     grid = Grid("reduce_scatter", group)
     chunks = grid.flat_view("reduce_scatter", tensor, check).tensor_split(grid.ranks)
+    # Rank r must end with chunk r. So each place takes for its share the chunks that its column of ranks will need;
+    # these are not next to each other.
     columns = [torch.cat(grid.column(chunks, place)) for place in range(grid.local)]  # packed: a copy
     own = ring.add_around(columns, grid.within)  # over fast links: all chunks of this place, summed over the node
     sizes = [len(chunk) for chunk in grid.column(chunks, grid.place)]

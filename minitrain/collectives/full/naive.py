@@ -1,23 +1,9 @@
 """The full form of `minitrain.collectives.naive` adds reduce_scatter, all_gather, broadcast, and checks.
 
-Everything goes to rank 0, which adds it up and sends the result back to everyone.
-
-**Idea.** One rank does it all. It is the first program one would write, and its root is the bottleneck: while it works
-through n−1 tensors the other ranks' links stand idle.
-
-**Source.** The "linear" algorithms that the others are measured against: Thakur, Rabenseifner & Gropp 2005,
-"Optimization of collective communication operations in MPICH".
-
-**What each rank holds.** The tensor, changed in place; rank 0 also one receive buffer of the tensor's size.
-
-**What is sent, when and why.** Each rank sends its whole tensor to rank 0, which receives them one after the other
-and adds each to its own. Then rank 0 sends to every rank what it needs: the sum, or in a reduce-scatter its chunk.
-
-**Cost.** Rank 0 receives (n−1) · S bytes and sends as many; every other rank sends and receives S. The time is that of
-the root's link, 2(n−1)(α + βS), and grows with the number of ranks whatever network there is:
+**Sent.** As in the small form; in a reduce-scatter, rank 0 sends to every rank only its chunk.
+**Cost.** The time is that of rank 0's link, and grows with the number of ranks whatever network there is:
 `minitrain.costs.communication.naive_all_reduce` and `naive_all_reduce_time`.
-
-**Also called.** Flat or linear reduce and broadcast; a parameter server with one server is the same picture.
+Also called flat or linear reduce and broadcast; a parameter server with one server is the same picture.
 """
 
 from __future__ import annotations

@@ -1,31 +1,13 @@
 """The full form of `minitrain.collectives.tree` adds any root, reduce_scatter and all_gather, and checks.
 
-Each step doubles the number of ranks whose values are combined, so log2(n) steps are enough.
+**Idea.** Any number of ranks works: a partner that is missing is left out. Reduce-scatter and all-gather, which leave a
+different chunk on each rank, are those of `minitrain.collectives.full.halving`: they halve and double the chunks
+instead of passing on the whole tensor.
 
-**Idea.** Pair the ranks, add within each pair, pair the winners, and so on: after ⌈log2 n⌉ steps rank 0 has the sum
-(reduce). The same way back, everybody has it (broadcast). Few messages, but each carries the whole tensor.
-
-**Source.** Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in MPICH", sections
-"Broadcast" and "Reduce".
-
-**What each rank holds.** The tensor, changed in place; a rank that adds also one receive buffer of the tensor's size.
-
-**What is sent, when and why.** In step k of the reduce, the ranks whose lowest set bit is 2^k send to the rank without
-that bit and are done; the broadcast runs through the same tree backwards:
-
-    step 0:  1→0   3→2   5→4   7→6
-    step 1:  2→0   6→4
-    step 2:  4→0                            any number of ranks works: a partner that is missing is left out
-
-Reduce-scatter and all-gather, which leave a different chunk on each rank, halve and double the chunks instead of
-passing on the whole tensor: see `minitrain.collectives.full.halving`.
-
-**Cost.** 2⌈log2 n⌉ (α + βS) for an all-reduce: far fewer latencies α than a ring's 2(n−1), but every step
-carries the whole tensor, where all steps of a ring together carry it twice. Small tensors take the tree, large ones the
-ring, and `minitrain.costs.communication.crossover` says where they meet.
-
-**Also called.** Binomial tree; minimum spanning tree (MST) algorithm. NCCL's Tree is a pipelined double binary tree,
-which has the tree's latency and the ring's bandwidth.
+**Cost.** Far fewer latencies than a ring's 2(n−1), but every step carries the whole tensor, where all steps of a ring
+together carry it twice. `minitrain.costs.communication.crossover` says from which size on the ring is faster.
+Also called binomial tree; minimum spanning tree (MST) algorithm. NCCL's Tree is a pipelined double binary tree, which
+has the tree's latency and the ring's bandwidth.
 """
 
 from __future__ import annotations
@@ -99,7 +81,10 @@ def broadcast(
 
 
 def _up(flat: Tensor, root: int, group: dist.ProcessGroup | None) -> None:
-    """Binomial reduce: `root` ends with the sum."""
+    """Binomial reduce: `root` ends with the sum.
+
+    In step k the places whose lowest set bit is 2^k send to the place without that bit, and are done.
+    """
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     place = (rank - root) % ranks  # in the tree, the root at 0
     buffer = torch.empty_like(flat) if place % 2 == 0 else flat  # odd places have no children: they only send
