@@ -2,18 +2,12 @@
 
 **Idea.** Two thirds of a GPT's block are its feed-forward layer, which treats each token by itself. It can be replaced
 by a mixture, and nothing around it needs to know. The layers between stay dense: they cost less to send for, and all
-tokens meet the same weights there.
+tokens meet the same weights there. `expert_parallel.ExpertParallel` then spreads the experts over ranks.
 
 **Source.** Lepikhin et al. 2020, "GShard", §2.1: every other feed-forward layer; so do Fedus et al. 2021, §4.
-
-**What each rank holds.** Here everything; `expert_parallel.ExpertParallel` then spreads the experts.
-
-**What is sent, when and why.** Nothing.
-
-**Cost.** Parameters: (E − 1) · `minitrain.costs.mixture_of_experts.expert_parameters` more for each replaced layer.
-Operations: those of k dense layers for each token, and the router's.
-
-**Also called.** `moe_layer_freq` in Megatron-LM, `moe_freq` and `expert_interval` elsewhere.
+**Cost.** (E − 1) · `minitrain.costs.mixture_of_experts.expert_parameters` more parameters for each replaced layer, and
+per token the operations of k dense layers and the router. Also called `moe_layer_freq` (Megatron-LM), `moe_freq`,
+`expert_interval`.
 """
 
 from __future__ import annotations

@@ -1,34 +1,15 @@
-"""Runs a schedule on real ranks: any schedule, any split of any model, any number of micro-batches.
+"""`minitrain.pipeline_parallel.gpipe` and `.one_f_one_b` for any schedule and any split of any model, with checks.
 
-Two schedules are written out as plain loops in the small forms `minitrain.pipeline_parallel.gpipe` and
-`minitrain.pipeline_parallel.one_f_one_b`; this file adds all the others, several tensors of any shape between stages,
-several stages per rank, tied weights, data parallelism within a stage, and checks.
-
-**Idea.** A schedule already says what each rank does and in which order. So the executor has no plan of its own. For
-each action it waits for what the action needs, does it, and sends what it made: the same few lines for all schedules.
+**Idea.** A schedule already says what each rank does and in which order. So the executor has no plan of its own: for
+each action it waits for what the action needs, does it, and sends what it made. Between stages go several tensors of
+any shape; a rank may have several stages, tied weights, and data parallelism within a stage.
 
 **Source.** Huang et al. 2019, "GPipe", §2.2, for the step; the schedules name their own.
-
-**What each rank holds.** The parameters, gradients and optimizer states of its stages. Of each micro-batch in flight,
-from its forward to its backward, the graph of its stage with inputs and outputs; where backward is in two parts, from I
-to W the inputs of linear layers and the gradients of their outputs. And the buffers of up to three receives that are
-posted.
-
-**What is sent, when and why.** After F the outputs, to the rank of the next stage, which continues with them. After B
-or I the gradient of the inputs, to the rank of the stage before: it is the gradient of that stage's outputs, with which
-its own backward begins. Tensors that need no gradient (tokens, masks) get none back. After the last backward the copies
-of a tied weight send each other their gradients. `minitrain.pipeline_parallel.full.mail` says in which order.
-
-**Cost.** `minitrain.costs.pipeline`: bubbles, micro-batches in flight, and `sent`, the bytes. A micro-batch's
-activations at a stage's boundary are far smaller than the stage's gradients; with many micro-batches they come to about
-as many bytes, but only neighbours exchange them.
-
-**The trap.** The loss of a micro-batch is a mean over fewer samples. **One device would divide by all of them, so each
-loss is divided by m, or given its share, before backward.** Forgotten, the gradients are m times too large, and Adam
-hardly shows it.
-
-**Also called.** Pipeline engine (DeepSpeed), `forward_backward_func` (Megatron-LM), `PipelineStage` with a
-`PipelineSchedule` (torch.distributed.pipelining).
+**Sent.** After F the outputs, to the next stage; after B or I the gradient of the inputs, to the stage before. Then the
+copies of a tied weight send each other their gradients. In which order: `minitrain.pipeline_parallel.full.mail`.
+**Cost.** `minitrain.costs.pipeline`: bubbles, micro-batches in flight, and `sent`, the bytes: with many micro-batches
+about as many as the gradients', but only neighbours exchange them.
+Also called pipeline engine (DeepSpeed), `forward_backward_func` (Megatron-LM), `PipelineStage` (torch).
 """
 
 from __future__ import annotations
@@ -72,7 +53,8 @@ class Pipeline:
 
     Attributes:
         held: (stage, micro-batch) -> inputs and outputs of the graphs that are alive.
-        put_off: (stage, micro-batch) -> products that I leaves for W; from F on, and only where backward is split.
+        put_off: (stage, micro-batch) -> products that I leaves for W, as inputs and output gradients of linear layers;
+            from F on, and only where backward is split.
 
     Raises:
         ValueError: On every rank alike: the schedule is not valid, is another on other ranks, or is for another number
@@ -225,11 +207,16 @@ class Pipeline:
         if stage == 0:
             return []
         wanted = [tensor for tensor in inputs if tensor.requires_grad]
-        # The stage before waits for a gradient of everything that could have one.
+        # The stage before waits for a gradient of everything that could have one, so not of tokens or masks.
         return [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in wanted]
 
     def _scaled_loss(self, outputs: Any, microbatch: int) -> Float[Tensor, ""]:
-        """The part of a micro-batch in the mean over the step, from which backward begins."""
+        """The part of a micro-batch in the mean over the step, from which backward begins.
+
+        The loss of a micro-batch is a mean over fewer samples. **One device would divide by all of them, so each loss
+        is divided by m, or given its share, before backward.** If that is forgotten, the gradients are m times too
+        large, and Adam hardly shows it.
+        """
         assert self.loss is not None and self._targets is not None
         loss = self.loss(outputs, self._targets[microbatch])
         if not isinstance(loss, Tensor) or loss.dim() != 0:

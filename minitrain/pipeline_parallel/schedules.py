@@ -1,10 +1,6 @@
-"""Schedules of a pipeline: in which order each rank takes forwards and backwards.
+"""Schedules of a pipeline: a warm-up of forwards, then forwards and backwards in turn, a cool-down of backwards.
 
-**Idea.** A pipeline of p ranks idles while it fills and while it empties. All schedules here are one pattern: *warm-up*
-(forwards only), *steady state* (forwards and backwards in turn), *cool-down* (backwards only). They differ in how long
-the warm-up is, in how many chunks of the model a rank holds, and in whether backward is done in two parts.
-
-| schedule | forwards before the first pair | backward | chunks |
+| schedule (rank r of p, m micro-batches, v chunks) | forwards before the first pair | backward | chunks |
 |---|---|---|---|
 | `naive` | 0 | whole | 1 |
 | `gpipe` | m | whole | 1 |
@@ -14,24 +10,7 @@ the warm-up is, in how many chunks of the model a rank holds, and in whether bac
 | `zero_bubble_h2` | 2(p−1−r) | two parts, W comes 2r micro-batches late | 1 |
 | `zero_bubble_v` | 2p−1, over both chunks | two parts, W late at the end only | 2 |
 
-(rank r of p, m micro-batches, v chunks.) Every stage takes its backwards in rising order of micro-batches, so all of
-them add up gradients in the same order.
-
-**Source.** GPipe: Huang et al. 2019, §2.3. 1F1B, also called PipeDream-flush: Narayanan et al. 2021, "Efficient
-Large-Scale Language Model Training on GPU Clusters Using Megatron-LM", §2.2.1; interleaved: §2.2.2. Zero bubble: Qi et
-al. 2023, §2 for H1 and H2, §6 and figure 8 for V.
-
-**What each rank holds.** v of the v·p stages, and the activations of the micro-batches that are in flight:
-`minitrain.costs.pipeline` says how many.
-
-**What is sent, when and why.** After each forward the activations, to the rank of the next stage; after each backward
-for the input the gradient, to the rank of the stage before. v chunks send (vp−1)/(p−1) times as much,
-a little more than v times.
-
-**Cost.** `minitrain.costs.pipeline` has the bubble of each; `minitrain.pipeline_parallel.full.simulator` shows it.
-
-**Also called.** Fill-drain or all-forward-all-backward (GPipe); one-forward-one-backward, PipeDream-flush, DAPPLE
-(1F1B); virtual pipeline stages, looped or depth-first (interleaved). ZB1P and ZB2P are searched relatives of H1 and H2.
+Bubbles, micro-batches in flight, and bytes: `minitrain.costs.pipeline`; to see one: `pipeline_parallel.full.simulator`.
 """
 
 from __future__ import annotations
@@ -53,7 +32,9 @@ def naive(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 def gpipe(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
     """All forwards, then all backwards (Huang et al. 2019, §2.3): every micro-batch is held until the end.
 
-    In the paper (figure 2c) backwards come in falling order; here they rise, which changes neither time nor memory.
+    In the paper (figure 2c) backwards come in falling order; here they rise, which changes neither time nor memory. So
+    in all schedules here, every stage adds up gradients in the same order. Also called fill-drain,
+    all-forward-all-backward.
     """
     _check("gpipe", ranks, microbatches, chunks)
     rows = [_one_stage(rank, microbatches, warmup=microbatches) for rank in range(ranks)]
@@ -63,7 +44,9 @@ def gpipe(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 def one_f_one_b(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
     """As few forwards ahead as keep the last rank busy (Narayanan et al. 2021, §2.2.1).
 
-    The bubble is that of GPipe, but rank r holds p−r micro-batches at most instead of m.
+    The bubble is that of GPipe, but rank r holds p−r micro-batches at most instead of m. Also called
+    one-forward-one-backward, PipeDream-flush, DAPPLE. `minitrain.pipeline_parallel.one_f_one_b` is the same in plain
+    loops, and names the paper.
     """
     _check("1f1b", ranks, microbatches, chunks)
     rows = [_one_stage(rank, microbatches, warmup=ranks - 1 - rank) for rank in range(ranks)]
@@ -75,7 +58,8 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 
     The next rank starts when one *chunk* is through, not all layers of a rank: the bubble is divided by v. Messages are
     multiplied by (vp−1)/(p−1), a little more than v. Micro-batches go in groups of p, each group through all chunks of
-    a rank, as in Megatron-LM. With one chunk the bubble is that of 1F1B, and more is held.
+    a rank, as in Megatron-LM. With one chunk the bubble is that of 1F1B, and more is held. Also called virtual pipeline
+    stages, looped or depth-first.
 
     Raises:
         ValueError: m is not a multiple of p.
@@ -106,7 +90,8 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 def zero_bubble_h1(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
     """1F1B whose backward for the weights comes later, where a rank would idle (Qi et al. 2023, §2.1).
 
-    Rank r owes r of them, and pays them at the end. No rank holds more than the first one does in 1F1B.
+    Rank r owes r of them, and pays them at the end. No rank holds more than the first one does in 1F1B. ZB1P and ZB2P
+    are searched relatives of H1 and H2. The paper is "Zero Bubble Pipeline Parallelism".
     """
     _check("zb-h1", ranks, microbatches, chunks)
     rows = [_split_backward(rank, microbatches, ranks - 1 - rank, late=rank) for rank in range(ranks)]
@@ -128,6 +113,7 @@ def zero_bubble_v(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Two chunks a rank, down the ranks and up again: no bubble where F = I = W, in 1F1B's memory (Qi et al. 2023, §6).
 
     Rank r holds stages r and 2p−1−r, so the first rank also has the last stage, and starts the first backward itself.
+    The order is that of figure 8.
 
     Raises:
         ValueError: Also for chunks other than 2.

@@ -2,20 +2,12 @@
 
 **Idea.** A pipeline is as slow as its slowest stage. So measure each layer, and cut the list of layers where the
 largest sum between two cuts is smallest. With L layers and s stages there are (L−1 choose s−1) ways to cut; dynamic
-programming finds the best in L²·s steps.
+programming finds the best in L²·s steps of pure Python, milliseconds for 100 layers.
 
 **Source.** The problem is the linear partition problem (Skiena, The Algorithm Design Manual, §10.7 in the 3rd edition).
 Measured times and dynamic programming for pipelines: Narayanan et al. 2019, "PipeDream", §3.1.
-
-**What each rank holds.** The layers of its stages. A weight that layers of two stages share is there twice.
-
-**What is sent, when and why.** Nothing; `minitrain.pipeline_parallel.full.tied` says what shared weights send in a
-step.
-
-**Cost.** Partitioning takes L²·s steps of pure Python: milliseconds for 100 layers.
-
-**Also called.** `balance_by_time` (torchgpipe), `partition_method` (DeepSpeed), `split_spec`
-(torch.distributed.pipelining).
+**Cost.** A weight that layers of two stages share exists twice: see `minitrain.pipeline_parallel.full.tied`.
+Also called `balance_by_time` (torchgpipe), `partition_method` (DeepSpeed), `split_spec` (torch.distributed.pipelining).
 """
 
 from __future__ import annotations

@@ -1,20 +1,14 @@
 """Backward in two parts: the gradient that the stage before waits for now, those of the weights later.
 
-**Idea.** Behind a linear layer Y = XWᵀ + b, backward is two products that do not need each other: dX = dY·W, which the
+**Idea.** For a linear layer Y = XWᵀ + b, backward is two products that do not need each other: dX = dY·W, which the
 stage before is waiting for, and dW = dYᵀ·X, for which nobody waits before the end of the step. So the first is done at
 once, and (X, dY) is kept for the second, which fills a gap of the pipeline.
 
 **Source.** Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §1 and figure 1.
-
-**What each rank holds.** Between the two parts, for each linear layer its input and the gradient of its output; all
-else that the micro-batch's graph held is released after the first part (§2.3: M_W instead of M_B).
-
-**What is sent, when and why.** Nothing.
-
-**Cost.** The same products in another order. Each of F, I and W is 2·t·i·o operations for t tokens, i inputs and o
-outputs, which is why the paper's picture has three equal parts (table 1).
-
-**Also called.** `WeightGradStore` (the paper's code, Megatron-LM's `delay_wgrad_compute`), `stage_backward_input` and
+**Cost.** The same products in another order: F, I and W are 2·t·i·o operations each for t tokens, i inputs and o
+outputs, so the paper's picture has three equal parts (table 1). All else of a micro-batch's graph is released after the
+first part (§2.3: M_W instead of M_B).
+Also called `WeightGradStore` (the paper's code, Megatron-LM's `delay_wgrad_compute`), `stage_backward_input` and
 `stage_backward_weight` (torch.distributed.pipelining, where any layer's graph is cut in two).
 """
 
