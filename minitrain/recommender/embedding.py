@@ -6,7 +6,7 @@ different ids a batch has, and not on how many rows there are.
 
 **Source.** Li et al. 2014, "Scaling distributed machine learning with the parameter server", §2.2 and §4.2 (keys that
 both sides know already); Naumov et al. 2019, "Deep learning recommendation model", §2.
-**Sent.** Per step, worker and server: ids, rows back, gradients without ids; each one message for all tables.
+**Sent.** Per step and pair of worker and server, three messages for all tables: ids, rows, gradients without ids.
 **Cost.** Bytes: `minitrain.costs.embedding.step`; `expected_distinct` says how many distinct ids a batch has.
 Also called sparse pull and push; `sparse_embedding` (PaddlePaddle); embedding parameter server (Persia, Monolith).
 """

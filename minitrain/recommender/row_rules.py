@@ -1,7 +1,7 @@
 """Row rules: what a table does with the gradients of the rows that a batch has used.
 
-**Idea.** An optimizer of a table is given some rows, their gradients and their states, and must not look at any others,
-because a batch uses thousands of rows of a table of billions. A row without a gradient stays as it is. With SGD and
+**Idea.** An optimizer of a table is given some rows, their gradients and their states, and must not look at any others:
+a batch uses thousands of rows of a table of billions. A row without a gradient stays as it is. With SGD and
 Adagrad a dense optimizer does the same with a gradient of zeros; with Adam it does not, since moments fade and move the
 row in every step. `Adam` here is lazy and counts each row's own steps (torch's lazy `SparseAdam` counts the table's).
 

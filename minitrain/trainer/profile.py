@@ -106,7 +106,8 @@ class Profile:
 
     def _charge(self) -> None:
         """The time since the last boundary belongs to the innermost open part."""
-        # On a GPU work is only queued, so wait until it is done. That forbids overlap, so only some steps are measured.
+        # On a GPU work is only queued, so wait until it is done. That forbids overlap, and so only
+        # some steps are measured there.
         self._world.finish()
         now = self._world.timeline.now()
         if self._stack:
