@@ -67,22 +67,24 @@ class ExpertParallel(nn.Module):
         # A receiver needs a buffer before rows come, so first every rank tells every
         # rank how many rows it has for each of that rank's experts.
         counts = chosen[token, choice].bincount(minlength=ranks * local)  # [experts]
-        each = [local] * ranks
-        coming = AllToAll.apply(counts, each, each, self.group).view(ranks, local)
-        # As lists, since all_to_all wants Python's numbers; a GPU is waited for here.
+        even = [local] * ranks
+        coming = AllToAll.apply(counts, even, even, self.group).view(ranks, local)  # from each rank, for each expert
+        # `all_to_all` takes lists of Python's numbers; here the CPU waits for a GPU.
         leaving = counts.view(ranks, local).sum(1).tolist()
         arriving = coming.sum(1).tolist()
         # Dispatch: each row travels to the rank of its expert.
         rows = AllToAll.apply(tokens[token], leaving, arriving, self.group)  # [arrived, hidden]
 
-        # Rows arrived sorted by sender and then by expert: which expert is each one for?
+        # Rows arrived sorted by sender and then by expert, so an expert's rows are not side
+        # by side: which of this rank's experts is each row for?
         local_expert = torch.arange(local, device=x.device).repeat(ranks)  # [ranks · local]
         local_expert = local_expert.repeat_interleave(coming.flatten())  # [arrived]
         output = torch.zeros_like(rows)
         for index, expert in enumerate(self.module.experts):
-            output[local_expert == index] = expert(rows[local_expert == index][None])[0]
+            mine = local_expert == index  # [arrived]
+            output[mine] = expert(rows[mine][None])[0]
 
-        # Each result travels back to its token's rank, and into the order in which rows left.
+        # Each result travels back to its token's rank; they arrive in the order in which rows left.
         output = AllToAll.apply(output, arriving, leaving, self.group)  # [rows, hidden]
         # Combine: add each result to its token, wherever sorting had put the row.
         weighted = gates[token, choice, None] * output
@@ -93,8 +95,8 @@ class ExpertParallel(nn.Module):
         """After the last backward of a step: make gradients those of the mean of all ranks' losses."""
         for name, parameter in self.module.named_parameters():
             assert parameter.grad is not None
-            # 1/n for experts, too: tokens of all ranks came here, so an expert's gradient
-            # already is the sum over ranks.
+            # 1/n for experts, too: tokens of all ranks came here, so an expert's gradient is
+            # already the sum over ranks.
             parameter.grad.mul_(1 / self.ranks)
             if not name.startswith("experts."):
                 # The router saw only this rank's tokens: its gradient has to be added up.
