@@ -43,7 +43,7 @@ def train(trainer: Trainer) -> int:
             with trainer.measured():
                 report = train_step(training, step, trainer.position, trainer.samples)
             # Write a line of the log and, when they are due, evaluate on held-out text and save a checkpoint.
-            trainer.after(report)
+            trainer.log_evaluate_save(report)
     return trainer.status
 
 
@@ -65,7 +65,7 @@ def build(settings: Settings, device: torch.device, instruments: Instruments | N
     part = make_part(settings, axes, device, instruments)
     # Gradients, their average over dp, and the optimizer. With ZeRO 1, 2, 3 each rank keeps only its shard of optimizer
     # states, of gradients too, of parameters too.
-    gradients = Gradients(part, axes, settings.steps, instruments.verbs.dp, instruments.verbs.tp)
+    gradients = Gradients(part, axes, settings.steps, instruments.collectives.dp, instruments.collectives.tp)
     training = Training(settings, device, axes, part, gradients, instruments)
     training.pipeline = make_pipeline(training)  # None where pp is 1
     return training
@@ -77,9 +77,9 @@ def make_part(settings: Settings, axes: Axes, device: torch.device, instruments:
     gpt = model.make_gpt(settings.model, settings.steps.seed)
     # Each of these changes the model in place, or does nothing if the layout does not ask for it. Experts come after
     # tensor parallelism, which would cut them as it cuts every other matrix.
-    model.apply_tensor_parallel(gpt, axes, instruments.verbs.tp)
-    model.put_in_experts(gpt, settings.model, settings.layout.microbatches)
-    model.apply_expert_parallel(gpt, axes, instruments.verbs.ep)
+    model.apply_tensor_parallel(gpt, axes, instruments.collectives.tp)
+    model.insert_experts(gpt, settings.model, settings.layout.microbatches)
+    model.apply_expert_parallel(gpt, axes, instruments.collectives.ep)
     model.apply_recomputation(gpt, settings.layout)
     # Keep this rank's pipeline stages. Only these get memory, and the initial values that they have on one device.
     part = model.cut_stages(gpt, settings.model, axes)
@@ -111,46 +111,46 @@ def forward_backward(training: Training, step: int, position: int, samples: Samp
     Returns:
         The mean loss of this rank's samples, []; None on ranks without the last pipeline stage.
     """
-    layout, during = training.settings.layout, training.instruments.during
+    layout, timer = training.settings.layout, training.instruments.timer
     # Ranks along dp take different samples of the batch, all other ranks take the same.
     indices = training.share(position)
-    with during("data"):
+    with timer("data"):
         # For each micro-batch, inputs and targets of [samples, seq].
         inputs, targets = (each.to(training.device).chunk(layout.microbatches) for each in samples.take(indices))
     # Dropout depends on the step and on a token's number in the batch, so it is the same in every layout.
     first_token = (indices.start - position) * inputs[0].shape[1]
-    training.random.begin_step(step, first_token)
+    training.rng.begin_step(step, first_token)
     if training.pipeline is not None:
-        with during("pipeline"):
+        with timer("pipeline"):
             loss = training.pipeline.step(inputs, targets)
     else:
         loss = torch.zeros((), device=training.device)
         for index in range(layout.microbatches):
-            training.random.begin_microbatch(index)
+            training.rng.begin_microbatch(index)
             # Without ZeRO or with ZeRO 1, gradients add up on this rank until `synchronize()` sends them. ZeRO 2 and 3
             # send them in every backward, and `no_sync` tells them that another micro-batch follows.
             with nullcontext() if index == layout.microbatches - 1 else training.gradients.no_sync():
-                with during("forward"):
+                with timer("forward"):
                     # The GPT, or the ZeRO stage around it; returns logits and the micro-batch's mean loss.
                     _, mean = training.gradients.model(inputs[index], targets[index])
-                with during("backward"):
+                with timer("backward"):
                     (mean / layout.microbatches).backward()  # so that gradients add up to those of the mean loss
             loss = loss + mean.detach() / layout.microbatches
     # The mean over dp of the gradients; with sequence parallelism also the sum over tp, where gradients are partial.
-    with during("gradients"):
+    with timer("gradients"):
         training.gradients.synchronize()
     return loss
 
 
 def update(training: Training, step: int, position: int, loss: Tensor | None) -> Report:
     """The second half of a step: clip gradients and step the optimizer; `loss` is what `forward_backward` returned."""
-    steps, gradients, during = training.settings.steps, training.gradients, training.instruments.during
-    with during("norm"):
+    steps, gradients, timer = training.settings.steps, training.gradients, training.instruments.timer
+    with timer("norm"):
         # One all-reduce: every rank must clip by the same norm, and stop at the same step.
         mean, norm = loss_and_norm(training, loss)
     report = Report(mean, norm, learning_rate(steps, step))
     stop_if_not_finite(report, step, training.share(position), loss)
-    with during("optimizer"):
+    with timer("optimizer"):
         if steps.clip:
             gradients.scale(min(1.0, steps.clip / (norm + 1e-6)))  # as torch's clip_grad_norm_
         # The step of AdamW or SGD, and zero_grad; with ZeRO 1 and 2, an all-gather of the new parameters.
