@@ -6,13 +6,14 @@
     torchrun --nproc-per-node 8 -m minitrain.train --dp 2 --pp 2 --tp 2 --sequence-parallel --zero 1 --microbatches 8
     python -m minitrain.train --preset 175b --dp 16 --pp 12 --tp 8 --microbatches 8 --batch 1536 --dry-run
 
-With one rank it is the plain loop of PyTorch, and every other layout gives the same losses. What stands around the loop
-is the trainer's: command line, progress, checkpoints, signals, evaluation.
+With one rank this is PyTorch's plain training loop, and every other layout gives the same losses. `train` has the loop,
+`build` makes model and optimizer before it, and a step is `forward_backward`, then `update`. Command line, progress
+bar, log, checkpoints, signals and evaluation are in `minitrain/trainer/`.
 """
 
 from __future__ import annotations
 
-if __name__ == "__main__":  # here, because torch, which only the ranks need, takes seconds to import
+if __name__ == "__main__":  # above the imports: torch takes seconds to import, and only the ranks need it
     from minitrain.trainer.command import main
 
     main(__spec__.name)
@@ -34,110 +35,124 @@ from minitrain.trainer.trainer import Trainer
 
 
 def train(trainer: Trainer) -> int:
-    """A whole run on this rank, from its first step or from a checkpoint; returns the exit status."""
+    """A whole run on this rank, from its first step or from a checkpoint; returns the exit status of the process."""
     training = build(trainer.settings, trainer.world.device, trainer.instruments)
+    # Before the loop a checkpoint is loaded, if one was asked for; after it, the last one is saved.
     with trainer.run(training):
-        for number in trainer.steps():
+        for step in trainer.steps():
             with trainer.measured():
-                report = train_step(training, number, trainer.position, trainer.samples)
-            # A line of the log and, when it is time, the loss on held-out text and a checkpoint.
-            trainer.after(report)
+                report = train_step(training, step, trainer.position, trainer.samples)
+            # Write a line of the log and, when they are due, evaluate on held-out text and save a checkpoint.
+            trainer.log_evaluate_save(report)
     return trainer.status
 
 
 def build(settings: Settings, device: torch.device, instruments: Instruments | None = None) -> Training:
-    """Make this rank's part of the model, and what trains it. Every rank calls it with the same settings.
+    """Make this rank's part of the model, its gradients, optimizer and pipeline. Every rank passes the same settings.
 
     Args:
-        settings: Model, layout and steps.
+        settings: Model, layout (how many ranks along each axis), and steps (batch, learning rate, precision, …).
         device: Where this rank computes.
-        instruments: Who carries tensors, and who watches.
+        instruments: The collectives of each axis, and the timer; by default torch's own, and none.
 
     Raises:
-        ValueError: On every rank alike: the layout does not fit the model, the batch or the ranks.
+        ValueError: On every rank alike, if the layout does not fit the model, the batch or the number of ranks.
     """
     check(settings.model, settings.layout, settings.steps, dist.get_world_size())
     instruments = instruments or Instruments()
-    # Where this rank stands in the grid, and the group of ranks along each axis.
+    # This rank's coordinates in the grid of dp · pp · tp ranks, and its process group along each axis.
     axes = make_axes(settings.layout)
     part = make_part(settings, axes, device, instruments)
-    # Gradients are averaged over dp; with ZeRO each rank keeps its shard of states, of gradients, of parameters.
-    gradients = Gradients(part, axes, settings.steps, instruments.verbs.dp, instruments.verbs.tp)
+    # Gradients, their average over dp, and the optimizer. With ZeRO 1, 2, 3 each rank keeps only its shard of optimizer
+    # states, of gradients too, of parameters too.
+    gradients = Gradients(part, axes, settings.steps, instruments.collectives.dp, instruments.collectives.tp)
     training = Training(settings, device, axes, part, gradients, instruments)
-    training.pipeline = make_pipeline(training)
+    training.pipeline = make_pipeline(training)  # None where pp is 1
     return training
 
 
 def make_part(settings: Settings, axes: Axes, device: torch.device, instruments: Instruments) -> model.Part:
-    """Make this rank's part of the model: cut while it has no memory, so that no rank ever holds all of it."""
-    # On torch's `meta` device, where shapes are all there is.
+    """Make this rank's part of the model. It is cut before it has memory, so no rank ever holds the whole model."""
+    # On torch's `meta` device, where a tensor is only a shape.
     gpt = model.make_gpt(settings.model, settings.steps.seed)
-    # Tensor parallelism, and with it sequence parallelism; experts and expert parallelism; recomputation.
-    model.apply_tensor_parallel(gpt, axes, instruments.verbs.tp)
-    model.put_in_experts(gpt, settings.model, settings.layout.microbatches)
-    model.apply_expert_parallel(gpt, axes, instruments.verbs.ep)
+    # Each of these changes the model in place, or does nothing if the layout does not ask for it. Experts come after
+    # tensor parallelism, which would cut them as it cuts every other matrix.
+    model.apply_tensor_parallel(gpt, axes, instruments.collectives.tp)
+    model.insert_experts(gpt, settings.model, settings.layout.microbatches)
+    model.apply_expert_parallel(gpt, axes, instruments.collectives.ep)
     model.apply_recomputation(gpt, settings.layout)
-    # Of the pipeline's stages this rank keeps its own: they get memory, and the values that they have on one device.
+    # Keep this rank's pipeline stages. Only these get memory, and the initial values that they have on one device.
     part = model.cut_stages(gpt, settings.model, axes)
     model.materialize(part, settings.model, axes, settings.steps, device)
     model.apply_compile(part, settings.steps)
     return part
 
 
-def train_step(training: Training, number: int, position: int, samples: Samples) -> Report:
+def train_step(training: Training, step: int, position: int, samples: Samples) -> Report:
     """Train on the next batch.
 
     Args:
-        training: This rank's.
-        number: Of the step, from 0.
-        position: Samples that all ranks have taken before: the data's only state.
-        samples: Where they come from.
+        training: What `build` made on this rank.
+        step: The number of the step, from 0.
+        position: How many samples all ranks together have taken so far; the data have no other state.
+        samples: The training data, from which a sample is taken by its number.
 
     Raises:
-        NotFinite: On all ranks, naming step, ranks and samples. No parameter has been changed.
+        NotFinite: On all ranks, if the loss or a gradient is infinite or NaN. It names the step, ranks and samples, and
+            no parameter has been changed.
     """
-    loss = forward_backward(training, number, position, samples)
-    return update(training, number, position, loss)
+    loss = forward_backward(training, step, position, samples)
+    return update(training, step, position, loss)
 
 
-def forward_backward(training: Training, number: int, position: int, samples: Samples) -> Tensor | None:
-    """The part of a step up to the gradients of one device.
+def forward_backward(training: Training, step: int, position: int, samples: Samples) -> Tensor | None:
+    """The first half of a step, after which gradients are those that one device would have for the whole batch.
 
     Returns:
-        This rank's mean loss, where it has the model's end.
+        The mean loss of this rank's samples, []; None on ranks without the last pipeline stage.
     """
-    layout, during = training.settings.layout, training.instruments.during
-    mine = training.share(position)
-    with during("data"):
-        inputs, targets = (part.to(training.device).chunk(layout.microbatches) for part in samples.take(mine))
-    training.random.begin_step(number, (mine.start - position) * inputs[0].shape[1])
+    layout, timer = training.settings.layout, training.instruments.timer
+    # Ranks along dp take different samples of the batch, all other ranks take the same.
+    indices = training.share(position)
+    with timer("data"):
+        # For each micro-batch, inputs and targets of [samples, seq].
+        inputs, targets = (each.to(training.device).chunk(layout.microbatches) for each in samples.take(indices))
+    # Dropout depends on the step and on a token's number in the batch, so it is the same in every layout.
+    first_token = (indices.start - position) * inputs[0].shape[1]
+    training.rng.begin_step(step, first_token)
     if training.pipeline is not None:
-        with during("pipeline"):
+        with timer("pipeline"):
             loss = training.pipeline.step(inputs, targets)
     else:
         loss = torch.zeros((), device=training.device)
         for index in range(layout.microbatches):
-            training.random.begin_microbatch(index)
-            # Gradients stay here until the last micro-batch, and travel while its backward runs.
+            training.rng.begin_microbatch(index)
+            # Without ZeRO or with ZeRO 1, gradients add up on this rank until `synchronize()` sends them. ZeRO 2 and 3
+            # send them in every backward, and `no_sync` tells them that another micro-batch follows.
             with nullcontext() if index == layout.microbatches - 1 else training.gradients.no_sync():
-                with during("forward"):
+                with timer("forward"):
+                    # The GPT, or the ZeRO stage around it; returns logits and the micro-batch's mean loss.
                     _, mean = training.gradients.model(inputs[index], targets[index])
-                with during("backward"):
-                    (mean / layout.microbatches).backward()  # one device would divide the sum by all samples, once
+                with timer("backward"):
+                    (mean / layout.microbatches).backward()  # so that gradients add up to those of the mean loss
             loss = loss + mean.detach() / layout.microbatches
-    with during("gradients"):
+    # The mean over dp of the gradients; with sequence parallelism also the sum over tp, where gradients are partial.
+    with timer("gradients"):
         training.gradients.synchronize()
     return loss
 
 
-def update(training: Training, number: int, position: int, loss: Tensor | None) -> Report:
-    """The rest of a step, with arguments as of `train_step`, and the loss that `forward_backward` returned."""
-    steps, gradients, during = training.settings.steps, training.gradients, training.instruments.during
-    with during("norm"):
-        report = Report(*loss_and_norm(training, loss), learning_rate(steps, number))
-    stop_if_not_finite(report, number, training.share(position), loss)
-    with during("optimizer"):
+def update(training: Training, step: int, position: int, loss: Tensor | None) -> Report:
+    """The second half of a step: clip gradients and step the optimizer; `loss` is what `forward_backward` returned."""
+    steps, gradients, timer = training.settings.steps, training.gradients, training.instruments.timer
+    with timer("norm"):
+        # One all-reduce: every rank must clip by the same norm, and stop at the same step.
+        mean, norm = loss_and_norm(training, loss)
+    report = Report(mean, norm, learning_rate(steps, step))
+    stop_if_not_finite(report, step, training.share(position), loss)
+    with timer("optimizer"):
         if steps.clip:
-            gradients.scale(min(1.0, steps.clip / (report.norm + 1e-6)))  # as torch's clip_grad_norm_
+            gradients.scale(min(1.0, steps.clip / (norm + 1e-6)))  # as torch's clip_grad_norm_
+        # The step of AdamW or SGD, and zero_grad; with ZeRO 1 and 2, an all-gather of the new parameters.
         gradients.step(report.lr)
     return report

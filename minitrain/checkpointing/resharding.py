@@ -1,12 +1,12 @@
-"""Resharding: a tensor saved by some ranks, each its shard, is loaded by others who cut it elsewhere.
+"""Resharding: a tensor that some ranks saved, each its shard, is loaded by other ranks that cut it differently.
 
-**Idea.** A file says where its shard lies in the unsharded tensor, and nothing about ranks. So whoever loads compares
-its own region with that of each file, and copies the overlap.
+**Idea.** A file says where its shard lies in the unsharded tensor, and nothing about how many ranks there were. So a
+rank that loads compares its own region of the tensor with the region in each file, and copies the overlap.
 
 **Source.** PyTorch, torch.distributed.checkpoint; universal checkpointing (DeepSpeed).
 **Sent.** One element, as a barrier. Tensors go through a file system that all ranks see.
 **Cost.** Saving holds one copy of the shard. Loading reads each element of the shard once, from files that are mapped
-into memory, and holds a flag per element.
+into memory, and holds one flag per element.
 The full form, `minitrain.checkpointing.checkpoint`, adds whole trainings, several regions per rank, replicas that are
 written once, checkpoints that are complete or absent, checksums, and checks.
 """
@@ -26,45 +26,55 @@ def save(folder: Path, shard: Tensor, offsets: Sequence[int], group: Group = Non
     """Write this rank's shard, which begins at `offsets` in the unsharded tensor; every rank calls it."""
     rank, ranks = place(group)
     folder.mkdir(parents=True, exist_ok=True)
-    # A copy, because the file of a view would have all that the view is cut from.
+    # A copy, because torch.save of a view writes all that the view is cut from.
     saved = {"offsets": tuple(offsets), "shard": shard.detach().to("cpu", copy=True)}
     torch.save(saved, folder / f"{rank}.pt")
     if rank == 0:
-        # Files of an earlier save by more ranks may still be here; they don't count.
+        # How many files count: an earlier save by more ranks may have left others here.
         torch.save(ranks, folder / "ranks.pt")
-    # A barrier: when it is passed, all files are complete.
+    # A barrier: no rank returns, and loads, before all files are complete.
     all_reduce(torch.zeros(1, device=shard.device), group).wait()
 
 
 @torch.no_grad()
 def load(folder: Path, shard: Tensor, offsets: Sequence[int]) -> Tensor:
-    """Fill this rank's shard, however the tensor was cut; any number of ranks may call it, each by itself."""
+    """Fill this rank's shard, however the tensor was cut when it was saved.
+
+    Nothing is sent, so each rank may call it by itself, and there may be any number of ranks.
+
+    Args:
+        folder: Where `save` wrote.
+        shard: Memory for this rank's region; any of its values are overwritten.
+        offsets: Where the region begins in the unsharded tensor, one number per dim.
+    """
+    # Which elements have been found in a file.
     filled = torch.zeros(shard.shape, dtype=torch.bool)
     for rank in range(torch.load(folder / "ranks.pt", weights_only=True)):
-        # Mapped: of the numbers only those that are copied are read from the disk.
+        # mmap reads from the disk only the elements that are copied.
         saved = torch.load(folder / f"{rank}.pt", mmap=True, weights_only=True)
         source, target = overlap(saved["offsets"], saved["shard"].shape, offsets, shard.shape)
-        # There is no overlap, or it is a replica of what another rank wrote.
+        # Either the regions don't overlap, or earlier files had the same elements (replicas).
         if filled[target].all():
             continue
         shard[target] = saved["shard"][source].to(shard.device)
         filled[target] = True
-    # To count elements would not do: replicas counted twice would hide holes.
+    # Counting copied elements is not enough: replicas count twice, and would hide gaps.
     assert filled.all(), f"{folder} lacks {int((~filled).sum())} elements of this shard"
     return shard
 
 
 def overlap(
-    offsets: Sequence[int], sizes: Sequence[int], other: Sequence[int], others: Sequence[int]
+    offsets_a: Sequence[int], sizes_a: Sequence[int], offsets_b: Sequence[int], sizes_b: Sequence[int]
 ) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
-    """Where two regions overlap, as each of them indexes it; slices without elements where they don't."""
-    mine, theirs = [], []
-    for start, size, begin, length in zip(offsets, sizes, other, others, strict=True):
-        first = max(start, begin)
-        last = max(first, min(start + size, begin + length))
-        mine.append(slice(first - start, last - start))
-        theirs.append(slice(first - begin, last - begin))
-    return tuple(mine), tuple(theirs)
+    """The overlap of regions a and b, as an index into a and an index into b; empty slices if there is none."""
+    in_a, in_b = [], []
+    for a, size_a, b, size_b in zip(offsets_a, sizes_a, offsets_b, sizes_b, strict=True):
+        start = max(a, b)
+        # At least start: a negative stop would count from the end, and not be empty.
+        stop = max(start, min(a + size_a, b + size_b))
+        in_a.append(slice(start - a, stop - a))
+        in_b.append(slice(start - b, stop - b))
+    return tuple(in_a), tuple(in_b)
 
 
 if __name__ == "__main__":

@@ -113,7 +113,7 @@ def apply_tensor_parallel(gpt: GPT, axes: Axes, collectives: Collectives = nativ
             parallelize(gpt, axes.tp, collectives=collectives, check=False)
 
 
-def put_in_experts(gpt: GPT, model: Model, microbatches: int) -> None:
+def insert_experts(gpt: GPT, model: Model, microbatches: int) -> None:
     """Replace every second block's MLP, if the model has experts.
 
     After tensor parallelism, which would cut the experts, too, and not know that they are computed together.
@@ -174,7 +174,7 @@ def apply_compile(part: Part, steps: Steps) -> None:
 def shapes_of(model: Model) -> dict[str, torch.Size]:
     """The shapes of all of the model's parameters on one device, by name."""
     whole = make_gpt(model, 0)
-    put_in_experts(whole, model, 1)
+    insert_experts(whole, model, 1)
     return {name: parameter.shape for name, parameter in whole.named_parameters()}
 
 

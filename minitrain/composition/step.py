@@ -1,4 +1,4 @@
-"""What one training step needs in any layout: who carries tensors, where dropout is drawn, the loss and norm of all.
+"""What one training step needs in any layout: collectives, random numbers, the loss and norm over all ranks.
 
 **Idea.** A step has one shape, whatever was combined: backward for each micro-batch; `synchronize()`, after which
 gradients are one device's; clipping by the norm of all of them; the optimizer. The pipeline's schedule takes the place
@@ -37,7 +37,7 @@ from minitrain.pipeline_parallel.full.actions import Action
 from minitrain.pipeline_parallel.full.watches import Watch
 from minitrain.tensor_parallel.full.mappings import Collectives
 
-During = Callable[[str], AbstractContextManager[Any]]
+Timer = Callable[[str], AbstractContextManager[Any]]
 
 
 class Report(NamedTuple):
@@ -58,8 +58,8 @@ class NotFinite(ArithmeticError):
     """Loss or gradient is infinite or not a number; raised on all ranks in the same step, before the optimizer's."""
 
 
-class Verbs(NamedTuple):
-    """Who carries tensors along each axis; pipelines and the norm have messages and a call of their own.
+class AxisCollectives(NamedTuple):
+    """The collectives of each axis. The pipeline sends messages of its own, and the norm has an all-reduce of its own.
 
     Attributes:
         dp: Gradients and parameters.
@@ -72,31 +72,31 @@ class Verbs(NamedTuple):
     ep: Carrier = all_to_all.native
 
 
-def nothing(part: str) -> AbstractContextManager[Any]:
-    """Spans a part of a step, and does nothing."""
+def no_timer(part: str) -> AbstractContextManager[Any]:
+    """The timer of a training that nobody measures."""
     return nullcontext()
 
 
 class Instruments(NamedTuple):
-    """Who carries a training's tensors, and who watches it.
+    """What a training is measured with: collectives that may be counted or timed, a timer, a watch on the pipeline.
 
     Attributes:
-        verbs: Who carries; the default is torch.distributed.
-        during: Called with the name of each part of a step; what it returns spans that part. The parts are "data",
-            "forward" and "backward" (of a pipeline "pipeline", which spans its actions and the waiting between them),
-            "gradients", "norm" and "optimizer".
-        watch: Called with each of the pipeline's actions, as by `Pipeline`; None: `during` is, with its part.
+        collectives: Of each axis; the default is torch.distributed.
+        timer: `with timer("forward"):` is around each part of a step. The parts are "data", "forward" and "backward"
+            (with a pipeline also "pipeline", around its actions and the waiting between them), "gradients", "norm" and
+            "optimizer".
+        watch: Called with each of the pipeline's actions, as by `Pipeline`; None: the timer is, with its part.
     """
 
-    verbs: Verbs = Verbs()
-    during: During = nothing
+    collectives: AxisCollectives = AxisCollectives()
+    timer: Timer = no_timer
     watch: Watch | None = None
 
 
-class RandomPlace:
-    """Where in a training this rank is, which is all that dropout and routers' noise depend on.
+class CounterRng:
+    """Sets the counters that dropout and routers' noise are drawn from: seed, step, and a token's number in the batch.
 
-    So they are the same in every layout, and whichever rank computes a micro-batch.
+    Therefore both are the same in every layout, whichever rank computes a micro-batch.
     """
 
     def __init__(self, settings: Settings):
@@ -125,8 +125,8 @@ class Training:
         axes: The ranks.
         part: This rank's part of the model.
         gradients: Lines, optimizer and norm.
-        instruments: Who carries tensors, and who watches.
-        random: Where dropout and noise are drawn from.
+        instruments: Collectives, timer, watch.
+        rng: What dropout and routers' noise are drawn from.
         pipeline: Runs the stages, if there are several.
     """
 
@@ -139,7 +139,7 @@ class Training:
     pipeline: Pipeline | None = None
 
     def __post_init__(self) -> None:
-        self.random = RandomPlace(self.settings)
+        self.rng = CounterRng(self.settings)
 
     @property
     def last(self) -> bool:
@@ -167,14 +167,14 @@ class Training:
 
 def make_pipeline(training: Training) -> Pipeline | None:
     """What runs this rank's stages in the order of the schedule; None where there is one stage."""
-    part, (_, during, watch) = training.part, training.instruments
+    part, (_, timer, watch) = training.part, training.instruments
     if training.settings.layout.pp == 1:
         return None
 
     def watched(action: Action) -> AbstractContextManager[Any]:
         if action.kind == "F":
-            training.random.begin_microbatch(action.microbatch)
-        return watch(action) if watch else during("forward" if action.kind == "F" else "backward")
+            training.rng.begin_microbatch(action.microbatch)
+        return watch(action) if watch else timer("forward" if action.kind == "F" else "backward")
 
     loss = part.loss if training.last else None
     return Pipeline(part.stages, part.schedule, loss, training.axes.pp, part.ties, watched, training.device)

@@ -1,13 +1,15 @@
 """All-to-all of uneven parts: every rank has some rows for every other rank.
 
 **Idea.** Rank r cuts its rows into n parts, and part s goes to rank s. A router decides how long the parts are, so they
-differ and may be empty. Both sides must know the lengths, because a receiver needs a buffer before the rows come; so a
-layer exchanges counts first. In backward, gradients go the opposite way, with both lists of lengths exchanged.
+differ in length and may be empty. Both sides must know the lengths, because a receiver needs a buffer before the rows
+come; therefore a layer exchanges counts first. In backward, gradients travel the opposite way: same call, both lists of
+lengths exchanged.
 
 **Source.** Lepikhin et al. 2020, "GShard", §3.2; Thakur et al. 2005, "Optimization of collective communication
 operations in MPICH", §3, for the pairwise exchange. Also called `MPI_Alltoallv`, or personalized exchange.
-**Sent.** In step s = 1 … n−1 each rank sends to the s-th rank after it and receives from the s-th before it.
-**Cost.** The bytes of all rows that don't stay, in at most n−1 messages.
+**Sent.** With `pairwise`, in step s = 1 … n−1 each rank sends to the s-th rank after it and receives from the s-th
+before it; with `native`, the library decides.
+**Cost.** The bytes of all rows that do not stay, in at most n−1 messages.
 """
 
 from __future__ import annotations
@@ -30,26 +32,26 @@ def all_to_all(
     group: dist.ProcessGroup | None = None,
     carrier: Carrier = native,
 ) -> Shaped[Tensor, " received *row"]:
-    """Sends the first `sends[0]` rows of x to rank 0, the next `sends[1]` to rank 1, and so on.
+    """Send the first `sends[0]` rows of x to rank 0, the next `sends[1]` to rank 1, and so on.
 
-    It can be differentiated. Backward is an all-to-all too, so that all ranks must go backward through it or none: also
-    one that has sent no rows.
+    It is differentiable. Backward is an all-to-all as well, so either all ranks must go backward through it or none,
+    even a rank that has sent no rows.
 
     Args:
         x: The rows, those for rank 0 first.
-        sends: Rows for each rank.
-        receives: Rows from each rank: what rank s has in `sends` for this one.
-        group: The ranks that talk; None means everyone.
-        carrier: `native`, or `pairwise` to let the ledger see every message.
+        sends: The number of rows for each rank.
+        receives: The number of rows from each rank: from rank s, what rank s has in `sends` for this rank.
+        group: The ranks that take part; None means everyone.
+        carrier: `native` is torch's collective; `pairwise` sends one message per part, each of which the ledger sees.
 
     Returns:
-        The rows that came, those of rank 0 first, each rank's in its own order.
+        The rows that arrived, those of rank 0 first, each rank's rows in the order in which it had them.
 
     Raises:
         ValueError: A list does not have a length for each rank, or `sends` does not sum to the rows of x.
     """
     ranks = dist.get_world_size(group)
-    # Before anything is sent: a wrong length would leave a rank waiting for ever.
+    # Before anything is sent, because a wrong length would leave a rank waiting forever.
     for name, lengths in (("sends", sends), ("receives", receives)):
         if len(lengths) != ranks or min(lengths) < 0:
             raise ValueError(f"{name}={list(lengths)} needs a number of rows for each of {ranks} ranks, 0 for none")
@@ -59,6 +61,8 @@ def all_to_all(
 
 
 class _AllToAll(torch.autograd.Function):
+    """The rows travel; in backward, their gradients travel back."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -68,17 +72,18 @@ class _AllToAll(torch.autograd.Function):
         group: dist.ProcessGroup | None,
         carrier: Carrier,
     ) -> Tensor:
-        # What backward needs: the same lists, exchanged.
-        ctx.arguments = receives, sends, group, carrier
+        # For backward, the two lists change places: what arrived now leaves.
+        ctx.backward_arguments = receives, sends, group, carrier
         incoming = x.new_empty(sum(receives), *x.shape[1:])
-        # Every rank's parts go to their ranks; this rank's own part is copied.
+        # Each part goes to its rank; the part for this rank itself is only copied.
         carrier(incoming, x.contiguous(), receives, sends, group)
         return incoming
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        # Each row's gradient goes back to where the row came from, by the same way.
-        return _AllToAll.apply(gradients[0], *ctx.arguments), None, None, None, None
+        # Through `apply`, so that this backward can be differentiated in turn: each row's
+        # gradient returns to the rank from which the row came.
+        return _AllToAll.apply(gradients[0], *ctx.backward_arguments), None, None, None, None
 
 
 if __name__ == "__main__":

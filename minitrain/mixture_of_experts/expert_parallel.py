@@ -1,14 +1,14 @@
-"""Expert parallelism: each rank holds some of the experts, and tokens travel to them and back.
+"""Expert parallelism: each rank holds some of the experts, and tokens travel to their experts and back.
 
-**Idea.** A token needs few of the many experts. Every rank routes its own tokens, sends each to the rank that holds its
-expert, and gets the result back. The router is on every rank.
+**Idea.** A token needs only a few of the many experts. Every rank routes its own tokens, sends each token to the ranks
+that hold its experts, and gets the results back. Every rank holds the router.
 
 **Source.** Lepikhin et al. 2020, "GShard", §3; `expert_model_parallel_size` in Megatron-LM.
-**Sent.** Forward: how many rows come, an all-to-all of one number per expert; the rows, there and back, an all-to-all
-each. Backward: their gradients take the same two ways the other way round.
-**Cost.** A rank holds 1/n of the experts. A row whose expert is on another rank is sent four times in each step.
+**Sent.** Forward: three all-to-alls, of the counts (one number per expert), of the rows to their experts, and of the
+results back. Backward: two, of the gradients of the results and of the rows, each the opposite way.
+**Cost.** A rank holds 1/n of the experts. A row whose expert is on another rank is sent four times per step.
 The full form, `minitrain.mixture_of_experts.full.expert_parallel`, adds replicas of experts (ep < n), any number of
-experts, ranks without tokens, whole models, buckets of gradients, and errors that all ranks hear of.
+experts, ranks without tokens, whole models, gradients in buckets, and errors that are raised on all ranks.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 
 
 class AllToAll(torch.autograd.Function):
-    """Rows change ranks; backward, each row's gradient goes back to where the row came from."""
+    """Each row goes to another rank; in backward, the row's gradient returns to the rank from which the row came."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, leaving: list[int], arriving: list[int], group: Group) -> Any:
         ctx.back = arriving, leaving, group
-        # The next leaving[r] rows go to rank r, and arriving[r] come from it.
+        # The next leaving[r] rows go to rank r, and arriving[r] rows come from it.
         return all_to_all(rows, leaving, arriving, group).wait()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        # The same, with both lists exchanged.
+        # The same with both lists exchanged: what arrived in forward now leaves.
         return all_to_all(gradients[0], *ctx.back).wait(), None, None, None
 
 
 class ExpertParallel(nn.Module):
-    """A mixture whose experts are divided over ranks: backward as ever, then `synchronize()`.
+    """A `MoELayer` whose experts are divided over ranks: backward as usual, then `synchronize()`.
 
     Args:
-        module: The small form's `MoELayer`, the same on all ranks. It keeps this rank's experts only.
+        module: The small form's `MoELayer`, the same on all ranks. Of its experts, it keeps only this rank's.
         group: The ranks that share the batch and the experts; None means everyone.
     """
 
@@ -52,47 +52,54 @@ class ExpertParallel(nn.Module):
         self.module, self.group = module, group
         rank, self.ranks = place(group)
         assert len(module.experts) % self.ranks == 0, "each rank holds as many experts"
-        self.local = len(module.experts) // self.ranks
+        self.local = len(module.experts) // self.ranks  # experts of a rank
         module.experts = module.experts[rank * self.local : (rank + 1) * self.local]
 
-    def forward(self, x: Tensor) -> Tensor:  # [sequences, seq, hidden], this rank's
-        ranks, local, tokens = self.ranks, self.local, x.flatten(0, 1)
-        experts, gates = self.module.choose(x)  # [tokens, choices]
-        # A row for each choice that was not dropped, sorted by expert and so by rank.
-        token, choice = (experts >= 0).nonzero(as_tuple=True)  # [rows]
-        order = experts[token, choice].argsort(stable=True)
+    def forward(self, x: Tensor) -> Tensor:  # [sequences, seq, hidden], this rank's sequences
+        ranks, local, tokens = self.ranks, self.local, x.flatten(0, 1)  # tokens: [tokens, hidden]
+        chosen, gates = self.module.choose(x)  # [tokens, choices] each
+        # A row for each choice that was not dropped. Sorted by expert, rows are sorted by
+        # rank as well, because rank 0 holds the first experts, rank 1 the next ones.
+        token, choice = (chosen >= 0).nonzero(as_tuple=True)  # [rows] each
+        order = chosen[token, choice].argsort(stable=True)
         token, choice = token[order], choice[order]
-        counts = experts[token, choice].bincount(minlength=ranks * local)
-        # Each rank learns how many rows come from each rank for each of its experts.
-        each = [local] * ranks
-        coming = AllToAll.apply(counts, each, each, self.group).view(ranks, local)
+
+        # A receiver needs a buffer before rows come, so first every rank tells every
+        # rank how many rows it has for each of that rank's experts.
+        counts = chosen[token, choice].bincount(minlength=ranks * local)  # [experts]
+        even = [local] * ranks
+        coming = AllToAll.apply(counts, even, even, self.group).view(ranks, local)  # from each rank, for each expert
+        # `all_to_all` takes lists of Python's numbers; here the CPU waits for a GPU.
         leaving = counts.view(ranks, local).sum(1).tolist()
         arriving = coming.sum(1).tolist()
-        # Each row to the rank of its expert.
-        rows = AllToAll.apply(tokens[token], leaving, arriving, self.group)
+        # Dispatch: each row travels to the rank of its expert.
+        rows = AllToAll.apply(tokens[token], leaving, arriving, self.group)  # [arrived, hidden]
 
-        # Rows arrive by sender, so each expert's are not side by side: number them.
-        number = torch.arange(local, device=x.device).repeat(ranks)
-        number = number.repeat_interleave(coming.flatten())  # [rows that came]
+        # Rows arrived sorted by sender and then by expert, so an expert's rows are not side
+        # by side: which of this rank's experts is each row for?
+        local_expert = torch.arange(local, device=x.device).repeat(ranks)  # [ranks · local]
+        local_expert = local_expert.repeat_interleave(coming.flatten())  # [arrived]
         output = torch.zeros_like(rows)
         for index, expert in enumerate(self.module.experts):
-            output[number == index] = expert(rows[None, number == index])[0]
+            mine = local_expert == index  # [arrived]
+            output[mine] = expert(rows[mine][None])[0]
 
-        # Each result back to its token's rank, in the order in which rows left.
-        output = AllToAll.apply(output, arriving, leaving, self.group)
-        # Adding by token also undoes the sorting.
+        # Each result travels back to its token's rank; they arrive in the order in which rows left.
+        output = AllToAll.apply(output, arriving, leaving, self.group)  # [rows, hidden]
+        # Combine: add each result to its token, wherever sorting had put the row.
         weighted = gates[token, choice, None] * output
         return torch.zeros_like(tokens).index_add(0, token, weighted).view_as(x)
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """After the last backward of a step: gradients are those of the mean of all ranks' losses."""
+        """After the last backward of a step: make gradients those of the mean of all ranks' losses."""
         for name, parameter in self.module.named_parameters():
             assert parameter.grad is not None
-            # By n for experts, too: their gradient is a sum over all ranks' tokens.
+            # 1/n for experts, too: tokens of all ranks came here, so an expert's gradient is
+            # already the sum over ranks.
             parameter.grad.mul_(1 / self.ranks)
             if not name.startswith("experts."):
-                # The router saw this rank's tokens only.
+                # The router saw only this rank's tokens: its gradient has to be added up.
                 all_reduce(parameter.grad, self.group).wait()
 
 

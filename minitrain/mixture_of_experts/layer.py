@@ -1,12 +1,13 @@
 """The mixture-of-experts layer: route, dispatch, compute, combine.
 
-**Idea.** Where a GPT has one feed-forward layer, this one has many, the experts. Each token goes through the few that
-the router chooses, and the sum of their outputs, weighted by the gates, is the layer's output. Parameters grow with the
-number of experts, and operations only with how many of them a token uses.
+**Idea.** Where a GPT block has one feed-forward layer, this layer has many, the experts. Each token goes only through
+the few experts that the router chooses. The output is the sum of their outputs, weighted by the gates. So the number of
+parameters grows with the number of experts, but the operations per token only with the number of experts it uses.
 
-**Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2, equation 1.
-**Sent.** Nothing: this rank holds all experts. `expert_parallel` divides them.
-**Cost.** As many small products as there are experts. Also called `MoELayer` in Megatron-LM and DeepSpeed.
+**Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2, equation 1. Also called `MoELayer`
+(Megatron-LM) and `MOELayer` (DeepSpeed).
+**Sent.** Nothing: this rank holds all experts. `expert_parallel` divides them over ranks.
+**Cost.** One small product per expert and matrix, in place of one large product per matrix.
 The full form, `minitrain.mixture_of_experts.full.layer`, adds grouped and padded products in place of the loop, an
 auxiliary loss that reaches the router without being returned (for recomputation and pipelines), and checks.
 """
@@ -24,12 +25,15 @@ Route = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 class MoELayer(nn.Module):
-    """A mixture of experts in the place of a feed-forward layer.
+    """A mixture of experts that takes the place of a feed-forward layer.
 
     Args:
-        router: From hidden to a score for each expert, without bias.
-        experts: Modules, [1, rows, hidden] in and out, as a GPT's feed-forward layer.
-        route: Any of the chapter's, called with a sequence and the router's weight.
+        router: A linear layer without bias, from hidden to one logit per expert. Only its weight is used.
+        experts: Feed-forward layers, [1, rows, hidden] in and out.
+        route: `route` of any router of this chapter; set its other arguments with `functools.partial`.
+
+    Attributes:
+        auxiliary_loss: Of the last forward, [], to be added to the model's loss.
     """
 
     def __init__(
@@ -44,26 +48,27 @@ class MoELayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:  # [sequences, seq, hidden]
         tokens = x.flatten(0, 1)  # [tokens, hidden]
-        experts, gates = self.choose(x)  # [tokens, choices]
-        # A token that no expert takes keeps its zeros; the residual carries it on.
+        # Route: −1 in `chosen` is a choice that was dropped.
+        chosen, gates = self.choose(x)  # [tokens, choices] each
+        # A token that no expert takes keeps these zeros; the residual connection carries it on.
         y = torch.zeros_like(tokens)  # [tokens, hidden]
-        for number, expert in enumerate(self.experts):
-            # Dispatch: this expert's tokens, once for each choice.
-            token, choice = (experts == number).nonzero(as_tuple=True)  # [rows]
-            output = expert(tokens[None, token])[0]  # [rows, hidden]
+        for index, expert in enumerate(self.experts):
+            # Dispatch: the rows of all tokens that chose this expert.
+            token, choice = (chosen == index).nonzero(as_tuple=True)  # [rows] each
+            output = expert(tokens[token][None])[0]  # [rows, hidden]
             # Combine: y = Σ_i G(x)_i · E_i(x).
             y = y.index_add(0, token, gates[token, choice, None] * output)
         return y.view_as(x)
 
     def choose(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Experts and gates of all tokens, [tokens, choices]; the loss is kept in `auxiliary_loss`."""
+        """Route all sequences; returns the chosen experts and their gates, [tokens, choices] each."""
         assert len(x), "there is at least one sequence"
-        # Each sequence by itself: what a token gets must not depend on the batch.
+        # Each sequence by itself: which tokens get an expert's places must not depend on the
+        # other sequences of the batch.
         routed = [self.route(sequence, self.router.weight) for sequence in x]
-        experts, gates, losses = zip(*routed, strict=True)
-        # To be added to the model's loss.
+        chosen, gates, losses = zip(*routed, strict=True)
         self.auxiliary_loss = torch.stack(losses).mean()
-        return torch.cat(experts), torch.cat(gates)
+        return torch.cat(chosen), torch.cat(gates)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,15 @@
 """Noisy top-k gating: each token goes to its k best experts, and noise lets other experts win now and then.
 
-**Idea.** Keep the k best scores and take the softmax over these alone; the other experts get weight 0 and need not be
-computed. Experts that are chosen learn, and are chosen more often. Against that, scores get noise of learned size, and
-two losses ask that experts be used equally: by weight (importance) and by number of tokens (load).
+**Idea.** Keep each token's k highest logits and take the softmax over these alone. All other experts get weight 0, so
+they need not be computed. However, experts that are chosen learn, and are then chosen even more often. Two things work
+against this: logits get noise of a learned size, and two losses ask that all experts be used equally, by weight
+(importance) and by number of tokens (load).
 
 **Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2.1, §4 and appendix A.
 **Sent.** Nothing.
 **Cost.** Two products, with W_g and W_noise, [experts, hidden] each, which every rank holds. There is no capacity.
-The full form, `minitrain.mixture_of_experts.full.noisy_top_k`, adds several sequences at once, noise that belongs to
-tokens and not to ranks, evaluation without noise, two levels (appendix B), and checks.
+The full form, `minitrain.mixture_of_experts.full.noisy_top_k`, adds several sequences at once, noise that depends on
+the token and not on the rank, evaluation without noise, two levels (appendix B), and checks.
 """
 
 from __future__ import annotations
@@ -22,38 +23,44 @@ def route(
     x: Tensor,  # [tokens, hidden], one sequence
     weight: Tensor,  # W_g, [experts, hidden]
     noise_weight: Tensor,  # W_noise, [experts, hidden]
-    noise: Tensor | None = None,  # [tokens, experts], normal; None: drawn here
-    choices: int = 2,
+    noise: Tensor | None = None,  # ε, [tokens, experts], standard normal; None: drawn here
+    choices: int = 2,  # k
     importance_factor: float = 0.1,
     load_factor: float = 0.1,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The k experts of each token, [tokens, k], best first; their gates, [tokens, k]; the sum of both losses."""
-    assert choices < len(weight), "the load compares with the (k+1)-th best expert"
-    # Equation 4: H(x) = xW_g + ε · softplus(xW_noise).
-    clean = F.linear(x, weight)  # [tokens, experts]
-    deviation = F.softplus(F.linear(x, noise_weight))  # [tokens, experts]
-    noise = torch.randn_like(clean) if noise is None else noise
-    noisy = clean + noise * deviation  # [tokens, experts]
-    # Equations 3 and 5: G(x) = softmax(KeepTopK(H(x), k)).
-    best, number = noisy.topk(choices + 1, -1)  # [tokens, k + 1]
-    expert = number[:, :choices]  # [tokens, k]
-    gates = best[:, :choices].softmax(-1)  # [tokens, k]
+    """Choose k experts for each token.
 
-    # §4: importance is the sum of each expert's gates over all tokens.
-    importance = torch.zeros_like(noisy).scatter(-1, expert, gates).sum(0)  # [experts]
-    # Appendix A: the number of tokens has no gradient, so count each token's chance to
-    # be kept if this expert's noise were drawn anew. Without the expert, the k-th best
-    # score is the (k+1)-th of all if the expert is kept, and the k-th if it is not.
-    kept = torch.zeros_like(noisy, dtype=torch.bool).scatter(-1, expert, True)
-    kth_excluding = torch.where(kept, best[:, choices:], best[:, choices - 1 : choices])
-    # P(x, i) = Φ((xW_g)_i − kth_excluding(H(x), k, i)) / softplus((xW_noise)_i)).
-    load = torch.special.ndtr((clean - kth_excluding) / deviation).sum(0)  # [experts]
-    loss = importance_factor * squared_variation(importance)
-    return expert, gates, loss + load_factor * squared_variation(load)
+    Returns:
+        The chosen experts, [tokens, k], best first; their gates, [tokens, k]; the sum of both losses, [].
+    """
+    assert choices < len(weight), "the load compares with the (k+1)-th best expert"
+    # Equation 4: H(x) = x·W_g + ε · softplus(x·W_noise).
+    clean_logits = F.linear(x, weight)  # [tokens, experts]
+    noise_stddev = F.softplus(F.linear(x, noise_weight))  # [tokens, experts]
+    noise = torch.randn_like(clean_logits) if noise is None else noise
+    noisy_logits = clean_logits + noise * noise_stddev  # [tokens, experts]
+    # One more than k, because the load below needs the runner-up.
+    top_logits, top_indices = noisy_logits.topk(choices + 1, -1)  # [tokens, k + 1]
+    # Equations 3 and 5: G(x) = softmax(KeepTopK(H(x), k)).
+    expert = top_indices[:, :choices]  # [tokens, k]
+    gates = top_logits[:, :choices].softmax(-1)  # [tokens, k]
+
+    # §4: an expert's importance is the sum of its gates over all tokens.
+    importance = torch.zeros_like(noisy_logits).scatter(-1, expert, gates).sum(0)  # [experts]
+    # Appendix A: a count of tokens has no gradient. So each token counts with the probability
+    # that it would choose the expert if this expert's noise alone were drawn again. For that,
+    # the expert must beat the k-th best of the others: among all experts this is the
+    # (k+1)-th best if the expert itself is one of the best k, and the k-th best if not.
+    chosen = torch.zeros_like(noisy_logits, dtype=torch.bool).scatter(-1, expert, True)  # [tokens, experts]
+    kth, runner_up = top_logits[:, choices - 1, None], top_logits[:, choices, None]  # [tokens, 1] each
+    kth_excluding = torch.where(chosen, runner_up, kth)  # [tokens, experts]
+    # P(x, i) = Φ(((x·W_g)_i − kth_excluding(H(x), k, i)) / softplus((x·W_noise)_i)).
+    load = torch.special.ndtr((clean_logits - kth_excluding) / noise_stddev).sum(0)  # [experts]
+    return expert, gates, importance_factor * squared_variation(importance) + load_factor * squared_variation(load)
 
 
 def squared_variation(values: Tensor) -> Tensor:
-    """CV², the variance over the square of the mean: 0 if all are equal."""
+    """The squared coefficient of variation, CV² = variance / mean²: 0 if all values are equal."""
     return ((values - values.mean()) ** 2).mean() / values.mean() ** 2
 
 

@@ -1,13 +1,13 @@
-"""The asynchronous parameter server: each push is applied when it arrives, and workers drift apart by a bound.
+"""The asynchronous parameter server: each push is applied when it arrives, and workers drift apart up to a bound.
 
-**Idea.** A slow worker delays only itself. The price is staleness: a gradient comes from parameters that others have
-stepped since. Under bounded staleness (SSP) a worker begins a step only if it is at most s steps ahead of the slowest:
-s = 0 waits for all, None for nobody.
+**Idea.** A slow worker delays only itself. The price is staleness: by the time a gradient arrives, pushes of other
+workers have changed the parameters from which it was computed. With bounded staleness (SSP) a worker may begin a step
+only if it is at most s steps ahead of the slowest worker. With s = 0 it waits for all others, with s = None for none.
 
 **Source.** Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", §2.
-**Sent.** As in `synchronous`. It needs gloo: the server has a receive open for every worker and takes whichever is done
-first. NCCL runs the messages of a rank in the order in which they were started, so a slow worker would hold up all.
-**Cost.** 2S bytes per step of a worker. The server holds parameters, optimizer states, and a push of each worker.
+**Sent.** As in `synchronous`, with gloo only: the server has one receive open per worker and applies whichever push is
+done first. NCCL runs a rank's messages in the order in which they were started, so a slow worker would delay the rest.
+**Cost.** 2S bytes per step of a worker. The server holds parameters, optimizer states, and one push per worker.
 The full form, `minitrain.parameter_server.full.asynchronous`, adds a virtual clock, workers that leave or die, frozen
 and unused parameters, buffers, pushes that are refused, and checks.
 """
@@ -22,12 +22,23 @@ from torch import Tensor, nn
 from minitrain.comm.messages import Group, place, receive, send
 from minitrain.parameter_server.synchronous import SERVER, MakeOptimizer, Worker, flatten, set_gradients
 
-# Pull, backward, push: a worker cannot tell whether the server waits for the others.
+# Pull, backward, push, as before: a worker does not notice how the server works.
 AsynchronousWorker = Worker
 
 
 class AsynchronousServer:
-    """Rank 0; `log` has the worker, its step, and the updates in what it had pulled, for each push as applied."""
+    """Rank 0, which steps the parameters with one push at a time.
+
+    Args:
+        module: Its parameters are served.
+        make_optimizer: From parameters to an optimizer.
+        staleness: s, how many steps a worker may be ahead of the slowest; None: any number.
+        group: The server and its workers; None means everyone.
+
+    Attributes:
+        log: For each push, in the order of updates: its worker, the worker's step, and the version of the parameters
+            (the number of updates in them) that the worker had pulled.
+    """
 
     def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, staleness: int | None, group: Group = None):
         rank, ranks = place(group)
@@ -35,21 +46,23 @@ class AsynchronousServer:
         self.module, self.group, self.staleness = module, group, staleness
         self.flat = flatten(module)  # [elements]
         self.optimizer = make_optimizer(module.parameters())
-        self.clocks = dict.fromkeys(range(1, ranks), 0)  # pushes of each worker
-        self.pulled = dict.fromkeys(range(1, ranks), 0)  # updates in what it pulled last
+        self.clocks = dict.fromkeys(range(1, ranks), 0)  # each worker's pushes so far
+        self.pulled = dict.fromkeys(range(1, ranks), 0)  # the version that each worker pulled last
         self.log: list[tuple[int, int, int]] = []
 
     def serve(self, steps: int) -> None:
-        """Serve so many steps of every worker, in the order in which they come."""
+        """Serve this number of steps of every worker, in the order in which pushes arrive."""
         idle, arriving = set(self.clocks), {}
         last = {worker: clock + steps for worker, clock in self.clocks.items()}
-        # A gloo message cannot be asked whether it is there, so a thread waits for each.
+        # gloo cannot say whether a message has arrived, so a thread waits for each push.
         with ThreadPoolExecutor(len(self.clocks)) as threads:
             while self.clocks != last:
+                # Workers that are not too far ahead get the parameters; the others stay idle.
                 for worker in sorted(filter(self.may_begin, idle)):
                     idle.remove(worker)
                     self.answer(worker)
                     arriving[threads.submit(self.take, worker)] = worker
+                # Every push that has arrived is one update.
                 done: set[Future[Tensor]] = wait(arriving, return_when=FIRST_COMPLETED).done
                 for push in done:
                     worker = arriving.pop(push)
@@ -58,22 +71,25 @@ class AsynchronousServer:
                         idle.add(worker)
 
     def may_begin(self, worker: int) -> bool:
+        """The rule of SSP."""
         lead = self.clocks[worker] - min(self.clocks.values())
         return self.staleness is None or lead <= self.staleness
 
     def answer(self, worker: int) -> None:
+        """Serve one pull."""
         self.pulled[worker] = len(self.log)
-        # The parameters as they are now; the next push is not applied before they have left.
+        # Waited for, so that no push changes the parameters while they are being sent.
         send(self.flat, worker, self.group).wait()
 
     def take(self, worker: int) -> Tensor:
+        """Receive one push."""
         push = torch.empty_like(self.flat)  # [elements]
-        # Its gradients, in memory of their own: others are arriving at the same time.
+        # Its gradients, into memory of their own, since other pushes arrive at the same time.
         receive(push, worker, self.group).wait()
         return push
 
     def apply(self, worker: int, push: Tensor) -> None:
-        """One optimizer's step by one worker's gradient, however old."""
+        """Step the optimizer with one worker's gradient, however old it is."""
         set_gradients(self.module, push)
         self.optimizer.step()
         self.log.append((worker, self.clocks[worker], self.pulled[worker]))

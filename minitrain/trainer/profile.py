@@ -25,7 +25,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span
 from minitrain.composition.settings import Layout
-from minitrain.composition.step import Verbs
+from minitrain.composition.step import AxisCollectives
 from minitrain.tensor_parallel.full.mappings import Collectives
 
 # part -> how the table calls it, and its kind on the timeline; in the order of the table.
@@ -83,14 +83,14 @@ class Profile:
         self._close()
         self.steps += 1
 
-    def during(self, part: str) -> AbstractContextManager[Any]:
+    def timer(self, part: str) -> AbstractContextManager[Any]:
         """Around a part of a step; outside a measured step it does nothing."""
-        return _During(self, part) if self._stack else nullcontext()
+        return _Timer(self, part) if self._stack else nullcontext()
 
-    def verbs(self, layout: Layout, verbs: Verbs | None = None) -> Verbs:
-        """The verbs, timed along axes of more than one rank."""
-        dp, tp, ep = verbs or Verbs()
-        return Verbs(
+    def collectives(self, layout: Layout, collectives: AxisCollectives | None = None) -> AxisCollectives:
+        """The collectives, timed along axes of more than one rank."""
+        dp, tp, ep = collectives or AxisCollectives()
+        return AxisCollectives(
             Timed(dp, "dp", self) if layout.dp > 1 else dp,
             Timed(tp, "tp", self) if layout.tp > 1 else tp,
             timed_carrier(ep, self) if layout.ep > 1 else ep,
@@ -126,7 +126,7 @@ class Profile:
         return [span for spans in gather_objects(self._world.timeline.spans[self._before :]) for span in spans]
 
 
-class _During:
+class _Timer:
     """Opens and closes a part."""
 
     def __init__(self, profile: Profile, part: str):
@@ -141,37 +141,37 @@ class _During:
 
 
 class Timed:
-    """Verbs whose calls, and the waiting for them, are a part of a step.
+    """Collectives whose calls, and the waiting for them, are a part of a step.
 
     Args:
-        verbs: Who carries.
+        collectives: Those that are called.
         part: The part.
         profile: Where the time is noted.
     """
 
-    def __init__(self, verbs: Any, part: str, profile: Profile):
-        self.verbs, self.part, self.profile = verbs, part, profile
+    def __init__(self, collectives: Any, part: str, profile: Profile):
+        self.collectives, self.part, self.profile = collectives, part, profile
 
     def all_reduce(self, tensor: Tensor, group: ProcessGroup | None = None, *, check: bool | None = None) -> Handle:
-        """As of `verbs`."""
-        return self._call(self.verbs.all_reduce, tensor, group, check=check)
+        """As of `collectives`."""
+        return self._call(self.collectives.all_reduce, tensor, group, check=check)
 
     def reduce_scatter(self, tensor: Tensor, group: ProcessGroup | None = None, *, check: bool | None = None) -> Handle:
-        """As of `verbs`."""
-        return self._call(self.verbs.reduce_scatter, tensor, group, check=check)
+        """As of `collectives`."""
+        return self._call(self.collectives.reduce_scatter, tensor, group, check=check)
 
     def all_gather(self, tensor: Tensor, group: ProcessGroup | None = None, *, check: bool | None = None) -> Handle:
-        """As of `verbs`."""
-        return self._call(self.verbs.all_gather, tensor, group, check=check)
+        """As of `collectives`."""
+        return self._call(self.collectives.all_gather, tensor, group, check=check)
 
     def broadcast(
         self, tensor: Tensor, source: int = 0, group: ProcessGroup | None = None, *, check: bool | None = None
     ) -> Handle:
-        """As of `verbs`."""
-        return self._call(self.verbs.broadcast, tensor, source, group, check=check)
+        """As of `collectives`."""
+        return self._call(self.collectives.broadcast, tensor, source, group, check=check)
 
     def _call(self, verb: Callable[..., Handle], *arguments: Any, check: bool | None) -> Handle:
-        with self.profile.during(self.part):
+        with self.profile.timer(self.part):
             return _TimedHandle(verb(*arguments, check=check), self)
 
 
@@ -183,7 +183,7 @@ class _TimedHandle(Handle):
         self._handle, self._timed = handle, timed
 
     def wait(self) -> Tensor | None:
-        with self._timed.profile.during(self._timed.part):
+        with self._timed.profile.timer(self._timed.part):
             return self._handle.wait()
 
 
@@ -197,7 +197,7 @@ def timed_carrier(carrier: Carrier, profile: Profile) -> Carrier:
         sends: Sequence[int],
         group: ProcessGroup | None = None,
     ) -> None:
-        with profile.during("ep"):
+        with profile.timer("ep"):
             carrier(incoming, outgoing, receives, sends, group)
 
     return carry
@@ -228,4 +228,4 @@ def table(ranks: list[dict[str, float]]) -> Any:
     return made
 
 
-_: type[Collectives] = Timed  # whoever takes the verbs takes these
+_: type[Collectives] = Timed  # it can be passed wherever collectives can

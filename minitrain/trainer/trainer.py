@@ -32,7 +32,7 @@ from minitrain.comm.pictures import save_figure
 from minitrain.comm.timeline import trace_events
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
-from minitrain.composition.step import Instruments, NotFinite, Report, Training, Verbs
+from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
 from minitrain.data.text import Batch, Samples, Text, bigram_entropy, windows
 from minitrain.trainer import identity, metrics, profile
 from minitrain.trainer.display import Display
@@ -54,12 +54,12 @@ class Trainer:
         world: This rank.
         settings: The same on all ranks.
         asked_to_stop: Whether somebody wants the run to end after the current step; asked on each rank.
-        verbs: Who carries tensors; the default is torch.distributed.
+        collectives: Of each axis; the default is torch.distributed.
         tell: Shows a text to the reader, on rank 0.
 
     Attributes:
         profile: Where a step's time goes.
-        instruments: What the training is built with: the verbs, timed, and the profile.
+        instruments: What the training is built with: the collectives, timed, and the profile's timer.
         samples: What is trained on.
         done: Steps done.
         position: Samples that all ranks together have taken: all state that the data have.
@@ -78,7 +78,7 @@ class Trainer:
         world: World,
         settings: Settings,
         asked_to_stop: Callable[[], bool] = lambda: False,
-        verbs: Verbs | None = None,
+        collectives: AxisCollectives | None = None,
         tell: Callable[[str], None] = print,
     ):
         self.world, self.settings, self.asked_to_stop = world, settings, asked_to_stop
@@ -91,7 +91,7 @@ class Trainer:
             self.held_out = self._held_out()
         self.about = identity.described(settings, self.text.sha256)
         self.profile = profile.Profile(world)
-        self.instruments = Instruments(self.profile.verbs(settings.layout, verbs), self.profile.during)
+        self.instruments = Instruments(self.profile.collectives(settings.layout, collectives), self.profile.timer)
         self.done = self.position = self.saved = 0
         self.reports: list[Report] = []
         self.stopped, self.status, self._seconds = False, 0, 0.0
@@ -176,7 +176,7 @@ class Trainer:
             yield
         self._seconds = time.perf_counter() - start
 
-    def after(self, report: Report) -> None:
+    def log_evaluate_save(self, report: Report) -> None:
         """After a step: its line and, when they are due, the loss on held-out text and a checkpoint."""
         options, steps = self.settings.run, self.settings.steps
         self.display.after(report, self._seconds)

@@ -20,7 +20,7 @@ from minitrain.checkpointing.checkpoint import load
 from minitrain.comm.timeline import Timeline
 from minitrain.comm.world import World
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
-from minitrain.composition.step import Report, Verbs
+from minitrain.composition.step import AxisCollectives, Report
 from minitrain.lessons.trainer.trainer import advance, apart, gathered, layouts
 from minitrain.ranks.failures import RanksError
 from minitrain.train import build, train
@@ -284,28 +284,28 @@ def clocked(moments):
 def test_nested_parts_are_taken_out():
     made = clocked([0, 1, 4, 6, 9, 10])
     with made.step():
-        with made.during("backward"):  # 1 to 9, but for 4 to 6
-            with made.during("dp"):
+        with made.timer("backward"):  # 1 to 9, but for 4 to 6
+            with made.timer("dp"):
                 pass
     assert {part: value for part, value in made.seconds.items() if value} == {"rest": 2, "backward": 6, "dp": 2}
-    with made.during("data"):  # outside a step nobody looks at the clock
+    with made.timer("data"):  # outside a step nobody looks at the clock
         pass
 
 
 def test_a_step_that_fails_leaves_no_part_open():
     made = clocked(range(100))
-    with pytest.raises(ArithmeticError), made.step(), made.during("forward"):
+    with pytest.raises(ArithmeticError), made.step(), made.timer("forward"):
         raise ArithmeticError
     assert made.steps == 0
-    with made.step(), made.during("backward"):
+    with made.step(), made.timer("backward"):
         pass
     assert made.seconds["backward"] == 1
 
 
 def test_axes_of_one_rank_are_not_timed():
-    verbs = clocked([]).verbs(Layout(dp=2))
-    assert isinstance(verbs.dp, profile.Timed)
-    assert verbs.tp is Verbs().tp and verbs.ep is Verbs().ep
+    collectives = clocked([]).collectives(Layout(dp=2))
+    assert isinstance(collectives.dp, profile.Timed)
+    assert collectives.tp is AxisCollectives().tp and collectives.ep is AxisCollectives().ep
 
 
 def test_metrics_after_a_kill(tmp_path):

@@ -119,7 +119,7 @@ def advance(trainer: Trainer, number: int) -> None:
     """One step of the loop in `minitrain/train.py`."""
     with trainer.measured():
         report = train_step(trainer.training, number, trainer.position, trainer.samples)
-    trainer.after(report)
+    trainer.log_evaluate_save(report)
 
 
 def gathered(trainer: Trainer) -> Tensors:
