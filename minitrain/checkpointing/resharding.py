@@ -32,8 +32,10 @@ def save(folder: Path, shard: Tensor, offsets: Sequence[int], group: Group = Non
     if rank == 0:
         # How many files count: an earlier save by more ranks may have left others here.
         torch.save(ranks, folder / "ranks.pt")
-    # A barrier: no rank returns, and loads, before all files are complete.
-    all_reduce(torch.zeros(1, device=shard.device), group).wait()
+    # A barrier: no rank returns, and loads, before all files are complete. On a GPU only reading the sum waits for it.
+    done = torch.zeros(1, device=shard.device)
+    all_reduce(done, group).wait()
+    done.item()
 
 
 @torch.no_grad()

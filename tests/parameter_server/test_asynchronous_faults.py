@@ -122,7 +122,7 @@ def ended() -> dict[int, subprocess.CompletedProcess]:
 
     def start(dies: int) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "minitrain.parameter_server.asynchronous", "--ranks=3", "--seconds=8"]
-        return subprocess.run([*command, f"--dies={dies}"], capture_output=True, text=True, timeout=120)
+        return subprocess.run([*command, f"--dies={dies}", "--all"], capture_output=True, text=True, timeout=120)
 
     with ThreadPoolExecutor() as side_by_side:
         return dict(zip((0, 2), side_by_side.map(start, (0, 2)), strict=True))
