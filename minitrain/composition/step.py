@@ -40,8 +40,8 @@ from minitrain.mixture_of_experts import all_to_all
 from minitrain.mixture_of_experts.full.expert_parallel import Carrier
 from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.executor import Pipeline
+from minitrain.pipeline_parallel.full.action_observers import Watch
 from minitrain.pipeline_parallel.full.actions import Action
-from minitrain.pipeline_parallel.full.watches import Watch
 from minitrain.tensor_parallel.full.mappings import Collectives
 
 During = Callable[[str], AbstractContextManager[Any]]

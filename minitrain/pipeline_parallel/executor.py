@@ -17,7 +17,7 @@ posted.
 **What is sent, when and why.** After F the outputs, to the rank of the next stage, which continues with them. After B
 or I the gradient of the inputs, to the rank of the stage before: it is the gradient of that stage's outputs, with which
 its own backward begins. Tensors that need no gradient (tokens, masks) get none back. After the last backward the copies
-of a tied weight send each other their gradients. `minitrain.pipeline_parallel.full.mail` says in which order.
+of a tied weight send each other their gradients. `minitrain.pipeline_parallel.full.nccl_order` says in which order.
 
 **Cost.** `minitrain.costs.pipeline`: bubbles, micro-batches in flight, and `sent`, the bytes. A micro-batch's
 activations at a stage's boundary are far smaller than the stage's gradients; with many micro-batches they come to about
@@ -43,9 +43,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from minitrain.pipeline_parallel.full import checks, tied
+from minitrain.pipeline_parallel.full.action_observers import Watch
 from minitrain.pipeline_parallel.full.actions import Action, Schedule
-from minitrain.pipeline_parallel.full.mail import Mail, looks
-from minitrain.pipeline_parallel.full.watches import Watch
+from minitrain.pipeline_parallel.full.mail import Mail
+from minitrain.pipeline_parallel.full.shapes import metas
 from minitrain.pipeline_parallel.weight_gradients import SplitBackward, Task, finish
 
 MicroBatch = Tensor | tuple[Tensor, ...]
@@ -140,7 +141,7 @@ class Pipeline:
             for stage in self._parallel:
                 stack.enter_context(stage.no_sync())  # gradients of all micro-batches leave together, below
             for action in self._actions:
-                arrived = self._mail.take(action)  # waits for the rank that makes it
+                arrived = self._mail.receive_for(action)  # waits for the rank that makes it
                 if arrived is None:
                     arrived = self._from_here(action)
                 with self._watch(action):
@@ -190,7 +191,7 @@ class Pipeline:
         if following in self.stages:
             self._here[action] = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in made]
         else:
-            self._mail.give(action, made)
+            self._mail.send_for(action, made)
 
     def _do(self, action: Action, arrived: Sequence[Tensor]) -> Sequence[Tensor]:
         place = (action.stage, action.microbatch)
@@ -212,7 +213,7 @@ class Pipeline:
                 outputs = (self._scaled_loss(result, microbatch),)
             else:
                 outputs = checks.outputs_of(stage, microbatch, result)
-                self._mail.expect(stage, microbatch, outputs)
+                self._mail.shapes.expect_gradients(stage, microbatch, outputs)
         self.held[stage, microbatch] = inputs, outputs
         return outputs
 
@@ -248,8 +249,12 @@ class Pipeline:
 
     def _explain(self, error: Exception, stage: int, microbatch: int, inputs: tuple[Tensor, ...]) -> None:
         """Say where a stage's forward failed; with the first micro-batch that it gets, that two stages do not meet."""
-        shapes = ", ".join(map(str, looks(inputs)))
-        if stage == 0 or isinstance(error, torch.OutOfMemoryError) or not self._mail.first_of_its_kind(microbatch):
+        shapes = ", ".join(map(str, metas(inputs)))
+        if (
+            stage == 0
+            or isinstance(error, torch.OutOfMemoryError)
+            or not self._mail.shapes.first_of_its_kind(microbatch)
+        ):
             error.add_note(f"in the forward of stage {stage}, micro-batch {microbatch}: {shapes}")
             return
         ranks = [self.schedule.rank_of(number) for number in (stage - 1, stage)]
