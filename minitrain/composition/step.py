@@ -119,7 +119,7 @@ class RandomPlace:
     def begin_microbatch(self, number: int) -> None:
         """Before the forward of each of this rank's micro-batches."""
         if self.draws:
-            counter_rng.at(self.seed, self.step, self.first + number * self.tokens)
+            counter_rng.set_position(self.seed, self.step, self.first + number * self.tokens)
 
 
 @dataclass
