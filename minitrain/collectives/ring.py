@@ -7,8 +7,8 @@ passed on as they are (all_gather).
 **Sent.** In each of 2(n−1) steps one chunk goes to the right neighbour while another arrives from the left one. In
 total a rank sends about 2(n−1)/n · S bytes of a tensor of S bytes.
 **Cost.** 2(n−1)(α + βS/n) of time; the tensor is changed in place, next to one receive buffer as large as a chunk.
-The full form, `minitrain.collectives.full.ring`, adds receives that are posted ahead and buffers that are kept (both
-for speed on CPUs), a pipelined broadcast, and checks.
+The full form, `minitrain.collectives.full.ring`, adds receives that are posted ahead (for speed on CPUs), a pipelined
+broadcast, and checks.
 """
 
 from __future__ import annotations

@@ -33,8 +33,8 @@ from minitrain.mixture_of_experts import all_to_all
 from minitrain.mixture_of_experts.full.expert_parallel import Carrier
 from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.executor import Pipeline
+from minitrain.pipeline_parallel.full.action_observers import Watch
 from minitrain.pipeline_parallel.full.actions import Action
-from minitrain.pipeline_parallel.full.watches import Watch
 from minitrain.tensor_parallel.full.mappings import Collectives
 
 Timer = Callable[[str], AbstractContextManager[Any]]
@@ -112,7 +112,7 @@ class CounterRng:
     def begin_microbatch(self, number: int) -> None:
         """Before the forward of each of this rank's micro-batches."""
         if self.draws:
-            counter_rng.at(self.seed, self.step, self.first + number * self.tokens)
+            counter_rng.set_position(self.seed, self.step, self.first + number * self.tokens)
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Chapter 12, mixture of experts: a layer of many experts, of which each token uses few, and a router that chooses.
 
-Four routers behind one interface, `routing.Router`, each a file: `noisy_top_k`, `gshard`, `switch` let tokens choose
+Four routers behind one interface, `router.Router`, each a file: `noisy_top_k`, `gshard`, `switch` let tokens choose
 experts, `expert_choice` lets experts choose tokens. `layer` computes with what they chose, and `expert_parallel` puts
 the experts on different ranks.
 """
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from minitrain.mixture_of_experts.full.gshard import GShard
     from minitrain.mixture_of_experts.full.layer import MoELayer
     from minitrain.mixture_of_experts.full.noisy_top_k import NoisyTopK
-    from minitrain.mixture_of_experts.full.routing import Router, Routing
+    from minitrain.mixture_of_experts.full.router import Router
+    from minitrain.mixture_of_experts.full.routing import Routing
     from minitrain.mixture_of_experts.full.switch import Switch
 
 _HOME = {
@@ -25,7 +26,7 @@ _HOME = {
     "GShard": "full.gshard",
     "MoELayer": "full.layer",
     "NoisyTopK": "full.noisy_top_k",
-    "Router": "full.routing",
+    "Router": "full.router",
     "Routing": "full.routing",
     "Switch": "full.switch",
 }

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from minitrain.mixture_of_experts.full.compute import Way
 from minitrain.mixture_of_experts.full.layer import MoELayer
-from minitrain.mixture_of_experts.full.routing import Router
+from minitrain.mixture_of_experts.full.router import Router
 from minitrain.models.gpt import GPT, MLP, initial_weight
 
 

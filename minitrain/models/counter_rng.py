@@ -1,7 +1,7 @@
-"""Random numbers that belong to a place in training, whichever rank draws them and whatever else it draws.
+"""Random numbers that belong to a position in training, whichever rank draws them and whatever else it draws.
 
 **Idea.** A layout of ranks must not change what is trained. So a router's noise and a dropout's masks are not drawn one
-after another: each number is a hash of its place, that is, of seed, step, layer, the token's number among all tokens of
+after another: each number is a hash of its position, that is, of seed, step, layer, the token's number among all tokens of
 the step, and a column. Any rank that holds the token computes the same number.
 
 **Source.** Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", for random numbers made from a counter.
@@ -23,8 +23,8 @@ _TAG, _KEY_BITS, _TOKEN_BITS = 0x4D6, 24, 28  # 63 bits together: a seed that to
 _MASK = 0xFFFFFFFF
 
 
-class Place(NamedTuple):
-    """Where in training numbers are drawn.
+class Position(NamedTuple):
+    """The position in training at which numbers are drawn.
 
     Attributes:
         key: A number made from seed and step.
@@ -35,11 +35,11 @@ class Place(NamedTuple):
     first_token: int
 
 
-def at(seed: int, step: int, first_token: int = 0) -> None:
-    """Go to a place in training: to be called before each forward.
+def set_position(seed: int, step: int, first_token: int = 0) -> None:
+    """Set the position in training; call it before each forward.
 
     It seeds torch's generators, all of them, as `torch.manual_seed` does. What is drawn from these afterwards differs
-    between ranks that hold different tokens. The place is the generator's seed because that is what recomputation puts
+    between ranks that hold different tokens. The position is the generator's seed because that is what recomputation puts
     back: **a micro-batch that is computed again after the next one has begun must see its own numbers**, or its
     gradients belong to experts, or to masks, that its forward never saw.
 
@@ -58,21 +58,22 @@ def at(seed: int, step: int, first_token: int = 0) -> None:
     torch.manual_seed((_TAG << _KEY_BITS | key) << _TOKEN_BITS | first_token)
 
 
-@torch.compiler.disable  # the place changes with each forward, and a compiled graph would keep the first
-def place() -> Place:
-    """Where `at` went.
+@torch.compiler.disable  # the position changes with each forward, and a compiled graph would keep the first
+def position() -> Position:
+    """The position that `set_position` set last.
 
     Raises:
-        RuntimeError: `at` has not been called, or torch's generator has got another seed since.
+        RuntimeError: `set_position` has not been called, or torch's generator has got another seed since.
     """
     rest, first_token = divmod(torch.initial_seed(), 1 << _TOKEN_BITS)
     tag, key = divmod(rest, 1 << _KEY_BITS)
     if tag != _TAG:
         raise RuntimeError(
-            "routers and dropout cannot draw before at(seed, step, first_token), or after torch.manual_seed has "
-            "replaced that place; call at(...) last before each forward, or eval() on the model to draw nothing"
+            "routers and dropout cannot draw before set_position(seed, step, first_token), or after torch.manual_seed "
+            "has replaced that position; call set_position(...) last before each forward, or eval() on the model to "
+            "draw nothing"
         )
-    return Place(key, first_token)
+    return Position(key, first_token)
 
 
 @torch.compiler.disable  # it cannot trace the hash of words

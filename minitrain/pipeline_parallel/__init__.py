@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minitrain.pipeline_parallel.executor import Pipeline
+    from minitrain.pipeline_parallel.full.action_observers import on_timeline, on_virtual_clock
     from minitrain.pipeline_parallel.full.actions import Action, Schedule, validate
     from minitrain.pipeline_parallel.full.simulator import Timetable, simulate
     from minitrain.pipeline_parallel.full.tied import ties
-    from minitrain.pipeline_parallel.full.watches import on_timeline, on_virtual_clock
     from minitrain.pipeline_parallel.schedules import SCHEDULES
     from minitrain.pipeline_parallel.splitting import partition, split
 
@@ -26,8 +26,8 @@ _HOME = {
     "SCHEDULES": "schedules",
     "Schedule": "full.actions",
     "Timetable": "full.simulator",
-    "on_timeline": "full.watches",
-    "on_virtual_clock": "full.watches",
+    "on_timeline": "full.action_observers",
+    "on_virtual_clock": "full.action_observers",
     "partition": "splitting",
     "simulate": "full.simulator",
     "split": "splitting",

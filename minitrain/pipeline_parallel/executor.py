@@ -6,7 +6,7 @@ any shape; a rank may have several stages, tied weights, and data parallelism wi
 
 **Source.** Huang et al. 2019, "GPipe", §2.2, for the step; the schedules name their own.
 **Sent.** After F the outputs, to the next stage; after B or I the gradient of the inputs, to the stage before. Then the
-copies of a tied weight send each other their gradients. In which order: `minitrain.pipeline_parallel.full.mail`.
+copies of a tied weight send each other their gradients. In which order: `minitrain.pipeline_parallel.full.nccl_order`.
 **Cost.** `minitrain.costs.pipeline`: bubbles, micro-batches in flight, and `sent`, the bytes: with many micro-batches
 about as many as the gradients', but only neighbours exchange them.
 Also called pipeline engine (DeepSpeed), `forward_backward_func` (Megatron-LM), `PipelineStage` (torch).
@@ -24,9 +24,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from minitrain.pipeline_parallel.full import checks, tied
+from minitrain.pipeline_parallel.full.action_observers import Watch
 from minitrain.pipeline_parallel.full.actions import Action, Schedule
-from minitrain.pipeline_parallel.full.mail import Mail, looks
-from minitrain.pipeline_parallel.full.watches import Watch
+from minitrain.pipeline_parallel.full.mail import Mail
+from minitrain.pipeline_parallel.full.shapes import metas
 from minitrain.pipeline_parallel.weight_gradients import SplitBackward, Task, finish
 
 MicroBatch = Tensor | tuple[Tensor, ...]
@@ -122,7 +123,7 @@ class Pipeline:
             for stage in self._parallel:
                 stack.enter_context(stage.no_sync())  # gradients of all micro-batches leave together, below
             for action in self._actions:
-                arrived = self._mail.take(action)  # waits for the rank that makes it
+                arrived = self._mail.receive_for(action)  # waits for the rank that makes it
                 if arrived is None:
                     arrived = self._from_here(action)
                 with self._watch(action):
@@ -172,7 +173,7 @@ class Pipeline:
         if following in self.stages:
             self._here[action] = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in made]
         else:
-            self._mail.give(action, made)
+            self._mail.send_for(action, made)
 
     def _do(self, action: Action, arrived: Sequence[Tensor]) -> Sequence[Tensor]:
         place = (action.stage, action.microbatch)
@@ -194,7 +195,7 @@ class Pipeline:
                 outputs = (self._scaled_loss(result, microbatch),)
             else:
                 outputs = checks.outputs_of(stage, microbatch, result)
-                self._mail.expect(stage, microbatch, outputs)
+                self._mail.shapes.expect_gradients(stage, microbatch, outputs)
         self.held[stage, microbatch] = inputs, outputs
         return outputs
 
@@ -235,8 +236,12 @@ class Pipeline:
 
     def _explain(self, error: Exception, stage: int, microbatch: int, inputs: tuple[Tensor, ...]) -> None:
         """Say where a stage's forward failed; with the first micro-batch that it gets, that two stages do not meet."""
-        shapes = ", ".join(map(str, looks(inputs)))
-        if stage == 0 or isinstance(error, torch.OutOfMemoryError) or not self._mail.first_of_its_kind(microbatch):
+        shapes = ", ".join(map(str, metas(inputs)))
+        if (
+            stage == 0
+            or isinstance(error, torch.OutOfMemoryError)
+            or not self._mail.shapes.first_of_its_kind(microbatch)
+        ):
             error.add_note(f"in the forward of stage {stage}, micro-batch {microbatch}: {shapes}")
             return
         ranks = [self.schedule.rank_of(number) for number in (stage - 1, stage)]

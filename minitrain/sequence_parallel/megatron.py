@@ -84,7 +84,7 @@ def parallelize(
     Args:
         gpt: The same weights on all ranks; afterwards it takes the same tokens on all. A block's MLP of another class
             than the reference's is left as it is: it gets this rank's tokens, and its gradients are to be summed. If
-            it has dropout, call `counter_rng.at(seed, step, first_token)` before each forward.
+            it has dropout, call `counter_rng.set_position(seed, step, first_token)` before each forward.
         group: The tensor-parallel ranks; None means everyone.
         keep_gathered: Keep the gathered inputs of attention, MLP and head for backward, which sends less, and do not
             gather them again, which keeps less.

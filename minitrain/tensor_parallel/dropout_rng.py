@@ -48,9 +48,9 @@ def drop(
         columns: Which of the token's elements.
 
     Raises:
-        RuntimeError: `counter_rng.at` has not been called before.
+        RuntimeError: `counter_rng.set_position` has not been called before.
     """
-    key, first_token = counter_rng.place()
+    key, first_token = counter_rng.position()
     # 32 bits per element, a hash of its place: below p · 2³² it is dropped.
     dropped = counter_rng.bits(f"{key}/{site}", first_token + tokens, columns) < p * 2**32
     return x.masked_fill(dropped, 0.0) / (1 - p)
@@ -110,7 +110,9 @@ class AttentionDropout(nn.Module):
 
 
 def place_dropout(gpt: GPT, rank: int = 0) -> None:
-    """Let every dropout of a GPT draw by place. Call `counter_rng.at(seed, step, first_token)` before each forward.
+    """Let every dropout of a GPT draw by position.
+
+    Call `counter_rng.set_position(seed, step, first_token)` before each forward.
 
     Args:
         gpt: The model, changed in place.

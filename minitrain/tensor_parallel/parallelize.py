@@ -113,7 +113,7 @@ def parallelize(
     Args:
         gpt: The same weights on all ranks; afterwards it takes the same tokens on all. A block's attention or MLP of
             another class than the reference's is left as it is. If it has dropout, call
-            `counter_rng.at(seed, step, first_token)` (`minitrain.models.counter_rng`) before each forward.
+            `counter_rng.set_position(seed, step, first_token)` (`minitrain.models.counter_rng`) before each forward.
         group: The tensor-parallel ranks; None means everyone.
         collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
         check: Compare across ranks what must be equal. None: in demos and notebooks only.

@@ -15,7 +15,7 @@ from minitrain.lessons.collectives import common as lesson
 def one_step_short(tensor, group=None):
     """A ring whose ranks stop a step too early in the second half: the typical mistake, an off-by-one."""
     chunks = flat_view("all_reduce", tensor, group, False).tensor_split(torch.distributed.get_world_size(group))
-    ring.add_around(chunks, group)
+    ring.reduce_scatter_chunks(chunks, group)
     return Handle((), tensor)
 
 

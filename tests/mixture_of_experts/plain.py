@@ -47,7 +47,7 @@ def order(values):
 
 
 def triples(routing):
-    return list(zip(routing.token.tolist(), routing.expert.tolist(), routing.place.tolist(), strict=True))
+    return list(zip(routing.token.tolist(), routing.expert.tolist(), routing.position_in_expert.tolist(), strict=True))
 
 
 def agrees(routing, expected, losses, dropped=()):

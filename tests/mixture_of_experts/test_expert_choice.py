@@ -29,7 +29,7 @@ from tests.mixture_of_experts.plain import (
 
 
 @pytest.mark.parametrize("factor, k", ((1.0, 1), (2.0, 3), (4.0, 6), (0.7, 1)))
-def test_each_expert_takes_its_dearest(factor, k):
+def test_each_expert_takes_its_highest_scores(factor, k):
     router, x = random_weights(ExpertChoice(HIDDEN, EXPERTS, capacity_factor=factor)), some_tokens()
     expected = {}
     for group, tokens in enumerate(groups_of(x)):

@@ -63,8 +63,8 @@ def in_all(found):
 def test_as_algorithm_1_says(factor, capacity):
     router = random_weights(GShard(HIDDEN, EXPERTS, capacity_factor=factor, loss_factor=0.5))
     x = some_tokens()
-    router.at(1, 2, first_token=30)
-    uniform = counter_rng.uniform(f"{counter_rng.place().key}/0/second", 30 + torch.arange(len(x)), 1)[:, 0].tolist()
+    router.set_position(1, 2, first_token=30)
+    uniform = counter_rng.uniform(f"{counter_rng.position().key}/0/second", 30 + torch.arange(len(x)), 1)[:, 0].tolist()
     chances = [uniform[:SIZE], uniform[SIZE:]]
     found = [algorithm_1(t, router.gate.weight, capacity, c) for t, c in zip(groups_of(x), chances, strict=True)]
     entries, losses, dropped = in_all(found)
@@ -92,7 +92,7 @@ def test_first_choices_come_before_second_ones():
     """Three tokens, two places: the first's second choice is turned away by the third's first choice."""
     router = GShard(3, 3, capacity_factor=1.0).double()
     torch.nn.init.eye_(router.gate.weight)
-    router.at(0, 0)
+    router.set_position(0, 0)
     near = 3 - 1e-9  # both weigh 1/2, so that the second choice is always made
     x = torch.tensor([[3, near, 0], [0, 3, near], [0, 3, near]], dtype=torch.float64)
     routing = router.route(x)
@@ -104,7 +104,7 @@ def test_a_second_choice_that_the_dice_skip_takes_no_place():
     """Expert 1 has one place. Token 0 would choose it second, with no weight; token 1 chooses it second and gets it."""
     router = GShard(3, 3, capacity_factor=0.75).double()
     torch.nn.init.eye_(router.gate.weight)
-    router.at(0, 0)
+    router.set_position(0, 0)
     x = torch.tensor([[1000, 1, 0], [0, 3 - 1e-9, 3]], dtype=torch.float64)
     routing = router.route(x)
     assert routing.capacity == 1
@@ -143,6 +143,6 @@ def test_small_form_draws_chance():
 def test_a_second_choice_of_no_weight_is_never_made():
     router = GShard(2, 2).double()
     torch.nn.init.eye_(router.gate.weight)
-    router.at(0, 0)
+    router.set_position(0, 0)
     routing = router.route(torch.tensor([[1000.0, 0.0]], dtype=torch.float64))
     assert triples(routing) == [(0, 0, 0)] and routing.weight.item() == 1.0 and not len(routing.dropped)

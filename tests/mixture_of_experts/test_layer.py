@@ -57,7 +57,7 @@ def sequences(batch=3, seq=10):
 def run(layer, x):
     """Output, gradients of x and of all parameters."""
     x = x.clone().requires_grad_()
-    layer.router.at(seed=0, step=0)
+    layer.router.set_position(seed=0, step=0)
     y = layer(x)
     (y.sin().sum() + layer.auxiliary_loss).backward()
     return [y.detach(), x.grad, *(p.grad for p in layer.parameters())]
@@ -70,7 +70,7 @@ def test_it_is_the_weighted_sum_of_experts(router, way):
     found = run(layer, x)
     # Every expert on every token, times a table of weights: no dispatch, no sorting.
     plain = copy.deepcopy(layer)
-    plain.router.at(seed=0, step=0)
+    plain.router.set_position(seed=0, step=0)
     z = x.clone().requires_grad_()
     tokens = z.flatten(0, 1)
     routing = plain.router(tokens, groups=len(x))

@@ -68,7 +68,7 @@ def test_recomputation_with_a_riding_loss_and_noise():
     full.recompute(recomputed.blocks)
     results = []
     for model, riding in ((plain, False), (recomputed, True)):
-        model.blocks[1].mlp.router.at(seed=0, step=5)  # one call serves both mixtures
+        model.blocks[1].mlp.router.set_position(seed=0, step=5)  # one call serves both mixtures
         results.append(step(model, riding))
     for mine, its in zip(*results, strict=True):
         torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-15)

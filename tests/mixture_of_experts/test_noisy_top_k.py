@@ -31,7 +31,7 @@ from tests.mixture_of_experts.plain import (
 
 def plain_noise(words, number, columns):
     """ε for one token; the evenly distributed number behind it is tested by itself."""
-    uniform = counter_rng.uniform(f"{counter_rng.place().key}/0/{words}", torch.tensor([number]), columns)
+    uniform = counter_rng.uniform(f"{counter_rng.position().key}/0/{words}", torch.tensor([number]), columns)
     return [NORMAL.inv_cdf(u) for u in uniform[0].tolist()]
 
 
@@ -64,7 +64,7 @@ def cv2(values):
 def test_as_the_paper_says(k):
     router = random_weights(NoisyTopK(HIDDEN, EXPERTS, choices=k, importance_factor=0.3, load_factor=0.7))
     x = some_tokens()
-    router.at(5, 9, first_token=20)
+    router.set_position(5, 9, first_token=20)
     expected, losses = {}, []
     for group, tokens in enumerate(groups_of(x)):
         importance, load, first = [0.0] * EXPERTS, [0.0] * EXPERTS, []
@@ -140,7 +140,7 @@ def test_two_levels_as_the_paper_says():
         TwoLevel(HIDDEN, branches * below, branches=branches, importance_factor=0.3, load_factor=0.7)
     )
     x = some_tokens()
-    router.at(5, 9)
+    router.set_position(5, 9)
     weights = torch.zeros(len(x), branches * below, dtype=torch.float64)
     losses = []
     for group, tokens in enumerate(groups_of(x)):
@@ -172,7 +172,7 @@ def test_two_levels_as_the_paper_says():
 def test_at_first_noise_alone_decides():
     router, x = NoisyTopK(HIDDEN, EXPERTS), some_tokens(512).float()
     assert not any(parameter.any() for parameter in router.parameters())
-    router.at(0, 0)
+    router.set_position(0, 0)
     load = router.route(x).load()
     # Each expert is among a token's two best with chance 1/2: six deviations of √(512/4).
     assert (load - 256).abs().max() < 6 * math.sqrt(512 / 4)

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Router, Routing, Switch
 from minitrain.mixture_of_experts.full.noisy_top_k import TwoLevel
-from minitrain.mixture_of_experts.full.routing import places
+from minitrain.mixture_of_experts.full.routing import position_in_expert
 from minitrain.models import counter_rng
 from minitrain.recomputation.full.checkpoint import checkpoint as our_checkpoint
 from tests.mixture_of_experts.plain import EXPERTS, GROUPS, HIDDEN, SIZE, random_weights, some_tokens, triples
@@ -53,17 +53,17 @@ def test_places_as_counted_one_by_one():
             for token in range(7):
                 expected[group, token, choice] = count[expert[group, token, choice]]
                 count[expert[group, token, choice]] += int(chosen[group, token, choice])
-    assert torch.equal(places(expert, chosen, 3)[chosen], expected[chosen])
+    assert torch.equal(position_in_expert(expert, chosen, 3)[chosen], expected[chosen])
 
 
 @routers
 def test_a_layout_changes_nothing(name):
     router, x = random_weights(ROUTERS[name]()), some_tokens()
-    router.at(7, 3, first_token=100)
+    router.set_position(7, 3, first_token=100)
     whole = router.route(x, groups=GROUPS)
     parts = []
     for group in range(GROUPS):
-        router.at(7, 3, first_token=100 + group * SIZE)
+        router.set_position(7, 3, first_token=100 + group * SIZE)
         parts.append(router.route(x[group * SIZE :][:SIZE]))
     assert triples(whole) == [(t + i * SIZE, e, p) for i, part in enumerate(parts) for t, e, p in triples(part)]
     assert whole.dropped.tolist() == [
@@ -80,7 +80,7 @@ def test_gradients_are_those_of_the_weights_and_the_loss(name):
     factors = torch.randn(GROUPS * SIZE * EXPERTS, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
 
     def total(*parameters):
-        router.at(0, 0)
+        router.set_position(0, 0)
         names = [name for name, _ in router.named_parameters()]
         routing = torch.func.functional_call(
             router, dict(zip(names, parameters, strict=True)), (x,), {"groups": GROUPS}
@@ -94,7 +94,7 @@ def test_gradients_are_those_of_the_weights_and_the_loss(name):
 @pytest.mark.parametrize("groups", (0, 1, 3))
 def test_an_empty_batch_works(name, groups):
     router = ROUTERS[name]()
-    router.at(0, 0)
+    router.set_position(0, 0)
     routing = router.route(torch.zeros(0, HIDDEN, requires_grad=True), groups=groups)
     assert triples(routing) == [] and routing.load().tolist() == [0] * EXPERTS
     assert routing.dropped_fraction() == 0 and routing.auxiliary_loss.item() == 0
@@ -156,7 +156,7 @@ def test_noise_is_even_normal_and_unrelated():
 def test_noise_depends_on_seed_step_and_layer_and_is_off_in_evaluation(name):
     def weights(seed, step, layer=0):
         router.layer = layer
-        router.at(seed, step)
+        router.set_position(seed, step)
         return lesson.dense(router.route(x))
 
     router, x = random_weights(ROUTERS[name]()), some_tokens(40)
@@ -180,7 +180,7 @@ def test_a_micro_batch_that_is_computed_again_later_is_routed_as_before(again):
 
     losses = []
     for micro_batch in range(2):
-        router.at(0, 0, first_token=SIZE * micro_batch)
+        router.set_position(0, 0, first_token=SIZE * micro_batch)
         losses.append(again(forward, some_tokens(SIZE, micro_batch).requires_grad_(), **kwargs))
     for loss in losses:  # the first is computed again when the second one's place is current
         loss.backward()
@@ -191,12 +191,12 @@ def test_a_micro_batch_that_is_computed_again_later_is_routed_as_before(again):
 def test_noise_needs_a_place():
     router = NoisyTopK(HIDDEN, EXPERTS)
     torch.manual_seed(0)
-    with pytest.raises(RuntimeError, match=r"before at\(seed, step, first_token\)"):
+    with pytest.raises(RuntimeError, match=r"before set_position\(seed, step, first_token\)"):
         router.route(some_tokens())
-    router.at(3, 4, 5)
-    assert counter_rng.place().first_token == 5
+    router.set_position(3, 4, 5)
+    assert counter_rng.position().first_token == 5
     with pytest.raises(ValueError, match=r"first_token=-1 must be at least 0"):
-        router.at(0, 0, -1)
+        router.set_position(0, 0, -1)
 
 
 # Bad input.
@@ -229,7 +229,7 @@ BAD = {
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_is_refused(case):
     call, message = BAD[case]
-    counter_rng.at(0, 0)
+    counter_rng.set_position(0, 0)
     with pytest.raises(ValueError, match=message):
         call(some_tokens())
 
@@ -239,7 +239,7 @@ def test_bad_input_is_refused(case):
 def test_scores_that_are_no_numbers_are_refused(name, value):
     router, x = random_weights(ROUTERS[name]()), some_tokens()
     x[3, 0] = value
-    router.at(0, 0)
+    router.set_position(0, 0)
     with pytest.raises(ValueError, match=r"router scores of 1 of 12 tokens are infinite or not a number"):
         router(x, groups=GROUPS)
 
@@ -259,8 +259,8 @@ def test_the_picture_shows_tokens_places_and_what_was_dropped():
 def test_a_router_of_ones_own():
     class First(Router):
         def route(self, x, *, groups=1):
-            tokens = self.grouped(x, groups)
+            tokens = self.split_into_groups(x, groups)
             expert = torch.zeros(*tokens.shape[:2], 1, dtype=torch.int64)
-            return self.listed(x, expert, torch.ones(expert.shape), x.new_zeros(groups))
+            return self.to_routing(x, expert, torch.ones(expert.shape), x.new_zeros(groups))
 
     assert First(HIDDEN, EXPERTS).route(some_tokens().float(), groups=2).load().tolist() == [12, 0, 0, 0]

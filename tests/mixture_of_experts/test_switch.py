@@ -49,9 +49,9 @@ def plain(tokens, weight, capacity):
 def test_as_the_paper_says(factor, capacity, jitter):
     router = random_weights(Switch(HIDDEN, EXPERTS, capacity_factor=factor, loss_factor=0.02, jitter=jitter))
     x = seen = some_tokens()
-    router.at(1, 2, first_token=30)
+    router.set_position(1, 2, first_token=30)
     if jitter:
-        uniform = counter_rng.uniform(f"{counter_rng.place().key}/0/jitter", 30 + torch.arange(len(x)), HIDDEN)
+        uniform = counter_rng.uniform(f"{counter_rng.position().key}/0/jitter", 30 + torch.arange(len(x)), HIDDEN)
         seen = x * (1 - jitter + 2 * jitter * uniform)
     entries, losses, dropped = {}, [], []
     for i, tokens in enumerate(groups_of(seen)):

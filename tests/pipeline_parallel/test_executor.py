@@ -19,11 +19,12 @@ from minitrain.lessons.pipeline_parallel.executor import Counted, Graphs, demo
 from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full import mail
+from minitrain.pipeline_parallel.full.action_observers import on_timeline, on_virtual_clock
 from minitrain.pipeline_parallel.full.actions import Action, Schedule
 from minitrain.pipeline_parallel.full.checks import inputs_of
-from minitrain.pipeline_parallel.full.mail import Mail, in_common_order
+from minitrain.pipeline_parallel.full.mail import Mail
+from minitrain.pipeline_parallel.full.nccl_order import in_common_order
 from minitrain.pipeline_parallel.full.simulator import simulate
-from minitrain.pipeline_parallel.full.watches import on_timeline, on_virtual_clock
 from minitrain.pipeline_parallel.schedules import SCHEDULES, gpipe, interleaved, naive, one_f_one_b, zero_bubble_h1
 from minitrain.ranks.failures import RanksError
 from tests.pipeline_parallel.models import (
@@ -249,7 +250,7 @@ def as_nccl_needs(world):
             patch.setattr(mail, "send", partial(noted, mail.send, calls, lambda peer: (world.rank, peer)))
             patch.setattr(mail, "receive", partial(noted, mail.receive, calls, lambda peer: (peer, world.rank)))
             pipeline.step(*tokens(schedule.microbatches))
-        ends = [tuple(schedule.rank_of(action.stage) for action in message) for message in in_common_order(schedule)]
+        ends = [(message.source, message.to) for message in in_common_order(schedule)]
         assert calls == [pair for pair in ends if world.rank in pair], schedule.name
         accumulate(reference, *tokens(schedule.microbatches))
         theirs = dict(reference.named_parameters())

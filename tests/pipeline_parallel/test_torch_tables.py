@@ -17,10 +17,10 @@ from minitrain.comm import VirtualClock
 from minitrain.lessons.pipeline_parallel.bubbles import not_as_simulated
 from minitrain.lessons.pipeline_parallel.executor import Counted, Graphs
 from minitrain.pipeline_parallel.executor import Pipeline
+from minitrain.pipeline_parallel.full.action_observers import on_virtual_clock
 from minitrain.pipeline_parallel.full.actions import Action, Schedule, validate
 from minitrain.pipeline_parallel.full.mail import Mail
 from minitrain.pipeline_parallel.full.simulator import simulate
-from minitrain.pipeline_parallel.full.watches import on_virtual_clock
 from tests.pipeline_parallel.models import accumulate, gpt, stages_of, tokens
 
 CHUNKS = {  # of each of torch's schedules, by its name there

@@ -113,7 +113,7 @@ def kept(world, settings):
     shape = (settings.steps.batch // settings.layout.microbatches, sizes.positions)
     inputs, targets = (torch.randint(256, shape, generator=generator) for _ in range(2))
     assert training.part.whole is not None
-    counter_rng.at(seed=0, step=0)
+    counter_rng.set_position(seed=0, step=0)
     with SavedActivations(training.part.whole) as saved:
         training.gradients.model(inputs, targets)
     return saved.bytes

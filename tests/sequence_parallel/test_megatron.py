@@ -117,14 +117,14 @@ def dropping(world):
         parallelize(model)
         if again:
             full.recompute(model.blocks)
-        counter_rng.at(seed=0, step=0)
+        counter_rng.set_position(seed=0, step=0)
         loss = model(*tokens(world.size))[1]
         loss.backward()
         losses.append(loss.item())
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     reference = gpt(world.size, dropout=0.5, attention="plain")
     place_dropout(reference)
-    counter_rng.at(seed=0, step=0)
+    counter_rng.set_position(seed=0, step=0)
     return torch.equal(*gradients), losses, reference(*tokens(world.size))[1].item()
 
 

@@ -19,7 +19,7 @@ PLACES = ((0, 0), (0, 6), (1, 0))  # step and first token
 
 
 def mask(seed, site, place, shape=(1, 3, 16)):
-    counter_rng.at(seed, *place)
+    counter_rng.set_position(seed, *place)
     return ResidualDropout(0.5, site)(torch.ones(shape)) != 0
 
 
@@ -38,7 +38,7 @@ def test_a_micro_batch_has_its_part_of_the_batchs_mask():
 @pytest.mark.parametrize("shards", (1, 2, 3))
 def test_shards_of_sequences_and_heads_have_their_part_of_the_whole(shards):
     x, weights = torch.ones(2, 6, 5), torch.ones(2, 6, 4, 4)
-    counter_rng.at(0, 1, 8)
+    counter_rng.set_position(0, 1, 8)
     whole = ResidualDropout(0.4, SITES[0])(x), AttentionDropout(0.4, "core.dropout")(weights)
     for rank in range(shards):
         shard = ResidualDropout(0.4, SITES[0], rank, shards)(x.chunk(shards, 1)[rank])
@@ -49,7 +49,7 @@ def test_shards_of_sequences_and_heads_have_their_part_of_the_whole(shards):
 
 @pytest.mark.parametrize("p", (0.1, 0.5, 0.8))
 def test_it_drops_as_often_as_asked_and_keeps_the_mean(p):
-    counter_rng.at(3, 1)
+    counter_rng.set_position(3, 1)
     many = 1 << 18
     for dropped in (
         ResidualDropout(p, SITES[0])(torch.ones(8, 64, 512)),
@@ -64,7 +64,7 @@ def test_it_drops_as_often_as_asked_and_keeps_the_mean(p):
 
 
 def test_the_gradient_goes_where_the_element_went():
-    counter_rng.at(0, 0)
+    counter_rng.set_position(0, 0)
     x = torch.randn(2, 3, 8, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(ResidualDropout(0.3, SITES[0]), (x,))
 
@@ -74,14 +74,14 @@ def test_nothing_is_drawn_in_evaluation_or_without_dropout():
     x, weights = torch.ones(1, 2, 3), torch.ones(1, 2, 3, 3)
     assert ResidualDropout(0.5, "x").eval()(x) is x and ResidualDropout(0.0, "x")(x) is x
     assert AttentionDropout(0.5, "x").eval()(weights) is weights and AttentionDropout(0.0, "x")(weights) is weights
-    with pytest.raises(RuntimeError, match=r"cannot draw before at\(seed, step, first_token\)"):
+    with pytest.raises(RuntimeError, match=r"cannot draw before set_position\(seed, step, first_token\)"):
         ResidualDropout(0.5, "x")(x)
 
 
 def test_the_default_generator_is_left_as_it_was():
-    counter_rng.at(0, 0)
+    counter_rng.set_position(0, 0)
     expected = torch.rand(3)
-    counter_rng.at(0, 0)
+    counter_rng.set_position(0, 0)
     ResidualDropout(0.5, "x")(torch.ones(1, 2, 3))
     assert torch.equal(torch.rand(3), expected)
 
@@ -105,7 +105,7 @@ def recomputed(world, again):
             part.forward = lambda x, forward=part.forward: checkpoint(forward, x, use_reentrant=False)
     losses = []
     for micro_batch in range(2):
-        counter_rng.at(4, 0, 10 * micro_batch)
+        counter_rng.set_position(4, 0, 10 * micro_batch)
         torch.rand(world.rank)  # what a rank draws for itself changes no mask
         losses.append(gpt(*batch(micro_batch))[1])
     for loss in reversed(losses):
@@ -129,7 +129,7 @@ def in_a_gpt(world):
         core = each.blocks[0].attention.core
         core.dropout.register_forward_hook(lambda _, x, out: found.append((out != 0) | (x[0] == 0)))
         each.norm.register_forward_hook(lambda _, x, out: found.append(x[0].detach()))
-        counter_rng.at(1, 0)
+        counter_rng.set_position(1, 0)
         each(*batch(0))
     return found
 

@@ -290,7 +290,7 @@ def with_dropout(world):
     model, reference = (gpt(world.size, dropout=0.3, attention="plain") for _ in range(2))
     parallelize(model)
     place_dropout(reference)
-    counter_rng.at(7, 3, 1)
+    counter_rng.set_position(7, 3, 1)
     (_, loss), (_, expected) = (each(*tokens()) for each in (model, reference))
     loss.backward(), expected.backward()
     torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)

@@ -44,11 +44,14 @@ def all_reduce(
     """
     grid = Grid("all_reduce", group)
     shares = grid.flat_view("all_reduce", tensor, check).tensor_split(grid.local)
-    own = ring.add_around(shares, grid.within)  # over fast links: this place's share, summed over the node
+    # Over fast links: this place's share, summed over the node.
+    own = ring.reduce_scatter_chunks(shares, grid.within)
     parts = own.tensor_split(grid.nodes)
-    ring.add_around(parts, grid.across)  # over slow links, 1/L of the tensor: a part of the share, summed over nodes
-    ring.pass_around(parts, grid.across)  # over slow links: the other parts of the share
-    ring.pass_around(shares, grid.within)  # over fast links: the shares of the other places
+    # Over slow links, 1/L of the tensor: a part of the share, summed over nodes; then its other parts.
+    ring.reduce_scatter_chunks(parts, grid.across)
+    ring.all_gather_chunks(parts, grid.across)
+    # Over fast links: the shares of the other places.
+    ring.all_gather_chunks(shares, grid.within)
     return Handle((), tensor)
 
 
@@ -65,10 +68,12 @@ def reduce_scatter(
     # Rank r must end with chunk r. So each place takes for its share the chunks that its column of ranks will need;
     # these are not next to each other.
     columns = [torch.cat(grid.column(chunks, place)) for place in range(grid.local)]  # packed: a copy
-    own = ring.add_around(columns, grid.within)  # over fast links: all chunks of this place, summed over the node
+    # Over fast links: all chunks of this place, summed over the node.
+    own = ring.reduce_scatter_chunks(columns, grid.within)
     sizes = [len(chunk) for chunk in grid.column(chunks, grid.place)]
     mine = chunks[grid.rank]
-    mine.copy_(ring.add_around(own.split(sizes), grid.across))  # over slow links: this rank's chunk, over all nodes
+    # Over slow links: this rank's chunk, summed over all nodes.
+    mine.copy_(ring.reduce_scatter_chunks(own.split(sizes), grid.across))
     return Handle((), mine)
 
 
@@ -82,9 +87,9 @@ def all_gather(
     grid = Grid("all_gather", group)
     chunks = grid.flat_view("all_gather", tensor, check).tensor_split(grid.ranks)
     # Over slow links, straight into their place: the chunks that this place brings on the other nodes.
-    ring.pass_around(grid.column(chunks, grid.place), grid.across)
+    ring.all_gather_chunks(grid.column(chunks, grid.place), grid.across)
     columns = [torch.cat(grid.column(chunks, place)) for place in range(grid.local)]  # packed: a copy
-    ring.pass_around(columns, grid.within)  # over fast links: what the other places have gathered
+    ring.all_gather_chunks(columns, grid.within)  # over fast links: what the other places have gathered
     for place, packed in enumerate(columns):
         own = grid.column(chunks, place)
         for chunk, part in zip(own, packed.split([len(chunk) for chunk in own]), strict=True):

@@ -8,8 +8,7 @@ chunks are passed on as they are (all-gather). Both together are an all-reduce.
 
 **Source.** Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
 
-**What each rank holds.** The tensor, changed in place, and up to three receive buffers of the size of a chunk. On a CPU
-these stay for the next call.
+**What each rank holds.** The tensor, changed in place, and up to three receive buffers of the size of a chunk.
 
 **What is sent, when and why.** In step s = 0 … n−2 rank r sends one chunk to rank r+1 and receives another from rank
 r−1, both at once:
@@ -23,8 +22,9 @@ Chunk c starts at rank c+1, has visited everyone else when it arrives at rank c,
 the reduce-scatter with chunk r. (Indices are modulo n.)
 
 **Cost.** Each rank sends every chunk but one in each half: about 2(n−1)/n · S bytes for S bytes of tensor, in 2(n−1)
-messages. Others need fewer messages, but no messages between ranks let the busiest rank send fewer bytes. Exactly:
-`minitrain.costs.communication.ring_all_reduce`; time: `ring_all_reduce_time`. Memory: at most three chunks.
+messages. Other algorithms need fewer messages, but no algorithm built from point-to-point messages makes the busiest
+rank send fewer bytes. Exactly: `minitrain.costs.communication.ring_all_reduce`; time: `ring_all_reduce_time`. Memory:
+at most three chunks.
 
 **Also called.** Bucket algorithm; NCCL's Ring. Reduce-scatter and all-gather are also called the scatter-reduce and
 the broadcast phase.
@@ -33,9 +33,7 @@ the broadcast phase.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 
-import torch
 import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
@@ -44,9 +42,6 @@ from minitrain.comm.chunks import Chunks, check_root, flat_view
 from minitrain.comm.messages import Handle, exchange, receive, send
 
 AHEAD = 3  # receives that are posted before they are waited for, each with a buffer of its own
-KEPT = 64 << 20  # bytes of receive buffers that stay for the next call, at most
-
-_spare: list[Tensor] = []  # taken while in use, so that two threads never share it
 
 
 def all_reduce(
@@ -64,9 +59,11 @@ def all_reduce(
     """
     chunks = flat_view("all_reduce", tensor, group, check).tensor_split(dist.get_world_size(group))
     arriving: list[Handle] = []
-    # A chunk comes back only after it has visited all: its place can be offered while its old values still leave.
-    leaving = start_around(chunks, group, lambda: arriving.extend(receive_around(chunks, group)))
-    pass_around(chunks, group, arriving)
+    # A chunk comes back only after it has visited all ranks, so it can be received while its old values still leave.
+    leaving = start_reduce_scatter_chunks(
+        chunks, group, lambda: arriving.extend(post_all_gather_receives(chunks, group))
+    )
+    all_gather_chunks(chunks, group, arriving)
     for departure in leaving:
         departure.wait()
     return Handle((), tensor)
@@ -80,7 +77,7 @@ def reduce_scatter(
     `wait()` gives that chunk, a flat view of `tensor`. Arguments and errors as in `all_reduce`.
     """
     chunks = flat_view("reduce_scatter", tensor, group, check).tensor_split(dist.get_world_size(group))
-    return Handle((), add_around(chunks, group))
+    return Handle((), reduce_scatter_chunks(chunks, group))
 
 
 def all_gather(
@@ -91,7 +88,7 @@ def all_gather(
     What the other chunks held before is overwritten. Arguments and errors as in `all_reduce`.
     """
     chunks = flat_view("all_gather", tensor, group, check).tensor_split(dist.get_world_size(group))
-    pass_around(chunks, group)
+    all_gather_chunks(chunks, group)
     return Handle((), tensor)
 
 
@@ -134,27 +131,28 @@ def broadcast(
     return Handle((), tensor)
 
 
-def add_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> Tensor:
+def reduce_scatter_chunks(chunks: Chunks, group: dist.ProcessGroup | None = None) -> Tensor:
     """The first way round: returns this rank's own chunk, summed over all ranks; the others hold partial sums.
 
     Args:
         chunks: As many flat contiguous tensors as there are ranks, of any sizes, the same sizes on all ranks.
         group: The ranks that talk; None means everyone.
     """
-    for departure in start_around(chunks, group):
-        departure.wait()  # whoever comes next may overwrite a chunk that was sent
+    for departure in start_reduce_scatter_chunks(chunks, group):
+        departure.wait()  # the caller may overwrite a chunk that was sent
     return chunks[dist.get_rank(group)]
 
 
-def start_around(
-    chunks: Chunks, group: dist.ProcessGroup | None = None, behind: Callable[[], None] = lambda: None
+def start_reduce_scatter_chunks(
+    chunks: Chunks, group: dist.ProcessGroup | None = None, after_last_receive: Callable[[], None] = lambda: None
 ) -> list[Handle]:
-    """`add_around`, but the last sends may still be under way: wait for what it returns.
+    """`reduce_scatter_chunks`, but the last sends may still be under way: wait for the handles that it returns.
 
     Args:
-        chunks: As for `add_around`.
+        chunks: As for `reduce_scatter_chunks`.
         group: The ranks that talk; None means everyone.
-        behind: Called when the last receive is posted (not on NCCL): it may post those of what comes next.
+        after_last_receive: Callback, run once all receives of this way round are posted; used to post the receives of
+            the all-gather early. Not called with NCCL.
     """
     rank, ranks = dist.get_rank(group), len(chunks)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
@@ -169,9 +167,11 @@ def start_around(
             exchange(outgoing, after, buffer, before, group).wait()
             own.add_(buffer)
         return []
-    # Buffers in turn: one is added while others fill.
-    room, buffers = _buffers(chunks, min(AHEAD, len(steps)))
-    incoming = [buffers[step % len(buffers), : len(own)] for step, (_, own) in enumerate(steps)]
+    # Buffers in turn: one is added while others fill. Each is an allocation of its own, because blocks below 32 MB come
+    # back from glibc without page faults at the next call; touching fresh memory costs more than adding it.
+    longest = max(map(len, chunks))
+    buffers = [chunks[0].new_empty(longest) for _ in range(min(AHEAD, len(steps)))]
+    incoming = [buffers[step % len(buffers)][: len(own)] for step, (_, own) in enumerate(steps)]
     # The same, but steps ahead with receiving: gloo then sends without asking first, and its thread need not wait for
     # ours. (On NCCL a receive that waits holds up the sends behind it; so there the two go together, above.)
     arriving: list[Handle] = []
@@ -179,7 +179,7 @@ def start_around(
     def post(step: int) -> None:
         arriving.append(receive(incoming[step], before, group))
         if step == len(steps) - 1:
-            behind()
+            after_last_receive()
 
     for step in range(len(buffers)):
         post(step)
@@ -190,18 +190,16 @@ def start_around(
         own.add_(incoming[step])
         if step + len(buffers) < len(steps):
             post(step + len(buffers))  # into the buffer that is free again
-    if room.device.type == "cpu" and room.nbytes <= KEPT:
-        _spare[:] = [room]  # not where a message failed: what was posted may still fill it
     return leaving
 
 
-def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None, arriving: Sequence[Handle] = ()) -> None:
+def all_gather_chunks(chunks: Chunks, group: dist.ProcessGroup | None = None, arriving: Sequence[Handle] = ()) -> None:
     """The second way round: rank r's chunk r reaches all ranks.
 
     Args:
-        chunks: As for `add_around`.
+        chunks: As for `reduce_scatter_chunks`.
         group: The ranks that talk; None means everyone.
-        arriving: What `receive_around` gave, where that was called before.
+        arriving: The handles of `post_all_gather_receives`, where that was called before.
     """
     rank, ranks = dist.get_rank(group), len(chunks)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
@@ -212,32 +210,15 @@ def pass_around(chunks: Chunks, group: dist.ProcessGroup | None = None, arriving
             exchange(outgoing, after, incoming, before, group).wait()
         return
     leaving = []
-    for (outgoing, _), arrival in zip(steps, arriving or receive_around(chunks, group), strict=True):
+    for (outgoing, _), arrival in zip(steps, arriving or post_all_gather_receives(chunks, group), strict=True):
         leaving.append(send(outgoing, after, group))  # the chunk that came last
         arrival.wait()
     for departure in leaving:
         departure.wait()
 
 
-def receive_around(chunks: Chunks, group: dist.ProcessGroup | None = None) -> list[Handle]:
-    """Post all receives of `pass_around`, each straight into its place; not for NCCL."""
+def post_all_gather_receives(chunks: Chunks, group: dist.ProcessGroup | None = None) -> list[Handle]:
+    """Post all receives of `all_gather_chunks`, each straight into its chunk; not for NCCL."""
     rank, ranks = dist.get_rank(group), len(chunks)
     before = (rank - 1) % ranks
     return [receive(chunks[(rank - 1 - step) % ranks], before, group) for step in range(ranks - 1)]
-
-
-def _buffers(chunks: Chunks, count: int) -> tuple[Tensor, Tensor]:
-    """Memory, and in it `count` receive buffers, each as long as the longest chunk.
-
-    On a CPU memory of an earlier call is taken where it suffices: to touch fresh memory costs more than to add it.
-    """
-    like, longest = chunks[0], max(map(len, chunks))
-    size = count * longest * like.element_size()
-    room = None
-    if like.device.type == "cpu":
-        with suppress(IndexError):  # none is left
-            room = _spare.pop()
-    if room is None or room.nbytes < size:
-        with torch.inference_mode(False):  # or it would be of no use outside that mode
-            room = like.new_empty(size, dtype=torch.uint8)
-    return room, room[:size].view(like.dtype).view(count, longest)

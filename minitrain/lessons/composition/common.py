@@ -110,7 +110,7 @@ def one_device(settings: Settings, count: int, device: torch.device | str = "cpu
         inputs, targets = (
             part.to(device) for part in samples.take(range(number * steps.batch, (number + 1) * steps.batch))
         )
-        counter_rng.at(steps.seed, number)
+        counter_rng.set_position(steps.seed, number)
         _, loss = model(inputs, targets)
         (loss + auxiliary_loss(model) if layers(model) else loss).backward()
         if number == 0:

@@ -26,8 +26,8 @@ from minitrain.lessons.composition import common as lesson
 from minitrain.lessons.pipeline_parallel.bubbles import actions_of
 from minitrain.lessons.recomputation.common import AliveActivations
 from minitrain.lessons.zero.common import held
+from minitrain.pipeline_parallel.full.action_observers import Watch, on_virtual_clock
 from minitrain.pipeline_parallel.full.actions import Action
-from minitrain.pipeline_parallel.full.watches import Watch, on_virtual_clock
 from minitrain.planning import plan, plan_time
 from minitrain.train import build, forward_backward, train_step, update
 

@@ -21,7 +21,8 @@ from minitrain.lessons.mixture_of_experts.common import (
     random_scores,
     shared_places,
 )
-from minitrain.mixture_of_experts.full.routing import Router, Routing
+from minitrain.mixture_of_experts.full.router import Router
+from minitrain.mixture_of_experts.full.routing import Routing
 
 FEDUS, LEPIKHIN = "Fedus et al. 2021", "Lepikhin et al. 2020"
 SIZE, GROUPS = 64, 4  # tokens of a group, and groups where few will do
@@ -150,5 +151,5 @@ def gshard_second(world: World, router: Any, experts: int, tokens: int = 1 << 14
 
 def routed(router: Router, x: torch.Tensor, world: World, groups: int = GROUPS) -> Routing:
     """The routing of x, whose tokens no other rank has, in the first step."""
-    router.at(seed=0, step=0, first_token=world.rank * len(x))
+    router.set_position(seed=0, step=0, first_token=world.rank * len(x))
     return router.route(x, groups=groups)

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.lessons import Claim
-from minitrain.mixture_of_experts.full.routing import Router, Routing
+from minitrain.mixture_of_experts.full.router import Router
+from minitrain.mixture_of_experts.full.routing import Routing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,7 +58,7 @@ def balanced_scores(world: World, experts: int, rounds: int = 2) -> Tensor:
 
 def entries(routing: Routing, first_token: int = 0) -> list[Entry]:
     """The routing as triples, its tokens numbered from `first_token`."""
-    lists = routing.token + first_token, routing.expert, routing.place
+    lists = routing.token + first_token, routing.expert, routing.position_in_expert
     return list(zip(*(numbers.tolist() for numbers in lists), strict=True))
 
 
@@ -81,7 +82,7 @@ def fullest(routing: Routing) -> tuple[int, int]:
 
 def shared_places(routing: Routing) -> int:
     """How many entries have a place that another has too."""
-    held = zip(routing.group().tolist(), routing.expert.tolist(), routing.place.tolist(), strict=True)
+    held = zip(routing.group().tolist(), routing.expert.tolist(), routing.position_in_expert.tolist(), strict=True)
     return len(routing.token) - len(set(held))
 
 
@@ -106,9 +107,9 @@ def same_when_split(world: World, make: Callable[[int], Router], source: str, ex
     router = by_scores(make(experts), world)
     x = lopsided_scores(world, world.size * mine * size, experts)
     first = world.rank * mine * size
-    router.at(seed=0, step=1)
+    router.set_position(seed=0, step=1)
     whole = router.route(x, groups=world.size * mine)
-    router.at(seed=0, step=1, first_token=first)
+    router.set_position(seed=0, step=1, first_token=first)
     own = router.route(x[first : first + mine * size], groups=mine)
     everyone = gather_objects((entries(own, first), own.weight.tolist(), own.auxiliary_loss.item()))
     found = [entry for theirs, _, _ in everyone for entry in theirs]
@@ -136,9 +137,9 @@ def without_a_place(world: World, make: Callable[[int], Router], source: str, ex
         return Claim.needs_ranks(2, what, "at least 1", source)
     router = by_scores(make(experts), world)
     x = lopsided_scores(world, 2 * tokens, experts)
-    router.at(seed=0, step=1)
+    router.set_position(seed=0, step=1)
     whole = router.route(x, groups=2)
-    router.at(seed=0, step=1)
+    router.set_position(seed=0, step=1)
     second = router.route(x[tokens:])
     expected = [entry for entry in entries(whole) if entry[0] >= tokens]
     wrong = len(set(entries(second, tokens)) ^ set(expected))
@@ -178,7 +179,7 @@ def differences(
             weight.copy_(torch.randn(weight.shape, generator=generator, dtype=x.dtype))
     towards = torch.randn(len(x), router.experts, generator=generator, dtype=x.dtype).to(x.device)
     x = x.clone().requires_grad_()
-    router.at(seed=0, step=1, first_token=first_token)
+    router.set_position(seed=0, step=1, first_token=first_token)
     routing = router.route(x)
     chosen, gates, loss = route(x, *weights)
     token, choice = (chosen >= 0).nonzero(as_tuple=True)
@@ -208,7 +209,7 @@ def example(router: Router, world: World) -> Routing:
         [0, 1, 2, 3],
     )
     x = torch.tensor(rows, dtype=torch.float64, device=world.device)
-    router.at(seed=0, step=0)
+    router.set_position(seed=0, step=0)
     return by_scores(router, world).route(x)
 
 
@@ -216,7 +217,7 @@ def timed(world: World, router: Router, tokens: int = 4096, groups: int = 8) -> 
     """Note the seconds of a routing; a first one is not counted."""
     router = router.to(world.device)
     x = random_scores(world, tokens, router.hidden).float()
-    router.at(seed=0, step=0)
+    router.set_position(seed=0, step=0)
     router.route(x, groups=groups)
     with world.timed(f"routing {tokens} tokens to {router.experts} experts", tokens, "tokens"):
         router.route(x, groups=groups)

@@ -14,7 +14,7 @@ from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.lessons.mixture_of_experts.common import by_scores, entries, fullest, random_scores
 from minitrain.mixture_of_experts import expert_choice
 from minitrain.mixture_of_experts.full.expert_choice import ExpertChoice, capped, violations
-from minitrain.mixture_of_experts.full.routing import Router
+from minitrain.mixture_of_experts.full.router import Router
 from minitrain.mixture_of_experts.full.switch import Switch
 
 ZHOU = "Zhou et al. 2022"
@@ -65,7 +65,7 @@ def cap_kept(world: World, router: Any, experts: int, tokens: int, factor: float
 
 
 def above(preference: torch.Tensor, k: int, most: int) -> int:
-    """Tokens that more than `most` experts have among their k dearest."""
+    """Tokens that more than `most` experts have among their k highest scores."""
     token = preference.topk(k, -1).indices.flatten()
     return int((torch.bincount(token) > most).sum())
 
@@ -75,7 +75,7 @@ def later_tokens(world: World, router: Any, token_choice: Any, experts: int, tok
     x = random_scores(world, tokens, experts, seed=world.rank)
     x[-1] = 0.0
     other = x.clone()
-    other[-1, 0] = 20.0  # expert 0's dearest now, in the place of one that it had
+    other[-1, 0] = 20.0  # expert 0's highest score now, in place of one that it had
     changed = [
         earlier_changes(by_scores(each, world), x, other)
         for each in (router(experts, experts), token_choice(experts, experts).eval())

@@ -111,7 +111,7 @@ def alone(layer: MoELayer, whole: Batch) -> Result:
     """A step of the whole batch on one device."""
     layer.zero_grad()
     x = whole.x.clone().requires_grad_()
-    layer.router.at(seed=0, step=1)
+    layer.router.set_position(seed=0, step=1)
     y = layer(x)
     ((y * whole.towards).sum() / whole.x[..., 0].numel() + layer.auxiliary_loss).backward()
     assert x.grad is not None
@@ -125,7 +125,7 @@ def together(world: World, model: ExpertParallel, whole: Batch) -> Result:
     layer, seq = model.module, whole.x.shape[1]
     assert isinstance(layer, MoELayer)
     x = whole.part(whole.x).clone().requires_grad_()
-    layer.router.at(seed=0, step=1, first_token=whole.first * seq)
+    layer.router.set_position(seed=0, step=1, first_token=whole.first * seq)
     y = model(x)
     # The mean over the batch is the mean over ranks of this: a rank's part, times the number of ranks.
     part = (y * whole.part(whole.towards)).sum() / (len(whole.x) * seq)
@@ -168,7 +168,7 @@ def sent(world: World, layer: MoELayer, groups: Groups, whole: Batch) -> list[Cl
     """Claims on what this rank sends forward and backward, and on the rows that its experts get."""
     assert layer.routing is None
     n, rank, seq, experts = world.size, world.rank, whole.x.shape[1], layer.router.experts
-    layer.router.at(seed=0, step=1)
+    layer.router.set_position(seed=0, step=1)
     one_device = layer.router(whole.x.flatten(0, 1), groups=len(whole.x))
     owner = {expert: holder for holder in range(n) for expert in experts_of(holder, experts, n)}
     firsts = [first * seq for first, _ in gather_objects((whole.first, whole.mine))]
@@ -179,7 +179,7 @@ def sent(world: World, layer: MoELayer, groups: Groups, whole: Batch) -> list[Cl
 
     spread = ExpertParallelLayer(layer, groups, all_to_all.pairwise)
     x = whole.part(whole.x).clone().requires_grad_()
-    spread.router.at(seed=0, step=1, first_token=whole.first * seq)
+    spread.router.set_position(seed=0, step=1, first_token=whole.first * seq)
     with Ledger() as forward:
         y = spread(x)
     with Ledger() as backward:
@@ -242,7 +242,7 @@ def unmoved(world: World, layer: MoELayer, groups: Groups, whole: Batch) -> Clai
     rows = layer.compute_experts(layer.dispatch(x.flatten(0, 1), routing), routing)
     mine = (routing.token >= whole.first * seq) & (routing.token < (whole.first + whole.mine) * seq)
     spread = ExpertParallelLayer(layer, groups, all_to_all.pairwise)
-    lists = {name: getattr(routing, name)[mine] for name in ("expert", "weight", "place")}
+    lists = {name: getattr(routing, name)[mine] for name in ("expert", "weight", "position_in_expert")}
     part = replace(routing, token=routing.token[mine] - whole.first * seq, **lists, tokens=whole.mine * seq)
     spread.announce(part.load())
     found = spread.compute_experts(spread.dispatch(whole.part(x).flatten(0, 1), part), part)

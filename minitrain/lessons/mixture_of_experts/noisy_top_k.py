@@ -67,7 +67,7 @@ def noise(world: World, router: Any, experts: int, choices: int) -> list[Claim]:
     x = random_scores(world, 64, experts, seed=world.rank)
     routings = []
     for step in (0, 0, 1):
-        noisy.at(0, step, first_token=64 * world.rank)
+        noisy.set_position(0, step, first_token=64 * world.rank)
         routings.append(noisy.route(x))
     noisy.eval()
     quiet = [noisy.route(x) for _ in range(2)]
@@ -90,8 +90,8 @@ def smooth_load(world: World, router: Any, chances: Any, experts: int, choices: 
     """
     noisy = by_scores(router(experts, experts, choices=choices), world)
     x = random_scores(world, tokens, experts, seed=world.rank)
-    noisy.at(0, 0, first_token=tokens * world.rank)
-    grouped = noisy.grouped(x, 1)
+    noisy.set_position(0, 0, first_token=tokens * world.rank)
+    grouped = noisy.split_into_groups(x, 1)
     clean = noisy.scores(grouped)
     scores, deviation = noisy.noisy(clean, grouped, noisy.noise_gate, "scores")
     smooth = chances(clean, scores, deviation, choices).sum((0, 1)) / tokens

@@ -16,10 +16,10 @@ from minitrain.comm.groups import new_group
 from minitrain.comm.timeline import Span
 from minitrain.costs import pipeline as costs
 from minitrain.lessons import Claim
+from minitrain.pipeline_parallel.full.action_observers import Cost
 from minitrain.pipeline_parallel.full.actions import Schedule
 from minitrain.pipeline_parallel.full.drawing import KINDS
 from minitrain.pipeline_parallel.full.simulator import simulate
-from minitrain.pipeline_parallel.full.watches import Cost
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 
 Time = Fraction

@@ -22,9 +22,9 @@ from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full import tied
+from minitrain.pipeline_parallel.full.action_observers import on_timeline, on_virtual_clock
 from minitrain.pipeline_parallel.full.actions import Action, Schedule
 from minitrain.pipeline_parallel.full.drawing import draw_run
-from minitrain.pipeline_parallel.full.watches import on_timeline, on_virtual_clock
 from minitrain.pipeline_parallel.schedules import SCHEDULES
 
 if TYPE_CHECKING:

@@ -128,7 +128,7 @@ def measure(trial: Trial, parallelize: Parallelize) -> Kept:
         if way == "one device":
             place_dropout(gpt)
         block = gpt.blocks[0]
-        counter_rng.at(seed=0, step=0)
+        counter_rng.set_position(seed=0, step=0)
         with KeptByOperation(block, trial.sizes[1]) as counted:
             block(trial.hidden_states(way, torch.bfloat16))
         kept[way] = counted.terms

@@ -255,7 +255,7 @@ def masks(trial: Trial, parallelize: Parallelize) -> list[Claim]:
     p, (rank, n), (_, seq, hidden) = 0.25, (trial.world.rank, trial.world.size), trial.sizes
     dropout = trial.gpt("gathered again", parallelize, dropout=p).get_submodule("blocks.0.mlp_dropout")
     assert isinstance(dropout, ResidualDropout)
-    counter_rng.at(seed=0, step=0)
+    counter_rng.set_position(seed=0, step=0)
     ones = torch.ones(64, seq, hidden, device=trial.world.device)
     whole = ResidualDropout(p, dropout.site)(ones).chunk(n, dim=1)
     own = dropout(ones[:, : seq // n])

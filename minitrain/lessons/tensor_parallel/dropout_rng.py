@@ -24,7 +24,7 @@ def demo(world: World, elements: int = 4096, p: float = 0.25) -> list[Claim]:
     rank, n = world.rank, world.size
     x = torch.ones(1, 1, elements, device=world.device)  # one token
     stream = ResidualDropout(p, "blocks.0.mlp_dropout")
-    counter_rng.at(seed=0, step=0)
+    counter_rng.set_position(seed=0, step=0)
     same = unlike_rank_0(stream(x))
     torch.rand(rank, device=world.device)  # a rank that draws for itself changes no mask
     later = unlike_rank_0(stream(x))
@@ -70,7 +70,7 @@ def demo(world: World, elements: int = 4096, p: float = 0.25) -> list[Claim]:
         seen = measured[max(rank, 1) % n]
         expected, key = count * probability, formula != "pN"
         claims.append(Claim(what, formula, expected, seen, "1", source, "compared", absolute=near, key=key))
-    counter_rng.at(seed=0, step=2)
+    counter_rng.set_position(seed=0, step=2)
     with world.timed("100 dropouts by place", 100 * elements, "elements"):
         for _ in range(100):
             stream(x)
@@ -90,7 +90,7 @@ def recomputed(dropout: nn.Module, x: Tensor) -> int:
         inputs = [x.clone().requires_grad_() for _ in range(2)]
         losses = []
         for micro_batch, each in enumerate(inputs):
-            counter_rng.at(0, 1, micro_batch)
+            counter_rng.set_position(0, 1, micro_batch)
             losses.append((checkpoint(dropout, each, use_reentrant=False) if again else dropout(each)).sum())
         for loss in losses:
             loss.backward()

@@ -30,7 +30,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from minitrain.mixture_of_experts.full.routing import Router, Routing
+from minitrain.mixture_of_experts.full.router import Router
+from minitrain.mixture_of_experts.full.routing import Routing
 
 
 class ExpertChoice(Router):
@@ -78,14 +79,14 @@ class ExpertChoice(Router):
         self.capacity_factor, self.most, self.entropy, self.iterations = capacity_factor, most, entropy, iterations
 
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
-        tokens = self.grouped(x, groups)
+        tokens = self.split_into_groups(x, groups)
         s = self.scores(tokens).softmax(-1).transpose(1, 2)  # Sᵀ, [groups, experts, size]: the softmax is over experts
         k = self.capacity(tokens.shape[1], self.capacity_factor) or 0
         preference = s
         if self.most is not None:
             preference, _ = uncut(s.detach(), k, self.most, self.entropy, self.iterations)
             preference = preference.masked_fill(~within_cap(preference, k, self.most), -math.inf)
-        index = preference.topk(k, -1).indices  # [groups, experts, k], the dearest first
+        index = preference.topk(k, -1).indices  # [groups, experts, k], highest score first
         weight = s.gather(-1, index)
 
         first = torch.arange(len(s), device=x.device).view(-1, 1, 1) * tokens.shape[1]

@@ -31,7 +31,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from minitrain.mixture_of_experts.full.routing import Router, Routing, fractions
+from minitrain.mixture_of_experts.full.router import Router, fractions
+from minitrain.mixture_of_experts.full.routing import Routing
 
 
 class GShard(Router):
@@ -64,7 +65,7 @@ class GShard(Router):
         self.capacity_factor, self.loss_factor = capacity_factor, loss_factor
 
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
-        tokens = self.grouped(x, groups)
+        tokens = self.split_into_groups(x, groups)
         gates = self.scores(tokens).softmax(-1)  # [groups, size, experts]
         best, expert = gates.topk(2, -1)  # [groups, size, 2]
         weight = best / best.sum(-1, keepdim=True)  # g₁/(g₁ + g₂), g₂/(g₁ + g₂)
@@ -77,4 +78,4 @@ class GShard(Router):
             chance = self.uniform(tokens, 1, "second")  # one for each token
             chosen[..., 1:] = 2 * weight[..., 1:] > chance
         capacity = self.capacity(tokens.shape[1], self.capacity_factor if self.training else None, choices=2)
-        return self.listed(x, expert, weight, losses, capacity=capacity, chosen=chosen)
+        return self.to_routing(x, expert, weight, losses, capacity=capacity, chosen=chosen)

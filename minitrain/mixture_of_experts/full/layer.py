@@ -27,7 +27,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from minitrain.mixture_of_experts.full.compute import WAYS, Way, check_stackable, lay_side_by_side
-from minitrain.mixture_of_experts.full.routing import Router, Routing
+from minitrain.mixture_of_experts.full.router import Router
+from minitrain.mixture_of_experts.full.routing import Routing
 
 
 class MoELayer(nn.Module):

@@ -24,7 +24,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.mixture_of_experts.full.routing import Router, Routing
+from minitrain.mixture_of_experts.full.router import Router
+from minitrain.mixture_of_experts.full.routing import Routing
 from minitrain.models.counter_rng import normal
 
 
@@ -74,7 +75,7 @@ class NoisyTopK(Router):
             nn.init.zeros_(parameter)
 
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
-        tokens = self.grouped(x, groups)
+        tokens = self.split_into_groups(x, groups)
         clean = self.scores(tokens)  # xW_g, [groups, size, experts]
         noisy, deviation = self.noisy(clean, tokens, self.noise_gate, "scores")
         kept, expert = noisy.topk(self.choices, -1)  # [groups, size, choices]
@@ -82,7 +83,7 @@ class NoisyTopK(Router):
         importance = torch.zeros_like(noisy).scatter(-1, expert, weight).sum(1)  # [groups, experts]
         load = chances(clean, noisy, deviation, self.choices).sum(1)
         losses = self.importance_factor * squared_variation(importance) + self.load_factor * squared_variation(load)
-        return self.listed(x, expert, weight, losses)
+        return self.to_routing(x, expert, weight, losses)
 
     def noisy(
         self,
@@ -184,7 +185,8 @@ class TwoLevel(NoisyTopK):
         self.reset_parameters()
 
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
-        tokens, k, shape = self.grouped(x, groups), self.choices, (self.branches, self.experts // self.branches)
+        tokens = self.split_into_groups(x, groups)
+        k, shape = self.choices, (self.branches, self.experts // self.branches)
         upper = self.scores(tokens, self.branch_gate)  # [groups, size, branches]
         noisy_upper, upper_deviation = self.noisy(upper, tokens, self.branch_noise_gate, "branches")
         lower = self.scores(tokens)
@@ -203,4 +205,4 @@ class TwoLevel(NoisyTopK):
         below = (won * here[..., None]).sum(1) / here.sum(1).clamp_min(1)[..., None]
         load = (chances(upper, noisy_upper, upper_deviation, k).sum(1)[..., None] * below).flatten(-2)
         losses = self.importance_factor * squared_variation(importance) + self.load_factor * squared_variation(load)
-        return self.listed(x, expert, weight, losses)
+        return self.to_routing(x, expert, weight, losses)

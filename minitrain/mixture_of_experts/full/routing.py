@@ -1,37 +1,19 @@
-"""What every router has: tokens in, a list of who goes where out.
+"""The answer of a router: four lists of equal length (token, expert, weight, position in the expert).
 
-**Idea.** A layer with many experts runs each token through a few of them, and a small product, the router, says through
-which. Its answer is four lists of equal length: token, expert, weight, place. Layers dispatch by them and do not ask
-how they came about, so that routers can be exchanged.
+Layers dispatch tokens by these lists and do not ask how they came about, so that routers can be exchanged.
 
-**Source.** Shazeer et al. 2017, "Outrageously large neural networks: the sparsely-gated mixture-of-experts layer", §2;
-groups and places from Lepikhin et al. 2020, "GShard", §2.2 and algorithm 1.
-
-**What each rank holds.** A copy of the router, `experts · hidden` numbers, and the tokens of its own batch.
-
-**What is sent, when and why.** Nothing. **A routing group is one sequence in every layout**: capacity, choices and
-auxiliary loss belong to a group and are averaged over groups, so that ranks which hold other sequences cannot change
-what becomes of this one.
-
-**Cost.** `minitrain.costs.mixture_of_experts.router_flops`; it is small beside the experts.
-
-**Also called.** Gate or gating network (Shazeer), router (Switch); `combine_weights` and `dispatch_mask` in code that
-keeps a `[tokens, experts, capacity]` tensor with the same content.
+**Source.** Groups and positions: Lepikhin et al. 2020, "GShard", §2.2 and algorithm 1. **Also called.**
+`combine_weights` and `dispatch_mask` in code that keeps a `[tokens, experts, capacity]` tensor with the same content.
 """
 
 from __future__ import annotations
 
-import math
-from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
-
-from minitrain.models import counter_rng
+from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +26,7 @@ class Routing:
         token: The token's number in x.
         expert: The expert's number.
         weight: What the expert's output is multiplied by; differentiable, in the dtype of x.
-        place: Which place among those of its expert *in its group*, from 0 without gaps, below `capacity`.
+        position_in_expert: The place that it takes in its expert *in its group*, from 0 without gaps, below `capacity`.
         dropped: Pairs (token, expert) that were chosen and found no place, in the order of tokens.
         auxiliary_loss: What to add to the loss, its factor included: the mean over this rank's groups. A rank with more
             groups than others must count for more.
@@ -57,7 +39,7 @@ class Routing:
     token: Int[Tensor, " routes"]
     expert: Int[Tensor, " routes"]
     weight: Float[Tensor, " routes"]
-    place: Int[Tensor, " routes"]
+    position_in_expert: Int[Tensor, " routes"]
     dropped: Int[Tensor, "dropped 2"]
     auxiliary_loss: Float[Tensor, ""]
     tokens: int
@@ -91,186 +73,7 @@ class Routing:
         return self.token // max(self.tokens // max(self.groups, 1), 1)
 
 
-class Router(nn.Module, ABC):
-    """Chooses experts for tokens. `route` is what one router does otherwise than another.
-
-    Args:
-        hidden: Width of a token.
-        experts: Number of experts to choose from.
-        layer: Which of a model's routers this is, so that each has noise of its own.
-
-    Attributes:
-        gate: W_g, the product that scores experts, `[experts, hidden]`.
-
-    Raises:
-        ValueError: A size is below 1.
-    """
-
-    def __init__(self, hidden: int, experts: int, *, layer: int = 0):
-        super().__init__()
-        for name, size in (("hidden", hidden), ("experts", experts)):
-            if size < 1:
-                raise ValueError(f"{name}={size} must be at least 1")
-        self.hidden, self.experts, self.layer = hidden, experts, layer
-        self.gate = nn.Linear(hidden, experts, bias=False)
-        self.reset_parameters()
-
-    @torch.no_grad()
-    def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw initial weights: normal with deviation 0.02, as in GPT-2.
-
-        Args:
-            generator: Where numbers come from; None for torch's own.
-        """
-        nn.init.normal_(self.gate.weight, std=0.02, generator=generator)
-
-    def at(self, seed: int, step: int, first_token: int = 0) -> None:
-        """Go to a place in training: to be called before each forward in which noise is drawn.
-
-        The place is torch's own and not this router's, so that recomputation puts it back, and one call serves all
-        routers of a model. Call it after anything else that seeds torch's generator.
-
-        Args:
-            seed: Any integer, the same on all ranks.
-            step: The training step.
-            first_token: The number of x's first token among all tokens of the step, over all ranks and micro-batches.
-        """
-        counter_rng.at(seed, step, first_token)
-
-    @abstractmethod
-    def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
-        """Choose experts for each token.
-
-        It may raise on one rank only, since each looks at its own tokens. Who then sends them asks the others first.
-
-        Args:
-            x: One routing group behind the other, all of one length. It may be empty.
-            groups: How many groups these are: the sequences of the batch.
-
-        Raises:
-            ValueError: `x` cannot be cut into `groups`; an expert's capacity would be 0; or a score is infinite
-                or not a number.
-        """
-
-    def forward(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
-        """As `route`."""
-        return self.route(x, groups=groups)
-
-    def grouped(self, x: Float[Tensor, "tokens hidden"], groups: int) -> Float[Tensor, "groups size hidden"]:
-        """x cut into its groups, in float32 at least.
-
-        Raises:
-            ValueError: It cannot be cut so, or is not as wide as the router.
-        """
-        tokens, hidden = x.shape
-        if hidden != self.hidden:
-            raise ValueError(f"x of width {hidden} does not fit hidden={self.hidden}")
-        if tokens == 0:
-            groups = 0  # a batch without sequences
-        elif groups < 1 or tokens % groups:
-            raise ValueError(f"groups={groups} cannot share x's {tokens} tokens evenly; use a divisor of {tokens}")
-        # A bfloat16 logit has 8 bits, too few to choose by and to take the exponential of: Fedus et al. 2021, §2.4.
-        return x.to(torch.promote_types(x.dtype, torch.float32)).reshape(groups, tokens // max(groups, 1), hidden)
-
-    def scores(
-        self, x: Float[Tensor, "groups size hidden"], layer: nn.Linear | None = None
-    ) -> Float[Tensor, "groups size columns"]:
-        """xW in the precision of x, also inside autocast and with weights of low precision.
-
-        Args:
-            x: Tokens from `grouped`.
-            layer: W; None: the gate.
-
-        Raises:
-            ValueError: A score is infinite or not a number.
-        """
-        layer = self.gate if layer is None else layer
-        with torch.autocast(x.device.type, enabled=False):
-            scores = F.linear(x, layer.weight.to(x.dtype))
-        wrong = int((~scores.isfinite().all(-1)).sum())
-        if wrong:
-            raise ValueError(
-                f"router scores of {wrong} of {scores.shape[:2].numel()} tokens are infinite or not a number, so that "
-                "no expert can be chosen; look at the layers before it and at the router's own weights"
-            )
-        return scores
-
-    def uniform(
-        self, x: Float[Tensor, "groups size hidden"], columns: int, what: str
-    ) -> Float[Tensor, "groups size columns"]:
-        """Numbers between 0 and 1 for each token, float64, at the place that `at` went to."""
-        key, first_token = counter_rng.place()
-        tokens = first_token + torch.arange(x.shape[0] * x.shape[1], device=x.device)
-        return counter_rng.uniform(f"{key}/{self.layer}/{what}", tokens, columns).view(*x.shape[:2], columns)
-
-    def capacity(self, tokens: int, factor: float | None, choices: int = 1) -> int | None:
-        """⌊factor · choices · tokens/experts⌋ places for each expert in a group.
-
-        Args:
-            tokens: Tokens in a group.
-            factor: The capacity factor; None: no limit.
-            choices: Experts of each token.
-
-        Raises:
-            ValueError: That is 0.
-        """
-        if factor is None or tokens == 0:
-            return None if factor is None else 0
-        # The factor is the decimal fraction that it was written as: 1.15 · 100 is 115, and not a little less.
-        places = math.floor(Fraction(factor).limit_denominator(10**6) * choices * tokens / self.experts)
-        if places < 1:
-            raise ValueError(
-                f"capacity_factor={factor} leaves experts={self.experts} without places in a group of {tokens} tokens; "
-                f"use at least {self.experts}/{choices * tokens}, or longer groups"
-            )
-        return places
-
-    def listed(
-        self,
-        x: Float[Tensor, "tokens hidden"],
-        expert: Int[Tensor, "groups size choices"],
-        weight: Float[Tensor, "groups size choices"],
-        losses: Float[Tensor, " groups"],
-        *,
-        capacity: int | None = None,
-        chosen: Bool[Tensor, "groups size choices"] | None = None,
-    ) -> Routing:
-        """Make lists of what each token chose, and drop what finds no place.
-
-        Places are given in the order of tokens, and to all first choices before any second one.
-
-        Args:
-            x: What is routed.
-            expert: The experts that each token chose, the dearest first.
-            weight: Their weights.
-            losses: The auxiliary loss of each group.
-            capacity: Places of an expert in a group; None: no limit.
-            chosen: Which of the choices count; None: all.
-        """
-        if chosen is None:
-            chosen = torch.ones_like(expert, dtype=torch.bool)
-        place = places(expert, chosen, self.experts)
-        fits = chosen if capacity is None else chosen & (place < capacity)
-        token = torch.arange(len(x), device=x.device).view(*expert.shape[:2], 1).expand_as(expert)
-        lost = chosen & ~fits
-        return Routing(
-            token[fits],
-            expert[fits],
-            weight[fits].to(x.dtype),
-            place[fits],
-            torch.stack([token[lost], expert[lost]], dim=1),
-            losses.sum() / max(len(losses), 1),  # an empty batch has loss 0, not 0/0
-            len(x),
-            self.experts,
-            capacity,
-            len(expert),
-        )
-
-    def extra_repr(self) -> str:
-        return f"{self.hidden}, {self.experts}"
-
-
-def places(
+def position_in_expert(
     expert: Int[Tensor, "groups size choices"], chosen: Bool[Tensor, "groups size choices"], experts: int
 ) -> Int[Tensor, "groups size choices"]:
     """How many choices of the same expert in the same group come before each; what is not chosen uses no place.
@@ -284,16 +87,3 @@ def places(
     before = queue.cumsum(1) - queue
     before = before.view(groups, choices, size, experts).transpose(1, 2)
     return before.gather(-1, expert[..., None]).squeeze(-1)
-
-
-def fractions(
-    expert: Int[Tensor, "groups size"], probability: Float[Tensor, "groups size experts"]
-) -> tuple[Float[Tensor, "groups experts"], Float[Tensor, "groups experts"]]:
-    """The part of a group's tokens that chose each expert, and the mean of their probabilities for it.
-
-    A part is a count, and has no gradient; the mean has one, and stands in for it in a loss. Choices that overflow
-    count.
-    """
-    size = max(expert.shape[1], 1)
-    counts = F.one_hot(expert, probability.shape[-1]).sum(1)
-    return counts.to(probability.dtype) / size, probability.sum(1) / size

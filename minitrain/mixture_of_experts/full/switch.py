@@ -30,7 +30,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.mixture_of_experts.full.routing import Router, Routing, fractions
+from minitrain.mixture_of_experts.full.router import Router, fractions
+from minitrain.mixture_of_experts.full.routing import Routing
 
 INITIAL_SCALE = 0.1
 """s of the initial weights, a tenth of what is usual: large logits at the start make training unstable (§2.4)."""
@@ -74,7 +75,7 @@ class Switch(Router):
         nn.init.trunc_normal_(self.gate.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
 
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
-        tokens = self.grouped(x, groups)
+        tokens = self.split_into_groups(x, groups)
         if self.jitter and self.training:
             chance = self.uniform(tokens, self.hidden, "jitter").to(tokens.dtype)
             tokens = tokens * (1 + self.jitter * (2 * chance - 1))
@@ -84,4 +85,4 @@ class Switch(Router):
         f, p = fractions(expert[..., 0], probability)
         losses = self.loss_factor * self.experts * (f * p).sum(-1)  # α · E · Σ_i f_i · P_i
         capacity = self.capacity(tokens.shape[1], self.capacity_factor if self.training else None)
-        return self.listed(x, expert, weight, losses, capacity=capacity)
+        return self.to_routing(x, expert, weight, losses, capacity=capacity)

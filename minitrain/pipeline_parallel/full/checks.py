@@ -1,4 +1,4 @@
-"""What a pipeline checks: that all ranks mean the same schedule, and that stages take and give tensors."""
+"""Checks: all ranks use the same schedule, and every stage takes and returns tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from minitrain.comm.control import checking, gather_objects
 from minitrain.pipeline_parallel.full.actions import Schedule, validate
-from minitrain.pipeline_parallel.full.mail import looks
+from minitrain.pipeline_parallel.full.shapes import metas
 
 
 def agree(schedule: Schedule, stages: int, has_loss: bool, group: dist.ProcessGroup | None) -> None:
@@ -101,6 +101,6 @@ def inputs_of(number: int, value: Any) -> tuple[Tensor, ...]:
 
 
 def kinds(microbatches: Sequence[tuple[Tensor, ...]]) -> list[int]:
-    """For each micro-batch the number of the first one that looks like it."""
+    """For each micro-batch the number of the first one with the same shapes, dtypes and `requires_grad`."""
     first: dict[tuple, int] = {}
-    return [first.setdefault(tuple(looks(tensors)), number) for number, tensors in enumerate(microbatches)]
+    return [first.setdefault(tuple(metas(tensors)), number) for number, tensors in enumerate(microbatches)]

@@ -1,7 +1,7 @@
-"""What looks on while a pipeline works: a clock that lets virtual time pass, or a timeline.
+"""Observers of a pipeline's actions: one lets virtual time pass, the other records a timeline.
 
-`Pipeline(…, watch=…)` calls its watch with each action. What that returns is entered when all that the action needs has
-come, and left before what it made is sent, so it spans the action's own time and no waiting.
+`Pipeline(…, watch=…)` calls its observer with each action. The context manager that it returns is entered when all that
+the action needs has arrived, and left before the result is sent. So it spans the action's own time and no waiting.
 """
 
 from __future__ import annotations
