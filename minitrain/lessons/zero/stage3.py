@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, Peak, World
+from minitrain.comm.comm import Comm
 from minitrain.costs import zero as costs
 from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.zero import bars as lesson_bars
@@ -122,7 +123,7 @@ def chain_peak(world: World, stage: type[Zero3], prefetch: bool, layers: int = 4
     ring, whose receive buffers stay from the step before; gloo copies whole lines.
     """
     module = nn.Sequential(*(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))).to(world.device)
-    model = stage(module, torch.optim.SGD, None, None, ring, lr=0.1)
+    model = stage(module, torch.optim.SGD, Comm(collectives=ring), lr=0.1)
     model.gathering.prefetch = prefetch
     inputs = torch.ones(1, hidden, device=world.device)
 
@@ -150,7 +151,7 @@ def chain_peak(world: World, stage: type[Zero3], prefetch: bool, layers: int = 4
 
 def traffic(world: World, stage: type[Zero3], layers: int, hidden: int, micro_batches: int) -> list[Claim]:
     """Claims on what a step sends, with one micro-batch and with several."""
-    model = lesson.wrap(world, stage, layers, hidden, collectives=ring)
+    model = lesson.wrap(world, stage, layers, hidden, comm=Comm(collectives=ring))
     claims = []
     for many in (1, micro_batches):
         predicted = costs.step_traffic(3, lesson.lines(model), world.size, world.rank, many)

@@ -30,15 +30,14 @@ from itertools import count
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils._pytree import tree_leaves
 
+from minitrain.comm.comm import Comm
 from minitrain.comm.control import checking, gather_objects
 from minitrain.zero.full.lines import Unit
 from minitrain.zero.full.residence import Order, Residence
-from minitrain.zero.full.sharded import Collectives
 
 NO_TASK = -1  # what torch calls the backward pass that runs now, where none does
 
@@ -66,8 +65,7 @@ class Gathering:
 
     Args:
         units: The root first.
-        group: The ranks that share the parameters.
-        collectives: Who carries them.
+        comm: The ranks that share the parameters.
         done: Called when all calls of a unit have gone backward, at the same place on all ranks.
         note: Called with what happens to which unit: "gather", "forward", "free", "backward".
 
@@ -80,14 +78,12 @@ class Gathering:
     def __init__(
         self,
         units: Sequence[Unit],
-        group: dist.ProcessGroup | None,
-        collectives: Collectives,
+        comm: Comm,
         done: Callable[[Unit], None],
         note: Callable[[str, str], None],
     ):
         self.prefetch = True
-        self._group, self._collectives = group, collectives
-        self._done, self._note = done, note
+        self._comm, self._done, self._note = comm, done, note
         self.residences = [Residence(unit) for unit in units]
         self._moments = count()
         self._calls: list[Call] = []  # running forward, the innermost last
@@ -233,7 +229,7 @@ class Gathering:
         self._note("gather", residence.unit.name)
         if checking(None):
             self._same_everywhere(residence.unit.name)
-        residence.start(self._group, self._collectives)
+        residence.start(self._comm)
 
     def _let_go(self, residence: Residence) -> None:
         residence.holders -= 1
@@ -245,7 +241,7 @@ class Gathering:
             residence.free()
 
     def _same_everywhere(self, name: str) -> None:
-        names = gather_objects(name, self._group)
+        names = gather_objects(name, self._comm.group)
         if any(other != name for other in names):
             raise RuntimeError(
                 f"the ranks need different units at the same time, in rank order {names}; all must call the same units "

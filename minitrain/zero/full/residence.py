@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle
 from minitrain.zero.full.lines import Unit
-from minitrain.zero.full.settings import Collectives
 
 
 class Residence:
@@ -37,7 +36,7 @@ class Residence:
         """Whether the parameters are gathered, or on their way."""
         return self._arriving is not None
 
-    def start(self, group: dist.ProcessGroup | None, collectives: Collectives) -> None:
+    def start(self, comm: Comm) -> None:
         """Start gathering."""
         self._arriving = []
         for line in self.unit.lines:
@@ -45,7 +44,7 @@ class Residence:
             line.partition.shard(line.flat, line.rank).copy_(line.shard)
             if line.flat.numel():
                 # One all-gather for this line: each rank brings its shard, and all get the parameters.
-                self._arriving.append(collectives.all_gather(line.flat, group, check=False))
+                self._arriving.append(comm.all_gather(line.flat))
 
     def wait(self) -> None:
         """Wait until the parameters are there."""

@@ -19,18 +19,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float64, Shaped
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.zero.full import states
 from minitrain.zero.full.elementwise import check_elementwise
 from minitrain.zero.full.lines import Line, Unit, lay_out
 from minitrain.zero.full.settings import (
-    Collectives,
     Groups,
     agree_on_settings,
     check_groups,
@@ -42,7 +40,7 @@ from minitrain.zero.full.units import default_units
 
 
 class Sharded(nn.Module, ABC):
-    """A module whose optimizer states, at least, are divided over the ranks of `group`.
+    """A module whose optimizer states, at least, are divided over ranks.
 
     Call it like the module. A step is: backward for each micro-batch, all but the last each in a `no_sync()` block of
     its own; then `synchronize()`; then `clip_gradients()` if wanted, `step()` and `zero_grad()`.
@@ -50,11 +48,10 @@ class Sharded(nn.Module, ABC):
     Args:
         module: Any module, on the device where it will train. Rank 0's parameters and buffers go to all.
         optimizer_class: One whose step treats each element by itself, such as `torch.optim.AdamW`.
-        group: The ranks that share the batch; None means everyone.
+        comm: The ranks that share the batch, as of `minitrain.comm.comm.Comm`; None means everyone.
         compute_dtype: Floating parameters are held in it, and their gradients arrive and travel in it, while the
             optimizer steps copies in float32; floating inputs of forward are cast to it. Buffers keep their dtype, as
             in FSDP2. None: everything as the module has it.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
         units: Parts of the module whose parameters travel together; None: the elements of every outermost
             `nn.ModuleList` and `nn.Sequential`. What lies outside is the root's.
         parameter_groups: As torch's optimizers take them, `[{"params": […], "weight_decay": 0.0}, …]`; None: all in
@@ -67,8 +64,9 @@ class Sharded(nn.Module, ABC):
             attach here. To be stepped by `step()` only.
         units: The root first, then the units in the module's order.
         lines: The lines of all units, in this order; gradients become final from the last to the first.
-        ranks: Number of ranks in the group.
-        rank: This rank within the group.
+        comm: The ranks that share the batch.
+        ranks: How many these are.
+        rank: This rank among them.
 
     Raises:
         ValueError: On every rank alike, before any parameter is sent: this rank is not in the group; the ranks'
@@ -82,17 +80,16 @@ class Sharded(nn.Module, ABC):
         self,
         module: nn.Module,
         optimizer_class: type[torch.optim.Optimizer],
-        group: dist.ProcessGroup | None = None,
+        comm: AnyComm = None,
         compute_dtype: torch.dtype | None = None,
-        collectives: Collectives = native,
         *,
         units: Sequence[nn.Module] | None = None,
         parameter_groups: Groups | None = None,
         **optimizer_options: Any,
     ):
         super().__init__()
-        if dist.get_rank(group) < 0:
-            raise ValueError(f"group: this rank ({dist.get_rank()}) is not in it; only its members may wrap a module")
+        self.comm = as_comm(comm).unchecked  # what was asked for is compared here, and so nothing afterwards
+        self.ranks, self.rank = self.comm.ranks, self.comm.rank
         parts = default_units(module) if units is None else units
         parts = list({id(part): part for part in parts if part is not module}.values())  # each once; the root is one
         groups = listed(module, parameter_groups)
@@ -105,17 +102,15 @@ class Sharded(nn.Module, ABC):
             "parameter_groups": str([names_of(module.named_parameters(), each["params"]) for each in groups]),
             "optimizer_options": str([described(optimizer_options), *map(described, groups)]),
         }
-        agree_on_states(module, 0.0, group)
-        agree_on_settings(settings, group)
+        agree_on_states(module, 0.0, self.comm.group)
+        agree_on_settings(settings, self.comm.group)
         check_groups(module, groups)
         if compute_dtype is not None and not compute_dtype.is_floating_point:
             raise ValueError(f"compute_dtype={compute_dtype} is not floating; use torch.bfloat16 or torch.float32")
         for each in groups:
             options = {name: value for name, value in each.items() if name != "params"}
             check_elementwise(optimizer_class, {**optimizer_options, **options})
-        self.module, self.group, self.collectives = module, group, collectives
-        self.compute_dtype = compute_dtype
-        self.ranks, self.rank = dist.get_world_size(group), dist.get_rank(group)
+        self.module, self.compute_dtype = module, compute_dtype
         self._group_names = [names_of(module.named_parameters(), each["params"]) for each in groups]
         self.units: list[Unit] = lay_out(module, parts, self._group_names, self.rank, self.ranks)
         self.lines = [line for unit in self.units for line in unit.lines]
@@ -181,7 +176,7 @@ class Sharded(nn.Module, ABC):
             wide = torch.promote_types(line.shard.dtype, torch.float32)
             squares += torch.linalg.vector_norm(self._gradient(line), dtype=wide).double().square().to(squares.device)
         # One number: the squares of all ranks' shards are added up.
-        self.collectives.all_reduce(squares, self.group, check=False).wait()
+        self.comm.all_reduce(squares).wait()
         norm = squares.sqrt()
         scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # torch's formula; no `if`, which would wait for a GPU
         for line in self._trainable:
@@ -219,7 +214,7 @@ class Sharded(nn.Module, ABC):
                 it can load, too. Copies in float32 (`compute_dtype`) are no part of that; see `full_state_dict`.
         """
         if whole:
-            return states.whole(self.optimizer, self.lines, self._group_names, self.collectives, self.group)
+            return states.whole(self.optimizer, self.lines, self._group_names, self.comm)
         return states.own(self.optimizer, self.lines, self._group_names, self.rank, self.ranks)
 
     @torch.no_grad()
@@ -247,7 +242,7 @@ class Sharded(nn.Module, ABC):
         values: dict[int, Tensor] = {}
         for line in self.lines:
             own = line.shard if line.master is None else line.master.detach().to(line.shard.device)
-            flat = states.gathered(own, line.partition, self.rank, self.collectives, self.group)
+            flat = states.gathered(own, line.partition, self.comm)
             for name, view in line.partition.views(flat).items():
                 values[id(line.parameters[name])] = view.clone()
         full = self.module.state_dict()
@@ -292,7 +287,7 @@ class Sharded(nn.Module, ABC):
         for tensor in [*(line.flat for line in self.lines), *self.module.buffers()]:
             whole = tensor.detach().contiguous()  # the tensor itself, but where it has gaps a copy
             # Rank 0's value goes to all, so that all begin equal.
-            started.append((tensor, whole, self.collectives.broadcast(whole, 0, self.group, check=False)))
+            started.append((tensor, whole, self.comm.broadcast(whole)))
         for tensor, whole, handle in started:
             handle.wait()
             if not tensor.is_contiguous():
@@ -329,7 +324,7 @@ class Sharded(nn.Module, ABC):
             if line.flat.numel():
                 # Each rank brings its shard, and all get the whole line, into the memory of the parameters. One by one:
                 # gloo needs as much memory again for each that is under way.
-                self.collectives.all_gather(line.flat, self.group, check=False).wait()
+                self.comm.all_gather(line.flat).wait()
 
     @torch.no_grad()
     def _refresh_masters(self) -> None:

@@ -182,7 +182,7 @@ class Zero2(Sharded):
         flat = collector.take()
         if flat.numel():
             # Every rank brings all gradients of the line and gets the mean of its own shard.
-            handle = self.collectives.reduce_scatter(flat, self.group, check=False)
+            handle = self.comm.reduce_scatter(flat)
         else:
             handle = Handle((), flat)
         self._in_flight.append((collector, flat, handle))

@@ -77,7 +77,7 @@ class Zero3(Zero2):
     def _prepare(self) -> None:
         super()._prepare()
         self.events: list[Event] | None = None
-        self.gathering = self.gathering_class(self.units, self.group, self.collectives, self._reduce, self._note)
+        self.gathering = self.gathering_class(self.units, self.comm, self._reduce, self._note)
         self._residence = {id(line): each for each in self.gathering.residences for line in each.unit.lines}
         self._unsent = set(self._collectors)  # whose gradients have not been sent in this micro-batch
         self._full = False  # in full_state_dict()

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
+from minitrain.comm.comm import Comm
 from minitrain.zero.full.partition import Partition
 
 if TYPE_CHECKING:
     from minitrain.zero.full.lines import Line
-    from minitrain.zero.full.settings import Collectives
 
 Names = list[list[str]]  # for each parameter group its parameters, in order
 ByName = dict[str, dict[str, Any]]  # parameter -> its states
@@ -46,13 +45,7 @@ def own(optimizer: torch.optim.Optimizer, lines: Sequence[Line], names: Names, r
     return {"rank": rank, "ranks": ranks, "param_groups": _options(optimizer, names), "lines": kept}
 
 
-def whole(
-    optimizer: torch.optim.Optimizer,
-    lines: Sequence[Line],
-    names: Names,
-    collectives: Collectives,
-    group: dist.ProcessGroup | None,
-) -> dict[str, Any]:
+def whole(optimizer: torch.optim.Optimizer, lines: Sequence[Line], names: Names, comm: Comm) -> dict[str, Any]:
     """All states, on every rank, in the form of a plain optimizer over the whole parameters."""
     state: ByName = {}
     for line in lines:
@@ -61,10 +54,8 @@ def whole(
         found: ByName = {name: {} for name in line.parameters}
         for key, value in optimizer.state.get(line.master, {}).items():
             if _is_shard(value, line.partition):
-                here = value.to(
-                    line.shard.device
-                )  # the ranks' connections may not reach the host, where offload keeps it
-                flat = gathered(here, line.partition, dist.get_rank(group), collectives, group).to(value.device)
+                here = value.to(line.shard.device)  # ranks' connections may not reach the host, where offload keeps it
+                flat = gathered(here, line.partition, comm).to(value.device)
                 _spread(found, key, line.partition.views(flat))
             else:
                 for name in found:
@@ -124,19 +115,13 @@ def load(
     return bool(masters)
 
 
-def gathered(
-    shard: Shaped[Tensor, " shard"],
-    partition: Partition,
-    rank: int,
-    collectives: Collectives,
-    group: dist.ProcessGroup | None,
-) -> Shaped[Tensor, " padded"]:
+def gathered(shard: Shaped[Tensor, " shard"], partition: Partition, comm: Comm) -> Shaped[Tensor, " padded"]:
     """A new line with every rank's shard."""
     flat = shard.new_empty(partition.elements + partition.padding)
-    partition.shard(flat, rank).copy_(shard)
+    partition.shard(flat, comm.rank).copy_(shard)
     if flat.numel():
         # Each rank brings its shard, and all get the whole line.
-        collectives.all_gather(flat, group, check=False).wait()
+        comm.all_gather(flat).wait()
     return flat
 
 
