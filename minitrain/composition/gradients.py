@@ -37,7 +37,7 @@ from minitrain.composition import optimizer
 from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import Part
 from minitrain.composition.settings import Steps
-from minitrain.zero.full.lines import Line
+from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.sharded import Sharded
 from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Zero2
@@ -72,7 +72,7 @@ class Replicated(Zero1):
             # Every rank brings its gradient of the whole line, and all get the mean.
             self.sharers.all_reduce(flat).wait()
 
-    def _share_parameters(self) -> None:
+    def _all_gather_parameters(self) -> None:
         """Nothing: every rank has stepped all of every line."""
 
 
@@ -195,7 +195,7 @@ class Gradients:
             shard.step()
             shard.zero_grad()
 
-    def lines(self) -> Iterator[tuple[Line, list[str]]]:
+    def lines(self) -> Iterator[tuple[FlatShard, list[str]]]:
         """All trainable lines, with the names on one device of what lies in them."""
         for shard in self.shards:
             for line in shard.lines:
@@ -214,7 +214,7 @@ class Gradients:
         return next(iter(self.parameters.values())).device
 
 
-def gradient(line: Line) -> Tensor:
+def gradient(line: FlatShard) -> Tensor:
     """This rank's shard of the gradient of a line."""
     if line.gradient is None:
         raise RuntimeError("there are no gradients: call synchronize() after the last backward, before this")

@@ -71,7 +71,7 @@ def apart(world, dtype):
             model(*part(world.rank))[1].backward()
         model(*part(world.rank))[1].backward()
         model.synchronize()
-        model.clip_gradients(0.1)
+        model.clip_grad_norm(0.1)
         model.step()
         model.zero_grad()
     assert set(mixing.found) <= {"aten::copy_"}

@@ -366,7 +366,7 @@ def refusals(world):
     with pytest.raises(RuntimeError, match=r"there are no gradients: call synchronize\(\)"):
         model.step()
     with pytest.raises(ValueError, match="max_norm=0 must be positive"):
-        model.clip_gradients(0)
+        model.clip_grad_norm(0)
 
 
 def test_refusals_come_on_every_rank(ranks):

@@ -34,7 +34,7 @@ def at_rest(model):
     for line in model.lines:
         assert line.flat.untyped_storage().nbytes() == 0
         assert all(parameter.numel() == 0 and parameter.grad is None for parameter in line.parameters.values())
-    assert all((each.holders, each.uses) == (0, 0) for each in model.gathering.residences)
+    assert all((each.active_calls, each.pending_backwards) == (0, 0) for each in model.unshard_hooks.units)
     assert all(collector.flat is None for collector in model._collectors)
 
 
@@ -349,7 +349,7 @@ class Wavering(Net):
 
 def wavers(world, prefetch):
     model, reference, optimizer = twins(Wavering)
-    model.gathering.prefetch = prefetch
+    model.unshard_hooks.prefetch = prefetch
     for step in range(5):
         model(batch(world.rank, step)).backward()
         calls = reference.calls
@@ -425,7 +425,7 @@ def test_ranks_that_need_different_units_are_told(ranks):
 
 
 class OneFlag(Zero3):
-    gathering_class = lesson_stage3.OneFlag
+    unshard_hooks_class = lesson_stage3.OneFlag
 
 
 def too_early(world):

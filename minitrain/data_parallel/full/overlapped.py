@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from minitrain.comm.comm import AnyComm
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.bucketed import BucketedDataParallel
-from minitrain.data_parallel.full.hooks import call_when_accumulated
+from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
 
 
 class DataParallel(BucketedDataParallel):

@@ -91,7 +91,7 @@ def virtual_step(world: World, stage: type[Zero3], layers: int, prefetch: bool) 
             lambda _, number=number: clock.work(BACKWARD, f"{number}", "backward")
         )
     model = stage(module, torch.optim.SGD, Comm(collectives=Port(clock)), lr=0.1)
-    model.gathering.prefetch = prefetch
+    model.unshard_hooks.prefetch = prefetch
     begin = 0.0
     for _ in range(2):
         begin = clock.now

@@ -6,9 +6,9 @@ optimizer states 1/n as large. After the step each rank has new values for its o
 What is done with gradients (stage 2) and with parameters (stage 3) is what the stages differ in.
 
 For whoever builds a stage on `Sharded`: `_prepare()` runs once lines and optimizer are there; `synchronize()` has to
-call `_check_unchanged()` and to set `line.gradient` of every trainable line; `_share_parameters()` runs after the step;
-`shards_parameters = True` gives each line a shard of its own memory and frees the storage of `flat`, which the stage
-has then to fill when parameters are needed; `_make_master` decides what the optimizer steps, and where.
+call `_check_unchanged()` and to set `line.gradient` of every trainable line; `_all_gather_parameters()` runs after the
+step; `shards_parameters = True` gives each line a shard of its own memory and frees the storage of `flat`, which the
+stage has then to fill when parameters are needed; `_make_master` decides what the optimizer steps, and where.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.zero.full import states
 from minitrain.zero.full.elementwise import check_elementwise
-from minitrain.zero.full.lines import Line, Unit, lay_out
+from minitrain.zero.full.flat_shards import FlatShard, Unit, lay_out
 from minitrain.zero.full.settings import (
     Groups,
     agree_on_settings,
@@ -43,7 +43,7 @@ class Sharded(nn.Module, ABC):
     """A module whose optimizer states, at least, are divided over ranks.
 
     Call it like the module. A step is: backward for each micro-batch, all but the last each in a `no_sync()` block of
-    its own; then `synchronize()`; then `clip_gradients()` if wanted, `step()` and `zero_grad()`.
+    its own; then `synchronize()`; then `clip_grad_norm()` if wanted, `step()` and `zero_grad()`.
 
     Args:
         module: Any module, on the device where it will train. Rank 0's parameters and buffers go to all.
@@ -118,7 +118,7 @@ class Sharded(nn.Module, ABC):
         self._broadcast_states()
         masters: list[dict[str, Any]] = [{**each, "params": []} for each in groups]
         for line in self.lines:
-            self._settle(line)
+            self._cast_and_shard(line)
             if line.master is not None:
                 masters[line.group]["params"].append(line.master)
         self.optimizer = optimizer_class(masters, **optimizer_options)
@@ -160,11 +160,12 @@ class Sharded(nn.Module, ABC):
         """
 
     @torch.no_grad()
-    def clip_gradients(self, max_norm: float) -> Float64[Tensor, ""]:
+    def clip_grad_norm(self, max_norm: float) -> Float64[Tensor, ""]:
         """Scale the gradients so that the 2-norm of all of them together is at most `max_norm`.
 
-        As `torch.nn.utils.clip_grad_norm_` on one device. Each element lies in one shard of one rank, so the sum of
-        squares over shards and ranks is that of the whole model. Between `synchronize()` and `step()`.
+        As `torch.nn.utils.clip_grad_norm_` on one device, and `clip_grad_norm_` of FSDP. Each element lies in one
+        shard of one rank, so the sum of squares over shards and ranks is that of the whole model. Between
+        `synchronize()` and `step()`.
 
         Returns:
             The norm before scaling, the same on all ranks.
@@ -198,8 +199,8 @@ class Sharded(nn.Module, ABC):
         for line in self._trainable:
             assert line.master is not None
             line.master.grad = None
-            self._put_back(line)
-        self._share_parameters()
+            self._copy_master_to_shard(line)
+        self._all_gather_parameters()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients; `set_to_none` is there for `nn.Module`'s sake, and the memory is the stage's matter."""
@@ -267,7 +268,7 @@ class Sharded(nn.Module, ABC):
             target = line.shard if line.master is None else line.master.detach()
             for name, start, stop, offset in line.partition.segments(self.rank):
                 target[offset : offset + stop - start].copy_(full[name].flatten()[start:stop])
-            self._put_back(line)
+            self._copy_master_to_shard(line)
             if line.whole:
                 for name, view in line.partition.views(line.flat).items():
                     view.copy_(full[name])
@@ -279,8 +280,8 @@ class Sharded(nn.Module, ABC):
     def restore(self) -> None:
         """Give every rank the parameters, after lines' masters were written from outside, as from a checkpoint."""
         for line in self._trainable:
-            self._put_back(line)
-        self._share_parameters()
+            self._copy_master_to_shard(line)
+        self._all_gather_parameters()
 
     def _broadcast_states(self) -> None:
         started = []
@@ -294,7 +295,7 @@ class Sharded(nn.Module, ABC):
                 tensor.detach().copy_(whole)
 
     @torch.no_grad()
-    def _settle(self, line: Line) -> None:
+    def _cast_and_shard(self, line: FlatShard) -> None:
         """Give a line, still as the module had it, its dtype, its shard and its master."""
         exact = line.shard
         if self.compute_dtype is not None and exact.is_floating_point() and exact.dtype != self.compute_dtype:
@@ -305,20 +306,20 @@ class Sharded(nn.Module, ABC):
         if line.trainable:
             line.master = self._make_master(line, exact if exact.dtype != line.shard.dtype else line.shard)
 
-    def _make_master(self, line: Line, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
+    def _make_master(self, line: FlatShard, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
         """What the optimizer steps; `exact` has this shard's values as the module had them."""
         dtype = exact.dtype
         if self.compute_dtype is not None and dtype.is_floating_point:
             dtype = torch.promote_types(dtype, torch.float32)
         return nn.Parameter(line.shard if dtype == line.shard.dtype else exact.to(dtype, copy=True))
 
-    def _put_back(self, line: Line) -> None:
+    def _copy_master_to_shard(self, line: FlatShard) -> None:
         """Copy the master to the shard, rounded, where they are not the same memory."""
         if line.master is not None and line.master.data_ptr() != line.shard.data_ptr():
             line.shard.copy_(line.master)
 
     @torch.no_grad()
-    def _share_parameters(self) -> None:
+    def _all_gather_parameters(self) -> None:
         """After the step each rank has new values in its own shards; all get all of them."""
         for line in self._trainable:
             if line.flat.numel():
@@ -336,7 +337,7 @@ class Sharded(nn.Module, ABC):
         if self.shards_parameters:
             raise RuntimeError("the module's parameters are sharded; load with load_full_state_dict() of its wrapper")
 
-    def _gradient(self, line: Line) -> Shaped[Tensor, " shard"]:
+    def _gradient(self, line: FlatShard) -> Shaped[Tensor, " shard"]:
         if line.gradient is None:
             raise RuntimeError("there are no gradients: call synchronize() after the last backward, before this")
         return line.gradient

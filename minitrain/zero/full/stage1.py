@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.zero.full import states
 from minitrain.zero.full.elementwise import check_elementwise
-from minitrain.zero.full.lines import Line
+from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.settings import agree_on_settings, described
 from minitrain.zero.full.sharded import Sharded
 
@@ -68,7 +68,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     ):
         self.comm = as_comm(comm).unchecked
         self.rank, self.ranks = self.comm.rank, self.comm.ranks
-        self.lines: list[Line] = []
+        self.lines: list[FlatShard] = []
         self._names: states.Names = []
         self._optimizer_class, self._options = optimizer_class, options
         self._inner: torch.optim.Optimizer | None = None
@@ -96,7 +96,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         for name, parameter, kind in zip(names, parameters, kinds, strict=True):
             if parameter.requires_grad:
                 members.setdefault(kind, {})[name] = parameter
-        lines = [Line(its, len(self._names), self.rank, self.ranks) for its in members.values()]
+        lines = [FlatShard(its, len(self._names), self.rank, self.ranks) for its in members.values()]
         for line in lines:
             line.master = nn.Parameter(line.shard)  # the same memory: no byte more
         masters = {"params": [line.master for line in lines], **options}
@@ -160,7 +160,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _copy_options(self, source: dict[str, Any], target: dict[str, Any]) -> None:
         target.update({name: value for name, value in source.items() if name not in ("params", "param_names")})
 
-    def _gradient_shard(self, line: Line) -> Shaped[Tensor, " shard"]:
+    def _gradient_shard(self, line: FlatShard) -> Shaped[Tensor, " shard"]:
         """This rank's part of the gradients, which lie wherever autograd has put them."""
         shard = torch.zeros_like(line.shard)
         for name, start, stop, offset in line.partition.segments(self.rank):
