@@ -14,6 +14,7 @@ from torch import Tensor
 
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.collectives.full import ring
+from minitrain.comm.comm import Comm
 from minitrain.comm.world import World
 from minitrain.data_parallel import DataParallel
 from minitrain.models.gpt import GPT, GPTConfig
@@ -51,7 +52,7 @@ def measure(world: World, config: GPTConfig | None = None, batch: int = 12, repe
 
 def _around_ring(world: World, config: GPTConfig, tokens: Tensor) -> Callable[[], None]:
     """A step of data parallelism on all ranks."""
-    model = DataParallel(GPT(config, seed=0).to(world.device), collectives=ring)
+    model = DataParallel(GPT(config, seed=0).to(world.device), Comm(collectives=ring))
     optimizer = torch.optim.AdamW(model.parameters())
     mine = tokens.tensor_split(world.size)[world.rank]
 

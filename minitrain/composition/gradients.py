@@ -28,17 +28,16 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float64
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
+from minitrain.comm import native
+from minitrain.comm.comm import Collectives, Comm
 from minitrain.composition import optimizer
 from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import Part
 from minitrain.composition.settings import Steps
-from minitrain.tensor_parallel.full.mappings import Collectives
-from minitrain.zero.full.lines import Line
+from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.sharded import Sharded
 from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Zero2
@@ -60,20 +59,20 @@ class Replicated(Zero1):
         self,
         module: nn.Module,
         optimizer_class: type[torch.optim.Optimizer],
-        sharers: dist.ProcessGroup,
-        alone: dist.ProcessGroup,
+        sharers: Comm,
+        alone: Comm,
         **options: Any,
     ):
         super().__init__(module, optimizer_class, alone, **options)
-        self.sharers = sharers
+        self.sharers = sharers.unchecked
 
     def _average(self, flat: Tensor) -> None:
-        flat.mul_(1 / dist.get_world_size(self.sharers))
-        if flat.numel() and dist.get_world_size(self.sharers) > 1:
+        flat.mul_(1 / self.sharers.ranks)
+        if flat.numel() and self.sharers.ranks > 1:
             # Every rank brings its gradient of the whole line, and all get the mean.
-            self.collectives.all_reduce(flat, self.sharers, check=False).wait()
+            self.sharers.all_reduce(flat).wait()
 
-    def _share_parameters(self) -> None:
+    def _all_gather_parameters(self) -> None:
         """Nothing: every rank has stepped all of every line."""
 
 
@@ -101,7 +100,7 @@ class Gradients:
         collectives: Collectives = native,
         tensor_collectives: Collectives = native,
     ):
-        self.axes, self.collectives, self.tensor_collectives = axes, collectives, tensor_collectives
+        self.axes, self._tp = axes, Comm(axes.tp, tensor_collectives, False)
         of_experts = part.experts
         self.spread = {
             name: spread_of(name, parameter, axes, name in of_experts, part.holders(name))
@@ -115,31 +114,30 @@ class Gradients:
         if axes.layout.zero >= 2:
             assert part.whole is not None
             stage = Zero2 if axes.layout.zero == 2 else Zero3
-            self.model = self._wrap(stage, part.whole, part.parameters, axes.dp, steps)
+            self.model = self._wrap(stage, part.whole, part.parameters, Comm(axes.dp, collectives), steps)
             self.shards.append(self.model)
         else:
             shared = {name: p for name, p in part.parameters.items() if name not in of_experts}
             experts = {name: p for name, p in part.parameters.items() if name in of_experts}
             for named, group in ((shared, axes.dp), (experts, axes.replicas)):
                 if named:
-                    self.shards.append(self._wrap(Zero1, _Bag.by_layer(named), named, group, steps))
+                    self.shards.append(self._wrap(Zero1, _Bag.by_layer(named), named, Comm(group, collectives), steps))
 
     def _wrap(
         self,
         stage: type[Sharded],
         module: nn.Module,
         named: dict[str, nn.Parameter],
-        group: dist.ProcessGroup,
+        comm: Comm,
         steps: Steps,
     ) -> Sharded:
-        options = optimizer.options(steps) | {"collectives": self.collectives}
-        options["parameter_groups"] = optimizer.groups(named, steps)
+        options = optimizer.options(steps) | {"parameter_groups": optimizer.groups(named, steps)}
         if steps.dtype == "bfloat16":
             options["compute_dtype"] = torch.bfloat16  # and the optimizer steps copies in float32
         kind = optimizer.OPTIMIZERS[steps.optimizer]
         if self.axes.layout.zero == 0:
-            return Replicated(module, kind, group, self.axes.alone, **options)
-        return stage(module, kind, group, **options)
+            return Replicated(module, kind, comm, Comm(self.axes.alone, comm.collectives), **options)
+        return stage(module, kind, comm, **options)
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -170,7 +168,7 @@ class Gradients:
             return
         bucket = torch.cat(pieces)
         # The one all-reduce over tensor-parallel ranks: each has applied these parameters to its own tokens.
-        self.tensor_collectives.all_reduce(bucket, self.axes.tp, check=False).wait()
+        self._tp.all_reduce(bucket).wait()
         for piece, summed in zip(pieces, bucket.split([piece.numel() for piece in pieces]), strict=True):
             piece.copy_(summed)
 
@@ -197,7 +195,7 @@ class Gradients:
             shard.step()
             shard.zero_grad()
 
-    def lines(self) -> Iterator[tuple[Line, list[str]]]:
+    def lines(self) -> Iterator[tuple[FlatShard, list[str]]]:
         """All trainable lines, with the names on one device of what lies in them."""
         for shard in self.shards:
             for line in shard.lines:
@@ -216,7 +214,7 @@ class Gradients:
         return next(iter(self.parameters.values())).device
 
 
-def gradient(line: Line) -> Tensor:
+def gradient(line: FlatShard) -> Tensor:
     """This rank's shard of the gradient of a line."""
     if line.gradient is None:
         raise RuntimeError("there are no gradients: call synchronize() after the last backward, before this")

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
+from minitrain.comm import native
+from minitrain.comm.comm import Collectives
 from minitrain.composition.layout import Axes
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Router, Switch, all_to_all
@@ -32,7 +33,6 @@ from minitrain.recomputation.full import early_stop, selective
 from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.full.mappings import Collectives
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 
 ROUTERS: dict[str, type[Router]] = {

@@ -22,7 +22,8 @@ import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from minitrain.collectives.full import native
+from minitrain.comm import native
+from minitrain.comm.comm import Collectives
 from minitrain.comm.control import gather_objects
 from minitrain.composition.gradients import Gradients
 from minitrain.composition.layout import Axes
@@ -35,7 +36,6 @@ from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full.action_observers import Watch
 from minitrain.pipeline_parallel.full.actions import Action
-from minitrain.tensor_parallel.full.mappings import Collectives
 
 Timer = Callable[[str], AbstractContextManager[Any]]
 

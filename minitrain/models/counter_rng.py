@@ -1,8 +1,8 @@
 """Random numbers that belong to a position in training, whichever rank draws them and whatever else it draws.
 
 **Idea.** A layout of ranks must not change what is trained. So a router's noise and a dropout's masks are not drawn one
-after another: each number is a hash of its position, that is, of seed, step, layer, the token's number among all tokens of
-the step, and a column. Any rank that holds the token computes the same number.
+after another: each number is a hash of its position, that is, of seed, step, layer, the token's number among all tokens
+of the step, and a column. Any rank that holds the token computes the same number.
 
 **Source.** Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3", for random numbers made from a counter.
 The hash is a mixer of 32 bits with two multiplications, of the kind of MurmurHash3's last step.
@@ -39,8 +39,8 @@ def set_position(seed: int, step: int, first_token: int = 0) -> None:
     """Set the position in training; call it before each forward.
 
     It seeds torch's generators, all of them, as `torch.manual_seed` does. What is drawn from these afterwards differs
-    between ranks that hold different tokens. The position is the generator's seed because that is what recomputation puts
-    back: **a micro-batch that is computed again after the next one has begun must see its own numbers**, or its
+    between ranks that hold different tokens. The position is the generator's seed because that is what recomputation
+    puts back: **a micro-batch that is computed again after the next one has begun must see its own numbers**, or its
     gradients belong to experts, or to masks, that its forward never saw.
 
     Args:

@@ -43,7 +43,7 @@ def forget_division(training):
 
 def forget_data(training):
     for shard in training.gradients.shards:
-        shard.sharers = training.axes.alone
+        shard.sharers = shard.comm
 
 
 TP, PP, EP = Layout(tp=2, sequence_parallel=True), Layout(pp=2, microbatches=2), Layout(dp=2, ep=2)

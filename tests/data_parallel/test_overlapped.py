@@ -16,6 +16,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minitrain.collectives.full import native
 from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
 from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel, overlapped
 from minitrain.lessons.data_parallel.overlapped import Watch
 from tests.data_parallel.models import (
@@ -33,8 +34,8 @@ LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
 
 def started_in_backward(world):
     module = gpt(seed=0)
-    watch = Watch(native, module)
-    model = DataParallel(module, bucket_megabytes=SMALL, collectives=watch)
+    watch = Watch(module)
+    model = DataParallel(module, Comm(collectives=watch), SMALL)
     model(*tokens(1, world.rank))[1].backward()
     in_backward = watch.events.count("all-reduce")
     model.synchronize()

@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
 from minitrain.data_parallel import (
     BucketedDataParallel,
     DataParallel,
@@ -50,7 +51,7 @@ def part(world, batch):
 
 def train(world, rung, optimizer, collectives, choices):
     """Three steps on all ranks, and the same on one device with the whole batch: loss, gradients, weights."""
-    model = rung(gpt(seed=world.rank, **choices), bucket_megabytes=SMALL, collectives=verbs(collectives))
+    model = rung(gpt(seed=world.rank, **choices), Comm(collectives=verbs(collectives)), SMALL)
     reference = gpt(seed=0, **choices)
     ours, theirs = optimizer(model.parameters(), lr=0.1), optimizer(reference.parameters(), lr=0.1)
     for step in range(3):
@@ -183,7 +184,7 @@ def mixed(world, rung, collectives):
     model = Mixed()
     everyone = [copy.deepcopy(model).state_dict() if rank == world.rank else None for rank in range(world.size)]
     dist.broadcast_object_list(everyone, 0)
-    model = rung(model, collectives=verbs(collectives))
+    model = rung(model, Comm(collectives=verbs(collectives)))
     reference = Mixed()
     reference.load_state_dict(everyone[0])
     for (name, buffer), expected in zip(model.module.named_buffers(), reference.buffers(), strict=True):

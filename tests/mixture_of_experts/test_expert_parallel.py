@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -207,7 +206,7 @@ def wrong(world, mistake):
     if mistake == "divided by the replicas":
         model.divisor = world.size // 2
     elif mistake == "added over all ranks":
-        model.groups = replace(model.groups, replicas=model.groups.data)
+        model.replicas = model.comm
     found = together(world, model, whole).gradients
     name = sorted(model.own_experts)[0]
     shared = "router.gate.weight"

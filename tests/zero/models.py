@@ -52,7 +52,7 @@ def train(model, rank, steps=3, clip=None, micro_batches=1):
         (model(*part(rank, step))[1] / micro_batches).backward()
         model.synchronize()
         if clip is not None:
-            norms.append(float(model.clip_gradients(clip)))
+            norms.append(float(model.clip_grad_norm(clip)))
         model.step()
         model.zero_grad()
     return norms

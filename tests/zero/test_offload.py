@@ -7,7 +7,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minitrain.collectives.full import ring
+from minitrain.collectives.full import native, ring
+from minitrain.comm.comm import Comm
 from minitrain.zero import Zero2, ZeroOffload, offload
 from tests.zero import small
 from tests.zero.models import ddp, gpt, part, same_weights, train
@@ -20,9 +21,9 @@ def small_like_ddp(world):
     same_weights(module, reference)
 
 
-def like_ddp(world, collectives, clip, micro_batches):
+def like_ddp(world, clip, micro_batches, collectives=native):
     module, reference = gpt(seed=world.rank), gpt(seed=0)
-    model = ZeroOffload(module, torch.optim.AdamW, None, None, *collectives, lr=0.01)
+    model = ZeroOffload(module, torch.optim.AdamW, Comm(collectives=collectives), lr=0.01)
     norms = train(model, world.rank, clip=clip, micro_batches=micro_batches)
     optimizer = torch.optim.AdamW(reference.parameters(), lr=0.01)
     assert norms == pytest.approx(ddp(reference, optimizer, world.rank, clip=clip, micro_batches=micro_batches))
@@ -30,12 +31,12 @@ def like_ddp(world, collectives, clip, micro_batches):
 
 
 def through_ring(world):
-    like_ddp(world, (ring,), 0.05, 3)
+    like_ddp(world, 0.05, 3, ring)
 
 
 def test_trains_like_ddp(ranks):
     for size in (1, 2):
-        ranks(size).run(like_ddp, (), None, 1)
+        ranks(size).run(like_ddp, None, 1)
     ranks(3).run(through_ring)
     ranks(3).run(small_like_ddp)
 
@@ -70,7 +71,7 @@ def apart(world, dtype):
             model(*part(world.rank))[1].backward()
         model(*part(world.rank))[1].backward()
         model.synchronize()
-        model.clip_gradients(0.1)
+        model.clip_grad_norm(0.1)
         model.step()
         model.zero_grad()
     assert set(mixing.found) <= {"aten::copy_"}

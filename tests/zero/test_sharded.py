@@ -14,6 +14,7 @@ from jaxtyping import TypeCheckError
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+from minitrain.comm.comm import Comm
 from minitrain.zero import Zero1, Zero2, Zero3
 from tests.zero.models import Branches, Few, Mixed, Normalised, ddp, gpt, part, same_weights, train, twins
 
@@ -28,7 +29,7 @@ def verbs(name):
 def like_ddp(world, stage, choices, collectives="native", clip=None, micro_batches=1):
     """Rank 0's weights are what all start from; after three steps they are DDP's, and so is the norm of gradients."""
     module, reference = gpt(seed=world.rank, **choices), gpt(seed=0, **choices)
-    model = stage(module, torch.optim.AdamW, collectives=verbs(collectives), lr=0.01)
+    model = stage(module, torch.optim.AdamW, Comm(collectives=verbs(collectives)), lr=0.01)
     norms = train(model, world.rank, clip=clip, micro_batches=micro_batches)
     optimizer = torch.optim.AdamW(reference.parameters(), lr=0.01)
     expected = ddp(reference, optimizer, world.rank, clip=clip, micro_batches=micro_batches)
@@ -365,7 +366,7 @@ def refusals(world):
     with pytest.raises(RuntimeError, match=r"there are no gradients: call synchronize\(\)"):
         model.step()
     with pytest.raises(ValueError, match="max_norm=0 must be positive"):
-        model.clip_gradients(0)
+        model.clip_grad_norm(0)
 
 
 def test_refusals_come_on_every_rank(ranks):

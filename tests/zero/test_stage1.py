@@ -10,6 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
 from minitrain.data_parallel import DataParallel, NaiveDataParallel
 from minitrain.zero import ShardedOptimizer, Zero1, stage1
 from tests.zero import small
@@ -126,7 +127,7 @@ def test_same_bits_as_ddp_on_two_ranks(ranks, form, optimizer_class, foreach):
 
 def accumulation(world):
     """Micro-batches under no_sync() send nothing."""
-    model = Zero1(gpt(seed=0), torch.optim.SGD, collectives=ring, lr=0.1)
+    model = Zero1(gpt(seed=0), torch.optim.SGD, Comm(collectives=ring), lr=0.1)
     with Ledger() as ledger, model.no_sync():
         model(*part(world.rank))[1].backward()
         model(*part(world.rank))[1].backward()  # two in one block are fine here

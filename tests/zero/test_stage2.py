@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
 from minitrain.costs import zero as costs
 from minitrain.lessons.zero.common import lines, most_gradients
 from minitrain.zero import Zero1, Zero2, stage2
@@ -47,7 +48,7 @@ class Counting:
 
 def leaving(world, stage):
     counting = Counting()
-    model = stage(gpt(seed=0, layers=3), torch.optim.SGD, collectives=counting, lr=0.1)
+    model = stage(gpt(seed=0, layers=3), torch.optim.SGD, Comm(collectives=counting), lr=0.1)
     model(*part(world.rank))[1].backward()
     in_backward = list(counting.sizes)
     grads = [p.grad for p in model.module.parameters() if p.grad is not None]
@@ -85,7 +86,7 @@ def test_draining_keeps_the_peak_small(ranks):
 
 def accumulated(world, stage):
     """What a step sends with three micro-batches, and what theory says."""
-    model = stage(gpt(seed=0), torch.optim.SGD, collectives=ring, lr=0.1)
+    model = stage(gpt(seed=0), torch.optim.SGD, Comm(collectives=ring), lr=0.1)
     with Ledger() as ledger:
         train(model, world.rank, steps=1, micro_batches=3)
     number = 2 if stage is Zero2 else 1

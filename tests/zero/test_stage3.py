@@ -11,8 +11,9 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
-from minitrain.collectives.full import ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
 from minitrain.lessons.zero import stage3 as lesson_stage3
 from minitrain.lessons.zero import step_time as lesson_time
 from minitrain.zero import Zero2, Zero3, stage3
@@ -33,13 +34,13 @@ def at_rest(model):
     for line in model.lines:
         assert line.flat.untyped_storage().nbytes() == 0
         assert all(parameter.numel() == 0 and parameter.grad is None for parameter in line.parameters.values())
-    assert all((each.holders, each.uses) == (0, 0) for each in model.gathering.residences)
+    assert all((each.active_calls, each.pending_backwards) == (0, 0) for each in model.unshard_hooks.units)
     assert all(collector.flat is None for collector in model._collectors)
 
 
-def like_ddp(world, choices, collectives, clip, micro_batches):
+def like_ddp(world, choices, clip, micro_batches, collectives=native):
     module, reference = gpt(seed=world.rank, **choices), gpt(seed=0, **choices)
-    model = Zero3(module, torch.optim.AdamW, None, None, *collectives, lr=0.01)
+    model = Zero3(module, torch.optim.AdamW, Comm(collectives=collectives), lr=0.01)
     norms = train(model, world.rank, clip=clip, micro_batches=micro_batches)
     optimizer = torch.optim.AdamW(reference.parameters(), lr=0.01)
     assert norms == pytest.approx(ddp(reference, optimizer, world.rank, clip=clip, micro_batches=micro_batches))
@@ -49,11 +50,11 @@ def like_ddp(world, choices, collectives, clip, micro_batches):
 
 @pytest.mark.parametrize("size", (1, 2, 4))
 def test_trains_like_ddp(ranks, size):
-    ranks(size).run(like_ddp, {"layers": 3}, (), None, 1)
+    ranks(size).run(like_ddp, {"layers": 3}, None, 1)
 
 
 def through_ring(world):
-    like_ddp(world, {"tied": False}, (ring,), 0.05, 3)
+    like_ddp(world, {"tied": False}, 0.05, 3, ring)
 
 
 def test_through_the_ring_with_micro_batches_and_clipping(ranks):
@@ -348,7 +349,7 @@ class Wavering(Net):
 
 def wavers(world, prefetch):
     model, reference, optimizer = twins(Wavering)
-    model.gathering.prefetch = prefetch
+    model.unshard_hooks.prefetch = prefetch
     for step in range(5):
         model(batch(world.rank, step)).backward()
         calls = reference.calls
@@ -424,7 +425,7 @@ def test_ranks_that_need_different_units_are_told(ranks):
 
 
 class OneFlag(Zero3):
-    gathering_class = lesson_stage3.OneFlag
+    unshard_hooks_class = lesson_stage3.OneFlag
 
 
 def too_early(world):

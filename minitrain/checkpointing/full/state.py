@@ -14,7 +14,7 @@ from minitrain.checkpointing.full.shards import Shard, ShardedTensor, State, fla
 from minitrain.composition.gradients import Gradients
 from minitrain.composition.model import Part
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim, shards
-from minitrain.zero.full.lines import Line
+from minitrain.zero.full.flat_shards import FlatShard
 
 
 def state_of(part: Part, gradients: Gradients) -> State:
@@ -36,7 +36,7 @@ def state_of(part: Part, gradients: Gradients) -> State:
     return state
 
 
-def _add(state: State, part: Part, gradients: Gradients, line: Line, kept: dict[str, Tensor]) -> None:
+def _add(state: State, part: Part, gradients: Gradients, line: FlatShard, kept: dict[str, Tensor]) -> None:
     names = {id(parameter): name for name, parameter in part.parameters.items()}
     for local, start, stop, offset in line.partition.segments(line.rank):
         parameter = line.parameters[local]

@@ -79,7 +79,7 @@ def accumulate(
 
 def _sum_over_ranks(model: Replica, number: Float64[Tensor, ""]) -> Float64[Tensor, ""]:
     # Eight bytes: every rank's number is added up. In float64 counts are exact up to 2⁵³.
-    model.collectives.all_reduce(number, model.group, check=False).wait()
+    model.comm.all_reduce(number).wait()
     return number
 
 

@@ -23,13 +23,12 @@ one element behind the gradients for each parameter.
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import AnyComm
 from minitrain.comm.messages import Handle
-from minitrain.data_parallel.full.replica import Collectives, Replica
+from minitrain.data_parallel.full.replica import Replica
 
 
 class Bucket:
@@ -115,14 +114,8 @@ class BucketedDataParallel(Replica):
         buckets: The buckets, in the order in which they are sent.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        group: dist.ProcessGroup | None = None,
-        bucket_megabytes: float = 25.0,
-        collectives: Collectives = native,
-    ):
-        super().__init__(module, group, bucket_megabytes, collectives)
+    def __init__(self, module: nn.Module, comm: AnyComm = None, bucket_megabytes: float = 25.0):
+        super().__init__(module, comm, bucket_megabytes)
         self.buckets = pack(self.trainable, bucket_megabytes)
 
     @torch.no_grad()
@@ -139,4 +132,4 @@ class BucketedDataParallel(Replica):
             # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
             bucket.put(name, self._gradient(name), 1 / self.ranks)
         # One all-reduce: every rank ends with the sum of all ranks' 1/n, and how many ranks have each gradient.
-        return self.collectives.all_reduce(bucket.seal(), self.group, check=False)
+        return self.comm.all_reduce(bucket.seal())

@@ -40,7 +40,7 @@ class NaiveDataParallel(Replica):
             mean = torch.zeros_like(parameter) if gradient is None else gradient * (1 / self.ranks)
             mean = mean.contiguous()
             # The sum of every rank's 1/n: one all-reduce for this parameter, waited for before the next is started.
-            self.collectives.all_reduce(mean, self.group, check=False).wait()
+            self.comm.all_reduce(mean).wait()
             parameter.grad = mean
 
     def _used_anywhere(self) -> dict[str, bool]:
@@ -51,5 +51,5 @@ class NaiveDataParallel(Replica):
         device = next(iter(self.trainable.values())).device
         flags = torch.tensor(list(used.values()), dtype=torch.int32, device=device)
         # One small all-reduce: a sum above 0 tells every rank that some rank has a gradient for this parameter.
-        self.collectives.all_reduce(flags, self.group, check=False).wait()
+        self.comm.all_reduce(flags).wait()
         return {name: count > 0 for name, count in zip(used, flags.tolist(), strict=True)}

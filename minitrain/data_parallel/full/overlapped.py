@@ -25,14 +25,12 @@ only the last bucket is waited for.
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import AnyComm
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.bucketed import BucketedDataParallel
-from minitrain.data_parallel.full.hooks import call_when_accumulated
-from minitrain.data_parallel.full.replica import Collectives
+from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
 
 
 class DataParallel(BucketedDataParallel):
@@ -47,14 +45,8 @@ class DataParallel(BucketedDataParallel):
             `synchronize()`: its bucket may have left with the first alone.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        group: dist.ProcessGroup | None = None,
-        bucket_megabytes: float = 25.0,
-        collectives: Collectives = native,
-    ):
-        super().__init__(module, group, bucket_megabytes, collectives)
+    def __init__(self, module: nn.Module, comm: AnyComm = None, bucket_megabytes: float = 25.0):
+        super().__init__(module, comm, bucket_megabytes)
         self._started: list[Handle] = []  # handles of the buckets that are on their way
         self._missing = [set(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
         self._hooked = [

@@ -15,30 +15,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.comm.control import differing, gather_objects
-from minitrain.comm.messages import Handle
-
-
-@runtime_checkable
-class Collectives(Protocol):
-    """The verbs used here. `minitrain.collectives.full.native` and `.ring` have them, being modules."""
-
-    def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
-
-    def broadcast(
-        self, tensor: Tensor, source: int, group: dist.ProcessGroup | None, *, check: bool | None
-    ) -> Handle: ...
 
 
 class Replica(nn.Module, ABC):
-    """One rank's copy of `module`, equal to that of every other rank of `group`.
+    """One rank's copy of `module`, equal to that of every other rank.
 
     Call it like the module. A step is: backward for each micro-batch, all but the last under `no_sync()`; then
     `synchronize()`; then clipping, `optimizer.step()` and `zero_grad()`.
@@ -46,35 +34,27 @@ class Replica(nn.Module, ABC):
     Args:
         module: Any module, on the device where it will train. A parameter that several layers share is sent once, a
             frozen one (`requires_grad=False`) at the start only.
-        group: The ranks that share the batch; None means everyone.
+        comm: The ranks that share the batch, as of `minitrain.comm.comm.Comm`; None means everyone.
         bucket_megabytes: A bucket is full when it has reached so many MiB (2²⁰ bytes), as DDP's `bucket_cap_mb`.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
 
     Attributes:
         module: The module itself; its state dict is that of a run on one device.
         trainable: The parameters that get a gradient, by name, each once.
-        ranks: Number of ranks in the group.
+        comm: The ranks that share the batch.
+        ranks: How many these are.
 
     Raises:
         ValueError: On every rank alike, before anything is sent: this rank is not in the group; the ranks' modules or
             bucket sizes differ; an embedding asks for sparse gradients; `bucket_megabytes` is not positive.
     """
 
-    def __init__(
-        self,
-        module: nn.Module,
-        group: dist.ProcessGroup | None = None,
-        bucket_megabytes: float = 25.0,
-        collectives: Collectives = native,
-    ):
+    def __init__(self, module: nn.Module, comm: AnyComm = None, bucket_megabytes: float = 25.0):
         super().__init__()
-        if dist.get_rank(group) < 0:
-            raise ValueError(f"group: this rank ({dist.get_rank()}) is not in it; only its members may wrap a module")
-        agree_on_states(module, bucket_megabytes, group)
+        self.comm = as_comm(comm).unchecked  # the modules are compared here, and so nothing afterwards
+        agree_on_states(module, bucket_megabytes, self.comm.group)
         if not bucket_megabytes > 0:
             raise ValueError(f"bucket_megabytes={bucket_megabytes} must be positive; 25 is usual")
-        self.module, self.group, self.collectives = module, group, collectives
-        self.ranks = dist.get_world_size(group)
+        self.module, self.ranks = module, self.comm.ranks
         self.trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
         self._local = False  # under no_sync()
@@ -98,7 +78,7 @@ class Replica(nn.Module, ABC):
         """Make every gradient its mean over all ranks; to be called after the last backward of a step.
 
         A parameter that this rank did not use counts as a gradient of zeros. One that no rank used keeps what it has,
-        normally None. Every rank of the group must call it.
+        normally None. Every rank must call it.
 
         Raises:
             ValueError: A gradient is sparse.
@@ -113,7 +93,7 @@ class Replica(nn.Module, ABC):
         for tensor in [*self.module.parameters(), *self.module.buffers()]:
             whole = tensor.detach().contiguous()  # the tensor itself, but where it has gaps a copy
             # Rank 0's value goes to all, so that all begin equal.
-            started.append((tensor, whole, self.collectives.broadcast(whole, 0, self.group, check=False)))
+            started.append((tensor, whole, self.comm.broadcast(whole)))
         for tensor, whole, handle in started:
             handle.wait()
             if not tensor.is_contiguous():

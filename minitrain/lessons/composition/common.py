@@ -27,7 +27,7 @@ from minitrain.models.gpt import GPT
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.parallelize import piece_of
 from minitrain.train import build, forward_backward, update
-from minitrain.zero.full.lines import Line
+from minitrain.zero.full.flat_shards import FlatShard
 
 Tensors = dict[str, Tensor]
 
@@ -184,7 +184,7 @@ def weights_apart(training: Training, weights: Tensors) -> float:
 
 
 def shards(
-    training: Training, wholes: Mapping[str, Tensor], pick: Callable[[Line], Tensor | None]
+    training: Training, wholes: Mapping[str, Tensor], pick: Callable[[FlatShard], Tensor | None]
 ) -> Iterator[tuple[str, Tensor, Tensor]]:
     """What lies in this rank's shards of lines: name, this rank's elements, and the same elements of one device.
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from minitrain.collectives.full import native, ring
+from minitrain.collectives.full import ring
 from minitrain.comm import World
+from minitrain.comm.comm import AnyComm, Comm
 from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import bucketed
 from minitrain.data_parallel.full.bucketed import BucketedDataParallel
-from minitrain.data_parallel.full.replica import Collectives
 from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.data_parallel import common as lesson
 
@@ -20,10 +20,10 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
         hidden: Its width.
     """
 
-    def wrap(bucket_megabytes: float, collectives: Collectives = native) -> BucketedDataParallel:
+    def wrap(bucket_megabytes: float, comm: AnyComm = None) -> BucketedDataParallel:
         # Every rank draws other weights; rank 0's are what all start from.
         module = lesson.small_gpt(world, world.rank, layers, hidden)
-        return BucketedDataParallel(module, None, bucket_megabytes, collectives)
+        return BucketedDataParallel(module, comm, bucket_megabytes)
 
     model = wrap(lesson.BUCKET / 2**20)
     sizes = lesson.sizes(model)
@@ -44,7 +44,7 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     source = f"{lesson.PAPER}, §3.2.2"
     what, formula = "buckets of 32 KiB", "⌈S / 32 KiB⌉"
     claims.append(Claim(what, formula, most, len(model.buckets), "1", source, relation="<=", key=True))
-    claims += lesson.bucket_volume(world, model, wrap(lesson.BUCKET / 2**20, ring))
+    claims += lesson.bucket_volume(world, model, wrap(lesson.BUCKET / 2**20, Comm(collectives=ring)))
     claims.append(lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)))
     with world.timed("a step of forward, backward and synchronize"):
         lesson.step(world, model)

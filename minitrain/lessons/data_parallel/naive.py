@@ -6,6 +6,7 @@ from torch import nn
 
 from minitrain.collectives.full import ring
 from minitrain.comm import World
+from minitrain.comm.comm import Comm
 from minitrain.costs import data_parallel as costs
 from minitrain.data_parallel import naive
 from minitrain.data_parallel.full.naive import NaiveDataParallel
@@ -23,7 +24,7 @@ def demo(world: World, layers: int = 1, hidden: int = 32) -> list[Claim]:
     # Every rank draws other weights; rank 0's are what all start from.
     small, copy = (naive.NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden)) for _ in range(2))
     model = NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden))
-    through_ring = NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden), collectives=ring)
+    through_ring = NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden), Comm(collectives=ring))
     sizes = lesson.sizes(model)
     predicted = costs.naive_ring_traffic(sizes, world.size, world.rank)
     formula = "Σ over tensors of 2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · (S + 4P)"

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger, VirtualClock, World
+from minitrain.comm.comm import AnyComm, Comm
 from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span, draw
 from minitrain.costs import data_parallel as costs
@@ -17,7 +18,7 @@ from minitrain.costs.communication import ring_all_reduce_time
 from minitrain.data_parallel import overlapped
 from minitrain.data_parallel.full.bucketed import BucketedDataParallel
 from minitrain.data_parallel.full.overlapped import DataParallel
-from minitrain.data_parallel.full.replica import Collectives, Replica
+from minitrain.data_parallel.full.replica import Replica
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel import common as lesson
 
@@ -33,9 +34,11 @@ FORWARD, BACKWARD = 0.25, 0.5  # virtual seconds of a layer
 class Watch:
     """Collectives that note the order of events: each gradient when it is there, each all-reduce when it is started."""
 
-    def __init__(self, collectives: Collectives, module: nn.Module):
+    broadcast, all_gather = staticmethod(native.broadcast), staticmethod(native.all_gather)
+    reduce_scatter = staticmethod(native.reduce_scatter)
+
+    def __init__(self, module: nn.Module):
         self.events: list[str] = []
-        self._collectives = collectives
         for parameter in module.parameters():
             parameter.register_post_accumulate_grad_hook(lambda _: self.events.append("gradient"))
 
@@ -43,12 +46,7 @@ class Watch:
         self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
     ) -> Handle:
         self.events.append("all-reduce")
-        return self._collectives.all_reduce(tensor, group, check=check)
-
-    def broadcast(
-        self, tensor: Tensor, source: int = 0, group: dist.ProcessGroup | None = None, *, check: bool | None = None
-    ) -> Handle:
-        return self._collectives.broadcast(tensor, source, group, check=check)
+        return native.all_reduce(tensor, group, check=check)
 
 
 def early_starts(world: World, rung: type[Replica], module: nn.Module, bucket_megabytes: float) -> Claim:
@@ -56,8 +54,8 @@ def early_starts(world: World, rung: type[Replica], module: nn.Module, bucket_me
 
     Here the last gradient is that of the token embedding, which lies in the last bucket.
     """
-    watch = Watch(native, module)
-    model = rung(module, None, bucket_megabytes, watch)
+    watch = Watch(module)
+    model = rung(module, Comm(collectives=watch), bucket_megabytes)
     lesson.step(world, model)
     last = len(watch.events) - watch.events[::-1].index("gradient")
     predicted = len(costs.buckets(lesson.sizes(model), bucket_megabytes * 2**20)) - 1
@@ -105,6 +103,9 @@ class Port:
     done, takes no time of the rank that started it, and whoever waits for it goes on when it has finished.
     """
 
+    broadcast, all_gather = staticmethod(ring.broadcast), staticmethod(ring.all_gather)  # not timed
+    reduce_scatter = staticmethod(ring.reduce_scatter)
+
     def __init__(self, compute: VirtualClock):
         self._compute, self._clock = compute, VirtualClock(ALPHA, BETA)
         self._calls = 0
@@ -120,11 +121,6 @@ class Port:
         self._calls += 1
         self._compute.timeline.record(f"{self._calls}", "communicate", "network", begin, end)
         return Handle((), tensor, lambda: self._compute.wait_until(end))
-
-    def broadcast(
-        self, tensor: Tensor, source: int = 0, group: dist.ProcessGroup | None = None, *, check: bool | None = None
-    ) -> Handle:
-        return ring.broadcast(tensor, source, group, check=check)
 
 
 class Layer(nn.Module):
@@ -149,7 +145,7 @@ def virtual_step(world: World, rung: type[Replica], bucket_megabytes: float) -> 
             parameter.register_post_accumulate_grad_hook(
                 lambda _, number=number: clock.work(BACKWARD, f"{number}", "backward")
             )
-    model = rung(layers, None, bucket_megabytes, Port(clock))
+    model = rung(layers, Comm(collectives=Port(clock)), bucket_megabytes)
     model(torch.ones((), device=world.device)).backward()
     model.synchronize()
     return clock
@@ -196,10 +192,10 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     """
     bucket_megabytes = lesson.BUCKET / 2**20
 
-    def wrap(collectives: Collectives = native) -> DataParallel:
+    def wrap(comm: AnyComm = None) -> DataParallel:
         # Every rank draws other weights; rank 0's are what all start from.
         module = lesson.small_gpt(world, world.rank, layers, hidden)
-        return DataParallel(module, None, bucket_megabytes, collectives)
+        return DataParallel(module, comm, bucket_megabytes)
 
     model = wrap()
     predicted = len(costs.buckets(lesson.sizes(model), lesson.BUCKET))
@@ -208,7 +204,7 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     claims = [
         *small_form(world, layers, hidden, bucket_megabytes),
         lesson.calls(world, model, predicted, "B, packed from the last", "buckets of 32 KiB"),
-        *lesson.bucket_volume(world, model, wrap(ring)),
+        *lesson.bucket_volume(world, model, wrap(Comm(collectives=ring))),
         lesson.mean_of_parts(world, model, lesson.small_gpt(world, 0, layers, hidden)),
         early_starts(world, DataParallel, lesson.small_gpt(world, 0, layers, hidden), bucket_megabytes),
         *times,

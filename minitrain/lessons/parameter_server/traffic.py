@@ -9,6 +9,7 @@ from torch import nn
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, VirtualClock, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
 from minitrain.comm.memory import model_states
@@ -67,7 +68,7 @@ def counted_in_ring(world: World, roles: Roles) -> int:
     through = 0
     if not roles.serves:
         assert isinstance(group, dist.ProcessGroup)
-        model = DataParallel(small_gpt(world, 0, LAYERS, HIDDEN), group, collectives=ring)
+        model = DataParallel(small_gpt(world, 0, LAYERS, HIDDEN), Comm(group, ring))
         with Ledger() as ledger:
             backward(world, model, roles.workers.index(world.rank), 0)
             model.synchronize()

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Peak, World, model_states
+from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.costs import memory as memory_costs
 from minitrain.costs import zero as costs
@@ -59,7 +60,7 @@ def bars(world: World, stage3: type[Zero3], layers: int, hidden: int) -> Bars:
     found: Bars = {}
     for number in costs.STAGES:
         if number:
-            model: Any = lesson.wrap(world, stages[number], layers, hidden, collectives=ring)
+            model: Any = lesson.wrap(world, stages[number], layers, hidden, comm=Comm(collectives=ring))
             optimizer = model.optimizer
             held = [line.flat for line in model.lines]
         else:

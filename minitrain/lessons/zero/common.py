@@ -13,15 +13,15 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from minitrain.collectives.full import native, ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, Peak, World
+from minitrain.comm.comm import AnyComm, Comm
 from minitrain.comm.groups import new_group
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.costs import zero as costs
 from minitrain.costs.communication import Traffic
 from minitrain.lessons import Claim
 from minitrain.lessons.data_parallel.common import neighbours, small_gpt, tokens
-from minitrain.zero.full.settings import Collectives
 from minitrain.zero.full.sharded import Sharded
 
 PAPER = "Rajbhandari et al. 2020"
@@ -35,11 +35,11 @@ def wrap(
     layers: int,
     hidden: int,
     compute_dtype: torch.dtype | None = None,
-    collectives: Collectives = native,
+    comm: AnyComm = None,
 ) -> Sharded:
     """A small GPT with AdamW. Every rank draws other weights; rank 0's are what all start from."""
     module = small_gpt(world, world.rank, layers, hidden)
-    return stage(module, torch.optim.AdamW, None, compute_dtype, collectives, lr=0.01)
+    return stage(module, torch.optim.AdamW, comm, compute_dtype, lr=0.01)
 
 
 def step(world: World, model: Sharded, number: int = 0, micro_batches: int = 1) -> None:
@@ -134,7 +134,7 @@ def sent(world: World, model: Sharded, predicted: Traffic, what: str, formula: s
 
 def traffic(world: World, stage: Stage, number: int, layers: int, hidden: int, micro_batches: int) -> list[Claim]:
     """Claims on what a step sends, with one micro-batch and with several."""
-    model = wrap(world, stage, layers, hidden, collectives=ring)
+    model = wrap(world, stage, layers, hidden, comm=Comm(collectives=ring))
     its, claims = lines(model), []
     for many in (1, micro_batches):
         predicted = costs.step_traffic(number, its, world.size, world.rank, many)
@@ -307,7 +307,7 @@ def most_gradients(world: World, stage: Stage, layers: int, hidden: int) -> tupl
         The peak; bytes of one layer's gradient; and at most so many of activations' gradients and single numbers.
     """
     module = nn.Sequential(*(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))).to(world.device)
-    model = stage(module, torch.optim.SGD, None, None, ring, lr=0.1)
+    model = stage(module, torch.optim.SGD, Comm(collectives=ring), lr=0.1)
     kept = peak = 0
     for _ in range(2):  # the second time shards have their memory
         loss = model(torch.ones(1, hidden, device=world.device)).sum()

@@ -8,6 +8,7 @@ import torch
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import data_parallel
 from minitrain.costs import zero as costs
@@ -54,8 +55,8 @@ def _small_form(world: World, micro_batches: int) -> list[Claim]:
 def _behind_data_parallelism(world: World, layers: int, hidden: int) -> list[Claim]:
     """Claims on `ShardedOptimizer` behind chapter 02's data parallelism: states divided as well, but 3Ψ sent."""
     module = lesson.small_gpt(world, world.rank, layers, hidden)
-    model = DataParallel(module, collectives=ring)
-    optimizer = ShardedOptimizer(module.parameters(), torch.optim.AdamW, collectives=ring, lr=0.01)
+    model = DataParallel(module, Comm(collectives=ring))
+    optimizer = ShardedOptimizer(module.parameters(), torch.optim.AdamW, Comm(collectives=ring), lr=0.01)
     with Ledger() as ledger:
         lesson.backward(world, model)
         model.synchronize()

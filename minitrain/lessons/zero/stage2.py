@@ -6,6 +6,7 @@ from functools import partial
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
+from minitrain.comm.comm import Comm
 from minitrain.costs import zero as costs
 from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.zero import common as lesson
@@ -84,7 +85,7 @@ def _dearer(world: World, layers: int, hidden: int, micro_batches: int) -> Claim
         return Claim.needs_ranks(2, what, formula, source, key=True)
     sent = []
     for stage in (Zero2, Zero1):
-        model = lesson.wrap(world, stage, layers, hidden, collectives=ring)
+        model = lesson.wrap(world, stage, layers, hidden, comm=Comm(collectives=ring))
         with Ledger() as ledger:
             lesson.step(world, model, micro_batches=micro_batches)
         sent.append(ledger.sent)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, Peak, World
+from minitrain.comm.comm import Comm
 from minitrain.costs import zero as costs
 from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.zero import bars as lesson_bars
@@ -19,10 +20,10 @@ from minitrain.lessons.zero import common as lesson
 from minitrain.lessons.zero import small
 from minitrain.lessons.zero import step_time as lesson_time
 from minitrain.zero import stage3
-from minitrain.zero.full.gathering import Call, Gathering
-from minitrain.zero.full.lines import Unit
+from minitrain.zero.full.flat_shards import Unit
 from minitrain.zero.full.stage2 import Zero2
 from minitrain.zero.full.stage3 import Zero3
+from minitrain.zero.full.unshard_hooks import Call, UnshardHooks
 
 if TYPE_CHECKING:
     from minitrain.zero.full.stage3 import Event, Zero3
@@ -89,7 +90,7 @@ def unit_bytes(unit: Unit) -> int:
 def gathered_at_once(world: World, model: Zero3) -> Claim:
     """The claim on what is gathered at once in a step: the root, and one unit, or two that follow each other."""
     root, *units = (unit_bytes(unit) for unit in model.units)
-    if model.gathering.prefetch:
+    if model.unshard_hooks.prefetch:
         most = max((a + b for a, b in zip(units, units[1:], strict=False)), default=sum(units))
         how, formula = "the root and two units", "Ψ_root + max over k of Ψₖ + Ψₖ₊₁"
     else:
@@ -122,8 +123,8 @@ def chain_peak(world: World, stage: type[Zero3], prefetch: bool, layers: int = 4
     ring, whose receive buffers stay from the step before; gloo copies whole lines.
     """
     module = nn.Sequential(*(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))).to(world.device)
-    model = stage(module, torch.optim.SGD, None, None, ring, lr=0.1)
-    model.gathering.prefetch = prefetch
+    model = stage(module, torch.optim.SGD, Comm(collectives=ring), lr=0.1)
+    model.unshard_hooks.prefetch = prefetch
     inputs = torch.ones(1, hidden, device=world.device)
 
     def backward() -> None:
@@ -150,7 +151,7 @@ def chain_peak(world: World, stage: type[Zero3], prefetch: bool, layers: int = 4
 
 def traffic(world: World, stage: type[Zero3], layers: int, hidden: int, micro_batches: int) -> list[Claim]:
     """Claims on what a step sends, with one micro-batch and with several."""
-    model = lesson.wrap(world, stage, layers, hidden, collectives=ring)
+    model = lesson.wrap(world, stage, layers, hidden, comm=Comm(collectives=ring))
     claims = []
     for many in (1, micro_batches):
         predicted = costs.step_traffic(3, lesson.lines(model), world.size, world.rank, many)
@@ -200,15 +201,15 @@ def like_stage2(world: World, stage: type[Zero3], layers: int, hidden: int) -> C
 # ---- break it ----
 
 
-class OneFlag(Gathering):
-    """The wrong rule of *break it*: a unit that is there needs nothing, and who is through with it frees it.
+class OneFlag(UnshardHooks):
+    """The wrong rule of *break it*: a unit that is unsharded needs nothing, and the first call to finish frees it.
 
     Where a layer is called twice in a row, the gradient between the two calls is the input's of the second and the
     output's of the first. Both hooks are called: the first finds the parameters there, the second frees them.
     """
 
     def _begin_backward(self, call: Call, moment: int, gradient: Tensor) -> None:
-        if not call.residence.there:
+        if not call.unsharded.is_unsharded:
             super()._begin_backward(call, moment, gradient)
 
 
@@ -236,7 +237,7 @@ def demo(world: World, layers: int = 4, hidden: int = 30, micro_batches: int = 2
     assert isinstance(model, Zero3)
     waiting = lesson.wrap(world, Zero3, layers, hidden)
     assert isinstance(waiting, Zero3)
-    waiting.gathering.prefetch = False
+    waiting.unshard_hooks.prefetch = False
     trained = partial(train, Zero3)
     times, spans = lesson_time.virtual_times(world, Zero3)
     bars = lesson_bars.bars(world, Zero3, layers, hidden)

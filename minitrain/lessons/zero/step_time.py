@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import ring
 from minitrain.comm import VirtualClock, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span, draw
 from minitrain.costs.communication import ring_reduce_scatter_time
@@ -34,6 +35,8 @@ class Port:
     takes no time of the rank that started it, and whoever waits for it goes on when it has finished.
     """
 
+    broadcast = staticmethod(ring.broadcast)  # before the first step, and not timed
+
     def __init__(self, compute: VirtualClock):
         self._compute, self._clock = compute, VirtualClock(ALPHA, BETA)
 
@@ -51,11 +54,6 @@ class Port:
         self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
     ) -> Handle:
         return self._carry("all-reduce", lambda: ring.all_reduce(tensor, group, check=check))
-
-    def broadcast(
-        self, tensor: Tensor, source: int = 0, group: dist.ProcessGroup | None = None, *, check: bool | None = None
-    ) -> Handle:
-        return ring.broadcast(tensor, source, group, check=check)  # before the first step, and not timed
 
     def _carry(self, label: str, start: Callable[[], Handle]) -> Handle:
         self._clock.wait_until(self._compute.now)
@@ -92,8 +90,8 @@ def virtual_step(world: World, stage: type[Zero3], layers: int, prefetch: bool) 
         layer.weight.register_post_accumulate_grad_hook(
             lambda _, number=number: clock.work(BACKWARD, f"{number}", "backward")
         )
-    model = stage(module, torch.optim.SGD, None, None, Port(clock), lr=0.1)
-    model.gathering.prefetch = prefetch
+    model = stage(module, torch.optim.SGD, Comm(collectives=Port(clock)), lr=0.1)
+    model.unshard_hooks.prefetch = prefetch
     begin = 0.0
     for _ in range(2):
         begin = clock.now

@@ -39,11 +39,13 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from minitrain.collectives.all_to_all import Carrier
-from minitrain.collectives.full import native
+from minitrain.comm import native
+from minitrain.comm.comm import Collectives, Comm
 from minitrain.comm.control import checking, gather_objects
 from minitrain.comm.mesh import axes
+from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.bucketed import Bucket, pack
-from minitrain.data_parallel.full.replica import Collectives, Replica
+from minitrain.data_parallel.full.replica import Replica
 from minitrain.mixture_of_experts import all_to_all as carriers
 from minitrain.mixture_of_experts.all_to_all import all_to_all
 from minitrain.mixture_of_experts.full.compute import WAYS
@@ -205,6 +207,7 @@ class ExpertParallel(Replica):
         module: The model; its state dict has this rank's experts, under the names of one device.
         own_experts: The trainable parameters of this rank's experts, by name.
         shared: All other trainable parameters.
+        replicas: The ranks that hold the same experts as this one.
         divisor: What gradients of experts are divided by after they have been added over replicas: n.
 
     Raises:
@@ -223,8 +226,9 @@ class ExpertParallel(Replica):
         for layer in module.modules():
             if isinstance(layer, MoELayer):
                 experts_of(0, layer.router.experts, dist.get_world_size(groups.experts))  # before anything is sent
-        super().__init__(module, groups.data, bucket_megabytes, collectives)
+        super().__init__(module, Comm(groups.data, collectives), bucket_megabytes)
         self.groups, self.divisor = groups, self.ranks
+        self.replicas = Comm(groups.replicas, collectives, False)
         self.module, experts = _spread(module, groups, carrier, check)
         named = dict(self.module.named_parameters())
         self._frozen = {name: p for name, p in named.items() if not p.requires_grad}
@@ -238,17 +242,17 @@ class ExpertParallel(Replica):
         self._check_frozen()
         shared, experts = self._buckets
         # Everything but experts: one all-reduce for each bucket gives the mean over the ranks that share the batch.
-        started = [(bucket, self._start(bucket, self.groups.data, self.ranks)) for bucket in shared]
+        started = [(bucket, self._start(bucket, self.comm, self.ranks)) for bucket in shared]
         # Experts: one for each bucket adds their replicas' gradients, each of which holds a group's tokens.
-        started += [(bucket, self._start(bucket, self.groups.replicas, self.divisor)) for bucket in experts]
+        started += [(bucket, self._start(bucket, self.replicas, self.divisor)) for bucket in experts]
         for bucket, handle in started:
             handle.wait()
             bucket.hand_back()
 
-    def _start(self, bucket: Bucket, group: dist.ProcessGroup | None, divisor: int):
+    def _start(self, bucket: Bucket, comm: Comm, divisor: int) -> Handle:
         for name in bucket.parameters:
             bucket.put(name, self._gradient(name), 1 / divisor)
-        return self.collectives.all_reduce(bucket.seal(), group, check=False)
+        return comm.all_reduce(bucket.seal())
 
 
 def _spread(

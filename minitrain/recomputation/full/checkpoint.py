@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from minitrain.recomputation.full.surroundings import RandomState, autocast_settings, buffers_put_back
+from minitrain.recomputation.full.rng_and_autocast import RandomState, autocast_settings, buffers_put_back
 
 
 class Recomputed(torch.autograd.Function):

@@ -31,7 +31,7 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from minitrain.comm.memory import optimizer_states
-from minitrain.zero.full.lines import Line
+from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.pools import Pool
 from minitrain.zero.full.stage2 import Collector, Zero2
 
@@ -55,7 +55,7 @@ class ZeroOffload(Zero2):
         super().synchronize()
         self.host_pool.wait()
 
-    def _make_master(self, line: Line, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
+    def _make_master(self, line: FlatShard, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
         dtype = exact.dtype
         if self.compute_dtype is not None and dtype.is_floating_point:
             dtype = torch.promote_types(dtype, torch.float32)
@@ -74,7 +74,7 @@ class ZeroOffload(Zero2):
             collector.shard.add_(incoming)
         collector.fresh = False
 
-    def _put_back(self, line: Line) -> None:
+    def _copy_master_to_shard(self, line: FlatShard) -> None:
         """Copy the new shard to the device; rounded here, so that it crosses in as few bytes as it has there."""
         if line.master is not None:
             self.device_pool.start_copy(line.shard, line.master.detach().to(line.shard.dtype))

@@ -3,30 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from minitrain.comm.control import gather_objects
-from minitrain.comm.messages import Handle
 
 Groups = Sequence[Mapping[str, Any]]
-
-
-@runtime_checkable
-class Collectives(Protocol):
-    """The verbs used here. `minitrain.collectives.full.native` and `.ring` have them, being modules."""
-
-    def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
-
-    def reduce_scatter(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
-
-    def all_gather(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
-
-    def broadcast(
-        self, tensor: Tensor, source: int, group: dist.ProcessGroup | None, *, check: bool | None
-    ) -> Handle: ...
 
 
 def listed(module: nn.Module, parameter_groups: Groups | None) -> list[dict[str, Any]]:

@@ -6,9 +6,9 @@ optimizer states 1/n as large. After the step each rank has new values for its o
 What is done with gradients (stage 2) and with parameters (stage 3) is what the stages differ in.
 
 For whoever builds a stage on `Sharded`: `_prepare()` runs once lines and optimizer are there; `synchronize()` has to
-call `_check_unchanged()` and to set `line.gradient` of every trainable line; `_share_parameters()` runs after the step;
-`shards_parameters = True` gives each line a shard of its own memory and frees the storage of `flat`, which the stage
-has then to fill when parameters are needed; `_make_master` decides what the optimizer steps, and where.
+call `_check_unchanged()` and to set `line.gradient` of every trainable line; `_all_gather_parameters()` runs after the
+step; `shards_parameters = True` gives each line a shard of its own memory and frees the storage of `flat`, which the
+stage has then to fill when parameters are needed; `_make_master` decides what the optimizer steps, and where.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float64, Shaped
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.zero.full import states
 from minitrain.zero.full.elementwise import check_elementwise
-from minitrain.zero.full.lines import Line, Unit, lay_out
+from minitrain.zero.full.flat_shards import FlatShard, Unit, lay_out
 from minitrain.zero.full.settings import (
-    Collectives,
     Groups,
     agree_on_settings,
     check_groups,
@@ -42,19 +40,18 @@ from minitrain.zero.full.units import default_units
 
 
 class Sharded(nn.Module, ABC):
-    """A module whose optimizer states, at least, are divided over the ranks of `group`.
+    """A module whose optimizer states, at least, are divided over ranks.
 
     Call it like the module. A step is: backward for each micro-batch, all but the last each in a `no_sync()` block of
-    its own; then `synchronize()`; then `clip_gradients()` if wanted, `step()` and `zero_grad()`.
+    its own; then `synchronize()`; then `clip_grad_norm()` if wanted, `step()` and `zero_grad()`.
 
     Args:
         module: Any module, on the device where it will train. Rank 0's parameters and buffers go to all.
         optimizer_class: One whose step treats each element by itself, such as `torch.optim.AdamW`.
-        group: The ranks that share the batch; None means everyone.
+        comm: The ranks that share the batch, as of `minitrain.comm.comm.Comm`; None means everyone.
         compute_dtype: Floating parameters are held in it, and their gradients arrive and travel in it, while the
             optimizer steps copies in float32; floating inputs of forward are cast to it. Buffers keep their dtype, as
             in FSDP2. None: everything as the module has it.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
         units: Parts of the module whose parameters travel together; None: the elements of every outermost
             `nn.ModuleList` and `nn.Sequential`. What lies outside is the root's.
         parameter_groups: As torch's optimizers take them, `[{"params": […], "weight_decay": 0.0}, …]`; None: all in
@@ -67,8 +64,9 @@ class Sharded(nn.Module, ABC):
             attach here. To be stepped by `step()` only.
         units: The root first, then the units in the module's order.
         lines: The lines of all units, in this order; gradients become final from the last to the first.
-        ranks: Number of ranks in the group.
-        rank: This rank within the group.
+        comm: The ranks that share the batch.
+        ranks: How many these are.
+        rank: This rank among them.
 
     Raises:
         ValueError: On every rank alike, before any parameter is sent: this rank is not in the group; the ranks'
@@ -82,17 +80,16 @@ class Sharded(nn.Module, ABC):
         self,
         module: nn.Module,
         optimizer_class: type[torch.optim.Optimizer],
-        group: dist.ProcessGroup | None = None,
+        comm: AnyComm = None,
         compute_dtype: torch.dtype | None = None,
-        collectives: Collectives = native,
         *,
         units: Sequence[nn.Module] | None = None,
         parameter_groups: Groups | None = None,
         **optimizer_options: Any,
     ):
         super().__init__()
-        if dist.get_rank(group) < 0:
-            raise ValueError(f"group: this rank ({dist.get_rank()}) is not in it; only its members may wrap a module")
+        self.comm = as_comm(comm).unchecked  # what was asked for is compared here, and so nothing afterwards
+        self.ranks, self.rank = self.comm.ranks, self.comm.rank
         parts = default_units(module) if units is None else units
         parts = list({id(part): part for part in parts if part is not module}.values())  # each once; the root is one
         groups = listed(module, parameter_groups)
@@ -105,17 +102,15 @@ class Sharded(nn.Module, ABC):
             "parameter_groups": str([names_of(module.named_parameters(), each["params"]) for each in groups]),
             "optimizer_options": str([described(optimizer_options), *map(described, groups)]),
         }
-        agree_on_states(module, 0.0, group)
-        agree_on_settings(settings, group)
+        agree_on_states(module, 0.0, self.comm.group)
+        agree_on_settings(settings, self.comm.group)
         check_groups(module, groups)
         if compute_dtype is not None and not compute_dtype.is_floating_point:
             raise ValueError(f"compute_dtype={compute_dtype} is not floating; use torch.bfloat16 or torch.float32")
         for each in groups:
             options = {name: value for name, value in each.items() if name != "params"}
             check_elementwise(optimizer_class, {**optimizer_options, **options})
-        self.module, self.group, self.collectives = module, group, collectives
-        self.compute_dtype = compute_dtype
-        self.ranks, self.rank = dist.get_world_size(group), dist.get_rank(group)
+        self.module, self.compute_dtype = module, compute_dtype
         self._group_names = [names_of(module.named_parameters(), each["params"]) for each in groups]
         self.units: list[Unit] = lay_out(module, parts, self._group_names, self.rank, self.ranks)
         self.lines = [line for unit in self.units for line in unit.lines]
@@ -123,7 +118,7 @@ class Sharded(nn.Module, ABC):
         self._broadcast_states()
         masters: list[dict[str, Any]] = [{**each, "params": []} for each in groups]
         for line in self.lines:
-            self._settle(line)
+            self._cast_and_shard(line)
             if line.master is not None:
                 masters[line.group]["params"].append(line.master)
         self.optimizer = optimizer_class(masters, **optimizer_options)
@@ -165,11 +160,12 @@ class Sharded(nn.Module, ABC):
         """
 
     @torch.no_grad()
-    def clip_gradients(self, max_norm: float) -> Float64[Tensor, ""]:
+    def clip_grad_norm(self, max_norm: float) -> Float64[Tensor, ""]:
         """Scale the gradients so that the 2-norm of all of them together is at most `max_norm`.
 
-        As `torch.nn.utils.clip_grad_norm_` on one device. Each element lies in one shard of one rank, so the sum of
-        squares over shards and ranks is that of the whole model. Between `synchronize()` and `step()`.
+        As `torch.nn.utils.clip_grad_norm_` on one device, and `clip_grad_norm_` of FSDP. Each element lies in one
+        shard of one rank, so the sum of squares over shards and ranks is that of the whole model. Between
+        `synchronize()` and `step()`.
 
         Returns:
             The norm before scaling, the same on all ranks.
@@ -181,7 +177,7 @@ class Sharded(nn.Module, ABC):
             wide = torch.promote_types(line.shard.dtype, torch.float32)
             squares += torch.linalg.vector_norm(self._gradient(line), dtype=wide).double().square().to(squares.device)
         # One number: the squares of all ranks' shards are added up.
-        self.collectives.all_reduce(squares, self.group, check=False).wait()
+        self.comm.all_reduce(squares).wait()
         norm = squares.sqrt()
         scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # torch's formula; no `if`, which would wait for a GPU
         for line in self._trainable:
@@ -203,8 +199,8 @@ class Sharded(nn.Module, ABC):
         for line in self._trainable:
             assert line.master is not None
             line.master.grad = None
-            self._put_back(line)
-        self._share_parameters()
+            self._copy_master_to_shard(line)
+        self._all_gather_parameters()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients; `set_to_none` is there for `nn.Module`'s sake, and the memory is the stage's matter."""
@@ -219,7 +215,7 @@ class Sharded(nn.Module, ABC):
                 it can load, too. Copies in float32 (`compute_dtype`) are no part of that; see `full_state_dict`.
         """
         if whole:
-            return states.whole(self.optimizer, self.lines, self._group_names, self.collectives, self.group)
+            return states.whole(self.optimizer, self.lines, self._group_names, self.comm)
         return states.own(self.optimizer, self.lines, self._group_names, self.rank, self.ranks)
 
     @torch.no_grad()
@@ -247,7 +243,7 @@ class Sharded(nn.Module, ABC):
         values: dict[int, Tensor] = {}
         for line in self.lines:
             own = line.shard if line.master is None else line.master.detach().to(line.shard.device)
-            flat = states.gathered(own, line.partition, self.rank, self.collectives, self.group)
+            flat = states.gathered(own, line.partition, self.comm)
             for name, view in line.partition.views(flat).items():
                 values[id(line.parameters[name])] = view.clone()
         full = self.module.state_dict()
@@ -272,7 +268,7 @@ class Sharded(nn.Module, ABC):
             target = line.shard if line.master is None else line.master.detach()
             for name, start, stop, offset in line.partition.segments(self.rank):
                 target[offset : offset + stop - start].copy_(full[name].flatten()[start:stop])
-            self._put_back(line)
+            self._copy_master_to_shard(line)
             if line.whole:
                 for name, view in line.partition.views(line.flat).items():
                     view.copy_(full[name])
@@ -284,22 +280,22 @@ class Sharded(nn.Module, ABC):
     def restore(self) -> None:
         """Give every rank the parameters, after lines' masters were written from outside, as from a checkpoint."""
         for line in self._trainable:
-            self._put_back(line)
-        self._share_parameters()
+            self._copy_master_to_shard(line)
+        self._all_gather_parameters()
 
     def _broadcast_states(self) -> None:
         started = []
         for tensor in [*(line.flat for line in self.lines), *self.module.buffers()]:
             whole = tensor.detach().contiguous()  # the tensor itself, but where it has gaps a copy
             # Rank 0's value goes to all, so that all begin equal.
-            started.append((tensor, whole, self.collectives.broadcast(whole, 0, self.group, check=False)))
+            started.append((tensor, whole, self.comm.broadcast(whole)))
         for tensor, whole, handle in started:
             handle.wait()
             if not tensor.is_contiguous():
                 tensor.detach().copy_(whole)
 
     @torch.no_grad()
-    def _settle(self, line: Line) -> None:
+    def _cast_and_shard(self, line: FlatShard) -> None:
         """Give a line, still as the module had it, its dtype, its shard and its master."""
         exact = line.shard
         if self.compute_dtype is not None and exact.is_floating_point() and exact.dtype != self.compute_dtype:
@@ -310,26 +306,26 @@ class Sharded(nn.Module, ABC):
         if line.trainable:
             line.master = self._make_master(line, exact if exact.dtype != line.shard.dtype else line.shard)
 
-    def _make_master(self, line: Line, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
+    def _make_master(self, line: FlatShard, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
         """What the optimizer steps; `exact` has this shard's values as the module had them."""
         dtype = exact.dtype
         if self.compute_dtype is not None and dtype.is_floating_point:
             dtype = torch.promote_types(dtype, torch.float32)
         return nn.Parameter(line.shard if dtype == line.shard.dtype else exact.to(dtype, copy=True))
 
-    def _put_back(self, line: Line) -> None:
+    def _copy_master_to_shard(self, line: FlatShard) -> None:
         """Copy the master to the shard, rounded, where they are not the same memory."""
         if line.master is not None and line.master.data_ptr() != line.shard.data_ptr():
             line.shard.copy_(line.master)
 
     @torch.no_grad()
-    def _share_parameters(self) -> None:
+    def _all_gather_parameters(self) -> None:
         """After the step each rank has new values in its own shards; all get all of them."""
         for line in self._trainable:
             if line.flat.numel():
                 # Each rank brings its shard, and all get the whole line, into the memory of the parameters. One by one:
                 # gloo needs as much memory again for each that is under way.
-                self.collectives.all_gather(line.flat, self.group, check=False).wait()
+                self.comm.all_gather(line.flat).wait()
 
     @torch.no_grad()
     def _refresh_masters(self) -> None:
@@ -341,7 +337,7 @@ class Sharded(nn.Module, ABC):
         if self.shards_parameters:
             raise RuntimeError("the module's parameters are sharded; load with load_full_state_dict() of its wrapper")
 
-    def _gradient(self, line: Line) -> Shaped[Tensor, " shard"]:
+    def _gradient(self, line: FlatShard) -> Shaped[Tensor, " shard"]:
         if line.gradient is None:
             raise RuntimeError("there are no gradients: call synchronize() after the last backward, before this")
         return line.gradient

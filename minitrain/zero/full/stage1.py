@@ -27,20 +27,19 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.zero.full import states
 from minitrain.zero.full.elementwise import check_elementwise
-from minitrain.zero.full.lines import Line
-from minitrain.zero.full.settings import Collectives, agree_on_settings, described
+from minitrain.zero.full.flat_shards import FlatShard
+from minitrain.zero.full.settings import agree_on_settings, described
 from minitrain.zero.full.sharded import Sharded
 
 
 class ShardedOptimizer(torch.optim.Optimizer):
-    """An optimizer whose states are divided over the ranks of `group`; to be used like the one inside.
+    """An optimizer whose states are divided over ranks; to be used like the one inside.
 
     Gradients and parameters must be equal on all ranks, as any data parallelism makes them. Learning-rate schedulers
     work on this optimizer's `param_groups`, which have the whole parameters. A parameter without a gradient counts as
@@ -49,8 +48,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     Args:
         params: Parameters, or parameter groups, as torch's optimizers take them. Their `.data` become views of lines.
         optimizer_class: One whose step treats each element by itself, such as `torch.optim.AdamW`.
-        group: The ranks among which states are divided; None means everyone.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
+        comm: The ranks among which states are divided, as of `minitrain.comm.comm.Comm`; None means everyone.
         **options: Given to `optimizer_class`, as `lr=0.1`.
 
     Attributes:
@@ -65,16 +63,12 @@ class ShardedOptimizer(torch.optim.Optimizer):
         self,
         params: Iterable[Any],
         optimizer_class: type[torch.optim.Optimizer],
-        group: dist.ProcessGroup | None = None,
-        *,
-        collectives: Collectives = native,
+        comm: AnyComm = None,
         **options: Any,
     ):
-        if dist.get_rank(group) < 0:
-            raise ValueError(f"group: this rank ({dist.get_rank()}) is not in it; only its members may use it")
-        self.group, self.collectives = group, collectives
-        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
-        self.lines: list[Line] = []
+        self.comm = as_comm(comm).unchecked
+        self.rank, self.ranks = self.comm.rank, self.comm.ranks
+        self.lines: list[FlatShard] = []
         self._names: states.Names = []
         self._optimizer_class, self._options = optimizer_class, options
         self._inner: torch.optim.Optimizer | None = None
@@ -85,7 +79,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Lay the parameters of one more group side by side and give this rank's shards to the optimizer inside.
 
-        Every rank of the group must call it.
+        Every rank must call it.
         """
         super().add_param_group(param_group)
         added = self.param_groups[-1]
@@ -96,13 +90,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
         kinds = [(p.dtype, str(p.device), p.requires_grad) for p in parameters]
         shapes = [f"{tuple(p.shape)} {kind}" for p, kind in zip(parameters, kinds, strict=True)]
         settings = {"parameters": str(shapes), "optimizer_class": self._optimizer_class.__name__}
-        agree_on_settings(settings | {"options": str([described(self._options), described(options)])}, self.group)
+        agree_on_settings(settings | {"options": str([described(self._options), described(options)])}, self.comm.group)
         check_elementwise(self._optimizer_class, {**self._options, **options})
         members: dict[Any, dict[str, nn.Parameter]] = {}
         for name, parameter, kind in zip(names, parameters, kinds, strict=True):
             if parameter.requires_grad:
                 members.setdefault(kind, {})[name] = parameter
-        lines = [Line(its, len(self._names), self.rank, self.ranks) for its in members.values()]
+        lines = [FlatShard(its, len(self._names), self.rank, self.ranks) for its in members.values()]
         for line in lines:
             line.master = nn.Parameter(line.shard)  # the same memory: no byte more
         masters = {"params": [line.master for line in lines], **options}
@@ -139,13 +133,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
             line.master.grad = None
             if line.flat.numel():
                 # Each rank brings its shard, and all get the whole line, into the memory of the parameters.
-                self.collectives.all_gather(line.flat, self.group, check=False).wait()
+                self.comm.all_gather(line.flat).wait()
         return loss
 
     def state_dict(self, whole: bool = False) -> dict[str, Any]:  # type: ignore[override]
         """This rank's states (nothing is sent), or, if `whole`, those of all, as the plain optimizer has them."""
         if whole:
-            return states.whole(self._within(), self.lines, self._names, self.collectives, self.group)
+            return states.whole(self._within(), self.lines, self._names, self.comm)
         return states.own(self._within(), self.lines, self._names, self.rank, self.ranks)
 
     def load_state_dict(self, state_dict: dict[str, Any] | Sequence[dict[str, Any]]) -> None:  # type: ignore[override]
@@ -166,7 +160,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
     def _copy_options(self, source: dict[str, Any], target: dict[str, Any]) -> None:
         target.update({name: value for name, value in source.items() if name not in ("params", "param_names")})
 
-    def _gradient_shard(self, line: Line) -> Shaped[Tensor, " shard"]:
+    def _gradient_shard(self, line: FlatShard) -> Shaped[Tensor, " shard"]:
         """This rank's part of the gradients, which lie wherever autograd has put them."""
         shard = torch.zeros_like(line.shard)
         for name, start, stop, offset in line.partition.segments(self.rank):
@@ -214,7 +208,7 @@ class Zero1(Sharded):
         flat.mul_(1 / self.ranks)  # before the sum, as DDP does: low precision then cannot overflow
         if flat.numel():
             # Every rank brings all gradients of the line and gets the mean of its own shard.
-            self.collectives.reduce_scatter(flat, self.group, check=False).wait()
+            self.comm.reduce_scatter(flat).wait()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad()

@@ -35,8 +35,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from minitrain.comm.messages import Handle
-from minitrain.data_parallel.full.hooks import call_when_accumulated
-from minitrain.zero.full.lines import Line
+from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
+from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.sharded import Sharded
 
 
@@ -53,7 +53,7 @@ class Collector:
         fresh: Whether nothing has been added to `shard` in this step.
     """
 
-    def __init__(self, line: Line):
+    def __init__(self, line: FlatShard):
         self.line = line
         self.missing = set(line.parameters)
         self.flat: Tensor | None = None
@@ -182,7 +182,7 @@ class Zero2(Sharded):
         flat = collector.take()
         if flat.numel():
             # Every rank brings all gradients of the line and gets the mean of its own shard.
-            handle = self.collectives.reduce_scatter(flat, self.group, check=False)
+            handle = self.comm.reduce_scatter(flat)
         else:
             handle = Handle((), flat)
         self._in_flight.append((collector, flat, handle))

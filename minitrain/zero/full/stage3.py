@@ -15,7 +15,7 @@ gradients, as in stage 2, the lines that fill and one that is on its way.
 **What is sent, when and why.** Before a unit's forward an all-gather: each rank brings its shard, all get the
 parameters. Before its backward the same again, since they were freed. After its backward a reduce-scatter: every rank
 needs the mean gradient of its own shard. After the step nothing, for nobody holds whole parameters. While one unit runs
-the next one's parameters are on their way. How forward and backward are noticed: `minitrain.zero.full.gathering`.
+the next one's parameters are on their way. How forward and backward are noticed: `minitrain.zero.full.unshard_hooks`.
 
 **Cost.** 3Ψ sent in a step, half more than data parallelism: `minitrain.costs.zero.step_traffic`. Every micro-batch
 costs as much again. FSDP keeps the root's parameters from forward to backward, which saves one of its two gatherings;
@@ -31,9 +31,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from minitrain.zero.full.gathering import Gathering
-from minitrain.zero.full.lines import Unit
+from minitrain.zero.full.flat_shards import Unit
 from minitrain.zero.full.stage2 import Collector, Zero2
+from minitrain.zero.full.unshard_hooks import UnshardHooks
 
 
 class Event(NamedTuple):
@@ -63,7 +63,7 @@ class Zero3(Zero2):
     they wait, whole, for `synchronize()`.
 
     Attributes:
-        gathering: Who gathers and frees; `gathering.prefetch = False` holds one unit less.
+        unshard_hooks: They gather and free; `unshard_hooks.prefetch = False` holds one unit less.
         events: None; or a list, put there to be filled with what happens to which unit.
 
     Raises:
@@ -72,13 +72,13 @@ class Zero3(Zero2):
     """
 
     shards_parameters = True
-    gathering_class: type[Gathering] = Gathering
+    unshard_hooks_class: type[UnshardHooks] = UnshardHooks
 
     def _prepare(self) -> None:
         super()._prepare()
         self.events: list[Event] | None = None
-        self.gathering = self.gathering_class(self.units, self.group, self.collectives, self._reduce, self._note)
-        self._residence = {id(line): each for each in self.gathering.residences for line in each.unit.lines}
+        self.unshard_hooks = self.unshard_hooks_class(self.units, self.comm, self._reduce, self._note)
+        self._unsharded = {id(line): each for each in self.unshard_hooks.units for line in each.unit.lines}
         self._unsent = set(self._collectors)  # whose gradients have not been sent in this micro-batch
         self._full = False  # in full_state_dict()
         for unit in self.units:
@@ -120,7 +120,7 @@ class Zero3(Zero2):
     def _reduce(self, unit: Unit) -> None:
         """All calls of a unit have gone backward: its gradients are complete."""
         for collector in self._collectors:
-            if self._residence[id(collector.line)].unit is unit:
+            if self._unsharded[id(collector.line)].unit is unit:
                 self._start(collector)
 
     def _start(self, collector: Collector) -> None:
@@ -137,15 +137,15 @@ class Zero3(Zero2):
     def _finish_micro_batch(self) -> None:
         """Start what has not been sent: units without a call, and with calls that have not gone backward."""
         for collector in self._collectors:
-            if collector in self._unsent or self._residence[id(collector.line)].uses:
+            if collector in self._unsent or self._unsharded[id(collector.line)].pending_backwards:
                 self._start(collector)
         self._unsent = set(self._collectors)
-        self.gathering.forget_uses()
+        self.unshard_hooks.forget_pending_backwards()
 
     def _name(self, collector: Collector) -> str:
-        return self._residence[id(collector.line)].unit.name
+        return self._unsharded[id(collector.line)].unit.name
 
-    def _share_parameters(self) -> None:
+    def _all_gather_parameters(self) -> None:
         """Nobody holds whole parameters. Backward of a graph from before the step has to be an error, as elsewhere."""
         for line in self._trainable:
             torch.autograd.graph.increment_version(line.parameters.values())

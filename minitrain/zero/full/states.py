@@ -11,21 +11,22 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Shaped
 from torch import Tensor
 
+from minitrain.comm.comm import Comm
 from minitrain.zero.full.partition import Partition
 
 if TYPE_CHECKING:
-    from minitrain.zero.full.lines import Line
-    from minitrain.zero.full.settings import Collectives
+    from minitrain.zero.full.flat_shards import FlatShard
 
 Names = list[list[str]]  # for each parameter group its parameters, in order
 ByName = dict[str, dict[str, Any]]  # parameter -> its states
 
 
-def own(optimizer: torch.optim.Optimizer, lines: Sequence[Line], names: Names, rank: int, ranks: int) -> dict[str, Any]:
+def own(
+    optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: Names, rank: int, ranks: int
+) -> dict[str, Any]:
     """This rank's states, and what is needed to join them with the others'. Nothing is sent.
 
     Returns:
@@ -46,13 +47,7 @@ def own(optimizer: torch.optim.Optimizer, lines: Sequence[Line], names: Names, r
     return {"rank": rank, "ranks": ranks, "param_groups": _options(optimizer, names), "lines": kept}
 
 
-def whole(
-    optimizer: torch.optim.Optimizer,
-    lines: Sequence[Line],
-    names: Names,
-    collectives: Collectives,
-    group: dist.ProcessGroup | None,
-) -> dict[str, Any]:
+def whole(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: Names, comm: Comm) -> dict[str, Any]:
     """All states, on every rank, in the form of a plain optimizer over the whole parameters."""
     state: ByName = {}
     for line in lines:
@@ -61,10 +56,8 @@ def whole(
         found: ByName = {name: {} for name in line.parameters}
         for key, value in optimizer.state.get(line.master, {}).items():
             if _is_shard(value, line.partition):
-                here = value.to(
-                    line.shard.device
-                )  # the ranks' connections may not reach the host, where offload keeps it
-                flat = gathered(here, line.partition, dist.get_rank(group), collectives, group).to(value.device)
+                here = value.to(line.shard.device)  # ranks' connections may not reach the host, where offload keeps it
+                flat = gathered(here, line.partition, comm).to(value.device)
                 _spread(found, key, line.partition.views(flat))
             else:
                 for name in found:
@@ -85,7 +78,7 @@ def merge(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def load(
     optimizer: torch.optim.Optimizer,
-    lines: Sequence[Line],
+    lines: Sequence[FlatShard],
     names: Names,
     rank: int,
     ranks: int,
@@ -124,23 +117,17 @@ def load(
     return bool(masters)
 
 
-def gathered(
-    shard: Shaped[Tensor, " shard"],
-    partition: Partition,
-    rank: int,
-    collectives: Collectives,
-    group: dist.ProcessGroup | None,
-) -> Shaped[Tensor, " padded"]:
+def gathered(shard: Shaped[Tensor, " shard"], partition: Partition, comm: Comm) -> Shaped[Tensor, " padded"]:
     """A new line with every rank's shard."""
     flat = shard.new_empty(partition.elements + partition.padding)
-    partition.shard(flat, rank).copy_(shard)
+    partition.shard(flat, comm.rank).copy_(shard)
     if flat.numel():
         # Each rank brings its shard, and all get the whole line.
-        collectives.all_gather(flat, group, check=False).wait()
+        comm.all_gather(flat).wait()
     return flat
 
 
-def _load_own(optimizer: torch.optim.Optimizer, lines: Sequence[Line], saved: dict[str, Any]) -> bool:
+def _load_own(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], saved: dict[str, Any]) -> bool:
     numbers = {id(line): number for number, line in enumerate(_in_order(optimizer, lines))}
     state, masters = {}, False
     for line, entry in zip(lines, saved["lines"], strict=True):
@@ -177,7 +164,7 @@ def _by_name(shards: Sequence[dict[str, Any]]) -> tuple[ByName, list[dict[str, A
     return state, shards[0]["param_groups"], masters
 
 
-def _cut(state: ByName, line: Line, rank: int) -> dict[str, Any]:
+def _cut(state: ByName, line: FlatShard, rank: int) -> dict[str, Any]:
     """The states of one line's shard, from those of its whole parameters."""
     assert line.master is not None
     shapes, cut = line.partition.shapes, {}
@@ -235,7 +222,7 @@ def _numbered(state: ByName, options: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _in_order(optimizer: torch.optim.Optimizer, lines: Sequence[Line]) -> list[Line]:
+def _in_order(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard]) -> list[FlatShard]:
     """The lines as the optimizer counts their masters."""
     by_master = {id(line.master): line for line in lines}
     return [by_master[id(master)] for each in optimizer.param_groups for master in each["params"]]
@@ -251,7 +238,7 @@ def _inner_groups(optimizer: torch.optim.Optimizer, options: list[dict[str, Any]
     ]
 
 
-def _same(saved: dict[str, Any], lines: Sequence[Line]) -> bool:
+def _same(saved: dict[str, Any], lines: Sequence[FlatShard]) -> bool:
     return [list(entry["shapes"].items()) for entry in saved["lines"]] == [
         list(line.partition.shapes.items()) for line in lines
     ]

@@ -1,4 +1,4 @@
-"""A line: the parameters of one partition side by side in memory, and this rank's shard of them."""
+"""Parameters side by side in one flat line of memory, as in FSDP's `FlatParameter`, and this rank's shard of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from minitrain.zero.full.partition import Partition
 from minitrain.zero.full.units import unit_of_parameters
 
 
-class Line:
-    """The parameters of one partition, side by side in memory: their `.data` are views of `flat`.
+class FlatShard:
+    """A line of parameters, whose `.data` are views of `flat`, and this rank's shard of it.
 
     Args:
         parameters: By name, in the order in which they lie; all of one dtype and device, all trainable or all frozen.
@@ -82,7 +82,7 @@ class Unit:
 
     def __init__(self, name: str, module: nn.Module):
         self.name, self.module = name, module
-        self.lines: list[Line] = []
+        self.lines: list[FlatShard] = []
 
 
 def lay_out(
@@ -109,5 +109,5 @@ def lay_out(
         kind = (number_of.get(name, 0), parameter.dtype, parameter.device, parameter.requires_grad)
         kinds[unit + 1].setdefault(kind, {})[name] = parameter
     for unit, its in zip(units, kinds, strict=True):
-        unit.lines = [Line(parameters, kind[0], rank, ranks) for kind, parameters in its.items()]
+        unit.lines = [FlatShard(parameters, kind[0], rank, ranks) for kind, parameters in its.items()]
     return units

@@ -3,22 +3,22 @@
 **Forward** is simple: a hook before a unit's call gathers, and one behind it frees. Autograd still refers to parameters
 then, but only to their places: freeing gives the memory back and keeps the storage, and gathering fills it again.
 
-**Backward** has no calls to hook. It begins for a unit when the gradient of one of its outputs is there: a hook on that
-tensor gathers. It ends when no operation of that call is left. The gradients of its parameters do not tell: a frozen
-layer has none, but is needed for the gradient of its input. What tells is the order in which autograd works. It takes,
-of all operations that are ready, the one that forward did last, so it is through with a call when it comes to a tensor
-that was there before the call began. Each call therefore notes the moment at which it began, and each hook the moment
-from which its tensor is. An input's hook ends the call; where the input needs no gradient, an output of an earlier unit
-or the end of backward does.
+**Backward** has no calls to hook. It begins for a unit when the gradient of one of its outputs has arrived: a hook on
+that tensor gathers. It ends when no operation of that call is left. The gradients of its parameters do not tell us: a
+frozen layer has none, but is needed for the gradient of its input. We use autograd's execution order instead. Of all
+operations that are ready, it runs the one created last in forward. So once backward reaches a tensor that was created
+before a call began, the backward of that call is finished. Each call therefore notes the moment at which it began, and
+each hook the moment at which its tensor was created. An input's hook ends the call; where the input needs no gradient,
+an output of an earlier unit or the end of backward does.
 
-**A unit that is called twice** is held by each of its calls, in forward and in backward, and freed when nobody holds
-it: one flag instead of a count, and it is gone in the middle of the other call's backward. Its gradient is complete
-when all of its calls have gone backward, which takes a second count.
+**A unit that is called twice** is freed when none of its calls is active any more, in forward or in backward. With one
+flag in place of this count, it would be freed in the middle of the other call's backward. Its gradient is complete when
+all of its calls have gone backward, which takes a second count.
 
-**Prefetching.** A unit that is gathered when it is needed is waited for. So the order of units is learnt in each pass,
-and in the next, whenever one unit is there, the gathering of the one that follows is started. Where a pass goes another
-way than the one before, nothing is prefetched until it ends. All ranks must call the same units in the same order, with
-or without prefetching, since each gathering needs all of them.
+**Prefetching.** A unit that is gathered only when it is needed has to be waited for. So the order of units is learnt in
+each pass, and in the next, whenever one unit has arrived, gathering the one that follows is started. Where a pass goes
+another way than the one before, nothing is prefetched until it ends. All ranks must call the same units in the same
+order, with or without prefetching, since each gathering needs all of them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,14 @@ from itertools import count
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Variable
 from torch.utils._pytree import tree_leaves
 
+from minitrain.comm.comm import Comm
 from minitrain.comm.control import checking, gather_objects
-from minitrain.zero.full.lines import Unit
-from minitrain.zero.full.residence import Order, Residence
-from minitrain.zero.full.sharded import Collectives
+from minitrain.zero.full.flat_shards import Unit
+from minitrain.zero.full.unsharded_unit import PrefetchOrder, UnshardedUnit
 
 NO_TASK = -1  # what torch calls the backward pass that runs now, where none does
 
@@ -48,31 +47,30 @@ class Call:
     """One call of a unit, from the moment at which it began until its backward is done.
 
     Attributes:
-        residence: The unit's.
+        unsharded: The unit's parameters.
         began: The moment.
-        counted: Whether it is among the unit's uses. A call that recomputes is only once its own backward begins: it
-            may be there for what autograd saves, and its backward that of the first call.
+        counted: Whether it is among the unit's pending backwards. A call that recomputes is only once its own backward
+            begins: it may run only for what autograd saves, and its backward be that of the first call.
         came_in: While it runs, the operations that made its inputs.
     """
 
-    residence: Residence
+    unsharded: UnshardedUnit
     began: int
     counted: bool = False
     came_in: set[Any] = field(default_factory=set)
 
 
-class Gathering:
+class UnshardHooks:
     """Gathers the units of a module when they are needed, and frees them after.
 
     Args:
         units: The root first.
-        group: The ranks that share the parameters.
-        collectives: Who carries them.
+        comm: The ranks that share the parameters.
         done: Called when all calls of a unit have gone backward, at the same place on all ranks.
         note: Called with what happens to which unit: "gather", "forward", "free", "backward".
 
     Attributes:
-        residences: One for each unit, in their order.
+        units: The parameters of each unit, in their order.
         prefetch: Whether to start gathering the unit that followed in the pass before. Set it to False, and one unit
             less is held, but each is waited for.
     """
@@ -80,60 +78,58 @@ class Gathering:
     def __init__(
         self,
         units: Sequence[Unit],
-        group: dist.ProcessGroup | None,
-        collectives: Collectives,
+        comm: Comm,
         done: Callable[[Unit], None],
         note: Callable[[str, str], None],
     ):
         self.prefetch = True
-        self._group, self._collectives = group, collectives
-        self._done, self._note = done, note
-        self.residences = [Residence(unit) for unit in units]
+        self._comm, self._done, self._note = comm, done, note
+        self.units = [UnshardedUnit(unit) for unit in units]
         self._moments = count()
         self._calls: list[Call] = []  # running forward, the innermost last
         self._backward: dict[int, list[Call]] = {}  # running backward, by torch's number of the backward pass
-        self._orders = {"forward": Order(), "backward": Order()}
-        self._ahead: Residence | None = None  # prefetched, or kept since it is next
-        for residence in self.residences:
-            part = residence.unit.module
+        self._orders = {"forward": PrefetchOrder(), "backward": PrefetchOrder()}
+        self._ahead: UnshardedUnit | None = None  # prefetched, or kept since it is next
+        for unsharded in self.units:
+            part = unsharded.unit.module
             # First of all hooks before the call, so that the user's find the parameters. Behind the call also when it
             # failed, as recomputation does on purpose when it has what it needs.
-            part.register_forward_pre_hook(partial(self._begin_call, residence), prepend=True, with_kwargs=True)
-            part.register_forward_hook(partial(self._end_call, residence), with_kwargs=True, always_call=True)
+            part.register_forward_pre_hook(partial(self._begin_call, unsharded), prepend=True, with_kwargs=True)
+            part.register_forward_hook(partial(self._end_call, unsharded), with_kwargs=True, always_call=True)
 
     def reset(self) -> None:
         """Forget what an exception has left behind: calls that never ended, parameters that nobody freed."""
         self._calls.clear()
         self._backward.clear()
         self._ahead = None
-        for residence in self.residences:
-            residence.holders = 0
-            self._free_unless_held(residence)
+        for unsharded in self.units:
+            unsharded.active_calls = 0
+            self._reshard_unless_active(unsharded)
 
-    def forget_uses(self) -> None:
+    def forget_pending_backwards(self) -> None:
         """The step is over: whatever has not gone backward yet never will."""
-        for residence in self.residences:
-            residence.uses = 0
+        for unsharded in self.units:
+            unsharded.pending_backwards = 0
 
-    def _begin_call(self, residence: Residence, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def _begin_call(self, unsharded: UnshardedUnit, module: nn.Module, args: Any, kwargs: Any) -> None:
         """The hook before a unit's forward."""
         forward = _task() == NO_TASK  # not recomputation inside backward
-        if forward and residence is self.residences[0]:
+        if forward and unsharded is self.units[0]:
             self.reset()
             self._orders["forward"].begin()
-        call = Call(residence, next(self._moments))
+        call = Call(unsharded, next(self._moments))
         self._calls.append(call)
-        residence.holders += 1
-        self._need(residence, self._orders["forward"] if forward else None)
-        self._note("forward", residence.unit.name)
+        unsharded.active_calls += 1
+        self._unshard_and_wait(unsharded, self._orders["forward"] if forward else None)
+        self._note("forward", unsharded.unit.name)
         if torch.is_grad_enabled():
             for tensor in _with_gradient(args, kwargs):
-                tensor.register_hook(partial(self._pass, call.began))
+                tensor.register_hook(partial(self._backward_reached, call.began))
                 call.came_in.add(tensor.grad_fn)
 
-    def _end_call(self, residence: Residence, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def _end_call(self, unsharded: UnshardedUnit, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         """The hook behind a unit's forward; without output where that failed."""
-        if not self._calls or self._calls[-1].residence is not residence:
+        if not self._calls or self._calls[-1].unsharded is not unsharded:
             return  # it failed before it began
         call = self._calls.pop()
         moment = next(self._moments)
@@ -143,12 +139,12 @@ class Gathering:
         for tensor in made:
             tensor.register_hook(partial(self._begin_backward, call, moment))
         if _task() != NO_TASK:
-            # What is recomputed is needed at once, so hold it until backward is through with it.
-            self._running(_task()).append(Call(residence, call.began))
+            # What is recomputed is needed at once, so it stays until its backward is finished.
+            self._running(_task()).append(Call(unsharded, call.began))
             return
         call.counted = bool(made)
-        residence.uses += call.counted
-        self._let_go(residence)
+        unsharded.pending_backwards += call.counted
+        self._release(unsharded)
 
     def _begin_backward(self, call: Call, moment: int, gradient: Tensor) -> None:
         """The hook on a call's output: its gradient is there, so the call's backward begins."""
@@ -160,13 +156,13 @@ class Gathering:
         if call in running:
             return  # another output of the same call was first
         running.append(call)
-        call.residence.holders += 1  # before others are let go: it may be another call of the same unit
+        call.unsharded.active_calls += 1  # before others are released: it may be another call of the same unit
         if not call.counted:
-            call.residence.uses += 1
+            call.unsharded.pending_backwards += 1
             call.counted = True
-        self._pass(moment)
-        self._need(call.residence, self._orders["backward"] if len(self._backward) == 1 else None)
-        self._note("backward", call.residence.unit.name)
+        self._backward_reached(moment)
+        self._unshard_and_wait(call.unsharded, self._orders["backward"] if len(self._backward) == 1 else None)
+        self._note("backward", call.unsharded.unit.name)
 
     def _running(self, task: int) -> list[Call]:
         """The calls whose backward runs in this pass."""
@@ -177,75 +173,75 @@ class Gathering:
             Variable._execution_engine.queue_callback(partial(self._end_backward, task))
         return self._backward[task]
 
-    def _pass(self, moment: int, gradient: Tensor | None = None) -> None:
-        """Backward has come to a tensor of this moment: calls that began later are through."""
+    def _backward_reached(self, moment: int, gradient: Tensor | None = None) -> None:
+        """Backward has come to a tensor of this moment: calls that began later are finished."""
         running = self._backward.get(_task(), [])
         for call in [call for call in reversed(running) if call.began >= moment]:
-            self._through(running, call)
+            self._call_finished(running, call)
 
     def _end_backward(self, task: int) -> None:
-        """The end of a backward pass: all calls are through."""
+        """The end of a backward pass: all calls are finished."""
         running = self._backward[task]
         for call in reversed(running.copy()):
-            self._through(running, call)
+            self._call_finished(running, call)
         del self._backward[task]
         if not self._backward:
-            self._expect(None)
+            self._prefetch(None)
 
-    def _through(self, running: list[Call], call: Call) -> None:
+    def _call_finished(self, running: list[Call], call: Call) -> None:
         running.remove(call)
-        self._let_go(call.residence)
+        self._release(call.unsharded)
         # Where it was recomputed for a backward pass of its own, the outer pass need not hold it any longer.
         for others in self._backward.values():
             for other in [other for other in others if other.began == call.began]:
                 others.remove(other)
-                self._let_go(other.residence)
+                self._release(other.unsharded)
         if call.counted:
             call.counted = False  # where the graph is kept, another backward counts it anew
-            call.residence.uses = max(0, call.residence.uses - 1)
-            if not call.residence.uses:
-                self._done(call.residence.unit)
+            call.unsharded.pending_backwards = max(0, call.unsharded.pending_backwards - 1)
+            if not call.unsharded.pending_backwards:
+                self._done(call.unsharded.unit)
 
-    def _need(self, residence: Residence, order: Order | None) -> None:
-        """Have the parameters there, and start to gather those that are needed next."""
+    def _unshard_and_wait(self, unsharded: UnshardedUnit, order: PrefetchOrder | None) -> None:
+        """Gather the parameters, and start to gather those that are needed next."""
         following = None
         if order is not None:
-            following = order.next_after(residence)
-            if self._ahead is not residence:
-                self._expect(None)
+            following = order.next_after(unsharded)
+            if self._ahead is not unsharded:
+                self._prefetch(None)
             self._ahead = None
-        self._start(residence)
-        residence.wait()
+        self._start(unsharded)
+        unsharded.wait_for_unshard()
         if following is not None and self.prefetch:
-            self._expect(following)
+            self._prefetch(following)
 
-    def _expect(self, residence: Residence | None) -> None:
-        """Start to gather what is needed next, or free what was expected and did not come."""
-        before, self._ahead = self._ahead, residence
+    def _prefetch(self, unsharded: UnshardedUnit | None) -> None:
+        """Start to gather what is needed next, and free what was prefetched and not needed."""
+        before, self._ahead = self._ahead, unsharded
         if before is not None:
-            self._free_unless_held(before)
-        if residence is not None:
-            self._start(residence)
+            self._reshard_unless_active(before)
+        if unsharded is not None:
+            self._start(unsharded)
 
-    def _start(self, residence: Residence) -> None:
-        if residence.there:
+    def _start(self, unsharded: UnshardedUnit) -> None:
+        if unsharded.is_unsharded:
             return
-        self._note("gather", residence.unit.name)
+        self._note("gather", unsharded.unit.name)
         if checking(None):
-            self._same_everywhere(residence.unit.name)
-        residence.start(self._group, self._collectives)
+            self._same_everywhere(unsharded.unit.name)
+        unsharded.unshard(self._comm)
 
-    def _let_go(self, residence: Residence) -> None:
-        residence.holders -= 1
-        self._free_unless_held(residence)
+    def _release(self, unsharded: UnshardedUnit) -> None:
+        unsharded.active_calls -= 1
+        self._reshard_unless_active(unsharded)
 
-    def _free_unless_held(self, residence: Residence) -> None:
-        if residence.there and not residence.holders and residence is not self._ahead:
-            self._note("free", residence.unit.name)
-            residence.free()
+    def _reshard_unless_active(self, unsharded: UnshardedUnit) -> None:
+        if unsharded.is_unsharded and not unsharded.active_calls and unsharded is not self._ahead:
+            self._note("free", unsharded.unit.name)
+            unsharded.reshard()
 
     def _same_everywhere(self, name: str) -> None:
-        names = gather_objects(name, self._group)
+        names = gather_objects(name, self._comm.group)
         if any(other != name for other in names):
             raise RuntimeError(
                 f"the ranks need different units at the same time, in rank order {names}; all must call the same units "

@@ -1,43 +1,42 @@
-"""What `gathering` keeps track of: a unit's parameters, which come and go, and the order in which units are needed."""
+"""What `unshard_hooks` keeps track of: a unit's parameters, sharded or not, and the order in which units are needed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
+from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle
-from minitrain.zero.full.lines import Unit
-from minitrain.zero.full.settings import Collectives
+from minitrain.zero.full.flat_shards import Unit
 
 
-class Residence:
-    """The parameters of a unit, which are there while somebody holds them.
+class UnshardedUnit:
+    """A unit's parameters: gathered while at least one running call needs them, freed otherwise.
 
     Attributes:
         unit: The unit.
-        holders: Calls of the unit that are running now, forward or backward.
-        uses: Calls whose backward is still to come, or is running.
+        active_calls: Calls of the unit that are running now, forward or backward.
+        pending_backwards: Calls whose backward is still to come, or is running.
     """
 
     def __init__(self, unit: Unit):
         self.unit = unit
-        self.holders = self.uses = 0
+        self.active_calls = self.pending_backwards = 0
         self._arriving: list[Handle] | None = None  # None: not even started
-        self._places: list[dict[nn.Parameter, Tensor]] = []  # of each line: where a parameter lies when it is there
+        self._places: list[dict[nn.Parameter, Tensor]] = []  # of each line: where a parameter lies when it is gathered
         for line in unit.lines:
             line.allocate()
             views = line.partition.views(line.flat)
             self._places.append({parameter: views[name] for name, parameter in line.parameters.items()})
-        self.free()
+        self.reshard()
 
     @property
-    def there(self) -> bool:
+    def is_unsharded(self) -> bool:
         """Whether the parameters are gathered, or on their way."""
         return self._arriving is not None
 
-    def start(self, group: dist.ProcessGroup | None, collectives: Collectives) -> None:
+    def unshard(self, comm: Comm) -> None:
         """Start gathering."""
         self._arriving = []
         for line in self.unit.lines:
@@ -45,10 +44,10 @@ class Residence:
             line.partition.shard(line.flat, line.rank).copy_(line.shard)
             if line.flat.numel():
                 # One all-gather for this line: each rank brings its shard, and all get the parameters.
-                self._arriving.append(collectives.all_gather(line.flat, group, check=False))
+                self._arriving.append(comm.all_gather(line.flat))
 
-    def wait(self) -> None:
-        """Wait until the parameters are there."""
+    def wait_for_unshard(self) -> None:
+        """Wait until the parameters have arrived."""
         assert self._arriving is not None
         while self._arriving:
             self._arriving.pop().wait()
@@ -56,7 +55,7 @@ class Residence:
             for parameter, place in places.items():
                 parameter.data = place
 
-    def free(self) -> None:
+    def reshard(self) -> None:
         """Give the memory back. The parameters are empty now: reading freed memory would end the program."""
         for handle in self._arriving or []:
             handle.wait()
@@ -69,20 +68,20 @@ class Residence:
 
 
 @dataclass
-class Order:
+class PrefetchOrder:
     """The order in which a pass goes through the units, learnt in each pass for the next."""
 
-    before: list[Residence] = field(default_factory=list)
-    now: list[Residence] = field(default_factory=list)
+    before: list[UnshardedUnit] = field(default_factory=list)
+    now: list[UnshardedUnit] = field(default_factory=list)
     follows: bool = False  # whether this pass has gone so far as the one before
 
     def begin(self) -> None:
         """A new pass begins."""
         self.before, self.now, self.follows = self.now, [], True
 
-    def next_after(self, residence: Residence) -> Residence | None:
-        """Note that the pass is at `residence`; returns what followed there in the pass before."""
+    def next_after(self, unsharded: UnshardedUnit) -> UnshardedUnit | None:
+        """Note that the pass is at `unsharded`; returns what followed there in the pass before."""
         place = len(self.now)
-        self.now.append(residence)
-        self.follows = self.follows and place < len(self.before) and self.before[place] is residence
+        self.now.append(unsharded)
+        self.follows = self.follows and place < len(self.before) and self.before[place] is unsharded
         return self.before[place + 1] if self.follows and place + 1 < len(self.before) else None
