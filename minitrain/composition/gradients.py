@@ -33,11 +33,11 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from minitrain.collectives.full import native
+from minitrain.comm.comm import Collectives
 from minitrain.composition import optimizer
 from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import Part
 from minitrain.composition.settings import Steps
-from minitrain.tensor_parallel.full.mappings import Collectives
 from minitrain.zero.full.lines import Line
 from minitrain.zero.full.sharded import Sharded
 from minitrain.zero.full.stage1 import Zero1

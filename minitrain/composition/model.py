@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
+from minitrain.comm import native
+from minitrain.comm.comm import Collectives, Comm
 from minitrain.composition.layout import Axes
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Router, Switch, all_to_all
@@ -38,7 +39,6 @@ from minitrain.recomputation.full import early_stop, selective
 from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.full.mappings import Collectives
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 
 ROUTERS: dict[str, type[Router]] = {
@@ -109,14 +109,12 @@ def make_gpt(model: Model, seed: int) -> GPT:
 
 def apply_tensor_parallel(gpt: GPT, axes: Axes, collectives: Collectives = native) -> None:
     """Leave this rank its part of every matrix; with sequence parallelism, of the activations between them, too."""
-    layout = axes.layout
     with torch.device("meta"):
-        if layout.tp == 1:
+        if axes.layout.tp == 1:
             place_dropout(gpt)
-        elif layout.sequence_parallel:
-            megatron.parallelize(gpt, axes.tp, collectives=collectives, check=False)
         else:
-            parallelize(gpt, axes.tp, collectives=collectives, check=False)
+            divide = megatron.parallelize if axes.layout.sequence_parallel else parallelize
+            divide(gpt, Comm(axes.tp, collectives, check=False))
 
 
 def put_in_experts(gpt: GPT, model: Model, microbatches: int) -> None:

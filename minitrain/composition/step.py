@@ -30,6 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from minitrain.collectives.full import native
+from minitrain.comm.comm import Collectives
 from minitrain.comm.control import gather_objects
 from minitrain.composition.gradients import Gradients
 from minitrain.composition.layout import Axes
@@ -42,7 +43,6 @@ from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full.actions import Action
 from minitrain.pipeline_parallel.full.watches import Watch
-from minitrain.tensor_parallel.full.mappings import Collectives
 
 During = Callable[[str], AbstractContextManager[Any]]
 

@@ -28,12 +28,12 @@ from torch.distributed import ProcessGroup
 
 from minitrain.collectives.all_to_all import Carrier
 from minitrain.comm import World
+from minitrain.comm.comm import Collectives
 from minitrain.comm.control import gather_objects
 from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span
 from minitrain.composition.settings import Layout
 from minitrain.composition.step import Verbs
-from minitrain.tensor_parallel.full.mappings import Collectives
 
 # part -> how the table calls it, and its kind on the timeline; in the order of the table.
 PARTS = {
