@@ -226,14 +226,7 @@ class ColumnParallelLinear(ParallelLayer):
                 mark_partial(parameter)
 
     def forward(self, x: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out"]:
-        """This rank's outputs `[*batch, out/t]`; all of them with `gather_output`.
-
-        Args:
-            x: The same on all ranks.
-
-        Raises:
-            ValueError: With checking, if x differs between ranks.
-        """
+        """This rank's outputs `[*batch, out/t]`, or all with `gather_output`; x is the same on all ranks."""
         return self.together(x)[0]
 
     def together(
@@ -263,16 +256,13 @@ class ColumnParallelLinear(ParallelLayer):
 class RowParallelLinear(ParallelLayer):
     """`nn.Linear` of which each rank takes some of the inputs; the ranks' outputs are added.
 
-    Initial weights as for `ColumnParallelLinear`.
+    Initial weights, and arguments that are not listed, as for `ColumnParallelLinear`.
 
     Args:
         in_features: Size of the last dim of the input of all ranks together.
         out_features: Size of the last dim of the output.
         bias: Whether there is a bias. Every rank holds all of it, and it is added once, after the sum.
         input_is_parallel: The input is this rank's part. Otherwise it is whole, the same on all ranks, and is split.
-        comm: The ranks that hold the layer together, as of `minitrain.comm.comm.Comm`; None means everyone.
-        dtype: Of weight and bias.
-        device: Of weight and bias.
 
     Attributes:
         weight: `[out_features, in_features / ranks]`.
@@ -300,13 +290,7 @@ class RowParallelLinear(ParallelLayer):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, comm: AnyComm = None, input_is_parallel: bool = True) -> RowParallelLinear:
-        """Cut this rank's piece from the weights of `linear`, which keeps its own.
-
-        Dtype, device and whether weight and bias are trained stay as they are. Other arguments as for the class.
-
-        Raises:
-            ValueError: As the class; with checking also if the weights differ between ranks.
-        """
+        """As `ColumnParallelLinear.from_linear`."""
         sizes = linear.in_features, linear.out_features, linear.bias is not None
         layer = cls(*sizes, input_is_parallel, comm, device="meta")
         check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, layer.comm)
