@@ -53,6 +53,9 @@ class Comm:
                 f"group: this rank ({dist.get_rank()}) is not in it; only its members may make or call this"
             )
 
+    def __deepcopy__(self, memo: dict[int, object]) -> Comm:
+        return self  # a process group cannot be copied, and a copied model talks to the same ranks
+
     @property
     def rank(self) -> int:
         """This rank within the group."""

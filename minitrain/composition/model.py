@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.comm import native
-from minitrain.comm.comm import Collectives
+from minitrain.comm.comm import Collectives, Comm
 from minitrain.composition.layout import Axes
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Router, Switch, all_to_all
@@ -103,14 +103,12 @@ def make_gpt(model: Model, seed: int) -> GPT:
 
 def apply_tensor_parallel(gpt: GPT, axes: Axes, collectives: Collectives = native) -> None:
     """Leave this rank its part of every matrix; with sequence parallelism, of the activations between them, too."""
-    layout = axes.layout
     with torch.device("meta"):
-        if layout.tp == 1:
+        if axes.layout.tp == 1:
             place_dropout(gpt)
-        elif layout.sequence_parallel:
-            megatron.parallelize(gpt, axes.tp, collectives=collectives, check=False)
         else:
-            parallelize(gpt, axes.tp, collectives=collectives, check=False)
+            divide = megatron.parallelize if axes.layout.sequence_parallel else parallelize
+            divide(gpt, Comm(axes.tp, collectives, check=False))
 
 
 def insert_experts(gpt: GPT, model: Model, microbatches: int) -> None:

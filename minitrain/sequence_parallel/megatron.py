@@ -41,36 +41,24 @@ whole, and has no ranks of its own. The two are often combined, on two axes.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.models import gpt as reference
 from minitrain.sequence_parallel.full.embedding_and_head import EmbeddingToSequence, HeadFromSequence, NormOnSequence
 from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSequence
 from minitrain.tensor_parallel.dropout_rng import ResidualDropout
-from minitrain.tensor_parallel.full.checks import check_split, place
+from minitrain.tensor_parallel.full.checks import check_split
 from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
-from minitrain.tensor_parallel.full.mappings import Collectives
-from minitrain.tensor_parallel.full.parameter_layout import is_partial, mark_partial, sharded_dim
-from minitrain.tensor_parallel.parallelize import Replaced
+from minitrain.tensor_parallel.full.parameter_layout import mark_partial, sharded_dim
+from minitrain.tensor_parallel.full.report import Before, Replaced
 from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
 
-SUMMED = ", gradients to be summed"
 
-
-def parallelize(
-    gpt: reference.GPT,
-    group: dist.ProcessGroup | None = None,
-    *,
-    keep_gathered: bool = False,
-    collectives: Collectives = native,
-    check: bool | None = None,
-) -> Replaced:
+def parallelize(gpt: reference.GPT, comm: AnyComm = None, *, keep_gathered: bool = False) -> Replaced:
     """Change a GPT, in place, so that each rank holds and computes its part. No tensor is sent.
 
     `minitrain.tensor_parallel.parallelize`, and then every layer between shards. Parameters keep their names, and what
@@ -85,11 +73,9 @@ def parallelize(
         gpt: The same weights on all ranks; afterwards it takes the same tokens on all. A block's MLP of another class
             than the reference's is left as it is: it gets this rank's tokens, and its gradients are to be summed. If
             it has dropout, call `counter_rng.set_position(seed, step, first_token)` before each forward.
-        group: The tensor-parallel ranks; None means everyone.
+        comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
         keep_gathered: Keep the gathered inputs of attention, MLP and head for backward, which sends less, and do not
             gather them again, which keeps less.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
-        check: Compare across ranks what must be equal. None: in demos and notebooks only.
 
     Returns:
         What was replaced, what every rank still holds whole, and whose gradients are to be summed.
@@ -98,25 +84,19 @@ def parallelize(
         ValueError: Before anything is changed: as chapter 08's; `positions` of the GPT's configuration do not divide by
             the ranks; a block's attention is of another class than the reference's.
     """
-    rank, ranks = place(group)
-    check_split("positions", gpt.config.positions, ranks)
+    comm = as_comm(comm)
+    check_split("positions", gpt.config.positions, comm.ranks)
     for number, block in enumerate(gpt.blocks):
         if type(attention := block.attention) is not reference.Attention:
             raise ValueError(
                 f"blocks.{number}.attention is a {type(attention).__name__}, which would see this rank's tokens only; "
                 "use minitrain.models.gpt.Attention"
             )
-    classes = {name: type(module) for name, module in gpt.named_modules()}
-    replaced = tensor_parallelize(gpt, group, collectives=collectives, check=check)
-    _put_between_shards(gpt, keep_gathered, rank, ranks)
-    EvenSequences(ranks).watch(gpt)
-    partial = {name for name, parameter in gpt.named_parameters() if is_partial(parameter)}
-    rows = [
-        replace(row, how=row.how.removesuffix(SUMMED) + SUMMED) if row.name in partial else row
-        for row in replaced.parameters
-    ]
-    changed = {n: type(m).__name__ for n, m in gpt.named_modules() if classes.get(n) is not type(m)}
-    return Replaced(rows, changed)
+    before = Before(gpt)
+    tensor_parallelize(gpt, comm)
+    _put_between_shards(gpt, keep_gathered, comm.rank, comm.ranks)
+    EvenSequences(comm.ranks).watch(gpt)
+    return before.replaced(gpt, comm.ranks)
 
 
 def _put_between_shards(gpt: reference.GPT, keep_gathered: bool, rank: int, ranks: int) -> None:

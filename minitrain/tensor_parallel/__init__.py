@@ -12,12 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minitrain.tensor_parallel.full.attention import parallel_attention, parallel_mlp
+    from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy
     from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
-    from minitrain.tensor_parallel.full.vocab_parallel import (
-        VocabParallelEmbedding,
-        VocabParallelHead,
-        vocab_parallel_cross_entropy,
-    )
+    from minitrain.tensor_parallel.full.vocab_parallel import VocabParallelEmbedding, VocabParallelHead
 
 _HOME = {
     "ColumnParallelLinear": "full.linear",
@@ -26,7 +23,7 @@ _HOME = {
     "VocabParallelHead": "full.vocab_parallel",
     "parallel_attention": "full.attention",
     "parallel_mlp": "full.attention",
-    "vocab_parallel_cross_entropy": "full.vocab_parallel",
+    "vocab_parallel_cross_entropy": "full.cross_entropy",
 }
 __all__ = [
     "ColumnParallelLinear",

@@ -15,6 +15,7 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, SavedActivations
+from minitrain.comm.comm import Comm
 from minitrain.sequence_parallel import ColumnFromSequence, RowToSequence, linear
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
@@ -41,9 +42,9 @@ def reference(ranks, bias=True):
     return Pair(nn.Linear(WIDTH, inner, bias).double(), nn.Linear(inner, WIDTH, bias).double())
 
 
-def between_shards(pair, keep_gathered, **how):
-    first = ColumnFromSequence.of(ColumnParallelLinear.from_linear(pair.first, **how), keep_gathered)
-    return Pair(first, RowToSequence.of(RowParallelLinear.from_linear(pair.second, **how)))
+def between_shards(pair, keep_gathered, comm=None):
+    first = ColumnFromSequence.of(ColumnParallelLinear.from_linear(pair.first, comm), keep_gathered)
+    return Pair(first, RowToSequence.of(RowParallelLinear.from_linear(pair.second, comm)))
 
 
 def tokens(ranks):
@@ -124,7 +125,7 @@ def test_break_it_a_row_bias_without_the_sum_has_a_part_of_its_gradient(ranks):
 
 
 def sent_and_kept(world, keep_gathered):
-    pair = between_shards(reference(world.size), keep_gathered, collectives=ring)
+    pair = between_shards(reference(world.size), keep_gathered, Comm(collectives=ring))
     mine = own(world, tokens(world.size)).requires_grad_()
     with Ledger() as forward, SavedActivations(pair) as saved:
         y = pair(mine)

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from minitrain.collectives.full import native, ring
+from minitrain.comm.comm import Comm
 from minitrain.comm.mesh import axes
 from minitrain.sequence_parallel import mappings
 from minitrain.sequence_parallel.full import mappings as full
@@ -30,8 +31,8 @@ def wrong(world, form, group=None):
     if form == "small":
         g, g_bar = partial(mappings.g, group=group), partial(mappings.g_bar, group=group)
     else:
-        how = {"group": group, "collectives": {"native": native, "ring": ring}[form]}
-        g, g_bar = partial(full.g, **how), partial(full.g_bar, **how)
+        comm = Comm(group, {"native": native, "ring": ring}[form])
+        g, g_bar = partial(full.g, comm=comm), partial(full.g_bar, comm=comm)
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     found = []
     for shape in SHAPES:
@@ -113,7 +114,7 @@ def test_a_sequence_that_does_not_divide_is_refused(ranks):
 
 def different(world):
     with pytest.raises(ValueError) as error:
-        full.g(torch.ones(1, 2 + world.rank), check=True)
+        full.g(torch.ones(1, 2 + world.rank), Comm(check=True))
     return str(error.value)
 
 

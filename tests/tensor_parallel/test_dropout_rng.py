@@ -9,6 +9,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
 from minitrain.models import GPT, GPTConfig, counter_rng
 from minitrain.models.gpt import Block
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout, place_dropout
@@ -86,10 +87,10 @@ def test_the_default_generator_is_left_as_it_was():
     assert torch.equal(torch.rand(3), expected)
 
 
-def model(world, p=0.5, attention="plain", **how):
+def model(world, p=0.5, attention="plain", check=None):
     config = GPTConfig(13, 5, 2, hidden=8 * world.size, heads=2 * world.size, dropout=p, attention=attention)
     gpt = GPT(config, seed=0).double()
-    parallelize(gpt, **how)
+    parallelize(gpt, Comm(check=check))
     return gpt
 
 

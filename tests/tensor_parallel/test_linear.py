@@ -279,7 +279,7 @@ def bias_too_often(world):
     mine = x.tensor_split(world.size, -1)[world.rank]
     torch.testing.assert_close(layer(mine), reference(x))
     summands = F.linear(mine, layer.weight, layer.bias)
-    layer.collectives.all_reduce(summands, None, check=False).wait()
+    layer.comm.unchecked.all_reduce(summands).wait()
     torch.testing.assert_close(summands, reference(x) + (world.size - 1) * reference.bias)
 
 
@@ -301,7 +301,7 @@ def wrong(world):
     layer = ColumnParallelLinear.from_linear(other)
     with pytest.raises(ValueError, match="ColumnParallelLinear: `x` must be equal on all tensor-parallel ranks"):
         layer(drawn(2, 4, seed=world.rank))
-    layer.check = False
+    layer.comm = layer.comm.unchecked
     layer(drawn(2, 4, seed=world.rank))
     with torch.no_grad():
         other.weight += world.rank

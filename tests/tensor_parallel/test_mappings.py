@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
 from minitrain.tensor_parallel import mappings as small
 from minitrain.tensor_parallel.full import mappings
 from minitrain.tensor_parallel.full.mappings import (
@@ -50,7 +51,7 @@ def operate(world, name, lead, through_ring, dtype, form=None):
     x, dy, y, dx = by_hand(world, name, lead, 3, dtype)
     before = x.clone(), dy.clone()
     x.requires_grad_()
-    image = OPERATORS[name](x, None, ring if through_ring else native) if form is None else form(x)
+    image = OPERATORS[name](x, Comm(collectives=ring if through_ring else native)) if form is None else form(x)
     image.backward(dy)
     torch.testing.assert_close(image.detach(), y, rtol=0, atol=0)
     torch.testing.assert_close(x.grad, dx, rtol=0, atol=0)
@@ -83,7 +84,7 @@ def small_like_full(world):
         found, expected = [], []
         for operator, results in ((mine, found), (other, expected)):
             leaf = x.clone().requires_grad_()
-            image = operator(leaf) if operator is mine else operator(leaf, check=False)
+            image = operator(leaf) if operator is mine else operator(leaf, Comm(check=False))
             image.backward(dy)
             results += [image.detach(), leaf.grad, leaf.grad.norm()]
         assert all(torch.equal(one, its) for one, its in zip(found, expected, strict=True))
@@ -152,19 +153,19 @@ def wrong(world):
     x = torch.ones(2, 3 * world.size)
     for operator in OPERATORS.values():
         # Where signatures are checked, as here, that check speaks first: torch gives others no group, but a number.
-        with pytest.raises(Exception, match=r"group: this rank \(\d\) is not in it|parameter 'group'"):
+        with pytest.raises(Exception, match=r"group: this rank \(\d\) is not in it|parameter 'comm'"):
             operator(x, alone[1 - world.rank])
     with pytest.raises(ValueError, match=r"width=5 cannot be split over 2 tensor-parallel ranks; use a multiple of 2"):
         split_to_parallel(torch.ones(2, 5))
     with pytest.raises(ValueError, match="shape .* differs between ranks"):
-        reduce_from_parallel(torch.ones(2 + world.rank), check=True)
+        reduce_from_parallel(torch.ones(2 + world.rank), Comm(check=True))
     x[0, 0] += world.rank
     for operator in (copy_to_parallel, split_to_parallel):
         with pytest.raises(
             ValueError, match="`x` must be equal on all tensor-parallel ranks .* on rank 0, .* on rank 1"
         ):
-            operator(x, check=True)
-        operator(x, check=False)  # for whoever wants to see what goes wrong
+            operator(x, Comm(check=True))
+        operator(x, Comm(check=False))  # for whoever wants to see what goes wrong
     return True
 
 

@@ -14,6 +14,7 @@ from torch import nn
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, SavedActivations
+from minitrain.comm.comm import Comm
 from minitrain.costs import vocabulary as costs
 from minitrain.tensor_parallel import vocab_parallel as small
 from minitrain.tensor_parallel.clip_grad_norm import gradient_norm
@@ -254,7 +255,7 @@ def test_equals_the_loss_parallel_of_dtensor(ranks):
 def counted(world, tokens, vocabulary):
     mine, targets = part(world, random(tokens, vocabulary).float()), torch.zeros(tokens, dtype=torch.int64)
     with Ledger() as forward, SavedActivations() as saved:
-        loss = vocab_parallel_cross_entropy(mine, targets, collectives=ring)
+        loss = vocab_parallel_cross_entropy(mine, targets, Comm(collectives=ring))
     with Ledger() as backward:
         loss.backward()
     # Kept: the logits as they are; of each token m, s (4 bytes), its place (8), two flags; and the count (8).
@@ -339,7 +340,7 @@ def other_logits(rank):
 
 
 def a_large_token(rank):
-    VocabParallelEmbedding(5, HIDDEN, check=True)(torch.tensor([5]))  # 5 would be padding on the last rank
+    VocabParallelEmbedding(5, HIDDEN, Comm(check=True))(torch.tensor([5]))  # 5 would be padding on the last rank
 
 
 def another_token(rank):
@@ -386,8 +387,8 @@ def test_bad_input_is_refused_on_every_rank_before_anything_is_sent(ranks, call)
 
 
 def unchecked(world):
-    loss = vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([77]), check=False)
-    return loss.item(), VocabParallelEmbedding(5, HIDDEN, check=False)(torch.tensor([77])).abs().max().item()
+    loss = vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([77]), Comm(check=False))
+    return loss.item(), VocabParallelEmbedding(5, HIDDEN, Comm(check=False))(torch.tensor([77])).abs().max().item()
 
 
 def test_unchecked_a_target_outside_costs_infinitely_much(ranks):

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from minitrain.comm import World
+from minitrain.comm.comm import Comm
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import activations, zero
 from minitrain.costs import composition as costs
@@ -94,7 +95,7 @@ def counted(world: World, model: Model, stages: int) -> list[Claim]:
     small = Model(layers=3, hidden=16 * world.size, heads=2 * world.size, positions=24, vocabulary=259)
     with torch.device("meta"):
         cut = GPT(GPTConfig(**vars(small.sizes)), seed=0)
-    parallelize(cut, check=False)
+    parallelize(cut, Comm(check=False))
     own = predict(small, Layout(tp=world.size), Steps(batch=1), Coordinate(tp=world.rank)).parameters
     formula = "L(12h²/t + 7h/t + 6h) + V'h/t + sh + 2h"
     made.append(

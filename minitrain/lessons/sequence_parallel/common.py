@@ -11,6 +11,7 @@ from torch import Tensor
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.costs.communication import ring_all_gather, ring_reduce_scatter
 from minitrain.lessons import Claim
@@ -109,7 +110,7 @@ def operators(world: World, batch: int, shard: int, width: int) -> list[Claim]:
         )
         x.requires_grad_()
         with Ledger() as forward:
-            image = operator(x, collectives=ring)
+            image = operator(x, Comm(collectives=ring))
         with Ledger() as backward:
             image.backward(y)
         assert x.grad is not None

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger, SavedActivations, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle
 from minitrain.costs.communication import NOTHING, ring_all_gather, ring_reduce_scatter
 from minitrain.lessons import Claim
@@ -38,7 +39,7 @@ class UnderWay(TorchDispatchMode):
         self.under_way = {"all_gather": 0, "reduce_scatter": 0}
         self.products = dict(self.under_way)
 
-    all_reduce = staticmethod(native.all_reduce)
+    all_reduce, broadcast = staticmethod(native.all_reduce), staticmethod(native.broadcast)
 
     def all_gather(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None = None) -> Handle:
         return self._watch("all_gather", native.all_gather(tensor, group, check=check), tensor)
@@ -135,11 +136,11 @@ def between_shards(whole: nn.Sequential, keep_gathered: bool, collectives: Any) 
     """The same two layers over the ranks."""
     up, gelu, down = whole
     assert isinstance(up, nn.Linear) and isinstance(down, nn.Linear)
-    column = ColumnParallelLinear.from_linear(up, collectives=collectives)
+    comm = Comm(collectives=collectives)
     return nn.Sequential(
-        linear.ColumnFromSequence.of(column, keep_gathered),
+        linear.ColumnFromSequence.of(ColumnParallelLinear.from_linear(up, comm), keep_gathered),
         gelu,
-        linear.RowToSequence.from_linear(down, collectives=collectives),
+        linear.RowToSequence.from_linear(down, comm),
     )
 
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.comm.memory import model_states
 from minitrain.costs import sequence_parallel as costs
@@ -79,7 +80,7 @@ def communication(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 def _step(trial: Trial, way: Way, parallelize: Parallelize, collectives: Any) -> Sent:
     # Compared once, with torch's own collectives: through the ring it would take longer than the step.
-    gpt = trial.gpt(way, parallelize, collectives=collectives, check=collectives is native)
+    gpt = trial.gpt(way, parallelize, comm=Comm(collectives=collectives, check=collectives is native))
     with Ledger() as forward:
         _, loss = gpt(*trial.tokens())
     with Ledger() as backward:
@@ -92,7 +93,7 @@ def beside_chapter_06(trial: Trial, parallelize: Parallelize) -> list[Claim]:
     """Claims on the bytes of a layer, in those of chapter 08: all counted message by message, through the ring."""
     sent: dict[Way, int] = {}
     for way in ("chapter 08", *OURS):
-        block = trial.gpt(way, parallelize, collectives=ring, check=False).blocks[0]
+        block = trial.gpt(way, parallelize, comm=Comm(collectives=ring, check=False)).blocks[0]
         with Ledger() as ledger:
             y = block(trial.hidden_states(way))
             y.backward(torch.ones_like(y))
@@ -182,7 +183,7 @@ def training(trial: Trial, parallelize: Parallelize) -> list[Claim]:
         alone = train(trial, trial.gpt("one device", parallelize, dtype), start)
         ways: tuple[Way, ...] = (*OURS, "chapter 08") if dtype == torch.float64 else tuple(OURS)
         # Without comparing across ranks what must be equal, which would take most of the time.
-        runs = {way: train(trial, trial.gpt(way, parallelize, dtype, check=False)) for way in ways}
+        runs = {way: train(trial, trial.gpt(way, parallelize, dtype, comm=Comm(check=False))) for way in ways}
         farthest = map(max, *(distances(runs[way], alone) for way in OURS))
         if dtype == torch.float64:
             parts, formulas, bounds = ("",) * 4, ("10⁻¹²",) * 4, (1e-12,) * 4

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from minitrain.collectives.full import native, ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import tensor_parallel as costs
 from minitrain.lessons import Claim
@@ -20,10 +21,9 @@ from minitrain.lessons.tensor_parallel import linear as lesson_linear
 from minitrain.models.gpt import Block, GPTConfig
 from minitrain.tensor_parallel import attention as small
 from minitrain.tensor_parallel.full.attention import RowFirstMLP, parallel_attention, parallel_mlp
-from minitrain.tensor_parallel.full.mappings import Collectives
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 
-Cut = Callable[..., nn.Module]  # what makes this rank's part of a module: (module, group, collectives)
+Cut = Callable[..., nn.Module]  # what makes this rank's part of a module: (module, comm)
 GQA, NARAYANAN = "Ainslie et al. 2023, §2.2", "Narayanan et al. 2021, appendix"
 
 
@@ -52,11 +52,11 @@ def inputs(world: World, sizes: GPTConfig, batch: int, dtype: torch.dtype) -> tu
     return x, grad_y
 
 
-def in_parallel(whole: Block, parts: dict[str, Cut], collectives: Collectives = native) -> Block:
+def in_parallel(whole: Block, parts: dict[str, Cut], comm: Comm | None = None) -> Block:
     """A copy of a block with its attention, its MLP, or both over all ranks."""
     made = copy.deepcopy(whole)
     for name, cut in parts.items():
-        setattr(made, name, cut(getattr(whole, name), None, collectives))
+        setattr(made, name, cut(getattr(whole, name), comm))
     return made
 
 
@@ -112,8 +112,8 @@ def small_form(world: World, sizes: GPTConfig, batch: int) -> list[Claim]:
     """Claims on a block with the small form's attention and MLP: what is sent and held, and one device's gradients."""
     whole, (x, grad_y) = block(world, sizes, torch.float64), inputs(world, sizes, batch, torch.float64)
     parts: dict[str, Cut] = {
-        "attention": lambda attention, group, _: small.ParallelAttention(attention, group),
-        "mlp": lambda mlp, group, _: small.ParallelMLP(mlp, group),
+        "attention": lambda attention, _: small.ParallelAttention(attention),
+        "mlp": lambda mlp, _: small.ParallelMLP(mlp),
     }
     parallel = in_parallel(whole, parts)
     found = lesson.run_module(parallel, x, grad_y)
@@ -191,18 +191,19 @@ def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> lis
     whole = block(world, sizes, torch.float32)
     x, grad_y = inputs(world, sizes, batch, torch.float32)
 
-    def run_cut(collectives: Collectives, **parts: Cut) -> lesson.Counted:
-        return lesson.run_module(in_parallel(whole, parts, collectives), x, grad_y)
+    def run_cut(comm: Comm, **parts: Cut) -> lesson.Counted:
+        return lesson.run_module(in_parallel(whole, parts, comm), x, grad_y)
 
+    native, through_ring = Comm(), Comm(collectives=ring)
     both: dict[str, Cut] = {"attention": parallel_attention, "mlp": parallel_mlp}
     payload, traffic = costs.payload(*shape), costs.layer_traffic(*shape, world.size, world.rank)
     layer = lesson.Sums(2, 2 * payload, traffic, ("2", "2 · bsh · w", "Σ 2S − cᵣ − cᵣ₊₁ ≈ 4(t−1)/t · bsh · w"))
     claims = small_form(world, sizes, batch)
-    claims += lesson.sums("a layer", run_cut(native, **both), run_cut(ring, **both), layer, layer, key=True)
+    claims += lesson.sums("a layer", run_cut(native, **both), run_cut(through_ring, **both), layer, layer, key=True)
 
     traffic = costs.row_first_mlp_traffic(*shape, world.size, world.rank)
     wide = lesson.Sums(1, 4 * payload, traffic, ("1", "4 · bsh · w", "all-reduce and gather ≈ 9(t−1)/t · bsh · w"))
-    row_first = run_cut(native, mlp=RowFirstMLP), run_cut(ring, mlp=RowFirstMLP)
+    row_first = run_cut(native, mlp=RowFirstMLP), run_cut(through_ring, mlp=RowFirstMLP)
     claims += lesson.sums("an MLP cut rows first", *row_first, wide, wide)
 
     parallel = in_parallel(whole, both)
@@ -213,7 +214,7 @@ def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> lis
     claims += like_one_device(world, sizes, batch, both)
     claims += shared_heads(world, batch, seq, head_size, parallel_attention)
     watch = lesson_linear.UnderWay()
-    watched = parallel_attention(whole.attention, collectives=watch)
+    watched = parallel_attention(whole.attention, Comm(collectives=watch))
     claims.append(lesson_linear.products_under_way("attention", watched, watch, x, grad_y, 3))
     with world.timed("forward and backward of a layer"):
         lesson.run_module(parallel, x, grad_y)

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from minitrain.collectives.full import native, ring
+from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.costs import vocabulary as costs
 from minitrain.lessons import Claim
@@ -70,13 +71,13 @@ def sent(world: World, loss: Loss, tokens: int, vocabulary: int) -> list[Claim]:
     logits, targets = whole(world, tokens, vocabulary, dtype=torch.float32)
     mine, n = part(world, logits), world.size
     with Ledger() as forward:
-        found = loss(mine, targets, collectives=ring)
+        found = loss(mine, targets, Comm(collectives=ring))
     with Ledger() as backward:
         found.backward()
     with Ledger() as native_calls:
-        loss(mine, targets, collectives=native)
+        loss(mine, targets)
     with Ledger() as gathering:
-        gather_from_parallel(mine.detach(), None, ring)
+        gather_from_parallel(mine.detach(), Comm(collectives=ring))
     predicted = costs.loss_traffic(tokens, n, world.rank)
     gathered = costs.gathered_logits_traffic(tokens, vocabulary, n, world.rank)
     payload = costs.loss_payload(tokens, n)

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import World
+from minitrain.comm.comm import Comm
 from minitrain.comm.memory import storage_bytes
 from minitrain.comm.messages import Handle
 from minitrain.costs import tensor_parallel as costs
@@ -188,6 +189,7 @@ class UnderWay(TorchDispatchMode):
         self.products = 0
 
     reduce_scatter, all_gather = staticmethod(native.reduce_scatter), staticmethod(native.all_gather)
+    broadcast = staticmethod(native.broadcast)
 
     def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None = None) -> Handle:
         started = native.all_reduce(tensor, group, check=check)
@@ -235,7 +237,7 @@ def demo(world: World, tokens: int = 24, width: int = 8) -> list[Claim]:
         ("row", RowParallelLinear.from_linear, one, lesson.NONE, costs.row_parameters, "(in/t + 1) · out · w"),
     ):
         counted = run_layer(world, kind, make, linear, x, grad_y)
-        on_ring = run_layer(world, kind, partial(make, collectives=ring), linear, x, grad_y)
+        on_ring = run_layer(world, kind, partial(make, comm=Comm(collectives=ring)), linear, x, grad_y)
         claims += lesson.sums(f"{kind}-parallel", counted, on_ring, forward, backward, key=True)
         held_here, predicted = storage_bytes(make(linear).parameters()), 4 * held(whole, whole, world.size)
         claims.append(
@@ -243,8 +245,8 @@ def demo(world: World, tokens: int = 24, width: int = 8) -> list[Claim]:
         )
         claims += like_one_device(world, kind, make, tokens, whole)
     watch = UnderWay()
-    watched = ColumnParallelLinear.from_linear(linear, collectives=watch)
+    watched = ColumnParallelLinear.from_linear(linear, Comm(collectives=watch))
     my_grad_y = part(grad_y, -1, world)
     claims.append(products_under_way("column-parallel", watched, watch, x, my_grad_y, 1))
-    on_ring = partial(RowParallelLinear.from_linear, collectives=ring)
+    on_ring = partial(RowParallelLinear.from_linear, comm=Comm(collectives=ring))
     return claims + order_of_additions(world, on_ring, tokens, whole)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.costs.communication import NOTHING, ring_all_gather, ring_all_reduce
 from minitrain.lessons import Claim
@@ -100,7 +101,7 @@ def claims(world: World, tokens: int, width: int) -> list[Claim]:
             (gathered, NOTHING),
         ),
     ):
-        run = _both_ways(partial(operator, collectives=ring), x, y)
+        run = _both_ways(partial(operator, comm=Comm(collectives=ring)), x, y)
         for way, ledger, traffic in zip(("forward", "backward"), (run.forward, run.backward), sent, strict=True):
             formula = "0" if traffic is NOTHING else all_reduce if traffic is reduced else all_gather
             key = (name, way) in (("f, copy", "backward"), ("g, reduce", "forward"))

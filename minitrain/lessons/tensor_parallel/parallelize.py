@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.comm.memory import model_states
 from minitrain.costs import tensor_parallel as costs
@@ -53,7 +54,7 @@ def communication(world: World, parallelize: Any, layers: int, heads: int) -> li
     ledgers = {}
     for collectives in (native, ring):
         gpt = model(world, layers, heads)
-        parallelize(gpt, collectives=collectives)
+        parallelize(gpt, Comm(collectives=collectives))
         with Ledger() as forward:
             _, loss = gpt(*tokens(world))
         with Ledger() as backward:

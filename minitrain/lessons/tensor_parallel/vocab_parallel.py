@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
+from minitrain.comm.comm import Comm
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import vocabulary as costs
 from minitrain.costs.communication import ring_all_reduce
@@ -90,7 +91,7 @@ def small_form(world: World, vocabulary: int, hidden: int) -> list[Claim]:
 def held_and_sent(world: World, embedding: Any, head: Any, vocabulary: int, hidden: int) -> list[Claim]:
     """Claims on bytes held and bytes sent."""
     n, rank = world.size, world.rank
-    _, table, logits_of = tied(world, embedding, head, vocabulary, hidden, torch.float32, collectives=ring)
+    _, table, logits_of = tied(world, embedding, head, vocabulary, hidden, torch.float32, comm=Comm(collectives=ring))
     held = storage_bytes([table.weight, logits_of.weight])
     real = int((table.weight.abs().sum(1) > 0).sum())
     x = torch.randn(TOKENS, hidden, generator=torch.Generator().manual_seed(2)).to(world.device).requires_grad_()

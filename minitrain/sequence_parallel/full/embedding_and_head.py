@@ -23,8 +23,6 @@ its part of the vocabulary.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
@@ -33,8 +31,7 @@ from torch import Tensor, nn
 from minitrain.models import gpt as reference
 from minitrain.sequence_parallel.full.linear import column_from_sequence
 from minitrain.sequence_parallel.full.mappings import reduce_scatter_to_sequence
-from minitrain.tensor_parallel.full.checks import check_split
-from minitrain.tensor_parallel.full.cross_entropy import check_tokens
+from minitrain.tensor_parallel.full.checks import check_split, check_tokens
 from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark_partial
 from minitrain.tensor_parallel.full.vocab_parallel import VocabParallelEmbedding, VocabParallelHead
 
@@ -44,11 +41,11 @@ class NormOnSequence(ParallelLayer):
 
     Args:
         norm: The norm of one device.
-        layer: Whose group, collectives and check it shares.
+        layer: Whose `comm` it shares.
     """
 
     def __init__(self, norm: nn.LayerNorm, layer: ParallelLayer):
-        super().__init__(layer.group, layer.collectives, layer.check)
+        super().__init__(layer.comm)
         self.normalized_shape, self.eps = norm.normalized_shape, norm.eps
         self.weight, self.bias = norm.weight, norm.bias
         self.mark_parameters()
@@ -69,11 +66,11 @@ class PositionsOnSequence(ParallelLayer):
 
     Args:
         positions: The table of one device.
-        layer: Whose group, collectives and check it shares.
+        layer: Whose `comm` it shares.
     """
 
     def __init__(self, positions: nn.Embedding, layer: ParallelLayer):
-        super().__init__(layer.group, layer.collectives, layer.check)
+        super().__init__(layer.comm)
         self.num_embeddings, self.weight = positions.num_embeddings, positions.weight
         self.mark_parameters()
 
@@ -93,8 +90,7 @@ class TokensToSequence(VocabParallelEmbedding):
     @classmethod
     def of(cls, layer: VocabParallelEmbedding) -> TokensToSequence:
         """The same table, with the very same weight, that returns sequence shards."""
-        common: Any = {"collectives": layer.collectives, "check": layer.check}
-        made = cls(layer.num_embeddings, layer.embedding_dim, layer.group, device="meta", **common)
+        made = cls(layer.num_embeddings, layer.embedding_dim, layer.comm, device="meta")
         made.weight = layer.weight
         made.mark_parameters()
         return made
@@ -108,13 +104,13 @@ class TokensToSequence(VocabParallelEmbedding):
             IndexError: With checking, on every rank alike: a token is outside the vocabulary. Unchecked it gives zeros.
         """
         check_split("seq", tokens.shape[1], self.ranks)
-        check_tokens(type(self).__name__, "tokens", tokens, self.num_embeddings, self.group, self.check)
+        check_tokens(type(self).__name__, "tokens", tokens, self.num_embeddings, self.comm)
         places = tokens - self.rows.start
         elsewhere = (places < 0) | (places >= self.rows.real)
         found = F.embedding(places.masked_fill(elsewhere, 0), self.weight)  # [batch, seq, hidden]
         found = found.masked_fill(elsewhere.unsqueeze(-1), 0)
         # ḡ: the one rank that has a token's row brings it, the others bring zeros; it goes to the rank of the token.
-        return reduce_scatter_to_sequence(found, self.group, self.collectives, check=self.check)
+        return reduce_scatter_to_sequence(found, self.comm)
 
 
 class EmbeddingToSequence(reference.Embedding):
@@ -155,9 +151,8 @@ class HeadFromSequence(VocabParallelHead):
     @classmethod
     def of(cls, layer: VocabParallelHead, keep_gathered: bool = False) -> HeadFromSequence:
         """The same head, with the very same parameters, on sequence shards."""
-        common: Any = {"collectives": layer.collectives, "check": layer.check}
         sizes = layer.in_features, layer.vocabulary, layer.bias is not None
-        made = cls(*sizes, layer.group, device="meta", **common)
+        made = cls(*sizes, layer.comm, device="meta")
         made.weight, made.bias, made.keep_gathered = layer.weight, layer.bias, keep_gathered
         made.mark_parameters()
         return made
@@ -171,8 +166,7 @@ class HeadFromSequence(VocabParallelHead):
         Raises:
             ValueError: With checking, if shape or dtype of x differ between ranks.
         """
-        how: Any = {"keep_gathered": self.keep_gathered, "check": self.check}
-        (logits,) = column_from_sequence(x, [self.weight], [self.bias], self.group, self.collectives, **how)
+        (logits,) = column_from_sequence(x, [self.weight], [self.bias], self.comm, self.keep_gathered)
         if self.rows.real < self.rows.held:
             logits[..., self.rows.real :] = -torch.inf  # e^−∞ = 0: no share of the softmax, no gradient, never largest
         return logits.transpose(0, 1)  # [batch, seq, vocabulary/tp]

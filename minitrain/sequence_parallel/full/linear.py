@@ -40,89 +40,36 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle
 from minitrain.sequence_parallel.full.mappings import own_tokens, start_gather, start_reduce_scatter
-from minitrain.tensor_parallel.full.checks import check_split, place
-from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
-from minitrain.tensor_parallel.full.mappings import Collectives, gather_from_parallel, split_to_parallel
+from minitrain.tensor_parallel.full.checks import check_split
+from minitrain.tensor_parallel.full.linear import (
+    ColumnParallelLinear,
+    RowParallelLinear,
+    as_autocast,
+    input_gradient,
+    rows,
+    weight_gradients,
+)
+from minitrain.tensor_parallel.full.mappings import gather_from_parallel, split_to_parallel
 from minitrain.tensor_parallel.full.parameter_layout import mark_partial
-from minitrain.tensor_parallel.full.products import as_autocast, rows
-
-
-def column_from_sequence(
-    x: Float[Tensor, "batch shard in"],
-    weights: Sequence[Float[Tensor, "_ in"]],
-    biases: Sequence[Float[Tensor, " _"] | None],
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    keep_gathered: bool = False,
-    check: bool | None = None,
-) -> tuple[Float[Tensor, "seq batch _"], ...]:
-    """X Wᵀ + b of all tokens, for each pair of W and b, with the sequence first; x is gathered once for all of them.
-
-    Args:
-        x: This rank's tokens.
-        weights: This rank's rows of one or more weights (columns of A).
-        biases: As many, each None where there is none.
-        group: The ranks that hold the weights together; None means everyone.
-        collectives: Who carries x and its gradient.
-        keep_gathered: Keep all tokens of x for backward, and do not gather them again.
-        check: Compare shape and dtype of x across ranks first. None: in demos and notebooks only.
-    """
-    place(group)
-    x, *tensors = as_autocast(x, *weights, *biases)
-    return _ColumnFromSequence.apply(group, collectives, check, keep_gathered, x, *tensors)
-
-
-def row_to_sequence(
-    x: Float[Tensor, "batch seq in"],
-    weight: Float[Tensor, "out in"],
-    bias: Float[Tensor, " out"] | None,
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    check: bool | None = None,
-) -> Float[Tensor, "batch shard out"]:
-    """The sum over ranks of X Wᵀ, of this rank's tokens, and then b. The gradient of b is this rank's summand.
-
-    Args:
-        x: This rank's part of the input, of all tokens.
-        weight: The columns that go with it (rows of A).
-        bias: Whole, the same on all ranks.
-        group: The ranks that hold the weight together; None means everyone.
-        collectives: Who carries the output and its gradient.
-        check: Compare shape and dtype of the output across ranks first. None: in demos and notebooks only.
-
-    Raises:
-        ValueError: The sequence does not divide by the ranks, or this rank is not in the group.
-    """
-    check_split("seq", x.shape[1], place(group)[1])
-    x, weight, bias = as_autocast(x, weight, bias)
-    return _RowToSequence.apply(group, collectives, check, x, weight, bias)
 
 
 class _ColumnFromSequence(torch.autograd.Function):
+    """Y_r = X A_r of all tokens, for one or more weights; as many biases follow, each None where there is none."""
+
     @staticmethod
-    def forward(
-        ctx: Any,
-        group: dist.ProcessGroup | None,
-        collectives: Collectives,
-        check: bool | None,
-        keep_gathered: bool,
-        x: Tensor,
-        *tensors: Any,
-    ) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, comm: Comm, keep_gathered: bool, x: Tensor, *tensors: Any) -> tuple[Tensor, ...]:
         weights, biases = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
-        ctx.group, ctx.collectives, ctx.kept_gathered = group, collectives, keep_gathered
-        whole = start_gather(x, group, collectives, check).wait()  # [seq, batch, in]
+        ctx.comm, ctx.kept_gathered = comm.unchecked, keep_gathered
+        # Every rank's tokens to all, once for all weights.
+        whole = start_gather(x, comm).wait()  # [seq, batch, in]
         assert whole is not None
         ctx.save_for_backward(whole if keep_gathered else x, *weights)
         return tuple(F.linear(whole, weight, bias) for weight, bias in zip(weights, biases, strict=True))
@@ -131,62 +78,62 @@ class _ColumnFromSequence(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
         x, *weights = ctx.saved_tensors
-        *_, input_wanted = ctx.needs_input_grad[:5]
-        wanted = ctx.needs_input_grad[5:]
+        _, _, input_wanted, *wanted = ctx.needs_input_grad
         gathering = Handle((), x)
         if not ctx.kept_gathered and any(wanted[: len(weights)]):
             # Every rank's tokens to all, once more: they travel while dX is computed, which does without.
-            gathering = start_gather(x, ctx.group, ctx.collectives, False)
+            gathering = start_gather(x, ctx.comm)
         grads_y = [rows(gradient) for gradient in gradients]  # each [seq · batch, out/t]
         grad_x, reducing = None, None
         if input_wanted:
-            grad_x = grads_y[0] @ weights[0]  # dX = dY Aᵀ, this rank's summand
-            for grad_y, weight in zip(grads_y[1:], weights[1:], strict=True):
-                torch.addmm(grad_x, grad_y, weight, out=grad_x)
-            grad_x = grad_x.view(*gradients[0].shape[:2], -1)  # [seq, batch, in]
+            grad_x = input_gradient(grads_y, weights).view(*gradients[0].shape[:2], -1)  # [seq, batch, in]
             # The sum over ranks of all tokens' gradients, to each rank for its own: under way during what follows.
-            reducing = start_reduce_scatter(grad_x, ctx.group, ctx.collectives, False)
+            reducing = start_reduce_scatter(grad_x, ctx.comm)
         whole = gathering.wait()
         assert whole is not None
-        grads_w = [dy.T @ rows(whole) if needed else None for dy, needed in zip(grads_y, wanted, strict=False)]
-        grads_b = [dy.sum(0) if needed else None for dy, needed in zip(grads_y, wanted[len(weights) :], strict=True)]
+        grads = weight_gradients(grads_y, whole, wanted)
         if grad_x is not None and reducing is not None:
             grad_x = own_tokens(reducing, grad_x)
-        return None, None, None, None, grad_x, *grads_w, *grads_b
+        return None, None, grad_x, *grads
 
 
 class _RowToSequence(torch.autograd.Function):
+    """Y = Σ_r X_r A_r of this rank's tokens, and then b, whose gradient is this rank's summand."""
+
     @staticmethod
-    def forward(
-        ctx: Any,
-        group: dist.ProcessGroup | None,
-        collectives: Collectives,
-        check: bool | None,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-    ) -> Tensor:
-        ctx.group, ctx.collectives = group, collectives
+    def forward(ctx: Any, comm: Comm, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.comm = comm.unchecked
         x = x.transpose(0, 1).contiguous()  # [seq, batch, in]
         ctx.save_for_backward(x, weight)
         y = F.linear(x, weight)
         # The sum over ranks of y, to each rank for its own tokens; the bias once, after the sum.
-        return own_tokens(start_reduce_scatter(y, group, collectives, check), y, bias)
+        return own_tokens(start_reduce_scatter(y, comm), y, bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
         x, weight = ctx.saved_tensors
-        *_, input_wanted, weight_wanted, bias_wanted = ctx.needs_input_grad
+        _, input_wanted, weight_wanted, bias_wanted = ctx.needs_input_grad
         # Every rank's part of dY to all: both products take all tokens. Meanwhile db, of this rank's tokens only.
-        gathering = start_gather(gradients[0], ctx.group, ctx.collectives, False)
+        gathering = start_gather(gradients[0], ctx.comm)
         grad_b = rows(gradients[0]).sum(0) if bias_wanted else None
         whole = gathering.wait()
         assert whole is not None
         grad_y = rows(whole)  # [seq · batch, out]
         grad_x = (grad_y @ weight).view_as(x).transpose(0, 1) if input_wanted else None  # [batch, seq, in]
         grad_w = grad_y.T @ rows(x) if weight_wanted else None
-        return None, None, None, grad_x, grad_w, grad_b
+        return None, grad_x, grad_w, grad_b
+
+
+def column_from_sequence(
+    x: Float[Tensor, "batch shard in"],
+    weights: Sequence[Float[Tensor, "_ in"]],
+    biases: Sequence[Float[Tensor, " _"] | None],
+    comm: Comm,
+    keep_gathered: bool,
+) -> tuple[Float[Tensor, "seq batch _"], ...]:
+    """x Wᵀ + b of all tokens, for each pair, with the sequence first; x is gathered once for all of them."""
+    return _ColumnFromSequence.apply(comm, keep_gathered, *as_autocast(x, *weights, *biases))
 
 
 class ColumnFromSequence(ColumnParallelLinear):
@@ -202,8 +149,7 @@ class ColumnFromSequence(ColumnParallelLinear):
     def of(cls, layer: ColumnParallelLinear, keep_gathered: bool = False) -> ColumnFromSequence:
         """The same layer, with the very same parameters, between sequence shards."""
         sizes = layer.in_features, layer.out_features, layer.bias is not None, layer.gather_output
-        common: Any = {"collectives": layer.collectives, "check": layer.check}
-        made = cls(*sizes, layer.group, shards=layer.shards, device="meta", **common)
+        made = cls(*sizes, layer.comm, shards=layer.shards, device="meta")
         made.weight, made.bias, made.keep_gathered = layer.weight, layer.bias, keep_gathered
         made.mark_parameters()
         return made
@@ -230,12 +176,10 @@ class ColumnFromSequence(ColumnParallelLinear):
         """
         layers = (self, *others)
         weights, biases = [layer.weight for layer in layers], [layer.bias for layer in layers]
-        outputs = column_from_sequence(
-            x, weights, biases, self.group, self.collectives, keep_gathered=self.keep_gathered, check=self.check
-        )
+        outputs = column_from_sequence(x, weights, biases, self.comm, self.keep_gathered)
         turned = [y.transpose(0, 1) for y in outputs]  # each [batch, seq, out/t]
         return tuple(
-            gather_from_parallel(y, layer.group, layer.collectives, check=layer.check) if layer.gather_output else y
+            gather_from_parallel(y, layer.comm) if layer.gather_output else y
             for layer, y in zip(layers, turned, strict=True)
         )
 
@@ -247,8 +191,7 @@ class RowToSequence(RowParallelLinear):
     def of(cls, layer: RowParallelLinear) -> RowToSequence:
         """The same layer, with the very same parameters, between sequence shards."""
         sizes = layer.in_features, layer.out_features, layer.bias is not None, layer.input_is_parallel
-        common: Any = {"collectives": layer.collectives, "check": layer.check}
-        made = cls(*sizes, layer.group, device="meta", **common)
+        made = cls(*sizes, layer.comm, device="meta")
         made.weight, made.bias = layer.weight, layer.bias
         made.mark_parameters()
         return made
@@ -268,5 +211,6 @@ class RowToSequence(RowParallelLinear):
             ValueError: The sequence does not divide by the ranks; with checking also if shapes differ between ranks.
         """
         if not self.input_is_parallel:
-            x = split_to_parallel(x, self.group, self.collectives, check=self.check)
-        return row_to_sequence(x, self.weight, self.bias, self.group, self.collectives, check=self.check)
+            x = split_to_parallel(x, self.comm)
+        check_split("seq", x.shape[1], self.ranks)
+        return _RowToSequence.apply(self.comm, *as_autocast(x, self.weight, self.bias))

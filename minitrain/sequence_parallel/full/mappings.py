@@ -39,94 +39,61 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import AnyComm, Comm, as_comm
 from minitrain.comm.messages import Handle
-from minitrain.tensor_parallel.full.checks import check_split, place
-from minitrain.tensor_parallel.full.mappings import Collectives
+from minitrain.tensor_parallel.full.checks import check_split
+
+# Backward of each is forward of the other, so they can be differentiated any number of times. What backward sends has
+# been compared by forward.
 
 
-def gather_from_sequence(
-    x: Float[Tensor, "batch shard *width"],
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    check: bool | None = None,
-) -> Float[Tensor, "batch seq *width"]:
-    """g: all-gather forward, reduce-scatter backward. Korthikanti et al. 2022, §4.2.2.
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, comm: Comm) -> Tensor:
+        ctx.comm = comm.unchecked
+        whole = start_gather(x, comm).wait()
+        assert whole is not None
+        return whole.transpose(0, 1)  # [batch, seq, *width]
 
-    Args:
-        x: This rank's tokens, `[batch, seq/tp, *width]`; the same shape and dtype on all ranks.
-        group: The tensor-parallel ranks; None means everyone.
-        collectives: Who carries x and its gradient.
-        check: Compare shape and dtype across ranks first. None: in demos and notebooks only.
-
-    Raises:
-        ValueError: This rank is not in the group; with checking also if shape or dtype differ between ranks.
-    """
-    place(group)
-    return _Gather.apply(x, group, collectives, check)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _ReduceScatter.apply(gradients[0], ctx.comm), None
 
 
-def reduce_scatter_to_sequence(
-    x: Float[Tensor, "batch seq *width"],
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    check: bool | None = None,
-) -> Float[Tensor, "batch shard *width"]:
-    """ḡ: reduce-scatter forward, all-gather backward. Korthikanti et al. 2022, §4.2.2.
+class _ReduceScatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, comm: Comm) -> Tensor:
+        ctx.comm = comm.unchecked
+        # A copy, since it is overwritten, and autograd may hand x to others too.
+        summand = x.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # [seq, batch, *width]
+        return own_tokens(start_reduce_scatter(summand, comm), summand)
 
-    Args:
-        x: This rank's summand of all tokens; the same shape and dtype on all ranks.
-        group: The tensor-parallel ranks; None means everyone.
-        collectives: Who carries x and its gradient.
-        check: Compare shape and dtype across ranks first. None: in demos and notebooks only.
-
-    Raises:
-        ValueError: The sequence does not divide by the ranks, or this rank is not in the group; with checking also if
-            shape or dtype differ between ranks.
-    """
-    check_split("seq", x.shape[1], place(group)[1])
-    return _ReduceScatter.apply(x, group, collectives, check)
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _Gather.apply(gradients[0], ctx.comm), None
 
 
-g = gather_from_sequence
-"""The paper's name."""
-
-g_bar = reduce_scatter_to_sequence
-"""The paper's name, ḡ."""
-
-
-def start_gather(
-    x: Float[Tensor, "batch shard *width"],
-    group: dist.ProcessGroup | None,
-    collectives: Collectives,
-    check: bool | None,
-) -> Handle:
+def start_gather(x: Float[Tensor, "batch shard *width"], comm: Comm) -> Handle:
     """Start collecting the shards; `wait()` gives all tokens, `[seq, batch, *width]`, in memory of their own."""
-    rank, ranks = place(group)
     batch, shard, *width = x.shape
-    whole = x.new_empty(ranks, shard, batch, *width)
-    whole[rank] = x.transpose(0, 1)
+    whole = x.new_empty(comm.ranks, shard, batch, *width)
+    whole[comm.rank] = x.transpose(0, 1)
     # Every rank brings its tokens and gets all of them, one rank's behind the other's.
-    return collectives.all_gather(whole.view(ranks * shard, batch, *width), group, check=check)
+    return comm.all_gather(whole.view(comm.ranks * shard, batch, *width))
 
 
-def start_reduce_scatter(
-    x: Float[Tensor, "seq batch *width"], group: dist.ProcessGroup | None, collectives: Collectives, check: bool | None
-) -> Handle:
+def start_reduce_scatter(x: Float[Tensor, "seq batch *width"], comm: Comm) -> Handle:
     """Start adding x, contiguous, in place over all ranks; `own_tokens` of the handle gives this rank's.
 
     Raises:
         ValueError: The sequence does not divide by the ranks.
     """
-    check_split("seq", x.shape[0], place(group)[1])
+    check_split("seq", x.shape[0], comm.ranks)
     # Every rank puts its summand of all tokens in, and gets the sum of its own tokens out.
-    return collectives.reduce_scatter(x, group, check=check)
+    return comm.reduce_scatter(x)
 
 
 def own_tokens(
@@ -141,34 +108,28 @@ def own_tokens(
     return own.copy_(mine) if bias is None else torch.add(mine, bias, out=own)
 
 
-# Backward of each is forward of the other, so they can be differentiated any number of times.
+# The operators by name. `comm`: the tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone. With
+# checking they raise a ValueError, on every rank alike, if shape or dtype of x differ between ranks.
 
 
-class _Gather(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, group: dist.ProcessGroup | None, collectives: Collectives, check: bool | None
-    ) -> Tensor:
-        ctx.arguments = group, collectives
-        whole = start_gather(x, group, collectives, check).wait()
-        assert whole is not None
-        return whole.transpose(0, 1)  # [batch, seq, *width]
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _ReduceScatter.apply(gradients[0], *ctx.arguments, False), None, None, None
+def gather_from_sequence(
+    x: Float[Tensor, "batch shard *width"], comm: AnyComm = None
+) -> Float[Tensor, "batch seq *width"]:
+    """g: this rank's tokens, `[batch, seq/tp, *width]`, in, and all tokens out; backward a reduce-scatter."""
+    return _Gather.apply(x, as_comm(comm))
 
 
-class _ReduceScatter(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, group: dist.ProcessGroup | None, collectives: Collectives, check: bool | None
-    ) -> Tensor:
-        ctx.arguments = group, collectives
-        # A copy, since it is overwritten, and autograd may hand x to others too.
-        summand = x.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # [seq, batch, *width]
-        return own_tokens(start_reduce_scatter(summand, group, collectives, check), summand)
+def reduce_scatter_to_sequence(
+    x: Float[Tensor, "batch seq *width"], comm: AnyComm = None
+) -> Float[Tensor, "batch shard *width"]:
+    """ḡ: this rank's summand of all tokens in, its own tokens of the sum out; backward an all-gather.
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _Gather.apply(gradients[0], *ctx.arguments, False), None, None, None
+    Raises:
+        ValueError: The sequence does not divide by the ranks.
+    """
+    comm = as_comm(comm)
+    check_split("seq", x.shape[1], comm.ranks)
+    return _ReduceScatter.apply(x, comm)
+
+
+g, g_bar = gather_from_sequence, reduce_scatter_to_sequence  # the paper's names

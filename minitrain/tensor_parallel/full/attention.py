@@ -30,18 +30,14 @@ all-reduce stands between the matrices, of 4h instead of h; and a gather each wa
 from __future__ import annotations
 
 import copy
-from functools import partial
-from typing import Any
 
-import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.models import gpt
-from minitrain.tensor_parallel.full.checks import check_split, place
+from minitrain.tensor_parallel.full.checks import check_split
 from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
-from minitrain.tensor_parallel.full.mappings import Collectives
 
 
 class ParallelAttention(gpt.Attention):
@@ -49,9 +45,7 @@ class ParallelAttention(gpt.Attention):
 
     Args:
         attention: The reference; it keeps its own weights.
-        group: The ranks that share the heads; None means everyone.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
-        check: Compare across ranks what must be equal. None: in demos and notebooks only.
+        comm: The ranks that share the heads, as of `minitrain.comm.comm.Comm`; None means everyone.
 
     Raises:
         ValueError: The heads do not divide by the ranks; key and value heads neither divide by them nor divide them;
@@ -63,16 +57,10 @@ class ParallelAttention(gpt.Attention):
     value: ColumnParallelLinear  # type: ignore[bad-override]
     output: RowParallelLinear  # type: ignore[bad-override]
 
-    def __init__(
-        self,
-        attention: gpt.Attention,
-        group: dist.ProcessGroup | None = None,
-        collectives: Collectives = native,
-        *,
-        check: bool | None = None,
-    ):
+    def __init__(self, attention: gpt.Attention, comm: AnyComm = None):
         nn.Module.__init__(self)
-        _, ranks = place(group)
+        comm = as_comm(comm)
+        ranks = comm.ranks
         heads = attention.query.out_features // attention.head_size
         kv_heads = attention.key.out_features // attention.head_size
         check_split("heads", heads, ranks)
@@ -83,13 +71,12 @@ class ParallelAttention(gpt.Attention):
                 f"use one of {fitting}"
             )
         shards = min(kv_heads, ranks)  # with fewer heads than ranks, neighbouring ranks hold the same one
-        cut = partial(ColumnParallelLinear.from_linear, group=group, collectives=collectives, check=check)
         self.head_size = attention.head_size
-        self.query = cut(attention.query)
-        self.key = cut(attention.key, shards=shards)
-        self.value = cut(attention.value, shards=shards)
+        self.query = ColumnParallelLinear.from_linear(attention.query, comm)
+        self.key = ColumnParallelLinear.from_linear(attention.key, comm, shards=shards)
+        self.value = ColumnParallelLinear.from_linear(attention.value, comm, shards=shards)
         self.core = copy.deepcopy(attention.core)
-        self.output = RowParallelLinear.from_linear(attention.output, group, collectives=collectives, check=check)
+        self.output = RowParallelLinear.from_linear(attention.output, comm)
         self.train(attention.training)
 
     def forward(self, x: Float[Tensor, "batch seq hidden"]) -> Float[Tensor, "batch seq hidden"]:
@@ -105,19 +92,12 @@ class ParallelMLP(gpt.MLP):
         ValueError: The hidden units do not divide by the ranks, or this rank is not in the group.
     """
 
-    def __init__(
-        self,
-        mlp: gpt.MLP,
-        group: dist.ProcessGroup | None = None,
-        collectives: Collectives = native,
-        *,
-        check: bool | None = None,
-    ):
+    def __init__(self, mlp: gpt.MLP, comm: AnyComm = None):
         nn.Module.__init__(self)
-        check_split("4·hidden", mlp.up.out_features, place(group)[1])
-        common: Any = {"collectives": collectives, "check": check}
-        self.up = ColumnParallelLinear.from_linear(mlp.up, group, **common)  # type: ignore[bad-assignment]
-        self.down = RowParallelLinear.from_linear(mlp.down, group, **common)  # type: ignore[bad-assignment]
+        comm = as_comm(comm)
+        check_split("4·hidden", mlp.up.out_features, comm.ranks)
+        self.up = ColumnParallelLinear.from_linear(mlp.up, comm)  # type: ignore[bad-assignment]
+        self.down = RowParallelLinear.from_linear(mlp.down, comm)  # type: ignore[bad-assignment]
         self.train(mlp.training)
 
 
@@ -131,41 +111,22 @@ class RowFirstMLP(gpt.MLP):
         ValueError: `hidden` does not divide by the ranks, or this rank is not in the group.
     """
 
-    def __init__(
-        self,
-        mlp: gpt.MLP,
-        group: dist.ProcessGroup | None = None,
-        collectives: Collectives = native,
-        *,
-        check: bool | None = None,
-    ):
+    def __init__(self, mlp: gpt.MLP, comm: AnyComm = None):
         nn.Module.__init__(self)
-        check_split("hidden", mlp.up.in_features, place(group)[1])
-        common: Any = {"collectives": collectives, "check": check}
+        comm = as_comm(comm)
+        check_split("hidden", mlp.up.in_features, comm.ranks)
         # Takes its part of an input that is whole: backward gathers the parts of its gradient.
-        self.up = RowParallelLinear.from_linear(mlp.up, group, False, **common)  # type: ignore[bad-assignment]
+        self.up = RowParallelLinear.from_linear(mlp.up, comm, False)  # type: ignore[bad-assignment]
         # Gathers its output, which the residual stream wants whole.
-        self.down = ColumnParallelLinear.from_linear(mlp.down, group, True, **common)  # type: ignore[bad-assignment]
+        self.down = ColumnParallelLinear.from_linear(mlp.down, comm, True)  # type: ignore[bad-assignment]
         self.train(mlp.training)
 
 
-def parallel_attention(
-    attention: gpt.Attention,
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    check: bool | None = None,
-) -> ParallelAttention:
+def parallel_attention(attention: gpt.Attention, comm: AnyComm = None) -> ParallelAttention:
     """This rank's heads of `attention`, which keeps its own weights. Arguments and errors: `ParallelAttention`."""
-    return ParallelAttention(attention, group, collectives, check=check)
+    return ParallelAttention(attention, comm)
 
 
-def parallel_mlp(
-    mlp: gpt.MLP,
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    check: bool | None = None,
-) -> ParallelMLP:
+def parallel_mlp(mlp: gpt.MLP, comm: AnyComm = None) -> ParallelMLP:
     """This rank's hidden units of `mlp`, which keeps its own weights. Arguments and errors: `ParallelMLP`."""
-    return ParallelMLP(mlp, group, collectives, check=check)
+    return ParallelMLP(mlp, comm)

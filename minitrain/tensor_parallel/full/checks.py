@@ -1,6 +1,6 @@
-"""What every file of this chapter checks before it sends: who is in the group, what divides, what must be equal.
+"""What every file of this chapter checks before it sends: what divides, and what must be equal.
 
-Membership and sizes are checked always. That all ranks bring the same values is checked when asked for: it reads the
+Sizes are checked always. That all ranks bring the same values is checked when asked for: it reads the
 tensor once and sends a few bytes beside the data, where the ledger does not look, and waits for the slowest rank.
 """
 
@@ -9,23 +9,11 @@ from __future__ import annotations
 import zlib
 
 import torch
-import torch.distributed as dist
-from jaxtyping import Shaped
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
-from minitrain.comm.control import checking, gather_objects
-
-
-def place(group: dist.ProcessGroup | None) -> tuple[int, int]:
-    """This rank within the group, and the group's size.
-
-    Raises:
-        ValueError: This rank is not in the group.
-    """
-    rank = dist.get_rank(group)
-    if rank < 0:
-        raise ValueError(f"group: this rank ({dist.get_rank()}) is not in it; only its members may make or call this")
-    return rank, dist.get_world_size(group)
+from minitrain.comm.comm import Comm
+from minitrain.comm.control import differing, gather_objects
 
 
 def check_split(name: str, size: int, ranks: int) -> int:
@@ -41,10 +29,8 @@ def check_split(name: str, size: int, ranks: int) -> int:
     return size // ranks
 
 
-def check_same(
-    what: str, name: str, tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None, check: bool | None
-) -> None:
-    """Check that all ranks bring the same tensor, bit by bit.
+def check_same(what: str, name: str, tensor: Shaped[Tensor, "*shape"], comm: Comm) -> None:
+    """If ranks compare: check that all bring the same tensor, bit by bit.
 
     Tensor-parallel ranks that see different tokens, weights or dropout masks compute nonsense and raise no error.
 
@@ -52,22 +38,38 @@ def check_same(
         what: Who asks, for the error.
         name: The argument's name, for the error.
         tensor: What must be equal.
-        group: The ranks that talk; None means everyone.
-        check: Whether to look at all. None: in demos and notebooks only.
+        comm: The ranks.
 
     Raises:
         ValueError: On every rank alike, naming which ranks bring what.
     """
-    if not checking(check):
-        return
-    seen: dict[str, list[int]] = {}
-    for rank, theirs in enumerate(gather_objects(_fingerprint(tensor), group)):
-        seen.setdefault(theirs, []).append(rank)
-    if len(seen) > 1:
-        listed = ", ".join(f"{value} on rank {','.join(map(str, ranks))}" for value, ranks in seen.items())
+    if comm.checks and (differ := differing(gather_objects(_fingerprint(tensor), comm.group))):
         raise ValueError(
-            f"{what}: `{name}` must be equal on all tensor-parallel ranks and differs: {listed}; bring the same batch, "
-            "weights and dropout masks on all, or pass check=False to compute with what is there"
+            f"{what}: `{name}` must be equal on all tensor-parallel ranks and differs: {differ}; bring the same batch, "
+            "weights and dropout masks on all, or pass Comm(check=False) to compute with what is there"
+        )
+
+
+def check_tokens(
+    what: str, name: str, tokens: Int[Tensor, "*batch"], vocabulary: int, comm: Comm, ignore_index: int | None = None
+) -> None:
+    """If ranks compare: check that all bring the same tokens, and none that the vocabulary lacks.
+
+    Raises:
+        ValueError: On every rank alike: they differ.
+        IndexError: On every rank alike: one is outside, and is not `ignore_index`.
+    """
+    if not comm.checks:
+        return
+    check_same(what, name, tokens, comm)
+    outside = (tokens < 0) | (tokens >= vocabulary)
+    if ignore_index is not None:
+        outside &= tokens != ignore_index
+    if outside.any():
+        allowed = "" if ignore_index is None else f", or {ignore_index} to ignore one"
+        raise IndexError(
+            f"{what}: `{name}` has {tokens[outside][0].item()}, which vocabulary={vocabulary} does not have; "
+            f"use 0 to {vocabulary - 1}{allowed}"
         )
 
 

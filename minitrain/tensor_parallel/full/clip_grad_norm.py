@@ -26,26 +26,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float64
 from torch import Tensor
 
-from minitrain.collectives.full import native
-from minitrain.tensor_parallel.full.checks import place
-from minitrain.tensor_parallel.full.mappings import Collectives
+from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.tensor_parallel.full.parameter_layout import copies
 
 
 @torch.no_grad()
-def gradient_norm(
-    parameters: Iterable[Tensor], group: dist.ProcessGroup | None = None, *, collectives: Collectives = native
-) -> Float64[Tensor, ""]:
+def gradient_norm(parameters: Iterable[Tensor], comm: AnyComm = None) -> Float64[Tensor, ""]:
     """The Euclidean norm of the gradients of the whole model, each element counted once; equal on all ranks.
 
     Args:
         parameters: This rank's. One that is listed twice counts once; those without a gradient count nothing.
-        group: The tensor-parallel ranks; None means everyone.
-        collectives: Who carries the number.
+        comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
 
     Returns:
         In float64, in which the square of no float32 overflows.
@@ -53,33 +47,26 @@ def gradient_norm(
     Raises:
         ValueError: This rank is not in the group, or there is no parameter.
     """
-    rank, ranks = place(group)
+    comm = as_comm(comm).unchecked
     each_once = _each_once(parameters)
     square = torch.zeros((), dtype=torch.float64, device=each_once[0].device)
     for parameter in each_once:
-        first_of_its_holders = rank % copies(parameter, ranks) == 0  # neighbouring ranks hold the same piece
+        first_of_its_holders = comm.rank % copies(parameter, comm.ranks) == 0  # neighbouring ranks hold the same piece
         if parameter.grad is not None and first_of_its_holders:
             square += torch.linalg.vector_norm(parameter.grad, dtype=torch.float64).square()
     # One number: the sum over ranks of the squares that each has counted.
-    collectives.all_reduce(square, group, check=False).wait()
+    comm.all_reduce(square).wait()
     return square.sqrt()
 
 
 @torch.no_grad()
-def clip_gradients(
-    parameters: Iterable[Tensor],
-    max_norm: float,
-    group: dist.ProcessGroup | None = None,
-    *,
-    collectives: Collectives = native,
-) -> Float64[Tensor, ""]:
+def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: AnyComm = None) -> Float64[Tensor, ""]:
     """Scale all gradients, in place, so that their norm is at most `max_norm`; as torch's `clip_grad_norm_`.
 
     Args:
         parameters: This rank's.
         max_norm: The largest norm that is left as it is.
-        group: The tensor-parallel ranks; None means everyone.
-        collectives: Who carries the number.
+        comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
 
     Returns:
         The norm before clipping, equal on all ranks.
@@ -90,7 +77,7 @@ def clip_gradients(
     if not max_norm > 0:
         raise ValueError(f"max_norm={max_norm} must be positive; 1.0 is usual, float('inf') leaves gradients alone")
     each_once = _each_once(parameters)
-    norm = gradient_norm(each_once, group, collectives=collectives)
+    norm = gradient_norm(each_once, comm)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # stays on the device: no waiting for a GPU to decide
     for parameter in each_once:
         if parameter.grad is not None:

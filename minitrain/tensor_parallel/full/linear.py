@@ -29,7 +29,11 @@ dX_r = dY A_rᵀ and dA_r = X_rᵀ dY, and nothing is sent. db is the sum of dY 
 
 **Cost.** `minitrain.costs.tensor_parallel`: `payload` of each all-reduce, `column_parameters` and `row_parameters` for
 what a rank holds. A column-parallel layer with `gather_output` adds an all-gather forward; a row-parallel one that must
-split its own input adds one backward. Backward through `minitrain.tensor_parallel.full.products` is written by hand.
+split its own input adds one backward.
+
+The products are autograd Functions, and not put together from `F.linear` and the operators of `mappings`, for two
+reasons: backward can compute gradients of weights while the all-reduce of the input's gradient travels, which autograd
+would do one after the other; and products of the same input, as query, key and value are, share that all-reduce.
 
 **Also called.** `ColwiseParallel` and `RowwiseParallel` (PyTorch DTensor), 1D tensor parallelism, intra-layer model
 parallelism.
@@ -37,16 +41,108 @@ parallelism.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
-import torch.distributed as dist
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from minitrain.collectives.full import native
+from minitrain.comm.comm import AnyComm, Comm
 from minitrain.tensor_parallel.full.checks import check_same, check_split
-from minitrain.tensor_parallel.full.mappings import Collectives, gather_from_parallel, split_to_parallel
+from minitrain.tensor_parallel.full.mappings import gather_from_parallel, split_to_parallel
 from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark, mark_partial
-from minitrain.tensor_parallel.full.products import column_parallel, row_parallel
+
+
+class _ColumnParallel(torch.autograd.Function):
+    """Y_r = X A_r for one or more weights, which are followed by as many biases, each None where there is none."""
+
+    @staticmethod
+    def forward(ctx: Any, comm: Comm, x: Tensor, *tensors: Any) -> tuple[Tensor, ...]:
+        weights, biases = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+        ctx.comm = comm.unchecked
+        ctx.save_for_backward(x, *weights)
+        return tuple(F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
+        x, *weights = ctx.saved_tensors
+        _, input_wanted, *wanted = ctx.needs_input_grad
+        grads_y = [rows(gradient) for gradient in gradients]
+        grad_x, sent = None, None
+        if input_wanted:
+            grad_x = input_gradient(grads_y, weights)
+            # Every rank used x, so its gradient is the sum of the ranks' summands: the one all-reduce. It is only
+            # started here, and travels while the gradients of the weights are computed.
+            sent = ctx.comm.all_reduce(grad_x)
+        grads = weight_gradients(grads_y, x, wanted)
+        if grad_x is not None and sent is not None:
+            sent.wait()
+            grad_x = grad_x.view_as(x)
+        return None, grad_x, *grads
+
+
+class _RowParallel(torch.autograd.Function):
+    """Y = Σ_r X_r A_r, and then b."""
+
+    @staticmethod
+    def forward(ctx: Any, comm: Comm, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        y = F.linear(x, weight)
+        # Every rank has made a summand of y from its part of x: the one all-reduce.
+        comm.all_reduce(y).wait()
+        return y if bias is None else y.add_(bias)  # once, after the sum
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
+        x, weight = ctx.saved_tensors
+        _, input_wanted, *wanted = ctx.needs_input_grad
+        grad_y = rows(gradients[0])
+        grad_x = (grad_y @ weight).view_as(x) if input_wanted else None  # this rank's part of dX, whole as it is
+        return None, grad_x, *weight_gradients([grad_y], x, wanted)
+
+
+def input_gradient(grads_y: Sequence[Tensor], weights: Sequence[Tensor]) -> Float[Tensor, "rows in"]:
+    """dX = dY Aᵀ, added up over weights: this rank's summand."""
+    grad_x = grads_y[0] @ weights[0]
+    for grad_y, weight in zip(grads_y[1:], weights[1:], strict=True):
+        torch.addmm(grad_x, grad_y, weight, out=grad_x)
+    return grad_x
+
+
+def weight_gradients(grads_y: Sequence[Tensor], x: Tensor, wanted: Sequence[bool]) -> list[Tensor | None]:
+    """dA = Xᵀ dY for each weight, and then db, dY's sum over tokens, for each bias; None where it is not wanted."""
+    weights_wanted, biases_wanted = wanted[: len(grads_y)], wanted[len(grads_y) :]
+    grads_w = [dy.T @ rows(x) if needed else None for dy, needed in zip(grads_y, weights_wanted, strict=True)]
+    return grads_w + [dy.sum(0) if needed else None for dy, needed in zip(grads_y, biases_wanted, strict=True)]
+
+
+def column_parallel(
+    x: Float[Tensor, "*batch in"],
+    weights: Sequence[Float[Tensor, "_ in"]],
+    biases: Sequence[Float[Tensor, " _"] | None],
+    comm: Comm,
+) -> tuple[Float[Tensor, "*batch _"], ...]:
+    """x Wᵀ + b for each pair; backward sums the gradient of x over weights and ranks, in one all-reduce."""
+    return _ColumnParallel.apply(comm, *as_autocast(x, *weights, *biases))
+
+
+def rows(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "rows width"]:
+    """All leading dims as one, as the products of backward want it."""
+    return x.reshape(-1, x.shape[-1])
+
+
+def as_autocast(x: Tensor, *tensors: Tensor | None) -> list[Any]:
+    """The dtypes that autocast would give a product; it does not look into an autograd Function's backward."""
+    kind = x.device.type
+    if not torch.is_autocast_enabled(kind):
+        return [x, *tensors]
+    dtype = torch.get_autocast_dtype(kind)
+    return [None if tensor is None else tensor.to(dtype) for tensor in (x, *tensors)]
 
 
 class ColumnParallelLinear(ParallelLayer):
@@ -60,11 +156,9 @@ class ColumnParallelLinear(ParallelLayer):
         out_features: Size of the last dim of the output of all ranks together.
         bias: Whether there is a bias, cut as the output is.
         gather_output: Return the whole output on every rank, and not this rank's part.
-        group: The ranks that hold the layer together; None means everyone.
+        comm: The ranks that hold the layer together, as of `minitrain.comm.comm.Comm`; None means everyone.
         shards: Cut into fewer pieces than there are ranks; each is then held by ranks/shards neighbouring ranks, whose
             gradients `layout.sum_partial_gradients` adds. None: as many as ranks.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
-        check: Compare the input across ranks, which must be equal. None: in demos and notebooks only.
         dtype: Of weight and bias.
         device: Of weight and bias.
 
@@ -83,15 +177,13 @@ class ColumnParallelLinear(ParallelLayer):
         out_features: int,
         bias: bool = True,
         gather_output: bool = False,
-        group: dist.ProcessGroup | None = None,
+        comm: AnyComm = None,
         *,
         shards: int | None = None,
-        collectives: Collectives = native,
-        check: bool | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ):
-        super().__init__(group, collectives, check)
+        super().__init__(comm)
         self.in_features, self.out_features, self.gather_output = in_features, out_features, gather_output
         self.shards = self.ranks if shards is None else shards
         if not 1 <= self.shards <= self.ranks or self.ranks % self.shards:
@@ -106,14 +198,7 @@ class ColumnParallelLinear(ParallelLayer):
 
     @classmethod
     def from_linear(
-        cls,
-        linear: nn.Linear,
-        group: dist.ProcessGroup | None = None,
-        gather_output: bool = False,
-        *,
-        shards: int | None = None,
-        collectives: Collectives = native,
-        check: bool | None = None,
+        cls, linear: nn.Linear, comm: AnyComm = None, gather_output: bool = False, *, shards: int | None = None
     ) -> ColumnParallelLinear:
         """Cut this rank's piece from the weights of `linear`, which keeps its own.
 
@@ -123,8 +208,8 @@ class ColumnParallelLinear(ParallelLayer):
             ValueError: As the class; with checking also if the weights differ between ranks.
         """
         sizes = linear.in_features, linear.out_features, linear.bias is not None
-        layer = cls(*sizes, gather_output, group, shards=shards, collectives=collectives, check=check, device="meta")
-        check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, group, check)
+        layer = cls(*sizes, gather_output, comm, shards=shards, device="meta")
+        check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, layer.comm)
         layer._take(linear)
         return layer
 
@@ -141,14 +226,7 @@ class ColumnParallelLinear(ParallelLayer):
                 mark_partial(parameter)
 
     def forward(self, x: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out"]:
-        """This rank's outputs `[*batch, out/t]`; all of them with `gather_output`.
-
-        Args:
-            x: The same on all ranks.
-
-        Raises:
-            ValueError: With checking, if x differs between ranks.
-        """
+        """This rank's outputs `[*batch, out/t]`, or all with `gather_output`; x is the same on all ranks."""
         return self.together(x)[0]
 
     def together(
@@ -161,12 +239,10 @@ class ColumnParallelLinear(ParallelLayer):
             *others: Layers over the same group.
         """
         layers = (self, *others)
-        check_same(type(self).__name__, "x", x, self.group, self.check)
-        outputs = column_parallel(
-            x, [layer.weight for layer in layers], [layer.bias for layer in layers], self.group, self.collectives
-        )
+        check_same(type(self).__name__, "x", x, self.comm)
+        outputs = column_parallel(x, [layer.weight for layer in layers], [layer.bias for layer in layers], self.comm)
         return tuple(
-            gather_from_parallel(y, layer.group, layer.collectives, check=layer.check) if layer.gather_output else y
+            gather_from_parallel(y, layer.comm) if layer.gather_output else y
             for layer, y in zip(layers, outputs, strict=True)
         )
 
@@ -180,18 +256,13 @@ class ColumnParallelLinear(ParallelLayer):
 class RowParallelLinear(ParallelLayer):
     """`nn.Linear` of which each rank takes some of the inputs; the ranks' outputs are added.
 
-    Initial weights as for `ColumnParallelLinear`.
+    Initial weights, and arguments that are not listed, as for `ColumnParallelLinear`.
 
     Args:
         in_features: Size of the last dim of the input of all ranks together.
         out_features: Size of the last dim of the output.
         bias: Whether there is a bias. Every rank holds all of it, and it is added once, after the sum.
         input_is_parallel: The input is this rank's part. Otherwise it is whole, the same on all ranks, and is split.
-        group: The ranks that hold the layer together; None means everyone.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
-        check: Compare across ranks what must be equal. None: in demos and notebooks only.
-        dtype: Of weight and bias.
-        device: Of weight and bias.
 
     Attributes:
         weight: `[out_features, in_features / ranks]`.
@@ -207,38 +278,22 @@ class RowParallelLinear(ParallelLayer):
         out_features: int,
         bias: bool = True,
         input_is_parallel: bool = True,
-        group: dist.ProcessGroup | None = None,
+        comm: AnyComm = None,
         *,
-        collectives: Collectives = native,
-        check: bool | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ):
-        super().__init__(group, collectives, check)
+        super().__init__(comm)
         self.in_features, self.out_features, self.input_is_parallel = in_features, out_features, input_is_parallel
         check_split("in_features", in_features, self.ranks)
         self._take(nn.Linear(in_features, out_features, bias, device=device, dtype=dtype))
 
     @classmethod
-    def from_linear(
-        cls,
-        linear: nn.Linear,
-        group: dist.ProcessGroup | None = None,
-        input_is_parallel: bool = True,
-        *,
-        collectives: Collectives = native,
-        check: bool | None = None,
-    ) -> RowParallelLinear:
-        """Cut this rank's piece from the weights of `linear`, which keeps its own.
-
-        Dtype, device and whether weight and bias are trained stay as they are. Other arguments as for the class.
-
-        Raises:
-            ValueError: As the class; with checking also if the weights differ between ranks.
-        """
+    def from_linear(cls, linear: nn.Linear, comm: AnyComm = None, input_is_parallel: bool = True) -> RowParallelLinear:
+        """As `ColumnParallelLinear.from_linear`."""
         sizes = linear.in_features, linear.out_features, linear.bias is not None
-        layer = cls(*sizes, input_is_parallel, group, collectives=collectives, check=check, device="meta")
-        check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, group, check)
+        layer = cls(*sizes, input_is_parallel, comm, device="meta")
+        check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, layer.comm)
         layer._take(linear)
         return layer
 
@@ -260,8 +315,8 @@ class RowParallelLinear(ParallelLayer):
             ValueError: With checking, if shapes, or a whole x, differ between ranks.
         """
         if not self.input_is_parallel:
-            x = split_to_parallel(x, self.group, self.collectives, check=self.check)
-        return row_parallel(x, self.weight, self.bias, self.group, self.collectives, check=self.check)
+            x = split_to_parallel(x, self.comm)
+        return _RowParallel.apply(self.comm, *as_autocast(x, self.weight, self.bias))
 
     def extra_repr(self) -> str:
         piece = f"in_features={self.in_features} in {self.ranks} pieces, out_features={self.out_features}"

@@ -32,181 +32,103 @@ gathered tensor is then whole on every rank, and each takes its part without add
 
 from __future__ import annotations
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor
 
-from minitrain.collectives.full import native
-from minitrain.comm.messages import Handle
-from minitrain.tensor_parallel.full.checks import check_same, check_split, place
+from minitrain.comm.comm import AnyComm, Comm, as_comm
+from minitrain.tensor_parallel.full.checks import check_same, check_split
 
-
-@runtime_checkable
-class Collectives(Protocol):
-    """The verbs used here and in chapter 09. `minitrain.collectives.full.native` and `.ring` have them, as modules."""
-
-    def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
-
-    def reduce_scatter(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
-
-    def all_gather(self, tensor: Tensor, group: dist.ProcessGroup | None, *, check: bool | None) -> Handle: ...
-
-
-def copy_to_parallel(
-    x: Float[Tensor, "*shape"],
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    check: bool | None = None,
-) -> Float[Tensor, "*shape"]:
-    """f: x forward, all-reduce backward. Shoeybi et al. 2019, §3.
-
-    Args:
-        x: The same on all ranks.
-        group: The tensor-parallel ranks; None means everyone.
-        collectives: Who carries the gradient.
-        check: Compare x across ranks first. None: in demos and notebooks only.
-
-    Raises:
-        ValueError: This rank is not in the group; with checking also if x differs between ranks.
-    """
-    place(group)
-    check_same("copy_to_parallel", "x", x, group, check)
-    return _Copy.apply(x, group, collectives)
-
-
-def reduce_from_parallel(
-    x: Float[Tensor, "*shape"],
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    check: bool | None = None,
-) -> Float[Tensor, "*shape"]:
-    """g: all-reduce forward, the gradient as it is backward. Shoeybi et al. 2019, §3.
-
-    Args:
-        x: This rank's summand; the same shape and dtype on all ranks.
-        group: The tensor-parallel ranks; None means everyone.
-        collectives: Who carries x.
-        check: Compare shape and dtype across ranks first. None: in demos and notebooks only.
-
-    Raises:
-        ValueError: This rank is not in the group; with checking also if shape or dtype differ between ranks.
-    """
-    place(group)
-    return _Reduce.apply(x, group, collectives, check)
-
-
-def split_to_parallel(
-    x: Float[Tensor, "*batch width"],
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    check: bool | None = None,
-) -> Float[Tensor, "*batch shard"]:
-    """This rank's part of the last dim forward, all-gather backward.
-
-    Args:
-        x: The same on all ranks.
-        group: The tensor-parallel ranks; None means everyone.
-        collectives: Who carries the gradient.
-        check: Compare x across ranks first. None: in demos and notebooks only.
-
-    Raises:
-        ValueError: The last dim does not divide by the ranks, or this rank is not in the group; with checking also if x
-            differs between ranks.
-    """
-    check_split("width", x.shape[-1], place(group)[1])
-    check_same("split_to_parallel", "x", x, group, check)
-    return _Split.apply(x, group, collectives)
-
-
-def gather_from_parallel(
-    x: Float[Tensor, "*batch shard"],
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    check: bool | None = None,
-) -> Float[Tensor, "*batch width"]:
-    """The ranks' parts side by side in the last dim forward, this rank's part of the gradient backward.
-
-    Args:
-        x: This rank's part; the same shape and dtype on all ranks.
-        group: The tensor-parallel ranks; None means everyone.
-        collectives: Who carries x.
-        check: Compare shape and dtype across ranks first. None: in demos and notebooks only.
-
-    Raises:
-        ValueError: This rank is not in the group; with checking also if shape or dtype differ between ranks.
-    """
-    place(group)
-    return _Gather.apply(x, group, collectives, check)
-
-
-f = copy_to_parallel
-"""The paper's name."""
-
-g = reduce_from_parallel
-"""The paper's name."""
-
-
-# Backward of each is forward of its conjugate, so they can be differentiated any number of times.
+# Backward of each is forward of its conjugate, so they can be differentiated any number of times. What backward sends
+# has been compared by forward.
 
 
 class _Copy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup | None, collectives: Collectives) -> Tensor:
-        ctx.arguments = group, collectives
+    def forward(ctx: Any, x: Tensor, comm: Comm) -> Tensor:
+        ctx.comm = comm.unchecked
         return x.view_as(x)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _Reduce.apply(gradients[0], *ctx.arguments, False), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _Reduce.apply(gradients[0], ctx.comm), None
 
 
 class _Reduce(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, group: dist.ProcessGroup | None, collectives: Collectives, check: bool | None
-    ) -> Tensor:
-        ctx.arguments = group, collectives
+    def forward(ctx: Any, x: Tensor, comm: Comm) -> Tensor:
+        ctx.comm = comm.unchecked
         total = x.clone(memory_format=torch.contiguous_format)  # autograd may hand x to others too
         # Every rank puts its summand in and gets the sum out.
-        collectives.all_reduce(total, group, check=check).wait()
+        comm.all_reduce(total).wait()
         return total
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _Copy.apply(gradients[0], *ctx.arguments), None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _Copy.apply(gradients[0], ctx.comm), None
 
 
 class _Split(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup | None, collectives: Collectives) -> Tensor:
-        ctx.arguments = group, collectives
-        part = x.tensor_split(dist.get_world_size(group), dim=-1)[dist.get_rank(group)]
+    def forward(ctx: Any, x: Tensor, comm: Comm) -> Tensor:
+        ctx.comm = comm.unchecked
+        part = x.tensor_split(comm.ranks, dim=-1)[comm.rank]
         return part.clone(memory_format=torch.contiguous_format)  # a view would keep the rest of x
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _Gather.apply(gradients[0], *ctx.arguments, False), None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _Gather.apply(gradients[0], ctx.comm), None
 
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, group: dist.ProcessGroup | None, collectives: Collectives, check: bool | None
-    ) -> Tensor:
-        ctx.arguments = group, collectives
-        parts = x.new_empty(dist.get_world_size(group), *x.shape)  # [rank, *batch, shard]
-        parts[dist.get_rank(group)] = x
-        # Every rank brings one part and gets all of them, one behind the other.
-        collectives.all_gather(parts, group, check=check).wait()
+    def forward(ctx: Any, x: Tensor, comm: Comm) -> Tensor:
+        ctx.comm = comm.unchecked
+        parts = x.new_empty(comm.ranks, *x.shape)  # [rank, *batch, shard]
+        parts[comm.rank] = x
+        # Every rank brings one part and gets all of them, one after the other.
+        comm.all_gather(parts).wait()
         return parts.movedim(0, -2).flatten(-2)  # [*batch, rank · shard]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return _Split.apply(gradients[0], *ctx.arguments), None, None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _Split.apply(gradients[0], ctx.comm), None
+
+
+# The operators by name. `comm`: the tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone. With
+# checking they raise a ValueError, on every rank alike, if an x that must be the same on all ranks differs, or if parts
+# and summands have different shapes or dtypes.
+
+
+def copy_to_parallel(x: Float[Tensor, "*shape"], comm: AnyComm = None) -> Float[Tensor, "*shape"]:
+    """f: x, which is the same on all ranks, as it is; backward an all-reduce."""
+    comm = as_comm(comm)
+    check_same("copy_to_parallel", "x", x, comm)
+    return _Copy.apply(x, comm)
+
+
+def reduce_from_parallel(x: Float[Tensor, "*shape"], comm: AnyComm = None) -> Float[Tensor, "*shape"]:
+    """g: an all-reduce of x, this rank's summand; backward the gradient as it is."""
+    return _Reduce.apply(x, as_comm(comm))
+
+
+def split_to_parallel(x: Float[Tensor, "*batch width"], comm: AnyComm = None) -> Float[Tensor, "*batch shard"]:
+    """This rank's part of the last dim of x, which is the same on all ranks; backward an all-gather.
+
+    Raises:
+        ValueError: The last dim does not divide by the ranks.
+    """
+    comm = as_comm(comm)
+    check_split("width", x.shape[-1], comm.ranks)
+    check_same("split_to_parallel", "x", x, comm)
+    return _Split.apply(x, comm)
+
+
+def gather_from_parallel(x: Float[Tensor, "*batch shard"], comm: AnyComm = None) -> Float[Tensor, "*batch width"]:
+    """The ranks' parts side by side in the last dim; backward this rank's part of the gradient."""
+    return _Gather.apply(x, as_comm(comm))
+
+
+f, g = copy_to_parallel, reduce_from_parallel  # the paper's names

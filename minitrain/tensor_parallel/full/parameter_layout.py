@@ -16,12 +16,9 @@ import copy
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
-from minitrain.tensor_parallel.full.checks import place
-from minitrain.tensor_parallel.full.mappings import Collectives
+from minitrain.comm.comm import AnyComm, as_comm
 
 
 def mark(parameter: Tensor, dim: int, shards: int | None = None) -> None:
@@ -65,13 +62,7 @@ def is_partial(parameter: Tensor) -> bool:
 
 
 @torch.no_grad()
-def sum_partial_gradients(
-    module: nn.Module,
-    group: dist.ProcessGroup | None = None,
-    collectives: Collectives = native,
-    *,
-    check: bool | None = None,
-) -> None:
+def sum_partial_gradients(module: nn.Module, comm: AnyComm = None) -> None:
     """Add the gradients of partial parameters over the ranks that hold the same piece: one all-reduce for each dtype.
 
     To be called once a step, after the last backward. A second call would add sums. Gradients that are None are left
@@ -83,14 +74,13 @@ def sum_partial_gradients(
 
     Args:
         module: The module with the parameters, the same on all ranks.
-        group: The tensor-parallel ranks; None means everyone.
-        collectives: Who carries the bucket.
-        check: Compare its size across ranks first. None: in demos and notebooks only.
+        comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
 
     Raises:
         ValueError: This rank is not in the group; with checking also where ranks have gradients for other parameters.
     """
-    rank, ranks = place(group)
+    comm = as_comm(comm)
+    rank, ranks = comm.rank, comm.ranks
     kinds: dict[Any, list[Tensor]] = {}
     for parameter in module.parameters():
         if is_partial(parameter) and parameter.grad is not None:
@@ -106,31 +96,30 @@ def sum_partial_gradients(
         for slot, gradient in zip(mine, gradients, strict=True):
             slot.copy_(gradient.reshape(-1))
         # The one all-reduce: every slot gets the sum over the ranks that wrote to it.
-        collectives.all_reduce(bucket, group, check=check).wait()
+        comm.all_reduce(bucket).wait()
         for slot, gradient in zip(mine, gradients, strict=True):
             gradient.copy_(slot.view_as(gradient))
 
 
 class ParallelLayer(nn.Module):
-    """A layer of which each rank of `group` holds a part.
+    """A layer of which each rank holds a part.
 
     Args:
-        group: The ranks that hold the layer together; None means everyone.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
-        check: Compare across ranks what must be equal. None: in demos and notebooks only.
+        comm: The ranks that hold the layer together, as of `minitrain.comm.comm.Comm`; None means everyone.
 
     Attributes:
-        rank: This rank within the group.
-        ranks: Number of ranks in the group.
+        comm: These.
+        rank: This rank among them.
+        ranks: Their number.
 
     Raises:
         ValueError: This rank is not in the group.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, collectives: Collectives, check: bool | None):
+    def __init__(self, comm: AnyComm = None):
         super().__init__()
-        self.rank, self.ranks = place(group)
-        self.group, self.collectives, self.check = group, collectives, check
+        self.comm = as_comm(comm)
+        self.rank, self.ranks = self.comm.rank, self.comm.ranks
 
     def mark_parameters(self) -> None:
         """Say how the layer's own parameters lie over the ranks."""
@@ -145,8 +134,6 @@ class ParallelLayer(nn.Module):
         self.mark_parameters()  # `load_state_dict(assign=True)` puts others in their place
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        for shared in (self.group, self.collectives):
-            memo[id(shared)] = shared  # a process group and a Python module cannot be copied
         copied = self.__class__.__new__(self.__class__)
         memo[id(self)] = copied
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)

@@ -30,26 +30,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
-from minitrain.tensor_parallel.full.checks import check_same, place
-from minitrain.tensor_parallel.full.cross_entropy import VocabParallelLoss, check_tokens, vocab_parallel_cross_entropy
-from minitrain.tensor_parallel.full.mappings import Collectives, gather_from_parallel, reduce_from_parallel
+from minitrain.comm.comm import AnyComm, as_comm
+from minitrain.tensor_parallel.full.checks import check_same, check_tokens
+from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy
+from minitrain.tensor_parallel.full.linear import column_parallel
+from minitrain.tensor_parallel.full.mappings import gather_from_parallel, reduce_from_parallel
 from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark
-from minitrain.tensor_parallel.full.products import column_parallel
-
-__all__ = [
-    "Rows",
-    "VocabParallelEmbedding",
-    "VocabParallelHead",
-    "VocabParallelLoss",
-    "gather_logits",
-    "vocab_parallel_cross_entropy",
-]
 
 
 @dataclass(frozen=True)
@@ -67,17 +57,18 @@ class Rows:
     real: int
 
     @classmethod
-    def of(cls, vocabulary: int, group: dist.ProcessGroup | None = None) -> Rows:
+    def of(cls, vocabulary: int, comm: AnyComm = None) -> Rows:
         """Those of this rank.
 
         Raises:
             ValueError: This rank is not in the group, or `vocabulary` is below 1.
         """
-        rank, ranks = place(group)
+        comm = as_comm(comm)
         if vocabulary < 1:
             raise ValueError(f"vocabulary={vocabulary} must be at least 1")
-        held = -(-vocabulary // ranks)
-        return cls(held, rank * held, min(max(vocabulary - rank * held, 0), held))
+        held = -(-vocabulary // comm.ranks)
+        start = comm.rank * held
+        return cls(held, start, min(max(vocabulary - start, 0), held))
 
     def cut(self, whole: Float[Tensor, "tokens ..."]) -> nn.Parameter:
         """A parameter with these rows of a whole table, in memory of its own; padding is zero."""
@@ -95,10 +86,8 @@ class VocabParallelEmbedding(ParallelLayer):
     Args:
         num_embeddings: V, the tokens that there are.
         embedding_dim: h.
-        group: The ranks that share the rows; None means everyone.
-        collectives: Who carries the tensors: `native`, or `ring` to let the ledger see every byte.
-        check: Compare tokens across ranks and with the vocabulary before each lookup. None: in demos and notebooks
-            only; on a GPU it waits for all that the GPU was given.
+        comm: The ranks that share the rows, as of `minitrain.comm.comm.Comm`; None means everyone. Checking compares
+            tokens across ranks and with the vocabulary; a GPU must then finish all that it was given.
         dtype: Of the weight.
         device: Of the weight.
 
@@ -111,27 +100,18 @@ class VocabParallelEmbedding(ParallelLayer):
         self,
         num_embeddings: int,
         embedding_dim: int,
-        group: dist.ProcessGroup | None = None,
+        comm: AnyComm = None,
         *,
-        collectives: Collectives = native,
-        check: bool | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ):
-        super().__init__(group, collectives, check)
+        super().__init__(comm)
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        self.rows = Rows.of(num_embeddings, group)
+        self.rows = Rows.of(num_embeddings, self.comm)
         self._take(nn.Embedding(num_embeddings, embedding_dim, dtype=dtype, device=device))
 
     @classmethod
-    def from_embedding(
-        cls,
-        embedding: nn.Embedding,
-        group: dist.ProcessGroup | None = None,
-        *,
-        collectives: Collectives = native,
-        check: bool | None = None,
-    ) -> VocabParallelEmbedding:
+    def from_embedding(cls, embedding: nn.Embedding, comm: AnyComm = None) -> VocabParallelEmbedding:
         """Cut this rank's rows out of a whole embedding, which keeps its own.
 
         Raises:
@@ -144,9 +124,8 @@ class VocabParallelEmbedding(ParallelLayer):
                 raise ValueError(
                     f"embedding: {option}={value} is not supported where the rows are cut; make it without {option}"
                 )
-        sizes = embedding.num_embeddings, embedding.embedding_dim
-        part = cls(*sizes, group, collectives=collectives, check=check, device="meta")
-        check_same(f"{cls.__name__}.from_embedding", "embedding.weight", embedding.weight, group, check)
+        part = cls(embedding.num_embeddings, embedding.embedding_dim, comm, device="meta")
+        check_same(f"{cls.__name__}.from_embedding", "embedding.weight", embedding.weight, part.comm)
         part._take(embedding)
         return part
 
@@ -164,13 +143,13 @@ class VocabParallelEmbedding(ParallelLayer):
             ValueError: With checking, on every rank alike: the ranks bring different tokens.
             IndexError: With checking, on every rank alike: a token is outside the vocabulary. Unchecked it gives zeros.
         """
-        check_tokens(type(self).__name__, "tokens", tokens, self.num_embeddings, self.group, self.check)
+        check_tokens(type(self).__name__, "tokens", tokens, self.num_embeddings, self.comm)
         places = tokens - self.rows.start
         elsewhere = (places < 0) | (places >= self.rows.real)
         found = F.embedding(places.masked_fill(elsewhere, 0), self.weight)  # [batch, seq, hidden]
         found = found.masked_fill(elsewhere.unsqueeze(-1), 0)
         # g: the one rank that has a token's row brings it, the others bring zeros.
-        return reduce_from_parallel(found, self.group, self.collectives, check=self.check)
+        return reduce_from_parallel(found, self.comm)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, {self.rows}"
@@ -183,9 +162,7 @@ class VocabParallelHead(ParallelLayer):
         in_features: h.
         vocabulary: V, the tokens that there are.
         bias: Whether each token has a bias.
-        group: The ranks that share the rows; None means everyone.
-        collectives: Who carries the tensors.
-        check: Compare the input across ranks, which must be equal. None: in demos and notebooks only.
+        comm: The ranks that share the rows, as of `minitrain.comm.comm.Comm`; None means everyone.
         dtype: Of weight and bias.
         device: Of weight and bias.
 
@@ -200,49 +177,39 @@ class VocabParallelHead(ParallelLayer):
         in_features: int,
         vocabulary: int,
         bias: bool = False,
-        group: dist.ProcessGroup | None = None,
+        comm: AnyComm = None,
         *,
-        collectives: Collectives = native,
-        check: bool | None = None,
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ):
-        super().__init__(group, collectives, check)
+        super().__init__(comm)
         self.in_features, self.vocabulary = in_features, vocabulary
-        self.rows = Rows.of(vocabulary, group)
+        self.rows = Rows.of(vocabulary, self.comm)
         self._take(nn.Linear(in_features, vocabulary, bias, dtype=dtype, device=device), None)
 
     @classmethod
     def from_linear(
-        cls,
-        linear: nn.Linear,
-        group: dist.ProcessGroup | None = None,
-        *,
-        shard: nn.Parameter | None = None,
-        collectives: Collectives = native,
-        check: bool | None = None,
+        cls, linear: nn.Linear, comm: AnyComm = None, *, shard: nn.Parameter | None = None
     ) -> VocabParallelHead:
         """Cut this rank's rows out of a whole head, which keeps its own.
 
         Args:
             linear: The head of one device, from hidden to the vocabulary.
-            group: The ranks that share the rows; None means everyone.
+            comm: The ranks that share the rows, as for the class.
             shard: The parameter to use for the weight where it is tied: a `VocabParallelEmbedding`'s. None: its own.
-            collectives: Who carries the tensors.
-            check: As for the class.
 
         Raises:
             ValueError: `shard` has another shape than this rank's rows; with checking also if the weights differ
                 between ranks.
         """
         sizes = linear.in_features, linear.out_features, linear.bias is not None
-        head = cls(*sizes, group, collectives=collectives, check=check, device="meta")
+        head = cls(*sizes, comm, device="meta")
         if shard is not None and shard.shape != head.weight.shape:
             raise ValueError(
                 f"shard of shape {tuple(shard.shape)} does not fit this rank's rows {tuple(head.weight.shape)}; "
                 "give the embedding's weight with which the head was tied"
             )
-        check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, group, check)
+        check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, head.comm)
         head._take(linear, shard)
         return head
 
@@ -264,7 +231,7 @@ class VocabParallelHead(ParallelLayer):
         Raises:
             ValueError: With checking, if x differs between ranks.
         """
-        check_same(type(self).__name__, "x", x, self.group, self.check)
+        check_same(type(self).__name__, "x", x, self.comm)
         bias = self.bias
         if self.rows.real < self.rows.held:
             # e^−∞ = 0: no share of the softmax, no gradient, and never the largest.
@@ -272,25 +239,31 @@ class VocabParallelHead(ParallelLayer):
             mask[self.rows.real :] = -torch.inf
             bias = mask if bias is None else bias + mask
         # A product by columns: in backward every rank's logits add to the gradient of x, in one all-reduce.
-        return column_parallel(x, [self.weight], [bias], self.group, self.collectives)[0]
+        return column_parallel(x, [self.weight], [bias], self.comm)[0]
 
     def extra_repr(self) -> str:
         return f"{self.in_features}, {self.vocabulary}, {self.rows}, bias={self.bias is not None}"
 
 
+class VocabParallelLoss(ParallelLayer):
+    """`vocab_parallel_cross_entropy` in place of the reference's `NextTokenLoss`; arguments as there."""
+
+    def __init__(self, vocabulary: int, comm: AnyComm = None, ignore_index: int = -100):
+        super().__init__(comm)
+        self.vocabulary, self.ignore_index = vocabulary, ignore_index
+
+    def forward(self, logits: Float[Tensor, "*batch columns"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
+        return vocab_parallel_cross_entropy(logits, targets, self.comm, self.ignore_index, vocabulary=self.vocabulary)
+
+
 def gather_logits(
-    logits: Float[Tensor, "*batch columns"],
-    vocabulary: int,
-    group: dist.ProcessGroup | None = None,
-    *,
-    collectives: Collectives = native,
+    logits: Float[Tensor, "*batch columns"], vocabulary: int, comm: AnyComm = None
 ) -> Float[Tensor, "*batch vocabulary"]:
     """All ranks' logits side by side, without those of padding: for generation, where every rank draws the same token.
 
     Args:
         logits: This rank's.
         vocabulary: V, the tokens that there are.
-        group: The ranks that share the rows; None means everyone.
-        collectives: Who carries the logits.
+        comm: The ranks that share the rows, as of `minitrain.comm.comm.Comm`; None means everyone.
     """
-    return gather_from_parallel(logits, group, collectives)[..., :vocabulary]
+    return gather_from_parallel(logits, comm)[..., :vocabulary]
