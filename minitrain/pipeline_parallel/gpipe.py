@@ -1,10 +1,10 @@
-"""GPipe: each rank holds one stage of the model; all forwards of a step, and then all backwards.
+"""GPipe: each rank holds one stage of the model; all forwards of a step come first, and then all backwards.
 
-**Idea.** Cut a batch into m micro-batches. While one stage works on a micro-batch, the stage before it already has the
-next one, so that all stages work at once, except while the pipeline fills and empties.
-**Source.** Huang et al. 2019, "GPipe", §2.2 and §2.3.
-**Sent.** Of each micro-batch its activations to the next stage, and later their gradient back, which is as large.
-**Cost.** With n ranks a step takes (n−1)/m longer than its work. A rank holds the graphs of all m micro-batches.
+**Idea.** Divide a batch into m micro-batches. While one stage works on a micro-batch, the stage before it already works
+on the next one. So all stages work at the same time, except while the pipeline fills and empties (the bubble).
+**Source.** Huang et al. 2019, "GPipe", §2.2 and §2.3, without the recomputation that the paper adds (chapter 05).
+**Sent.** For each micro-batch, its activations go to the next stage, and their gradient, which is as large, comes back.
+**Cost.** With n ranks the bubble adds (n−1)/m to the time of the work. A rank holds the graphs of all m micro-batches.
 The full form, `minitrain.pipeline_parallel.executor`, adds every other schedule, several tensors of any shape between
 stages, several stages per rank, tied weights, data parallelism within a stage, and checks.
 """
@@ -27,48 +27,54 @@ def step(
     template: Tensor,
     group: Group = None,
 ) -> Tensor | None:
-    """Add this stage's gradients of the mean loss; returns that loss on the last rank.
+    """One forward and backward of a whole batch; returns its mean loss on the last rank.
+
+    Each parameter's gradient is added to its `.grad`, as `backward` always does.
 
     Args:
         stage: This rank's layers; they take one tensor and return one.
-        inputs: The micro-batches, as many on every rank; the first rank uses them.
-        targets: What `loss` compares with; the last rank uses them.
-        loss: The mean over a micro-batch.
-        template: Any tensor of the shape and dtype that every stage hands to the next.
+        inputs: The m micro-batches, of which the first rank uses the values, and the others the number m.
+        targets: One per micro-batch, for `loss`; only the last rank uses them.
+        loss: `loss(output, target)`, a mean over the micro-batch.
+        template: Any tensor with the shape and dtype of the activations between stages, such as [batch, seq, hidden].
         group: The ranks of the pipeline, in the order of the stages.
     """
     rank, ranks = place(group)
     first, last = rank == 0, rank == ranks - 1
     held: list[tuple[Tensor, Tensor]] = []  # input and output of each micro-batch
     mean = template.new_zeros(())
-    for number in range(len(inputs)):
+    # 1. All forwards.
+    for i in range(len(inputs)):
         if first:
-            x = inputs[number]
+            x = inputs[i]
         else:
             x = torch.empty_like(template)
-            # The activations come from the stage before ...
+            # The activations come from the previous stage.
             receive(x, rank - 1, group).wait()
-            x.requires_grad_()  # backward leaves in x.grad what that stage waits for
+            # A leaf, so that backward leaves in x.grad the gradient that the previous stage needs.
+            x.requires_grad_()
         y = stage(x)
         if last:
-            # One device takes the mean over all samples: each micro-batch counts 1/m.
-            y = loss(y, targets[number]) / len(inputs)
+            # One device would take the mean over the whole batch, so each micro-batch counts 1/m.
+            y = loss(y, targets[i]) / len(inputs)
             mean += y.detach()
         else:
             assert y.shape == template.shape, "the next stage expects the template's shape"
-            # ... and the outputs go to the next one.
+            # The activations go to the next stage.
             send(y.detach().contiguous(), rank + 1, group).wait()
-        held.append((x, y))  # y holds the graph of the micro-batch until its backward
+        # y keeps the micro-batch's graph alive until its backward.
+        held.append((x, y))
+    # 2. All backwards.
     for x, y in held:
-        gradient = None  # a loss needs none
+        grad_y = None  # on the last rank y is the loss, whose backward starts by itself
         if not last:
-            gradient = torch.empty_like(template)
-            # Backward begins with the gradient of y, from the stage that continued with y ...
-            receive(gradient, rank + 1, group).wait()
-        y.backward(gradient)
+            grad_y = torch.empty_like(template)
+            # The gradient of y comes from the next stage, whose input was y.
+            receive(grad_y, rank + 1, group).wait()
+        y.backward(grad_y)
         if not first:
             assert x.grad is not None, "a stage's output depends on its input"
-            # ... and the gradient of x goes to the stage that made x.
+            # The gradient of x goes to the previous stage, whose output was x.
             send(x.grad, rank - 1, group).wait()
     return mean if last else None
 

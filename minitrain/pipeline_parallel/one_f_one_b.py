@@ -1,12 +1,13 @@
 """1F1B: a few forwards to fill the pipeline, one forward and one backward in turn, then the backwards that are left.
 
-**Idea.** GPipe holds all micro-batches, since its backwards begin late. Here a rank starts only as many forwards as the
-stages after it need to get busy; from then on, each forward is followed by the backward of its oldest micro-batch.
+**Idea.** GPipe holds all micro-batches, because its backwards begin only after the last forward. Here a rank does one
+forward for each stage after it, so that these stages get work. From then on, every forward is followed by the backward
+of the oldest micro-batch that is held.
 **Source.** Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
 §2.2.1; the paired exchanges are Megatron-LM's `send_forward_recv_backward` and `send_backward_recv_forward`.
-**Sent.** What GPipe sends. In the steady state both neighbours have something for each other; as lone sends these would
-wait for each other forever under NCCL, so both travel in one exchange.
-**Cost.** GPipe's time, but rank r of n holds at most n − r micro-batches.
+**Sent.** The same messages as in GPipe. In the steady state both neighbours have a tensor for each other. If each first
+sent its own, both would wait forever under NCCL; so the two tensors travel in one exchange.
+**Cost.** GPipe's time, but rank r of n holds at most n − r micro-batches instead of all m.
 The full form, `minitrain.pipeline_parallel.executor`, adds what the head of `gpipe.py` lists.
 """
 
@@ -29,58 +30,64 @@ def step(
     template: Tensor,
     group: Group = None,
 ) -> Tensor | None:
-    """Add this stage's gradients of the mean loss; arguments and result are `gpipe.step`'s."""
+    """One forward and backward of a whole batch; arguments and result are those of `gpipe.step`."""
     rank, ranks = place(group)
     first, last = rank == 0, rank == ranks - 1
-    held: deque[tuple[Tensor, Tensor]] = deque()  # input and output of each micro-batch
+    held: deque[tuple[Tensor, Tensor]] = deque()  # input and output of each micro-batch, oldest first
     mean = template.new_zeros(())
 
-    def forward(number: int, x: Tensor) -> Tensor:
+    def forward(i: int, x: Tensor) -> Tensor:
+        """Micro-batch i through this stage; returns what the next stage needs."""
+        # x is a leaf, so that backward leaves in x.grad the gradient that the previous stage needs.
         y = stage(x if first else x.requires_grad_())
         if last:
-            # One device takes the mean over all samples: each micro-batch counts 1/m.
-            y = loss(y, targets[number]) / len(inputs)
+            # One device would take the mean over the whole batch, so each micro-batch counts 1/m.
+            y = loss(y, targets[i]) / len(inputs)
             mean.add_(y.detach())
         assert last or y.shape == template.shape, "a stage returns the template's shape"
-        held.append((x, y))  # y holds the graph of the micro-batch until its backward
+        # y keeps the micro-batch's graph alive until its backward.
+        held.append((x, y))
         return y.detach().contiguous()
 
     def backward(grad_y: Tensor | None) -> Tensor | None:
-        x, y = held.popleft()  # the oldest
+        """The oldest micro-batch back through this stage; returns what the previous stage needs."""
+        x, y = held.popleft()
         y.backward(grad_y)
         assert first or x.grad is not None, "a stage's output depends on its input"
-        return None if first else x.grad  # what the stage before waits for
+        return None if first else x.grad
 
     def receive_from(neighbour: int, leaving: Tensor | None = None) -> Tensor:
-        """What a neighbour has for this rank, in exchange for `leaving` if there is something."""
+        """A tensor from a neighbouring stage, in exchange for `leaving` unless that is None."""
         arriving = torch.empty_like(template)
         if leaving is None:
             receive(arriving, neighbour, group).wait()
         else:
-            # Both directions in one call: lone sends would wait for each other.
+            # Both directions at once, because two sends would wait for each other.
             exchange(leaving, neighbour, arriving, neighbour, group).wait()
         return arriving
 
-    # Warm-up: a forward for each stage that follows, so that all of them get work.
+    # 1. Warm-up: one forward for each stage after this one, so that all of them get work.
     warmup = min(ranks - 1 - rank, len(inputs))
-    for number in range(warmup):
-        y = forward(number, inputs[number] if first else receive_from(rank - 1))
-        # Activations go to the next stage, which has no gradient to give back yet.
+    for i in range(warmup):
+        y = forward(i, inputs[i] if first else receive_from(rank - 1))
+        # Activations go to the next stage, which has no gradient to return yet.
         send(y, rank + 1, group).wait()
-    # Steady state: one forward, one backward. At most warmup + 1 micro-batches are held.
-    grad_x = None
-    for number in range(warmup, len(inputs)):
-        # The stage before gets the gradient that it waits for, and gives activations.
-        y = forward(number, inputs[number] if first else receive_from(rank - 1, grad_x))
-        # The next stage gets these activations, and gives the gradient of older ones.
+    # 2. Steady state: one forward, one backward. At most warmup + 1 micro-batches are held.
+    grad_x = None  # the gradient that the previous stage has yet to receive
+    for i in range(warmup, len(inputs)):
+        # The previous stage receives grad_x, and sends the activations of micro-batch i.
+        y = forward(i, inputs[i] if first else receive_from(rank - 1, grad_x))
+        # The next stage receives these activations, and sends the gradient of the oldest ones.
         grad_x = backward(None if last else receive_from(rank + 1, y))
-    # Cool-down: the backwards that are left, with nothing to exchange any more.
+    # 3. Cool-down: the backwards that are left. Nothing comes in exchange any more.
     for _ in range(warmup):
         if grad_x is not None:
-            send(grad_x, rank - 1, group).wait()  # a gradient, to the stage before
+            # The previous stage can now do its own backward.
+            send(grad_x, rank - 1, group).wait()
         grad_x = backward(receive_from(rank + 1))
     if grad_x is not None:
-        send(grad_x, rank - 1, group).wait()  # the last one
+        # The gradient of the last backward of the step.
+        send(grad_x, rank - 1, group).wait()
     return mean if last else None
 
 

@@ -1,13 +1,15 @@
-"""g and ḡ: between tokens that are divided over the ranks and all tokens of a sequence, forward and backward.
+"""g and ḡ: the two operators between a rank's own tokens and all tokens of a sequence.
 
-**Idea.** A ring's all-reduce is a reduce-scatter, and then an all-gather. Tensor parallelism does both at once; done
-apart, each rank has only its own tokens in between, and norm, dropout and residual work on these alone.
-**Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2. Also
-called `gather_from_sequence_parallel_region` and `reduce_scatter_to_sequence_parallel_region` (Megatron-LM).
-**Sent.** g: an all-gather forward, a reduce-scatter backward. ḡ: the same two, the other way round. Each rank sends
-(n−1)/n of the whole sequence's bytes, half of what an all-reduce sends.
-**Cost.** A copy of what is sent, with the sequence first.
-The full form, `minitrain.sequence_parallel.full.mappings`, adds collectives of one's own, starting early, and checks.
+**Idea.** An all-reduce in a ring is a reduce-scatter followed by an all-gather. Tensor parallelism does one right after
+the other. If we do them apart, each rank has only its own tokens in between, and computes norm, dropout and residual
+for these tokens alone. ḡ is the reduce-scatter, g the all-gather, and each is the other's backward.
+**Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2. This g is
+not the g of tensor parallelism, an all-reduce, which the same paper calls f̄. Megatron-LM's code calls the two
+`gather_from_sequence_parallel_region` and `reduce_scatter_to_sequence_parallel_region`.
+**Sent.** g: an all-gather in forward, a reduce-scatter in backward; ḡ the other way round. In each, a rank sends
+(n−1)/n of the bytes of the whole sequence, half as much as in an all-reduce.
+**Cost.** The time of both, since nothing is computed meanwhile, and a copy of what is sent, with the sequence first.
+The full form, `minitrain.sequence_parallel.full.mappings`, adds a choice of collectives, an early start, and checks.
 """
 
 from __future__ import annotations
@@ -21,51 +23,54 @@ from minitrain.comm.messages import Group, all_gather, place, reduce_scatter
 
 
 def gather_from_sequence(x: Tensor, group: Group = None) -> Tensor:
-    """g: this rank's tokens [batch, seq/n, hidden] in, all tokens [batch, seq, hidden] out."""
+    """g: this rank's tokens, [batch, seq/n, hidden], to all tokens, [batch, seq, hidden]."""
     return Gather.apply(x, group)
 
 
 def reduce_scatter_to_sequence(x: Tensor, group: Group = None) -> Tensor:
-    """ḡ: a partial sum of all tokens [batch, seq, hidden] in, this rank's of the sum [batch, seq/n, hidden] out."""
+    """ḡ: a partial sum for all tokens, [batch, seq, hidden], to the sum for this rank's, [batch, seq/n, hidden]."""
     _, ranks = place(group)
     assert x.shape[1] % ranks == 0, f"a sequence of {x.shape[1]} tokens cannot be divided over {ranks} ranks"
     return ReduceScatter.apply(x, group)
 
 
+# The paper's names.
+g, g_bar = gather_from_sequence, reduce_scatter_to_sequence
+
+
 class Gather(torch.autograd.Function):
-    """g. Every rank uses all tokens, so the gradient of each is a sum over ranks, which its owner needs: ḡ."""
+    """g. Its backward is ḡ's forward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
         ctx.group = group
-        # The sequence comes first, because collectives cut and join along dim 0.
+        # The sequence comes first, because collectives divide and concatenate along dim 0.
         shard = x.transpose(0, 1)  # [seq/n, batch, hidden]
-        # Every rank brings its tokens, and all get all of them, in the order of the ranks.
+        # Every rank sends its tokens, and receives all tokens in the order of the ranks.
         whole: Any = all_gather(shard, group).wait()  # [seq, batch, hidden]
         return whole.transpose(0, 1)  # [batch, seq, hidden]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return ReduceScatter.apply(gradients[0], ctx.group), None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[bad-override]
+        # Every rank used all tokens, so a token's gradient is a sum over ranks, and its owner needs the sum.
+        return ReduceScatter.apply(gradient, ctx.group), None
 
 
 class ReduceScatter(torch.autograd.Function):
-    """ḡ. A token's sum is on one rank, and its gradient is that of each of the n partial sums: g."""
+    """ḡ. Its backward is g's forward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
         ctx.group = group
         whole = x.transpose(0, 1).contiguous()  # [seq, batch, hidden]
-        # Every rank brings partial sums of all tokens, and gets the sums of its own.
+        # Every rank sends its partial sums for all tokens, and receives the sums for its own.
         shard: Any = reduce_scatter(whole, group).wait()  # [seq/n, batch, hidden]
         return shard.transpose(0, 1)  # [batch, seq/n, hidden]
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return Gather.apply(gradients[0], ctx.group), None
-
-
-g, g_bar = gather_from_sequence, reduce_scatter_to_sequence  # the paper's names
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[bad-override]
+        # Each rank's partial sum of a token has the gradient of the token's sum, so all ranks need it.
+        return Gather.apply(gradient, ctx.group), None
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Attention and MLP of a GPT block over several ranks: a product by columns, local work, a product by rows.
 
-**Idea.** Between two matrices, each head of attention and each hidden unit of the MLP works by itself. So divide the
-first matrix by columns and the second by rows: the columns that the first makes are those that the second takes.
+**Idea.** Each head of attention, and each hidden unit of the MLP, works by itself between two matrices. So divide the
+first matrix by columns and the second by rows: the columns that the first computes are those that the second needs.
 **Source.** Shoeybi et al. 2019, "Megatron-LM", §3, figures 3 and 4. Also called tensor model parallelism.
 **Sent.** Two all-reduces of `[batch, seq, hidden]` in forward (g, after each second matrix) and two in backward (f,
 before each first matrix; query, key and value share one).
-**Cost.** Each rank holds 1/n of the matrices, the inner biases and the heads, and does 1/n of their work. The residual
-stream, the norms and the two outer biases are on every rank.
+**Cost.** Each rank holds 1/n of the matrices, of the inner biases and of the heads, and does 1/n of their work. The
+residual stream, the norms and the two outer biases are on every rank.
 The full form, `minitrain.tensor_parallel.full.attention`, adds fewer key and value heads than query heads or ranks,
 overlap of backward's all-reduces, and checks; `minitrain.tensor_parallel.dropout_rng` adds dropout.
 """
@@ -24,15 +24,19 @@ from minitrain.tensor_parallel.mappings import copy_to_parallel, reduce_from_par
 
 
 def shard(linear: nn.Linear, dim: int, group: Group) -> nn.Linear:
-    """A smaller layer with this rank's outputs (dim 0: columns of A) or inputs (dim 1: rows of A)."""
+    """A smaller layer with this rank's outputs (dim 0, column-parallel) or inputs (dim 1, row-parallel).
+
+    It sends nothing: f and g are called below, because query, key and value share one f.
+    """
     rank, ranks = place(group)
     weight = linear.weight.detach().chunk(ranks, dim)[rank]  # [out/n, in] or [out, in/n]
-    # A row-parallel bias stays whole: it is added after the sum.
+    # A row-parallel bias is on every rank, because it is added after the sum.
     bias = linear.bias.detach().chunk(ranks)[rank] if dim == 0 else linear.bias.detach()
+    # The meta device draws no random numbers, and both parameters are replaced at once.
     part = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
     part.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format))
     part.bias = nn.Parameter(bias.clone())
-    # `clip_grad_norm` has to know which gradients differ between ranks.
+    # An attribute of the parameter: `clip_grad_norm` must know which gradients differ between ranks.
     for parameter in (part.weight, part.bias) if dim == 0 else (part.weight,):
         vars(parameter)["tensor_parallel_dim"] = dim
     return part
@@ -43,7 +47,9 @@ class ParallelAttention(nn.Module):
 
     def __init__(self, attention: Any, group: Group = None):
         super().__init__()
-        self.group, self.head_size, self.core = group, attention.head_size, attention.core
+        self.group, self.head_size = group, attention.head_size
+        # Softmax(QKᵀ)V, which works for any number of heads.
+        self.core = attention.core
         heads = attention.query.out_features // attention.head_size
         assert heads % place(group)[1] == 0, "all ranks have equally many heads"
         assert attention.key.out_features == attention.query.out_features, "the full form shares keys"
@@ -53,15 +59,16 @@ class ParallelAttention(nn.Module):
         self.output = shard(attention.output, 1, group)
 
     def forward(self, x: Tensor) -> Tensor:
-        # f, once for three products: autograd adds up their gradients before the all-reduce.
+        # f, once for three products: in backward autograd adds up their gradients, and f all-reduces the sum.
         x = copy_to_parallel(x, self.group)  # [batch, seq, hidden]
-        projected = [self.query(x), self.key(x), self.value(x)]  # each [batch, seq, hidden/n]
-        split = [each.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for each in projected]
-        mixed = self.core(*split)  # [batch, heads/n, seq, head]
-        mixed = mixed.transpose(1, 2).flatten(2)  # [batch, seq, hidden/n]
-        # g: the heads of all ranks add up to the output.
-        summed = reduce_from_parallel(F.linear(mixed, self.output.weight), self.group)
-        return summed + self.output.bias  # [batch, seq, hidden]
+        q, k, v = self.query(x), self.key(x), self.value(x)  # each [batch, seq, hidden/n]
+        # This rank's heads become a dim of their own: each [batch, heads/n, seq, head_size].
+        q, k, v = (each.unflatten(-1, (-1, self.head_size)).transpose(1, 2) for each in (q, k, v))
+        y = self.core(q, k, v)  # [batch, heads/n, seq, head_size]
+        y = y.transpose(1, 2).flatten(2)  # [batch, seq, hidden/n]
+        # g all-reduces: each rank's heads give a partial sum of the output.
+        y = reduce_from_parallel(F.linear(y, self.output.weight), self.group)  # [batch, seq, hidden]
+        return y + self.output.bias
 
 
 class ParallelMLP(nn.Module):
@@ -74,13 +81,13 @@ class ParallelMLP(nn.Module):
         self.up, self.down = shard(mlp.up, 0, group), shard(mlp.down, 1, group)
 
     def forward(self, x: Tensor) -> Tensor:
-        # f: the gradient of x is summed over ranks in backward.
-        wide = self.up(copy_to_parallel(x, self.group))  # [batch, seq, 4·hidden/n]
-        # GELU works on each unit by itself, so the ranks need not talk in between.
-        wide = F.gelu(wide, approximate="tanh")
-        # g: the hidden units of all ranks add up to the output.
-        summed = reduce_from_parallel(F.linear(wide, self.down.weight), self.group)
-        return summed + self.down.bias  # [batch, seq, hidden]
+        # f sends nothing here; backward all-reduces the gradient of x.
+        x = copy_to_parallel(x, self.group)  # [batch, seq, hidden]
+        # GELU works on each hidden unit by itself, so nothing is sent between the two products.
+        y = F.gelu(self.up(x), approximate="tanh")  # [batch, seq, 4·hidden/n]
+        # g all-reduces: each rank's hidden units give a partial sum of the output.
+        y = reduce_from_parallel(F.linear(y, self.down.weight), self.group)  # [batch, seq, hidden]
+        return y + self.down.bias
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Cross-entropy over a vocabulary that is divided over ranks: three numbers per token instead of all logits.
+"""Cross-entropy over a vocabulary that is divided over ranks: three numbers per token are sent instead of all logits.
 
-**Idea.** The loss of a token is log Σ exp(xᵢ − m) − (z − m), where x are its logits, m is the largest of them and z is
-the target's. Each rank looks through its own logits only and sends three numbers: their maximum, their sum of
-exponentials, and the target's logit if it has it. A sum moves from one maximum to another by one factor.
+**Idea.** The loss of a token is log s − (z − m): m is the largest of its logits xᵢ, s = Σ exp(xᵢ − m), and z is the
+target's logit. Each rank computes the three for its own logits and sends them. The merged m is the largest of all; a
+rank's sum, taken with its own maximum mᵣ, becomes one with m when it is multiplied by exp(mᵣ − m).
 **Source.** Shoeybi et al. 2019, "Megatron-LM", §3; Milakov & Gimelshein 2018, "Online normalizer calculation for
 softmax", §3.1. PyTorch calls it `loss_parallel`.
 **Sent.** Forward: one all-gather of three numbers per token and rank. Backward: nothing.
@@ -25,8 +25,8 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: Group =
     """The mean over tokens, in nats.
 
     Args:
-        logits: This rank's columns, −∞ where it has padding.
-        targets: Tokens of the whole vocabulary, the same on all ranks.
+        logits: This rank's columns, [..., V'/n]; −∞ in columns that are padding.
+        targets: Tokens of the whole vocabulary, [...], the same on all ranks.
         group: The ranks that share the vocabulary; None means everyone.
     """
     return CrossEntropy.apply(logits, targets, group)
@@ -35,34 +35,36 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: Group =
 class CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, group: Group) -> Tensor:
-        (rank, ranks), columns = place(group), logits.shape[-1]  # logits: [..., V'/n]
+        rank, ranks = place(group)
+        columns = logits.shape[-1]
         assert logits.dtype in (torch.float32, torch.float64), "a sum needs more digits"
-        # 1. My own: maximum, sum of exponentials, and the target's logit, or −∞ if I lack it.
-        local = targets - rank * columns
-        mine = (local >= 0) & (local < columns)
-        local = local.clamp(0, columns - 1).unsqueeze(-1)
-        # Finite even where all is padding, because −∞ − (−∞) is not a number.
-        largest = logits.amax(-1).clamp(min=torch.finfo(logits.dtype).min)  # [...]
-        total = (logits - largest.unsqueeze(-1)).exp_().sum(-1)
-        logit = logits.gather(-1, local).squeeze(-1).masked_fill(~mine, -torch.inf)
-        # 2. Send: these three numbers per token go from every rank to every other.
-        parts = all_gather(torch.stack([largest, total, logit]), group).wait()  # [3n, ...]
-        assert parts is not None
-        largests, totals, target_logits = parts.unflatten(0, (ranks, 3)).unbind(1)  # [n, ...]
-        # 3. Merge: each sum goes to the common maximum. All ranks do it in the same order.
-        m = largests.amax(0)
-        s = (totals * (largests - m).exp()).sum(0)
-        z = target_logits.amax(0)
-        ctx.save_for_backward(logits, m, s, local, mine)
+        # 1. This rank's m, s and z. If another rank has the target, z is −∞ here.
+        column = targets - rank * columns
+        here = (column >= 0) & (column < columns)  # [...]
+        column = column.clamp(0, columns - 1).unsqueeze(-1)  # [..., 1]
+        # If all columns are padding, m must be finite nevertheless, because −∞ − (−∞) is not a number.
+        m = logits.amax(-1).clamp(min=torch.finfo(logits.dtype).min)  # [...]
+        s = (logits - m.unsqueeze(-1)).exp_().sum(-1)  # [...]
+        z = logits.gather(-1, column).squeeze(-1).masked_fill(~here, -torch.inf)  # [...]
+        # 2. Send: every rank receives these three numbers per token from all ranks.
+        gathered: Any = all_gather(torch.stack([m, s, z]), group).wait()  # [3n, ...]
+        all_m, all_s, all_z = gathered.unflatten(0, (ranks, 3)).unbind(1)  # each [n, ...]
+        # 3. Merge to m, s and z of all columns; all ranks add in the same order, so they get the same bits.
+        m = all_m.amax(0)
+        s = (all_s * (all_m - m).exp()).sum(0)
+        z = all_z.amax(0)
+        ctx.save_for_backward(logits, m, s, column, here)
+        # z − m comes first: in m + log s, a large m would swallow the digits of log s.
         return (s.log() - (z - m)).mean()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # type: ignore[bad-override]
-        logits, m, s, local, mine = ctx.saved_tensors
-        # Softmax − one-hot of my own columns needs only m, s and the target: nothing is sent.
-        result = (logits - m.unsqueeze(-1)).exp_().div_(s.unsqueeze(-1))  # [..., V'/n]
-        result.scatter_add_(-1, local, -mine.to(result.dtype).unsqueeze(-1))
-        return result.mul_(gradient / m.numel()), None, None
+        logits, m, s, column, here = ctx.saved_tensors
+        # Softmax minus one-hot. For this rank's columns m, s and the target suffice, so nothing is sent.
+        grad_logits = (logits - m.unsqueeze(-1)).exp_().div_(s.unsqueeze(-1))  # [..., V'/n]
+        grad_logits.scatter_add_(-1, column, -here.to(grad_logits.dtype).unsqueeze(-1))
+        # The loss is a mean over m.numel() tokens.
+        return grad_logits.mul_(gradient / m.numel()), None, None
 
 
 if __name__ == "__main__":

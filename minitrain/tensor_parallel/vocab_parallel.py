@@ -1,11 +1,12 @@
 """Token embedding and output head whose vocabulary is divided over the ranks.
 
-**Idea.** The table with one row per token is the largest matrix of a small model. Each rank holds an equal part of its
-rows. It looks up the tokens that it has, and at the other end it computes the logits of the tokens that it has.
-**Source.** Shoeybi et al. 2019, "Megatron-LM", §3. Megatron-LM also says `VocabParallelEmbedding`.
+**Idea.** The embedding table has one row for each token of the vocabulary, and is the largest matrix of a small model.
+Each rank holds an equal share of its rows. The embedding looks up the tokens whose rows this rank holds, and the head
+computes the logits of the same tokens.
+**Source.** Shoeybi et al. 2019, "Megatron-LM", §3. The name `VocabParallelEmbedding` is from Megatron-LM's code.
 **Sent.** Embedding: one all-reduce of its output in forward. Head: one all-reduce of its input's gradient in backward.
-**Cost.** Each rank holds V'/n rows, V' being the vocabulary V rounded up to a multiple of n, and never more logits than
-`[..., V'/n]`. The loss, `minitrain.tensor_parallel.cross_entropy`, takes them as they are.
+**Cost.** Let V' be the vocabulary V, rounded up to a multiple of n. Each rank holds V'/n rows and `[..., V'/n]` logits,
+and never all logits: the loss, `minitrain.tensor_parallel.cross_entropy`, needs only each rank's own.
 The full form, `minitrain.tensor_parallel.full.vocab_parallel`, adds a bias, gathered logits, frozen tables, overlap of
 backward's all-reduce, and checks of the tokens.
 """
@@ -21,43 +22,46 @@ from minitrain.tensor_parallel.mappings import copy_to_parallel, reduce_from_par
 
 
 def shard(table: Tensor, group: Group) -> nn.Parameter:
-    """This rank's rows of a whole table; rows from V on are zeros."""
+    """This rank's rows of a table `[V, hidden]`; the padding, rows V to V' − 1, is zeros."""
     rank, ranks = place(group)
     padded = F.pad(table.detach(), (0, 0, 0, -len(table) % ranks))  # [V', hidden]
-    part = nn.Parameter(padded.chunk(ranks)[rank].clone())  # [V'/n, hidden]
-    # `clip_grad_norm` has to know which gradients differ between ranks.
-    vars(part)["tensor_parallel_dim"] = 0
-    return part
+    parameter = nn.Parameter(padded.chunk(ranks)[rank].clone())  # [V'/n, hidden]
+    # An attribute of the parameter: `clip_grad_norm` must know which gradients differ between ranks.
+    vars(parameter)["tensor_parallel_dim"] = 0
+    return parameter
 
 
 class VocabParallelEmbedding(nn.Module):
-    """Looks up tokens, the same on all ranks; every rank gets their rows."""
+    """Tokens [...], the same on all ranks, to their rows [..., hidden], on every rank."""
 
     def __init__(self, num_embeddings: int, embedding_dim: int, group: Group = None):
         super().__init__()
         self.group = group
-        # With the same seed on all ranks, this is the table of one device.
+        # All ranks draw the whole table: with the same seed, it is that of one device.
         self.weight = shard(nn.Embedding(num_embeddings, embedding_dim).weight, group)
 
     @classmethod
     def from_embedding(cls, embedding: nn.Embedding, group: Group = None) -> VocabParallelEmbedding:
+        """This rank's shard of an existing embedding, which keeps its own table."""
+        # On the meta device the constructor draws no random numbers and allocates nothing.
         with torch.device("meta"):
-            part = cls(embedding.num_embeddings, embedding.embedding_dim, group)
-        part.weight = shard(embedding.weight, group)
-        return part
+            layer = cls(embedding.num_embeddings, embedding.embedding_dim, group)
+        layer.weight = shard(embedding.weight, group)
+        return layer
 
     def forward(self, tokens: Tensor) -> Tensor:
-        rows = len(self.weight)
-        local = tokens - place(self.group)[0] * rows
-        elsewhere = (local < 0) | (local >= rows)
-        found = F.embedding(local.masked_fill(elsewhere, 0), self.weight)  # [..., hidden]
-        found = found.masked_fill(elsewhere.unsqueeze(-1), 0)
-        # g: the one rank that has a token's row brings it, the others bring zeros.
-        return reduce_from_parallel(found, self.group)
+        (rank, _), rows = place(self.group), len(self.weight)
+        row = tokens - rank * rows  # [...], within this rank's table
+        elsewhere = (row < 0) | (row >= rows)
+        # Tokens that other ranks hold look up row 0, which is then replaced by zeros.
+        x = F.embedding(row.masked_fill(elsewhere, 0), self.weight)  # [..., hidden]
+        x = x.masked_fill(elsewhere.unsqueeze(-1), 0)
+        # g all-reduces: for each token, one rank adds its row and the others add zeros.
+        return reduce_from_parallel(x, self.group)
 
 
 class VocabParallelHead(nn.Module):
-    """Computes the logits of this rank's tokens from x, which is the same on all ranks."""
+    """x [..., hidden], the same on all ranks, to the logits [..., V'/n] of this rank's tokens."""
 
     def __init__(self, in_features: int, vocabulary: int, group: Group = None):
         super().__init__()
@@ -66,19 +70,19 @@ class VocabParallelHead(nn.Module):
 
     @classmethod
     def from_linear(cls, linear: nn.Linear, group: Group = None) -> VocabParallelHead:
+        """This rank's shard of an existing head; to tie it to an embedding, assign the embedding's `weight` to it."""
         assert linear.bias is None, "the full form has a bias"
         with torch.device("meta"):
-            part = cls(linear.in_features, linear.out_features, group)
-        # To tie the head to an embedding, assign that one's `weight` instead.
-        part.weight = shard(linear.weight, group)
-        return part
+            layer = cls(linear.in_features, linear.out_features, group)
+        layer.weight = shard(linear.weight, group)
+        return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        rows = len(self.weight)
-        # f: every rank's logits add to the gradient of x, which is summed in backward.
+        (rank, _), rows = place(self.group), len(self.weight)
+        # f sends nothing here; backward all-reduces the gradient of x, to which every rank's logits contribute.
         logits = F.linear(copy_to_parallel(x, self.group), self.weight)  # [..., V'/n]
-        token = place(self.group)[0] * rows + torch.arange(rows, device=x.device)  # [V'/n]
-        # e^−∞ = 0: a row that belongs to no token has no share of the softmax.
+        token = rank * rows + torch.arange(rows, device=x.device)  # [V'/n]
+        # Padding must have no share of the softmax: e^−∞ = 0, whereas the logit 0 of its zeros would give e⁰ = 1.
         return logits.masked_fill(token >= self.vocabulary, -torch.inf)
 
 

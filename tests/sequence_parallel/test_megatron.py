@@ -15,7 +15,7 @@ from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.full.clip_grad_norm import clip_gradients
+from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
 
@@ -51,7 +51,7 @@ def train(world, keep_gathered, choices, sum_them=True):
         loss.backward(), expected.backward()
         if sum_them:
             sum_partial_gradients(model)
-        norm, its = clip_gradients(model.parameters(), 0.3), nn.utils.clip_grad_norm_(reference.parameters(), 0.3)
+        norm, its = clip_grad_norm(model.parameters(), 0.3), nn.utils.clip_grad_norm_(reference.parameters(), 0.3)
         apart = max(apart, abs(float(loss - expected)), abs(float(norm - its)))
         for mine, whole in zip(model.parameters(), reference.parameters(), strict=True):
             assert mine.grad is not None and whole.grad is not None

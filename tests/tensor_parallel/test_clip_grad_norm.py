@@ -12,7 +12,7 @@ from torch import nn
 from minitrain.comm import Ledger
 from minitrain.models import GPT, GPTConfig
 from minitrain.tensor_parallel import clip_grad_norm as small
-from minitrain.tensor_parallel.full.clip_grad_norm import clip_gradients, gradient_norm
+from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm, gradient_norm
 from minitrain.tensor_parallel.full.parameter_layout import mark, sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 
@@ -30,7 +30,7 @@ def with_gradients(world, kv_heads=None):
     return reference, model
 
 
-def like_torch(world, kv_heads, max_norm, clip=clip_gradients):
+def like_torch(world, kv_heads, max_norm, clip=clip_grad_norm):
     reference, model = with_gradients(world, kv_heads)
     expected = nn.utils.clip_grad_norm_(reference.parameters(), max_norm)
     with Ledger() as ledger:
@@ -52,7 +52,7 @@ def test_equals_clip_grad_norm_on_one_device(ranks, size, kv_heads, max_norm):
 @pytest.mark.parametrize("max_norm", (0.1, 1e9))
 @pytest.mark.parametrize("size", (1, 2, 3, 4))
 def test_the_small_one_equals_clip_grad_norm_on_one_device(ranks, size, max_norm):
-    norms = ranks(size).run(like_torch, None, max_norm, small.clip_gradients)
+    norms = ranks(size).run(like_torch, None, max_norm, small.clip_grad_norm)
     assert len(set(norms)) == 1
 
 
@@ -62,7 +62,7 @@ def small_like_full(world):
     other = copy.deepcopy(model)
     for mine, its in zip(model.parameters(), other.parameters(), strict=True):
         its.grad = mine.grad.clone()
-    assert torch.equal(small.clip_gradients(model.parameters(), 0.1), clip_gradients(other.parameters(), 0.1))
+    assert torch.equal(small.clip_grad_norm(model.parameters(), 0.1), clip_grad_norm(other.parameters(), 0.1))
     assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
@@ -102,7 +102,7 @@ def huge(world):
     cut.grad = torch.tensor([1e30])
     low = nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
     low.grad = torch.full((4,), 1e30, dtype=torch.bfloat16)
-    norm = clip_gradients([cut, low], 1.0).item()
+    norm = clip_grad_norm([cut, low], 1.0).item()
     return norm, cut.grad.item(), low.grad.dtype
 
 
@@ -119,7 +119,7 @@ def bad(world):
     with Ledger() as ledger:
         for max_norm in (0.0, -1.0, float("nan")):
             with pytest.raises(ValueError, match=f"max_norm={max_norm} must be positive"):
-                clip_gradients([parameter], max_norm)
+                clip_grad_norm([parameter], max_norm)
         with pytest.raises(ValueError, match="parameters is empty"):
             gradient_norm([])
     return ledger.entries

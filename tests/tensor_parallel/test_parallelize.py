@@ -16,7 +16,7 @@ from minitrain.costs import tensor_parallel as costs
 from minitrain.models import GPT, GPTConfig, counter_rng
 from minitrain.models.gpt import initial_weight
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.full.clip_grad_norm import clip_gradients
+from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 
@@ -57,7 +57,7 @@ def train(world, collectives, choices, dtype=torch.float64, tolerance=1e-12):
         loss.backward(), expected.backward()
         sum_partial_gradients(model)
         close(model, reference, tolerance=tolerance)
-        norm = clip_gradients(model.parameters(), 0.3)
+        norm = clip_grad_norm(model.parameters(), 0.3)
         expected = nn.utils.clip_grad_norm_(reference.parameters(), 0.3)
         torch.testing.assert_close(norm, expected.double(), rtol=tolerance, atol=0)
         for optimizer in optimizers:

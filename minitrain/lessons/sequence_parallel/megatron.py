@@ -25,7 +25,7 @@ from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.dropout_rng import ResidualDropout
-from minitrain.tensor_parallel.full.clip_grad_norm import clip_gradients
+from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
 
@@ -161,7 +161,7 @@ def train(trial: Trial, gpt: GPT, pieces: GPT | None = None) -> Run:
         loss.backward()
         sum_partial_gradients(gpt)  # of one device's none is partial
         gradients += now([parameter.grad for parameter in gpt.parameters()])
-        clip = clip_gradients if pieces is None else nn.utils.clip_grad_norm_
+        clip = clip_grad_norm if pieces is None else nn.utils.clip_grad_norm_
         norms.append(float(clip(gpt.parameters(), 0.5)))
         optimizer.step()
         losses.append(loss.item())

@@ -15,7 +15,7 @@ from minitrain.lessons.claims import as_key
 from minitrain.lessons.tensor_parallel.common import own_part
 from minitrain.tensor_parallel import clip_grad_norm as small
 from minitrain.tensor_parallel import linear as small_linear
-from minitrain.tensor_parallel.full.clip_grad_norm import clip_gradients, gradient_norm
+from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm, gradient_norm
 from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
 
 
@@ -27,7 +27,7 @@ def demo(world: World, hidden: int = 8) -> list[Claim]:
     """
     reference, model = _with_gradients(world, hidden, ColumnParallelLinear, RowParallelLinear)
     with Ledger() as ledger:
-        norm = clip_gradients(model.parameters(), 1.0)
+        norm = clip_grad_norm(model.parameters(), 1.0)
     expected = nn.utils.clip_grad_norm_(reference.parameters(), 1.0)
     pairs = [(mine.grad, its.grad) for mine, its in zip(model.parameters(), reference.parameters(), strict=True)]
     off = max(
@@ -40,7 +40,7 @@ def demo(world: World, hidden: int = 8) -> list[Claim]:
     ones = float(gradient_norm(model.parameters()))
     careless = torch.stack([p.grad.square().sum() for p in model.parameters() if p.grad is not None]).sum()
     native.all_reduce(careless).wait()  # every rank adds all that it holds
-    clip_gradients(model.parameters(), 1.0)
+    clip_grad_norm(model.parameters(), 1.0)
     clipped = float(gradient_norm(model.parameters()))
 
     wide = 4 * hidden * world.size
@@ -74,7 +74,7 @@ def _small_form(world: World, hidden: int) -> list[Claim]:
     layers = small_linear.ColumnParallelLinear, small_linear.RowParallelLinear
     reference, model = _with_gradients(world, hidden, *layers)
     with Ledger() as ledger:
-        norm = small.clip_gradients(model.parameters(), 1.0)
+        norm = small.clip_grad_norm(model.parameters(), 1.0)
     expected = nn.utils.clip_grad_norm_(reference.parameters(), 1.0)
     off = 0.0
     for mine, its in zip(model.parameters(), reference.parameters(), strict=True):

@@ -19,7 +19,7 @@ from minitrain.costs import vocabulary as vocabulary_costs
 from minitrain.costs.communication import NOTHING, ring_all_reduce
 from minitrain.lessons import Claim
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.tensor_parallel.full.clip_grad_norm import clip_gradients
+from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 
@@ -174,7 +174,7 @@ def _train(world: World, parallelize: Any, piece_of: Any, reference: GPT, absolu
         largest = 1.0 if absolute else max(_most(p.grad) for _, p in pairs)
         off = max(_most(mine.grad - piece_of(its.grad, mine)) for mine, its in pairs)
         gradients_off = max(gradients_off, off / largest)
-        clip_gradients(gpt.parameters(), 0.5)
+        clip_grad_norm(gpt.parameters(), 0.5)
         nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
         ours.step()
         theirs.step()

@@ -60,7 +60,7 @@ def gradient_norm(parameters: Iterable[Tensor], comm: AnyComm = None) -> Float64
 
 
 @torch.no_grad()
-def clip_gradients(parameters: Iterable[Tensor], max_norm: float, comm: AnyComm = None) -> Float64[Tensor, ""]:
+def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float, comm: AnyComm = None) -> Float64[Tensor, ""]:
     """Scale all gradients, in place, so that their norm is at most `max_norm`; as torch's `clip_grad_norm_`.
 
     Args:
