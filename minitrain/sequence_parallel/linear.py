@@ -35,6 +35,9 @@ class ColumnFromSequence(nn.Module):
         whole = nn.Linear(in_features, out_features)
         self.weight = nn.Parameter(whole.weight.detach().chunk(ranks)[rank].clone())  # [out/n, in]
         self.bias = nn.Parameter(whole.bias.detach().chunk(ranks)[rank].clone())  # [out/n]
+        # As in tensor parallelism: `clip_grad_norm` must know which gradients differ between ranks.
+        for parameter in self.parameters():
+            vars(parameter)["tensor_parallel_dim"] = 0
 
     def forward(self, x: Tensor) -> Tensor:
         return Column.apply(x, self.weight, self.bias, self.group)  # [batch, seq, out/n]
@@ -50,6 +53,8 @@ class RowToSequence(nn.Module):
         self.group = group
         whole = nn.Linear(in_features, out_features)
         self.weight = nn.Parameter(whole.weight.detach().chunk(ranks, dim=1)[rank].clone())  # [out, in/n]
+        vars(self.weight)["tensor_parallel_dim"] = 1
+        # Not divided: its gradient is complete on every rank.
         self.bias = nn.Parameter(whole.bias.detach().clone())  # [out]
 
     def forward(self, x: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from minitrain.comm.messages import all_reduce, place
 from minitrain.sequence_parallel import linear
 from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSequence
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.clip_grad_norm import gradient_norm
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 
 BATCH, SHARD, WIDTH = 3, 5, 7
@@ -65,6 +66,8 @@ def like_one_device(world, group=None):
         squares += parameter.grad.square().sum() / (ranks if dim is None else 1)  # every rank has all of it
     norm = nn.utils.clip_grad_norm_(alone.parameters(), float("inf"))
     torch.testing.assert_close(all_reduce(squares, group).wait().sqrt(), norm, rtol=1e-12, atol=0)
+    # Clipping knows what is divided, as in tensor parallelism.
+    torch.testing.assert_close(gradient_norm(model.parameters(), group), norm, rtol=1e-12, atol=0)
 
 
 def in_a_group(world):
