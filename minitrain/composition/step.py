@@ -83,9 +83,9 @@ class Instruments(NamedTuple):
     Attributes:
         collectives: Of each axis; the default is torch.distributed.
         timer: `with timer("forward"):` is around each part of a step. The parts are "data", "forward" and "backward"
-            (with a pipeline also "pipeline", around its actions and the waiting between them), "gradients", "norm" and
+            (of a pipeline "pipeline", around its actions and the waiting between them), "gradients", "norm" and
             "optimizer".
-        watch: Called with each of the pipeline's actions, as by `Pipeline`; None: the timer is, with its part.
+        watch: Called with each of the pipeline's actions, as by `Pipeline`.
     """
 
     collectives: AxisCollectives = AxisCollectives()
@@ -167,14 +167,14 @@ class Training:
 
 def make_pipeline(training: Training) -> Pipeline | None:
     """What runs this rank's stages in the order of the schedule; None where there is one stage."""
-    part, (_, timer, watch) = training.part, training.instruments
+    part, watch = training.part, training.instruments.watch
     if training.settings.layout.pp == 1:
         return None
 
     def watched(action: Action) -> AbstractContextManager[Any]:
         if action.kind == "F":
             training.rng.begin_microbatch(action.microbatch)
-        return watch(action) if watch else timer("forward" if action.kind == "F" else "backward")
+        return watch(action) if watch else nullcontext()
 
     loss = part.loss if training.last else None
     return Pipeline(part.stages, part.schedule, loss, training.axes.pp, part.ties, watched, training.device)

@@ -27,6 +27,7 @@ from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span
 from minitrain.composition.settings import Layout
 from minitrain.composition.step import AxisCollectives
+from minitrain.pipeline_parallel.full.actions import Action
 
 # part -> how the table calls it, and its kind on the timeline; in the order of the table.
 PARTS = {
@@ -86,6 +87,10 @@ class Profile:
     def timer(self, part: str) -> AbstractContextManager[Any]:
         """Around a part of a step; outside a measured step it does nothing."""
         return _Timer(self, part) if self._stack else nullcontext()
+
+    def watch(self, action: Action) -> AbstractContextManager[Any]:
+        """Around an action of a pipeline."""
+        return self.timer("forward" if action.kind == "F" else "backward")
 
     def collectives(self, layout: Layout, collectives: AxisCollectives | None = None) -> AxisCollectives:
         """The collectives, timed along axes of more than one rank."""

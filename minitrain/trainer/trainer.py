@@ -91,7 +91,8 @@ class Trainer:
             self.held_out = self._held_out()
         self.about = identity.described(settings, self.text.sha256)
         self.profile = profile.Profile(world)
-        self.instruments = Instruments(self.profile.collectives(settings.layout, collectives), self.profile.timer)
+        timed = self.profile.collectives(settings.layout, collectives)
+        self.instruments = Instruments(timed, self.profile.timer, self.profile.watch)
         self.done = self.position = self.saved = 0
         self.reports: list[Report] = []
         self.stopped, self.status, self._seconds = False, 0, 0.0
