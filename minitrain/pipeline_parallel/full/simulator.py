@@ -90,7 +90,7 @@ class Timetable:
 
     @property
     def bubble_over_total(self) -> Time:
-        """Idle time over all time, (p−1)/(m+p−1) for GPipe; the bubble rate of Huang et al. 2019 and Qi et al. 2023."""
+        """Idle time over all time, (p−1)/(m+p−1) for GPipe (Huang et al. 2019, §2.3; Qi et al. 2023, §5.3)."""
         return self.bubble / self.longest_span
 
     @cached_property
