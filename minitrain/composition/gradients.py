@@ -1,24 +1,14 @@
 """From what backward has left on each rank to the gradient that one device has, its norm, and the optimizer's step.
 
-**Idea.** All parameters of a rank lie in lines (chapter 04), and every stage of ZeRO, stage 0 too, leaves each rank
-with a shard of a line's mean gradient; in stage 0 the shard is the whole line. So what is left to do is the same for
-every layout: partial gradients are summed over tensor-parallel ranks, experts' are divided as all others are, the norm
-counts each element once, and the optimizer steps the shards.
+**Idea.** A rank's parameters lie in lines (chapter 04), and every stage of ZeRO leaves each rank with a shard of a
+line's mean gradient; in stage 0 the shard is the whole line. So the rest is the same for every layout.
 
 **Source.** Shoeybi et al. 2019 for the norm over model-parallel ranks; Korthikanti et al. 2022, §4.2.2, for the sum
 over sequence shards; Rajbhandari et al. 2020 for lines and shards.
-
-**What each rank holds.** As the stage of ZeRO has it, for its own part of the model. Experts have lines of their own,
-since they have replicas of their own.
-
-**What is sent, when and why.** `synchronize()`: for each line an all-reduce (stage 0) or a reduce-scatter over the
-data-parallel ranks, for experts' lines over their replicas; with sequence parallelism one all-reduce over the tensor-
-parallel ranks, of this rank's shards of what is partial. `squares()`: nothing; the step adds it up over all ranks,
-together with the loss. `step()`: with ZeRO an all-gather for each line.
-
+**Sent.** `synchronize()`: for each line an all-reduce (stage 0) or a reduce-scatter, over dp, of experts over their
+replicas; with sequence parallelism, one all-reduce of partial gradients over tp. `step()`: with ZeRO an all-gather.
 **Cost.** `minitrain.costs.zero.step_traffic` and `minitrain.costs.composition`.
-
-**Also called.** `finalize_model_grads` and `clip_grad_norm` with `param_is_not_shared` (Megatron-LM).
+Also called `finalize_model_grads` and `clip_grad_norm` with `param_is_not_shared` (Megatron-LM).
 """
 
 from __future__ import annotations
@@ -119,6 +109,7 @@ class Gradients:
         else:
             shared = {name: p for name, p in part.parameters.items() if name not in of_experts}
             experts = {name: p for name, p in part.parameters.items() if name in of_experts}
+            # Experts have lines of their own, since they have replicas of their own.
             for named, group in ((shared, axes.dp), (experts, axes.replicas)):
                 if named:
                     self.shards.append(self._wrap(Zero1, _Bag.by_layer(named), named, Comm(group, collectives), steps))
@@ -174,7 +165,10 @@ class Gradients:
 
     @torch.no_grad()
     def squares(self) -> Float64[Tensor, ""]:
-        """The sum of squares of those elements of the gradient that count on this rank: over all ranks, each once."""
+        """The sum of squares of those elements of the gradient that count on this rank: over all ranks, each once.
+
+        The step adds them up over all ranks, together with the loss.
+        """
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         for name, piece in self.gradient_pieces():
             if self.spread[name].first:

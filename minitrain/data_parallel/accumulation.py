@@ -1,15 +1,13 @@
 """Gradient accumulation: a batch that is too large goes through in A micro-batches.
 
-A rank without memory for its whole batch cuts it into A equal micro-batches, goes forward and
-backward through one after the other, and lets their gradients add up in `.grad`.
+**Idea.** A rank without memory for its whole batch cuts it into A equal micro-batches, goes forward and backward
+through one after the other, and lets their gradients add up in `.grad`.
 
-Source: Goyal et al. 2017, "Accurate, Large Minibatch SGD", §3; `no_sync` of Li et al. 2020,
-§3.2.4. Holds: the activations of one micro-batch at a time. Sent: the gradients once per
-step, with the last micro-batch, and one number, the loss. Cost: activations fall by A and
-bytes stay the same; small micro-batches use a device less well.
-
-The full form, `minitrain.data_parallel.full.accumulation`, adds micro-batches and ranks that
-count different numbers of tokens, scaled learning rates with warm-up, and BatchNorm.
+**Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD", §3; `no_sync` of Li et al. 2020, §3.2.4.
+**Sent.** The gradients once per step, with the last micro-batch, and one number, the loss.
+**Cost.** The activations of one micro-batch, a factor of A less. Small micro-batches use a device less well.
+The full form, `minitrain.data_parallel.full.accumulation`, adds micro-batches and ranks that count different numbers of
+tokens, scaled learning rates with warm-up, and BatchNorm.
 """
 
 from __future__ import annotations

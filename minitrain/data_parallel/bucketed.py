@@ -1,15 +1,13 @@
 """Data parallelism, second rung: gradients travel together, in flat buckets.
 
-Every all-reduce costs a latency, however small its tensor, and most parameters are small. So
-gradients are copied one after the other into flat tensors, and one all-reduce carries them.
+**Idea.** Every all-reduce costs a latency, however small its tensor, and most parameters are small. So gradients are
+copied one after the other into flat tensors, and one all-reduce carries them.
 
-Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
-Training", §3.2.2. Holds: what one device does and, while they travel, the buckets: the size
-of the gradients once more. Sent: one all-reduce per bucket, at most ⌈gradient bytes / bucket
-size⌉ of them. Cost: the naive rung's bytes, but one latency per bucket.
-
-The full form, `minitrain.data_parallel.full.bucketed`, adds unused and frozen parameters,
-buckets for each dtype and device, buffers, and the check that all ranks wrap the same module.
+**Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §3.2.2.
+**Sent.** One all-reduce per bucket, at most ⌈gradient bytes / bucket size⌉ of them; the bytes are those of `naive`.
+**Cost.** One latency per bucket; and memory for the buckets, as large as the gradients, while they travel.
+The full form, `minitrain.data_parallel.full.bucketed`, adds unused and frozen parameters, buckets for each dtype and
+device, buffers, and the check that all ranks wrap the same module.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
 """Data parallelism, first rung: after backward, all-reduce every gradient.
 
-Every rank has the whole model and its own part of the batch. The gradient of the mean loss
-over the whole batch is the mean of the parts' gradients, so all ranks take the same step.
+**Idea.** Every rank has the whole model and its own part of the batch. The gradient of the mean loss over the whole
+batch is the mean of the parts' gradients, so the ranks average these and all take the same step.
 
-Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
-Training", §2.2. Holds: all parameters, gradients and optimizer states, as one device does.
-Sent: one all-reduce per parameter, so each rank sends about 2(n−1)/n of the gradients' bytes.
-Cost: one latency per parameter, and nothing is computed meanwhile.
-
-The full form, `minitrain.data_parallel.full.naive`, adds unused, frozen and transposed
-parameters, buffers, and the check that all ranks wrap the same module.
+**Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §2.2.
+**Sent.** One all-reduce per parameter, so each rank sends about 2(n−1)/n of the gradients' bytes.
+**Cost.** Each rank holds all parameters, gradients and optimizer states, as one device does. It waits for one latency
+per parameter, and computes nothing meanwhile.
+The full form, `minitrain.data_parallel.full.naive`, adds unused, frozen and transposed parameters, buffers, and the
+check that all ranks wrap the same module.
 """
 
 from __future__ import annotations

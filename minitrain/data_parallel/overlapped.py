@@ -1,15 +1,13 @@
 """Data parallelism, third rung: buckets travel while backward still runs.
 
-Backward reaches the last layers first, and their gradients are final long before those of the
-first layers. So a hook starts a bucket's all-reduce when its last gradient has come.
+**Idea.** Backward reaches the last layers first, and their gradients are final long before those of the first layers.
+So a hook starts a bucket's all-reduce when its last gradient has arrived.
 
-Source: Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel
-Training", §3.2.3. Holds and sends what the bucketed rung does. Cost: the same bytes; as long
-as the network is faster than backward, only the last bucket is waited for.
-
-The full form, `minitrain.data_parallel.full.overlapped`, adds unused and frozen parameters,
-buckets for each dtype and device, buffers, checks on every rank, and a model that is freed
-when nobody uses it any more: torch's hooks keep this one alive.
+**Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §3.2.3.
+**Sent.** The buckets of `bucketed`.
+**Cost.** As long as the network is faster than backward, only the last bucket is waited for.
+The full form, `minitrain.data_parallel.full.overlapped`, adds unused and frozen parameters, buckets for each dtype and
+device, buffers, checks on every rank, and a model that can be freed: torch's hooks keep this one alive.
 """
 
 from __future__ import annotations

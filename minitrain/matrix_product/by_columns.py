@@ -2,7 +2,7 @@
 
 **Idea.** A column of Y needs one column of W and all of X. So each rank computes its columns of Y alone: Y_r = X W_r.
 Every column of W takes from the same X, so the gradient of X is a sum over columns, and backward adds the ranks'
-partial sums: ∂X = Σ_r ∂Y_r W_rᵀ. Its columns of ∂W a rank computes alone: ∂W_r = Xᵀ ∂Y_r.
+partial sums: ∂X = Σ_r ∂Y_r W_rᵀ. Each rank computes its columns of ∂W alone: ∂W_r = Xᵀ ∂Y_r.
 
 **Source.** Shoeybi et al. 2019, "Megatron-LM", §3.
 **Sent.** In backward only: rows · inner elements from each rank to every other rank.

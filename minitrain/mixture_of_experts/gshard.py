@@ -5,7 +5,6 @@ all first choices before all second ones, and a choice that finds no place left 
 gate is often not made at all, which leaves the place to a token to which it matters more.
 
 **Source.** Lepikhin et al. 2020, "GShard", §2.2 and algorithm 1. Also called top-2 gating.
-**Sent.** Nothing.
 **Cost.** One product with W_g, [experts, hidden], which every rank holds.
 The full form, `minitrain.mixture_of_experts.full.gshard`, adds several sequences at once, random numbers that depend on
 the token and not on the rank, evaluation without chance and capacity, a float32 router in a bfloat16 model, and checks.

@@ -6,8 +6,8 @@ parameters grows with the number of experts, but the operations per token only w
 
 **Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2, equation 1. Also called `MoELayer`
 (Megatron-LM) and `MOELayer` (DeepSpeed).
-**Sent.** Nothing: this rank holds all experts. `expert_parallel` divides them over ranks.
-**Cost.** One small product per expert and matrix, in place of one large product per matrix.
+**Cost.** One small product per expert and matrix, in place of one large product per matrix. This rank holds all
+experts; `expert_parallel` divides them over ranks.
 The full form, `minitrain.mixture_of_experts.full.layer`, adds grouped and padded products in place of the loop, an
 auxiliary loss that reaches the router without being returned (for recomputation and pipelines), and checks.
 """

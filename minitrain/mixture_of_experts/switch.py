@@ -5,7 +5,6 @@ give the router no gradient, because choosing is not differentiable. A loss spre
 capacity bounds the work of each expert.
 
 **Source.** Fedus, Zoph & Shazeer 2021, "Switch Transformers", §2.1 and §2.2. Also called top-1 routing.
-**Sent.** Nothing.
 **Cost.** One product with W_r, [experts, hidden], which every rank holds.
 The full form, `minitrain.mixture_of_experts.full.switch`, adds several sequences at once, jitter, a float32 router in
 a bfloat16 model (§2.4), initial weights, evaluation without a capacity, and checks.

@@ -1,15 +1,14 @@
 """Full recomputation: of every block only the input is kept, and backward computes the block again.
 
-What a block keeps for backward is about 16 times its input, and follows from its input. So
-forward keeps the input. When backward comes to the block, it calls the block once more, now
-keeping everything, and goes backward through that call.
+**Idea.** What a block keeps for backward is about 16 times its input, and follows from its input. So forward keeps the
+input. When backward comes to the block, it calls the block once more, now keeping everything, and goes backward through
+that call.
 
-Source: Chen et al. 2016, "Training deep nets with sublinear memory cost", §4. Holds: L·bsh
-elements for L blocks in place of 16·L·bsh and more; in backward, one block's 16·bsh as well.
-Sent: nothing. Cost: forward once more, which is a third of a step.
-
-The full forms, `minitrain.recomputation.full.checkpoint` and `.every_block`, add any arguments
-and results, inputs without a gradient, autocast, buffers, and checks; `.early_stop` is faster.
+**Source.** Chen et al. 2016, "Training deep nets with sublinear memory cost", §4.
+**Cost.** Forward once more, a third of a step. L blocks keep L·bsh elements in place of 16·L·bsh and more; in backward,
+one block's 16·bsh as well.
+The full forms, `minitrain.recomputation.full.checkpoint` and `.every_block`, add any arguments and results, inputs
+without a gradient, autocast, buffers, and checks; `.early_stop` is faster.
 """
 
 from __future__ import annotations

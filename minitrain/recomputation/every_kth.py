@@ -1,15 +1,13 @@
 """Recomputation in segments: of every k-th block the input is kept, and k blocks are computed again together.
 
-Fewer inputs are kept, one for each segment of k blocks. But backward computes a whole segment
-again at once and holds all that its k blocks keep. Long segments make the first part small and
-short ones the second. Where a layer keeps only its input, the best k is √L, and the memory 2√L.
+**Idea.** One input is kept for each segment of k blocks. But backward computes a whole segment again at once, and holds
+all that its k blocks keep. Long segments make the first part small, and short ones the second. Where a layer keeps only
+its input, the best k is √L, and the memory 2√L.
 
-Source: Chen et al. 2016, "Training deep nets with sublinear memory cost", §4.1 and §4.3.
-Holds: ⌈L/k⌉ inputs; in backward, what k blocks keep as well. Sent: nothing. Cost: forward
-once more, whatever k is.
-
-The full form, `minitrain.recomputation.full.every_kth`, changes a model in place, so that its
-own forward stays as it is, and allows further arguments and hooks on blocks.
+**Source.** Chen et al. 2016, "Training deep nets with sublinear memory cost", §4.1 and §4.3.
+**Cost.** Forward once more, whatever k is. ⌈L/k⌉ inputs are kept; in backward, what k blocks keep as well.
+The full form, `minitrain.recomputation.full.every_kth`, changes a model in place, so that its own forward stays as it
+is, and allows further arguments and hooks on blocks.
 """
 
 from __future__ import annotations

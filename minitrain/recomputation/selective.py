@@ -1,15 +1,14 @@
-"""Selective recomputation: only the core of attention is computed again, which keeps much and costs little.
+"""Selective recomputation: only the core of attention is computed again, which saves much memory and costs little.
 
-Of all that a block keeps, the s × s scores of attention grow with the square of the sequence,
-and the two products that need them are a small part of the block's work. So the core,
-softmax(QKᵀ/√d)V, is computed again from query, key and value, which are kept anyway.
+**Idea.** Of all that a block keeps, the s × s scores of attention grow with the square of the sequence, and the two
+products that need them are a small part of the block's work. So the core, softmax(QKᵀ/√d)V, is computed again from
+query, key and value, which are kept anyway.
 
-Source: Korthikanti et al. 2022, "Reducing activation recomputation in large transformer
-models", §5. Holds: 16·bsh elements per block and some small ones, without the abs² scores.
-Sent: nothing. Cost: 4bs²h operations per block, 0.9 % of a step for GPT-3.
-
-The full form, `minitrain.recomputation.full.selective`, finds the cores in any model, also
-in tensor-parallel layers. A fused kernel (FlashAttention) does the same inside itself.
+**Source.** Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models", §5.
+**Cost.** 4bs²h operations per block, 0.9 % of a step for GPT-3. A block keeps 16·bsh elements and some small ones,
+without the abs² scores.
+The full form, `minitrain.recomputation.full.selective`, finds the cores in any model, also in tensor-parallel layers. A
+fused kernel (FlashAttention) does the same inside itself.
 """
 
 from __future__ import annotations

@@ -1,42 +1,14 @@
-"""A whole GPT with its activations cut along the sequence, wherever tensor parallelism leaves them whole.
+"""A whole GPT whose activations are divided along the sequence where tensor parallelism leaves them whole.
 
-**Idea.** Tensor parallelism cuts what is inside attention and MLP. Norms, dropouts and residuals between them are
-computed by every rank, for all tokens, and kept by every rank. They treat each token by itself. So each rank does them
-for 1/t of the tokens. An all-reduce becomes a reduce-scatter where a block's inside ends, and an all-gather where the
-next begins: the same bytes, and nothing is kept twice.
+**Idea.** Norms, dropouts and residuals treat each token by itself, so each rank computes and keeps them for 1/t of the
+tokens. An all-reduce becomes a reduce-scatter where attention or MLP ends, and an all-gather where the next begins.
 
 **Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2.
-
-**What each rank holds.** The parameters of chapter 08. The residual stream, norms and dropout masks of its own tokens,
-`[batch, seq/tp, hidden]`. Inside attention and MLP, as in chapter 08, its heads and hidden units for all tokens.
-
-**What is sent, when and why.** A layer and step: two all-gathers and two reduce-scatters forward, the same backward.
-With `keep_gathered=False` two all-gathers more backward: the gathered inputs of attention and MLP are not kept, as the
-paper has it, and gathered again while other products are computed. After the last backward of a step
-`sum_partial_gradients` (`minitrain.tensor_parallel.full.parameter_layout`) adds, in one all-reduce, the gradients of
-what was applied to shards: norms, row biases, positions.
-
-**Cost.** `minitrain.costs.sequence_parallel`: the bytes of chapter 08, or 5/4 of them. A layer keeps
-sbh/t · (34 + 5as/h) bytes in 16 bits, where chapter 08 keeps sbh · (10 + 24/t + 5as/(ht)); with gathered inputs kept,
-4sbh(1 − 1/t) more: `minitrain.costs.activations`.
-
-**Also called.** `--sequence-parallel` (Megatron-LM); `SequenceParallel` with `Shard(1)` layouts (PyTorch DTensor,
-torchtitan).
-
-**What it is not.** Other techniques cut the sequence too, and two of them have gone by the same name. What each cuts,
-and what a rank sends for a layer, forward:
-
-- this one: tokens outside of attention and MLP, heads and hidden units inside. All-gathers and reduce-scatters of
-  hidden states, 4(t−1)/t · bsh elements.
-- DeepSpeed-Ulysses (Jacobs et al. 2023): tokens everywhere, but heads inside attention. All-to-alls of Q, K, V and the
-  output, 4(t−1)/t² · bsh.
-- ring attention (Liu et al. 2023; Li et al. 2021 called it sequence parallelism): tokens everywhere. Each rank has its
-  own queries, and keys and values go round the ring past all of them, 2(t−1)/t · bsh.
-- context parallelism (Megatron-LM): tokens everywhere; keys and values by a ring, an all-gather or all-to-alls.
-
-The last three cut no weight. Every rank holds all of them, and their gradients are averaged over ranks, as in data
-parallelism. They are for sequences that are too long for one rank. This one takes away what tensor parallelism leaves
-whole, and has no ranks of its own. The two are often combined, on two axes.
+**Sent.** Two all-gathers and two reduce-scatters per layer in forward, the same in backward, and two all-gathers more
+with `keep_gathered=False`. Once per step one all-reduce of partial gradients: norms, row biases, positions.
+**Cost.** `minitrain.costs.sequence_parallel`: the bytes of chapter 08, or 5/4 of them. A layer keeps in 16 bits sbh/t ·
+(34 + 5as/h) bytes, not sbh(10 + 24/t + 5as/(ht)); `keep_gathered` adds 4sbh(1 − 1/t) (`minitrain.costs.activations`).
+Not context parallelism, Ulysses or ring attention, which cut tokens inside MLPs too, and no weights (see chapter 09).
 """
 
 from __future__ import annotations
@@ -68,6 +40,8 @@ def parallelize(gpt: reference.GPT, comm: AnyComm = None, *, keep_gathered: bool
 
     Call `sum_partial_gradients(gpt)` (`minitrain.tensor_parallel.full.parameter_layout`) after the last backward of
     a step.
+
+    Also called `--sequence-parallel` (Megatron-LM), and `SequenceParallel` with `Shard(1)` layouts (PyTorch DTensor).
 
     Args:
         gpt: The same weights on all ranks; afterwards it takes the same tokens on all. A block's MLP of another class

@@ -8,7 +8,6 @@ head and key). One device then drops the same elements, too.
 **Source.** Shoeybi et al. 2019, "Megatron-LM", appendix B, for which masks must be equal; Megatron-LM's
 `CudaRNGStatesTracker` has two random streams for it, so its masks depend on the number of ranks. Salmon et al. 2011,
 "Parallel random numbers: as easy as 1, 2, 3", for numbers without a stream (`minitrain.models.counter_rng`).
-**Sent.** Nothing: ranks that hash the same position get the same number.
 **Cost.** A dozen integer operations per element, and one byte (the mask) until backward; and no fused attention kernel.
 """
 

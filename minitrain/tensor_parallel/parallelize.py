@@ -1,21 +1,14 @@
-"""A whole GPT over several ranks: every layer put in place of its one-device form, and a list of what was done.
+"""A whole GPT over several ranks: each layer is replaced by its tensor-parallel form, and a report lists them.
 
-**Idea.** Nothing new is computed here. Token embedding, attention, MLP, head and loss of the reference are replaced one
-by one, and what is left whole on every rank is said as well: a matrix that was forgotten costs memory and no error.
+**Idea.** Token embedding, attention, MLP, head and loss are replaced one by one. The report also says what every rank
+still holds in full, because a matrix that was forgotten costs memory and raises no error.
 
-**Source.** Shoeybi et al. 2019, "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
-Parallelism", §3 and figures 3 and 4.
-
-**What each rank holds.** 1/n of the token table and of every matrix of a block; all of the position table, the norms
-and the biases that are added after a sum.
-
-**What is sent, when and why.** Forward: an all-reduce for the embedding, two for each layer, and an all-gather of three
-numbers a token for the loss. Backward: two all-reduces for each layer, and one for the head. After the last backward of
-a step `layout.sum_partial_gradients` adds the gradients of shared key and value heads, if there are any.
-
-**Cost.** `minitrain.costs.tensor_parallel` for the layers, `minitrain.costs.vocabulary` for both ends.
-
-**Also called.** `parallelize_module` with a plan (PyTorch DTensor), `tp_plan` (Hugging Face), injection (DeepSpeed).
+**Source.** Shoeybi et al. 2019, "Megatron-LM", §3, figures 3 and 4.
+**Sent.** Forward: one all-reduce for the embedding, two per layer, one all-gather of three numbers per token for the
+loss. Backward: two all-reduces per layer, one for the head, and once per step one for shared key and value heads.
+**Cost.** Each rank holds 1/n of the token table and of every matrix of a block, and all positions, norms, and biases
+that are added after a sum: `minitrain.costs.tensor_parallel` for layers, `minitrain.costs.vocabulary` for both ends.
+Also called `parallelize_module` with a plan (DTensor), `tp_plan` (Hugging Face), injection (DeepSpeed).
 """
 
 from __future__ import annotations
@@ -62,7 +55,8 @@ def parallelize(gpt: reference.GPT, comm: AnyComm = None) -> Replaced:
 
     Parameters keep their names. A head that was tied to the token embedding stays so. With targets the model returns
     this rank's logits `[batch, seq, vocabulary/tp]`, and the loss, equal on all ranks. Without targets the logits are
-    gathered, so that `generate` draws the same tokens on all ranks if their generators are alike.
+    gathered, so that `generate` draws the same tokens on all ranks if their generators are alike. If ranks share key
+    and value heads, call `parameter_layout.sum_partial_gradients` after the last backward of a step.
 
     Args:
         gpt: The same weights on all ranks; afterwards it takes the same tokens on all. A block's attention or MLP of

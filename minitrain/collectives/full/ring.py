@@ -1,33 +1,15 @@
 """The full form of `minitrain.collectives.ring` adds receives posted ahead, a pipelined broadcast, and checks.
 
-Each rank talks to its two neighbours only, and every link carries the same share all the time.
-
-**Idea.** Cut the tensor into as many chunks as there are ranks and pass the chunks around the ring. On the first way
-round each rank adds its own values to a chunk before it passes it on (reduce-scatter); on the second the finished
-chunks are passed on as they are (all-gather). Both together are an all-reduce.
-
-**Source.** Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
-
-**What each rank holds.** The tensor, changed in place, and up to three receive buffers of the size of a chunk.
-
-**What is sent, when and why.** In step s = 0 … n−2 rank r sends one chunk to rank r+1 and receives another from rank
-r−1, both at once:
+In step s = 0 … n−2 rank r sends one chunk to rank r+1 and receives another from rank r−1 (indices are modulo n):
 
 | | sends chunk | receives chunk | and then |
 |---|---|---|---|
 | reduce-scatter | r−1−s | r−2−s | adds its own values to it |
 | all-gather | r−s | r−1−s | keeps it |
 
-Chunk c starts at rank c+1, has visited everyone else when it arrives at rank c, and so is finished there: rank r ends
-the reduce-scatter with chunk r. (Indices are modulo n.)
-
-**Cost.** Each rank sends every chunk but one in each half: about 2(n−1)/n · S bytes for S bytes of tensor, in 2(n−1)
-messages. Other algorithms need fewer messages, but no algorithm built from point-to-point messages makes the busiest
-rank send fewer bytes. Exactly: `minitrain.costs.communication.ring_all_reduce`; time: `ring_all_reduce_time`. Memory:
-at most three chunks.
-
-**Also called.** Bucket algorithm; NCCL's Ring. Reduce-scatter and all-gather are also called the scatter-reduce and
-the broadcast phase.
+**Cost.** Exactly: `minitrain.costs.communication.ring_all_reduce`; time: `ring_all_reduce_time`; at most three receive
+buffers. No algorithm built from point-to-point messages makes the busiest rank send fewer bytes.
+Also called bucket algorithm; NCCL's Ring. Its halves are also called scatter-reduce and broadcast phase.
 """
 
 from __future__ import annotations
@@ -133,6 +115,8 @@ def broadcast(
 
 def reduce_scatter_chunks(chunks: Chunks, group: dist.ProcessGroup | None = None) -> Tensor:
     """The first way round: returns this rank's own chunk, summed over all ranks; the others hold partial sums.
+
+    Chunk c starts at rank c+1 and has visited all others when it arrives at rank c, so it is finished there.
 
     Args:
         chunks: As many flat contiguous tensors as there are ranks, of any sizes, the same sizes on all ranks.

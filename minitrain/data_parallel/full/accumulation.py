@@ -1,27 +1,14 @@
 """`minitrain.data_parallel.accumulation` for micro-batches of any size, and what a large batch asks of the training.
 
-Which batch is learnt from: over ranks, over micro-batches, and what that asks of loss, learning rate and BatchNorm.
+**The trap.** A mean over ranks, or over micro-batches, of mean losses is wrong as soon as they count different numbers
+of tokens (padding, answers of different lengths): **a token of a short micro-batch then weighs more than one of a long
+one.** No error is raised, and the model learns something else. We divide by what the whole batch counts, on all ranks.
 
-**Idea.** N ranks with B samples each learn from one batch of N·B samples. A rank without memory for its B samples goes
-through A micro-batches one after another and adds up their gradients. Both give the gradient of the whole batch, if the
-loss is normalised by what the whole batch counts: Σ losses / Σ tokens, over all micro-batches and all ranks.
-
-**The trap.** A mean over ranks, or over micro-batches, of mean losses is something else as soon as they count different
-numbers of tokens (padding, answers of different lengths): **a token of a short micro-batch then weighs more than one of
-a long one.** Nothing fails, and the model learns something else.
-
-**Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD: Training ImageNet in 1 Hour": §2.1 linear scaling, §2.2
-warm-up, §2.3 and §3 BatchNorm and the normalisation of the loss. Ioffe & Szegedy 2015 for BatchNorm.
-
-**What each rank holds.** As in data parallelism, and the activations of one micro-batch at a time.
-
-**What is sent, when and why.** One number before the first backward, so that all ranks divide by the same count; the
-gradients once, with the last micro-batch; one number at the end, the loss of the whole batch.
-
-**Cost.** Memory for activations falls by A; bytes do not grow with A; time grows by what small micro-batches waste.
-
-**Also called.** `gradient_accumulation_steps` (DeepSpeed, Hugging Face), the number of micro-batches (Megatron-LM);
-Ghost BatchNorm for what BatchNorm becomes.
+**Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD": §2.1 linear scaling, §2.2 warm-up, §2.3 and §3
+BatchNorm and the normalisation of the loss. Ioffe & Szegedy 2015 for BatchNorm.
+**Sent.** One number more, before the first backward: the count by which all ranks divide.
+Also called `gradient_accumulation_steps` (DeepSpeed, Hugging Face), the number of micro-batches (Megatron-LM); Ghost
+BatchNorm for what BatchNorm becomes.
 """
 
 from __future__ import annotations

@@ -1,23 +1,9 @@
 """`minitrain.data_parallel.bucketed` for any model: unused and frozen parameters, several dtypes, buffers, and checks.
 
-Data parallelism, second rung: gradients travel together, in flat buckets.
-
-**Idea.** Each all-reduce pays a latency, however small the tensor, and most parameters are small. So gradients are
-copied side by side into flat tensors, and one all-reduce carries a whole bucket.
-
-**Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §3.2.2.
-
-**What each rank holds.** As before, and the buckets: once more the size of the gradients.
-
-**What is sent, when and why.** After backward, one all-reduce for each bucket; all are started before the first is
-waited for. Parameters are packed in reverse order, since backward reaches the last layers first, which only matters on
-the next rung; each dtype and each device has buckets of its own. The flags of the first rung travel in the same bucket,
-one element behind the gradients for each parameter.
-
-**Cost.** The same bytes in fewer messages: `minitrain.costs.data_parallel.buckets` says how many, at most
-⌈gradient bytes / bucket size⌉ for each dtype.
-
-**Also called.** Gradient bucketing (DDP), tensor fusion (Horovod), grad buffers (Megatron-LM).
+**Sent.** All buckets are started before the first is waited for. The flags of the naive form travel in the same bucket,
+one element per parameter after the gradients. Each dtype and each device has buckets of its own.
+**Cost.** `minitrain.costs.data_parallel.buckets`: at most ⌈gradient bytes / bucket size⌉ messages for each dtype.
+Also called gradient bucketing (DDP), tensor fusion (Horovod), grad buffers (Megatron-LM).
 """
 
 from __future__ import annotations
@@ -92,7 +78,8 @@ class Bucket:
 def pack(parameters: dict[str, nn.Parameter], bucket_megabytes: float) -> list[Bucket]:
     """Pack parameters into buckets, the last parameter first; a bucket is closed when it has reached the size.
 
-    So a bucket may be larger than asked for by less than its last parameter, and a parameter is never cut.
+    The last parameters come first because backward reaches them first, which matters once buckets leave during it. A
+    bucket may be larger than asked for by less than its last parameter, and a parameter is never cut.
     """
     buckets: list[dict[str, nn.Parameter]] = []
     filling: dict[tuple[torch.dtype, torch.device], dict[str, nn.Parameter]] = {}

@@ -1,22 +1,10 @@
 """`minitrain.data_parallel.naive` for any model: unused, frozen, tied and transposed parameters, buffers, and checks.
 
-Data parallelism, first rung: after backward, all-reduce every gradient.
-
-**Idea.** Every rank holds the whole model and computes the gradient of its own part of the batch. The gradient of a
-mean over the whole batch is the mean of the parts' gradients, so ranks average them and all take the same step.
-
-**Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §2.2 and §3.2.1.
-
-**What each rank holds.** All parameters, gradients and optimizer states: memory is that of one device.
-
-**What is sent, when and why.** After backward, one all-reduce for each parameter, in order, so that every rank has the
-mean. And one of a flag for each parameter: a parameter that some ranks did not use counts as zeros there, and one that
-nobody used is left alone.
-
-**Cost.** Bytes: `minitrain.costs.data_parallel.naive_ring_traffic`, about twice the gradients' size, whatever the
-number of ranks. Time: `step_time` without overlap; a latency for each parameter, and all of it waited for.
-
-**Also called.** Synchronous data parallelism, distributed synchronous SGD; `DataParallel` in Li et al.'s first sketch.
+**Source.** Li et al. 2020, "PyTorch Distributed", §3.2.1.
+**Sent.** Also an all-reduce of one flag per parameter: a parameter that some ranks did not use counts as zeros there,
+and one that no rank used is left alone.
+**Cost.** Bytes: `minitrain.costs.data_parallel.naive_ring_traffic`; time: `step_time` without overlap.
+Also called synchronous data parallelism, distributed synchronous SGD; `DataParallel` in Li et al.'s first sketch.
 """
 
 from __future__ import annotations

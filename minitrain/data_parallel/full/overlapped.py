@@ -1,25 +1,13 @@
 """`minitrain.data_parallel.overlapped` for any model: unused parameters, several dtypes, checks; and it can be freed.
 
-Data parallelism, third rung: buckets travel while backward still runs.
+A bucket is started when it is full and all buckets before it have been started, so all ranks start them in one order.
+Collectives are matched by order alone: a rank that started its second bucket first would add it to the others' first.
+`synchronize()` starts the buckets that are not full when backward ends, since this rank did not use some parameter.
 
-**Idea.** Backward reaches the last layers first, and their gradients are final long before those of the first layers.
-So each bucket's all-reduce is started, from a hook, when its last gradient is there, and what is left to wait for at
-the end is the last bucket.
-
-**Source.** Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", §3.2.3 and §4.2.
-
-**What each rank holds.** As before: the model and the buckets.
-
-**What is sent, when and why.** The same all-reduces as on the second rung, each as soon as its bucket is full and the
-buckets before it have been started. All ranks start them in the same order: collectives are matched by order alone, so
-a rank that started its second bucket first would add it to the others' first. What is not full when backward ends
-(parameters that this rank did not use) `synchronize()` starts.
-
-**Cost.** The same bytes. Time: `minitrain.costs.data_parallel.step_time`: while communication is faster than backward,
-only the last bucket is waited for.
-
-**Also called.** DDP (PyTorch), wait-free backpropagation (Poseidon), `overlap_grad_reduce` (Megatron-LM),
-`overlap_comm` (DeepSpeed).
+**Source.** Li et al. 2020, "PyTorch Distributed", §3.2.3 and §4.2.
+**Cost.** Time: `minitrain.costs.data_parallel.step_time`.
+Also called DDP (PyTorch), wait-free backpropagation (Poseidon), `overlap_grad_reduce` (Megatron-LM), `overlap_comm`
+(DeepSpeed).
 """
 
 from __future__ import annotations

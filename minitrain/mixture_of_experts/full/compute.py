@@ -1,24 +1,14 @@
 """Three ways to put rows through their experts: a loop, a grouped product, and a batch padded to equal lengths.
 
-**Idea.** A row goes through one expert, and experts get different numbers of rows. A loop over experts picks each one's
-rows and is the definition. It starts E times as many small products as a dense layer starts large ones. Sorting the
-rows by expert puts each expert's side by side, and one call multiplies every stretch of rows by its own matrix. Padding
-gives every expert as many places as the fullest one needs, and an ordinary batched product does the rest.
+**Idea.** The loop is the definition, and starts E times as many small products as a dense layer starts large ones. Rows
+that are sorted by expert allow one call that multiplies each expert's rows by its own matrix. Padding gives every
+expert as many places as the fullest one needs, and an ordinary batched product does the rest.
 
-**Source.** Loop: Shazeer et al. 2017, §2, equation 1, with nothing computed where the gate is 0. Padded batches:
-Lepikhin et al. 2020, "GShard", §3.1, algorithm 2. Sorted rows: Gale et al. 2022, "MegaBlocks", §4; Hwang et al. 2022,
-"Tutel", §4 for dispatch without masks.
-
-**What each rank holds.** The experts that it computes. Grouped and padded products want the experts' weights as one
-tensor: `lay_side_by_side` moves the parameters into one storage, of which each stays a view, so that nothing is copied.
-
-**What is sent, when and why.** Nothing.
-
-**Cost.** `minitrain.costs.mixture_of_experts.expert_flops` for loop and grouped product, whatever the number of
-experts; padded batches multiply places, E · (rows of the fullest expert), the empty ones too.
-
-**Also called.** Grouped GEMM, "dropless" computation; `GroupedMLP` and `SequentialMLP` in Megatron-LM; expert-batched
-`einsum` in Mesh-TensorFlow.
+**Source.** Padded batches: Lepikhin et al. 2020, "GShard", §3.1, algorithm 2. Sorted rows: Gale et al. 2022,
+"MegaBlocks", §4; Hwang et al. 2022, "Tutel", §4, for dispatch without masks.
+**Cost.** `minitrain.costs.mixture_of_experts.expert_flops`, whatever the number of experts; padded batches multiply
+E · (rows of the fullest expert), empty places too. Also called grouped GEMM, "dropless" computation; `GroupedMLP` and
+`SequentialMLP` in Megatron-LM; expert-batched `einsum` in Mesh-TensorFlow.
 """
 
 from __future__ import annotations

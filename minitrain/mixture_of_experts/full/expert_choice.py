@@ -1,25 +1,12 @@
-"""The full form of `minitrain.mixture_of_experts.expert_choice`, with groups, and a cap on experts of a token.
-
-**Idea.** Turn the question round. If experts choose, each is full and none overflows, so that no loss for balance is
-needed. A token may get many experts, or none.
-
-**Source.** Zhou et al. 2022, "Mixture-of-experts with expert choice routing", §3.2 (the choice), §3.3 (the cap).
+"""The full form of `minitrain.mixture_of_experts.expert_choice` adds groups, and a cap on the experts of a token.
 
 **The cap.** If a token may have at most b experts, the paper computes a matrix A whose columns sum to b at most
 (`capped`), and each expert takes the k largest entries of its row. That alone can break the cap, because entries of A
 can be fractions, and because A is still far from its limit after the paper's 100 rounds with λ = 0.001. So our experts
 then exchange tokens until no token has more than b experts (`within_cap`), whatever λ and the number of rounds.
 
-**What each rank holds.** W_g, `[experts, hidden]`, on every rank.
-
-**What is sent, when and why.** Nothing: an expert chooses among the tokens of one group, which is one sequence.
-
+**Source.** Zhou et al. 2022, "Mixture-of-experts with expert choice routing", §3.3.
 **Cost.** `minitrain.costs.mixture_of_experts.capacity`: k = ⌊n · c/e⌋ tokens for each expert.
-
-**It cannot generate token by token.** A token that comes later may push an earlier one out of an expert, so what the
-model said about the earlier one was not what it would say now. In training it sees the future for the same reason.
-
-**Also called.** Expert choice; for vision, where there is no future, simply a better router.
 """
 
 from __future__ import annotations

@@ -1,31 +1,13 @@
-"""The full form of `minitrain.mixture_of_experts.expert_parallel`, with replicas, whole models, and checks.
+"""The full form of `minitrain.mixture_of_experts.expert_parallel` adds replicas, whole models, and checks.
 
-**Idea.** Experts are many, and a token needs few of them. So they are spread over ranks that each have tokens of their
-own: every rank routes its tokens, sends each to the rank that has its expert, and gets the result back. All but the
-experts is data parallelism.
+The n ranks that share a batch are divided into groups of ep. Each group holds all E experts, and rank r of it the r-th
+part, with its gradients and optimizer states; so there are n/ep replicas of an expert. Routing groups are sequences,
+and noise belongs to tokens, so no layout changes the result, except for the order of additions.
 
-**Source.** Lepikhin et al. 2020, "GShard: scaling giant models with conditional computation and automatic sharding",
-§3; Shazeer et al. 2017, §3.1, where data and model parallelism are first mixed like this.
-
-**What each rank holds.** The n ranks that share a batch are cut into groups of ep. Each group holds all E experts, rank
-r of it the r-th part of them, with its part of gradients and optimizer states. Of an expert there are n/ep replicas,
-one in each group. Routers and all other parameters are on every rank.
-
-**What is sent, when and why.** Forward, in each mixture: how many rows each expert gets from this rank, so that
-everyone knows what comes (a small all-to-all); the rows, to their experts (all-to-all); the results, back (all-to-all).
-Backward: both large ones again, with gradients, each the other way. After backward, gradients of experts are added over
-their replicas, all others over all n ranks.
-
-**Every gradient is divided by n.** An expert's gradient already holds what the tokens of all ep ranks of its group add
-to it: they came to it. Added over n/ep replicas it is the sum over n ranks, and a mean over the batch divides by n,
-not by the number of replicas. A plain mean over replicas is ep times too large.
-
-**A layout does not change the result.** Routing groups are sequences, and noise belongs to tokens, so that tokens are
-routed alike wherever they are. Only the order of additions is another.
-
+**Source.** Besides GShard: Shazeer et al. 2017, §3.1, where data and model parallelism are first mixed like this.
+**Sent.** After backward also gradients: those of experts over their replicas, all others over all n ranks.
 **Cost.** `minitrain.costs.mixture_of_experts.all_to_all`; counts: 8 bytes for each expert of another rank.
-
-**Also called.** `expert_model_parallel_size` in Megatron-LM, `ep_size` in DeepSpeed, `ExpertParallel` in torchtitan.
+Also called `ep_size` (DeepSpeed), `ExpertParallel` (torchtitan).
 """
 
 from __future__ import annotations
@@ -193,6 +175,9 @@ class ExpertParallel(Replica):
     A step has the shape that it has in chapter 02. The rank's loss must count its own tokens' part of the batch: where
     ranks have different numbers of tokens or sequences, the sum of losses times n/(tokens of all ranks), and the
     auxiliary loss times n·(sequences of this rank)/(sequences of all ranks).
+
+    **Every gradient is divided by n.** An expert's gradient already holds what the tokens of all ep ranks of its group
+    add to it. Added over n/ep replicas it is the sum over n ranks; a mean over replicas would be ep times too large.
 
     Args:
         module: A model with `MoELayer`s, whole on each rank. All ranks begin with rank 0's parameters; then each

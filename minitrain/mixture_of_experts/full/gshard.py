@@ -1,28 +1,11 @@
-"""The full form of `minitrain.mixture_of_experts.gshard`, with groups, and chance that belongs to tokens.
+"""The full form of `minitrain.mixture_of_experts.gshard` adds groups, and chance that belongs to tokens.
 
-**Idea.** An expert works on a buffer of fixed size, so that shapes never change: its capacity. Tokens take places in
-their order, all first choices before all second ones, and who finds none gets nothing from that expert. A second
-choice that weighs little is often not made at all, which saves places for those to whom it matters.
-
-**Source.** Lepikhin et al. 2020, "GShard: scaling giant models with conditional computation and automatic sharding",
-§2.2 and algorithm 1.
-
-**What each rank holds.** W_g, `[experts, hidden]`, on every rank.
-
-**What is sent, when and why.** Nothing: groups are local. Each has capacity and loss of its own, so that no rank needs
-to know what another's tokens chose.
+**A later token can take an earlier one's place**: second choices queue after the first choices of all tokens, later
+ones among them. In evaluation this router drops nothing, so what is generated does not depend on what follows.
 
 **Cost.** `minitrain.costs.mixture_of_experts`: `capacity`, and `gshard_loss_at_balance`.
-
-**A later token can take an earlier one's place**: second choices queue behind the first choices of all tokens, later
-ones among them. In evaluation this router drops nothing, so that what is generated does not depend on what follows.
-
-**Where the paper contradicts itself.** The second loop of its algorithm 1 counts every second choice, even one that the
-dice skip, so that a place in the expert's buffer stays empty. §2.2 ignores such a choice to save capacity, and in the
-code of Mesh TensorFlow it takes no place. We do the same: a second choice that is skipped takes no place.
-
-**Also called.** Top-2 gating; `second_expert_policy="random"` in Mesh TensorFlow, where the loss is multiplied by E²,
-so that at balance it is the factor itself.
+Also called `second_expert_policy="random"` in Mesh TensorFlow, where the loss is multiplied by E², so that at balance
+it is the factor itself.
 """
 
 from __future__ import annotations
@@ -76,6 +59,8 @@ class GShard(Router):
         chosen = torch.ones_like(expert, dtype=torch.bool)
         if self.training:
             chance = self.uniform(tokens, 1, "second")  # one for each token
+            # A second choice that is skipped takes no place, as in §2.2 and in Mesh TensorFlow. The second loop of the
+            # paper's algorithm 1 contradicts this: it counts every second choice, and so leaves places empty.
             chosen[..., 1:] = 2 * weight[..., 1:] > chance
         capacity = self.capacity(tokens.shape[1], self.capacity_factor if self.training else None, choices=2)
         return self.to_routing(x, expert, weight, losses, capacity=capacity, chosen=chosen)

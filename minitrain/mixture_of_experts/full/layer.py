@@ -1,19 +1,9 @@
-"""The full form of `minitrain.mixture_of_experts.layer`, with grouped and padded products, and a loss that rides along.
+"""The full form of `minitrain.mixture_of_experts.layer` adds grouped and padded products, and a loss that rides along.
 
-**Idea.** Each token goes through the few experts that the router chooses, and the sum of their outputs, weighted, is
-what comes out. Parameters grow with the number of experts, and operations only with how many of them a token uses.
-
-**Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2; dropped tokens: Lepikhin et al. 2020,
-"GShard", §2.2.
-
-**What each rank holds.** Here the router and all experts. `expert_parallel` spreads the experts over ranks.
-
-**What is sent, when and why.** Nothing.
-
-**Cost.** `minitrain.costs.mixture_of_experts.router_flops` and `expert_flops`. How the rows are put through their
-experts is a choice of three, equal in result: `minitrain.mixture_of_experts.full.compute`.
-
-**Also called.** `MoELayer` in Megatron-LM and DeepSpeed, `SwitchTransformersSparseMLP`, `MixtralSparseMoeBlock`.
+**Source.** Besides Shazeer et al. 2017: Lepikhin et al. 2020, "GShard", §2.2, for dropped tokens.
+**Cost.** `minitrain.costs.mixture_of_experts.router_flops` and `expert_flops`. Rows go through their experts in one of
+three ways with equal results: `minitrain.mixture_of_experts.full.compute`.
+Also called `SwitchTransformersSparseMLP`, `MixtralSparseMoeBlock` (Hugging Face).
 """
 
 from __future__ import annotations

@@ -1,20 +1,10 @@
-"""The full form of `minitrain.mixture_of_experts.noisy_top_k`, with groups, and gating in two levels.
+"""The full form of `minitrain.mixture_of_experts.noisy_top_k` adds groups, noise of each token, and two levels.
 
-**Idea.** Score all experts, keep the k best scores, and take the softmax over these alone: the others get weight 0 and
-need not be computed. Without help a few experts win everything, since who is chosen learns and is chosen more. So
-scores get noise of learned size, and two losses ask that experts be used equally.
-
-**Source.** Shazeer et al. 2017, "Outrageously large neural networks: the sparsely-gated mixture-of-experts layer",
-§2.1 (H, G), §4 (importance), appendix A (load), appendix B (two levels).
-
-**What each rank holds.** W_g and W_noise, `[experts, hidden]` each, on every rank.
-
-**What is sent, when and why.** Nothing. Noise depends on the token (`minitrain.models.counter_rng`).
-
+**Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2.1 (H, G), §4 (importance), appendix A (load),
+appendix B (two levels).
 **Cost.** `minitrain.costs.mixture_of_experts.router_flops`, twice in training. There is no capacity: an expert takes
 all that choose it, so buffers change their size from step to step.
-
-**Also called.** Noisy top-k gating; without noise, top-k routing with softmax after top-k (Mixtral).
+Without noise it is also called top-k routing with softmax after top-k (Mixtral).
 """
 
 from __future__ import annotations

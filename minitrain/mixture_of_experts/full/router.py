@@ -1,20 +1,11 @@
 """The base class of all routers: tokens in, lists of which token goes to which expert out.
 
-**Idea.** A layer with many experts runs each token through a few of them, and a small product, the router, says through
-which. Its answer is a `minitrain.mixture_of_experts.full.routing.Routing`, four lists.
+**A routing group is one sequence in every layout**: capacity, choices and auxiliary loss belong to a group, and losses
+are averaged over groups, so that ranks which hold other sequences cannot change what becomes of this one.
 
-**Source.** Shazeer et al. 2017, "Outrageously large neural networks: the sparsely-gated mixture-of-experts layer", §2;
-groups from Lepikhin et al. 2020, "GShard", §2.2.
-
-**What each rank holds.** A copy of the router, `experts · hidden` numbers, and the tokens of its own batch.
-
-**What is sent, when and why.** Nothing. **A routing group is one sequence in every layout**: capacity, choices and
-auxiliary loss belong to a group and are averaged over groups, so that ranks which hold other sequences cannot change
-what becomes of this one.
-
-**Cost.** `minitrain.costs.mixture_of_experts.router_flops`; it is small beside the experts.
-
-**Also called.** Gate or gating network (Shazeer), router (Switch).
+**Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2; groups: Lepikhin et al. 2020, "GShard", §2.2.
+**Cost.** Every rank holds a copy of the router, `experts · hidden` numbers. Its work is small compared with that of the
+experts: `minitrain.costs.mixture_of_experts.router_flops`. Also called gate, or gating network (Shazeer).
 """
 
 from __future__ import annotations

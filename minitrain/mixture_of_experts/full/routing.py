@@ -2,7 +2,7 @@
 
 Layers dispatch tokens by these lists and do not ask how they came about, so that routers can be exchanged.
 
-**Source.** Groups and positions: Lepikhin et al. 2020, "GShard", §2.2 and algorithm 1. **Also called.**
+**Source.** Groups and positions: Lepikhin et al. 2020, "GShard", §2.2 and algorithm 1. Also called
 `combine_weights` and `dispatch_mask` in code that keeps a `[tokens, experts, capacity]` tensor with the same content.
 """
 

@@ -1,25 +1,11 @@
-"""The full form of `minitrain.mixture_of_experts.switch`, with groups, jitter, and float32 in low precision.
+"""The full form of `minitrain.mixture_of_experts.switch` adds groups, jitter, and float32 in low precision.
 
-**Idea.** One expert a token is enough: it learns as well, and halves what is computed and sent. The weight is the
-probability of the chosen expert, so that the choice has a gradient although there is nothing to weigh against. A loss
-of one line keeps tokens spread.
+**The router computes in float32 inside a bfloat16 model.** A logit of 8 bits is wrong by up to 1/512 of itself, which
+would send some tokens to other experts. What leaves the router is bfloat16 again, so that no wider tensors are sent.
+Expert dropout (§2.4), more dropout inside experts when a model is tuned on little data, is an option of experts.
 
-**Source.** Fedus, Zoph & Shazeer 2021, "Switch Transformers: scaling to trillion parameter models with simple and
-efficient sparsity", §2.1 (routing), §2.2 (capacity, loss), §2.4 (precision, initial weights).
-
-**What each rank holds.** W_r, `[experts, hidden]`, on every rank.
-
-**What is sent, when and why.** Nothing.
-
+**Source.** Fedus, Zoph & Shazeer 2021, "Switch Transformers", §2.4 (precision, initial weights).
 **Cost.** `minitrain.costs.mixture_of_experts`: `capacity`, `dropped_fraction`, `switch_loss_at_balance`.
-
-**The router computes in float32 inside a bfloat16 model.** A logit of 8 bits is wrong by up to 1/512 of itself, and so
-some tokens go to other experts. What leaves the router is bfloat16 again, so that no wider tensors are sent.
-
-Expert dropout (§2.4), more dropout inside experts than elsewhere when a model is tuned on little data, is an option of
-experts and not of routers.
-
-**Also called.** Top-1 routing.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ and run on real ranks.
 
 **Source.** The intermediate representation of torch.distributed.pipelining, whose notation `2F7` this is; backward in
 two parts from Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §1 and figure 1.
-
-**Also called.** Pipeline order, action table, instruction stream (DeepSpeed's `PipeSchedule`).
+Also called pipeline order, action table, instruction stream (DeepSpeed's `PipeSchedule`).
 """
 
 from __future__ import annotations

@@ -1,19 +1,11 @@
-"""When each action of a schedule happens, what it makes ranks wait, and how much they hold meanwhile.
+"""When each action of a schedule happens, how long ranks wait for it, and how much they hold meanwhile.
 
 **Idea.** Given what an action costs on each stage, its start follows: it begins when its rank is free and what it needs
-has arrived, whichever is later. Everything that is said about pipelines (bubbles, memory) can be read off the table of
-starts and ends.
+has arrived, whichever is later. Bubbles and memory can be read off the table of starts and ends.
 
 **Source.** Qi et al. 2023, "Zero Bubble Pipeline Parallelism", appendix G, constraints (4) to (6), without the search.
 
-**Two questions that a bubble answers.** What does a step cost? The longest time that any rank is busy with it, from its
-first start to its last end: `longest_span`. Ranks that need not wait for each other between steps begin the next one
-that much later, each when it is done (Qi et al., §5.3). `makespan` is the time from the first start anywhere to the
-last end anywhere. Where one rank starts first and ends last, as in all schedules without W, both are the same. And
-compared with what? `bubble_over_ideal` is idle time over work (Narayanan et al. 2021, §2.2), which can exceed 1;
-`bubble_over_total` is idle time over all time (Huang et al. 2019, §2.3; Qi et al. 2023, §5.3), which cannot.
-
-**What is left out.** Sending takes none of a rank's time, and messages do not queue for a port: a message is there
+**What is left out.** Sending takes none of a rank's time, and messages do not queue for a port: a message arrives
 `message` after its sender has finished. Within a rank there are no messages.
 """
 
@@ -47,6 +39,11 @@ class Slot(NamedTuple):
 @dataclass(frozen=True)
 class Timetable:
     """A schedule with times, in the unit of the costs that it was made with.
+
+    A step costs the longest time that any rank is busy with it, `longest_span`, where ranks need not wait for each
+    other between steps, and begin the next one that much later, each when it is done (Qi et al. 2023, §5.3). `makespan`
+    is the same where one rank starts first and ends last, as in all schedules without W. Idle time is compared with
+    work (`bubble_over_ideal`, which can exceed 1) or with all time (`bubble_over_total`, which cannot).
 
     Attributes:
         schedule: What was simulated.
@@ -93,7 +90,7 @@ class Timetable:
 
     @property
     def bubble_over_total(self) -> Time:
-        """Idle time over all time, (p−1)/(m+p−1) for GPipe; the papers' bubble rate (Qi et al. 2023, §5.3)."""
+        """Idle time over all time, (p−1)/(m+p−1) for GPipe (Huang et al. 2019, §2.3; Qi et al. 2023, §5.3)."""
         return self.bubble / self.longest_span
 
     @cached_property

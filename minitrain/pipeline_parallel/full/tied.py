@@ -1,21 +1,14 @@
 """Weights that several stages hold: their gradients are summed over the stages before anything else is done with them.
 
-**Idea.** A GPT's head multiplies by the weight of its token embedding. In a pipeline these are the last stage and the
-first, so the weight is there twice, and each copy gets the gradient of its own use only. One device would add the two.
-So after the last backward the holders send each other what they have and add it up. Copies that start equal, and always
-get equal gradients, stay equal.
+**Idea.** A GPT's head uses the weight of its token embedding. In a pipeline, the last and the first stage each have a
+copy of it, which gets the gradient of its own use only. So after the last backward the holders send each other their
+gradients and add them up. Copies that start equal, and always get equal gradients, stay equal.
 
-**Source.** Press & Wolf 2017 for the tied weights; Narayanan et al. 2021, §2.2 and Megatron-LM's embedding group.
-
-**What each rank holds.** A copy of the weight for each stage that uses it, with gradient and optimizer states.
-
-**What is sent, when and why.** Once a step, before data parallelism averages gradients and before their norm is taken
-(in which the weight counts once): each holder sends its gradient to every other holder.
-
-**Cost.** For a tied embedding vocabulary · hidden elements each way, between the first rank and the last. It does not
-grow with micro-batches.
-
-**Also called.** `TiedLayerSpec` (DeepSpeed), the embedding group (Megatron-LM).
+**Source.** Press & Wolf 2017 for tied weights; Narayanan et al. 2021, §2.2.
+**Sent.** Once per step each holder sends its gradient to every other holder, before data parallelism averages gradients
+and before their norm is taken, in which the weight counts once.
+**Cost.** Each way vocabulary · hidden elements for a tied embedding, and a copy of all its states on each holder.
+Also called `TiedLayerSpec` (DeepSpeed), the embedding group (Megatron-LM).
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """`minitrain.recomputation.selective` for any module with cores of attention, a `checkpoint` of choice, and checks.
 
-**Sent.** Nothing, even in tensor-parallel layers: a rank that holds a head holds all that the head's core needs.
+It works in tensor-parallel layers, too, and sends nothing: a rank that holds a head holds all that its core needs.
+
 **Cost.** `minitrain.costs.recomputation`: bytes by `gpt_layer_selective`; operations 4bs²h per block, nearly s/(18h +
 3s) of a step (`selective_share`).
 Also called `--recompute-granularity selective` (Megatron-LM). With fused attention (FlashAttention, Dao et al. 2022)

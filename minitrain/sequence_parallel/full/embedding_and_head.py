@@ -1,24 +1,14 @@
-"""What stands outside of attention and MLP, on sequence shards: embedding, norms, and the output head.
+"""The layers outside of attention and MLP, on sequence shards: embedding, norms, and the output head.
 
-**Idea.** Between the embedding and the head a token's hidden state is on one rank only. The embedding's sum over ranks
-ends as shards instead of whole; a norm is applied to a rank's own tokens; and the head gathers what it needs, as any
-column-parallel product does.
+**Parameters of norms and the table of positions are whole on every rank, and applied to different tokens on each**, so
+a rank's gradient of them is a partial sum, and they are marked as partial. If they were not, every rank would learn
+from its own tokens, and the copies would drift apart.
 
 **Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2 and §4.3.
-
-**What each rank holds.** The parameters of chapter 08. **Those of norms and the table of positions are whole on every
-rank, and applied to different tokens on each**: a rank's gradient of them is a summand, and they are marked as partial.
-Forgotten, every rank learns from its own tokens, and the copies drift apart.
-
-**What is sent, when and why.** Embedding: a reduce-scatter forward, an all-gather backward, for every rank looks up all
-tokens in its rows. Norms: nothing. Head: an all-gather forward and a reduce-scatter backward, and with
-`keep_gathered=False` an all-gather backward once more. The loss is chapter 08's: every rank has all tokens' logits, for
-its part of the vocabulary.
-
+**Sent.** Embedding: a reduce-scatter in forward, an all-gather in backward, as every rank looks up all tokens in its
+rows. Head: the opposite, and with `keep_gathered=False` another all-gather in backward. The loss is chapter 08's.
 **Cost.** `minitrain.costs.sequence_parallel.ends_traffic`.
-
-**Also called.** `reduce_scatter_embeddings` with `sequence_parallel`, and the parameter attribute `sequence_parallel`
-(Megatron-LM); `SequenceParallel()` for norms, `PrepareModuleInput` (PyTorch DTensor).
+Also called `reduce_scatter_embeddings` (Megatron-LM); `SequenceParallel()`, `PrepareModuleInput` (PyTorch DTensor).
 """
 
 from __future__ import annotations

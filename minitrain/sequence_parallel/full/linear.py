@@ -1,37 +1,15 @@
 """The full form of `minitrain.sequence_parallel.linear` adds sending during products, and gathering once for several.
 
-These are the layers of chapter 08 between sequence shards: products by columns gather tokens, products by rows scatter
-them. `keep_gathered`, autocast, checks, and sums of partial gradients once per step come in addition.
-
-**Idea.** Column- and row-parallel products are what they were, and still need all tokens. Only what stands at their
-ends changes: where all ranks held the same x, each holds a shard, and g and ḡ take the places of f and its conjugate.
-
-**Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2.
-
-**What each rank holds.** Weights as in chapter 08. Of the column-parallel product's input, from forward to backward,
-either its own tokens, or with `keep_gathered` all of them:
-
-| `keep_gathered` | kept for backward | sent backward |
+| `keep_gathered` | column-parallel keeps for backward | and sends in backward |
 |---|---|---|
 | False, the paper's way | `[batch, seq/tp, in]` | all-gather of x once more, reduce-scatter of dX |
 | True | `[batch, seq, in]` | reduce-scatter of dX |
 
-**What is sent, when and why.** Column-parallel: forward an all-gather of x. Backward dX = Σ_r dY_r A_rᵀ, of which each
-rank needs its own tokens: a reduce-scatter. dA_r = Xᵀ dY_r needs all tokens of x. What travels is hidden behind
-products that do not need it: dX needs no x, so it is computed while x is gathered again; dA_r needs no dX, so it is
-computed while dX is under way.
+A row-parallel bias is marked as partial: each rank has db of its own tokens only, and
+`minitrain.tensor_parallel.full.parameter_layout.sum_partial_gradients` adds these up, once per step.
 
-Row-parallel: forward a reduce-scatter of the sum, and then the bias, which each rank adds to its own tokens. Backward
-an all-gather of dY, since both dX_r = dY A_rᵀ and dA_r = X_rᵀ dY take all tokens. db is the sum of dY over tokens. **A
-rank adds up its own tokens only, and so has a summand of db**: the bias is marked as partial, and
-`minitrain.tensor_parallel.full.parameter_layout.sum_partial_gradients` adds the summands, once a step.
-
-**Cost.** `minitrain.costs.sequence_parallel.layer_traffic`: an all-gather or a reduce-scatter is half of chapter 08's
-all-reduce. Gathering again adds a quarter.
-
-**Also called.** `linear_with_grad_accumulation_and_async_allreduce(…, sequence_parallel=True)` (Megatron-LM, which
-gathers again); `ColwiseParallel(input_layouts=Shard(1))` and `RowwiseParallel(output_layouts=Shard(1))` (PyTorch
-DTensor, which keeps the gathered input).
+**Cost.** `minitrain.costs.sequence_parallel.layer_traffic`. Gathering again, as Megatron-LM does, adds a quarter; in
+PyTorch DTensor `ColwiseParallel(input_layouts=Shard(1))` keeps the gathered input.
 """
 
 from __future__ import annotations
@@ -87,7 +65,8 @@ class _ColumnFromSequence(torch.autograd.Function):
         grad_x, reducing = None, None
         if input_wanted:
             grad_x = input_gradient(grads_y, weights).view(*gradients[0].shape[:2], -1)  # [seq, batch, in]
-            # The sum over ranks of all tokens' gradients, to each rank for its own: under way during what follows.
+            # The sum over ranks of all tokens' gradients, to each rank for its own: under way while dA, which does
+            # without it, is computed.
             reducing = start_reduce_scatter(grad_x, ctx.comm)
         whole = gathering.wait()
         assert whole is not None

@@ -1,37 +1,13 @@
 """The full form of `minitrain.sequence_parallel.mappings` adds a choice of collectives, sending early, and checks.
 
-These are the two operators between a sequence that is whole and its shards.
+Rank r's shard has the tokens r·s/t up to (r+1)·s/t of every sequence. Activations are `[batch, seq, hidden]`, and
+collectives work on t chunks of flat memory, so the sequence comes first while it is sent, as `[seq, batch, hidden]`:
+chunk r is then rank r's shard. Only `start_gather` and `start_reduce_scatter` know of that. It costs no extra copy,
+because a shard is copied into the buffer that is sent, or out of it, in any case.
 
-**Idea.** A ring's all-reduce is a reduce-scatter and then an all-gather. Chapter 08 does both at once, where a
-row-parallel product ends, and then every rank computes norm, dropout and residual of all tokens. Instead, stop
-half-way: after the reduce-scatter each rank has the finished sum for its own tokens. It does norm, dropout and residual
-for these, and the all-gather follows where the next column-parallel product needs all tokens.
-
-**Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2, figures 5
-and 6, where the two are g and ḡ. (f and f̄ there are f and g of Shoeybi et al. 2019, which chapter 08 has.)
-
-**What each rank holds.** The activations only; t ranks, x of S bytes. Rank r's shard has the tokens r·s/t up to
-(r+1)·s/t of every sequence.
-
-**What is sent, when and why.**
-
-| operator | paper | forward | backward |
-|---|---|---|---|
-| `gather_from_sequence` | g | all-gather | reduce-scatter |
-| `reduce_scatter_to_sequence` | ḡ | reduce-scatter | all-gather |
-
-g stands before a product by columns, which wants all tokens; backward, each rank's product adds to the gradient of all
-tokens. ḡ stands behind a product by rows, whose y has t summands; backward, each summand has the gradient of all of y.
-
-Activations are `[batch, seq, hidden]`, and collectives work on t chunks of a flat line of memory. So the sequence must
-come first while it is sent, as `[seq, batch, hidden]`: chunk r is then rank r's shard. The two functions `start_gather`
-and `start_reduce_scatter` are the one place where that is known. It costs nothing more: a shard is copied into the
-buffer that is sent, or out of it, in any case.
-
-**Cost.** Each is half of an all-reduce: `minitrain.costs.communication.ring_all_gather`, `ring_reduce_scatter`.
-
-**Also called.** `gather_from_sequence_parallel_region` and `reduce_scatter_to_sequence_parallel_region` (Megatron-LM);
-in DTensor the redistributions `Shard(1)` → `Replicate()` and `Partial()` → `Shard(1)`.
+**Source.** Korthikanti et al. 2022, §4.2.2, figures 5 and 6; f and f̄ there are f and g of Shoeybi et al. 2019.
+**Cost.** `minitrain.costs.communication.ring_all_gather` and `ring_reduce_scatter`, each half of an all-reduce.
+Also called redistributions `Shard(1)` → `Replicate()` and `Partial()` → `Shard(1)` (PyTorch DTensor).
 """
 
 from __future__ import annotations

@@ -1,30 +1,13 @@
-"""The full form of `minitrain.tensor_parallel.attention`, with shared key and value heads, overlap, and checks.
+"""The full form of `minitrain.tensor_parallel.attention` adds shared key and value heads, overlap, and checks.
 
-Attention and MLP over several ranks: a column-parallel product, work that needs nobody, a row-parallel product.
+**Idea.** Where there are fewer key and value heads than ranks, t ranks and k heads, t/k neighbouring ranks hold the
+same head, each for queries of its own. Its gradient is a sum over these ranks.
 
-**Idea.** Each head of attention, and each hidden unit of the MLP, works by itself between two matrices. So cut the
-first matrix by columns and the second by rows: what the first leaves on a rank is what the second takes there.
-
-**Source.** Shoeybi et al. 2019, "Megatron-LM", §3. Grouped-query attention: Ainslie et al. 2023, "GQA".
-
-**What each rank holds.** With t ranks, a/t query heads with their columns of the query projection and their rows of the
-output projection; the key and value heads that these queries read; 4h/t hidden units of the MLP. The residual stream
-between blocks is whole on every rank, and so are norms.
-
-**What is sent, when and why.** Four all-reduces a layer and step, each of b·s·h elements. Forward two, g: the output
-projection and the MLP's second matrix each make a summand of the residual stream. Backward two, f: query, key and value
-projections take the same x and share one all-reduce of its gradient; the MLP's first matrix has the other. Each of
-backward's travels while gradients of weights are computed.
-
-Where there are fewer key and value heads than ranks, t/k neighbouring ranks hold the same one of k heads, each for
-queries of its own. Its gradient is a sum over these ranks: `layout.sum_partial_gradients`, once a step.
-
-**Cost.** `minitrain.costs.tensor_parallel`: `layer_traffic` for bytes, `layer_parameters`, and `layer_flops`, of which
-a rank does 1/t. The other way round, rows first, is `RowFirstMLP` below: the nonlinearity needs the whole sum, so an
-all-reduce stands between the matrices, of 4h instead of h; and a gather each way comes on top.
-
-**Also called.** Tensor model parallelism; head parallelism, for its attention; `parallelize_module` with a plan of
-`ColwiseParallel` and `RowwiseParallel` (PyTorch DTensor).
+**Source.** Besides Shoeybi et al. 2019: Ainslie et al. 2023, "GQA", for grouped-query attention.
+**Sent.** Also the gradients of shared heads, once per step: `parameter_layout.sum_partial_gradients`.
+**Cost.** `minitrain.costs.tensor_parallel`: `layer_traffic`, `layer_parameters`, and `layer_flops`, of which a rank
+does 1/t. `RowFirstMLP` shows the opposite order, which sends more.
+Also called head parallelism; `parallelize_module` with `ColwiseParallel` and `RowwiseParallel` (PyTorch DTensor).
 """
 
 from __future__ import annotations
@@ -102,10 +85,10 @@ class ParallelMLP(gpt.MLP):
 
 
 class RowFirstMLP(gpt.MLP):
-    """The counter-example: rows first, then columns. Right in its results, and dear. Arguments as above.
+    """The counter-example: rows first, then columns. Its results are right, but expensive. Arguments as above.
 
-    GELU is not linear: gelu(X₁A₁) + gelu(X₂A₂) is not gelu(X₁A₁ + X₂A₂). So the sum must be there before it, on every
-    rank, 4h wide, and every rank computes the whole GELU (Shoeybi et al. 2019, §3, the first option).
+    GELU is not linear: gelu(X₁A₁) + gelu(X₂A₂) is not gelu(X₁A₁ + X₂A₂). So every rank needs the sum before it: the
+    all-reduce is 4h wide instead of h, and every rank computes the whole GELU (Shoeybi et al. 2019, §3, first option).
 
     Raises:
         ValueError: `hidden` does not divide by the ranks, or this rank is not in the group.

@@ -1,24 +1,9 @@
-"""The full form of `minitrain.tensor_parallel.clip_grad_norm`, with shards that several ranks hold, and checks.
+"""The full form of `minitrain.tensor_parallel.clip_grad_norm` adds shards that several ranks hold, and checks.
 
-The norm of all gradients where parameters are cut over ranks, and clipping by it.
-
-**Idea.** The square of the norm is a sum over all elements of the model. A rank adds up what it holds, and the ranks'
-sums are added. But what several ranks hold must count once: a LayerNorm's gradient is on every rank. **Added up on all,
-it would count n times**, and the gradients would be clipped more on more ranks. So of the ranks that hold the same
-piece, the first adds it.
-
-**Source.** Pascanu et al. 2013, "On the difficulty of training recurrent neural networks", §3.2, for clipping; for
-counting once Megatron-LM, `param_is_not_tensor_parallel_duplicate`.
-
-**What each rank holds.** Its gradients, final: those of partial parameters have been summed
-(`layout.sum_partial_gradients`).
-
-**What is sent, when and why.** One all-reduce of one number, 8 bytes, so that all ranks have the same bits: a rank that
-clipped by a norm of its own would move its replicas away from the others'.
-
-**Cost.** A latency.
-
-**Also called.** Global norm; `clip_grad_norm` (Megatron-LM); torch's `clip_grad_norm_` on DTensors.
+Of the ranks that hold the same shard, the first counts it. Gradients must be final: call
+`parameter_layout.sum_partial_gradients` before. All ranks scale by the same bits; a rank that clipped by a norm of its
+own would let the replicas drift apart.
+Also called global norm; `clip_grad_norm` (Megatron-LM); torch's `clip_grad_norm_` on DTensors.
 """
 
 from __future__ import annotations

@@ -1,30 +1,8 @@
-"""The full form of `minitrain.tensor_parallel.cross_entropy`, with ignored targets, low precision, and checks.
+"""The full form of `minitrain.tensor_parallel.cross_entropy` adds ignored targets, low precision, and checks.
 
-Cross-entropy over a vocabulary that is cut over ranks: three numbers of each token instead of its logits.
-
-**Idea.** The loss of a token is log Σ exp(xᵢ − m) − (z − m): x its logits, m the largest, z its target's. A maximum of
-maxima is the maximum, and a sum of exponentials goes from one maximum to another by a factor. So every rank looks
-through its own logits once, and says three numbers: their maximum, their sum, and the target's logit if it has it.
-
-**Source.** Shoeybi et al. 2019, "Megatron-LM", §3 (the loss); Milakov & Gimelshein 2018, "Online normalizer calculation
-for softmax", §3.1 (merging maxima and sums).
-
-**What each rank holds.** Its columns of the logits, `[batch, seq, vocabulary/tp]`, from forward to backward; and of
-each token the merged maximum and sum.
-
-**What is sent, when and why.** Forward: one all-gather of (mᵣ, sᵣ, zᵣ) for each token, with mᵣ the largest of rank r's
-logits, sᵣ = Σ exp(x − mᵣ), and zᵣ the target's logit, or −∞ where another rank has it. Every rank then works out
-m = max mᵣ, s = Σ sᵣ exp(mᵣ − m), z = max zᵣ, in the same order, so that all have the same bits. Backward: nothing, for
-softmax − onehot of a rank's own logits needs only m, s and the target.
-
-Two numbers, log Σ exp(x) and z, would be enough for small logits. **Of large ones their difference has lost its
-digits**: near 10⁴ float32 numbers are 0.001 apart, and the loss is often smaller.
-
-**Cost.** `minitrain.costs.vocabulary.loss_traffic`, (n−1)·12 bytes a token, where gathered logits would send
-`gathered_logits_traffic`, (n−1)/n · 4V'. In memory nothing but the logits and the three numbers.
-
-**Also called.** `vocab_parallel_cross_entropy` (Megatron-LM, which all-reduces the three numbers one after another:
-fewer bytes from three ranks on, six times as many messages); `loss_parallel` (PyTorch, DTensor).
+**Cost.** `minitrain.costs.vocabulary.loss_traffic`, (n−1)·12 bytes per token, where gathered logits would send
+`gathered_logits_traffic`, (n−1)/n · 4V'. Megatron-LM's `vocab_parallel_cross_entropy` all-reduces the three numbers one
+after another, which sends fewer bytes from three ranks on, in six times as many messages.
 """
 
 from __future__ import annotations
@@ -55,7 +33,9 @@ class _CrossEntropy(torch.autograd.Function):
         shift = largest.masked_fill(largest.isneginf(), 0)  # where all is padding: −∞ − −∞ is not a number
         total = (x - shift.unsqueeze(-1)).exp_().sum(-1)
         logit = x.gather(-1, places).squeeze(-1).masked_fill(~here, -torch.inf)
-        # 2. From every rank to every other: these three numbers, and nothing else.
+        # 2. From every rank to every other: these three numbers, and nothing else. Two, log Σ exp(x) and z, would be
+        # enough for small logits; of large ones their difference has lost its digits (near 10⁴ float32 numbers are
+        # 0.001 apart, and the loss is often smaller).
         parts = x.new_empty(ranks, 3, *targets.shape)
         parts[rank] = torch.stack([largest, total, logit])
         comm.all_gather(parts).wait()

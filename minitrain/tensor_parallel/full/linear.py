@@ -1,42 +1,13 @@
-"""The full form of `minitrain.tensor_parallel.linear`, with overlap, gathered outputs, shared pieces, and checks.
+"""The full form of `minitrain.tensor_parallel.linear` adds overlap, gathered outputs, shared shards, and checks.
 
-A linear layer over several ranks: its matrix is cut by columns, or by rows.
+**Idea.** In backward the all-reduce of the input's gradient travels while the gradients of the weights are computed.
+Layers that take the same input, as query, key and value do, share one all-reduce.
 
-**Idea.** Column-parallel: a rank makes some columns of Y = XA from the whole of X, and needs nobody. Row-parallel: a
-rank takes some columns of X and the rows of A that go with them, and makes a summand of Y. One behind the other they
-fit: the columns of Y that the first leaves on a rank are the columns of X that the second takes. Only its sum is sent.
-
-**Source.** Shoeybi et al. 2019, "Megatron-LM", §3. The overlap: Narayanan et al. 2021, "Efficient Large-Scale Language
-Model Training on GPU Clusters Using Megatron-LM"; Korthikanti et al. 2022, §4.2.2.
-
-**What each rank holds.** With t ranks, A of in × out; `nn.Linear` keeps Aᵀ as `weight[out, in]`:
-
-| | X | weight | bias | Y |
-|---|---|---|---|---|
-| column-parallel | `[*, in]`, the same | `[out/t, in]` | `[out/t]` | `[*, out/t]`, a part |
-| row-parallel | `[*, in/t]`, a part | `[out, in/t]` | `[out]`, the same | `[*, out]`, the same |
-
-**What is sent, when and why.** Let dY be the gradient of Y, and so on. For the whole matrix dX = dY Aᵀ, dA = Xᵀ dY, and
-db is the sum of dY over tokens.
-
-Column-parallel, A = [A₁ … A_t], Y = [XA₁ … XA_t]. Forward sends nothing. Backward: Aᵀ is the A_rᵀ below each other, so
-dX = Σ_r dY_r A_rᵀ: one all-reduce of X's size. dA_r = Xᵀ dY_r and db_r need no other rank, and not dX either: they are
-computed while dX is under way.
-
-Row-parallel, A the A_r below each other, X = [X₁ … X_t]. Forward: Y = Σ_r X_r A_r + b: one all-reduce of Y's size. The
-bias is added once, after the sum; before it, it would be added t times. Backward: every summand has the gradient dY, so
-dX_r = dY A_rᵀ and dA_r = X_rᵀ dY, and nothing is sent. db is the sum of dY over tokens, the same on all ranks.
-
+**Source.** Besides Shoeybi et al. 2019, for the overlap: Narayanan et al. 2021, "Efficient Large-Scale Language Model
+Training on GPU Clusters Using Megatron-LM"; Korthikanti et al. 2022, §4.2.2.
+**Sent.** `gather_output` adds an all-gather in forward, `input_is_parallel=False` one in backward.
 **Cost.** `minitrain.costs.tensor_parallel`: `payload` of each all-reduce, `column_parameters` and `row_parameters` for
-what a rank holds. A column-parallel layer with `gather_output` adds an all-gather forward; a row-parallel one that must
-split its own input adds one backward.
-
-The products are autograd Functions, and not put together from `F.linear` and the operators of `mappings`, for two
-reasons: backward can compute gradients of weights while the all-reduce of the input's gradient travels, which autograd
-would do one after the other; and products of the same input, as query, key and value are, share that all-reduce.
-
-**Also called.** `ColwiseParallel` and `RowwiseParallel` (PyTorch DTensor), 1D tensor parallelism, intra-layer model
-parallelism.
+what a rank holds. Also called 1D tensor parallelism, or intra-layer model parallelism.
 """
 
 from __future__ import annotations
@@ -57,7 +28,12 @@ from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark,
 
 
 class _ColumnParallel(torch.autograd.Function):
-    """Y_r = X A_r for one or more weights, which are followed by as many biases, each None where there is none."""
+    """Y_r = X A_r for one or more weights, which are followed by as many biases, each None where there is none.
+
+    A = [A₁ … A_t], so Y = [XA₁ … XA_t], and forward sends nothing. In Aᵀ the A_rᵀ are below each other, so in backward
+    dX = Σ_r dY_r A_rᵀ. Neither dA_r = Xᵀ dY_r nor db_r (dY_r summed over tokens) needs another rank or dX. Autograd
+    would wait for dX all the same, so this is a Function and not `F.linear` with the operators of `mappings`.
+    """
 
     @staticmethod
     def forward(ctx: Any, comm: Comm, x: Tensor, *tensors: Any) -> tuple[Tensor, ...]:
@@ -86,7 +62,11 @@ class _ColumnParallel(torch.autograd.Function):
 
 
 class _RowParallel(torch.autograd.Function):
-    """Y = Σ_r X_r A_r, and then b."""
+    """Y = Σ_r X_r A_r, and then b: added before the sum, it would count t times.
+
+    Backward sends nothing: every partial sum has the gradient dY, so dX_r = dY A_rᵀ and dA_r = X_rᵀ dY. db, the sum of
+    dY over tokens, is the same on all ranks.
+    """
 
     @staticmethod
     def forward(ctx: Any, comm: Comm, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -158,7 +138,7 @@ class ColumnParallelLinear(ParallelLayer):
         gather_output: Return the whole output on every rank, and not this rank's part.
         comm: The ranks that hold the layer together, as of `minitrain.comm.comm.Comm`; None means everyone.
         shards: Cut into fewer pieces than there are ranks; each is then held by ranks/shards neighbouring ranks, whose
-            gradients `layout.sum_partial_gradients` adds. None: as many as ranks.
+            gradients `parameter_layout.sum_partial_gradients` adds. None: as many as ranks.
         dtype: Of weight and bias.
         device: Of weight and bias.
 

@@ -1,33 +1,14 @@
-"""The full form of `minitrain.tensor_parallel.mappings`, with split and gather, any collectives, and checks.
-
-The conjugate operators: how activations go from what all ranks hold to what each holds a part of, and back.
-
-**Idea.** Where tensor-parallel work begins, all ranks hold the same x, and each uses it for its own part of the model.
-Forward has nothing to send, but x was used n times, so its gradient is a sum of n parts. Where the work ends, each rank
-holds one summand of y. Forward adds them, and backward has nothing to send, since every summand has y's gradient. Each
-operator is the other with forward and backward exchanged.
-
-**Source.** Shoeybi et al. 2019, "Megatron-LM", §3, figure 3, where the two are f and g.
-
-**What each rank holds.** The activations only; n ranks, x of S bytes.
-
-**What is sent, when and why.**
+"""The full form of `minitrain.tensor_parallel.mappings` adds split and gather, any collectives, and checks.
 
 | operator | paper | forward | backward |
 |---|---|---|---|
-| `copy_to_parallel` | f | x as it is | all-reduce: the gradient has n summands |
-| `reduce_from_parallel` | g | all-reduce: y has n summands | the gradient as it is |
-| `split_to_parallel` | – | this rank's part of the last dim | all-gather: each rank has a part of the gradient |
+| `copy_to_parallel` | f | x as it is | all-reduce of the partial sums |
+| `reduce_from_parallel` | g | all-reduce of the partial sums | the gradient as it is |
+| `split_to_parallel` | – | this rank's part of the last dim | all-gather of the parts |
 | `gather_from_parallel` | – | all-gather of the parts | this rank's part of the gradient |
 
-The last two rows take for granted that what follows (or goes before) is the same on all ranks: the gradient of a
-gathered tensor is then whole on every rank, and each takes its part without adding.
-
-**Cost.** An all-reduce of S bytes, or an all-gather, which is half of one:
-`minitrain.costs.communication.ring_all_reduce` and `ring_all_gather`.
-
-**Also called.** `copy_to_tensor_model_parallel_region` and so on in Megatron-LM; in DTensor the redistributions from
-`Replicate()`, from `Partial()` and from `Shard(-1)`; an identity and its transpose in Mesh-TensorFlow and GSPMD.
+**Cost.** `minitrain.costs.communication.ring_all_reduce`, or `ring_all_gather`, which is half of it.
+Also called redistribution from `Replicate()`, `Partial()` and `Shard(-1)` (PyTorch DTensor).
 """
 
 from __future__ import annotations
@@ -99,7 +80,8 @@ class _Gather(torch.autograd.Function):
 
 # The operators by name. `comm`: the tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone. With
 # checking they raise a ValueError, on every rank alike, if an x that must be the same on all ranks differs, or if parts
-# and summands have different shapes or dtypes.
+# and summands have different shapes or dtypes. Split and gather assume that all ranks use the unsharded tensor in the
+# same way: then its gradient is whole on every rank, and each takes its part without adding.
 
 
 def copy_to_parallel(x: Float[Tensor, "*shape"], comm: AnyComm = None) -> Float[Tensor, "*shape"]:

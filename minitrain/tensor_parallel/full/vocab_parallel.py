@@ -1,28 +1,13 @@
-"""The full form of `minitrain.tensor_parallel.vocab_parallel`, with a bias, gathered logits, overlap, and checks.
+"""The full form of `minitrain.tensor_parallel.vocab_parallel` adds a bias, gathered logits, overlap, and checks.
 
-The vocabulary cut over ranks: token embedding, output head, and with `cross_entropy` a loss over its parts.
+Rank r of n holds rows r·V'/n up to (r+1)·V'/n of the table. Rows from V on are padding: zeros that no token looks up.
+**Their logits are set to −∞**, because the logits 0 that they would give take part in the softmax, and may even be the
+largest. A tied head has the same parameter as the embedding.
 
-**Idea.** The largest matrix of a small model has a row for each token of the vocabulary. Each rank holds an equal part
-of the rows. It looks up the tokens that it has, and at the other end computes the logits of the tokens that it has.
-
-**Source.** Shoeybi et al. 2019, "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
-Parallelism", §3.
-
-**What each rank holds.** Rank r of n holds rows r·V'/n up to (r+1)·V'/n of the table, V' being the vocabulary V rounded
-up to a multiple of n: `[vocabulary/tp, hidden]`. A tied head has the very same parameter. Its logits are `[batch, seq,
-vocabulary/tp]`. Rows from V on are padding: zeros that no token looks up. **Their logits are set to −∞.** The logit 0
-that they would give takes part in the softmax, and may even be the largest.
-
-**What is sent, when and why.** Embedding, forward: one all-reduce of the output, for one rank has a token's row and the
-others add zeros; backward nothing. Head, backward: one all-reduce of its input's gradient, to which every rank's logits
-contribute; forward nothing, as long as nobody needs whole logits. `gather_logits` makes them whole, for generation; the
-loss does without, see `minitrain.tensor_parallel.cross_entropy`.
-
-**Cost.** `minitrain.costs.vocabulary`: `table_bytes` held, an all-reduce of a batch's hidden states each way. The
-logits, the largest activation of a small model, are never whole on any rank in training.
-
-**Also called.** `VocabParallelEmbedding` (Megatron-LM, which pads each rank's rows to a multiple of 128); in DTensor
-`RowwiseParallel` for the embedding and `ColwiseParallel` for the head.
+**Sent.** `gather_logits` adds an all-gather, for generation; the loss needs none.
+**Cost.** `minitrain.costs.vocabulary`: `table_bytes` held, and an all-reduce of a batch's hidden states each way.
+Megatron-LM pads each rank's rows to a multiple of 128. In DTensor the embedding is `RowwiseParallel`, the head
+`ColwiseParallel`.
 """
 
 from __future__ import annotations

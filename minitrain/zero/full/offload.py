@@ -1,27 +1,14 @@
-"""The full form of `minitrain.zero.offload`, with parameters in 16 bits, and copies that don't hold up backward.
+"""The full form of `minitrain.zero.offload` adds parameters in 16 bits, and copies that don't hold up backward.
 
-ZeRO-Offload: the optimizer's states, and its step, on the host.
+**Idea.** Of the 16 bytes per parameter that Adam takes, the device computes with 4: parameters and gradients in 16
+bits. Only the optimizer touches the other 12, once per step, so they are on the host.
 
-**Idea.** Of the 16 bytes a parameter that Adam takes, the device computes with 4: parameters and gradients in 16 bits.
-The other 12 are touched once a step, by the optimizer, whose work is small: a few operations an element, where forward
-and backward have six for each token. So they go to the host, and so does the step.
-
-**Source.** Ren et al. 2021, "ZeRO-Offload: Democratizing Billion-Scale Model Training", §3.5 for what goes where,
-§4.2 for many ranks, on top of stage 2. Their step of one batch beside the forward of the next (§5.2) is left out: its
-parameters are a step old.
-
-**What each rank holds.** On the device all parameters, and during backward the lines of stage 2. On the host 1/n of
-gradients, optimizer states and float32 parameters.
-
-**What is sent, when and why.** Between ranks as in stage 2: a reduce-scatter for each line, since every rank steps its
-own shard, and an all-gather after the step. Between device and host: each shard of the mean gradient as soon as it is
-there, while backward goes on; and each shard of new parameters, rounded, after the step. Only 16-bit numbers cross.
-
-**Cost.** Ψ elements out and Ψ back in a step, over n: each rank moves its own shards, through a link of its own. Every
-micro-batch copies its gradients out again. The device holds what stage 2 holds less gradients and optimizer states.
-
-**Also called.** `offload_optimizer: {"device": "cpu"}` in DeepSpeed; `CPUOffloadPolicy` in FSDP2, which offloads
-parameters too; `--optimizer-cpu-offload` in Megatron-LM.
+**Source.** Ren et al. 2021, "ZeRO-Offload". Their overlap of a batch's step with the forward of the next batch (§5.2)
+is left out: its parameters are one step old.
+**Sent.** As in the small form, but gradients leave while backward goes on, and only 16-bit numbers cross.
+**Cost.** The device holds what it holds in stage 2, without the shards of gradients and optimizer states.
+Also called `offload_optimizer: {"device": "cpu"}` (DeepSpeed), `--optimizer-cpu-offload` (Megatron-LM), and
+`CPUOffloadPolicy` (FSDP2), which offloads parameters, too.
 """
 
 from __future__ import annotations

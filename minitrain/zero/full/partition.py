@@ -1,22 +1,13 @@
 """The arithmetic of ZeRO: tensors side by side in one flat line, cut into equal shards, one for each rank.
 
-**Idea.** Whole tensors cannot be dealt out evenly: one may be larger than all others together. Elements can. So the
-tensors are laid side by side in one line, which is padded with zeros until the ranks divide it, and rank r takes the
-r-th part. A shard may begin and end in the middle of a tensor, and an optimizer that treats each element by itself does
-not mind.
+**Idea.** Whole tensors cannot be dealt out evenly, since one may be larger than all others together. Elements can. So
+the line is padded with zeros until the ranks divide it, and rank r takes the r-th part. A shard may begin and end in
+the middle of a tensor; an optimizer that treats each element by itself does not mind.
 
-**Source.** Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5.1;
-the flat line with padding is that of DeepSpeed and of PyTorch's FSDP (Zhao et al. 2023, "PyTorch FSDP", §3.2.1).
-
-**What each rank holds.** ⌈elements/n⌉ elements of every line. The last ranks hold the padding, fewer than n elements.
-
-**What is sent, when and why.** Nothing: this file is arithmetic. Equal shards are what torch's reduce-scatter and
-all-gather want, and they are the chunks of `torch.tensor_split`.
-
-**Cost.** Fewer than n elements of padding for each line: `minitrain.costs.zero.padding`.
-
-**Also called.** Flat parameter (`FlatParameter` in FSDP1), flat partition (DeepSpeed), param and grad buffer
-(Megatron-LM).
+**Source.** Rajbhandari et al. 2020, "ZeRO", §5.1; Zhao et al. 2023, "PyTorch FSDP", §3.2.1.
+**Cost.** Fewer than n elements of padding per line, on the last ranks: `minitrain.costs.zero.padding`. In return shards
+are equal, as torch's reduce-scatter and all-gather want them, and are the chunks of `torch.tensor_split`.
+Also called flat parameter (`FlatParameter` in FSDP1), flat partition (DeepSpeed), param and grad buffer (Megatron-LM).
 """
 
 from __future__ import annotations

@@ -1,24 +1,12 @@
-"""The full form of `minitrain.zero.stage1`, with frozen and unused parameters, several dtypes, groups, and checks.
+"""The full form of `minitrain.zero.stage1` adds frozen and unused parameters, several dtypes, groups, and checks.
 
-ZeRO stage 1: each rank keeps the optimizer states of its own part of the parameters, and steps that part.
+`Zero1` averages the gradients itself. `ShardedOptimizer` goes with any data parallelism, whose all-reduce (2Ψ) has
+given every rank all gradients; after its step, one all-gather of each line gives every rank the new parameters.
 
-**Idea.** In data parallelism every rank makes the same step with the same optimizer states: n − 1 of n copies are there
-for nothing. So rank r steps the r-th part of the parameters only, and the parts are then gathered.
-
-**Source.** Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5.1 and
-§7.2.1.
-
-**What each rank holds.** All parameters and gradients, 1/n of the optimizer states.
-
-**What is sent, when and why.** `ShardedOptimizer` stands behind any data parallelism, whose all-reduce (2Ψ) has given
-every rank all gradients; after its step one all-gather of each line gives every rank the new parameters, Ψ more. But a
-rank needs no more than the gradients of its own part. So `Zero1` does without the all-reduce: one reduce-scatter of
-each line in `synchronize()`, Ψ, and the all-gather after the step, Ψ: together what the all-reduce alone has cost.
-
-**Cost.** Memory: `minitrain.costs.zero.held`; bytes sent: `minitrain.costs.zero.step_traffic`, 3Ψ and 2Ψ.
-
-**Also called.** `ZeroRedundancyOptimizer` (PyTorch), distributed optimizer (Megatron-LM), P_os in the paper;
-weight-update sharding (Xu et al. 2020).
+**Source.** Besides Rajbhandari et al. 2020: Xu et al. 2020, who call it weight-update sharding.
+**Sent.** 2Ψ in a step with `Zero1`, 3Ψ with `ShardedOptimizer`: `minitrain.costs.zero.step_traffic`.
+**Cost.** `minitrain.costs.zero.held`.
+Also called `ZeroRedundancyOptimizer` (PyTorch); P_os in the paper.
 """
 
 from __future__ import annotations

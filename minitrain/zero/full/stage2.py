@@ -1,28 +1,13 @@
-"""The full form of `minitrain.zero.stage2`: it sends whole units, of any module, and checks what it is given.
+"""The full form of `minitrain.zero.stage2` sends whole units, of any module, and checks what it is given.
 
-ZeRO stage 2: gradients are divided, too, while backward runs.
+**Idea.** A hook copies each gradient to its unit's line and frees it. A line is reduce-scattered once it is full and
+the line before it is done. Without this *draining*, gradients that wait to be sent would pile up until all of them are
+held, as in stage 1. All ranks start the lines in one order, from the last unit to the first.
 
-**Idea.** After stage 1's reduce-scatter a rank needs its own part of the gradients only. So why keep the rest until
-then: as soon as backward has made the gradients of a unit, they are reduce-scattered, this rank's part is kept, and all
-others are freed.
-
-**Source.** Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5.2 and
-§7.2.1; Zhao et al. 2023, "PyTorch FSDP", §3.4 for limiting what is in flight.
-
-**What each rank holds.** All parameters, 1/n of gradients and optimizer states. During backward also two lines of whole
-gradients: one that fills, and one that is on its way.
-
-**What is sent, when and why.** A hook copies each gradient to its unit's line and frees it. When a line is full and the
-lines before it have been started, it is reduce-scattered: every rank needs the mean of its own shard only. All ranks
-start them in one order, from the last unit to the first. Before one is started the one before it must be done: without
-this *draining*, gradients that wait to be sent would pile up until all are there, as in stage 1. After the step an
-all-gather makes the parameters whole again.
-
-**Cost.** Bytes as in stage 1, 2Ψ: `minitrain.costs.zero.step_traffic`. But a shard cannot hold the gradients of other
-shards, so with A micro-batches the reduce-scatter is done A times, (A+1)Ψ, where stage 1 keeps its 2Ψ.
-
-**Also called.** `SHARD_GRAD_OP` of FSDP is near (`reshard_after_forward=False` in FSDP2); stage 2 in DeepSpeed, where
-draining is what `overlap_comm` must not forget.
+**Source.** Besides Rajbhandari et al. 2020: Zhao et al. 2023, "PyTorch FSDP", §3.4, for limiting what is in flight.
+**Cost.** In backward also two lines of whole gradients: one that fills, and one that is on its way. Bytes:
+`minitrain.costs.zero.step_traffic`.
+Near to it are `reshard_after_forward=False` of FSDP2, and DeepSpeed's stage 2, whose `overlap_comm` must drain, too.
 """
 
 from __future__ import annotations

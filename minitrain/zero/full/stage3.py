@@ -1,27 +1,12 @@
-"""The full form of `minitrain.zero.stage3`, for any module, sending gradients while backward goes on.
+"""The full form of `minitrain.zero.stage3` adds any module, and sends gradients while backward goes on.
 
-ZeRO stage 3: parameters are divided, too, and gathered unit by unit when they are needed.
+How it notices that a unit's forward and backward begin and end: `minitrain.zero.full.unshard_hooks`.
 
-**Idea.** A layer's parameters are needed while it runs, forward and backward, and not in between. So each rank keeps
-its shard of every unit. Before a unit runs its parameters are gathered from all ranks, and after it they are freed.
-
-**Source.** Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5.3 and
-§7.2.2; Zhao et al. 2023, "PyTorch FSDP", §3 and §4, for units, prefetching and hooks.
-
-**What each rank holds.** 1/n of parameters, gradients and optimizer states. During the step also the root's parameters
-(those outside all units, with a tied embedding), and two units': the one that runs, and the one that comes next. And of
-gradients, as in stage 2, the lines that fill and one that is on its way.
-
-**What is sent, when and why.** Before a unit's forward an all-gather: each rank brings its shard, all get the
-parameters. Before its backward the same again, since they were freed. After its backward a reduce-scatter: every rank
-needs the mean gradient of its own shard. After the step nothing, for nobody holds whole parameters. While one unit runs
-the next one's parameters are on their way. How forward and backward are noticed: `minitrain.zero.full.unshard_hooks`.
-
-**Cost.** 3Ψ sent in a step, half more than data parallelism: `minitrain.costs.zero.step_traffic`. Every micro-batch
-costs as much again. FSDP keeps the root's parameters from forward to backward, which saves one of its two gatherings;
-here they are freed like all others, so that the formula is the paper's.
-
-**Also called.** Fully sharded data parallelism: `FULL_SHARD` of FSDP, `fully_shard` of FSDP2; stage 3 in DeepSpeed.
+**Cost.** During the step a rank holds the root's parameters (those outside all units, with a tied embedding), two
+units', and the lines of gradients of stage 2. Bytes: `minitrain.costs.zero.step_traffic`. FSDP keeps the root's
+parameters from forward to backward, which saves one of its two gatherings; here they are freed like all others, so that
+the formula is the paper's.
+Also called fully sharded data parallelism: `FULL_SHARD` of FSDP, `fully_shard` of FSDP2.
 """
 
 from __future__ import annotations

@@ -1,24 +1,14 @@
 """When stage 3 gathers a unit's parameters, and when it frees them: hooks on modules and on what they return.
 
-**Forward** is simple: a hook before a unit's call gathers, and one behind it frees. Autograd still refers to parameters
-then, but only to their places: freeing gives the memory back and keeps the storage, and gathering fills it again.
+**Forward** is simple: a hook before a unit's call gathers, and one after it frees. Autograd still refers to parameters
+then, but only to their storage: freeing gives the memory back, and gathering fills it again.
 
 **Backward** has no calls to hook. It begins for a unit when the gradient of one of its outputs has arrived: a hook on
-that tensor gathers. It ends when no operation of that call is left. The gradients of its parameters do not tell us: a
-frozen layer has none, but is needed for the gradient of its input. We use autograd's execution order instead. Of all
-operations that are ready, it runs the one created last in forward. So once backward reaches a tensor that was created
-before a call began, the backward of that call is finished. Each call therefore notes the moment at which it began, and
-each hook the moment at which its tensor was created. An input's hook ends the call; where the input needs no gradient,
-an output of an earlier unit or the end of backward does.
+that output gathers. How its end is noticed: `UnshardHooks._backward_reached`.
 
 **A unit that is called twice** is freed when none of its calls is active any more, in forward or in backward. With one
 flag in place of this count, it would be freed in the middle of the other call's backward. Its gradient is complete when
 all of its calls have gone backward, which takes a second count.
-
-**Prefetching.** A unit that is gathered only when it is needed has to be waited for. So the order of units is learnt in
-each pass, and in the next, whenever one unit has arrived, gathering the one that follows is started. Where a pass goes
-another way than the one before, nothing is prefetched until it ends. All ranks must call the same units in the same
-order, with or without prefetching, since each gathering needs all of them.
 """
 
 from __future__ import annotations
@@ -174,7 +164,14 @@ class UnshardHooks:
         return self._backward[task]
 
     def _backward_reached(self, moment: int, gradient: Tensor | None = None) -> None:
-        """Backward has come to a tensor of this moment: calls that began later are finished."""
+        """Backward has come to a tensor of this moment: calls that began later are finished.
+
+        The gradients of a unit's parameters do not tell us: a frozen layer has none, but is needed for the gradient of
+        its input. We use autograd's execution order instead. Of all operations that are ready, it runs the one created
+        last in forward. So once backward reaches a tensor that was created before a call began, the backward of that
+        call is finished. An input's hook ends the call; where the input needs no gradient, an output of an earlier unit
+        or the end of backward does.
+        """
         running = self._backward.get(_task(), [])
         for call in [call for call in reversed(running) if call.began >= moment]:
             self._call_finished(running, call)
@@ -203,7 +200,11 @@ class UnshardHooks:
                 self._done(call.unsharded.unit)
 
     def _unshard_and_wait(self, unsharded: UnshardedUnit, order: PrefetchOrder | None) -> None:
-        """Gather the parameters, and start to gather those that are needed next."""
+        """Gather the parameters, and start to gather those that were needed next in the pass before.
+
+        Where a pass goes another way than the one before, nothing is prefetched until it ends. All ranks must call the
+        same units in the same order, with or without prefetching, since each gathering needs all of them.
+        """
         following = None
         if order is not None:
             following = order.next_after(unsharded)
