@@ -22,7 +22,7 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from minitrain.comm import axes
-from minitrain.comm.control import leave
+from minitrain.comm.control import gather_objects, leave
 from minitrain.comm.groups import new_group
 from minitrain.composition.settings import Layout
 from minitrain.mixture_of_experts.full.expert_parallel import Groups
@@ -85,6 +85,8 @@ def make_axes(layout: Layout) -> Axes:
             # Every rank makes every group, also those that it is not in.
             made = new_group(ranks, description="mesh_dp")
             mine += [made] if dist.get_rank() in ranks else []
+    # Ranks meet: one that gave its groups back at once would break the connections of one that is still making them.
+    gather_objects(None)
     groups = {name: mesh[name].get_group() for name in ("pp", "tp", "experts", "replicas", "alone")}
     place = {name: mesh.get_local_rank(name) for name in ("pp", "tp", "experts", "replicas")}
     place["dp"] = place["replicas"] * layout.ep + place["experts"]
