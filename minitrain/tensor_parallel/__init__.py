@@ -2,7 +2,7 @@
 
 `mappings` has the operators between what all ranks hold and what each holds a part of. `linear` splits a product by
 columns or by rows, `attention` puts the two behind each other so that a block sends four tensors a step, and
-`vocabulary` splits embedding, head and loss. `parallelize.parallelize` does it to a whole GPT.
+`vocab_parallel` splits embedding and head, `cross_entropy` the loss. `parallelize.parallelize` does it to a whole GPT.
 """
 
 from __future__ import annotations

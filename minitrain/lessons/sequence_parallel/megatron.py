@@ -75,7 +75,7 @@ def communication(trial: Trial, parallelize: Parallelize) -> list[Claim]:
         ):
             sent = f"{way}: bytes sent {what}, S = 4bsh"
             claims.append(Claim(sent, formula, expected.bytes, ledger.sent, "B", RING, key=not keep))
-    return claims + beside_chapter_06(trial, parallelize) + _once_a_step(trial, parallelize)
+    return claims + beside_tensor_parallel(trial, parallelize) + _once_a_step(trial, parallelize)
 
 
 def _step(trial: Trial, way: Way, parallelize: Parallelize, collectives: Any) -> Sent:
@@ -89,7 +89,7 @@ def _step(trial: Trial, way: Way, parallelize: Parallelize, collectives: Any) ->
     return Sent(forward, backward)
 
 
-def beside_chapter_06(trial: Trial, parallelize: Parallelize) -> list[Claim]:
+def beside_tensor_parallel(trial: Trial, parallelize: Parallelize) -> list[Claim]:
     """Claims on the bytes of a layer, in those of chapter 08: all counted message by message, through the ring."""
     sent: dict[Way, int] = {}
     for way in ("chapter 08", *OURS):

@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_map_only
 
 from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.data_parallel.full.replica import agree_on_states
-from minitrain.zero.full import states
+from minitrain.zero.full import master_weights, states
 from minitrain.zero.full.elementwise import check_elementwise
 from minitrain.zero.full.flat_shards import FlatShard, Unit, lay_out
 from minitrain.zero.full.settings import (
@@ -307,16 +307,10 @@ class Sharded(nn.Module, ABC):
             line.master = self._make_master(line, exact if exact.dtype != line.shard.dtype else line.shard)
 
     def _make_master(self, line: FlatShard, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
-        """What the optimizer steps; `exact` has this shard's values as the module had them."""
-        dtype = exact.dtype
-        if self.compute_dtype is not None and dtype.is_floating_point:
-            dtype = torch.promote_types(dtype, torch.float32)
-        return nn.Parameter(line.shard if dtype == line.shard.dtype else exact.to(dtype, copy=True))
+        return master_weights.make_master(line, exact, self.compute_dtype)
 
     def _copy_master_to_shard(self, line: FlatShard) -> None:
-        """Copy the master to the shard, rounded, where they are not the same memory."""
-        if line.master is not None and line.master.data_ptr() != line.shard.data_ptr():
-            line.shard.copy_(line.master)
+        master_weights.copy_master_to_shard(line)
 
     @torch.no_grad()
     def _all_gather_parameters(self) -> None:
@@ -330,8 +324,7 @@ class Sharded(nn.Module, ABC):
     @torch.no_grad()
     def _refresh_masters(self) -> None:
         for line in self._trainable:
-            if line.master is not None and line.master.data_ptr() != line.shard.data_ptr():
-                line.master.copy_(line.shard)
+            master_weights.copy_shard_to_master(line)
 
     def _before_loading(self, *_: Any) -> None:
         if self.shards_parameters:
