@@ -23,7 +23,9 @@ def measure(world: World, sizes: list[int] = SIZES, repeats: int | None = None) 
         tensor = torch.zeros(size // 4, device=world.device)
         turns = repeats or (101 if size <= 64 * KILOBYTE else 31)
         for verb in ("all_reduce", "reduce_scatter"):
-            ways = {"ours": partial(_call, ring, verb, tensor), "theirs": partial(_call, native, verb, tensor)}
+            # As in a training loop, which calls the same again and again: the ring's buffers stay.
+            ours = partial(_call, ring, verb, tensor, buffers=[])
+            ways = {"ours": ours, "theirs": partial(_call, native, verb, tensor)}
             medians = interleaved(world, ways, turns)
             what = f"{verb}, {_bytes(size)}, {world.size} ranks"
             against = f"torch.distributed ({dist.get_backend()})"
@@ -32,8 +34,8 @@ def measure(world: World, sizes: list[int] = SIZES, repeats: int | None = None) 
     return rows
 
 
-def _call(collectives: ModuleType, verb: str, tensor: torch.Tensor) -> None:
-    getattr(collectives, verb)(tensor).wait()
+def _call(collectives: ModuleType, verb: str, tensor: torch.Tensor, **kept: list[torch.Tensor]) -> None:
+    getattr(collectives, verb)(tensor, **kept).wait()
 
 
 def _target(verb: str, size: int, world: World) -> float | None:

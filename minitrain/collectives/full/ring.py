@@ -27,7 +27,11 @@ AHEAD = 3  # receives that are posted before they are waited for, each with a bu
 
 
 def all_reduce(
-    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
+    tensor: Shaped[Tensor, "*shape"],
+    group: dist.ProcessGroup | None = None,
+    *,
+    check: bool | None = None,
+    buffers: list[Tensor] | None = None,
 ) -> Handle:
     """Add `tensor` over all ranks, in place; every rank ends with the sum, to the same bits.
 
@@ -35,6 +39,8 @@ def all_reduce(
         tensor: Contiguous, of any shape and any dtype that can be added; the same shape and dtype on all ranks.
         group: The ranks that talk; None means everyone.
         check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
+        buffers: A list, empty at first, in which the receive buffers stay for the next call, since to touch fresh memory
+            costs more than to add it. Give it to one call at a time.
 
     Raises:
         ValueError: See `minitrain.comm.chunks.flat_view`.
@@ -43,7 +49,7 @@ def all_reduce(
     arriving: list[Handle] = []
     # A chunk comes back only after it has visited all ranks, so it can be received while its old values still leave.
     leaving = start_reduce_scatter_chunks(
-        chunks, group, lambda: arriving.extend(post_all_gather_receives(chunks, group))
+        chunks, group, lambda: arriving.extend(post_all_gather_receives(chunks, group)), buffers
     )
     all_gather_chunks(chunks, group, arriving)
     for departure in leaving:
@@ -52,14 +58,18 @@ def all_reduce(
 
 
 def reduce_scatter(
-    tensor: Shaped[Tensor, "*shape"], group: dist.ProcessGroup | None = None, *, check: bool | None = None
+    tensor: Shaped[Tensor, "*shape"],
+    group: dist.ProcessGroup | None = None,
+    *,
+    check: bool | None = None,
+    buffers: list[Tensor] | None = None,
 ) -> Handle:
     """Add `tensor` over all ranks; rank r ends with the sum in chunk r, and with partial sums in the other chunks.
 
     `wait()` gives that chunk, a flat view of `tensor`. Arguments and errors as in `all_reduce`.
     """
     chunks = flat_view("reduce_scatter", tensor, group, check).tensor_split(dist.get_world_size(group))
-    return Handle((), reduce_scatter_chunks(chunks, group))
+    return Handle((), reduce_scatter_chunks(chunks, group, buffers))
 
 
 def all_gather(
@@ -113,7 +123,9 @@ def broadcast(
     return Handle((), tensor)
 
 
-def reduce_scatter_chunks(chunks: Chunks, group: dist.ProcessGroup | None = None) -> Tensor:
+def reduce_scatter_chunks(
+    chunks: Chunks, group: dist.ProcessGroup | None = None, buffers: list[Tensor] | None = None
+) -> Tensor:
     """The first way round: returns this rank's own chunk, summed over all ranks; the others hold partial sums.
 
     Chunk c starts at rank c+1 and has visited all others when it arrives at rank c, so it is finished there.
@@ -121,14 +133,18 @@ def reduce_scatter_chunks(chunks: Chunks, group: dist.ProcessGroup | None = None
     Args:
         chunks: As many flat contiguous tensors as there are ranks, of any sizes, the same sizes on all ranks.
         group: The ranks that talk; None means everyone.
+        buffers: As for `all_reduce`.
     """
-    for departure in start_reduce_scatter_chunks(chunks, group):
+    for departure in start_reduce_scatter_chunks(chunks, group, buffers=buffers):
         departure.wait()  # the caller may overwrite a chunk that was sent
     return chunks[dist.get_rank(group)]
 
 
 def start_reduce_scatter_chunks(
-    chunks: Chunks, group: dist.ProcessGroup | None = None, after_last_receive: Callable[[], None] = lambda: None
+    chunks: Chunks,
+    group: dist.ProcessGroup | None = None,
+    after_last_receive: Callable[[], None] = lambda: None,
+    buffers: list[Tensor] | None = None,
 ) -> list[Handle]:
     """`reduce_scatter_chunks`, but the last sends may still be under way: wait for the handles that it returns.
 
@@ -137,6 +153,7 @@ def start_reduce_scatter_chunks(
         group: The ranks that talk; None means everyone.
         after_last_receive: Callback, run once all receives of this way round are posted; used to post the receives of
             the all-gather early. Not called with NCCL.
+        buffers: As for `all_reduce`; not used with NCCL.
     """
     rank, ranks = dist.get_rank(group), len(chunks)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
@@ -151,11 +168,14 @@ def start_reduce_scatter_chunks(
             exchange(outgoing, after, buffer, before, group).wait()
             own.add_(buffer)
         return []
-    # Buffers in turn: one is added while others fill. Each is an allocation of its own, because blocks below 32 MB come
-    # back from glibc without page faults at the next call; touching fresh memory costs more than adding it.
-    longest = max(map(len, chunks))
-    buffers = [chunks[0].new_empty(longest) for _ in range(min(AHEAD, len(steps)))]
-    incoming = [buffers[step % len(buffers)][: len(own)] for step, (_, own) in enumerate(steps)]
+    # Buffers in turn: one is added while others fill.
+    longest, count = max(map(len, chunks)), min(AHEAD, len(steps))
+    taken = [] if buffers is None else [buffer for buffer in buffers if buffer.dtype == chunks[0].dtype]
+    taken = [buffer for buffer in taken if len(buffer) >= longest][:count]
+    taken += [chunks[0].new_empty(longest) for _ in range(count - len(taken))]
+    if buffers is not None:
+        buffers.clear()  # not kept where a message fails: a receive that was posted may still fill them
+    incoming = [taken[step % count][: len(own)] for step, (_, own) in enumerate(steps)]
     # The same, but steps ahead with receiving: gloo then sends without asking first, and its thread need not wait for
     # ours. (On NCCL a receive that waits holds up the sends behind it; so there the two go together, above.)
     arriving: list[Handle] = []
@@ -165,15 +185,17 @@ def start_reduce_scatter_chunks(
         if step == len(steps) - 1:
             after_last_receive()
 
-    for step in range(len(buffers)):
+    for step in range(count):
         post(step)
     leaving = []
     for step, (outgoing, own) in enumerate(steps):
         leaving.append(send(outgoing, after, group))  # the sum so far
         arriving[step].wait()
         own.add_(incoming[step])
-        if step + len(buffers) < len(steps):
-            post(step + len(buffers))  # into the buffer that is free again
+        if step + count < len(steps):
+            post(step + count)  # into the buffer that is free again
+    if buffers is not None:
+        buffers += taken
     return leaving
 
 
