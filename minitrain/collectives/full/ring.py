@@ -39,8 +39,8 @@ def all_reduce(
         tensor: Contiguous, of any shape and any dtype that can be added; the same shape and dtype on all ranks.
         group: The ranks that talk; None means everyone.
         check: Compare shape and dtype across ranks first; None: in demos and notebooks only.
-        buffers: A list, empty at first, in which the receive buffers stay for the next call: touching fresh memory costs
-            more than adding it. Give it to one call at a time.
+        buffers: A list, empty at first, in which the receive buffers stay for the next call: touching fresh memory
+            takes longer than adding it. Give it to one call at a time.
 
     Raises:
         ValueError: See `minitrain.comm.chunks.flat_view`.
