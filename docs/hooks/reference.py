@@ -28,6 +28,9 @@ ROOMS = (
 )
 
 
+SMALL = 130  # lines of a file whose text stands open on its page
+
+
 @dataclass(frozen=True)
 class Module:
     """One module of the package."""
@@ -87,7 +90,9 @@ def page(module: Module, all_modules: list[Module], package: Path) -> str:
     path = module.file.relative_to(package.parent).as_posix()
     source = module.file.read_text("utf-8").strip()
     code = f'````{{ .python linenums="1" data-search-exclude="" }}\n{source}\n````'
-    return text + f'??? quote "The whole file: {path}"\n\n{textwrap.indent(code, "    ")}\n'
+    # A small form is to be read; longer files are folded.
+    small = module.room in chapters.BY_NAME and ".full." not in module.name and source.count("\n") < SMALL
+    return text + f'???{"+" if small else ""} quote "The whole file: {path}"\n\n{textwrap.indent(code, "    ")}\n'
 
 
 def _inside(module: Module, room: Module) -> bool:
@@ -99,6 +104,11 @@ def _list(modules: list[Module], page: str) -> str:
     folder = posixpath.dirname(page)
     lines = [f"- [`{m.name}`]({posixpath.relpath(m.page, folder)}): {m.summary}\n" for m in modules]
     return "".join(lines) + "\n"
+
+
+def on_lines_of_their_own(html: str) -> str:
+    """The labels of a module's head, each at the beginning of a line, as in the file."""
+    return re.sub(r"\n(<strong>\w+\.</strong>|(?:The full form|Also called)\b)", r"<br>\n\1", html)
 
 
 def breakable(html: str) -> str:

@@ -261,6 +261,18 @@ def test_symbols(formula, html):
     assert claims_page.symbols(formula) == html
 
 
+def test_small_forms_stand_open_and_full_forms_are_folded():
+    every = reference.modules(ROOT / "minitrain")
+    pages = {module.name: reference.page(module, every, ROOT / "minitrain") for module in every}
+    assert '???+ quote "The whole file: minitrain/zero/stage1.py"' in pages["minitrain.zero.stage1"]
+    assert '??? quote "The whole file: minitrain/zero/full/stage1.py"' in pages["minitrain.zero.full.stage1"]
+
+
+def test_labels_begin_lines():
+    html = "<p><strong>Idea.</strong> a\n<strong>Source.</strong> b, <strong>c</strong>\nThe full form, d</p>"
+    assert reference.on_lines_of_their_own(html).count("<br>") == 2
+
+
 def test_short_code_stays_in_one_line():
     html = "<p><code>--timeout 3</code> <code>torchrun --nproc-per-node 8 -m x</code></p><pre><code>a</code></pre>"
     assert links.kept_together(html).count('class="short"') == 1
