@@ -100,8 +100,8 @@ def save(
 def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check: bool = True) -> dict[str, Any]:
     """Fill all shards of `state` from a checkpoint that was saved in this or any other layout; every rank calls it.
 
-    Nothing in the folder is executed (see `Reader`), but checksums find accidents, not intent: whoever can write to the
-    folder can change weights and manifest together. `minitrain.checkpointing.full.weights` imports foreign weights.
+    Nothing in the folder is executed (see `Reader`), but checksums find accidents, not intent: anyone who can write to
+    the folder can change weights and manifest together. `minitrain.checkpointing.full.weights` imports foreign weights.
 
     Args:
         path: The checkpoint.
@@ -155,7 +155,7 @@ def newest(folder: Path, group: dist.ProcessGroup | None = None) -> Path | None:
 
 
 def _prepare(folder: Path, unfinished: Path) -> None:
-    """Make the folder to write into, and remove what attempts that were killed have left behind."""
+    """Make the folder to write into, and remove what attempts that were killed have left."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob("step-*" + UNFINISHED):
         delete(left)

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minitrain.comm import native
-from minitrain.comm.control import checking, differing, gather_objects
+from minitrain.comm.control import checking
 from minitrain.comm.messages import Handle
 
 
@@ -36,7 +36,7 @@ class Comm:
         group: The ranks; None means everyone.
         collectives: Who carries tensors: torch's own, or `minitrain.collectives.full.ring` to let the ledger see every
             byte.
-        check: Compare what ranks bring before it is sent. It costs a round beside the data. None: in demos and
+        check: Compare what ranks bring before it is sent. It costs an extra round of small messages. None: in demos and
             notebooks only.
 
     Raises:
@@ -91,15 +91,6 @@ class Comm:
     def broadcast(self, tensor: Tensor, source: int = 0) -> Handle:
         """Copy the tensor of rank `source` to all, in place."""
         return self.collectives.broadcast(tensor, source, self.group, check=self.check)
-
-    def same(self, what: str, name: str, value: object, remedy: str = "use the same on all") -> None:
-        """If ranks compare: raise on every rank alike where `value` differs between them.
-
-        Raises:
-            ValueError: It does, and on which ranks.
-        """
-        if self.checks and (differ := differing(gather_objects(value, self.group))):
-            raise ValueError(f"{what}: `{name}` differs between ranks: {differ}; {remedy}")
 
 
 AnyComm = Comm | dist.ProcessGroup | None

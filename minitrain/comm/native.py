@@ -1,4 +1,4 @@
-"""torch's own collectives behind the names that all full forms use: verbs that return before they are done.
+"""torch's own collectives, under the names that all full forms use: verbs that return before they are done.
 
 **Idea.** The library that carries the messages (NCCL between GPUs, gloo between CPUs) also has the algorithms, in C++
 and on the GPU, and picks one by size and topology. This file calls it, and adds nothing but one set of names. A caller

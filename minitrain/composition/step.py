@@ -73,7 +73,7 @@ class AxisCollectives(NamedTuple):
 
 
 def no_timer(part: str) -> AbstractContextManager[Any]:
-    """The timer of a training that nobody measures."""
+    """A timer that measures nothing."""
     return nullcontext()
 
 
@@ -120,7 +120,7 @@ class Training:
     """What `minitrain.train.build` has made on this rank.
 
     Attributes:
-        settings: What was asked for.
+        settings: Model, layout, steps and run.
         device: Where this rank computes.
         axes: The ranks.
         part: This rank's part of the model.
@@ -196,7 +196,7 @@ def loss_and_norm(training: Training, loss: Tensor | None) -> tuple[float, float
 
 
 def stop_if_not_finite(report: Report, number: int, mine: range, loss: Tensor | None) -> None:
-    """End the training on all ranks if loss or norm is no number, and say where it came from.
+    """End the training on all ranks if loss or norm is not finite, and report where it came from.
 
     Args:
         report: Of the step, the same on all ranks.

@@ -37,7 +37,7 @@ def relay(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Tensor:
         # There is nothing to hand on before this.
         receive(carried, source=rank - 1, group=group).wait()
     if rank < ranks - 1:
-        # The last rank has nobody to hand it to.
+        # After the last rank there is no other.
         send(carried, to=rank + 1, group=group).wait()
     return carried
 

@@ -1,6 +1,6 @@
 """Chapter 12, mixture of experts: a layer of many experts, of which each token uses few, and a router that chooses.
 
-Four routers behind one interface, `router.Router`, each a file: `noisy_top_k`, `gshard`, `switch` let tokens choose
+Four routers with one interface, `router.Router`, each a file: `noisy_top_k`, `gshard`, `switch` let tokens choose
 experts, `expert_choice` lets experts choose tokens. `layer` computes with what they chose, and `expert_parallel` puts
 the experts on different ranks.
 """

@@ -42,7 +42,7 @@ def step(
     rank, ranks = place(group)
     first, last = rank == 0, rank == ranks - 1
     held: list[tuple[Tensor, Tensor]] = []  # input and output of each micro-batch
-    mean = template.new_zeros(())
+    losses: list[Tensor] = []
     # 1. All forwards.
     for i in range(len(inputs)):
         if first:
@@ -57,7 +57,7 @@ def step(
         if last:
             # One device would take the mean over the whole batch, so each micro-batch counts 1/m.
             y = loss(y, targets[i]) / len(inputs)
-            mean += y.detach()
+            losses.append(y.detach())
         else:
             assert y.shape == template.shape, "the next stage expects the template's shape"
             # The activations go to the next stage.
@@ -76,7 +76,7 @@ def step(
             assert x.grad is not None, "a stage's output depends on its input"
             # The gradient of x goes to the previous stage, whose output was x.
             send(x.grad, rank - 1, group).wait()
-    return mean if last else None
+    return sum(losses[1:], losses[0]) if last else None
 
 
 if __name__ == "__main__":

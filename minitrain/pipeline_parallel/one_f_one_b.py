@@ -34,7 +34,7 @@ def step(
     rank, ranks = place(group)
     first, last = rank == 0, rank == ranks - 1
     held: deque[tuple[Tensor, Tensor]] = deque()  # input and output of each micro-batch, oldest first
-    mean = template.new_zeros(())
+    losses: list[Tensor] = []
 
     def forward(i: int, x: Tensor) -> Tensor:
         """Micro-batch i through this stage; returns what the next stage needs."""
@@ -43,7 +43,7 @@ def step(
         if last:
             # One device would take the mean over the whole batch, so each micro-batch counts 1/m.
             y = loss(y, targets[i]) / len(inputs)
-            mean.add_(y.detach())
+            losses.append(y.detach())
         assert last or y.shape == template.shape, "a stage returns the template's shape"
         # y keeps the micro-batch's graph alive until its backward.
         held.append((x, y))
@@ -88,7 +88,7 @@ def step(
     if grad_x is not None:
         # The gradient of the last backward of the step.
         send(grad_x, rank - 1, group).wait()
-    return mean if last else None
+    return sum(losses[1:], losses[0]) if last else None
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ class Ranks:
     When a rank raises, its own traceback comes first. The others may now wait for it for ever, so when all of them have
     been idle for a second, they are asked for the line in which they wait. Likewise when a rank dies, with the signal
     or exit code that ended it; and when no rank has printed, answered or used its processor for `timeout` seconds, or
-    the reader presses Stop (Ctrl-C). A rank stuck inside gloo or NCCL cannot be freed, and a message that nobody took
+    the reader presses Stop (Ctrl-C). A rank stuck inside gloo or NCCL cannot be freed, and an unreceived message
     would be taken by the next receive, so after all of these the ranks are killed, and fresh ones start with the next
     call. Only when all ranks failed alike do they live on with their variables: a slip in a cell costs nothing.
 

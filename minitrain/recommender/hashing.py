@@ -2,7 +2,7 @@
 
 **Idea.** Ids are 64-bit keys with gaps, such as hashes of words or numbers of customers. They are not known beforehand,
 so there is no list of which server keeps which id. A hash says it instead, and every rank can compute the hash. It also
-gives the numbers with which a row begins, so that the row is the same whoever makes it, and whenever.
+gives the numbers with which a row begins, so that the row is the same on any rank and at any time.
 
 **Source.** Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators" (SplitMix64, whose mixing has the
 constants of Stafford's variant 13); Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".

@@ -86,7 +86,7 @@ def parallelize(gpt: reference.GPT, comm: AnyComm = None) -> Replaced:
 
 
 def _whole_logits(comm: Comm, gpt: reference.GPT, arguments: Any, result: tuple[Tensor, Tensor | None]) -> Any:
-    """A forward hook: without targets the logits are gathered. With targets nobody needs them whole."""
+    """A forward hook: without targets the logits are gathered. With targets the loss works on the shards."""
     logits, loss = result
     return (gather_logits(logits, gpt.config.vocabulary, comm), None) if loss is None else result
 

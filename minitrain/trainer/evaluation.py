@@ -39,7 +39,7 @@ def evaluate(training: Training, batches: Iterable[Batch]) -> float:
 def generate(training: Training, prompt: bytes, count: int, temperature: float = 0.8) -> bytes:
     """Continue a text, byte by byte; the same on all ranks, whatever the layout.
 
-    Every forward takes a window of full length, filled up behind with zeros, which no earlier token sees.
+    Every forward takes a window of full length, padded at the end with zeros, which no earlier token sees.
     """
     length = training.settings.model.sizes.positions
     generator = torch.Generator().manual_seed(training.settings.steps.seed)

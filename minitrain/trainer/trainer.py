@@ -160,7 +160,7 @@ class Trainer:
         self.display.say(f"going on from {path}, saved by {extra['settings']['ranks']}")
 
     def steps(self) -> Iterator[int]:
-        """The numbers of the steps that are left, under a progress bar, until somebody asks to stop."""
+        """The numbers of the steps that are left, under a progress bar, until the run is asked to stop."""
         for number in self.world.progress(range(self.done, self.settings.steps.steps), self.display.beside_bar):
             # A signal reaches ranks in different steps, and all must end after the same one. So a rank that has got it
             # tells all.

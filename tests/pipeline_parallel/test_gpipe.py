@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.pipeline_parallel import gpipe
+from minitrain.pipeline_parallel import gpipe, one_f_one_b
 from tests.pipeline_parallel.small import by_strict_rules, counts, in_a_group, like_one_device_and_full_form, most_held
 
 
@@ -37,3 +37,29 @@ def other_shape(world):
 
 def test_outputs_of_another_shape_are_refused(ranks):
     ranks(2).run(other_shape)
+
+
+class Halved(nn.Module):
+    """16-bit activations between stages, and float32 outputs at the end."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.scale, self.last = nn.Parameter(torch.ones(())), last
+
+    def forward(self, x):
+        y = x * self.scale
+        return y.float() if self.last else y.bfloat16()
+
+
+def loss_of_16_bits(world, name):
+    """The losses 1 + i/64 need more digits than bfloat16 has; their mean is exact in float32."""
+    step = {"gpipe": gpipe.step, "one_f_one_b": one_f_one_b.step}[name]
+    inputs = [torch.full((2, 3), 1.0 + i / 64) for i in range(16)]
+    template = torch.empty(2, 3, dtype=torch.bfloat16)
+    return step(Halved(world.rank == world.size - 1), inputs, inputs, lambda y, target: y.mean(), template)
+
+
+@pytest.mark.parametrize("name", ("gpipe", "one_f_one_b"))
+def test_the_loss_keeps_its_dtype(ranks, name):
+    _, loss = ranks(2).run(loss_of_16_bits, name)
+    assert loss.dtype == torch.float32 and loss.item() == 1.0 + 7.5 / 64

@@ -101,8 +101,8 @@ def warmed_up(step: int, steps: int, base: float, target: float) -> float:
 def accumulation_momentum(momentum: float, micro_batches: int) -> float:
     """BatchNorm's momentum for A micro-batches: 1 − (1 − m)^(1/A).
 
-    BatchNorm updates its running statistics in every forward, so A times a step, and keeps 1 − m of the old value each
-    time: (1 − m)^A a step. With this momentum it keeps 1 − m a step, as it does without accumulation.
+    BatchNorm updates its running statistics in every forward, so A times per step, and keeps 1 − m of the old value
+    each time: (1 − m)^A per step. With this momentum it keeps 1 − m per step, as it does without accumulation.
     """
     if not 0 <= momentum <= 1:
         raise ValueError(f"momentum={momentum} must be between 0 and 1, the part of the new value in the running one")

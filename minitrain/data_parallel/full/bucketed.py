@@ -24,7 +24,7 @@ class Bucket:
         parameters: By name, in the order in which they lie; all of one dtype and device.
 
     Attributes:
-        flat: The gradients side by side, and behind them a flag for each.
+        flat: The gradients side by side, and after them a flag for each.
     """
 
     def __init__(self, parameters: dict[str, nn.Parameter]):

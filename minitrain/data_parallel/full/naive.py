@@ -15,7 +15,7 @@ from minitrain.data_parallel.full.replica import Replica
 
 
 class NaiveDataParallel(Replica):
-    """Averages gradients after backward, one parameter at a time. `bucket_megabytes` is there for the next rungs."""
+    """Averages gradients after backward, one parameter at a time. `bucket_megabytes` is only used by the next rungs."""
 
     @torch.no_grad()
     def synchronize(self) -> None:

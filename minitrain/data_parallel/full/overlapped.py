@@ -25,7 +25,7 @@ class DataParallel(BucketedDataParallel):
     """Averages gradients a bucket at a time, each as soon as backward has filled it.
 
     A bucket takes the gradients as they are when its last one arrives; what happens to `.grad` between then and
-    `synchronize()` is lost. The hooks belong to the parameters: as long as this object lives they work whoever calls
+    `synchronize()` is lost. The hooks belong to the parameters: as long as this object lives they work for any caller
     backward, also on `.module` itself.
 
     Raises:
@@ -54,7 +54,7 @@ class DataParallel(BucketedDataParallel):
         self._started, self._missing = [], [set(bucket.parameters) for bucket in self.buckets]
 
     def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
-        """The hook: note that a gradient is there, and start the buckets that now have all and are next in turn."""
+        """The hook: note that a gradient has arrived, and start the buckets that are now complete and next in turn."""
         if name not in self._missing[number]:
             raise RuntimeError(
                 f"{name} got a second gradient before synchronize(); run backward of all micro-batches but the last "

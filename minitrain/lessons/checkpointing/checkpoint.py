@@ -128,7 +128,7 @@ def bytes_of_tensors(path: Path) -> int:
 
 
 def peaks(world: World, folder: Path, hidden: int) -> list[Claim]:
-    """Claims on the host memory that saving and loading take beside the shards."""
+    """Claims on the host memory that saving and loading take on top of the shards."""
     tensors = {name: tensor.cpu() for name, tensor in one_device(world, hidden).items()}
     messages = MESSAGES * world.size
     found = []

@@ -1,4 +1,4 @@
-"""The small forms of the layer and of expert parallelism, beside one device and the full forms: a step of each."""
+"""The small forms of the layer and of expert parallelism, compared with one device and the full forms."""
 
 from __future__ import annotations
 

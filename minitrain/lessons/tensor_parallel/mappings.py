@@ -40,7 +40,7 @@ def small_form(world: World, tokens: int, width: int) -> list[Claim]:
         )
     ]
     silent = len(f.forward.entries) + len(g.backward.entries)
-    # f makes parts of what is whole, g makes a whole of parts.
+    # f splits an unsharded tensor into shards, g puts the shards together.
     gaps = [f.difference(into_parts=True), g.difference(into_parts=False)]
     return [
         *as_key(*made),

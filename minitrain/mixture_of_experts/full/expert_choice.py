@@ -86,7 +86,7 @@ class ExpertChoice(Router):
             expert[order],
             weight.flatten()[order].to(x.dtype),
             place[order],
-            token.new_empty(0, 2),  # nobody overflows: who is not chosen did not choose either
+            token.new_empty(0, 2),  # no expert overflows: a token that is not chosen has not chosen either
             s.new_zeros(()),
             len(x),
             self.experts,
@@ -142,7 +142,7 @@ def uncut(
     Of an expert's tokens it has the order of A, and none of A's ties: entries that were cut are 1 all alike, and those
     below 10⁻³⁰⁸, not rare at λ = 0.001, all 0.
     """
-    a = s.double() / entropy  # logarithms throughout: exp(1/0.001) is no number
+    a = s.double() / entropy  # logarithms throughout: exp(1/0.001) overflows
     column = torch.zeros_like(a[:, :1])  # what was taken from columns
     entry = torch.zeros_like(a)  # what was taken from entries
     for round_ in range(1, iterations + 1):

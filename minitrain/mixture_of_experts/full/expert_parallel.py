@@ -119,7 +119,7 @@ class ExpertParallelLayer(MoELayer):
         """As on one device; and then every rank learns how many rows come to its experts.
 
         Raises:
-            ValueError: A router could not choose, on this rank or on another. Nobody has sent tokens.
+            ValueError: A router could not choose, on this rank or on another. No tokens have been sent.
         """
         routing: Routing | None = None
         problem: ValueError | None = None

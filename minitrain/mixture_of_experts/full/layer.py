@@ -32,7 +32,7 @@ class MoELayer(nn.Module):
         compute: "loop" takes any modules; "grouped" and "padded" take `models.gpt.MLP`, and are faster where there
             are many experts.
         riding_loss: None: `auxiliary_loss` is for the caller to add. A number: backward through this layer's output
-            goes through so many times the auxiliary loss too. Where a layer is computed again in backward, or stands on
+            goes through so many times the auxiliary loss too. Where a layer is computed again in backward, or is on
             another pipeline stage than the loss, that is the only way for it.
 
     Attributes:
@@ -66,7 +66,7 @@ class MoELayer(nn.Module):
         y = self.combine(rows, routing).view(x.shape)
         if self.riding_loss is None:
             return y
-        self.routing = routing.detached()  # nobody adds its loss, and the graph need not wait for that
+        self.routing = routing.detached()  # its loss is not added, and the graph need not wait for that
         return _Ride.apply(y, routing.auxiliary_loss, self.riding_loss)
 
     def route(self, tokens: Float[Tensor, "tokens hidden"], groups: int) -> Routing:

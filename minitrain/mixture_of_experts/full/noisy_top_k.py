@@ -34,7 +34,7 @@ class NoisyTopK(Router):
         noise_gate: W_noise, the product that says how large each score's noise is.
 
     Raises:
-        ValueError: `choices` is below 1, or there are not so many experts.
+        ValueError: `choices` is below 1, or larger than the number of experts.
     """
 
     def __init__(

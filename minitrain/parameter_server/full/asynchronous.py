@@ -79,7 +79,7 @@ class AsynchronousServer:
         died: Workers that died.
 
     Raises:
-        ValueError: Roles, modules or `staleness` cannot be; on every rank alike, before anything is sent.
+        ValueError: Roles, modules or `staleness` are invalid; on every rank alike, before anything is sent.
     """
 
     def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, roles: Roles, staleness: int | None):
@@ -176,7 +176,7 @@ class AsynchronousServer:
             self._lose(worker, died=True)
 
     def _lose(self, worker: int, died: bool) -> None:
-        """Go on without a worker; whoever waited for it may now begin."""
+        """Go on without a worker; workers that waited for it may now begin."""
         self._present.remove(worker)
         self._held = [held for held in self._held if held.worker != worker]
         self.clocks.leave(worker)
@@ -303,7 +303,7 @@ def _check(module: nn.Module, roles: Roles, serves: bool, complaint: str = "") -
     rank, backend = dist.get_rank(roles.group), dist.get_backend(roles.group)
     kind = ("worker", "server")
     if backend != "gloo":
-        complaint = f"roles.group is {backend}'s, which cannot receive from whoever comes first; use on_gloo(roles)"
+        complaint = f"roles.group is {backend}'s, which cannot receive from any source; use on_gloo(roles)"
     elif len(roles.servers) != 1:
         complaint = (
             f"roles.servers={roles.servers}: the asynchronous server is one, for several would each apply updates in "

@@ -60,7 +60,7 @@ class Server:
         """Serve `steps` pulls and as many pushes of every worker, in turns.
 
         A pull needs no request, since all know that it is due. Workers go to servers and servers to workers in rising
-        order, first all pulls, then all pushes. So nobody waits in a circle, even where a network carries one message
+        order, first all pulls, then all pushes. So no ranks wait in a circle, even where a network carries one message
         at a time.
 
         Raises:
@@ -96,7 +96,7 @@ class Server:
         workers, refused = self.roles.workers, []
         # Two buffers in turn: one fills while the other is added. One for each worker would be n times the share.
         buffers = parcel.flat.new_empty(2, len(parcel.flat))
-        # One message from each worker: gradients and flags. They are added in the workers' order, whoever comes first,
+        # One message from each worker: gradients and flags. They are added in the workers' order, not that of arrival,
         # so that a run can be repeated to the last bit.
         arriving = [receive(buffers[i], worker, self.roles.group) for i, worker in enumerate(workers[:2])]
         taken = 0
@@ -115,7 +115,7 @@ class Server:
         if taken:
             parcel.flat.div_(taken)
         else:
-            parcel.flat.zero_()  # flags of 0: nobody used anything, and the optimizer moves nothing
+            parcel.flat.zero_()  # flags of 0: no worker used it, and the optimizer changes nothing
         parcel.unpack_gradients()
         return refused
 

@@ -31,7 +31,7 @@ class Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Call, reach: Tensor, *inputs: Tensor) -> tuple[Any, ...]:
         ctx.call = call
-        ctx.save_for_backward(*inputs)  # not on ctx itself: so autograd notices when somebody changes them
+        ctx.save_for_backward(*inputs)  # not on ctx itself: so autograd notices if they are changed
         ctx.set_materialize_grads(False)  # an output that the loss does not use gets None, not zeros
         with torch.no_grad():
             outputs = call.first(inputs)
@@ -189,7 +189,7 @@ def unchanged(node: Any) -> Sequence[Tensor]:
 
 
 def refuse_what_cannot_work() -> None:
-    """Raise where the backward inside would give wrong gradients, or none, to whoever asks from outside."""
+    """Raise where the backward inside would give wrong gradients, or none, to a caller outside."""
     if not torch.autograd._is_checkpoint_valid():
         raise RuntimeError(
             "a checkpointed function adds its parameters' gradients to their .grad, which torch.autograd.grad and "

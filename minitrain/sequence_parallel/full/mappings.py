@@ -57,7 +57,7 @@ def start_gather(x: Float[Tensor, "batch shard *width"], comm: Comm) -> Handle:
     batch, shard, *width = x.shape
     whole = x.new_empty(comm.ranks, shard, batch, *width)
     whole[comm.rank] = x.transpose(0, 1)
-    # Every rank brings its tokens and gets all of them, one rank's behind the other's.
+    # Every rank sends its own tokens and receives all of them, in the order of ranks.
     return comm.all_gather(whole.view(comm.ranks * shard, batch, *width))
 
 

@@ -1,7 +1,7 @@
 """What every file of this chapter checks before it sends: what divides, and what must be equal.
 
 Sizes are checked always. That all ranks bring the same values is checked when asked for: it reads the
-tensor once and sends a few bytes beside the data, where the ledger does not look, and waits for the slowest rank.
+tensor once and sends a few bytes next to the data, where the ledger does not look, and waits for the slowest rank.
 """
 
 from __future__ import annotations

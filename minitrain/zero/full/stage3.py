@@ -26,7 +26,7 @@ class Event(NamedTuple):
 
     Attributes:
         what: "gather" (started), "forward" and "backward" (each begins, with the parameters there), "free",
-            "gradient" (the first of its gradients is there), "reduce-scatter" (started), "shard" (this rank has its
+            "gradient" (the first of its gradients has arrived), "reduce-scatter" (started), "shard" (this rank has its
             part of the mean, and the rest is freed).
         unit: The unit's name in the module, or "root".
     """
@@ -39,7 +39,7 @@ class Zero3(Zero2):
     """Divides parameters, gradients and optimizer states over the ranks.
 
     Between its uses a parameter has no elements, so its shape is (0,): parameters are there for the forward of the unit
-    that they belong to, and for its backward, and nobody else can read them. What forward returns may be nested in
+    that they belong to, and for its backward, and other code cannot read them. What forward returns may be nested in
     containers of any kind that `torch.utils._pytree` knows, and in dataclasses. Gradients can only reach a unit through
     what it returns, not through tensors that it keeps elsewhere. All ranks must call the same units in the same order.
 
@@ -131,7 +131,7 @@ class Zero3(Zero2):
         return self._unsharded[id(collector.line)].unit.name
 
     def _all_gather_parameters(self) -> None:
-        """Nobody holds whole parameters. Backward of a graph from before the step has to be an error, as elsewhere."""
+        """No call holds unsharded parameters. Backward of a graph from before the step must raise, as elsewhere."""
         for line in self._trainable:
             torch.autograd.graph.increment_version(line.parameters.values())
 
