@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -32,12 +32,14 @@ class Claim:
         measured: What an instrument showed. It never comes from a formula.
         unit: "B", "messages", "virtual s", "1" for a plain number.
         source: Paper and section.
-        how: "counted" (messages, bytes, storages), "compared" (with a reference), or "virtual clock".
+        how: "counted" (messages, bytes, storages), "compared" (with a reference), "virtual clock", or "published": a
+            figure that a paper prints, beside our formula for it; of these there is no run.
         relation: "=", "<=" or ">=": how `measured` stands to `predicted`.
         tolerance: Relative tolerance. 0 means exactly equal, the normal case for counts.
         absolute: Absolute tolerance, for where the expected value is 0.
         needs: The ranks that the claim needs, where there were fewer; it is then neither held nor broken.
         key: Whether it is one of the three to six that carry its demo; tables show these, and the others on demand.
+        case: Of a claim that several cases share (`fold`), the one that does not hold.
     """
 
     what: str
@@ -46,12 +48,13 @@ class Claim:
     measured: float
     unit: str = "1"
     source: str = ""
-    how: Literal["counted", "compared", "virtual clock"] = "counted"
+    how: Literal["counted", "compared", "virtual clock", "published"] = "counted"
     relation: Literal["=", "<=", ">="] = "="
     tolerance: float = 0.0
     absolute: float = 0.0
     needs: int = 0
     key: bool = False
+    case: str = ""
 
     @classmethod
     def needs_ranks(cls, ranks: int, what: str, formula: str, source: str = "", key: bool = False) -> Claim:
@@ -76,6 +79,26 @@ class Claim:
 def as_key(*claims: Claim) -> list[Claim]:
     """The same claims, as key ones: for claims that a function has made for several demos."""
     return [dataclasses.replace(claim, key=True) for claim in claims]
+
+
+def fold(what: str, cases: Mapping[str, Claim], key: bool = False) -> Claim:
+    """One claim for one fact that was seen in several cases, such as the same equality in each of 22 layouts.
+
+    Args:
+        what: What is claimed of all of them.
+        cases: Name of a case -> its claim.
+        key: See `Claim`.
+
+    Returns:
+        The first case that does not hold, with its name. Where all hold, of those predicted like the first the one
+        measured farthest out.
+    """
+    if failing := [name for name, claim in cases.items() if claim.holds is False]:
+        return dataclasses.replace(cases[failing[0]], what=what, key=key, case=failing[0])
+    claims = list(cases.values())
+    alike = [claim for claim in claims if claim.predicted == claims[0].predicted] or claims[:1]  # NaN equals nothing
+    pick = min if claims[0].relation == ">=" else max
+    return dataclasses.replace(pick(alike, key=lambda claim: claim.measured), what=what, key=key)
 
 
 @dataclass(frozen=True)
@@ -114,6 +137,8 @@ def merge(module: str, by_rank: Sequence[Sequence[Claim]]) -> list[Row]:
         note = f"needs {shown.needs} ranks" if shown.needs else ""
         if failed and len(versions) > 1:
             note = "fails on rank " + ",".join(map(str, failed))
+        if shown.case:
+            note = f"{note}: {shown.case}" if note else shown.case
         rows.append(Row(chapter, module, shown, False if failed else shown.holds, note))
     return rows
 

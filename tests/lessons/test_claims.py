@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -17,12 +18,14 @@ from minitrain.lessons.claims import (
     Row,
     as_key,
     expected,
+    fold,
     left_out,
     merge,
     number,
     picture_of,
     print_rows,
     telling,
+    verdict,
     write_json,
 )
 
@@ -149,3 +152,21 @@ def test_the_picture_shows_the_first_key_claim():
     claims = [Claim("first", "n", 4, 4), *as_key(Claim("second", "n", 1, 1), Claim("third", "n", 1, 1))]
     svg = picture_of(merge("minitrain.collectives.ring", [claims]))
     assert [word in svg for word in ("first", "second", "third")] == [False, True, False]
+
+
+def test_a_folded_claim_shows_the_case_farthest_out_and_names_one_that_fails():
+    cases = {name: Claim(name, "≤ 3", 3, value, relation="<=") for name, value in (("a", 1), ("b", 2), ("c", 0))}
+    folded = fold("steps, in each of 3 cases", cases, key=True)
+    assert (folded.what, folded.measured, folded.key, folded.case) == ("steps, in each of 3 cases", 2, True, "")
+    broken = fold("steps", {**cases, "d": Claim("d", "≤ 3", 3, 4, relation="<="), "e": Claim("e", "≤ 3", 3, 5)})
+    assert (broken.holds, broken.measured, broken.case) == (False, 4, "d")
+    least = fold(
+        "steps", {name: dataclasses.replace(claim, predicted=-1, relation=">=") for name, claim in cases.items()}
+    )
+    assert least.measured == 0
+
+
+def test_the_table_names_the_case_that_fails():
+    good = Claim("steps", "3", 3, 3)
+    rows = merge("minitrain.zero.stage1", [[good], [fold("steps", {"buckets of 4": Claim("x", "3", 3, 4)})]])
+    assert verdict(rows[0]) == "NO (fails on rank 1: buckets of 4)"

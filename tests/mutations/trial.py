@@ -1,0 +1,53 @@
+"""One mutation tried: which claims turn false by it, or whether the test that it names fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+from minitrain.ranks import Ranks
+from minitrain.ranks.failures import RanksError
+from tests.mutations import Mutation, rows_with
+
+PATIENCE = 300  # seconds that a test may take
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of a mutation.
+
+    Attributes:
+        mutation: The mistake.
+        found: Whether the claim turned false, or the test failed, that it names.
+        told: By what it was found; where it was not, what happened instead.
+    """
+
+    mutation: Mutation
+    found: bool
+    told: str
+
+
+def try_it(ranks: Ranks, mutation: Mutation) -> Trial:
+    """Run the mutation's demo on these ranks, or its test in a process of its own, with the mistake in it."""
+    if mutation.test:
+        return _try_test(mutation)
+    try:
+        rows = ranks.run(rows_with, mutation)[0]
+    except RanksError as error:
+        return Trial(mutation, False, f"no claim: an error, {str(error).splitlines()[-1]}")
+    broken = [row.claim.what for row in rows if row.holds is False]
+    named = [what for what in broken if what.startswith(mutation.claim)]
+    if named:
+        more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
+        return Trial(mutation, True, f"the claim “{named[0]}”{more}")
+    return Trial(mutation, False, f"no claim “{mutation.claim}”; false are {broken or 'none'}")
+
+
+def _try_test(mutation: Mutation) -> Trial:
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "tests.mutations.plugin", mutation.test]
+    environment = {**os.environ, "MINITRAIN_MUTATION": repr(mutation)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    # 1: tests were run and failed. Anything else, such as no such test, finds nothing.
+    return Trial(mutation, done.returncode == 1, f"the test {mutation.test} (pytest ended with {done.returncode})")
