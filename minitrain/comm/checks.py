@@ -1,20 +1,35 @@
-"""What is checked before a message starts, on every rank that is to send or receive one; it observes the messages."""
+"""What is checked of each communication: before it starts that it can be, and while it is under way that it will end.
+
+These are observers (`Handle.observers`). `check_message` looks at every message. `check_together` compares what ranks
+bring and guards memory in flight; it is there where a world is checked, as in demos and notebooks.
+"""
 
 from __future__ import annotations
 
+import threading
+from collections import Counter
+from contextlib import suppress
+from typing import Any
+
 import torch.distributed as dist
-from torch import Tensor
 
-from minitrain.comm.control import contiguous
+from minitrain.comm.board import Board, BoardLost
+from minitrain.comm.control import agree, contiguous, differing, gather_objects, name_of
+from minitrain.comm.in_flight import take_off
+from minitrain.comm.messages import Communication, Watch
+from minitrain.comm.sites import site
 
 
-def check_message(verb: str, tensor: Tensor, peer: int, group: dist.ProcessGroup | None) -> None:
+def check_message(message: Communication) -> None:
     """Refuse a message to or from no other rank, and a tensor whose memory does not hold its values side by side.
 
     Raises:
         ValueError: Names the argument, and says what would do.
     """
-    size, rank = dist.get_world_size(group), dist.get_rank(group)
+    if message.peer is None:
+        return
+    verb, peer = message.verb, message.peer
+    size, rank = dist.get_world_size(message.group), dist.get_rank(message.group)
     if rank < 0:
         raise ValueError(f"{verb}: this rank ({dist.get_rank()}) is not in the group; only its members may call")
     if not 0 <= peer < size or peer == rank:
@@ -23,4 +38,142 @@ def check_message(verb: str, tensor: Tensor, peer: int, group: dist.ProcessGroup
             f"{verb}: {name}={peer} is no other rank of this group of {size} (this is rank {rank}); "
             f"use one of 0 to {size - 1} but {rank}"
         )
-    contiguous(verb, tensor)
+    contiguous(verb, message.tensor)
+
+
+def check_together(communication: Communication) -> Watch | None:
+    """Compare what the ranks bring, and guard the memory until the communication has been waited for.
+
+    Raises:
+        ValueError: The ranks do not fit together, or this one brings what cannot be sent.
+        RuntimeError: They never will come together, or the memory is in flight already.
+    """
+    board = Board.current
+    if board is None or dist.get_rank(communication.group) < 0:
+        return None
+    what = f"{described(communication)} ({site().line})"
+    if communication.peer is None:
+        _check_collective(communication)
+        return _Flights(take_off(communication, what))
+    with suppress(BoardLost):
+        # An empty tensor is not sent, and so a verb may leave out its receive.
+        return _Announced(board, communication, what) if communication.tensor.numel() else None
+    return None
+
+
+def described(communication: Communication) -> str:
+    """A communication in words: "send(to=1)"."""
+    if communication.peer is None:
+        return communication.verb
+    return f"{communication.verb}({'to' if communication.verb == 'send' else 'source'}={communication.peer})"
+
+
+class Mismatch(ValueError):
+    """A message and the memory that waits for it have other shapes or dtypes."""
+
+    pending = True  # the other rank's part of it may have been started
+
+
+class _Flights(Watch):
+    """The memory of a collective."""
+
+    def __init__(self, flights: list[Watch]):
+        self.flights = flights
+
+    def waits(self) -> None:
+        for flight in self.flights:
+            flight.waits()
+
+    def ends(self) -> None:
+        while self.flights:
+            self.flights.pop().ends()
+
+
+class _Announced(_Flights):
+    """A message that both ends announce on the board: shape and dtype, and that they have come.
+
+    Who comes second sees what the first has announced, and starts nothing if it does not fit; the first reads it while
+    it waits. As both announce before they look, one of them is always second.
+    """
+
+    def __init__(self, board: Board, message: Communication, what: str):
+        assert message.peer is not None
+        self.board, self.message, self.what = board, message, what
+        ranks = dist.get_process_group_ranks(message.group)
+        me, self.other = dist.get_rank(), ranks[message.peer]
+        source, to = (me, self.other) if message.verb == "send" else (self.other, me)
+        tag = 0 if dist.get_backend(message.group) == "nccl" else message.tag
+        sender, receiver = "sent", "wanted"
+        mine, theirs = (sender, receiver) if message.verb == "send" else (receiver, sender)
+        name = f"{name_of(message.group)}/{source}>{to}/{tag}"
+        number = _number(f"{name}/{mine}")
+        self.theirs = f"{name}/{number}/{theirs}"
+        board.note(f"{name}/{number}/{mine}", (tuple(message.tensor.shape), str(message.tensor.dtype), what))
+        self.compared = board.has(self.theirs)
+        if self.compared:
+            self.compare()
+        super().__init__(take_off(message, what))
+
+    def waits(self) -> None:
+        super().waits()
+        with suppress(BoardLost):
+            if not self.compared:
+                self.board.wait({self.theirs: self.other}, described(self.message))
+                self.compared = self.board.has(self.theirs)  # not if the other died
+                if self.compared:
+                    self.compare()
+
+    def compare(self) -> None:
+        """Raise if the other end has announced another shape or dtype."""
+        shape, dtype, there = self.board.read(self.theirs)
+        self.board.remove(self.theirs)
+        mine = (tuple(self.message.tensor.shape), str(self.message.tensor.dtype))
+        if mine == (shape, dtype):
+            return
+        here, both = (*mine, self.what), ("is sent", "is to be received")
+        first, second = both if self.message.verb == "send" else both[::-1]
+        raise Mismatch(
+            f"{described(self.message)}: what {first} here on rank {dist.get_rank()} has shape {list(here[0])} and "
+            f"{here[1]}, but what {second} on rank {self.other} in {there} has shape {list(shape)} and {dtype}; "
+            f"both ends must have the same shape and dtype"
+        )
+
+
+_lock = threading.Lock()
+_numbers: Counter[str] = Counter()
+
+
+def _number(name: str) -> int:
+    """How many messages of this kind this rank has announced before."""
+    with _lock:
+        _numbers[name] += 1
+        return _numbers[name]
+
+
+def forget() -> None:
+    """Begin to count anew, when the process groups are destroyed."""
+    _numbers.clear()
+
+
+def _check_collective(collective: Communication) -> None:
+    """Compare what the ranks of a collective bring.
+
+    Raises:
+        ValueError: On every rank alike.
+    """
+    tensor, group = collective.tensor, collective.group
+    if collective.sizes is None:
+        agree(collective.verb, tensor, group)
+        return
+    leaving, arriving = (list(map(int, sizes)) for sizes in collective.sizes)
+    mine = (tuple(tensor.shape[1:]), str(tensor.dtype), tuple(leaving), tuple(arriving))
+    everyone: list[Any] = gather_objects(mine, group, collective.verb)
+    if differ := differing([f"{list(row)} of {dtype}" for row, dtype, _, _ in everyone]):
+        raise ValueError(f"{collective.verb}: the rows differ between ranks: {differ}; bring the same on all")
+    for source, (_, _, sent, _) in enumerate(everyone):
+        for to, (_, _, _, taken) in enumerate(everyone):
+            if sent[to] != taken[source]:
+                raise ValueError(
+                    f"{collective.verb}: rank {source} sends {sent[to]} rows to rank {to}, which expects "
+                    f"{taken[source]} from it; `leaving` there and `arriving` here must be the same number"
+                )

@@ -9,22 +9,32 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from minitrain.comm.board import Board, BoardLost
 from minitrain.comm.groups import time_limit
+from minitrain.comm.sites import Site, in_words, site
 
 GATHERED = 3  # the tag of gathered values; virtual times have 0, announcements of pipelines 1, of servers 2
 # Tensors whose memory does not hold their values side by side, and what can be sent instead.
 GAPS, LAZY = "not contiguous", "conjugated or negated when it is read"
 REMEDIES = {GAPS: "tensor.contiguous()", LAZY: "tensor.resolve_conj().resolve_neg()"}
+LONGEST = 100  # calls from different lines that are remembered
 FIRST = 1024  # bytes of a value that travel with its length; a longer one is sent again, whole
 
 # group -> the connections beside it; ranks -> how many times connections have been made among them.
 _companions: dict[dist.ProcessGroup, Any] = {}
 _counts: dict[str, int] = {}
+# For the board: group -> its name, name -> how often its ranks have gathered, everyone's group -> who is left of it.
+_names: dict[Any, str] = {}
+_gathered: dict[str, int] = {}
+_left: dict[Any, list[int]] = {}
+# group -> from where its ranks have called, since they did so from different lines.
+_orders: dict[Any, list[Sequence[Site]]] = {}
 
 
 def control(group: dist.ProcessGroup | None = None) -> Any:
@@ -67,6 +77,9 @@ def go_on_without(lost: Iterable[int]) -> None:
     name = "control/without " + ",".join(map(str, lost))
     store = dist.PrefixStore(name, dist.distributed_c10d._get_default_store())
     place = left.index(everyone.rank())
+    _left[everyone] = left
+    if 0 in lost:
+        Board.current = None  # it was there
     _companions[everyone] = dist.ProcessGroupGloo(store, place, len(left), time_limit())
 
 
@@ -78,10 +91,12 @@ def leave(groups: Iterable[dist.ProcessGroup]) -> None:
     so two ranks that end the same two groups in different orders would wait for each other for ever.
     """
     ours = set(groups) - {dist.group.WORLD}
+    name_of(None)  # also those that were never used: each counts on all its ranks
     if ours and dist.get_backend() == "nccl":
         torch.cuda.synchronize()  # nothing is under way in them any more
     for group in [made for made in reversed(dist.distributed_c10d._world.pg_map) if made in ours]:
         _companions.pop(group, None)
+        _names.pop(group, None)
         dist.destroy_process_group(group)
 
 
@@ -92,8 +107,8 @@ def leave_all() -> None:
 
 def forget_control_groups() -> None:
     """Drop the connections when the process groups beside them are destroyed."""
-    _companions.clear()
-    _counts.clear()
+    for known in (_companions, _counts, _names, _gathered, _left, _orders):
+        known.clear()
 
 
 def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str = "") -> list[Any]:
@@ -108,6 +123,7 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str
         ValueError: On every rank alike: the ranks are not in the same call.
     """
     beside = control(group)
+    _meet(group, what)
     data = pickle.dumps((what, value))
     mine = len(data).to_bytes(8, "little") + data
     boxes = _gather_bytes(beside, mine, FIRST)  # most values fit, ...
@@ -117,6 +133,38 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str
     everyone = [pickle.loads(box[8:size]) for box, size in zip(boxes, sizes, strict=True)]
     same_call([call for call, _ in everyone])
     return [theirs for _, theirs in everyone]
+
+
+def _meet(group: dist.ProcessGroup | None, what: str) -> None:
+    """Where ranks are checked: wait until all of the group have come, and say so if one never will.
+
+    Raises:
+        Deadlock: One of them has ended, or waits in vain itself.
+    """
+    group = group or dist.group.WORLD
+    board, ranks = Board.current, _left.get(group) or dist.get_process_group_ranks(group)
+    if board is None or len(ranks) == 1:
+        return
+    name = f"{name_of(group)}/{len(ranks)}"
+    count = _gathered[name] = _gathered.get(name, 0) + 1
+    with suppress(BoardLost):
+        board.note(f"{name}/{count}/{board.rank}")
+        board.wait({f"{name}/{count}/{rank}": rank for rank in ranks if rank != board.rank}, what or "gather_objects")
+        if count > 1:
+            board.remove(f"{name}/{count - 1}/{board.rank}")  # all have seen it: they have come again
+
+
+def name_of(group: dist.ProcessGroup | None) -> str:
+    """A name for a group that all its ranks share: the ranks, and which of the groups of these ranks it is.
+
+    torch's own names may differ between ranks (see `control`).
+    """
+    for made in dist.distributed_c10d._world.pg_map:  # in the order in which they were made
+        if made not in _names:
+            ranks = ",".join(map(str, dist.get_process_group_ranks(made)))
+            _counts[f"named {ranks}"] = _counts.get(f"named {ranks}", 0) + 1
+            _names[made] = f"{ranks}#{_counts[f'named {ranks}']}"
+    return _names[group or dist.group.WORLD]
 
 
 def same_call(calls: Sequence[str]) -> None:
@@ -174,7 +222,39 @@ def agree(what: str, tensor: torch.Tensor, group: dist.ProcessGroup | None = Non
     Raises:
         ValueError: On every rank alike, naming what differs and on which ranks.
     """
-    compare(what, tensor, gather_objects(description(tensor), group, what))
+    everyone = gather_objects((description(tensor), site(tensor)), group, what)
+    same_order(what, [called for _, called in everyone], group)
+    compare(what, tensor, [described for described, _ in everyone])
+
+
+def same_order(what: str, sites: Sequence[Site], group: dist.ProcessGroup | None) -> None:
+    """Raise if ranks make the same calls in different orders.
+
+    Ranks may well call from different lines. But where the lines of one rank turn out to be those of the others in
+    another order, or their texts do, or the names of the tensors, then the calls have mixed up their tensors.
+
+    Args:
+        what: The call.
+        sites: From where each rank calls, in their order.
+        group: The ranks.
+
+    Raises:
+        ValueError: On every rank alike.
+    """
+    calls = _orders.setdefault(group or dist.group.WORLD, [])
+    if not calls and len(set(sites)) == 1:
+        return
+    calls.append(sites)
+    by_rank = list(zip(*calls, strict=True))
+    for told in ("line", "text", "names"):
+        orders = [[getattr(site, told) for site in each] for each in by_rank]
+        if any(order != orders[0] for order in orders) and all(sorted(order) == sorted(orders[0]) for order in orders):
+            calls.clear()
+            differ = differing([", then ".join(map(in_words, each)) for each in by_rank])
+            raise ValueError(f"{what}: ranks make the same calls in different orders: {differ}; use one order on all")
+    if all(each == by_rank[0] for each in by_rank):
+        calls.clear()
+    del calls[:-LONGEST]
 
 
 def description(tensor: torch.Tensor) -> tuple[tuple[int, ...], str, str]:

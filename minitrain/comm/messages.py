@@ -11,6 +11,7 @@ gloo's messages are between CPUs, so those of a GPU go through the CPU.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,26 +19,69 @@ import torch.distributed as dist
 from torch import Tensor
 
 Group = dist.ProcessGroup | None
-Observer = Callable[[str, Tensor, int, Group], Callable[[], None] | None]
+
+
+@dataclass(frozen=True)
+class Communication:
+    """What observers are told before a communication starts.
+
+    Attributes:
+        verb: "send", "receive", "all_reduce", …
+        tensor: What this rank brings; of a receive, where it arrives.
+        group: The ranks that talk; None means everyone.
+        peer: The other rank of a message, within the group; None for a collective.
+        tag: Of a message.
+        into: Where the result of a collective arrives, if not in `tensor`.
+        sizes: Of an all_to_all, how many rows leave for each rank, and how many arrive from each.
+        ahead: Of a receive, whether its memory may be used until the sender has heard from this rank.
+    """
+
+    verb: str
+    tensor: Tensor
+    group: Group = None
+    peer: int | None = None
+    tag: int = 0
+    into: Tensor | None = None
+    sizes: tuple[Sequence[int], Sequence[int]] | None = None
+    ahead: bool = False
+
+
+class Watch:
+    """What an observer of a communication does later: nothing, unless a subclass says otherwise."""
+
+    def waits(self) -> None:
+        """This rank begins to wait for the communication."""
+
+    def ends(self) -> None:
+        """It has been waited for."""
 
 
 class Handle:
     """A communication that may still be under way; `wait()` may be called again.
 
     Attributes:
-        observers: Instruments and checks, called with (verb, tensor, peer, group) before a message starts. What they
-            return is called when it has been waited for.
+        observers: Instruments and checks, called with each `Communication` before it starts. They may return a `Watch`.
     """
 
-    observers: list[Observer] = []
+    observers: list[Callable[[Communication], Watch | None]] = []
 
-    def __init__(self, works: Iterable[Any] = (), result: Tensor | None = None, *then: Callable[[], Any]):
-        self.works, self.result, self.then = list(works), result, list(then)
+    def __init__(
+        self,
+        works: Iterable[Any] = (),
+        result: Tensor | None = None,
+        *then: Callable[[], Any],
+        watches: Iterable[Watch] = (),
+    ):
+        self.works, self.result, self.then, self.watches = list(works), result, list(then), list(watches)
 
     def wait(self) -> Tensor | None:
+        for watch in self.watches:
+            watch.waits()
         # Each once: torch's own handle of a message hangs if it is waited for twice.
         while self.works:
             self.works.pop(0).wait()
+        while self.watches:
+            self.watches.pop(0).ends()
         while self.then:
             self.then.pop(0)()
         return self.result
@@ -50,57 +94,71 @@ def place(group: Group = None) -> tuple[int, int]:
 
 def send(tensor: Tensor, to: int, group: Group = None, tag: int = 0) -> Handle:
     """Start sending. `tag` tells messages between the same two ranks apart (NCCL ignores it)."""
-    ends = observe("send", tensor, to, group)
-    return Handle([leave(tensor, to, group, tag)], tensor, *ends)
+    watches = observe(Communication("send", tensor, group, to, tag))
+    return Handle([leave(tensor, to, group, tag)], tensor, watches=watches)
 
 
-def receive(into: Tensor, source: int, group: Group = None, tag: int = 0) -> Handle:
-    """Start receiving into a tensor of the shape and dtype that are sent; with another, what arrives is garbage."""
-    ends = observe("receive", into, source, group)
-    return Handle([arrive(into, source, group, tag)], into, *ends)
+def receive(into: Tensor, source: int, group: Group = None, tag: int = 0, ahead: bool = False) -> Handle:
+    """Start receiving into a tensor of the shape and dtype that are sent; with another, what arrives is garbage.
+
+    `ahead`: the memory is still in use, because the sender will send only when it has heard from this rank.
+    """
+    watches = observe(Communication("receive", into, group, source, tag, ahead=ahead))
+    return Handle([arrive(into, source, group, tag)], into, watches=watches)
 
 
 def exchange(tensor: Tensor, to: int, into: Tensor, source: int, group: Group = None) -> Handle:
     """Send to one rank and receive from another, or the same, at once; `wait()` gives what was received."""
     if to == source == dist.get_rank(group):
         return Handle((), into.copy_(tensor))  # a ring of one rank
-    ends = [*observe("send", tensor, to, group), *observe("receive", into, source, group)]
+    watches = observe(Communication("send", tensor, group, to), Communication("receive", into, group, source))
     if dist.get_backend(group) != "nccl" or not (tensor.numel() and into.numel()):
-        return Handle([arrive(into, source, group), leave(tensor, to, group)], into, *ends)
+        return Handle([arrive(into, source, group), leave(tensor, to, group)], into, watches=watches)
     # Both in one batch: if each rank first sent and then received, all might wait for ever.
     arriving = dist.P2POp(dist.irecv, into, group=group, group_peer=source)
     leaving = dist.P2POp(dist.isend, tensor, group=group, group_peer=to)
-    return Handle(dist.batch_isend_irecv([arriving, leaving]), into, *ends)
+    return Handle(dist.batch_isend_irecv([arriving, leaving]), into, watches=watches)
 
 
 def all_reduce(tensor: Tensor, group: Group = None, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM) -> Handle:
     """Add over all ranks, in place: everyone gets the sum."""
-    return Handle([dist.all_reduce(tensor, op, group, async_op=True)], tensor)
+    watches = observe(Communication("all_reduce", tensor, group))
+    return Handle([dist.all_reduce(tensor, op, group, async_op=True)], tensor, watches=watches)
 
 
 def all_gather(shard: Tensor, group: Group = None, into: Tensor | None = None) -> Handle:
     """Everyone gets all ranks' shards, one after the other along dim 0; `into` is memory for them."""
     _, ranks = place(group)
     whole = shard.new_empty(ranks * shard.shape[0], *shard.shape[1:]) if into is None else into
-    return Handle([_all_gather(whole, shard.contiguous(), group=group, async_op=True)], whole)
+    shard = shard.contiguous()
+    watches = observe(Communication("all_gather", shard, group, into=whole))
+    return Handle([_all_gather(whole, shard, group=group, async_op=True)], whole, watches=watches)
 
 
 def reduce_scatter(whole: Tensor, group: Group = None) -> Handle:
     """Add over all ranks: rank r gets the r-th of n equal parts of the sum along dim 0."""
+    whole = whole.contiguous()
     shard = torch.empty_like(whole.chunk(dist.get_world_size(group))[0])
-    return Handle([_reduce_scatter(shard, whole.contiguous(), group=group, async_op=True)], shard)
+    watches = observe(Communication("reduce_scatter", whole, group, into=shard))
+    return Handle([_reduce_scatter(shard, whole, group=group, async_op=True)], shard, watches=watches)
 
 
 def all_to_all(rows: Tensor, leaving: Sequence[int], arriving: Sequence[int], group: Group = None) -> Handle:
     """Rows change ranks: the next `leaving[r]` go to rank r, and `arriving[r]` come from it, in the order of ranks."""
-    into = rows.new_empty(sum(arriving), *rows.shape[1:])
-    work = dist.all_to_all_single(into, rows.contiguous(), list(arriving), list(leaving), group, async_op=True)
-    return Handle([work], into)
+    rows, into = rows.contiguous(), rows.new_empty(sum(arriving), *rows.shape[1:])
+    watches = observe(Communication("all_to_all", rows, group, into=into, sizes=(leaving, arriving)))
+    work = dist.all_to_all_single(into, rows, list(arriving), list(leaving), group, async_op=True)
+    return Handle([work], into, watches=watches)
 
 
-def observe(verb: str, tensor: Tensor, peer: int, group: Group) -> list[Callable[[], None]]:
-    """Tell the observers of a message; returns what they want to be called when it has been waited for."""
-    return [end for observer in Handle.observers if (end := observer(verb, tensor, peer, group)) is not None]
+def observe(*communications: Communication) -> list[Watch]:
+    """Tell the observers of communications that are about to start; returns what they want to be told later."""
+    return [
+        watch
+        for communication in communications
+        for observer in Handle.observers
+        if (watch := observer(communication)) is not None
+    ]
 
 
 def leave(tensor: Tensor, to: int, group: Group, tag: int = 0) -> Handle:

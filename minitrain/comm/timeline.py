@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from minitrain.comm.control import control, gather_objects
-from minitrain.comm.messages import Handle
+from minitrain.comm.messages import Communication, Handle, Watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -157,20 +156,11 @@ class VirtualClock:
     def __exit__(self, *error: Any) -> None:
         Handle.observers.remove(self.observe)
 
-    def observe(
-        self, verb: str, tensor: Tensor, peer: int, group: dist.ProcessGroup | None
-    ) -> Callable[[], None] | None:
+    def observe(self, message: Communication) -> Watch | None:
         """Let a message take virtual time. The time at which it leaves travels beside it, as a control message."""
-        if VirtualClock.active() is not self or not tensor.numel():
+        if message.peer is None or VirtualClock.active() is not self or not message.tensor.numel():
             return None
-        there = dist.get_process_group_ranks(group)[peer]
-        stamp = torch.empty(1, dtype=torch.float64, device="cpu")
-        if verb == "send":
-            left = self.start_send(tensor.nbytes, there)
-            leaving = control(group).send([stamp.fill_(left)], peer, 0)
-            return lambda: (leaving.wait(), self.wait_until(left)) and None
-        arriving = control(group).recv([stamp], peer, 0)
-        return lambda: (arriving.wait(), self.finish_receive(tensor.nbytes, there, stamp.item())) and None
+        return _Timed(self, message)
 
     def work(self, seconds: float, label: str = "", kind: str = "compute") -> None:
         """Let `seconds` of virtual time pass on this rank."""
@@ -200,6 +190,29 @@ class VirtualClock:
             f"from {source}", "receive", "receive", self._receive_port_free - cost, self._receive_port_free
         )
         self.wait_until(self._receive_port_free)
+
+
+class _Timed(Watch):
+    """A message that takes virtual time: the moment at which it leaves its sender travels beside it."""
+
+    def __init__(self, clock: VirtualClock, message: Communication):
+        assert message.peer is not None
+        self.clock, self.verb, self.size = clock, message.verb, message.tensor.nbytes
+        self.there = dist.get_process_group_ranks(message.group)[message.peer]
+        self.left = torch.empty(1, dtype=torch.float64, device="cpu")
+        beside = control(message.group)
+        if message.verb == "send":
+            self.left.fill_(clock.start_send(self.size, self.there))
+            self.under_way = beside.send([self.left], message.peer, 0)
+        else:
+            self.under_way = beside.recv([self.left], message.peer, 0)
+
+    def ends(self) -> None:
+        self.under_way.wait()
+        if self.verb == "send":
+            self.clock.wait_until(self.left.item())
+        else:
+            self.clock.finish_receive(self.size, self.there, self.left.item())
 
 
 def draw(spans: Iterable[Span], title: str = "", unit: str = "seconds") -> Figure:

@@ -11,7 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,9 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from minitrain.comm.checks import check_message
+from minitrain.comm.board import Board, BoardLost
+from minitrain.comm.checks import check_message, check_together, forget
 from minitrain.comm.control import forget_control_groups, gather_objects, leave_all
+from minitrain.comm.groups import time_limit
 from minitrain.comm.messages import Handle
+from minitrain.comm.plain import observe_plain_calls
 from minitrain.comm.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -107,12 +110,37 @@ class World:
                 f"the ranks could not meet at {os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')} "
                 f"({str(error).splitlines()[0]}); if the port is in use, choose another with torchrun --master-port"
             ) from error
-        if check_message not in Handle.observers:
-            Handle.observers.append(check_message)
         world = cls(rank, size, local_rank, local_size, place, backend)
+        world.observe(check)
         gather_objects(None)  # all ranks are here, so that their timelines begin together
         world.timeline = Timeline()
         return world
+
+    def observe(self, check: bool) -> None:
+        """Let the checks look at each communication; those that compare ranks only if asked for."""
+        for observer in (check_message, check_together):
+            if observer in Handle.observers:
+                Handle.observers.remove(observer)
+        Handle.observers.append(check_message)
+        if not check or self.size == 1:
+            return
+        self._kept, address = Board.keep() if self.rank == 0 else (None, None)
+        Board.current = board = Board(gather_objects(address)[0], self.rank, self.size, time_limit())
+        board.introduce()
+        board.begin(0, range(self.size))
+        Handle.observers.append(check_together)
+        observe_plain_calls()
+
+    def begin(self, call: int, ranks: Iterable[int]) -> None:
+        """A call on these ranks begins: for the checks, which say when a rank has ended without another."""
+        if Board.current is not None:
+            Board.current.begin(call, ranks)
+
+    def end(self) -> None:
+        """This rank's part of the call has ended."""
+        if Board.current is not None:
+            with suppress(BoardLost):
+                Board.current.end()
 
     def stop(self) -> None:
         """Leave the others. A program that ends without it may abort."""
@@ -120,6 +148,8 @@ class World:
             leave_all()  # in an order that all ranks share; torch would go by the groups' names (see `control`)
             dist.destroy_process_group()
         forget_control_groups()
+        forget()
+        Board.current = None
 
     def __enter__(self) -> World:
         return self

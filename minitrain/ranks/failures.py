@@ -42,6 +42,7 @@ class Failure:
         kind: The exception's class, by name.
         message: The exception's message.
         died: Whether the process has ended.
+        pending: Whether the rank has started a communication that cannot end.
         at: When this was known, on the clock of the process that made it.
     """
 
@@ -50,6 +51,7 @@ class Failure:
     kind: str = ""
     message: str = ""
     died: bool = False
+    pending: bool = False
     at: float = field(default_factory=time.monotonic)
 
 
@@ -102,7 +104,8 @@ def cause_of_death(exitcode: int | None) -> str:
 def in_step(failed: dict[int, Failure], ranks: list[int]) -> bool:
     """Whether all of `ranks` failed alike, so that none has sent what another did not receive."""
     kinds = {(failure.place, failure.kind) for failure in failed.values()}
-    return set(failed) == set(ranks) and len(kinds) == 1 and not any(failure.died for failure in failed.values())
+    spoilt = any(failure.died or failure.pending for failure in failed.values())
+    return set(failed) == set(ranks) and len(kinds) == 1 and not spoilt
 
 
 def named(ranks: Iterable[int], size: int) -> str:

@@ -124,7 +124,7 @@ def end(ranks: list[Rank], folder: str, owner: int) -> None:
         return  # this is a fork of the program, which ends: the ranks are not its own
     for rank in ranks:
         with contextlib.suppress(OSError):
-            rank.pipe.send_bytes(pickle.dumps(("stop", None, None)))
+            rank.pipe.send_bytes(pickle.dumps(("stop", None, None, 0, [])))
     until = time.monotonic() + POLITENESS
     for rank in ranks:
         if rank.exitcode(max(0.0, until - time.monotonic())) is None:

@@ -116,7 +116,7 @@ class Ranks:
         self.survives = survives
         self._processes: Processes | None = None  # None: ended after a failure; the next call starts new ones
         self._closed = False
-        self._cells = 0
+        self._cells = self._calls = 0
         self._start()
         if "IPython" in sys.modules:
             from minitrain.ranks import magic
@@ -234,9 +234,10 @@ class Ranks:
     def _ask(self, kind: str, payload: Any, call: Call, file: str = "") -> list[Any]:
         """Send one call to ranks and return what they answer; `file` is that of the function to call."""
         processes = self._processes or self._start()
+        self._calls += 1
         try:
             for rank in call.ranks:
-                processes.send(rank, (kind, screens(rank), payload))
+                processes.send(rank, (kind, screens(rank), payload, self._calls, call.ranks))
             self._listen(processes, call)
         except BaseException:  # such as a second Ctrl-C
             self._kill()

@@ -161,7 +161,7 @@ class Worker:
             self.answer(None, None)
         while True:
             try:
-                kind, screens, payload = pickle.loads(self.pipe.recv_bytes())
+                kind, screens, payload, number, ranks = pickle.loads(self.pipe.recv_bytes())
             except EOFError:  # the parent is gone
                 return
             if kind == "stop":
@@ -170,7 +170,9 @@ class Worker:
             in_cell = self.stdout.in_cell = self.stderr.in_cell = kind != "run"
             self.working = True
             try:
+                self.world.begin(number, ranks)
                 value = to_parent(getattr(self, kind)(payload))
+                self.world.end()
             except BaseException as error:
                 self.answer(None, describe(error, in_cell))
             else:
@@ -239,4 +241,5 @@ def show(value: Any) -> None:
 def describe(error: BaseException, in_cell: bool) -> Failure:
     """Put an exception into words."""
     text, place = trim(error, in_cell)
-    return Failure(text, place, kind=type(error).__name__, message=str(error))
+    pending = getattr(error, "pending", False)
+    return Failure(text, place, kind=type(error).__name__, message=str(error), pending=pending)

@@ -1,0 +1,256 @@
+"""The board: notes that all ranks of a checked world can read, so that a rank finds out in time that it waits in vain.
+
+A rank that waits inside gloo or NCCL cannot look around. So where ranks are checked, it first waits here, until the
+others have noted that they have come. Once it has waited for a moment it also notes for what it waits. From these notes
+each rank can tell by itself whether those it waits for will ever come: not if they have ended, nor if they wait in
+vain themselves.
+
+The board is one of torch's stores. Rank 0 keeps it; when that rank dies, the others go on unchecked.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from minitrain.comm.sites import site
+
+SLICE = timedelta(seconds=0.25)  # between two looks at what the others wait for
+CERTAIN = 1.75  # seconds for which the notes must say the same
+HOST = "127.0.0.1"
+
+
+class BoardLost(RuntimeError):
+    """Rank 0, which keeps the board, is gone. The others go on unchecked."""
+
+
+class Deadlock(RuntimeError):
+    """Nobody will ever come: the ranks for which this one waits have ended, or wait in vain themselves."""
+
+    pending = True  # a communication has been started that cannot end: these ranks are of no more use
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """The note of a rank that waits.
+
+    Attributes:
+        call: In which call of the program: notes of earlier ones say nothing.
+        doing: In what it waits: "receive(source=1)".
+        place: The line of the reader's code.
+        needs: The notes that must appear, and the rank from which each must come.
+        alone: Whether no other thread of this rank communicates; if one does, it may still bring what others need.
+    """
+
+    call: int
+    doing: str
+    place: str
+    needs: dict[str, int]
+    alone: bool
+
+
+class Board:
+    """This rank's view of the board.
+
+    Args:
+        address: Where rank 0 keeps it, by `Board.keep`.
+        rank: This rank.
+        size: Number of all ranks.
+        limit: After how long a wait is an error in any case.
+
+    Attributes:
+        current: The board of this process, where its ranks are checked.
+    """
+
+    current: Board | None = None
+
+    def __init__(self, address: tuple[str, int], rank: int, size: int, limit: timedelta):
+        self.address, self.rank, self.size, self.limit = address, rank, size, limit
+        self.call, self.absent = 0, frozenset[int]()
+        self._threads: set[threading.Thread] = set()
+        self._mine = threading.local()
+
+    @staticmethod
+    def keep() -> tuple[Any, tuple[str, int]]:
+        """Open a board, on rank 0; returns it, and where it is to be found."""
+        host = os.environ.get("MASTER_ADDR", HOST)
+        listener = socket.create_server((host, 0))
+        address = (host, listener.getsockname()[1])
+        return dist.TCPStore(
+            *address, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
+        ), address
+
+    def begin(self, call: int, ranks: Iterable[int]) -> None:
+        """A new call of the program begins on these ranks; the others are idle."""
+        self.call, self.absent = call, frozenset(range(self.size)) - frozenset(ranks)
+        self._threads = {threading.current_thread()}
+
+    def end(self) -> None:
+        """This rank's part of the call has come to its end; no communication of it will start any more."""
+        self._do("set", f"ended/{self.rank}", str(self.call))
+
+    def note(self, key: str, value: Any = None) -> None:
+        """Put a note up."""
+        self._do("set", key, pickle.dumps(value))
+
+    def read(self, key: str) -> Any:
+        """A note that is there."""
+        return pickle.loads(self._do("get", key))
+
+    def has(self, key: str) -> bool:
+        """Whether a note is there."""
+        return self._do("check", [key])
+
+    def remove(self, key: str) -> None:
+        """Take a note down."""
+        self._do("delete_key", key)
+
+    def wait(self, needs: Mapping[str, int], doing: str) -> None:
+        """Wait until all these notes are there.
+
+        Args:
+            needs: The notes, and the rank from which each comes.
+            doing: In what this rank waits, for those who want to know.
+
+        Raises:
+            Deadlock: They will never be there, as the notes of all ranks show; or the time limit has passed.
+        """
+        start = time.monotonic()
+        found, since = "", start
+        while not self._come(list(needs)):
+            missing = {key: rank for key, rank in needs.items() if not self.has(key)}
+            if any(self._dead(rank) for rank in missing.values()):
+                break  # gloo or NCCL will say so: the connection is gone
+            note = Waiting(self.call, doing, site().line, missing, self._alone())
+            self.note(f"waits/{self.rank}", note)
+            now = time.monotonic()
+            before, found = found, self._in_vain()
+            if found != before:
+                since = now
+            verdict = f"deadlock/{self.call}"
+            if found and (now - since > CERTAIN or (self.has(verdict) and self.read(verdict) == found)):
+                self.note(verdict, found)  # so that all of them say it at once
+                raise Deadlock(found)
+            if now - start > self.limit.total_seconds():
+                others = ", ".join(f"rank {rank}" for rank in sorted(set(missing.values())))
+                raise Deadlock(f"{doing}: nothing came from {others} for {self.limit.total_seconds():g} s")
+        if time.monotonic() - start > SLICE.total_seconds():
+            self.remove(f"waits/{self.rank}")
+
+    def introduce(self) -> None:
+        """Tell the others which process this is, so that those on the same machine see when it dies."""
+        self.note(f"process/{self.rank}", (socket.gethostname(), os.getpid()))
+
+    @property
+    def _store(self) -> Any:
+        """A connection of this thread's own: a store serves one caller at a time, and may let it wait."""
+        self._threads.add(threading.current_thread())
+        if not hasattr(self._mine, "store"):
+            self._mine.store = dist.TCPStore(*self.address, is_master=False, wait_for_workers=False)
+        return self._mine.store
+
+    def _do(self, operation: str, *args: Any) -> Any:
+        try:
+            return getattr(self._store, operation)(*args)
+        except dist.DistNetworkError as error:
+            Board.current = None
+            raise BoardLost("rank 0, which keeps the board, is gone") from error
+
+    def _come(self, keys: list[str]) -> bool:
+        try:
+            self._do("wait", keys, SLICE)
+        except dist.DistStoreError:
+            return False
+        return True
+
+    def _alone(self) -> bool:
+        return not any(thread.is_alive() and thread is not threading.current_thread() for thread in self._threads)
+
+    def _dead(self, rank: int) -> bool:
+        host, process = self.read(f"process/{rank}")
+        if host != socket.gethostname():
+            return False
+        try:
+            with open(f"/proc/{process}/stat") as stat:
+                return stat.read().rpartition(")")[2].split()[0] == "Z"
+        except FileNotFoundError:
+            return os.path.exists("/proc/self/stat")
+
+    def _in_vain(self) -> str:
+        """What keeps this rank for ever, in words; "" while somebody may still come."""
+        waiting = {rank: note for rank in range(self.size) if (note := self._waiting(rank)) is not None}
+        ended = {rank for rank in range(self.size) if rank in self.absent or self._ended(rank)}
+        free = set(range(self.size)) - waiting.keys() - ended
+        while more := {rank for rank, note in waiting.items() if free.issuperset(note.needs.values())} - free:
+            free |= more
+        if self.rank in free:
+            return ""
+        stuck = {rank: note for rank, note in waiting.items() if rank not in free}
+        return in_words(stuck, {rank for note in stuck.values() for rank in note.needs.values()} & ended)
+
+    def _waiting(self, rank: int) -> Waiting | None:
+        """What a rank waits for, if it does in this call, and nothing of it has come since it wrote that."""
+        if not self.has(f"waits/{rank}"):
+            return None
+        with suppress(dist.DistStoreError):  # taken down in this moment
+            note = self.read(f"waits/{rank}")
+            if note.call == self.call and note.alone and not any(self.has(key) for key in note.needs):
+                return note
+        return None
+
+    def _ended(self, rank: int) -> bool:
+        key = f"ended/{rank}"
+        return self.has(key) and int(self._do("get", key)) == self.call
+
+
+def in_words(stuck: Mapping[int, Waiting], ended: Iterable[int]) -> str:
+    """Who waits for whom for ever, and what to do about it.
+
+    Args:
+        stuck: The ranks that wait for ever, each with its note.
+        ended: The ranks for which they wait that have ended.
+    """
+    lines = ["these ranks wait for ever:"]
+    for rank, note in sorted(stuck.items()):
+        others = " and ".join(f"rank {other}" for other in sorted(set(note.needs.values())))
+        lines.append(f"  rank {rank} in {note.doing} ({note.place}), for {others}")
+    verbs = {note.doing.partition("(")[0] for note in stuck.values()}
+    ended = sorted(ended)
+    if ended:
+        who = " and ".join(f"rank {rank}" for rank in ended)
+        calls = sorted(
+            {
+                _answer(rank, note, other)
+                for rank, note in stuck.items()
+                for other in note.needs.values()
+                if other in ended
+            }
+        )
+        lines.append(f"{who} ended without it; call {' and '.join(calls)}")
+    elif verbs == {"send"}:
+        lines.append("all of them send, and none receives; start both directions before you wait: exchange(...)")
+    elif verbs == {"receive"}:
+        lines.append("all of them receive, and none sends; start the sends first, or both directions: exchange(...)")
+    else:
+        lines.append("each waits for another one; make the calls in an order in which one of them can begin")
+    return "\n".join(lines)
+
+
+def _answer(rank: int, note: Waiting, other: int) -> str:
+    """The call that another rank has left out."""
+    verb = note.doing.partition("(")[0]
+    if verb == "send":
+        return f"receive(into, source={rank}) on rank {other}, or leave the send out"
+    if verb == "receive":
+        return f"send(tensor, to={rank}) on rank {other}, or leave the receive out"
+    return f"{verb} on rank {other}, too"

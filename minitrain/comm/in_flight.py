@@ -1,0 +1,194 @@
+"""Memory in flight: what is being sent or received is refused to everybody else until `wait()` has returned.
+
+A tensor that changes while it is sent arrives changed, or in part. One that is read while it is received shows what
+was there before, or in part. Both are silent, and may go well on one machine and not on another. So where ranks are
+checked, each operation is looked at for as long as something is in flight.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, overrides
+from torch.overrides import TorchFunctionMode
+from torch.utils import _python_dispatch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from minitrain.comm.messages import Communication, Watch
+
+COMMUNICATE = ("c10d", "c10d_functional", "_c10d_functional")  # checked before they start
+SHAPE_ONLY = ("empty_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
+SHAPE_ONLY = (*SHAPE_ONLY, "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
+# What reads a tensor without an operation of torch's dispatcher.
+READERS = {Tensor.__repr__, Tensor.__format__, Tensor.tolist, Tensor.numpy, Tensor.__array__}
+
+
+@dataclass(eq=False)
+class Flight(Watch):
+    """Memory that a communication reads or writes, from its start until it has been waited for.
+
+    Attributes:
+        what: The communication, with its line: "all_reduce (<cell 3>, line 2)".
+        start: The address of the first byte.
+        end: The address after the last one.
+        written: Whether it is written: then nobody else may read it either.
+        thread: The thread that started it.
+        waited: Whether its thread waits for it, and may write it itself.
+    """
+
+    what: str
+    start: int
+    end: int
+    written: bool
+    thread: int
+    waited: bool = False
+
+    def waits(self) -> None:
+        self.waited = True
+
+    def ends(self) -> None:
+        _flights.discard(self)
+        look_on()
+
+
+_flights: set[Flight] = set()
+
+
+def take_off(communication: Communication, what: str) -> list[Watch]:
+    """Guard the memory of a communication that starts.
+
+    Raises:
+        RuntimeError: Some of it is in flight already.
+    """
+    started: list[Flight] = []
+    for tensor, written in memory_of(communication):
+        if not tensor.numel() or communication.ahead:
+            continue
+        if other := in_the_way(tensor, written):
+            raise StillInFlight(what, other, written)
+        first = tensor.data_ptr()
+        flight = Flight(what, first, first + tensor.nbytes, written, threading.get_ident())
+        started.append(flight)
+    _flights.update(started)
+    look_on()
+    return list(started)
+
+
+def memory_of(communication: Communication) -> Iterator[tuple[Tensor, bool]]:
+    """The tensors that a communication reads or writes, and whether it writes."""
+    if communication.verb == "send" or communication.into is not None:
+        yield communication.tensor, False
+        if communication.into is not None:
+            yield communication.into, True
+    else:
+        yield communication.tensor, True
+
+
+class StillInFlight(RuntimeError):
+    """Memory was used too early."""
+
+    pending = True
+
+    def __init__(self, operation: str, flight: Flight, writes: bool):
+        does = "would change" if writes else "would read"
+        done = "receives into" if flight.written else "sends"
+        super().__init__(f"{operation} {does} memory that {flight.what} still {done}; call wait() on its handle first")
+
+
+def in_the_way(tensor: Tensor, writes: bool) -> Flight | None:
+    """What is in flight in this tensor's memory, and must not be read, or written, now."""
+    if tensor.device.type == "meta" or not tensor.numel() or type(tensor) not in (Tensor, torch.nn.Parameter):
+        return None
+    start = tensor.data_ptr()
+    # Of a tensor with gaps the last element counts, and not the number of elements.
+    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    end = start + reach * tensor.element_size()
+    for flight in tuple(_flights):
+        if flight.start < end and start < flight.end and not flight.waited and (writes or flight.written):
+            if tensor.is_contiguous() or _touches(tensor, flight, reach):
+                return flight
+    return None
+
+
+def _touches(tensor: Tensor, flight: Flight, reach: int) -> bool:
+    """Whether an element of a tensor with gaps lies in a flight's memory."""
+    places = torch.arange(reach, device="cpu").as_strided(tensor.shape, tensor.stride())
+    first = (flight.start - tensor.data_ptr()) // tensor.element_size()
+    last = -(-(flight.end - tensor.data_ptr()) // tensor.element_size())
+    return bool(((places >= first) & (places < last)).any())
+
+
+class _Operations(TorchDispatchMode):
+    """Looks at each operation on tensors, also at those of backward."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if _flights and func.namespace not in COMMUNICATE:
+            _look_at(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+class _Readers(TorchFunctionMode):
+    """Looks at what torch's dispatcher does not see: printing a tensor, and making a list or an array of it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if _flights and func in READERS and (other := in_the_way(args[0], writes=False)):
+            raise StillInFlight(func.__name__.strip("_").replace("repr", "print"), other, writes=False)
+        return func(*args, **(kwargs or {}))
+
+
+def _look_at(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+    positions, names = _uses(func)
+    for place, writes in positions:
+        if place < len(args):
+            _look_at_value(func, args[place], writes)
+    for name, writes in names:
+        if name in kwargs:
+            _look_at_value(func, kwargs[name], writes)
+
+
+def _look_at_value(func: Any, value: Any, writes: bool) -> None:
+    for tensor in value if isinstance(value, (list, tuple)) else (value,):
+        if isinstance(tensor, Tensor) and (other := in_the_way(tensor, writes)):
+            raise StillInFlight(func._schema.name.removeprefix("aten::"), other, writes)
+
+
+@cache
+def _uses(func: Any) -> tuple[list[tuple[int, bool]], list[tuple[str, bool]]]:
+    """Which arguments an operation reads or writes: by place and by name, each with whether it writes."""
+    positions, names = [], []
+    for place, argument in enumerate(func._schema.arguments):
+        writes = argument.alias_info is not None and argument.alias_info.is_write
+        is_view = argument.alias_info is not None and not writes  # it only looks at the memory in another way
+        if "Tensor" in str(argument.type) and not is_view and func._schema.name.split("::")[1] not in SHAPE_ONLY:
+            positions.append((place, writes))
+            names.append((argument.name, writes))
+    return positions, names
+
+
+_operations, _readers = _Operations(), _Readers()
+
+
+def look_on() -> None:
+    """Look at this thread's operations if something is in flight, and do not if nothing is.
+
+    The modes lie beneath all that the reader has entered, such as a ledger: those may end in between, and torch ends
+    the one on top.
+    """
+    dispatch, function = _python_dispatch, overrides
+    _put_beneath(_operations, dispatch._get_current_dispatch_mode_stack(), dispatch._pop_mode, dispatch._push_mode)
+    _put_beneath(_readers, function._get_current_function_mode_stack(), function._pop_mode, function._push_mode)
+
+
+def _put_beneath(mode: Any, there: list[Any], pop: Callable[[], Any], push: Callable[[Any], None]) -> None:
+    if bool(_flights) == (mode in there):
+        return
+    for _ in there:
+        pop()
+    for other in ([mode] if _flights else []) + [other for other in there if other is not mode]:
+        push(other)

@@ -1,0 +1,148 @@
+"""torch's own verbs, checked: where ranks are checked, `dist.all_reduce(...)` in a cell is observed as ours are.
+
+Only calls from outside are: those that torch makes itself, and those of our own verbs, go straight through.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from minitrain.comm.messages import Communication, Handle, observe
+
+LATER = ("isend", "irecv", "batch_isend_irecv")  # of these one gets handles
+OWN = ("torch.", "minitrain.comm.")
+
+
+def observe_plain_calls() -> None:
+    """From now on, observe the calls of `torch.distributed` that a reader makes."""
+    for name, describe in VERBS.items():
+        verb = getattr(dist, name, None)
+        if verb is not None and not isinstance(verb, Observed):
+            setattr(dist, name, Observed(verb, describe))
+
+
+class Observed:
+    """A verb of torch's whose calls from outside are observed; in all else it is torch's."""
+
+    def __init__(self, verb: Callable[..., Any], describe: Callable[[dict[str, Any]], list[Communication]]):
+        self.verb, self.describe, self.signature = verb, describe, inspect.signature(verb)
+        self.__name__, self.__doc__, self.__wrapped__ = verb.__name__, verb.__doc__, verb
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if f"{sys._getframe(1).f_globals.get('__name__', '')}.".startswith(OWN):
+            return self.verb(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError:
+            return self.verb(*args, **kwargs)  # torch says what is wrong
+        bound.apply_defaults()
+        watches = [observe(communication) for communication in self.describe(bound.arguments)]
+        if self.verb.__name__ in LATER or bound.arguments.get("async_op"):
+            works = self.verb(*args, **kwargs)
+            if isinstance(works, list):  # of a batch, gloo returns one for each message, NCCL one for all
+                watches += [[]] * (len(works) - len(watches))
+                first = len(watches) - len(works)
+                return [
+                    Work(work, sum(watches[: 1 + first] if not index else [watches[first + index]], []))
+                    for index, work in enumerate(works)
+                ]
+            return None if works is None else Work(works, sum(watches, []))
+        everything = sum(watches, [])
+        for watch in everything:
+            watch.waits()
+        result = self.verb(*args, **kwargs)
+        for watch in everything:
+            watch.ends()
+        return result
+
+    def __eq__(self, other: object) -> bool:
+        return other is self or other is self.verb  # `dist.P2POp(dist.isend, ...)` asks which of the two it is
+
+    def __hash__(self) -> int:
+        return hash(self.verb)
+
+
+class Work:
+    """torch's handle of an observed call; it may be waited for twice, as ours may."""
+
+    def __init__(self, work: Any, watches: list[Any]):
+        self._work, self._handle = work, Handle([work], watches=watches)
+
+    def wait(self, *timeout: Any) -> bool:
+        self._handle.wait()
+        return True
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+
+def _message(verb: str, given: dict[str, Any]) -> list[Communication]:
+    group, end = given.get("group"), "dst" if verb == "send" else "src"
+    peer = given.get(f"group_{end}")
+    if peer is None:
+        if given[end] is None:
+            return []  # from anyone: nobody can say who has not come
+        peer = given[end] if group is None else dist.get_group_rank(group, given[end])
+    return [Communication(verb, given["tensor"], group, peer, given.get("tag", 0))]
+
+
+def _batch(given: dict[str, Any]) -> list[Communication]:
+    return [
+        Communication(
+            "send" if message.op == dist.isend else "receive",
+            message.tensor,
+            message.group,
+            message.group_peer,
+            message.tag,
+        )
+        for message in given["p2p_op_list"]
+    ]
+
+
+def _collective(verb: str, brings: str, into: str = "") -> Callable[[dict[str, Any]], list[Communication]]:
+    def describe(given: dict[str, Any]) -> list[Communication]:
+        tensor, result = given.get(brings), given.get(into, _NOTHING)
+        if isinstance(tensor, (list, tuple)):
+            tensor = tensor[0] if tensor else None
+        if not isinstance(tensor, Tensor):
+            return []
+        tensor = tensor.contiguous()  # torch's collectives take tensors with gaps
+        sizes = None
+        if verb == "all_to_all":
+            ranks = dist.get_world_size(given["group"])
+            leaving, arriving = (
+                given[f"{side}_split_sizes"] or [len(part) // ranks] * ranks
+                for side, part in (("input", tensor), ("output", result))
+            )
+            sizes = (leaving, arriving)
+        return [Communication(verb, tensor, given["group"], into=result if into else None, sizes=sizes)]
+
+    return describe
+
+
+VERBS: dict[str, Callable[[dict[str, Any]], list[Communication]]] = {
+    "send": lambda given: _message("send", given),
+    "isend": lambda given: _message("send", given),
+    "recv": lambda given: _message("receive", given),
+    "irecv": lambda given: _message("receive", given),
+    "batch_isend_irecv": _batch,
+    "all_reduce": _collective("all_reduce", "tensor"),
+    "broadcast": _collective("broadcast", "tensor"),
+    "reduce": _collective("reduce", "tensor"),
+    "all_gather": _collective("all_gather", "tensor"),
+    "all_gather_single": _collective("all_gather", "input_tensor", "output_tensor"),
+    "reduce_scatter_single": _collective("reduce_scatter", "input", "output"),
+    "all_gather_into_tensor": _collective("all_gather", "input_tensor", "output_tensor"),
+    "reduce_scatter": _collective("reduce_scatter", "input_list", "output"),
+    "reduce_scatter_tensor": _collective("reduce_scatter", "input", "output"),
+    "all_to_all_single": _collective("all_to_all", "input", "output"),
+    "gather": _collective("gather", "tensor"),
+    "barrier": lambda given: [Communication("barrier", _NOTHING, given["group"])],
+}
+_NOTHING = Tensor()

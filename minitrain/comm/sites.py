@@ -1,0 +1,57 @@
+"""Where in the reader's code a communication starts: the line that a reader would name."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+ROOT = str(Path(__file__).parents[2]) + os.sep
+PACKAGE = ROOT + "minitrain" + os.sep
+GROUND = (f"{PACKAGE}comm{os.sep}", f"{PACKAGE}ranks{os.sep}", str(Path(torch.__file__).parent) + os.sep)
+OTHERS = (PACKAGE, "<frozen", sys.prefix, sys.base_prefix)
+
+
+class Site(NamedTuple):
+    """A line that communicates.
+
+    Attributes:
+        line: "<cell 3>, line 2".
+        text: What stands there.
+        names: What the tensor is called there.
+    """
+
+    line: str
+    text: str
+    names: tuple[str, ...]
+
+
+def site(tensor: Any = None) -> Site:
+    """The line from which this was called: in a cell if there is one, else outside minitrain, else the innermost.
+
+    Lines of messages themselves, of what runs the ranks, and of torch are passed over.
+    """
+    frames = []
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(GROUND):
+            frames.append(frame)
+        frame = frame.f_back
+    cells = [frame for frame in frames if frame.f_code.co_filename.startswith("<cell")]
+    outside = [frame for frame in frames if not frame.f_code.co_filename.startswith(OTHERS)]
+    shown = next(iter(cells or outside or frames), None)
+    if shown is None:
+        return Site("?", "", ())
+    file, number = shown.f_code.co_filename, shown.f_lineno
+    names = () if tensor is None else tuple(sorted(name for name, value in shown.f_locals.items() if value is tensor))
+    return Site(f"{file.removeprefix(ROOT)}, line {number}", linecache.getline(file, number).strip(), names)
+
+
+def in_words(site: Site) -> str:
+    """A site for an error that compares several: "dist.all_reduce(t) of x (<cell 3>, line 2)"."""
+    names = [name for name in site.names if name not in site.text]
+    return f"{site.text}{' of ' if names else ''}{' or '.join(names)} ({site.line})"
