@@ -102,9 +102,13 @@ class StillInFlight(RuntimeError):
 
 def in_the_way(tensor: Tensor, writes: bool) -> Flight | None:
     """What is in flight in this tensor's memory, and must not be read, or written, now."""
-    if tensor.device.type == "meta" or not tensor.numel() or type(tensor) not in (Tensor, torch.nn.Parameter):
+    # Sparse tensors, those on the meta device, and those of modes that only trace have no memory of their own.
+    if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
         return None
-    start = tensor.data_ptr()
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:
+        return None
     # Of a tensor with gaps the last element counts, and not the number of elements.
     reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     end = start + reach * tensor.element_size()

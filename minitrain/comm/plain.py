@@ -93,6 +93,8 @@ def _message(verb: str, given: dict[str, Any]) -> list[Communication]:
 
 
 def _batch(given: dict[str, Any]) -> list[Communication]:
+    for message in given["p2p_op_list"]:
+        message.op = getattr(message.op, "verb", message.op)  # torch wants its own
     return [
         Communication(
             "send" if message.op == dist.isend else "receive",

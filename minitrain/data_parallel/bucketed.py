@@ -7,12 +7,13 @@ copied one after the other into flat tensors, and one all-reduce carries them.
 **Sent.** One all-reduce per bucket, at most ⌈gradient bytes / bucket size⌉ of them; the bytes are those of `naive`.
 **Cost.** One latency per bucket; and memory for the buckets, as large as the gradients, while they travel.
 The full form, `minitrain.data_parallel.full.bucketed`, adds unused and frozen parameters, buckets for each dtype and
-device, buffers, and the check that all ranks wrap the same module.
+device, buffers, the check that all ranks wrap the same module, and a model that can be freed.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -66,20 +67,32 @@ class BucketedDataParallel(nn.Module):
 
     def __init__(self, module: nn.Module, group: Group = None, bucket_megabytes: float = 25.0):
         super().__init__()
-        self.module, self.group = module, group
+        self.module, self.group, self.local, self.own = module, group, False, False
         start_from_rank_0(module, group)
         self.buckets = pack(module, bucket_megabytes)
+        for parameter in module.parameters():
+            # Called with the parameter once backward has added to its .grad.
+            parameter.register_post_accumulate_grad_hook(self.arrive)
 
     def forward(self, *inputs):
+        assert not self.own or not torch.is_grad_enabled(), "synchronize() was left out after the last backward"
         return self.module(*inputs)
 
-    def no_sync(self):
-        # For the next rung, which sends during backward. Here backward never sends.
-        return nullcontext()
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """For all micro-batches but the last: backward only adds to this rank's gradients."""
+        before, self.local = self.local, True
+        yield
+        self.local = before
+
+    def arrive(self, parameter: nn.Parameter) -> None:
+        """The hook: a gradient has come, this rank's own until `synchronize()`."""
+        self.own = not self.local
 
     @torch.no_grad()
     def synchronize(self) -> None:
         """Replace every gradient by its mean over the ranks; call it once, after the last backward."""
+        self.own = False
         # All buckets are on their way before the first is waited for.
         handles = [start(bucket, self.group) for bucket in self.buckets]
         for bucket, handle in zip(self.buckets, handles, strict=True):

@@ -41,6 +41,7 @@ class DataParallel(nn.Module):
         self.missing = [set(bucket) for bucket in self.buckets]  # gradients still to come
 
     def forward(self, *inputs):
+        assert not self.started or not torch.is_grad_enabled(), "synchronize() was left out after the last backward"
         return self.module(*inputs)
 
     @contextmanager

@@ -483,3 +483,24 @@ def test_a_module_that_is_cast_later_is_refused(ranks, rung):
 @rungs
 def test_thawing_a_parameter_later_is_refused(ranks, rung):
     ranks(2).run(thawed, rung)
+
+
+def forgets_to_synchronize(world, build, error):
+    model = build(torch.nn.Linear(3, 2))
+    x = torch.ones(4, 3)
+    with model.no_sync():
+        model(x).sum().backward()
+    model(x)  # without a backward
+    model(x).sum().backward()
+    with torch.no_grad():
+        model(x)  # an evaluation changes nothing
+    with pytest.raises(error, match="synchronize()"):
+        model(x)
+    model.synchronize()
+    model(x).sum().backward()
+    model.synchronize()
+
+
+@both_forms
+def test_a_forgotten_synchronize_is_an_error_at_the_next_forward(ranks, rung):
+    ranks(2).run(forgets_to_synchronize, rung, RuntimeError if rung in LADDER else AssertionError)

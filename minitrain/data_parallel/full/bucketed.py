@@ -107,7 +107,7 @@ class BucketedDataParallel(Replica):
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        self._check_frozen()
+        self._begin_synchronize()
         started = [self._start(bucket) for bucket in self.buckets]
         for bucket, handle in zip(self.buckets, started, strict=True):
             handle.wait()

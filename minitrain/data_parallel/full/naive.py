@@ -19,7 +19,7 @@ class NaiveDataParallel(Replica):
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        self._check_frozen()
+        self._begin_synchronize()
         used = self._used_anywhere()
         for name, parameter in self.trainable.items():
             if not used[name]:

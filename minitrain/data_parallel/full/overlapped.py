@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from minitrain.comm.comm import AnyComm
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.bucketed import BucketedDataParallel
-from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
 
 
 class DataParallel(BucketedDataParallel):
@@ -37,15 +36,11 @@ class DataParallel(BucketedDataParallel):
         super().__init__(module, comm, bucket_megabytes)
         self._started: list[Handle] = []  # handles of the buckets that are on their way
         self._missing = [set(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
-        self._hooked = [
-            call_when_accumulated(parameter, self._arrive, number, name)
-            for number, bucket in enumerate(self.buckets)
-            for name, parameter in bucket.parameters.items()
-        ]
+        self._number = {name: number for number, bucket in enumerate(self.buckets) for name in bucket.parameters}
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        self._check_frozen()
+        self._begin_synchronize()
         for bucket in self.buckets[len(self._started) :]:
             self._started.append(self._start(bucket))
         for bucket, handle in zip(self.buckets, self._started, strict=True):
@@ -53,8 +48,10 @@ class DataParallel(BucketedDataParallel):
             bucket.hand_back()
         self._started, self._missing = [], [set(bucket.parameters) for bucket in self.buckets]
 
-    def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
+    def _arrive(self, name: str, parameter: Tensor) -> None:
         """The hook: note that a gradient has arrived, and start the buckets that are now complete and next in turn."""
+        super()._arrive(name, parameter)
+        number = self._number[name]
         if name not in self._missing[number]:
             raise RuntimeError(
                 f"{name} got a second gradient before synchronize(); run backward of all micro-batches but the last "

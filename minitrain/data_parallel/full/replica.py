@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.comm.control import differing, gather_objects
+from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
 
 
 class Replica(nn.Module, ABC):
@@ -58,10 +59,23 @@ class Replica(nn.Module, ABC):
         self.trainable = {name: p for name, p in module.named_parameters() if p.requires_grad}
         self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
         self._local = False  # under no_sync()
+        self._own = False  # whether gradients are this rank's own, because a backward was not followed by synchronize()
+        # The nodes are kept, since the hooks live only as long as they do.
+        self._hooked = [call_when_accumulated(p, self._arrive, name) for name, p in self.trainable.items()]
         self._broadcast_states()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """The module's own forward."""
+        """The module's own forward.
+
+        Raises:
+            RuntimeError: A backward outside `no_sync()` was not followed by `synchronize()`: without it each rank would
+                take a step of its own.
+        """
+        if self._own and torch.is_grad_enabled():
+            raise RuntimeError(
+                "forward was called before synchronize(): the gradients are this rank's own; call synchronize() after "
+                "the last backward of a step, and run backward of the micro-batches before it under no_sync()"
+            )
         return self.module(*args, **kwargs)
 
     @contextmanager
@@ -111,7 +125,13 @@ class Replica(nn.Module, ABC):
             )
         return gradient.detach()  # after backward(create_graph=True) it would record what is done with it
 
-    def _check_frozen(self) -> None:
+    def _arrive(self, name: str, parameter: Tensor) -> None:
+        """The hook: backward has added a gradient to a parameter's `.grad`."""
+        self._own |= not self._local
+
+    def _begin_synchronize(self) -> None:
+        """What comes first: the gradients are about to be means, of all parameters that have one."""
+        self._own = False
         for name, parameter in self._frozen.items():
             if parameter.grad is not None:
                 raise RuntimeError(

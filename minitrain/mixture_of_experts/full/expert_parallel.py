@@ -224,7 +224,7 @@ class ExpertParallel(Replica):
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        self._check_frozen()
+        self._begin_synchronize()
         shared, experts = self._buckets
         # Everything but experts: one all-reduce for each bucket gives the mean over the ranks that share the batch.
         started = [(bucket, self._start(bucket, self.comm, self.ranks)) for bucket in shared]
