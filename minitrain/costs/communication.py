@@ -330,8 +330,8 @@ def crossover(ranks: int, alpha: float, beta: float) -> float:
     return alpha / beta * (ranks - 1 - rounds(ranks)) / (rounds(ranks) - (ranks - 1) / ranks)
 
 
-# Bytes that must cross a rank's link for each byte of the full tensor: doc/PERFORMANCE.md of nccl-tests, and its programs for
-# the verbs that are not in there: gather, scatter and sendrecv.
+# Bytes that must cross a rank's link for each byte of the full tensor: doc/PERFORMANCE.md of nccl-tests, and its
+# programs for the verbs that are not in there: gather, scatter and sendrecv.
 _BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
     "reduce_scatter": lambda ranks: (ranks - 1) / ranks,

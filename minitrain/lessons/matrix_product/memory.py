@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch import Tensor
 
+from minitrain.comm.memory import storage_bytes
 from minitrain.comm.world import World
 from minitrain.costs import memory as costs
-from minitrain.lessons.claims import Claim, as_key
+from minitrain.lessons.claims import Claim, as_key, fold
 from minitrain.matrix_product.memory import one_step
 from minitrain.models.gpt import GPT, AttentionKind, GPTConfig
 
@@ -20,7 +22,7 @@ KORTHIKANTI = "Korthikanti et al. 2022, §4.1"
 
 
 def demo(
-    world: World, layers: int = 4, hidden: int = 128, heads: int = 4, batch: int = 8, sequence: int = 128
+    world: World, layers: int = 3, hidden: int = 120, heads: int = 5, batch: int = 7, sequence: int = 100
 ) -> list[Claim]:
     """Trains a small GPT for one step on each rank; the table shows bytes of each kind beside their formulas.
 
@@ -31,18 +33,18 @@ def demo(
         batch: Sequences in the batch.
         sequence: Tokens in a sequence.
     """
-    vocabulary = 256
+    vocabulary = 251  # like the other sizes no power of two, and no multiple of another: a wrong letter then shows
     for name, value in (("batch", batch), ("sequence", sequence)):
         if value < 1:
             raise ValueError(f"{name}={value} leaves nothing to train on; use at least 1")
     held: dict[str, dict[str, int]] = {}
+    tokens = torch.randint(vocabulary, (batch, sequence), device=world.device)
     model = None
     kinds: tuple[AttentionKind, AttentionKind] = ("sdpa", "plain")
     for kind in kinds:
         config = GPTConfig(vocabulary, sequence, layers, hidden, heads, attention=kind)
         model = GPT(config, seed=0).to(world.device)
         optimizer = torch.optim.AdamW(model.parameters())
-        tokens = torch.randint(vocabulary, (batch, sequence), device=world.device)
         held[kind] = one_step(model, optimizer, tokens, tokens.roll(-1, dims=1))
     assert model is not None
     world.figure(lambda: draw({"fused attention": held["sdpa"], "attention written out": held["plain"]}))
@@ -57,11 +59,22 @@ def demo(
         Claim(
             "parameters", "Ψ = L(12h² + 13h) + (V+s)h + 2h", parameters, model.parameter_count(), "1", "Radford 2019"
         ),
+        fold(
+            "bytes of parameters, and of gradients",
+            {name: Claim("", "4Ψ", 4 * parameters, states[name], "B", ZERO) for name in ("parameters", "gradients")},
+            key=True,
+        ),
         *as_key(
-            Claim("bytes of parameters", "4Ψ", 4 * parameters, states["parameters"], "B", ZERO),
-            Claim("bytes of gradients", "4Ψ", 4 * parameters, states["gradients"], "B", ZERO),
             Claim(
                 "bytes of optimizer states", "8Ψ + 4 per tensor", optimizer_bytes, states["optimizer states"], "B", ZERO
+            ),
+            Claim(
+                "bytes of model states in mixed precision, step counters left out",
+                "(2 + 2 + 12)Ψ",
+                costs.model_state_bytes(parameters),
+                in_mixed_precision(model, tokens),
+                "B",
+                ZERO,
             ),
         ),
         Claim(
@@ -83,6 +96,24 @@ def demo(
             KORTHIKANTI,
         ),
     ]
+
+
+def in_mixed_precision(model: GPT, tokens: Tensor) -> int:
+    """Bytes of a step's model states with parameters and gradients in 16 bits, and AdamW on a copy in 32 bits."""
+    model = model.to(torch.bfloat16)
+    model.zero_grad()
+    _, loss = model(tokens[:1], tokens[:1])
+    assert loss is not None
+    loss.backward()
+    copies = [parameter.detach().float().requires_grad_() for parameter in model.parameters()]
+    for copy, parameter in zip(copies, model.parameters(), strict=True):
+        assert parameter.grad is not None
+        copy.grad = parameter.grad.float()  # needed for a moment only, so not counted
+    optimizer = torch.optim.AdamW(copies)
+    optimizer.step()
+    moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+    half = [tensor for parameter in model.parameters() for tensor in (parameter, parameter.grad)]
+    return storage_bytes([*half, *copies, *moments])
 
 
 # category -> (colour, hatch)
