@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from minitrain.collectives.full import ring
 from minitrain.comm import World
@@ -33,11 +32,11 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     small = bucketed.BucketedDataParallel(gpt(world.rank), None, limit)
     model = BucketedDataParallel(gpt(world.rank), None, limit)
     through_ring = BucketedDataParallel(gpt(world.rank), Comm(collectives=ring), limit)
-    two_kinds = BucketedDataParallel(TwoKinds().to(world.device), None, limit)
+    two_kinds = BucketedDataParallel(lesson.TwoKinds().to(world.device), None, limit)
     ledger, sizes = lesson.counted(world, small), lesson.sizes(model)
     calls = {"small form, 32 KiB": (ledger, sizes, lesson.BUCKET)}
     for kilobytes in (1, 8, 32, 128, 25600):
-        for name, module in (("full form", gpt(world.rank)), ("two dtypes", TwoKinds().to(world.device))):
+        for name, module in (("full form", gpt(world.rank)), ("two dtypes", lesson.TwoKinds().to(world.device))):
             packed = BucketedDataParallel(module, None, kilobytes / 1024)
             sent = lesson.counted(world, packed)
             calls[f"{name}, {kilobytes} KiB"] = sent, lesson.sizes(packed), 1024 * kilobytes
@@ -55,7 +54,7 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     same = "weights that differ after 5 steps: small form from full form, on two ranks"
     claims = [
         fold("all-reduces in a step, buckets of 32 KiB and of other sizes", cases, key=True),
-        lesson.small_payload(ledger, small),
+        lesson.small_payload({"GPT": (ledger, small)}),
         lesson.mean_of_parts(world, {"small form": small, "full form": model}, gpt(0)),
         fold(same, {"five steps of SGD": alike}, key=True),
         most_buckets(),
@@ -64,18 +63,6 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     with world.timed("a step of forward, backward and synchronize"):
         lesson.step(world, model)
     return claims
-
-
-class TwoKinds(nn.Module):
-    """Parameters of two dtypes by turns: neither may share a bucket with the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        dtypes = (torch.float64, torch.float32)
-        self.parts = nn.ParameterList(torch.ones(700 * i + 1, dtype=dtypes[i % 2]) for i in range(9))
-
-    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[None, Tensor]:
-        return None, torch.stack([part.sum().float() for part in self.parts]).sum()
 
 
 def most_buckets() -> Claim:

@@ -153,10 +153,13 @@ def _error(found: Tensor, parts: Tensor) -> float:
     return error.nan_to_num(nan=0.0).max().item()  # 0/0 where no part has a gradient
 
 
-def small_payload(ledger: Ledger, model: SmallForm) -> Claim:
-    """The claim on the payload of a small form's step: no flags travel."""
-    what = "small form: payload of a step's all-reduces, gradients of S bytes"
-    return Claim(what, "S", costs.gradient_bytes(sizes(model)), ledger.payload("all_reduce"), "B", PAPER, key=True)
+def small_payload(models: Mapping[str, tuple[Ledger, SmallForm]]) -> Claim:
+    """The claim on the payload of a small form's step, from what was counted of several models: no flags travel."""
+    cases = {
+        name: Claim("", "S", costs.gradient_bytes(sizes(model)), ledger.payload("all_reduce"), "B", PAPER)
+        for name, (ledger, model) in models.items()
+    }
+    return fold("small form: payload of a step's all-reduces, gradients of S bytes", cases, key=True)
 
 
 def like_full(world: World, small: SmallForm, full: Replica) -> Claim:
@@ -170,6 +173,18 @@ def like_full(world: World, small: SmallForm, full: Replica) -> Claim:
     pairs = zip(small.parameters(), full.parameters(), strict=True)
     different = sum(int((mine != its).sum()) for mine, its in pairs)
     return Claim("", "0", 0, different, "1", "derived", how="compared")
+
+
+class TwoKinds(nn.Module):
+    """Parameters of two dtypes by turns: neither may share a bucket with the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        dtypes = (torch.float64, torch.float32)
+        self.parts = nn.ParameterList(torch.ones(700 * i + 1, dtype=dtypes[i % 2]) for i in range(9))
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[None, Tensor]:
+        return None, torch.stack([part.sum().float() for part in self.parts]).sum()
 
 
 class WithSpare(nn.Module):

@@ -25,6 +25,7 @@ def demo(world: World, layers: int = 1, hidden: int = 32) -> list[Claim]:
     small, copy = (naive.NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden)) for _ in range(2))
     model, other = (NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden)) for _ in range(2))
     through_ring = NaiveDataParallel(lesson.small_gpt(world, world.rank, layers, hidden), Comm(collectives=ring))
+    kinds = naive.NaiveDataParallel(lesson.TwoKinds().to(world.device))
     sizes = lesson.sizes(model)
     # One parameter in each of DDP's buckets: both then make the same calls with the same numbers.
     modules: list[nn.Module] = [lesson.WithSpare(lesson.small_gpt(world, 0, layers, hidden)) for _ in range(2)]
@@ -42,7 +43,7 @@ def demo(world: World, layers: int = 1, hidden: int = 32) -> list[Claim]:
     travelling = "Σ over tensors of 2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · (S + 4P), in 2(n−1)(P + 1) messages"
     claims = [
         Claim(what, formula, len(sizes), calls[0], "1", f"{lesson.PAPER}, §3.2.1", key=True),
-        lesson.small_payload(ledgers[0], small),
+        lesson.small_payload({"GPT": (ledgers[0], small), "two dtypes": (lesson.counted(world, kinds), kinds)}),
         lesson.mean_of_parts(
             world, {"small form": small, "full form": model}, lesson.small_gpt(world, 0, layers, hidden)
         ),

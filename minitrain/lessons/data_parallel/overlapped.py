@@ -213,7 +213,7 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
             },
             key=True,
         ),
-        dataclasses.replace(lesson.small_payload(ledger, small), key=False),
+        dataclasses.replace(lesson.small_payload({"GPT": (ledger, small)}), key=False),
         lesson.mean_of_parts(world, {"small form": small, "full form": model}, gpt(0)),
         fold(
             "all-reduces started before the last gradient has arrived",
