@@ -13,7 +13,9 @@ MUTATIONS = [
     # Practice: the small forms.
     Mutation(f"{RING}.reduce_scatter", "own += incoming", "own -= incoming", RING, "ring, every verb in each form"),
     Mutation(f"{RING}.all_gather", "range(ranks - 1)", "range(ranks - 2)", RING, "ring, every verb in each form"),
-    Mutation(f"{RING}.reduce_scatter", "empty_like(chunks[0])", "empty_like(tensor)", RING, "small form: ring"),
+    Mutation(
+        f"{RING}.reduce_scatter", "empty_like(chunks[0])", "empty_like(tensor.view(-1))", RING, "small form: ring"
+    ),
     Mutation(f"{NAIVE}.all_reduce", "total += incoming", "total.copy_(incoming)", NAIVE, "naive, every verb"),
     Mutation(f"{TREE}.broadcast", "reversed(distances(ranks))", "distances(ranks)", TREE, "tree, every verb"),
     Mutation(f"{HALVING}.reduce_scatter", "keep += incoming", "keep.copy_(incoming)", HALVING, "halving, every verb"),

@@ -33,7 +33,10 @@ def demo(world: World, elements: int = 1001) -> list[Claim]:
             mine = positions * (rank + 1)  # whole numbers, so that the sum is exact in any order
             with Ledger() as ledger:
                 summed = module.total(mine)
-            predicted = costs.to_everyone_bytes(elements, ranks, dtype.itemsize)
+            item = (
+                {} if dtype == torch.float32 else {"item": dtype.itemsize}
+            )  # float32 is what theory takes if not told
+            predicted = costs.to_everyone_bytes(elements, ranks, **item)
             sums[case] = Claim("", whole_of, predicted, ledger.sent, "B", source)
             sums[f"{case}: messages"] = Claim("", whole_of, ranks - 1, ledger.messages, "messages", source)
             expected = positions * sum(range(1, ranks + 1))
@@ -43,7 +46,7 @@ def demo(world: World, elements: int = 1001) -> list[Claim]:
             whole = torch.arange(math.prod(shape), device=world.device, dtype=torch.float32).view(shape)
             part = whole.tensor_split(ranks, dim)[rank].contiguous()
             with Ledger() as ledger:
-                collected = module.collect(part, shape[dim], dim)
+                collected = module.collect(part, shape[dim], *([dim] if dim else []))
             share = costs.share(shape[dim], ranks, rank) * math.prod(shape) // shape[dim]
             predicted, messages = costs.to_everyone_bytes(share, ranks), (ranks - 1) * (share > 0)
             parts[case] = Claim("", part_of, predicted, ledger.sent, "B", source)
