@@ -23,9 +23,17 @@ KORTHIKANTI = "Korthikanti et al. 2022, §4.1"
 
 
 def demo(
-    world: World, layers: int = 3, hidden: int = 120, heads: int = 5, batch: int = 7, sequence: int = 100
+    world: World,
+    layers: int = 3,
+    hidden: int = 120,
+    heads: int = 5,
+    batch: int = 7,
+    sequence: int = 100,
+    vocabulary: int = 251,
 ) -> list[Claim]:
     """Trains a small GPT for one step on each rank; the table shows bytes of each kind beside their formulas.
+
+    By default all sizes differ, so that a wrong letter in a formula shows. A second, smaller GPT is tried as well.
 
     Args:
         layers: Blocks of the GPT.
@@ -33,8 +41,8 @@ def demo(
         heads: Attention heads.
         batch: Sequences in the batch.
         sequence: Tokens in a sequence.
+        vocabulary: Different tokens.
     """
-    vocabulary = 251  # like the other sizes no power of two, and no multiple of another: a wrong letter then shows
     for name, value in (("batch", batch), ("sequence", sequence)):
         if value < 1:
             raise ValueError(f"{name}={value} leaves nothing to train on; use at least 1")
