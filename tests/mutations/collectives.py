@@ -64,6 +64,7 @@ MUTATIONS = [
     Mutation(f"{THEORY}.tree_broadcast", "(rank - source) % ranks", "rank", TREE, "tree broadcast of up to"),
     Mutation(f"{THEORY}.rounds", "(ranks - 1).bit_length()", "ranks.bit_length() - 1", TREE, "tree all-reduce: time"),
     Mutation(f"{THEORY}.crossover", "(ranks - 1 - rounds", "(ranks - rounds", TREE, "bytes from which on the ring"),
+    Mutation(f"{THEORY}.crossover", " * (ranks - 1 - rounds(ranks))", "", TREE, "bytes from which on the ring"),
     Mutation(
         f"{THEORY}.halving_all_reduce",
         "sent + one(elements, item_size) if rank < 2 * extra else sent",

@@ -83,7 +83,7 @@ class Verb:
         """Each way to start it among some ranks: a name, the verb of a tensor, the root."""
         ranks = place(group)[1]
         for root in sorted({0, ranks - 1} if self.rooted else {0}):
-            arguments = (root,) if self.rooted else ()
+            arguments = (root,) if root else ()  # rank 0 need not be named
             name = f"full form, root {root}" if self.rooted else "full form"
             yield name, lambda values, arguments=arguments: self.full(values, *arguments, group=group), root
         if self.small is not None and self.fits(ranks):
@@ -123,7 +123,7 @@ def traffic(
             for size in (*sizes, max(1, ranks - 1)):
                 dtype = torch.int64 if group else torch.float32
                 for form, start, root in verb.forms(group):
-                    arguments = (root,) if verb.rooted else ()
+                    arguments = (root,) if root else ()
                     assert verb.cost is not None
                     predicted = verb.cost(size, dtype.itemsize, ranks, rank, *arguments)
                     ledger = count(world, start, size, dtype)

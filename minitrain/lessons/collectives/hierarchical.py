@@ -100,10 +100,10 @@ def traffic(world: World, meshes: dict[int, DeviceMesh], elements: int) -> list[
     n, rows = world.size, {}
     counts = "2(L−1) + 2(N−1), L−1 + N−1, L + N"
     for number, mesh in meshes.items():
-        for size in (3001 if rows else elements + 1, max(1, n - 1)):
+        for size in (2999 if rows else elements + 1, max(1, n - 1)):
             for name, verb in verbs(mesh).items():
                 for form, start, root in verb.forms(None):
-                    arguments = (root,) if verb.rooted else ()
+                    arguments = (root,) if root else ()
                     assert verb.cost is not None
                     predicted = verb.cost(size, 4, number, n // number, world.rank, *arguments)
                     ledger = lesson.count(world, start, size)

@@ -100,7 +100,7 @@ def bus_time(world: World, groups: Mapping[str, Group]) -> Claim:
         for name, verb in verbs.items():
             start = partial(verb, group=group)
             seconds, _ = lesson.virtual_run(world, start, size // 4, alpha=0.0, group=group)
-            predicted = costs.bus_bandwidth(size, 1.0, place(group)[1], name) * lesson.BETA
+            predicted = costs.bus_bandwidth(size, 1 / lesson.BETA, place(group)[1], name)
             formula = "βS times 2(n−1)/n, and (n−1)/n of the others"
             cases[f"{name} on {where}"] = Claim(
                 "", formula, predicted, seconds, "virtual s", NCCL_TESTS, how="virtual clock"

@@ -5,12 +5,17 @@ Where tree and ring cross is derived from the times of both, and sought on the v
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import partial
+
 from minitrain.collectives import tree as small
 from minitrain.collectives.full import ring
 from minitrain.collectives.full.tree import all_reduce, broadcast, reduce
 from minitrain.comm import World
+from minitrain.comm.messages import Group, place
 from minitrain.costs import communication as costs
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.lessons.collectives import common as lesson
 
 PAPER = "Thakur et al. 2005"
@@ -53,7 +58,7 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
         *lesson.values(world, groups, "tree", verbs),
         lesson.times(world, groups, "tree all-reduce", twice, elements, whole, PAPER, key=True),
         lesson.times(world, groups, "tree reduce, and broadcast", once, elements, half, PAPER),
-        crossing(world),
+        crossing(world, groups),
     ]
 
     values = lesson.tensor(world, elements)
@@ -65,26 +70,33 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
     return claims
 
 
-def crossing(world: World) -> Claim:
-    """The claim on the size from which on the ring is faster than the tree, to the last element of a chunk."""
+def crossing(world: World, groups: Mapping[str, Group]) -> Claim:
+    """The claim on the size from which on the ring is faster than the tree, to the last element of a chunk.
+
+    On three ranks a ring has no more steps than a tree, and is faster from the first byte on.
+    """
     what, formula = "bytes from which on the ring is faster", "α/β · (n−1−⌈log2 n⌉) / (⌈log2 n⌉ − (n−1)/n)"
-    if world.size < 4:  # a ring of 2 or 3 ranks has no more steps than a tree
-        return Claim.needs_ranks(4, what, formula, "derived", key=True)
+    if world.size < 3:
+        return Claim.needs_ranks(3, what, formula, "derived", key=True)
+    cases = {}
+    for where, group in groups.items():
+        ranks = place(group)[1]
+        slower, faster = 0, 1  # elements of a chunk
+        while not ring_is_faster(world, group, faster):
+            slower, faster = faster, 2 * faster
+        while faster - slower > 1:
+            middle = (slower + faster) // 2
+            slower, faster = (slower, middle) if ring_is_faster(world, group, middle) else (middle, faster)
+        step = 4 * ranks
+        predicted, found = costs.crossover(ranks, lesson.ALPHA, lesson.BETA), step * faster
+        cases[where] = Claim("", formula, predicted, found, "B", "derived", "virtual clock", absolute=step)
+    return fold(what, cases, key=True)
 
-    def ring_is_faster(chunk: int) -> bool:
-        """With so many elements in each chunk; by more than 0, for where they cross both take as long."""
-        (around, _), (through, _) = (
-            lesson.virtual_run(world, verb, chunk * world.size) for verb in (ring.all_reduce, all_reduce)
-        )
-        return around < through
 
-    slower, faster = 0, 1
-    while not ring_is_faster(faster):
-        slower, faster = faster, 2 * faster
-    while faster - slower > 1:
-        middle = (slower + faster) // 2
-        slower, faster = (slower, middle) if ring_is_faster(middle) else (middle, faster)
-    step = 4 * world.size
-    predicted = costs.crossover(world.size, lesson.ALPHA, lesson.BETA)
-    found = step * faster
-    return Claim(what, formula, predicted, found, "B", "derived", "virtual clock", absolute=step, key=True)
+def ring_is_faster(world: World, group: Group, chunk: int) -> bool:
+    """Whether the ring's all-reduce is faster than the tree's, with so many elements in each chunk."""
+    (around, _), (through, _) = (
+        lesson.virtual_run(world, partial(verb, group=group), chunk * place(group)[1], group=group)
+        for verb in (ring.all_reduce, all_reduce)
+    )
+    return around < through

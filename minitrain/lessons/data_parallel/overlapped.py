@@ -140,13 +140,14 @@ def virtual_times(world: World, bucketed: type[Replica], overlapped: type[Replic
     for number, (name, (rung, layers, times, formula)) in enumerate(ways.items(), 1):
         clock = virtual_step(world, rung, layers * layer / 2**20, [1] * 2 * n)
         overlap = formula == meanwhile
-        predicted = costs.step_time(forward, *times, overlap)
+        options = {} if overlap else {"overlap": False}
+        predicted = costs.step_time(forward, *times, **options)
         source = "Johnson 1954, §2" if overlap else f"{lesson.PAPER}, §3.2"
         key = layers == 2
         what = f"time of a step, {name}"
         claims.append(Claim(what, formula, predicted, clock.now, "virtual s", source, "virtual clock", key=key))
         computed = sum(span.end - span.start for span in clock.timeline.spans if span.kind in ("forward", "backward"))
-        exposed = costs.exposed(forward, *times, overlap)
+        exposed = costs.exposed(forward, *times, **options)
         idle[name] = Claim("", "T − F − Σbₖ", exposed, clock.now - computed, "virtual s", "derived", "virtual clock")
         for span in clock.timeline.spans:
             lane = f"step {number}, {span.lane}"  # numbered, since rows are drawn in the order of their names

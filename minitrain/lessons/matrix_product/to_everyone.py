@@ -41,12 +41,13 @@ def demo(world: World, elements: int = 1001) -> list[Claim]:
             sums[f"{case}: messages"] = Claim("", whole_of, ranks - 1, ledger.messages, "messages", source)
             expected = positions * sum(range(1, ranks + 1))
             wrong[f"sum, {case}"] = Claim("", "0", 0, (summed != expected).sum().item(), how="compared")
-        for shape, dim in (((elements,), 0), ((3, 10, 2), 1)):
+        cuts: tuple[tuple[tuple[int, ...], int], ...] = (((elements,), 0), ((3, 10, 2), 1))
+        for shape, dim in cuts:
             case = f"{form}, {shape} cut along dim {dim}"
             whole = torch.arange(math.prod(shape), device=world.device, dtype=torch.float32).view(shape)
             part = whole.tensor_split(ranks, dim)[rank].contiguous()
             with Ledger() as ledger:
-                collected = module.collect(part, shape[dim], *([dim] if dim else []))
+                collected = module.collect(part, shape[dim], dim) if dim else module.collect(part, shape[dim])
             share = costs.share(shape[dim], ranks, rank) * math.prod(shape) // shape[dim]
             predicted, messages = costs.to_everyone_bytes(share, ranks), (ranks - 1) * (share > 0)
             parts[case] = Claim("", part_of, predicted, ledger.sent, "B", source)
