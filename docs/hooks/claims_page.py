@@ -14,10 +14,10 @@ TITLES = ("Claim", "Formula", "Predicted", "Measured", "How", "Holds")
 # The rows of the landing page: one of each kind, as (module, beginning of what is claimed).
 TELLING = (
     ("minitrain.matrix_product.memory", "bytes of optimizer states"),
-    ("minitrain.collectives.ring", "ring all-reduce of 1,048,577 float32: bytes"),
+    ("minitrain.collectives.ring", "ring all-reduce of up to 1,048,577 float32: bytes"),
     ("minitrain.collectives.hierarchical", "flat ring all-reduce"),
-    ("minitrain.collectives.hierarchical", "hierarchical all-reduce of 1,048,576 float32 on"),
-    ("minitrain.data_parallel.naive", "weights unlike those of torch's DDP after 5 steps of AdamW"),
+    ("minitrain.collectives.hierarchical", "hierarchical all-reduce on"),
+    ("minitrain.data_parallel.naive", "weights that differ after 5 steps"),
     ("minitrain.data_parallel.overlapped", "time of a step, buckets of two layers, during"),
     ("minitrain.parameter_server.synchronous", "bytes through the busiest server's link in a step"),
     ("minitrain.zero.stage3", "bytes of parameters, gradients and optimizer states, stage 3"),

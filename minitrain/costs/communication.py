@@ -288,7 +288,7 @@ def ring_all_reduce_time(size: float, ranks: int, alpha: float, beta: float) -> 
 
 
 def ring_broadcast_time(size: float, ranks: int, alpha: float, beta: float) -> float:
-    """2(n−1)(α + βS/n): n chunks behind each other over n−1 links; the first takes n−1 steps, each other one more."""
+    """2(n−1)(α + βS/n): n chunks after each other over n−1 links; the first takes n−1 steps, each other one more."""
     return 2 * ring_reduce_scatter_time(size, ranks, alpha, beta)
 
 
@@ -330,21 +330,33 @@ def crossover(ranks: int, alpha: float, beta: float) -> float:
     return alpha / beta * (ranks - 1 - rounds(ranks)) / (rounds(ranks) - (ranks - 1) / ranks)
 
 
-# Bytes that must cross a rank's link for each byte of the full tensor: doc/PERFORMANCE.md of nccl-tests.
+# Bytes that must cross a rank's link for each byte of the full tensor: doc/PERFORMANCE.md of nccl-tests, and its
+# programs for the verbs that are not in there: gather, scatter and sendrecv.
 _BUS_FACTORS: dict[str, Callable[[int], float]] = {
     "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
     "reduce_scatter": lambda ranks: (ranks - 1) / ranks,
     "all_gather": lambda ranks: (ranks - 1) / ranks,
+    "all_to_all": lambda ranks: (ranks - 1) / ranks,
+    "gather": lambda ranks: (ranks - 1) / ranks,
+    "scatter": lambda ranks: (ranks - 1) / ranks,
     "broadcast": lambda ranks: 1.0,
     "reduce": lambda ranks: 1.0,
+    "send_receive": lambda ranks: 1.0,
 }
 
 
 def bus_bandwidth(size: float, seconds: float, ranks: int, operation: str = "all_reduce") -> float:
     """Bytes a second on each link that an optimal algorithm would need to be as fast: comparable for any n.
 
-    size/seconds times 2(n−1)/n for an all-reduce, (n−1)/n for a reduce-scatter or all-gather, 1 for a broadcast or
-    reduce (doc/PERFORMANCE.md of nccl-tests).
+    size/seconds times 2(n−1)/n for an all-reduce; (n−1)/n for a reduce-scatter, all-gather, all-to-all, gather or
+    scatter, of which every rank keeps its own part; 1 for a broadcast or reduce (nccl-tests). An all-to-all is
+    symmetric: each rank has S bytes, a part of S/n for every rank.
+
+    Args:
+        size: S, bytes of the full tensor: the larger of what a rank puts in and gets out.
+        seconds: Until the last rank is done.
+        ranks: n.
+        operation: The verb.
 
     Raises:
         ValueError: `operation` is unknown.

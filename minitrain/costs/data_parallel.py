@@ -1,4 +1,4 @@
-"""What data parallelism costs: all-reduces and bytes of a step, its time with and without overlap, and its efficiency.
+"""What data parallelism costs: all-reduces and bytes of a step, and its time with and without overlap.
 
 Exact for the real sizes of parameters, in the order in which the module has them.
 
@@ -124,11 +124,3 @@ def step_time(forward: float, backward: Sequence[float], communication: Sequence
 def exposed(forward: float, backward: Sequence[float], communication: Sequence[float], overlap: bool = True) -> float:
     """Seconds of a step in which nothing is computed: at least the last bucket's all-reduce."""
     return step_time(forward, backward, communication, overlap) - forward - sum(backward)
-
-
-def scaling_efficiency(alone: float, together: float) -> float:
-    """What part of n ranks' work is left by communication: time of a step on one rank over that on n, same batch each.
-
-    n ranks then do n · efficiency as much as one.
-    """
-    return alone / together

@@ -270,6 +270,27 @@ def test_a_perfect_ring_shows_the_links_own_bandwidth(n, beta, size):
     assert costs.bus_bandwidth(size, beta * size, n, "broadcast") == pytest.approx(1 / beta)
 
 
+# nccl-tests: the summary of doc/PERFORMANCE.md, and GatherGetBw, ScatterGetBw and SendRecvGetBw of src/*.cu.
+PUBLISHED_BUS_FACTORS = {
+    "all_reduce": "2*(n-1)/n",
+    "reduce_scatter": "(n-1)/n",
+    "all_gather": "(n-1)/n",
+    "broadcast": "1",
+    "reduce": "1",
+    "all_to_all": "(n-1)/n",
+    "gather": "(n-1)/n",
+    "scatter": "(n-1)/n",
+    "send_receive": "1",
+}
+
+
+@pytest.mark.parametrize(("operation", "factor"), PUBLISHED_BUS_FACTORS.items())
+def test_bus_bandwidths_have_the_published_factors(operation, factor):
+    for n in (1, 2, 3, 8, 1000):
+        expected = 10e9 / 0.25 * eval(factor, {"n": n})
+        assert costs.bus_bandwidth(10e9, 0.25, n, operation) == pytest.approx(expected)
+
+
 def test_an_unknown_operation_has_no_bus_bandwidth():
-    with pytest.raises(ValueError, match="operation='gather' is unknown; use one of all_reduce"):
-        costs.bus_bandwidth(1, 1, 2, "gather")
+    with pytest.raises(ValueError, match="operation='barrier' is unknown; use one of all_reduce"):
+        costs.bus_bandwidth(1, 1, 2, "barrier")

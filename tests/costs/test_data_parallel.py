@@ -62,8 +62,3 @@ def test_step_time_is_that_of_a_network_that_takes_one_bucket_at_a_time(forward,
 
 def test_most_buckets():
     assert [costs.most_buckets(size, 100) for size in (0, 1, 100, 101)] == [0, 1, 1, 2]
-
-
-def test_scaling_efficiency():
-    alone = costs.step_time(1.0, [1.0, 1.0], [0.0, 0.0])
-    assert costs.scaling_efficiency(alone, costs.step_time(1.0, [1.0, 1.0], [0.5, 1.0])) == 0.75

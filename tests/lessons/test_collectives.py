@@ -21,14 +21,38 @@ def one_step_short(tensor, group=None):
 
 def judged(world, broken):
     start = one_step_short if broken else ring.all_reduce
-    predicted = costs.ring_all_reduce(101, 4, world.size, world.rank)
-    claims = lesson.traffic(world, start, 101, predicted, "ring", ("", ""), "") + lesson.same_sums(world, start, "ring")
+    verbs = {"all-reduce": lesson.Verb(start, costs.ring_all_reduce, "", "", "")}
+    groups = lesson.groups_of(world)
+    claims = lesson.traffic(world, groups, "ring", verbs, 101) + lesson.values(world, groups, "ring", verbs)
     return [claim.holds for claim in claims]
 
 
 def test_a_wrong_all_reduce_breaks_every_claim(ranks):
     assert ranks(4).run(judged, False) == [[True] * 4] * 4
     assert ranks(4).run(judged, True) == [[False] * 4] * 4
+
+
+def other_root(world):
+    """A verb that forgets which root was named, and a reduce-scatter that returns the next rank's chunk."""
+
+    def from_rank_0(tensor, source, group=None):
+        return ring.broadcast(tensor, 0, group)
+
+    def of_the_next(tensor, group=None):
+        ranks = torch.distributed.get_world_size(group)
+        ring.all_reduce(tensor, group).wait()
+        return tensor.tensor_split(ranks)[(torch.distributed.get_rank(group) + 1) % ranks]
+
+    mine = torch.arange(9) + 100 * world.rank
+    return (
+        lesson.unlike("broadcast", lambda tensor: from_rank_0(tensor, 0), mine, None, 0),
+        lesson.unlike("broadcast", lambda tensor: from_rank_0(tensor, 1), mine, None, 1),
+        lesson.unlike("reduce-scatter", of_the_next, mine, None, 0),
+    )
+
+
+def test_wrong_values_of_any_verb_are_seen(ranks):
+    assert ranks(3).run(other_root) == [(0, 9, 3)] * 3
 
 
 def pictured(world):

@@ -83,7 +83,7 @@ def test_every_claim_of_the_demo_holds(ranks, name, size):
         options = dict(zip(("rows", "inner", "columns"), shape, strict=True))
         for broken, made in ranks(size).run(run_demo, name, options):
             assert not broken
-            assert len(made) == 6
+            assert len(made) == 5
 
 
 def forgetful(world, rows):
@@ -98,7 +98,7 @@ def forgetful(world, rows):
 
 def test_a_forgotten_sum_breaks_the_claims(ranks):
     for broken in ranks(2).run(forgetful, 4):
-        assert broken >= {"bytes sent backward", "messages sent", "largest error of Y, ∂X, ∂W, whole numbers"}
+        assert broken >= {"bytes sent backward, and messages", "largest error of Y, ∂X, ∂W, whole numbers"}
 
 
 def products_together(world):

@@ -1,9 +1,15 @@
-"""What the demos of this chapter share: counting bytes, comparing sums, and timing on the virtual clock."""
+"""What the demos of this chapter share: counting bytes, comparing values, and timing on the virtual clock.
+
+On four ranks several formulas give one number: log2 n is n/2 there, and rounding it up or down changes nothing. So
+each claim is tried on three ranks, too, and where elements do not divide or are too few.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -11,10 +17,10 @@ from torch import Tensor
 
 from minitrain.comm import Ledger, Peak, Timeline, VirtualClock, World
 from minitrain.comm.control import gather_objects
-from minitrain.comm.messages import Handle
+from minitrain.comm.groups import new_group
+from minitrain.comm.messages import Group, Handle, place
 from minitrain.comm.timeline import Links
-from minitrain.costs.communication import Traffic
-from minitrain.lessons.claims import Claim, as_key
+from minitrain.lessons.claims import Claim, fold
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 # The links of the virtual clock: 7.6 µs and 29 ps a byte (34 GB/s). Powers of two, so that no sum of times rounds and
 # the virtual clock shows the formula to the last digit.
 ALPHA, BETA = 2.0**-17, 2.0**-35
+
+HELD = "small form: {} all-reduce of {:,} float32: most bytes held next to the tensor"
 
 Start = Callable[[Tensor], Handle | Tensor]
 
@@ -42,149 +50,232 @@ def tensor(world: World, elements: int) -> Tensor:
     return torch.randint(-8, 9, (elements,), generator=generator, dtype=torch.float32).to(world.device)
 
 
-def finish(started: Handle | Tensor) -> None:
-    """Wait for a verb of a full form; one of a small form has waited already."""
-    if isinstance(started, Handle):
-        started.wait()
+def finish(started: Handle | Tensor) -> Tensor | None:
+    """Wait for a verb of a full form, and return its result; one of a small form has waited already."""
+    return started.wait() if isinstance(started, Handle) else started
 
 
-def small_form(
-    world: World,
-    what: str,
-    small: Start,
-    full: Start,
-    elements: int,
-    predicted: Traffic,
-    formulas: tuple[str, str],
-    held: tuple[str, int],
-    source: str,
+@dataclass(frozen=True)
+class Verb:
+    """A verb, and what theory says of it.
+
+    Attributes:
+        full: Its full form: of a tensor, of the root where there is one, and `group=`.
+        cost: Its traffic by `minitrain.costs.communication`: of elements, bytes of one, ranks, rank, and the root.
+        sent: Formula of the bytes that a rank sends.
+        messages: Formula of the number of messages.
+        source: Where the formulas come from.
+        small: Its small form, if it has one.
+        fits: On how many ranks the small form runs.
+        rooted: Whether a root is named: the source of a broadcast, the rank at which a reduce ends.
+    """
+
+    full: Callable[..., Any]
+    cost: Callable[..., Any] | None = None
+    sent: str = ""
+    messages: str = ""
+    source: str = ""
+    small: Callable[..., Any] | None = None
+    fits: Callable[[int], bool] = lambda ranks: True
+    rooted: bool = False
+
+    def forms(self, group: Group) -> Iterator[tuple[str, Start, int]]:
+        """Each way to start it among some ranks: a name, the verb of a tensor, the root."""
+        ranks = place(group)[1]
+        for root in sorted({0, ranks - 1} if self.rooted else {0}):
+            arguments = (root,) if root else ()  # rank 0 need not be named
+            name = f"full form, root {root}" if self.rooted else "full form"
+            yield name, lambda values, arguments=arguments: self.full(values, *arguments, group=group), root
+        if self.small is not None and self.fits(ranks):
+            yield "small form", partial(self.small, group=group), 0
+
+
+def groups_of(world: World) -> dict[str, Group]:
+    """Everyone, and where there are more, the first three ranks: the groups that this rank is in. All ranks call it."""
+    found: dict[str, Group] = {f"{world.size} ranks": None}
+    if world.size > 3:
+        three = new_group([0, 1, 2])
+        if world.rank < 3:
+            assert isinstance(three, dist.ProcessGroup)
+            found["3 ranks"] = three
+    return found
+
+
+def traffic(
+    world: World, groups: Mapping[str, Group], algorithm: str, verbs: Mapping[str, Verb], elements: int
 ) -> list[Claim]:
-    """Claims on a small form's all-reduce: bytes and messages sent, memory, and the bits of the full form's sum.
+    """Claims on what each rank sends, counted message by message: the bytes of every verb, and all their messages.
 
     Args:
         world: This rank.
-        what: The verb, for the rows.
-        small: The small form's all-reduce.
-        full: The full form's.
-        elements: Elements of float32 to run them on.
-        predicted: This rank's traffic by `minitrain.costs.communication`.
-        formulas: Of bytes and of messages.
-        held: Formula and bytes of what is held next to the tensor.
-        source: The paper.
+        groups: See `groups_of`.
+        algorithm: Its name, for the rows.
+        verbs: By their names; of the first one the bytes are key.
+        elements: Elements of float32; one more is tried, and fewer than ranks. Three ranks add int64.
     """
-    what = f"small form: {what}"
-    sent, messages = traffic(world, small, elements, predicted, what, formulas, source)
-    values = torch.randn(elements, generator=torch.Generator().manual_seed(world.rank)).to(world.device)
-    theirs = values.clone()
-    with Peak(world.device) as peak:
-        finish(small(values))
-    finish(full(theirs))
-    formula, size = held
-    on = f"{what} of {elements:,} float32: "
-    # A GPU's allocator hands out blocks of 512 bytes.
-    blocks = 512 if world.device.type == "cuda" else 0
-    return [
-        *as_key(sent),
-        messages,
-        Claim(on + "most bytes held next to the tensor", formula, size, peak.bytes, "B", source, absolute=blocks),
-        Claim(
-            on + "elements unlike the full form's", "0", 0, (values != theirs).sum().item(), how="compared", key=True
-        ),
-    ]
+    rows, messages = [], {}
+    counts = "; ".join(verb.messages for verb in verbs.values())
+    for name, verb in verbs.items():
+        sent = {}
+        for where, group in groups.items():
+            rank, ranks = place(group)
+            sizes = (3001,) if group else (elements + 1, elements)
+            for size in (*sizes, max(1, ranks - 1)):
+                dtype = torch.int64 if group else torch.float32
+                for form, start, root in verb.forms(group):
+                    arguments = (root,) if root else ()
+                    assert verb.cost is not None
+                    predicted = verb.cost(size, dtype.itemsize, ranks, rank, *arguments)
+                    ledger = count(world, start, size, dtype)
+                    case = f"{form}, {size:,} elements on {where}"
+                    sent[case] = Claim("", verb.sent, predicted.bytes, ledger.sent, "B", verb.source)
+                    claim = Claim("", counts, predicted.messages, ledger.messages, "messages", verb.source)
+                    messages[f"{name}, {case}"] = claim
+        what = f"{algorithm} {name} of up to {elements + 1:,} float32: bytes sent by this rank"
+        rows.append(fold(what, sent, key=not rows))
+    return [*rows, fold(f"{algorithm} {', '.join(verbs)}: messages sent by this rank", messages)]
 
 
-def count(world: World, start: Start, elements: int) -> Ledger:
-    """Run a verb on a tensor of float32, and see what this rank sends."""
-    values = tensor(world, elements)
+def count(world: World, start: Start, elements: int, dtype: torch.dtype = torch.float32) -> Ledger:
+    """Run a verb, and see what this rank sends."""
+    values = tensor(world, elements).to(dtype)
     with Ledger() as ledger:
         finish(start(values))
     return ledger
 
 
-def traffic(
-    world: World, start: Start, elements: int, predicted: Traffic, what: str, formulas: tuple[str, str], source: str
-) -> list[Claim]:
-    """Claims on the bytes and messages that each rank sends, counted message by message.
-
-    Args:
-        world: This rank.
-        start: The verb to run.
-        elements: Elements of float32 to run it on.
-        predicted: This rank's traffic by `minitrain.costs.communication`.
-        what: The verb, for the row.
-        formulas: Of bytes and of messages.
-        source: The paper.
-    """
-    ledger = count(world, start, elements)
-    on = f"{what} of {elements:,} float32: "
-    return [
-        Claim(on + "bytes sent by this rank", formulas[0], predicted.bytes, ledger.sent, "B", source),
-        Claim(on + "messages sent by this rank", formulas[1], predicted.messages, ledger.messages, "1", source),
-    ]
+def memory(world: World, algorithm: str, small: Start, elements: int, formula: str, size: int, source: str) -> Claim:
+    """The claim on what a small form's all-reduce holds next to the tensor."""
+    values = tensor(world, elements)
+    with Peak(world.device) as peak:
+        finish(small(values))
+    # A GPU's allocator hands out blocks of 512 bytes.
+    blocks = 512 if world.device.type == "cuda" else 0
+    return Claim(HELD.format(algorithm, elements), formula, size, peak.bytes, "B", source, absolute=blocks)
 
 
-def same_sums(world: World, all_reduce: Start, what: str, elements: int = 10_001) -> list[Claim]:
-    """Claims that an all-reduce gives what `dist.all_reduce` gives.
+def values(world: World, groups: Mapping[str, Group], algorithm: str, verbs: Mapping[str, Verb]) -> list[Claim]:
+    """Claims that every verb, in each form and from each root, gives what torch.distributed gives.
 
     Integers: exactly. Floating-point numbers: adding n of them takes n−1 additions in whatever order, and each rounds
     by at most u = eps/2 of its result. So every order is within γ · Σ|xᵢ| of the true sum, γ = (n−1)u / (1 − (n−1)u)
     (Higham 2002, "Accuracy and Stability of Numerical Algorithms", §4.2), and two orders within 2γ · Σ|xᵢ| of each
-    other: about (n−1) · eps. Two ranks make one addition, and a + b = b + a to the last bit.
+    other: about (n−1) · eps. Two ranks make one addition, and a + b = b + a to the last bit. The two forms add in one
+    order.
     """
+    same, near = {}, {}
     generator = torch.Generator().manual_seed(world.rank)
-    whole = torch.randint(-(2**31), 2**31, (elements,), generator=generator).to(world.device)
-    ours, theirs = whole.clone(), whole.clone()
-    finish(all_reduce(ours))
-    dist.all_reduce(theirs)
-    different = (ours != theirs).sum().item()
+    for where, group in groups.items():
+        ranks = place(group)[1]
+        for shape in ((73, 137), (max(1, ranks - 1),)):  # 10,001 elements, and fewer than ranks
+            mine = torch.randint(-(2**31), 2**31, shape, generator=generator).to(world.device)
+            for name, verb in verbs.items():
+                for form, start, root in verb.forms(group):
+                    wrong = unlike(name, start, mine, group, root)
+                    same[f"{name}, {form}, {tuple(shape)} on {where}"] = Claim("", "0", 0, wrong, how="compared")
+        real = torch.randn(10_001, generator=generator).to(world.device)
+        sums = {}
+        for form, start, _ in verbs["all-reduce"].forms(group):
+            sums[form] = real.clone()
+            finish(start(sums[form]))
+        theirs, sizes = real.clone(), real.double().abs()
+        dist.all_reduce(theirs, group=group)
+        dist.all_reduce(sizes, group=group)
+        for form, ours in sums.items():
+            error = ((ours.double() - theirs.double()).abs() / sizes).max().item()
+            rounding = (ranks - 1) * torch.finfo(torch.float32).eps / 2
+            bound = 2 * rounding / (1 - rounding) if ranks > 2 else 0.0
+            source = "Higham 2002, §4.2"
+            near[f"{form} on {where}"] = Claim("", "(n−1)·eps", bound, error, "1", source, "compared", "<=")
+            apart = int((ours != sums["full form"]).sum())
+            same[f"all-reduce of float32, {form} beside the full form, on {where}"] = Claim(
+                "", "0", 0, apart, how="compared"
+            )
+    every = f"{algorithm}, every verb in each form: elements that differ from torch.distributed's, or between the forms"
+    distance = f"{algorithm} all-reduce of float32: distance from dist.all_reduce, in Σ|xᵢ|"
+    return [fold(every, same, key=True), fold(distance, near)]
 
-    real = torch.randn(elements, generator=generator).to(world.device)
-    ours, theirs, sizes = real.clone(), real.clone(), real.double().abs()
-    finish(all_reduce(ours))
-    dist.all_reduce(theirs)
-    dist.all_reduce(sizes)
-    error = ((ours.double() - theirs.double()).abs() / sizes).max().item()
-    rounding = (world.size - 1) * torch.finfo(torch.float32).eps / 2
-    bound = 2 * rounding / (1 - rounding) if world.size > 2 else 0.0
-    source = "Higham 2002, §4.2"
-    return [
-        Claim(f"{what} of int64: elements unlike dist.all_reduce's", "0", 0, different, how="compared", key=True),
-        Claim(
-            f"{what} of float32: distance from dist.all_reduce, in Σ|xᵢ|",
-            "(n−1)·eps",
-            bound,
-            error,
-            source=source,
-            how="compared",
-            relation="<=",
-        ),
-    ]
+
+def unlike(verb: str, start: Start, mine: Tensor, group: Group, root: int) -> int:
+    """Elements of a verb's result on this rank that differ from those of torch.distributed."""
+    rank, ranks = place(group)
+    found, whole = mine.clone(), mine.clone()
+    result = finish(start(found))
+    if verb == "all-gather":
+        everyone = [torch.empty_like(mine) for _ in range(ranks)]
+        dist.all_gather(everyone, mine, group)
+        chunks = [its.view(-1).tensor_split(ranks)[number] for number, its in enumerate(everyone)]
+        whole = torch.cat(chunks).view_as(mine)
+    elif verb == "broadcast":
+        dist.broadcast(whole, group_src=root, group=group)
+    elif verb == "reduce":
+        dist.reduce(whole, group_dst=root, group=group)
+    else:
+        dist.all_reduce(whole, group=group)
+    if verb == "reduce-scatter":
+        assert result is not None
+        found, whole = (each.view(-1).tensor_split(ranks)[rank] for each in (found, whole))
+        return int((result != whole).sum()) + int((found != whole).sum())  # returned, and in its slot of the tensor
+    if verb == "reduce" and rank != root:
+        return 0  # the others hold sums over some of the ranks
+    return int((found != whole).sum())
 
 
 def virtual_run(
-    world: World, start: Start, elements: int, alpha: float = ALPHA, beta: float = BETA, links: Links | None = None
-) -> tuple[float, Timeline]:
-    """Run a verb under a virtual clock: when the last rank is done, and who sent what when, on every rank."""
-    values = tensor(world, elements)
-    with VirtualClock(alpha, beta, links) as clock:
-        finish(start(values))
-    return max(gather_objects(clock.now)), clock.timeline.gather()
-
-
-def virtual_time(
     world: World,
     start: Start,
     elements: int,
-    predicted: float,
+    alpha: float = ALPHA,
+    beta: float = BETA,
+    links: Links | None = None,
+    group: Group = None,
+) -> tuple[float, Timeline]:
+    """Run a verb under a virtual clock: when the last rank of a group is done, and who of it sent what when."""
+    sent = tensor(world, elements)
+    with VirtualClock(alpha, beta, links) as clock:
+        finish(start(sent))
+    return max(gather_objects(clock.now, group)), clock.timeline.gather(group)
+
+
+def times(
+    world: World,
+    groups: Mapping[str, Group],
     what: str,
+    verbs: Mapping[str, tuple[Callable[..., Any], Callable[..., float]]],
+    elements: int,
     formula: str,
     source: str,
-    key: bool = True,
+    key: bool = False,
+    fits: Callable[[int], bool] = lambda ranks: True,
 ) -> Claim:
-    """Claim on the time until the last rank is done, on the virtual clock."""
-    seconds, _ = virtual_run(world, start, elements)
-    on = f"{what} of {elements:,} float32: time until the last rank is done"
-    return Claim(on, formula, predicted, seconds, "virtual s", source, how="virtual clock", key=key)
+    """The claim on the time until the last rank is done, on the virtual clock.
+
+    Args:
+        world: This rank.
+        groups: See `groups_of`.
+        what: What is timed, for the row.
+        verbs: Verbs of which the formula holds, by their names: each of a tensor and `group=`, and with it its time by
+            `minitrain.costs.communication`: of bytes, ranks, α and β.
+        elements: Elements of float32, rounded up so that all chunks, and all blocks of halving, are of one size; three
+            ranks take 3,072.
+        formula: The formula.
+        source: The paper.
+        key: See `Claim`.
+        fits: On how many ranks the one called "small form" runs.
+    """
+    cases = {}
+    for where, group in groups.items():
+        ranks = place(group)[1]
+        step = ranks << (ranks.bit_length() - 1)
+        even = 3072 if group else -(-elements // step) * step
+        for name, (start, cost) in verbs.items():
+            if name == "small form" and not fits(ranks):
+                continue
+            seconds, _ = virtual_run(world, partial(start, group=group), even, group=group)
+            predicted = cost(4 * even, ranks, ALPHA, BETA)
+            claim = Claim("", formula, predicted, seconds, "virtual s", source, "virtual clock")
+            cases[f"{name} on {where}"] = claim
+    return fold(f"{what}: time until the last rank is done", cases, key)
 
 
 def side_by_side(timelines: dict[str, Timeline]) -> Figure:

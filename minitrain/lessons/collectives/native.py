@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from minitrain.collectives import native as small
+from minitrain.collectives.full import native
 from minitrain.collectives.full.native import all_gather, all_reduce, broadcast, reduce_scatter
 from minitrain.comm import World
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.lessons.collectives import common as lesson
 
 
@@ -16,39 +18,38 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
         elements: Number of float32 elements (4 bytes each) in the tensor.
     """
     lesson.something_to_send(elements)
-    n, rank = world.size, world.rank
     size = elements + 1
-    padded = -(-size // n) * n
-    claims = []
-    ledger = lesson.count(world, small.all_reduce, size)
-    on = f"small form: native all_reduce of {size:,} float32: "
-    claims.append(Claim(on + "payload", "S", 4 * size, ledger.payload("all_reduce"), "B", key=True))
-    once, twice = lesson.tensor(world, size), lesson.tensor(world, size)
-    all_reduce(once).wait()
-    small.reduce_scatter(twice)
-    small.all_gather(twice)
-    what = "small form: native reduce_scatter, then all_gather: elements unlike the full form's all_reduce"
-    claims.append(Claim(what, "0", 0, (once != twice).sum().item(), how="compared", key=True))
-    for name, verb, predicted, formula in (
-        ("all_reduce", all_reduce, size, "S"),
-        ("reduce_scatter", reduce_scatter, padded, "n · ⌈elements/n⌉ · 4 B"),
-        ("all_gather", all_gather, padded, "n · ⌈elements/n⌉ · 4 B"),
-        ("broadcast", broadcast, size, "S"),
-    ):
-        ledger = lesson.count(world, verb, size)
-        on = f"native {name} of {size:,} float32: "
-        claims.append(Claim(on + "payload", formula, 4 * predicted, ledger.payload(name), "B"))
-        claims.append(Claim(on + "calls", "1", 1, ledger.calls(name)))
-    whole = lesson.tensor(world, size)
-    halves = whole.clone()
-    all_reduce(whole).wait()
-    own = reduce_scatter(halves).wait()
-    assert own is not None
-    what = "native reduce_scatter: elements unlike chunk r of the all_reduce"
-    claims.append(Claim(what, "0", 0, (own != whole.tensor_split(n)[rank]).sum().item(), how="compared", key=True))
-    all_gather(halves).wait()
-    what = "native reduce_scatter, then all_gather: elements unlike the all_reduce"
-    claims.append(Claim(what, "0", 0, (halves != whole).sum().item(), how="compared", key=True))
+    padded = -(-size // world.size) * world.size
+    calls, whole, chunks = {}, {}, {}
+    for form, module in (("full form", native), ("small form", small)):
+        for name in ("all_reduce", "reduce_scatter", "all_gather", "broadcast"):
+            if not hasattr(module, name):
+                continue
+            ledger = lesson.count(world, getattr(module, name), size)
+            case, payload = f"{name}, {form}", ledger.payload(name)
+            calls[case] = Claim("", "1", 1, len(ledger.entries))
+            if name in ("all_reduce", "broadcast"):
+                whole[case] = Claim("", "S", 4 * size, payload, "B")
+            else:
+                chunks[case] = Claim("", "n · ⌈elements/n⌉ · 4 B", 4 * padded, payload, "B")
+    groups = lesson.groups_of(world)
+    verbs = {
+        name: lesson.Verb(full, small=form, rooted=name == "broadcast")
+        for name, full, form in (
+            ("all-reduce", all_reduce, small.all_reduce),
+            ("reduce-scatter", reduce_scatter, small.reduce_scatter),
+            ("all-gather", all_gather, small.all_gather),
+            ("broadcast", broadcast, None),
+        )
+    }
+    on = f"of {size:,} float32: "
+    claims = [
+        fold(f"native all_reduce or broadcast {on}payload", whole, key=True),
+        fold(f"native reduce_scatter or all_gather {on}payload, chunks padded to one size", chunks, key=True),
+        fold(f"native verb {on}calls of torch's collectives", calls),
+        *lesson.values(world, groups, "native", verbs),
+    ]
+    values = lesson.tensor(world, elements)
     with world.timed(f"native all-reduce of {4 * elements / 1e6:.3g} MB", 4e-9 * elements, "GB"):
-        all_reduce(whole[:elements], check=False).wait()
+        all_reduce(values, check=False).wait()
     return claims

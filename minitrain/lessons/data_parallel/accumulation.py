@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from minitrain.comm import Ledger, SavedActivations, World
 from minitrain.comm.control import gather_objects
 from minitrain.data_parallel import accumulation, overlapped
-from minitrain.data_parallel.full.accumulation import accumulate, adjust_batch_norm, scaled_learning_rate
+from minitrain.data_parallel.full.accumulation import accumulate, adjust_batch_norm, scaled_learning_rate, warmed_up
 from minitrain.data_parallel.full.overlapped import DataParallel
 from minitrain.data_parallel.full.replica import Replica
-from minitrain.lessons.claims import Claim, as_key
+from minitrain.lessons.claims import Claim, fold
 
-GOYAL = "Goyal et al. 2017"
+GOYAL, LI = "Goyal et al. 2017", "Li et al. 2020"
 Pair = tuple[Tensor, Tensor]
 Accumulate = Callable[..., Tensor]
 
@@ -62,41 +62,48 @@ def uneven(micro_batches: int) -> list[int]:
     return [1, 3] * (micro_batches // 2) or [2]
 
 
-def small_form(world: World, micro_batches: int) -> list[Claim]:
-    """Claims on the small form: one device's gradients from equal micro-batches, sent once; and what forward keeps."""
+def small_form(world: World, micro_batches: int) -> tuple[dict[str, Claim], dict[str, Claim], list[Claim]]:
+    """Claims on the small form: one device's gradients from equal micro-batches; what is sent, and what forward keeps.
+
+    Returns:
+        The claims on gradients and on losses by their number of micro-batches, and the others.
+    """
     n, each = world.size, 2 * micro_batches
     whole = whole_numbers(world, n * each, 4, seed=10), whole_numbers(world, n * each, 3, seed=11)
     reference = network(world)
-    squared_errors(reference, whole).backward()
+    loss = squared_errors(reference, whole)
+    loss.backward()
     mine = [part.split(each)[world.rank] for part in whole]
-    pairs = [(x.clone(), y.clone()) for x, y in zip(*(part.split(2) for part in mine), strict=True)]
-    kept = []
+    same, losses, sent, keeps = {}, {}, {}, {}
+    for pieces in dict.fromkeys((micro_batches, 1, 2)):
+        cuts = (part.split(-(-each // pieces)) for part in mine)
+        pairs = [(x.clone(), y.clone()) for x, y in zip(*cuts, strict=True)]
+        kept = []
 
-    def mean_loss(module: nn.Module, pair: Pair) -> Tensor:
-        with SavedActivations(module) as saved:
-            loss = squared_errors(module, pair) / samples(pair)
-        kept.append(saved.bytes)
-        return loss
+        def mean_loss(module: nn.Module, pair: Pair, kept: list[int] = kept) -> Tensor:
+            with SavedActivations(module) as saved:
+                loss = squared_errors(module, pair) / samples(pair)
+            kept.append(saved.bytes)
+            return loss
 
-    model = overlapped.DataParallel(network(world))
-    with Ledger() as ledger:
-        accumulation.accumulate(model, pairs, mean_loss)
-    form, source = "small form: ", f"{GOYAL}, §3"
-    what = f"{form}gradients' distance from one device with the whole batch, {micro_batches} equal micro-batches"
-    sent = ledger.calls("all_reduce")
-    return as_key(
-        Claim(
-            what,
-            "γₙ₊₂ Σ|gᵣ|; 0 where n is a power of 2",
-            _bound(n),
-            _distance(world, model.module, reference, whole, [each] * n),
-            source=f"{source}; Higham 2002, §4.2",
-            how="compared",
-            relation="<=",
-        ),
-        Claim(f"{form}all-reduces in a step, whatever A is: one bucket, and the loss", "B + 1", 2, sent, "1", source),
+        model = overlapped.DataParallel(network(world))
+        with Ledger() as ledger:
+            mean = accumulation.accumulate(model, pairs, mean_loss)
+        case = f"small form, {pieces} micro-batches"
+        same[case] = _same(world, model.module, reference, whole, [each] * n)
+        losses[case] = _loss(loss, n * each, mean)
+        calls = ledger.calls("all_reduce")
+        sent[case] = Claim("", "B + 1", 2, calls, "1", f"{LI}, §3.2.4")
         # Inputs of both layers, and the errors: 4 + 8 + 3 elements of 8 bytes for each sample.
-        Claim(f"{form}most bytes that forward keeps, b samples", "8 · 15 · b/A", 8 * 15 * 2, max(kept), "B", source),
+        keeps[case] = Claim("", "8 · 15 · b/A", 8 * 15 * each / pieces, max(kept), "B", "derived")
+    form = "small form: "
+    return (
+        same,
+        losses,
+        [
+            fold(f"{form}all-reduces in a step, whatever A is: one bucket, and the loss", sent, key=True),
+            fold(f"{form}most bytes that forward keeps, b samples", keeps, key=True),
+        ],
     )
 
 
@@ -107,12 +114,16 @@ def _bound(n: int) -> float:
 
 
 def one_batch(world: World, wrap: type[Replica], accumulate: Accumulate, micro_batches: int) -> list[Claim]:
-    """Claims that ranks and micro-batches, equal or not, give the gradients of one device on the whole batch."""
+    """Claims that ranks and micro-batches, equal or not, give the gradients of one device, and the mean of its losses.
+
+    Those of the small form are among them.
+    """
     n, each = world.size, 2 * micro_batches
     inputs = whole_numbers(world, n * each, 4, seed=10)
     targets = whole_numbers(world, n * each, 3, seed=11)
     reference = network(world)
-    squared_errors(reference, (inputs, targets)).backward()
+    loss = squared_errors(reference, (inputs, targets))
+    loss.backward()
     # One sample moves from the last rank to the first, so that ranks have different numbers too.
     shares = [each + (rank == 0) - (rank == n - 1) for rank in range(n)]
     ways = {
@@ -120,27 +131,37 @@ def one_batch(world: World, wrap: type[Replica], accumulate: Accumulate, micro_b
         f"{micro_batches} micro-batches on each rank": ([each] * n, [2] * micro_batches),
         "micro-batches and ranks of different sizes": (shares, uneven(micro_batches)),
     }
-    bound = _bound(n)
-    claims = []
+    same, losses, small = small_form(world, micro_batches)
+    sent = {}
     for what, (per_rank, cuts) in ways.items():
         model = wrap(network(world))
         mine = [part.split(per_rank)[world.rank] for part in (inputs, targets)]
         sizes = [*cuts[:-1], per_rank[world.rank] - sum(cuts[:-1])]
         pairs = list(zip(*(part.split(sizes) for part in mine), strict=True))
-        accumulate(model, pairs, squared_errors, samples)
-        distance = _distance(world, model.module, reference, (inputs, targets), per_rank)
-        claims.append(
-            Claim(
-                f"gradients' distance from one device with the whole batch: {what}",
-                "γₙ₊₂ Σ|gᵣ|; 0 where n is a power of 2",
-                bound,
-                distance,
-                source=f"{GOYAL}, §3; Higham 2002, §4.2",
-                how="compared",
-                relation="<=",
-            )
-        )
-    return claims
+        with Ledger() as ledger:
+            mean = accumulate(model, pairs, squared_errors, samples)
+        losses[what] = _loss(loss, n * each, mean)
+        same[what] = _same(world, model.module, reference, (inputs, targets), per_rank)
+        sent[what] = Claim("", "B + 2", 3, ledger.calls("all_reduce"), "1", "derived")
+    return [
+        fold("gradients' distance from one device with the whole batch", same, key=True),
+        *small,
+        fold("mean loss that accumulate returns, of all micro-batches of all ranks", losses),
+        fold("all-reduces in a step: one bucket, the loss, and before them the count", sent),
+    ]
+
+
+def _loss(loss: Tensor, total: int, mean: Tensor) -> Claim:
+    """The claim that the mean loss is one device's."""
+    predicted, how = loss.item() / total, "compared"
+    return Claim("", "Σ losses / T", predicted, mean.item(), "1", f"{GOYAL}, §3", how, tolerance=1e-12)
+
+
+def _same(world: World, module: nn.Module, reference: nn.Module, whole: Pair, per_rank: list[int]) -> Claim:
+    """The claim that a module has the gradients of a reference that took the whole batch."""
+    distance, source = _distance(world, module, reference, whole, per_rank), f"{GOYAL}, §3; Higham 2002, §4.2"
+    formula = "γₙ₊₂ Σ|gᵣ|; 0 where n is a power of 2"
+    return Claim("", formula, _bound(world.size), distance, "1", source, "compared", "<=")
 
 
 def _distance(world: World, module: nn.Module, reference: nn.Module, whole: Pair, per_rank: list[int]) -> float:
@@ -170,13 +191,13 @@ class Rows(nn.Module):
 
 
 def token_weights(world: World, wrap: type[Replica], accumulate: Accumulate, micro_batches: int) -> list[Claim]:
-    """Claims on what a token weighs: the same for all, and not so with a mean of means."""
+    """Claims on what a token weighs: the same for all, and not so with a mean of means, or if divided by n twice."""
     sizes = uneven(micro_batches)
     each = sum(sizes)
     total = world.size * each
     places = torch.arange(total, device=world.device).split(each)[world.rank].split(sizes)
 
-    right, wrong = (Rows(total).to(world.device) for _ in range(2))
+    right, wrong, short = (Rows(total).to(world.device) for _ in range(3))
     accumulate(wrap(right), places, lambda module, part: module(part).sum(), len)
     model = wrap(wrong)
     with model.no_sync():
@@ -184,44 +205,33 @@ def token_weights(world: World, wrap: type[Replica], accumulate: Accumulate, mic
             (model(part).mean() / len(places)).backward()  # the mean of the micro-batches' means
     model.synchronize()
 
-    weights, others = gradient(right.rows), gradient(wrong.rows)
+    model = wrap(short)
+    with model.no_sync():
+        for part in places:
+            (model(part).sum() / total).backward()  # of all tokens; synchronize() then divides by n once more
+    model.synchronize()
+
+    weights, others, once_more = (gradient(module.rows) for module in (right, wrong, short))
+    lost = float((weights - once_more).norm() / weights.norm())
     source, how = f"{GOYAL}, §3", "compared"
+    ends = {
+        "lightest token": Claim("", "1/T", 1 / total, float(weights.min()), "1", source, how),
+        "heaviest token": Claim("", "1/T", 1 / total, float(weights.max()), "1", source, how),
+    }
     spread = "heaviest token over lightest, mean of means, micro-batches of 1 and 3 tokens"
+    ratio, found = max(sizes) / min(sizes), float(others.max() / others.min())
+    length = "part of the gradient that is lost where it is divided by n once too often"
     return [
-        Claim(
-            "weight of the lightest token, Σ losses / Σ tokens",
-            "1/T",
-            1 / total,
-            float(weights.min()),
-            "1",
-            source,
-            how,
-        ),
-        Claim(
-            "weight of the heaviest token, Σ losses / Σ tokens",
-            "1/T",
-            1 / total,
-            float(weights.max()),
-            "1",
-            source,
-            how,
-        ),
-        Claim(
-            spread,
-            "t_max / t_min",
-            max(sizes) / min(sizes),
-            float(others.max() / others.min()),
-            "1",
-            source,
-            how,
-            tolerance=1e-12,
-            key=True,
-        ),
+        fold("weight of the lightest token and of the heaviest, Σ losses / Σ tokens", ends),
+        Claim(spread, "t_max / t_min", ratio, found, "1", "derived", how, tolerance=1e-12, key=True),
+        Claim(length, "1 − 1/n", 1 - 1 / world.size, lost, "1", "derived", how, absolute=1e-12),
     ]
 
 
 def linear_scaling(world: World, wrap: type[Replica], scaled: Callable[[float, int, int], float]) -> list[Claim]:
-    """The claim on how two small steps and one twice as large drift apart: with the square of the learning rate.
+    """Claims on small steps and a large one in their place, and on the warm-up between the two.
+
+    Two small steps and one twice as large drift apart with the square of the learning rate.
 
     For a quadratic loss the first gives w − η g₁ − η g₂ + η² H₂ g₁, the second w − 2η (g₁ + g₂)/2: they differ by
     η² H₂ g₁, g and H being gradients and Hessian of the two batches. Half the rate leaves a quarter.
@@ -253,12 +263,59 @@ def linear_scaling(world: World, wrap: type[Replica], scaled: Callable[[float, i
             4,
             drift(2**-8) / drift(2**-9),
             "1",
-            f"{GOYAL}, §2.1",
+            "derived",
             "compared",
             tolerance=0.0 if world.size & (world.size - 1) == 0 else 1e-9,
             key=True,
-        )
+        ),
+        constant_gradient(world, wrap, scaled),
+        warm_up(),
     ]
+
+
+def constant_gradient(world: World, wrap: type[Replica], scaled: Callable[[float, int, int], float]) -> Claim:
+    """The claim on how far one step of s·η falls short of four of η, where the gradient does not change on the way.
+
+    The loss is linear in the weights, so that its gradient is the batch's own, wherever the weights are.
+    """
+    batches = whole_numbers(world, 4, world.size, 4, seed=22)[:, world.rank].abs() + 1  # [step, feature]
+    rate, cases = 2**-8, {}
+    for s in (1, 2, 4, 8):
+        layers = [nn.Linear(4, 1, bias=False).double().to(world.device) for _ in range(2)]
+        for layer, steps in zip(layers, (batches, batches.mean(0, keepdim=True)), strict=True):
+            nn.init.zeros_(layer.weight)
+            model = wrap(layer)
+            step = rate if len(steps) == 4 else scaled(rate, s, 1)
+            optimizer = torch.optim.SGD(model.parameters(), step)
+            for inputs in steps:
+                optimizer.zero_grad()
+                model(inputs).sum().backward()
+                model.synchronize()
+                optimizer.step()
+        small, large = (layer.weight.detach() for layer in layers)
+        missed = float((large - small).norm() / small.norm())
+        claim = Claim("", "|1 − s/4|", abs(1 - s / 4), missed, "1", f"{GOYAL}, §2.1", "compared", absolute=1e-12)
+        cases[f"s = {s}"] = claim
+    return fold(
+        "part of the way of 4 steps of η that one of sη misses or adds, gradient constant, s = 1, 2, 4, 8", cases
+    )
+
+
+def warm_up() -> Claim:
+    """The claim that a warm-up has the learning rates of torch's own linear one."""
+    base, k, steps = 0.25, 8, 5
+    optimizer = torch.optim.SGD([torch.zeros(1)], lr=k * base)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1 / k, total_iters=steps)
+    worst = 0.0
+    for number in range(steps + 3):
+        worst = max(worst, abs(warmed_up(number, steps, base, k * base) - float(schedule.get_last_lr()[0])))
+        optimizer.step()
+        schedule.step()
+    what, formula = (
+        "learning rates of a warm-up from η to kη: distance from torch's LinearLR",
+        "η + (kη − η) · t/T until T",
+    )
+    return Claim(what, formula, 0, worst, "1", f"{GOYAL}, §2.2", "compared", absolute=1e-12)
 
 
 def batch_norm(world: World, adjust: Callable[[nn.Module, int], None], micro_batches: int) -> list[Claim]:
@@ -287,7 +344,7 @@ def batch_norm(world: World, adjust: Callable[[nn.Module, int], None], micro_bat
 
     plain, adjusted = (nn.BatchNorm1d(1).double().to(world.device) for _ in range(2))
     adjust(adjusted, micro_batches)
-    source, how = "Ioffe & Szegedy 2015", "compared"
+    source, how = "derived", "compared"
     keeps = "part of the old running mean kept by a step of A micro-batches"
     return [
         Claim(
@@ -296,7 +353,7 @@ def batch_norm(world: World, adjust: Callable[[nn.Module, int], None], micro_bat
             pooled,
             variance,
             "1",
-            f"{GOYAL}, §2.3",
+            "derived",
             "compared",
             tolerance=1e-12,
             key=True,
@@ -324,7 +381,6 @@ def demo(world: World, micro_batches: int = 4) -> list[Claim]:
     if micro_batches < 1 or micro_batches & (micro_batches - 1):
         raise ValueError(f"micro_batches={micro_batches} would make numbers round; use a power of two for this demo")
     return [
-        *small_form(world, micro_batches),
         *one_batch(world, DataParallel, accumulate, micro_batches),
         *token_weights(world, DataParallel, accumulate, micro_batches),
         *linear_scaling(world, DataParallel, scaled_learning_rate),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 
 import torch
 import torch.distributed as dist
@@ -16,7 +18,7 @@ from minitrain.costs import data_parallel as costs
 from minitrain.costs.communication import Traffic
 from minitrain.data_parallel import bucketed, naive, overlapped
 from minitrain.data_parallel.full.replica import Replica
-from minitrain.lessons.claims import Claim, as_key
+from minitrain.lessons.claims import Claim, fold
 from minitrain.models.gpt import GPT, GPTConfig
 
 SmallForm = naive.NaiveDataParallel | bucketed.BucketedDataParallel | overlapped.DataParallel
@@ -57,51 +59,71 @@ def sizes(model: nn.Module) -> list[costs.Sizes]:
     return [costs.Sizes(p.numel(), p.element_size(), str(p.dtype)) for p in trainable]
 
 
-def calls(world: World, model: Replica, predicted: int, formula: str, packing: str) -> Claim:
-    """The claim on the number of all-reduces in a step."""
+def counted(world: World, model: Rung) -> Ledger:
+    """What this rank sends in a step."""
     with Ledger() as ledger:
         step(world, model)
-    measured = ledger.calls("all_reduce")
-    return Claim(f"all-reduces in a step, {packing}", formula, predicted, measured, "1", f"{PAPER}, §3.2.2")
+    return ledger
 
 
-def payload(world: World, model: Replica, predicted: int, formula: str) -> Claim:
-    """The claim on the bytes that go into the all-reduces of a step."""
-    with Ledger() as ledger:
-        step(world, model)
-    measured = ledger.payload("all_reduce")
-    what = "payload of a step's all-reduces, P parameters of S bytes"
-    return Claim(what, formula, predicted, measured, "B", f"{PAPER}, §3.2")
+def payload(ledger: Ledger, sent: Sequence[costs.Sizes], predicted: int, formula: str) -> dict[str, Claim]:
+    """Claims on the bytes that go into the all-reduces of a step, gradients and flags: in all, and one after the other.
+
+    Args:
+        ledger: What was sent.
+        sent: By theory, one after the other.
+        predicted: Their bytes in all, by another formula.
+        formula: That formula.
+    """
+    calls = [entry.bytes for entry in ledger.entries if entry.operation == "all_reduce"]
+    pairs = enumerate(zip_longest([each.elements * each.item_size for each in sent], calls, fillvalue=0))
+    return {
+        "in all": Claim("", formula, predicted, sum(calls), "B", "derived"),
+        **{f"all-reduce {i}": Claim("", formula, theory, count, "B", "derived") for i, (theory, count) in pairs},
+    }
 
 
-def traffic(world: World, model: Replica, predicted: Traffic, formula: str, messages: str) -> list[Claim]:
-    """Claims on what this rank sends in a step through the ring."""
-    with Ledger() as ledger:
-        step(world, model)
-    what, source = "sent by this rank in a step through the ring", "Patarasuk & Yuan 2009"
-    return [
-        Claim(f"bytes {what}", formula, predicted.bytes, ledger.sent, "B", source),
-        Claim(f"messages {what}", messages, predicted.messages, ledger.messages, "1", source),
-    ]
+def traffic(world: World, model: Rung, predicted: Traffic, formula: str) -> Claim:
+    """The claim on what this rank sends in a step through the ring, in bytes and in messages."""
+    ledger, source = counted(world, model), "Patarasuk & Yuan 2009"
+    cases = {
+        "bytes": Claim("", formula, predicted.bytes, ledger.sent, "B", source),
+        "messages": Claim("", formula, predicted.messages, ledger.messages, "messages", source),
+    }
+    return fold("bytes sent by this rank in a step through the ring, and their messages", cases)
 
 
-def bucket_volume(world: World, model: Replica, through_ring: Replica) -> list[Claim]:
-    """Both of these for buckets of `BUCKET` bytes."""
-    sent = costs.ring_traffic(sizes(model), BUCKET, world.size, world.rank)
-    formula = "Σ over buckets of 2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · (S + wP)"
-    return [
-        payload(world, model, costs.payload(sizes(model)), "S + wP, w bytes an element"),
-        *traffic(world, through_ring, sent, formula, "2(n−1)B"),
-    ]
+def bucket_volume(world: World, models: Mapping[str, Replica], through_ring: Replica) -> list[Claim]:
+    """Claims on the payload of buckets of `BUCKET` bytes, and on what travels of them around the ring.
+
+    Args:
+        world: This rank.
+        models: Models that are wrapped, by their names.
+        through_ring: The first of them, with the ring's all-reduces.
+    """
+    cases = {}
+    for name, model in models.items():
+        packed, whole = costs.buckets(sizes(model), BUCKET), costs.payload(sizes(model))
+        found = payload(counted(world, model), packed, whole, "S + wP, w bytes an element")
+        cases |= {f"{name}, {case}": claim for case, claim in found.items()}
+    sent = costs.ring_traffic(sizes(through_ring), BUCKET, world.size, world.rank)
+    formula = "Σ over buckets of 2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · (S + wP), in 2(n−1)B messages"
+    what = "payload of a step's all-reduces, P parameters of S bytes, in all and bucket by bucket"
+    return [fold(what, cases), traffic(world, through_ring, sent, formula)]
 
 
-def mean_of_parts(world: World, model: Rung, reference: nn.Module, form: str = "") -> Claim:
+def mean_of_parts(world: World, models: Mapping[str, Rung], reference: nn.Module) -> Claim:
     """The claim that each gradient is the mean of the gradients that one device computes from each rank's part.
 
     The parts' gradients g₀ … gₙ₋₁ are the same bits here and there; only their mean rounds. It takes rounding 1/n, a
     multiplication, and n−1 additions in whatever order, each with a relative error of at most u = eps/2. So it lies
     within γ · Σ|gᵣ|/n of the exact mean, γ = (n+1)u / (1 − (n+1)u) (Higham 2002, Lemma 3.1 and §4.2). Where n is 1 or
     2, 1/n and the multiplication are exact, and one addition is the same in any order: all bits are equal.
+
+    Args:
+        world: This rank.
+        models: The forms, by their names, all with the weights of `reference`.
+        reference: The same GPT on one device.
     """
     parts = []
     for rank in range(world.size):
@@ -109,56 +131,38 @@ def mean_of_parts(world: World, model: Rung, reference: nn.Module, form: str = "
         _, loss = reference(*tokens(world, rank))
         loss.backward()
         parts.append([parameter.grad for parameter in reference.parameters()])
-    model.zero_grad()
-    step(world, model)
-    worst = 0.0
-    for found, *terms in zip((p.grad for p in model.parameters()), *parts, strict=True):
-        stacked = torch.stack(terms)
-        if world.size <= 2:
-            worst = max(worst, float((found - (stacked / world.size).sum(0)).abs().max()))
-            continue
-        error = (found.double() - stacked.double().mean(0)).abs() / stacked.double().abs().mean(0)
-        worst = max(worst, error.nan_to_num(nan=0.0).max().item())  # 0/0 where no part has a gradient
     rounding = (world.size + 1) * torch.finfo(torch.float32).eps / 2
-    return Claim(
-        f"{form}gradients' distance from the mean of the parts on one device, in Σ|gᵣ|/n",
-        "γₙ₊₁ = (n+1)u / (1 − (n+1)u); 0 for n ≤ 2",
-        rounding / (1 - rounding) if world.size > 2 else 0.0,
-        worst,
-        source="Higham 2002, §4.2",
-        how="compared",
-        relation="<=",
-    )
+    bound = rounding / (1 - rounding) if world.size > 2 else 0.0
+    formula, source = "γₙ₊₁ = (n+1)u / (1 − (n+1)u); 0 for n ≤ 2", "Higham 2002, §4.2"
+    cases = {}
+    for name, model in models.items():
+        model.zero_grad()
+        step(world, model)
+        worst = 0.0
+        for found, *terms in zip((p.grad for p in model.parameters()), *parts, strict=True):
+            worst = max(worst, _error(found, torch.stack(terms)))
+        cases[name] = Claim("", formula, bound, worst, "1", source, "compared", "<=")
+    return fold("gradients' distance from the mean of the parts on one device, in Σ|gᵣ|/n", cases, key=True)
 
 
-def small_form(world: World, small: SmallForm, predicted: int, formula: str, reference: nn.Module) -> list[Claim]:
-    """Claims on a small form: its all-reduces, their payload (no flags travel), and the gradients of one device.
-
-    Args:
-        world: This rank.
-        small: A GPT in the small form; rank 0's weights are those of `reference`.
-        predicted: The number of all-reduces in a step.
-        formula: For that number.
-        reference: The same GPT on one device.
-    """
-    with Ledger() as ledger:
-        step(world, small)
-    form = "small form: "
-    return as_key(
-        Claim(f"{form}all-reduces in a step", formula, predicted, ledger.calls("all_reduce"), "1", PAPER),
-        Claim(
-            f"{form}payload of a step's all-reduces, gradients of S bytes",
-            "S",
-            costs.gradient_bytes(sizes(small)),
-            ledger.payload("all_reduce"),
-            "B",
-            PAPER,
-        ),
-        mean_of_parts(world, small, reference, form),
-    )
+def _error(found: Tensor, parts: Tensor) -> float:
+    """The largest distance of a gradient from the mean of its parts, in the mean of their sizes."""
+    if len(parts) <= 2:
+        return float((found - (parts / len(parts)).sum(0)).abs().max())
+    error = (found.double() - parts.double().mean(0)).abs() / parts.double().abs().mean(0)
+    return error.nan_to_num(nan=0.0).max().item()  # 0/0 where no part has a gradient
 
 
-def like_full(world: World, small: SmallForm, full: Replica, where: str = "") -> Claim:
+def small_payload(models: Mapping[str, tuple[Ledger, SmallForm]]) -> Claim:
+    """The claim on the payload of a small form's step, from what was counted of several models: no flags travel."""
+    cases = {
+        name: Claim("", "S", costs.gradient_bytes(sizes(model)), ledger.payload("all_reduce"), "B", PAPER)
+        for name, (ledger, model) in models.items()
+    }
+    return fold("small form: payload of a step's all-reduces, gradients of S bytes", cases, key=True)
+
+
+def like_full(world: World, small: SmallForm, full: Replica) -> Claim:
     """The claim that five steps of the small and of the full form, from the same weights, give the same bits."""
     optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (small, full)]
     for number in range(5):
@@ -168,8 +172,19 @@ def like_full(world: World, small: SmallForm, full: Replica, where: str = "") ->
             optimizer.zero_grad()
     pairs = zip(small.parameters(), full.parameters(), strict=True)
     different = sum(int((mine != its).sum()) for mine, its in pairs)
-    what = f"small form: weights that differ from the full form's after 5 steps{where}"
-    return Claim(what, "0", 0, different, "1", f"{PAPER}, §3.1", how="compared")
+    return Claim("", "0", 0, different, "1", "derived", how="compared")
+
+
+class TwoKinds(nn.Module):
+    """Parameters of two dtypes by turns: neither may share a bucket with the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        dtypes = (torch.float64, torch.float32)
+        self.parts = nn.ParameterList(torch.ones(700 * i + 1, dtype=dtypes[i % 2]) for i in range(9))
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[None, Tensor]:
+        return None, torch.stack([part.sum().float() for part in self.parts]).sum()
 
 
 class WithSpare(nn.Module):
@@ -198,8 +213,8 @@ def like_ddp(
     modules: list[nn.Module],
     group: dist.ProcessGroup | None,
     bucket_megabytes: float,
-) -> list[Claim]:
-    """Claims that five steps give the weights that torch's DDP gives, to the last bit.
+) -> dict[str, Claim]:
+    """Claims that five steps give the weights that torch's DDP gives, to the last bit, by optimizer.
 
     Both multiply by 1/n and all-reduce, so where the same numbers are added in the same order, all is the same.
 
@@ -210,7 +225,7 @@ def like_ddp(
         group: The ranks that share the batch.
         bucket_megabytes: For both.
     """
-    claims = []
+    claims = {}
     tried = {
         "SGD with momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
         "AdamW": partial(torch.optim.AdamW, lr=0.01),
@@ -234,7 +249,5 @@ def like_ddp(
                 each.zero_grad()
         pairs = zip(module.parameters(), other.parameters(), strict=True)
         different = sum(int((mine != its).sum()) for mine, its in pairs)
-        where = "" if group is None else ", on two ranks"
-        what = f"weights unlike those of torch's DDP after 5 steps of {name}{where}"
-        claims.append(Claim(what, "0", 0, different, "1", f"{PAPER}, §3.1", how="compared"))
+        claims[f"full form beside torch's DDP, {name}"] = Claim("", "0", 0, different, "1", "derived", how="compared")
     return claims

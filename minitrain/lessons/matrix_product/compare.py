@@ -9,7 +9,7 @@ orders differ by at most twice that.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -19,7 +19,7 @@ from minitrain.comm.ledger import Ledger
 from minitrain.comm.memory import storage_bytes
 from minitrain.comm.world import World
 from minitrain.costs.matrix_product import SplitCost
-from minitrain.lessons.claims import Claim, as_key
+from minitrain.lessons.claims import Claim, fold
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -40,6 +40,8 @@ class Split(NamedTuple):
 def compare(world: World, split: Split, rows: int, inner: int, columns: int) -> list[Claim]:
     """Run a split product forward and backward, and claim what it holds, sends, and computes.
 
+    Each claim is also tried at sizes and with a dtype of which no two are equal: at these many a wrong formula fails.
+
     Raises:
         ValueError: A size is below 1.
     """
@@ -47,42 +49,71 @@ def compare(world: World, split: Split, rows: int, inner: int, columns: int) -> 
         if size < 1:
             raise ValueError(f"{name}={size} leaves nothing to multiply; use at least 1")
     world.figure(draw)
-    cost = split.cost(rows, inner, columns, world.size, world.rank)
     source = (split.cost.__doc__ or "").partition("Source: ")[2].strip().rstrip(".")
-    x, w, grad_y = whole_numbers(rows, inner, columns, world.device)
+    held, forward, backward, errors, rounding = ({} for _ in range(5))
+    formulas = FORMULAS[split.cost.__name__]
+    for sizes, dtype in (((rows, inner, columns), torch.float32), ((11, 7, 13), torch.float64)):
+        case = "{} × {} by {} columns in {}".format(*sizes, dtype)
+        item = {} if dtype == torch.float32 else {"item": dtype.itemsize}  # float32 is what theory takes if not told
+        cost = split.cost(*sizes, world.size, world.rank, **item)
+        run = product(world, split, [matrix.to(dtype) for matrix in whole_numbers(*sizes, world.device)])
+        held[case] = Claim("", formulas[0], cost.held, run.held, "B", source)
+        # Of the two ways one sends nothing; the messages are those of the other.
+        for way, formula, predicted, ledger in (
+            (forward, formulas[1], cost.forward, run.forward),
+            (backward, formulas[2], cost.backward, run.backward),
+        ):
+            messages = cost.messages if predicted else 0
+            way[case] = Claim("", formula, predicted, ledger.sent, "B", source)
+            way[f"{case}: messages"] = Claim("", formula, messages, ledger.messages, "messages", source)
+        worst = max(difference.max().item() for difference, _ in run.differences if difference.numel())
+        errors[case] = Claim("", "0", 0, worst, source=source, how="compared")
+        sevenths = [matrix / 7 for matrix in whole_numbers(*sizes, world.device)]  # these have no exact binary form
+        pairs = product(world, split, sevenths).differences
+        share = max((difference / bound.clamp_min(1e-30)).max().item() for difference, bound in pairs if bound.numel())
+        rounding[case] = Claim("", "|error| ≤ 2γ_k Σ|xw|", 1, share, "1", HIGHAM, "compared", "<=")
+    return [
+        fold("bytes held of X and W", held, key=True),
+        fold("bytes sent forward, and messages", forward, key=True),
+        fold("bytes sent backward, and messages", backward, key=True),
+        fold("largest error of Y, ∂X, ∂W, whole numbers", errors, key=True),
+        fold("largest error / bound, sevenths", rounding),
+    ]
+
+
+class Run(NamedTuple):
+    """What was seen of one product.
+
+    Attributes:
+        held: Bytes of this rank's parts of X and W.
+        forward: What it sent forward.
+        backward: What it sent backward.
+        differences: See `differences`.
+    """
+
+    held: int
+    forward: Ledger
+    backward: Ledger
+    differences: list[tuple[Tensor, Tensor]]
+
+
+def product(world: World, split: Split, whole: Sequence[Tensor]) -> Run:
+    """Run the split product of X, W and ∂Y, which every rank has whole."""
+    x, w, grad_y = whole
     my_x, my_w, my_grad_y = split.hold(x, w, grad_y, world.rank, world.size)
     held = storage_bytes([my_x, my_w])
     with Ledger() as forward:
         y = split.forward(my_x, my_w)
     with Ledger() as backward:
         grad_x, grad_w = split.backward(my_grad_y, my_x, my_w)
-    results = differences(world, split, (x, w, grad_y), (y, grad_x, grad_w))
-    worst = max(difference.max().item() for difference, _ in results if difference.numel())
-
-    x, w, grad_y = (values / 7 for values in (x, w, grad_y))  # sevenths have no exact binary form
-    my_x, my_w, my_grad_y = split.hold(x, w, grad_y, world.rank, world.size)
-    rounded = (split.forward(my_x, my_w), *split.backward(my_grad_y, my_x, my_w))
-    results = differences(world, split, (x, w, grad_y), rounded)
-    share = max((difference / bound.clamp_min(1e-30)).max().item() for difference, bound in results if bound.numel())
-
-    formulas = FORMULAS[split.cost.__name__]
-    return [
-        *as_key(
-            Claim("bytes held of X and W", formulas[0], cost.held, held, "B", source),
-            Claim("bytes sent forward", formulas[1], cost.forward, forward.sent, "B", source),
-            Claim("bytes sent backward", formulas[2], cost.backward, backward.sent, "B", source),
-        ),
-        Claim("messages sent", "n−1", cost.messages, forward.messages + backward.messages, "messages", source),
-        Claim("largest error of Y, ∂X, ∂W, whole numbers", "0", 0, worst, source=source, how="compared", key=True),
-        Claim("largest error / bound, sevenths", "|error| ≤ 2γ_k Σ|xw|", 1, share, "1", HIGHAM, "compared", "<="),
-    ]
+    return Run(held, forward, backward, differences(world, split, (x, w, grad_y), (y, grad_x, grad_w)))
 
 
 # Bytes held, sent forward and sent backward, as the text writes them; M, K, N are rows, inner, columns.
 FORMULAS = {
-    "by_data": ("4·(M_r·K + K·N)", "0", "(n−1)·4·K·N"),
-    "by_columns": ("4·(M·K + K·N_r)", "0", "(n−1)·4·M·K"),
-    "by_rows": ("4·(M·K_r + K_r·N)", "(n−1)·4·M·N", "0"),
+    "by_data": ("4·(M_r·K + K·N)", "0", "(n−1)·4·K·N in n−1 messages"),
+    "by_columns": ("4·(M·K + K·N_r)", "0", "(n−1)·4·M·K in n−1 messages"),
+    "by_rows": ("4·(M·K_r + K_r·N)", "(n−1)·4·M·N in n−1 messages", "0"),
 }
 
 
