@@ -147,8 +147,8 @@ def dropped(
     x, cases = scores[ways].to(world.device), {}
     formula = "E/T · Σ (x − C) · P(x), x > C" if choices == 1 else f"E/({choices}T) · Σ (x − C) · P(x), x > C"
     for factor in sorted(factors):
-        places = costs.capacity(tokens, experts, factor, choices)
-        if places:
+        if factor * choices * tokens >= experts:  # otherwise there is not one place
+            places = costs.capacity(tokens, experts, factor, choices)
             router = by_scores(make(factor), world)
             router.set_position(seed=0, step=0)
             lost = router.route(x, groups=len(x) // tokens).dropped_fraction()

@@ -233,12 +233,14 @@ def differences(
     expert = chosen[token, choice]
     mine = set(zip(token.tolist(), expert.tolist(), strict=True))
     choices = len(mine ^ {entry[:2] for entry in entries(routing)}) + len(token) - len(mine)
+    choices += int((chosen < -1).sum())
     table = torch.zeros_like(towards).index_put((token, expert), gates[token, choice])
     both = []
     for weighted, auxiliary in ((dense(routing), routing.auxiliary_loss), (table, loss)):
         gradients = torch.autograd.grad((weighted * towards).sum() + auxiliary, [x, *weights])
         both.append([weighted, auxiliary, *gradients])
     elements = sum(int((one != other).sum()) for one, other in zip(both[0][:2], both[1][:2], strict=True))
+    elements += int((gates[chosen < 0] != 0).sum())  # a choice that is not made or dropped weighs nothing
     apart = max((one - other).abs().max().item() for one, other in zip(both[0][2:], both[1][2:], strict=True))
     return choices, elements, apart
 
