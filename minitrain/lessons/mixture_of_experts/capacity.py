@@ -159,6 +159,25 @@ def dropped(
     return fold(what, cases, key=True)
 
 
+def jitter(world: World, router: Any, share: float = 0.1, tokens: int = 1 << 14) -> Claim:
+    """The claim that in training each number is multiplied by one between 1 − jitter and 1 + jitter, all as likely.
+
+    A token has the scores 1 and 0. So of its probability p of expert 0, ln p/(1 − p) is what its 1 was multiplied by.
+    """
+    x = torch.eye(2, dtype=torch.float64)[0].repeat(tokens, 1).to(world.device)
+    shaken = by_scores(router(2, 2, capacity_factor=None, jitter=share), world)
+    shaken.set_position(seed=0, step=0)
+    factor = shaken.route(x).weight.logit()
+    found = {"mean": 1.0, "smallest": 1 - share, "largest": 1 + share}
+    measured = factor.mean().item(), factor.min().item(), factor.max().item()
+    # The mean has a deviation of j/√3T, here 0.05 %; the ends are nearer.
+    cases = {
+        which: Claim("", "1, 1 − j, 1 + j", expected, value, "1", "derived", "compared", tolerance=0.003)
+        for (which, expected), value in zip(found.items(), measured, strict=True)
+    }
+    return fold("what jitter multiplies by: mean, smallest, largest", cases)
+
+
 def precision(world: World, router: Any, experts: int, hidden: int = 64, tokens: int = 8192) -> list[Claim]:
     """Claims that a bfloat16 model's tokens go where exact scores say, and would not with a bfloat16 router."""
     generator = torch.Generator().manual_seed(world.rank)

@@ -26,18 +26,22 @@ CONVERGED = 1e-3
 
 def full(world: World, router: Any, small: Any, experts: int, tokens: int, factor: float) -> list[Claim]:
     """Claims that every expert has k tokens of every group, in both forms."""
-    choice = by_scores(router(experts, experts, capacity_factor=factor), world)
-    found = choice.route(random_scores(world, 4 * tokens, experts, seed=world.rank), groups=4)
-    one = torch.eye(experts, dtype=torch.float64, device=world.device)
-    column, _, _ = small(lesson.lopsided_scores(world, tokens, experts, seed=world.rank), one, factor)
-    k, source = costs.capacity(tokens, experts, factor), f"{ZHOU}, §3.2"
-    counts = (column >= 0).sum(0)
-    cases = {
-        f"{which} in the {form} form": Claim("", "k = ⌊n · c/e⌋", k, int(number), "1", source)
-        for form, numbers in (("small", (counts.min(), counts.max())), ("full", fullest(found)))
-        for which, number in zip(("fewest", "most"), numbers, strict=True)
-    }
-    mean = found.experts_per_token().double().mean().item()
+    source = f"{ZHOU}, §3.2"
+    cases, mean, k = {}, 0.0, 0
+    # In the first case n · c/e is whole, but a little less in floating point.
+    for n, e, c in ((100, 5, 1.15), (tokens, experts, factor)):
+        found = by_scores(router(e, e, capacity_factor=c), world).route(random_scores(world, 4 * n, e), groups=4)
+        one = torch.eye(e, dtype=torch.float64, device=world.device)
+        column, _, _ = small(lesson.lopsided_scores(world, n, e, seed=world.rank), one, c)
+        counts, k, mean = (
+            (column >= 0).sum(0),
+            costs.capacity(n, e, c),
+            found.experts_per_token().double().mean().item(),
+        )
+        for form, numbers in (("small", (counts.min(), counts.max())), ("full", fullest(found))):
+            for which, number in zip(("fewest", "most"), numbers, strict=True):
+                case = f"{which} in the {form} form, n = {n}, e = {e}, c = {c:g}"
+                cases[case] = Claim("", "k = ⌊n · c/e⌋", k, int(number), "1", source)
     return [
         fold("tokens of each expert in a group, both forms", cases, key=True),
         Claim("experts of a token, on average", "e · k/n", experts * k / tokens, mean, "1", source, tolerance=1e-12),

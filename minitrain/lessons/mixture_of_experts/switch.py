@@ -32,6 +32,7 @@ def demo(world: World, experts: int = 8, capacity_factor: float = 1.25, loss_fac
         *shown.switch_losses(world, Switch, small, experts, loss_factor),
         *shown.switch_capacity(world, Switch, small, experts, capacity_factor),
         *shown.precision(world, Switch, experts),
+        shown.jitter(world, Switch),
         lesson.same_when_split(world, make),
     ]
     lesson.timed(world, Switch(256, experts))

@@ -73,6 +73,7 @@ def descend(
 def delay_claims(world: World, roles: Roles) -> list[Claim]:
     """Claims on the largest learning rate that a delay allows: halving finds the point from which on |x| grows."""
     workers, curvature, rounds = len(roles.workers), 4.0, 30
+    stale: list[int] = []
     low, high = 0.0, 4.0 / curvature  # twice what descent without delay can bear
     while high - low > 0.02 * high:
         middle = (low + high) / 2
