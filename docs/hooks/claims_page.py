@@ -24,7 +24,7 @@ TELLING = (
     ("minitrain.recomputation.checkpoint", "operations done again: the blocks' forward"),
     ("minitrain.tensor_parallel.parallelize", "all-reduces forward: two a layer"),
     ("minitrain.pipeline_parallel.executor", "bubble of interleaved over the time of a step, v = 2"),
-    ("minitrain.mixture_of_experts.expert_parallel", "distance of parameters' gradients from one device"),
+    ("minitrain.mixture_of_experts.expert_parallel", "distance of outputs and all gradients from one device"),
     ("minitrain.composition.step", "pp2×tp2, sequence-parallel, selective recomputation: losses"),
 )
 

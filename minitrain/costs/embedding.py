@@ -80,36 +80,22 @@ def expected_distinct(draws: int, frequencies: Sequence[float]) -> float:
 
     Source: derived.
     """
-    return math.fsum(_seen(draws, frequencies))
-
-
-def distinct_deviation(draws: int, frequencies: Sequence[float]) -> float:
-    """√Σ q(1−q), q = 1 − (1−pₖ)^D: no less than the standard deviation of that number.
-
-    That one id came makes another less likely, so that the variance is at most the sum of the single variances.
-
-    Source: Joag-Dev & Proschan 1983, "Negative association of random variables", on multinomial counts.
-    """
-    return math.sqrt(math.fsum(seen * (1 - seen) for seen in _seen(draws, frequencies)))
-
-
-def _seen(draws: int, frequencies: Sequence[float]) -> list[float]:
     # 1 − (1−p)^D without losing the digits of a small p
-    return [-math.expm1(draws * math.log1p(-p)) if p < 1 else float(draws > 0) for p in frequencies]
+    return math.fsum(-math.expm1(draws * math.log1p(-p)) if p < 1 else float(draws > 0) for p in frequencies)
 
 
-def fullest_server(rows: int, servers: int, deviations: float = 6.0) -> float:
-    """N/s + 6√(N/s · (1−1/s)): what no server's number of rows exceeds, but by a chance below 10⁻⁶ for large N.
+def server_deviation(rows: int, servers: int) -> float:
+    """√(N/s · (1−1/s)): the standard deviation of a server's number of rows, whose mean is N/s.
 
     A hash gives each row to each server with probability 1/s, so that a server's number of rows is binomial.
 
     Args:
         rows: N.
         servers: s.
-        deviations: Standard deviations above the mean.
+
+    Source: derived.
     """
-    mean = rows / servers
-    return mean + deviations * math.sqrt(mean * (1 - 1 / servers))
+    return math.sqrt(rows / servers * (1 - 1 / servers))
 
 
 def row_bytes(dimension: int, states: int, item: int = 4) -> int:

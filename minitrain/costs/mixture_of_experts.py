@@ -1,7 +1,8 @@
 """What a mixture of experts costs: places and dropped tokens, losses at balance, bytes of the all-to-all, operations.
 
 Notation: T tokens in a routing group, E experts, k experts a token, c the capacity factor, C places of an expert in a
-group; h hidden, m the width inside an expert; w bytes an element.
+group; f the part of tokens that chose each expert, P
+the mean of their probabilities; h hidden, m the width inside an expert; w bytes an element.
 """
 
 from __future__ import annotations
@@ -46,6 +47,19 @@ def dropped_fraction(tokens: int, experts: int, places: int, choices: int = 1) -
     return experts * over / (chosen * experts**tokens) if chosen else 0.0
 
 
+def switch_loss(factor: float, parts: Sequence[float], means: Sequence[float]) -> float:
+    """α · E · Σ fᵢPᵢ.
+
+    Args:
+        factor: α.
+        parts: f, the part of all tokens that chose each expert.
+        means: P, the mean over all tokens of each expert's probability.
+
+    Source: Fedus et al. 2021, §2.2, equation 4.
+    """
+    return factor * len(parts) * math.fsum(f * p for f, p in zip(parts, means, strict=True))
+
+
 def switch_loss_at_balance(factor: float) -> float:
     """α · E · Σ 1/E · 1/E = α.
 
@@ -59,18 +73,56 @@ def switch_loss_at_worst(factor: float, experts: int) -> float:
     return factor * experts
 
 
+def switch_loss_gradient(
+    factor: float, parts: Sequence[float], chances: Sequence[float], expert: int, tokens: int
+) -> float:
+    """αE/T · pᵢ(fᵢ − Σ fⱼpⱼ): how the loss grows with a token's score for expert i.
+
+    By a token's probability of expert i it grows by αE/T · fᵢ, since f is a count and has no gradient. The rest is the
+    derivative of the softmax.
+
+    Args:
+        factor: α.
+        parts: f.
+        chances: p, the token's own probabilities.
+        expert: i.
+        tokens: T.
+
+    Source: derived.
+    """
+    mean = math.fsum(f * p for f, p in zip(parts, chances, strict=True))
+    return factor * len(parts) / tokens * chances[expert] * (parts[expert] - mean)
+
+
+def gshard_loss(factor: float, parts: Sequence[float], means: Sequence[float]) -> float:
+    """α · 1/E · Σ fᵢPᵢ, with the factor α (k in the paper) and f of first choices.
+
+    Source: Lepikhin et al. 2020, algorithm 1, line 13.
+    """
+    return factor / len(parts) * math.fsum(f * p for f, p in zip(parts, means, strict=True))
+
+
 def gshard_loss_at_balance(factor: float, experts: int) -> float:
-    """α · 1/E · Σ 1/E · 1/E = α/E², with the factor α (k in the paper).
+    """α · 1/E · Σ 1/E · 1/E = α/E².
 
     Source: Lepikhin et al. 2020, algorithm 1, line 13.
     """
     return factor / experts**2
 
 
+def squared_variation(values: Sequence[float]) -> float:
+    """CV², the variance over the square of the mean: for an expert's importance, and for its load.
+
+    Source: Shazeer et al. 2017, §4, equations 6 and 7, with the population variance.
+    """
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / len(values) / mean**2
+
+
 def importance_loss_at_worst(factor: float, experts: int, choices: int) -> float:
     """w · (E/k − 1): the same k experts get all tokens in equal parts; at balance it is 0.
 
-    Their mean is 1/E and their square's mean 1/(kE), for a whole of 1.
+    Their mean is 1/E and their square's mean 1/(kE), if all experts together have 1.
 
     Source: Shazeer et al. 2017, §4, equations 6 and 7, with the population variance.
     """

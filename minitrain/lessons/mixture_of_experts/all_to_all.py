@@ -8,10 +8,11 @@ from minitrain.collectives.all_to_all import native, pairwise
 from minitrain.comm import Ledger, World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.mixture_of_experts.all_to_all import all_to_all
 
 
-def demo(world: World, rows: int = 3, width: int = 4) -> list[Claim]:
+def demo(world: World, rows: int = 3, width: int = 5) -> list[Claim]:
     """Sends uneven parts there and back; the table shows the bytes each way, and that nothing is lost.
 
     Args:
@@ -30,16 +31,20 @@ def demo(world: World, rows: int = 3, width: int = 4) -> list[Claim]:
     assert x.grad is not None
     plain = all_to_all(x.detach(), sends, receives, carrier=native)
     predicted = costs.all_to_all(table, rank, width)
+    source, messages = "Lepikhin et al. 2020, §3.2", {}
     claims = []
     for way, ledger, traffic in (("forward", forward, predicted.dispatch), ("backward", backward, predicted.combine)):
-        on, source = f"all-to-all, {way}: ", "Lepikhin et al. 2020, §3.2"
+        what = f"all-to-all, {way}: bytes sent by this rank"
         formula = "rows for others · h · w" if way == "forward" else "rows from others · h · w"
-        claims.append(Claim(on + "bytes sent by this rank", formula, traffic.bytes, ledger.sent, "B", source, key=True))
-        most = "≤ n−1: one for each part that is not empty"
-        claims.append(Claim(on + "messages", most, traffic.messages, ledger.messages, "1", "Thakur et al. 2005, §3"))
-    unlike = [int((x.grad != x).sum()), int((y != plain).sum())]
-    there = Claim(
-        "all-to-all there and, as gradients, back: elements unlike", "0", 0, unlike[0], how="compared", key=True
-    )
-    same = Claim("pairwise: elements unlike torch's all_to_all_single", "0", 0, unlike[1], how="compared")
-    return [*claims, there, same]
+        claims.append(Claim(what, formula, traffic.bytes, ledger.sent, "B", source, key=True))
+        each = "one for each part that is not empty, ≤ n−1"
+        messages[way] = Claim("", each, traffic.messages, ledger.messages, "messages", "Thakur et al. 2005, §3")
+    same = {
+        "there and, as gradients, back": Claim("", "0", 0, int((x.grad != x).sum()), "1", "derived", "compared"),
+        "torch's all_to_all_single": Claim("", "0", 0, int((y != plain).sum()), "1", "derived", "compared"),
+    }
+    return [
+        *claims,
+        fold("all-to-all, forward and backward: messages", messages),
+        fold("elements that differ: there and back as gradients, and from torch's all_to_all_single", same, key=True),
+    ]

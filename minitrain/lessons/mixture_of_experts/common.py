@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.mixture_of_experts.full.router import Router
 from minitrain.mixture_of_experts.full.routing import Routing
 
@@ -23,6 +24,16 @@ AnyRouter = TypeVar("AnyRouter", bound=Router)
 Entry = tuple[int, int, int]
 """Token, expert, place."""
 
+PERCENT = (  # how likely each of eight tokens finds each of four experts: the example of notebook 12a
+    (56, 24, 13, 7),
+    (15, 58, 22, 5),
+    (48, 14, 6, 32),
+    (13, 16, 64, 7),
+    (64, 16, 11, 9),
+    (28, 52, 13, 7),
+    (60, 11, 20, 9),
+    (36, 9, 11, 44),
+)
 EXACT = 1e-12  # for sums of a few hundred numbers in float64, each rounded to one part in 10¹⁶
 CHANCE = 1e-9  # how likely a bound on random numbers may fail
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#F0E442", "#000000")
@@ -34,6 +45,18 @@ def by_scores(router: AnyRouter, world: World) -> AnyRouter:
     with torch.no_grad():
         nn.init.eye_(router.gate.weight)
     return router.to(world.device, torch.float64)
+
+
+def eight_tokens(world: World) -> Tensor:
+    """Their scores, such that a softmax gives the probabilities of `PERCENT`."""
+    return (torch.tensor(PERCENT, dtype=torch.float64) / 100).log().to(world.device)
+
+
+def parts_and_means() -> tuple[list[float], list[float]]:
+    """f and P of the eight tokens: the part that likes each expert best, and the mean of each column."""
+    best = [row.index(max(row)) for row in PERCENT]
+    parts = [best.count(expert) / len(PERCENT) for expert in range(4)]
+    return parts, [sum(row[expert] for row in PERCENT) / 100 / len(PERCENT) for expert in range(4)]
 
 
 def random_scores(world: World, tokens: int, experts: int, seed: int = 0) -> Tensor:
@@ -94,13 +117,15 @@ def hoeffding(count: int, width: float = 1.0) -> float:
     return width * math.sqrt(math.log(2 / CHANCE) / (2 * count))
 
 
-def same_when_split(world: World, make: Callable[[int], Router], source: str, experts: int = 4) -> list[Claim]:
-    """Claims that tokens are routed alike by one rank, and by all ranks where each has some of the sequences.
+def same_when_split(world: World, make: Callable[[int], Router], experts: int = 4) -> Claim:
+    """The claim that a sequence is routed alike whichever rank has it, and whatever the other sequences are.
+
+    One rank routes all sequences. Then all ranks route them, each some; and one rank once more, where the first
+    sequence is another.
 
     Args:
         world: The ranks.
         make: A router for so many experts, each as wide as their number.
-        source: Of the claims.
         experts: Their number.
     """
     size, mine = 16, 2  # tokens of a sequence, and sequences of each rank
@@ -109,32 +134,39 @@ def same_when_split(world: World, make: Callable[[int], Router], source: str, ex
     first = world.rank * mine * size
     router.set_position(seed=0, step=1)
     whole = router.route(x, groups=world.size * mine)
+    beside = x.clone()
+    beside[:size] = random_scores(world, size, experts, seed=77)
+    router.set_position(seed=0, step=1)
+    other = router.route(beside, groups=world.size * mine)
     router.set_position(seed=0, step=1, first_token=first)
     own = router.route(x[first : first + mine * size], groups=mine)
     everyone = gather_objects((entries(own, first), own.weight.tolist(), own.auxiliary_loss.item()))
     found = [entry for theirs, _, _ in everyone for entry in theirs]
     weights = [weight for _, theirs, _ in everyone for weight in theirs]
-    same = found == entries(whole)
-    distance = (
-        (torch.tensor(weights, dtype=torch.float64) - whole.weight.detach().cpu()).abs().max().item()
-        if same
-        else math.inf
-    )
+    distance = float("inf")
+    if found == entries(whole):
+        distance = (torch.tensor(weights, dtype=torch.float64) - whole.weight.detach().cpu()).abs().max().item()
     loss = sum(theirs for _, _, theirs in everyone) / world.size
     apart = abs(loss - whole.auxiliary_loss.item())
-    wrong, how, bound = len(set(found) ^ set(entries(whole))), "compared", "10⁻¹², float64"
-    return [
-        Claim("entries that differ if ranks share the sequences", "0", 0, wrong, "1", source, how),
-        Claim("the same: distance of weights", bound, EXACT, distance, "1", source, how, "<="),
-        Claim("the same: distance of the mean auxiliary loss", bound, EXACT, apart, "1", source, how, "<="),
-    ]
+    rest = [{entry for entry in entries(each) if entry[0] >= size} for each in (whole, other)]
+    what, formula = "distance of routings and losses, shared by ranks, from one rank's", "same entries; 10⁻¹², float64"
+
+    def within(measured: float) -> Claim:
+        return Claim(what, formula, EXACT, measured, "1", "derived", "compared", "<=")
+
+    cases = {
+        "weights, infinite if entries differ": within(distance),
+        "mean auxiliary loss": within(apart),
+        "entries that change with another sequence": within(len(rest[0] ^ rest[1])),
+    }
+    return fold(what, cases)
 
 
-def without_a_place(world: World, make: Callable[[int], Router], source: str, experts: int = 4) -> Claim:
+def without_a_place(world: World, make: Callable[[int], Router], experts: int = 4) -> Claim:
     """The claim that the comparison sees noise which belongs to ranks: here each numbers its tokens from 0."""
     what, tokens = "entries that differ if each rank numbers its tokens from 0", 32
     if world.size == 1:
-        return Claim.needs_ranks(2, what, "at least 1", source)
+        return Claim.needs_ranks(2, what, "at least 1", "derived")
     router = by_scores(make(experts), world)
     x = lopsided_scores(world, 2 * tokens, experts)
     router.set_position(seed=0, step=1)
@@ -143,7 +175,19 @@ def without_a_place(world: World, make: Callable[[int], Router], source: str, ex
     second = router.route(x[tokens:])
     expected = [entry for entry in entries(whole) if entry[0] >= tokens]
     wrong = len(set(entries(second, tokens)) ^ set(expected))
-    return Claim(what, "at least 1", 1, wrong, "1", source, "compared", ">=")
+    return Claim(what, "at least 1", 1, wrong, "1", "derived", "compared", ">=")
+
+
+def in_both_forms(
+    what: str, formula: str, predicted: float, measured: Sequence[float], source: str, key: bool = False
+) -> Claim:
+    """The claim that the small form and the full form, in this order, give what the formula says."""
+    room = {"tolerance": EXACT, "absolute": 0.0 if predicted else EXACT}
+    cases = {
+        f"{form} form": Claim("", formula, predicted, value, "1", source, "compared", **room)
+        for form, value in zip(("small", "full"), measured, strict=True)
+    }
+    return fold(f"{what}, both forms", cases, key)
 
 
 def like_full_form(world: World, router: Router, route: Callable[..., tuple[Tensor, Tensor, Tensor]]) -> list[Claim]:
@@ -152,12 +196,15 @@ def like_full_form(world: World, router: Router, route: Callable[..., tuple[Tens
     choices, elements, apart = differences(
         router.to(world.device, torch.float64), route, x, first_token=61 * world.rank
     )
-    how = "compared"
+    same = {
+        "choices": Claim("", "0", 0, choices, "1", "derived", "compared"),
+        "elements of gates and loss": Claim("", "0", 0, elements, "1", "derived", "compared"),
+    }
+    what = "small form: distance of all gradients from the full form's"
     return [
-        Claim("small form: choices that differ from the full form", "0", 0, choices, how=how, key=True),
-        Claim("small form: elements of gates and loss that differ from it", "0", 0, elements, how=how),
+        fold("small form: choices, gates and losses that differ from the full form's", same, key=True),
         # A product may add in another order where its factors lie otherwise in memory.
-        Claim("small form: distance of all gradients from it", "10⁻¹², float64", EXACT, apart, how=how, relation="<="),
+        Claim(what, "10⁻¹², float64", EXACT, apart, "1", "derived", "compared", "<="),
     ]
 
 
@@ -186,12 +233,14 @@ def differences(
     expert = chosen[token, choice]
     mine = set(zip(token.tolist(), expert.tolist(), strict=True))
     choices = len(mine ^ {entry[:2] for entry in entries(routing)}) + len(token) - len(mine)
+    choices += int((chosen < -1).sum())
     table = torch.zeros_like(towards).index_put((token, expert), gates[token, choice])
     both = []
     for weighted, auxiliary in ((dense(routing), routing.auxiliary_loss), (table, loss)):
         gradients = torch.autograd.grad((weighted * towards).sum() + auxiliary, [x, *weights])
         both.append([weighted, auxiliary, *gradients])
     elements = sum(int((one != other).sum()) for one, other in zip(both[0][:2], both[1][:2], strict=True))
+    elements += int((gates[chosen < 0] != 0).sum())  # a choice that is not made or dropped weighs nothing
     apart = max((one - other).abs().max().item() for one, other in zip(both[0][2:], both[1][2:], strict=True))
     return choices, elements, apart
 

@@ -8,6 +8,7 @@ multiplication and addition.
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.lessons.mixture_of_experts import small
 from minitrain.mixture_of_experts import layer as small_layer
 from minitrain.mixture_of_experts.full.compute import WAYS, Way
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 SHAZEER, GSHARD, DERIVED, BOUND = "Shazeer et al. 2017, §1.1", "Lepikhin et al. 2020, §2.2", "derived", 1e-12
 GROUPS = 2
+OTHER_WAYS: tuple[Way, ...] = ("grouped", "padded")
 
 
 def make_layer(world: World, experts: int, hidden: int, capacity_factor: float | None, way: Way = "loop") -> MoELayer:
@@ -74,27 +77,31 @@ def operations(layer: MoELayer, x: Tensor) -> int:
 def claims(world: World, tokens: int, experts: int, hidden: int) -> list[Claim]:
     """All claims of the demo; see there."""
     x = sequences(world, tokens, hidden)
-    rows = small_form(world, x, experts)
     layer = make_layer(world, experts, hidden, capacity_factor=1.0)
-    expected = step(layer, x)
-    for way in ("grouped", "padded"):
-        found = step(make_layer(world, experts, hidden, 1.0, way), x)
-        apart = max((mine - its).abs().max().item() for mine, its in zip(found, expected, strict=True))
-        what = f"{way}: distance of output and all gradients from the loop"
-        rows.append(Claim(what, "10⁻¹², float64", BOUND, apart, "1", DERIVED, "compared", "<=", key=True))
-    for count in (experts, 2 * experts):
-        every = make_layer(world, count, hidden, capacity_factor=None)
-        wanted = costs.expert_flops(GROUPS * tokens, hidden, 4 * hidden)
-        what = f"operations of {count} experts, loop, forward"
-        rows.append(Claim(what, "4hm a token, for any number", wanted, operations(every, x), "1", SHAZEER))
+    expected, of_small = step(layer, x), step(small.layer_of(layer, 1.0), x)
+
+    def apart(found: list[Tensor], formula: str = "10⁻¹², float64") -> Claim:
+        off = max((mine - its).abs().max().item() for mine, its in zip(found, expected, strict=True))
+        return Claim("", formula, BOUND, off, "1", DERIVED, "compared", "<=")
+
+    forms = {
+        "small form, from the full form": apart(of_small),
+        **{f"{way}, from the loop": apart(step(make_layer(world, experts, hidden, 1.0, way), x)) for way in OTHER_WAYS},
+    }
     assert layer.routing is not None
-    padded = make_layer(world, experts, hidden, 1.0, "padded")
-    most = int(layer.routing.load().max())
+    alone = layer.routing.experts_per_token() == 0
+    zeros = {
+        f"{form} form": Claim("", "0", 0, int((y[0].flatten(0, 1)[alone] != 0).sum()), "1", GSHARD)
+        for form, y in (("small", of_small), ("full", expected))
+    }
+    rows = [
+        fold("distance of output and all gradients: small form from full, grouped and padded from loop", forms, True),
+        fold("elements that a token without expert gets, other than 0", zeros, key=True),
+        *work(world, x, experts),
+    ]
+    padded, most = make_layer(world, experts, hidden, 1.0, "padded"), int(layer.routing.load().max())
     wanted, places = costs.expert_flops(experts * most, hidden, 4 * hidden), operations(padded, x)
     rows.append(Claim("operations, padded, forward", "4hm · E · rows of the fullest", wanted, places, "1", DERIVED))
-    alone = layer.routing.experts_per_token() == 0
-    written = int((expected[0].flatten(0, 1)[alone] != 0).sum())
-    rows.append(Claim("elements that a token without expert gets, other than 0", "0", 0, written, "1", GSHARD))
     rows.append(riding(layer, x, expected))
     world.figure(lambda: picture(layer))
     for way in WAYS:
@@ -104,38 +111,30 @@ def claims(world: World, tokens: int, experts: int, hidden: int) -> list[Claim]:
     return rows
 
 
-def small_form(world: World, x: Tensor, experts: int) -> list[Claim]:
-    """Claims that the small form computes what the full one does, and works for no more than the tokens it has."""
+def work(world: World, x: Tensor, experts: int) -> list[Claim]:
+    """Claims that experts' work does not grow with their number, and that backward takes twice as much as forward."""
     hidden, tokens = x.shape[-1], x[..., 0].numel()
-    layer = make_layer(world, experts, hidden, capacity_factor=1.0)
-    expected, found = step(layer, x), step(small.layer_of(layer, 1.0), x)
-    apart = max((mine - its).abs().max().item() for mine, its in zip(found, expected, strict=True))
-    assert layer.routing is not None
-    alone = layer.routing.experts_per_token() == 0
-    written = int((found[0].flatten(0, 1)[alone] != 0).sum())
-    what, work = "small form: ", costs.expert_flops(tokens, hidden, 4 * hidden)
-    rows = [
-        Claim(
-            what + "distance of output and all gradients from the full form",
-            "10⁻¹², float64",
-            BOUND,
-            apart,
-            "1",
-            DERIVED,
-            "compared",
-            "<=",
-            key=True,
-        ),
-        Claim(what + "elements that a token without expert gets, other than 0", "0", 0, written, "1", GSHARD, key=True),
-    ]
+    forward = costs.expert_flops(tokens, hidden, 4 * hidden)
+    rows = []
     for count in (experts, 2 * experts):
         every = small.layer_of(make_layer(world, count, hidden, capacity_factor=None), count)
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             every(x)
-        wanted = work + costs.router_flops(tokens, hidden, count)
-        title = f"{what}operations of {count} experts and their router, forward"
+        wanted = forward + costs.router_flops(tokens, hidden, count)
+        title = f"small form: operations of {count} experts and their router, forward"
         rows.append(Claim(title, "4hm + 2hE a token", wanted, counter.get_total_flops(), "1", SHAZEER, key=True))
-    return rows
+    with FlopCounterMode(display=False) as counter:
+        step(every, x)
+    title, total = f"{title} and backward", counter.get_total_flops()
+    rows.append(Claim(title, "3 · (4hm + 2hE) a token", 3 * wanted, total, "1", DERIVED))
+    cases = {
+        f"{count} experts": Claim(
+            "", "4hm a token, for any number", forward, operations(make_layer(world, count, hidden, None), x)
+        )
+        for count in (experts, 2 * experts)
+    }
+    what = f"operations of {experts} and of {2 * experts} experts, loop, forward"
+    return [*rows, dataclasses.replace(fold(what, cases), source=SHAZEER)]
 
 
 def riding(layer: MoELayer, x: Tensor, expected: list[Tensor]) -> Claim:
@@ -149,7 +148,7 @@ def riding(layer: MoELayer, x: Tensor, expected: list[Tensor]) -> Claim:
     found = [z.grad, *(p.grad for p in other.parameters() if p.grad is not None)]
     apart = max((mine - its).abs().max().item() for mine, its in zip(found, expected[1:], strict=True))
     what = "riding auxiliary loss: distance of gradients from those of an added one"
-    return Claim(what, "10⁻¹², float64", BOUND, apart, "1", DERIVED, "compared", "<=")
+    return Claim(what, "∂y + ∂ℓ, to 10⁻¹²", BOUND, apart, "1", DERIVED, "compared", "<=")
 
 
 def picture(layer: MoELayer) -> Figure:

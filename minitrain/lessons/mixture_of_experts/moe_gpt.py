@@ -14,11 +14,13 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.data.text import Samples, Text, windows
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
 from minitrain.mixture_of_experts.full.layer import auxiliary_loss, layers, load
 from minitrain.mixture_of_experts.full.switch import Switch
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 SEQ, BATCH, WINDOWS = 32, 16, 64
 FACTORS, CLAIMED = (0.5, 1.0, 1.25, 1.5, 2.0, 3.0), (1.0, 1.25, 2.0)  # capacity factors
-FEDUS, DERIVED = "Fedus et al. 2021, §2.2", "derived: P binomial, T trials of 1/E"
+HEURISTIC, DERIVED = "heuristic, no proof", "heuristic, no proof, that text is less even than P, binomial"
 
 
 class Training(NamedTuple):
@@ -122,35 +124,50 @@ def claims(world: World, steps: int, experts: int, hidden: int, loss_factor: flo
     world.figure(lambda: picture(trainings, measured, expected))
     world.cost(f"entropy of a step's load, α = {loss_factor:g}, ln E = {math.log(experts):.3g}", entropies[0], "nats")
     world.cost("entropy of a step's load, α = 0", entropies[1], "nats")
-    rows = [
-        Claim(
-            f"entropy of a step's load, mean of the last {last} steps: with the auxiliary loss less without",
-            "above 0",
-            0,
-            entropies[0] - entropies[1],
-            "nats",
-            FEDUS,
-            "compared",
-            ">=",
-            key=True,
-        )
-    ]
-    rows += [
-        Claim(
-            f"part of tokens dropped, text, trained router, capacity factor {factor:g}",
-            "more than if choices were even: E/T · Σ (x − C) · P(x), x > C",
-            evenly,
-            found,
-            "1",
-            DERIVED,
-            "counted",
-            ">=",
-            key=True,
+    cases = {
+        f"capacity factor {factor:g}": Claim(
+            "", "more than E/T · Σ (x − C) · P(x), x > C", evenly, found, "1", DERIVED, relation=">="
         )
         for factor, found, evenly in zip(FACTORS, measured, expected, strict=True)
         if factor in CLAIMED
+    }
+    what = f"entropy of a step's load, mean of the last {last} steps: with the auxiliary loss less without"
+    margin, more = math.log(experts) / 10, entropies[0] - entropies[1]
+    return [
+        *size(experts, hidden),
+        Claim(what, "above ln E/10", margin, more, "nats", HEURISTIC, "compared", ">=", key=True),
+        fold("part of tokens dropped, text, trained router, beside even choices", cases, key=True),
     ]
-    return rows
+
+
+def size(experts: int, hidden: int) -> list[Claim]:
+    """Claims on what replacing every second feed-forward layer of four adds: parameters, and operations of a token."""
+    config = GPTConfig(positions=SEQ, layers=4, hidden=hidden, heads=2)
+    inputs, found = torch.zeros(2, SEQ, dtype=torch.int64), []
+    for mixed in (False, True):
+        gpt = GPT(config, seed=0)
+        if mixed:
+            replace_mlps(gpt, lambda layer: Switch(hidden, experts, capacity_factor=None, layer=layer), "loop")
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            gpt(inputs)
+        found.append((sum(parameter.numel() for parameter in gpt.parameters()), counter.get_total_flops()))
+    (dense, work), (sparse, more_work) = found
+    each = costs.expert_parameters(hidden, 4 * hidden)
+    parameters = 2 * ((experts - 1) * each + experts * hidden)
+    routers = 2 * costs.router_flops(inputs.numel(), hidden, experts)
+    on, two = "a GPT of four blocks, two with mixtures: ", "2 · "
+    return [
+        Claim(
+            on + "parameters more than a dense one's",
+            two + "((E − 1)(2hm + m + h) + hE)",
+            parameters,
+            sparse - dense,
+            "1",
+            "derived",
+            key=True,
+        ),
+        Claim(on + "operations more, forward", two + "2hE a token", routers, more_work - work, "1", "derived"),
+    ]
 
 
 def picture(trainings: dict[float, Training], measured: list[float], expected: list[float]) -> Figure:

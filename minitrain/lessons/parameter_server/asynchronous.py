@@ -9,6 +9,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -19,12 +20,12 @@ from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects, go_on_without
 from minitrain.comm.torchrun import under_torchrun
 from minitrain.costs import staleness as costs
-from minitrain.lessons.claims import Claim, as_key
+from minitrain.lessons.claims import Claim, as_key, fold
 from minitrain.lessons.parameter_server import delay as lesson_delay
 from minitrain.parameter_server import asynchronous as small
 from minitrain.parameter_server.full import asynchronous
 from minitrain.parameter_server.full.asynchronous import on_gloo
-from minitrain.parameter_server.full.clocks import every_order
+from minitrain.parameter_server.full.clocks import Clocks, every_order
 from minitrain.parameter_server.full.roles import Roles, split_roles
 from minitrain.ranks.failures import named
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 PAPER = "Ho et al. 2013, §2"
 FAST, SLOW = 1.0, 4.0  # virtual seconds of a step; whole numbers, so that no sum of times rounds
 RATE = 0.1  # the learning rate, over the number of workers
-WIDTH = 8
+WIDTH, COUNTS = 8, 5
 
 
 @dataclass
@@ -86,10 +87,12 @@ class Plan(NamedTuple):
 
 
 def small_model(world: World, seed: int = 0) -> nn.Module:
-    """Two layers; deterministic on every device."""
+    """Two layers, deterministic on every device, and a buffer, which workers get with their first pull only."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, 1)).to(world.device)
+        model = nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, 1))
+    model.register_buffer("counts", torch.zeros(COUNTS))
+    return model.to(world.device)
 
 
 def batch(
@@ -196,17 +199,68 @@ def replay_claim(world: World, roles: Roles, trace: Trace, run: str) -> Claim:
     return Claim(f"{run}: parameters unlike its log's, replayed on one device", "0", 0, unlike, how="compared")
 
 
+LEAD = "most steps that a worker that begins one is ahead of the slowest, in each run", "s"
+STALEST = "updates that the stalest gradient missed, in each run", "(n−1)(2s+1)"
+REPLAYED = "parameters that differ from the log's, replayed on one device, in each run", "0"
 SMALL = "small form, random delays"
 SMALL_ROWS = (
-    (f"{SMALL}: bytes that this rank sends", "pulls · S at the server; pushes · S at a worker"),
-    (f"{SMALL}: updates at the server", "pushes of all workers"),
-    (f"{SMALL}: gradients staler than the bound allows", "0, above (n−1)(2s+1) updates"),
-    (f"{SMALL}: parameters unlike its log's, replayed on one device", "0"),
+    (f"{SMALL}: bytes that this rank sends", "n · steps · S at the server; steps · S at a worker"),
+    (f"{SMALL}: updates at the server", "n · steps"),
 )
 
 
-def small_claims(world: World, roles: Roles, staleness: int, steps: int = 8) -> list[Claim]:
-    """Claims on the small form in real time, in which each worker sleeps by chance: that its log says all."""
+class Cases(NamedTuple):
+    """What is claimed of several runs: claims by the name of the run."""
+
+    leads: dict[str, Claim]
+    stalest: dict[str, Claim]
+    replayed: dict[str, Claim]
+
+    def add(self, run: str, trace: Trace, workers: int, staleness: int) -> None:
+        """What the server's log says of the bound. Leads are worked out from the log, if no update was refused."""
+        updates = trace.updates
+        if all(update.applied for update in updates):
+            self.leads[run] = Claim(*LEAD, staleness, most_ahead(updates), "1", PAPER, relation="<=")
+        stale, derived = costs.most_stale(workers, staleness), f"derived from {PAPER}"
+        self.stalest[run] = Claim(*STALEST, stale, trace.stalest, "1", derived, relation="<=")
+
+    def replay(self, world: World, roles: Roles, run: str, trace: Trace) -> None:
+        """That the server's log says all that happened: nothing was lost, and nothing applied twice.
+
+        Bits are equal: a gradient is the same operations on the same numbers, and so is each update.
+        """
+        unlike = int((replayed(world, roles, trace.updates) != trace.parameters).sum())
+        self.replayed[run] = Claim(*REPLAYED, 0, unlike, "1", "derived", "compared")
+
+    def claims(self) -> list[Claim]:
+        """One of each kind."""
+        return [
+            fold(LEAD[0], self.leads, key=True),
+            fold(STALEST[0], self.stalest, key=True),
+            fold(REPLAYED[0], self.replayed, key=True),
+        ]
+
+
+def most_ahead(updates: list[asynchronous.Update]) -> int:
+    """The most steps by which a worker was ahead of the slowest that was still there, when it pulled.
+
+    What a worker pulled has as many updates in it as had come by then, so the log tells what all had finished.
+    """
+    last = {update.worker: number for number, update in enumerate(updates)}
+    most = 0
+    for update in updates:
+        before = [each.worker for each in updates[: update.version]]
+        there = [before.count(worker) for worker, number in last.items() if number >= update.version]
+        most = max(most, update.step - min(there))
+    return most
+
+
+def small_claims(world: World, roles: Roles, staleness: int, cases: Cases, steps: int = 8) -> list[Claim]:
+    """Claims on the small form in real time, in which workers sleep by chance, and the last one long in its first step.
+
+    Without the bound the others would make all their steps in that time. What the log says of the bound and of a replay
+    is added to `cases`.
+    """
     model = small_model(world, seed=world.rank)
     log: list[tuple[int, int, int]] = []
     with Ledger() as ledger:
@@ -219,53 +273,54 @@ def small_claims(world: World, roles: Roles, staleness: int, steps: int = 8) -> 
             for step in range(steps):
                 worker.pull()
                 loss(world, model, world.rank, step).backward()
-                time.sleep(0.004 * chance.random())
+                time.sleep(0.25 if step == 0 and world.rank == roles.workers[-1] else 0.004 * chance.random())
                 worker.push()
                 model.zero_grad()
     log = next(each for each in gather_objects(log) if each)
-    pushes = sum(gather_objects(0 if roles.serves else ledger.messages))
     # Staleness: the updates between an update's pull and itself.
     updates = [asynchronous.Update(w, step, v, number - v, 0.0, True) for number, (w, step, v) in enumerate(log)]
-    unlike = int((replayed(world, roles, updates) != flat(model)).sum()) if roles.serves else 0
-    workers, size = len(roles.workers), 4 * len(flat(model))
+    parameters = next(each for each in gather_objects(flat(model) if roles.serves else None) if each is not None)
+    trace, workers = Trace(updates, parameters=parameters), len(roles.workers)
+    cases.add(SMALL, trace, workers, staleness)
+    cases.replay(world, roles, SMALL, trace)
+    size = 4 * len(parameters)
     sent = size * steps * (workers if roles.serves else 1)
-    stale = sum(update.staleness > costs.most_stale(workers, staleness) for update in updates)
     return as_key(
-        Claim(*SMALL_ROWS[0], sent, ledger.sent, "B"),
-        Claim(*SMALL_ROWS[1], pushes, len(log)),
-        Claim(*SMALL_ROWS[2], 0, stale, "1", PAPER),
-        Claim(*SMALL_ROWS[3], 0, max(gather_objects(unlike)), how="compared"),
+        Claim(*SMALL_ROWS[0], sent, ledger.sent, "B", "derived"),
+        Claim(*SMALL_ROWS[1], workers * steps, len(log), "1", "derived"),
     )
 
 
-def bound_claims(trace: Trace, workers: int, staleness: int, run: str) -> list[Claim]:
-    """Claims that a run kept the bound."""
-    stale = costs.most_stale(workers, staleness)
-    formula = "(n−1)(2s+1)"
-    return [
-        Claim(f"{run}: most steps ahead of the slowest", "s", staleness, max(trace.leads), "1", PAPER, relation="<="),
-        Claim(f"{run}: stalest gradient, in updates", formula, stale, trace.stalest, "1", PAPER, relation="<="),
-    ]
+class SmallRule(Clocks):
+    """The clocks with the small form's rule."""
+
+    def may_begin(self, worker: int) -> bool:
+        server = SimpleNamespace(clocks=self._finished, staleness=self.staleness)
+        return small.AsynchronousServer.may_begin(server, worker)  # type: ignore[arg-type]
 
 
 def order_claims(workers: int, staleness: int) -> list[Claim]:
     """Claims on the rule itself, in every order in which workers can begin and finish steps."""
     workers, staleness = min(workers, 3), min(staleness, 3)  # more have the same rule and too many orders
-    worst = every_order(workers, staleness)
     run = f"every order of events, {workers} worker{'s' * (workers > 1)}, s = {staleness}"
-    stale = costs.most_stale(workers, staleness)
+    stale, leads, stalest = costs.most_stale(workers, staleness), {}, {}
+    for form, rule in (("small form", SmallRule), ("full form", Clocks)):
+        worst = every_order(workers, staleness, rule)
+        most = staleness if workers > 1 else 0
+        leads[form] = Claim("", "s; 0 for n = 1", most, worst.lead, "1", PAPER, "compared")
+        derived = f"derived from {PAPER}"
+        stalest[form] = Claim("", "(n−1)(2s+1)", stale, worst.staleness, "1", derived, "compared")
     return [
-        Claim(f"{run}: most steps ahead", "s; 0 for n = 1", staleness if workers > 1 else 0, worst.lead, "1", PAPER),
-        Claim(f"{run}: stalest gradient", "(n−1)(2s+1)", stale, worst.staleness, "1", PAPER),
+        fold(f"{run}: most steps ahead, both forms", leads),
+        fold(f"{run}: stalest gradient, both forms", stalest),
     ]
 
 
 def virtual_claims(
-    world: World, roles: Roles, staleness: int, seconds: float, slow: int
+    world: World, roles: Roles, staleness: int, seconds: float, slow: int, cases: Cases
 ) -> tuple[list[Claim], dict[str, Trace]]:
     """Claims on runs with one slow worker on the virtual clock, and their traces by name."""
     times = [SLOW if worker == slow else FAST for worker in roles.workers]
-    count = len(times)
     claims, traces = [], {}
     for bound in dict.fromkeys((0, staleness, None)):
         name = f"s = {'∞' if bound is None else bound}"
@@ -275,31 +330,34 @@ def virtual_claims(
         predicted = costs.steps_until(seconds, times, bound)
         measured = sum(update.time <= seconds for update in trace.updates)
         what = f"{name}: updates in {seconds:g} virtual seconds"
-        claims.append(Claim(what, formula, predicted, measured, "1", PAPER, "virtual clock", key=bound == staleness))
+        claims.append(
+            Claim(what, formula, predicted, measured, "1", "derived", "virtual clock", key=bound == staleness)
+        )
         if bound is not None:
-            claims += bound_claims(trace, count, bound, name)
+            cases.add(name, trace, len(times), bound)
     again = of_the_server(train(world, roles, staleness, Plan(seconds=seconds, slow=slow)))
     first = traces[f"s = {staleness}"]
     unlike = int((again.parameters != first.parameters).sum()) + (again.updates != first.updates)
-    claims.append(Claim(f"s = {staleness}, once more: parameters unlike", "0", 0, unlike, "1", how="compared"))
-    claims.append(replay_claim(world, roles, first, f"s = {staleness}"))
-    size = 4 * len(first.parameters)
-    sent, received = costs.bytes_served(len(first.leads), len(first.updates), size, 0, count)
-    claims.append(Claim(f"s = {staleness}: bytes that the server sends", "pulls · S", sent, first.sent, "B"))
-    claims.append(Claim(f"s = {staleness}: bytes that it receives", "pushes · S", received, first.received, "B"))
+    what = f"s = {staleness}, once more: parameters and updates that differ"
+    claims.append(Claim(what, "the same run", 0, unlike, "1", "derived", "compared"))
+    cases.replay(world, roles, f"s = {staleness}", first)
     return claims, traces
 
 
-def chance_claims(world: World, roles: Roles, staleness: int, steps: int = 8) -> list[Claim]:
+def chance_claims(world: World, roles: Roles, staleness: int, cases: Cases, steps: int = 8) -> list[Claim]:
     """Claims on a run in real time, in which each worker sleeps by chance, and once has a gradient that is NaN."""
     plan = Plan(steps=steps, pause=0.004, poisoned=2)
     trace = of_the_server(train(world, roles, staleness, plan))
     run, workers = "random delays", len(roles.workers)
     refused = sum(not update.applied for update in trace.updates)
+    cases.add(run, trace, workers, staleness)
+    cases.replay(world, roles, run, trace)
+    pushes = workers * steps
+    sent, received = costs.bytes_served(pushes, pushes, 4 * len(trace.parameters), 4 * COUNTS, workers)
     return [
-        *bound_claims(trace, workers, staleness, run),
-        Claim(f"{run}: gradients with a NaN that were refused", "n", workers, refused, "1"),
-        replay_claim(world, roles, trace, run),
+        Claim(f"{run}: bytes that the server sends", "n · steps · S + n · other", sent, trace.sent, "B", "derived"),
+        Claim(f"{run}: bytes that it receives", "n · steps · S", received, trace.received, "B", "derived"),
+        Claim(f"{run}: gradients with a NaN that were refused", "n", workers, refused, "1", "derived"),
     ]
 
 
@@ -309,13 +367,14 @@ def death_claims(world: World, trace: Trace, roles: Roles, dies: int, steps: int
     mine = sum(update.worker == dies for update in trace.updates)
     twice = len(trace.updates) - len({(update.worker, update.step) for update in trace.updates})
     said = trace.died[0] if len(trace.died) == 1 else -1
-    run = f"rank {dies} dies"
+    run, cases = f"rank {dies} dies", Cases({}, {}, {})
+    cases.replay(world, roles, run, trace)
     return [
-        Claim(f"{run}: the rank that the server lost", "as given", dies, said),
-        Claim(f"{run}: its updates, of three steps and a half", "3", 3, mine),
-        Claim(f"{run}: updates of the others", "(n−1) · steps", others, len(trace.updates) - mine),
-        Claim(f"{run}: updates applied twice", "0", 0, twice),
-        replay_claim(world, roles, trace, run),
+        Claim(f"{run}: the rank that the server lost", "as given", dies, said, "1", "derived"),
+        Claim(f"{run}: its updates, of three steps and a half", "3", 3, mine, "1", "derived"),
+        Claim(f"{run}: updates of the others", "(n−1) · steps", others, len(trace.updates) - mine, "1", "derived"),
+        Claim(f"{run}: updates applied twice", "0", 0, twice, "1", "derived"),
+        fold(f"{run}: {REPLAYED[0].removesuffix(', in each run')}", cases.replayed),
     ]
 
 
@@ -386,16 +445,16 @@ def demo(
     """
     if world.size < 2:
         what = "updates in a given time, with one slow worker and a bound of s"
-        rows = (*SMALL_ROWS, (what, "Σ min(⌊T/tᵥ⌋, ⌊(T−tᵥ)/t⌋ + s + 1)"))
+        rows = (*SMALL_ROWS, (what, "Σ min(⌊T/tᵥ⌋, ⌊(T−tᵥ)/t⌋ + s + 1)"), LEAD, STALEST, REPLAYED)
         return [Claim.needs_ranks(2, *row, PAPER, key=True) for row in rows]
     roles = on_gloo(split_roles(1))
     slow = roles.workers[-1] if slow_rank is None else slow_rank
     check_options(world, roles, staleness, slow, seconds, dies)
-    claims = small_claims(world, roles, staleness)
-    virtual, traces = virtual_claims(world, roles, staleness, seconds, slow)
-    claims += virtual
-    claims += order_claims(len(roles.workers), staleness)
-    claims += chance_claims(world, roles, staleness)
+    cases = Cases({}, {}, {})
+    claims = small_claims(world, roles, staleness, cases)
+    virtual, traces = virtual_claims(world, roles, staleness, seconds, slow, cases)
+    chance = chance_claims(world, roles, staleness, cases)
+    claims += [*virtual, *cases.claims(), *order_claims(len(roles.workers), staleness), *chance]
     claims += lesson_delay.delay_claims(world, roles)
     for name, trace in traces.items():
         reached = [loss for moment, loss in trace.losses if moment <= seconds]

@@ -11,24 +11,32 @@ from minitrain.comm import VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import staleness as costs
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.parameter_server.full import asynchronous
 from minitrain.parameter_server.full.roles import Roles
 
 
 class Point(nn.Module):
-    """One number x, to be brought to 0."""
+    """One number x, to be brought to 0.
 
-    def __init__(self) -> None:
+    Args:
+        curvature: λ.
+    """
+
+    def __init__(self, curvature: float) -> None:
         super().__init__()
+        self.curvature = curvature
         self.x = nn.Parameter(torch.ones((), dtype=torch.float64))
 
     def forward(self) -> Float[Tensor, ""]:
-        """x²/2: curvature 1."""
-        return self.x.square() / 2
+        """λx²/2."""
+        return self.curvature * self.x.square() / 2
 
 
-def descend(world: World, roles: Roles, rate: float, rounds: int) -> tuple[list[float], list[int]]:
-    """Workers of equal speed bring down x²/2 without a bound.
+def descend(
+    world: World, roles: Roles, rate: float, rounds: int, curvature: float = 1.0
+) -> tuple[list[float], list[int]]:
+    """Workers of equal speed bring down λx²/2 without a bound.
 
     They come in turns: each begins a virtual second after the one before it and takes n seconds for a step. So each
     gradient misses one update of every other worker, τ = n − 1 of them, but for the first round.
@@ -38,11 +46,12 @@ def descend(world: World, roles: Roles, rate: float, rounds: int) -> tuple[list[
         roles: One server, n workers.
         rate: The learning rate.
         rounds: Steps of each worker.
+        curvature: λ.
 
     Returns:
         x at the start and after each update, and each gradient's staleness.
     """
-    point = Point().to(world.device)
+    point = Point(curvature).to(world.device)
     found, stale = [1.0], []
     with VirtualClock() as clock:
         if roles.serves:
@@ -62,19 +71,25 @@ def descend(world: World, roles: Roles, rate: float, rounds: int) -> tuple[list[
 
 
 def delay_claims(world: World, roles: Roles) -> list[Claim]:
-    """Claims on the largest learning rate that a delay allows: below it |x| falls, above it grows."""
-    workers = len(roles.workers)
-    limit = costs.largest_rate(1.0, workers - 1)
-    claims = []
-    for part, relation in ((0.8, "<="), (1.25, ">=")):
-        found, stale = descend(world, roles, part * limit, rounds=30)
-        if not claims:
-            least = min(stale[workers:])
-            claims.append(Claim("workers in turns: staleness of a gradient", "τ = n−1", workers - 1, least, "1"))
-        measured = max(map(abs, found[-2 * workers :]))
-        what = f"x²/2 with a delay τ, {part:g} of the largest learning rate: |x| at the end"
-        formula = "|x| at the start; largest rate 2 sin(π/(2(2τ+1)))"
-        claims.append(
-            Claim(what, formula, 1.0, measured, "1", "Levin & May 1976", "compared", relation)  # type: ignore[arg-type]
-        )
-    return claims
+    """Claims on the largest learning rate that a delay allows: halving finds the point from which on |x| grows."""
+    workers, curvature, rounds = len(roles.workers), 4.0, 30
+    stale: list[int] = []
+    low, high = 0.0, 4.0 / curvature  # twice what descent without delay can bear
+    while high - low > 0.02 * high:
+        middle = (low + high) / 2
+        found, stale = descend(world, roles, middle, rounds, curvature)
+        late, later = (max(map(abs, found[-turns * workers :][: 10 * workers])) for turns in (20, 10))
+        low, high = (low, middle) if later > late else (middle, high)
+    seen = {
+        which: Claim("", "τ = n−1", workers - 1, pick(stale[workers:]), "1", "derived")
+        for which, pick in (("least", min), ("most", max))
+    }
+    limit, what = (
+        costs.largest_rate(curvature, workers - 1),
+        "largest learning rate that converges on λx²/2 with delay τ",
+    )
+    formula, source = "2/λ · sin(π/(2(2τ+1)))", "Levin & May 1976"
+    return [
+        fold("workers in turns: staleness of a gradient", seen),
+        Claim(what, formula, limit, (low + high) / 2, "1", source, "compared", tolerance=0.05),
+    ]

@@ -16,6 +16,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
 from minitrain.data_parallel import DataParallel
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.lessons.data_parallel.common import small_gpt
 from minitrain.lessons.parameter_server import small
 from minitrain.lessons.parameter_server import traffic as lesson_traffic
@@ -25,6 +26,7 @@ from minitrain.lessons.parameter_server.training import (
     OPTIMIZERS,
     Trained,
     backward,
+    nobody,
     one_device,
     unlike,
 )
@@ -35,11 +37,13 @@ DERIVED, ROUNDING = "derived", "Higham 2002, §4.2"
 # What is claimed, and its formula.
 MEAN = "gradients' distance from data parallelism's, in Σ|gᵣ|/n", "γₙ + γₙ₊₁, γₖ = ku/(1 − ku); 0 for n ≤ 2"
 REFUSED = "pushes refused, one of them with a NaN", "1"
-WITHOUT = "weights unlike one device's without the refused push", "0"
+IN_ORDER = "((g₁ + g₂) + …)/n"
 
 
-def claims(world: World, servers: int, steps: int) -> list[Claim]:
+def claims(world: World, servers: int | None, steps: int) -> list[Claim]:
     """All claims of the demo; see there."""
+    if servers is None:
+        servers = 2 if world.size > 3 else 1
     if world.size > 1:
         split_roles(min(servers, world.size - 1))  # refuses what no number of ranks would make right
     if world.size <= servers:
@@ -47,12 +51,10 @@ def claims(world: World, servers: int, steps: int) -> list[Claim]:
     roles = split_roles(servers)
     rows = [
         *small.claims(world),
-        *lesson_traffic.traffic(world, roles),
-        *lesson_traffic.crossing(world),
+        *lesson_traffic.traffic(world),
         *lesson_traffic.placement(world, roles),
-        *(same_as_one_device(world, roles, name, steps) for name in OPTIMIZERS),
-        same_as_data_parallel(world, roles),
-        *refusal(world, roles),
+        *same_as_one_device(world, roles, steps),
+        same_as_data_parallel(world, split_roles(1)),
         lesson_traffic.states(world, roles),
         lesson_traffic.virtual_time(world),
     ]
@@ -65,36 +67,48 @@ def claims(world: World, servers: int, steps: int) -> list[Claim]:
 
 def _marked(rows: list[Claim]) -> list[Claim]:
     """The same, of which these are key as well."""
-    key = (lesson_traffic.BUSIEST, lesson_traffic.BESIDE)
-    return [replace(row, key=row.key or (row.what, row.formula) in key) for row in rows]
+    key = (lesson_traffic.BUSIEST[0], lesson_traffic.BESIDE[0])
+    return [replace(row, key=row.key or row.what in key) for row in rows]
 
 
 def _too_few(world: World, servers: int, steps: int) -> list[Claim]:
     """The rows of `claims` where there are too few ranks."""
     t = lesson_traffic
-    rows = [t.LINK, t.MESSAGES, t.BUSIEST, t.BESIDE, t.CROSSING, t.EVEN, t.BEST]
-    rows += [(_unlike(name, steps), "0") for name in OPTIMIZERS]
-    rows += [MEAN, REFUSED, WITHOUT, t.STATES, t.TIME]
-    more = {t.BESIDE: servers + 2, MEAN: servers + 2, t.CROSSING: 3, t.TIME: 2}
+    rows = [t.LINK, t.MESSAGES, t.BUSIEST, t.BESIDE, t.CROSSING, t.MATCH, t.EVEN, (t.TIGHT, t.EVEN[1]), t.BEST]
+    rows += [(_same(steps), IN_ORDER), REFUSED, MEAN, t.STATES, t.TIME]
+    more = {MEAN: 3, t.BESIDE: 3, t.CROSSING: 3, t.MATCH: 3, t.LINK: 2, t.MESSAGES: 2, t.BUSIEST: 2, t.TIME: 2}
     return _marked([*small.claims(world), *(Claim.needs_ranks(more.get(row, servers + 1), *row) for row in rows)])
 
 
-def _unlike(name: str, steps: int) -> str:
-    return f"weights unlike one device's that accumulates the workers' batches, {steps} steps of {name}"
+def _same(steps: int) -> str:
+    return f"weights that differ from one device's that accumulates the workers' batches, {steps} steps"
 
 
-def same_as_one_device(world: World, roles: Roles, name: str, steps: int) -> Claim:
-    """The claim that servers and workers have the weights of one device, to the last bit.
+def same_as_one_device(world: World, roles: Roles, steps: int) -> list[Claim]:
+    """Claims that servers and workers have the weights of one device, to the last bit, also if a push is refused.
 
     A worker computes g by the operations of one device. One device adds the next part's gradient to `.grad`, the server
     adds the next push to the sum: the same additions in the same order, then the same division. An optimizer that
-    treats tensors one by one does the same to a share as to all.
+    treats tensors one by one does the same to a share as to all. A push with a NaN is refused by all servers, and all
+    go on as if it had not been made.
     """
-    trained = Trained(world, roles, OPTIMIZERS[name])
-    trained.steps(steps)
-    trained.finish()
-    different = unlike(trained, one_device(world, name, steps, len(roles.workers)))
-    return Claim(_unlike(name, steps), "0", 0, different, "1", DERIVED, how="compared")
+
+    def spoil(place: int, step: int) -> bool:
+        return place == len(roles.workers) - 1 and step == 1
+
+    cases, refused = {}, 0
+    for case, name, spoiled in (
+        ("AdamW", "AdamW", nobody),
+        ("SGD with momentum", "SGD with momentum", nobody),
+        ("a push refused", "SGD with momentum", spoil),
+    ):
+        trained = Trained(world, roles, OPTIMIZERS[name])
+        trained.steps(max(steps, 2), spoiled)
+        trained.finish()
+        different = unlike(trained, one_device(world, name, max(steps, 2), len(roles.workers), spoiled))
+        cases[case] = Claim("", IN_ORDER, 0, different, "1", DERIVED, "compared")
+        refused = max(gather_objects(sum(trained.server.refused.values()) if trained.server is not None else 0))
+    return [fold(_same(steps), cases), Claim(*REFUSED, 1, refused, "1", DERIVED)]
 
 
 def same_as_data_parallel(world: World, roles: Roles) -> Claim:
@@ -107,7 +121,7 @@ def same_as_data_parallel(world: World, roles: Roles) -> Claim:
     """
     workers = len(roles.workers)
     if workers < 2:
-        return Claim.needs_ranks(len(roles.servers) + 2, *MEAN, ROUNDING)
+        return Claim.needs_ranks(3, *MEAN, ROUNDING)
     trained = Trained(world, roles, partial(torch.optim.SGD, lr=0.0))
     trained.steps(1)
     group, reference = new_group(list(roles.workers)), small_gpt(world, 0, LAYERS, HIDDEN)
@@ -146,24 +160,6 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
     return parameter.grad
 
 
-def refusal(world: World, roles: Roles) -> list[Claim]:
-    """Claims that a push with a NaN is refused by all servers, and that all go on as if it had not been made."""
-
-    def spoil(place: int, step: int) -> bool:
-        return place == len(roles.workers) - 1 and step == 1
-
-    trained = Trained(world, roles, OPTIMIZERS["SGD with momentum"])
-    trained.steps(3, spoil)
-    trained.finish()
-    seen = sum(trained.server.refused.values()) if trained.server is not None else 0
-    refused = max(gather_objects(seen))
-    reference = one_device(world, "SGD with momentum", 3, len(roles.workers), spoil)
-    return [
-        Claim(*REFUSED, 1, refused, "1", DERIVED),
-        Claim(*WITHOUT, 0, unlike(trained, reference), "1", DERIVED, how="compared"),
-    ]
-
-
 def lost_push(world: World, limit: float = 2.0) -> str:
     """Break it: the last worker leaves out its second push. What this rank then says, within `limit` seconds.
 
@@ -185,11 +181,12 @@ def lost_push(world: World, limit: float = 2.0) -> str:
     return "went on"
 
 
-def demo(world: World, servers: int = 1, steps: int = 3) -> list[Claim]:
+def demo(world: World, servers: int | None = None, steps: int = 3) -> list[Claim]:
     """Trains a small GPT by servers; the table shows bytes beside the ring's, and equality with one device.
 
     Args:
-        servers: Ranks that keep parameters; the others compute gradients.
+        servers: Ranks that keep parameters; the others compute gradients. If not given, 2, or 1 of fewer than 4 ranks.
+            Bytes and messages are counted for every number of servers.
         steps: Steps of each optimizer that is compared.
     """
     return claims(world, servers, steps)

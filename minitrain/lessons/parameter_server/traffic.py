@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -17,6 +18,7 @@ from minitrain.costs import parameter_server as costs
 from minitrain.costs.data_parallel import Sizes
 from minitrain.data_parallel import DataParallel
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.lessons.collectives.common import ALPHA, BETA
 from minitrain.lessons.data_parallel.common import small_gpt
 from minitrain.lessons.parameter_server.training import HIDDEN, LAYERS, OPTIMIZERS, Trained, backward
@@ -26,19 +28,18 @@ from minitrain.parameter_server.full.roles import Roles, split_roles
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAPER, RING, DERIVED = "Li et al. 2014, §3.2", "Patarasuk & Yuan 2009", "derived"
+RING, DERIVED = "Patarasuk & Yuan 2009", "derived"
 
 # What is claimed, and its formula.
-LINK = "bytes through this rank's link in a step, in and out", "n(2Sₛ + wPₛ) at server s; 2S + wP at a worker"
-MESSAGES = "messages that this rank sends in a step", "n at a server, k at a worker, for each dtype"
-BUSIEST = "bytes through the busiest server's link in a step", "max over s of n(2Sₛ + wPₛ) ≈ 2nS/k"
+LINK = "bytes through this rank's link in a step, in and out, any k", "n(2Sₛ + wPₛ) at server s; 2S + wP at a worker"
+MESSAGES = "messages that this rank sends in a step, any k", "n at a server, k at a worker, for each dtype"
+BUSIEST = "bytes through the busiest server's link in a step, any k", "max over s of n(2Sₛ + wPₛ) ≈ 2nS/k"
 BESIDE = "bytes through the busiest link if the workers form a ring instead", "max over r ≈ 4(n−1)/n · (S + wP)"
-CROSSING = (
-    "splits into k servers and n ≥ 2 workers with which a server carries more than a ring's rank",
-    "those with about k < n²/(2(n−1)); exactly from the real sizes",
-)
+CROSSING = "bytes through the busiest server's link over those of a ring's, k = 1 and 2", "n²/(2k(n−1))"
+MATCH = "servers with which an evenly filled link carries no more than a ring's", "⌈n²/(2(n−1))⌉"
 EVEN = "bytes of parameters at the fullest server", "S/k + (1 − 1/k) · the largest tensor"
-BEST = "the same, over what the best of all placements gives", "4/3 − 1/(3k)"
+TIGHT = "the same of k + 1 equal tensors, k = 2 and 3, where the bound is reached"
+BEST = "the same where largest first is farthest from the best placement, k = 2 and 3", "(4/3 − 1/(3k)) · the best"
 STATES = "bytes of AdamW's states at this rank", "2Sₛ + 4Pₛ at server s; 0 at a worker"
 TIME = "time of a step with one server", "(α + βS) + F + n(α + β(S + wP))"
 
@@ -76,61 +77,81 @@ def counted_in_ring(world: World, roles: Roles) -> int:
     return max(gather_objects(through))
 
 
-def traffic(world: World, roles: Roles) -> list[Claim]:
-    """Claims on the bytes and messages of a step, through this rank's link and through the busiest."""
-    ledger, module = counted(world, roles)
-    workers, servers = len(roles.workers), len(roles.servers)
-    parameters, where = sizes(module), owners(module, servers)
-    if roles.serves:
-        link = costs.server_link(parameters, where, roles.servers.index(world.rank), workers)
-    else:
-        link = costs.worker_link(parameters, where, servers)
-    through = ledger.sent + ledger.received
-    busiest = max(gather_objects(through if roles.serves else 0))
-    predicted = costs.busiest_server(parameters, where, servers, workers)
-    claims = [
-        Claim(*LINK, link.bytes, through, "B", PAPER),
-        Claim(*MESSAGES, link.sent.messages, ledger.messages, "messages", PAPER),
-        Claim(*BUSIEST, predicted, busiest, "B", PAPER),
-    ]
-    if workers < 2:
-        return [*claims, Claim.needs_ranks(servers + 2, *BESIDE, RING)]
-    beside = counted_in_ring(world, roles)
-    return [*claims, Claim(*BESIDE, costs.busiest_in_ring(parameters, workers), beside, "B", RING)]
+def traffic(world: World) -> list[Claim]:
+    """Claims on the bytes and messages of a step, and beside a ring's, for all ways to split the ranks.
 
-
-def crossing(world: World) -> list[Claim]:
-    """The claim on where servers are no longer the bottleneck, over all ways to split the ranks; gives the picture."""
+    There are k servers and n workers, at least two if the ranks allow it. Gives the picture, too.
+    """
     points: list[tuple[int, int, float, float]] = []
     world.figure(lambda: picture(points))
-    if world.size < 3:
-        return [Claim.needs_ranks(3, *CROSSING, DERIVED)]
-    predicted = measured = 0
-    for servers in range(1, world.size - 1):
+    links, messages, busiest, rings, ratios = ({} for _ in range(5))
+    match = None
+    for servers in range(1, max(world.size - 1, 2)):
         roles, workers = split_roles(servers), world.size - servers
         ledger, module = counted(world, roles)
-        busiest = max(gather_objects(ledger.sent + ledger.received if roles.serves else 0))
-        beside = counted_in_ring(world, roles)
-        measured += busiest > beside
-        parameters = sizes(module)
-        theory = costs.busiest_server(parameters, owners(module, servers), servers, workers)
-        predicted += theory > costs.busiest_in_ring(parameters, workers)
+        parameters, where = sizes(module), owners(module, servers)
+        if roles.serves:
+            link = costs.server_link(parameters, where, roles.servers.index(world.rank), workers)
+        else:
+            link = costs.worker_link(parameters, where, servers)
+        through, case = ledger.sent + ledger.received, f"k = {servers}, n = {workers}"
+        most = max(gather_objects(through if roles.serves else 0))
+        predicted = costs.busiest_server(parameters, where, servers, workers)
+        links[case] = Claim(*LINK, link.bytes, through, "B", DERIVED)
+        messages[case] = Claim(*MESSAGES, link.sent.messages, ledger.messages, "messages", DERIVED)
+        busiest[case] = Claim(*BUSIEST, predicted, most, "B", DERIVED)
+        if workers < 2:
+            break
+        of_ring = counted_in_ring(world, roles)
+        rings[case] = Claim(*BESIDE, costs.busiest_in_ring(parameters, workers), of_ring, "B", RING)
+        if servers <= 2:  # of more servers, some keep a single tensor that is larger than their share
+            ratio = costs.over_ring(workers, servers)
+            ratios[case] = Claim(*CROSSING, ratio, most / of_ring, "1", DERIVED, tolerance=0.02)
+        if servers == 1:
+            match = Claim(*MATCH, costs.servers_to_match(workers), math.ceil(most / of_ring), "1", DERIVED)
         whole = sum(parameter.nbytes for parameter in module.parameters())
-        points.append((workers, servers, busiest / whole, beside / whole))
-    return [Claim(*CROSSING, predicted, measured, "1", DERIVED)]
+        points.append((workers, servers, most / whole, of_ring / whole))
+    rows = [fold(name[0], cases) for name, cases in ((LINK, links), (MESSAGES, messages), (BUSIEST, busiest))]
+    if match is None:
+        return [*rows, *(Claim.needs_ranks(3, *row, DERIVED) for row in (BESIDE, CROSSING, MATCH))]
+    return [*rows, fold(BESIDE[0], rings), fold(CROSSING[0], ratios), match]
 
 
 def placement(world: World, roles: Roles) -> list[Claim]:
-    """Claims on how evenly servers are filled: what Graham's theorems allow."""
+    """Claims on how evenly servers are filled: what Graham's theorems allow, and where no less would be true."""
     trained, servers = Trained(world, roles, OPTIMIZERS["AdamW"]), len(roles.servers)
     parcels = trained.server.parcels if trained.server is not None else []
     fullest = max(gather_objects(sum(p.nbytes for parcel in parcels for p in parcel.parameters.values())))
     each = [elements * item_size for elements, item_size, _ in sizes(trained.module)]
-    most, ratio = costs.fullest_at_most(each, servers), costs.largest_first_ratio(servers)
-    best = costs.least_fullest(each, servers)
+    tight, best = {}, {}
+    for k in (2, 3):
+        equal, graham = (
+            [60] * (k + 1),
+            [60 * size for size in (*range(2 * k - 1, k, -1), *range(2 * k - 1, k, -1), *[k] * 3)],
+        )
+        most, farthest = costs.fullest_at_most(equal, k), costs.largest_first_ratio(k) * costs.least_fullest(graham, k)
+        for cases, predicted, these, source in (
+            (tight, most, equal, "Graham 1966"),
+            (best, farthest, graham, "Graham 1969, theorem 2"),
+        ):
+            loads = [
+                sum(size for size, owner in zip(these, place(these, k), strict=True) if owner == server)
+                for server in range(k)
+            ]
+            cases[f"k = {k}"] = Claim(
+                "",
+                BEST[1] if cases is best else EVEN[1],
+                predicted,
+                max(loads),
+                "B",
+                source,
+                "compared",
+                tolerance=1e-12,
+            )
     return [
-        Claim(*EVEN, most, fullest, "B", "Graham 1966", relation="<="),
-        Claim(*BEST, ratio, fullest / best, "1", "Graham 1969, theorem 2", relation="<="),
+        Claim(*EVEN, costs.fullest_at_most(each, servers), fullest, "B", "Graham 1966", relation="<="),
+        fold(TIGHT, tight),
+        fold(BEST[0], best),
     ]
 
 

@@ -11,6 +11,7 @@ does not use are equal too, step after step.
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable
 from functools import partial
@@ -24,37 +25,59 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import embedding as costs
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.parameter_server.full.roles import Roles, split_roles
 from minitrain.recommender import embedding
 from minitrain.recommender.click import Batch, ClickModel, Clicks
-from minitrain.recommender.hashing import start
-from minitrain.recommender.row_rules import SGD, Adagrad, RowRule, RowWiseAdagrad
+from minitrain.recommender.hash_table import Index
+from minitrain.recommender.hashing import owner, start
+from minitrain.recommender.row_rules import SGD, Adagrad, Adam, RowRule, RowWiseAdagrad
 from minitrain.recommender.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STEPS, RATE, SCALE = 4, 0.1, 0.1
+LISTS, SETS, ROWS = 200, 4000, 256
 MASK = 2**64 - 1
 
-_LI = "Li et al. 2014, §2.2 and §4.2"
+_KNUTH = "Knuth 1998, vol. 3, §6.4, theorem K"
+_LI = "derived; Li et al. 2014, §2.2 and §4.2, for keys that are sent once"
 _TEXTS = {
     "sent": ("bytes sent by this rank in a step, for u distinct ids", "worker: u(8 + dw); server: u · dw", _LI),
     "received": ("bytes received by this rank in that step", "worker: u · dw; server: u(8 + dw)", _LI),
     "messages": ("messages sent by this rank in that step", "worker: 2 to each server; server: 1 to each worker", _LI),
-    "distinct": (
-        "distinct ids that all workers ask for in that step",
-        "Σ 1 − (1−pₖ)^D, p Zipf; ± 6 √Σ q(1−q)",
+    "distinct": (f"distinct ids of a worker's part in one table, mean of {LISTS} steps", "Σ 1 − (1−pₖ)^D", "derived"),
+    "made": (f"rows made on all servers in {STEPS} steps", "number of different ids in all batches", "derived"),
+    "dense": ("elements that differ from a dense nn.Embedding's on one device, SGD and Adagrad", "0", "derived"),
+    "rules": (
+        "rows' distance from an optimizer for each row alone, Adam and row-wise Adagrad",
+        "10⁻⁶",
+        "heuristic, no proof",
+    ),
+    "row": ("bytes of a row and its states, by rule", "(d + states) · w; states 0, d, 1, 2d + 1", "derived"),
+    "loaded": (
+        "elements, states and places that differ, loaded on one server more",
+        "row of id i: hash(i) mod s",
         "derived",
     ),
-    "made": (f"rows made on all servers in {STEPS} steps", "number of different ids in all batches", "derived"),
-    "SGD": ("elements unlike a dense nn.Embedding's on one device, SGD", "0", "derived"),
-    "Adagrad": ("elements unlike a dense nn.Embedding's on one device, Adagrad", "0", "derived"),
-    "states": ("bytes of states, Adagrad's over row-wise Adagrad's", "d", "Mudigere et al. 2022"),
-    "loaded": ("elements and states unlike, after loading the shards on one server more", "0", "derived"),
-    "fullest": ("rows on the fullest of these servers", "≤ N/s + 6√(N/s · (1−1/s))", "derived"),
+    "fullest": (
+        "rows on the fullest of these servers",
+        "those of its ids by SplitMix64",
+        "derived; Steele et al. 2014",
+    ),
+    "spread": (
+        f"rows of a server: mean and deviation over {SETS:,} tables of {ROWS} rows",
+        "N/s; √(N/s · (1−1/s))",
+        "derived",
+    ),
+    "probes": (
+        "slots looked at for an id, half of them taken: found; not found",
+        "½(1 + 1/(1−α)); ½(1 + 1/(1−α)²)",
+        _KNUTH,
+    ),
 }
-_KEY = ("sent", "made", "SGD", "Adagrad", "loaded")
+_KEY = ("sent", "made", "dense", "loaded")
 
 
 class Setting(NamedTuple):
@@ -87,29 +110,30 @@ class Shard(NamedTuple):
     states: dict[str, Tensor]
 
 
-def claims(world: World, servers: int, ids: int, dimension: int, batch: int, skew: float) -> list[Claim]:
+def claims(world: World, servers: int | None, ids: int, dimension: int, batch: int, skew: float) -> list[Claim]:
     """All claims of the demo; its options are those of `embedding.demo`."""
     if world.size == 1:
         return [Claim.needs_ranks(2, *texts, key=name in _KEY) for name, texts in _TEXTS.items()]
-    roles = split_roles(servers)
+    roles = split_roles((2 if world.size > 3 else 1) if servers is None else servers)
     setting = Setting(Clicks(ids=ids, skew=skew), dimension, batch)
     _, ledger = train(world, roles, setting, SGD(RATE), 1)
     found = _traffic(world, roles, setting, ledger)
-    found.append(_distinct(roles, setting, ids, skew))
-    rules: tuple[RowRule, ...] = (SGD(RATE), Adagrad(RATE), RowWiseAdagrad(RATE))
-    tables = {type(rule).__name__: train(world, roles, setting, rule, STEPS)[0] for rule in rules}
+    found.append(_distinct(setting, ids, skew))
+    tables = {type(rule).__name__: train(world, roles, setting, rule, STEPS)[0] for rule in (SGD(RATE), Adagrad(RATE))}
     shards = {name: gather(each) for name, each in tables.items()}
     found.append(_made(roles, setting, shards["SGD"]))
     optimizers: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "SGD": torch.optim.SGD,
         "Adagrad": torch.optim.Adagrad,
     }
+    same = {}
     for name, optimizer in optimizers.items():
         dense = on_one_device(world, setting, partial(optimizer, lr=RATE, foreach=False), len(roles.workers), STEPS)
         unlike = sum(different(shards[name][table], *dense[table]) for table in dense)
-        found.append(_claim(name, 0, unlike, "1"))
-    found.append(_states(setting, shards["Adagrad"], shards["RowWiseAdagrad"]))
+        same[name] = _claim("dense", 0, unlike, "1")
+    found += [_folded("dense", same), *_rules(world, dimension)]
     found += _moved(world, roles, tables["Adagrad"], shards["Adagrad"])
+    found += [_spread(world, len(roles.servers) + 1), _probes(world)]
     points = _sweep(world, roles, setting)
     world.figure(lambda: draw(points, ids, dimension, skew, len(setting.data.names)))
     return found
@@ -216,12 +240,14 @@ def _traffic(world: World, roles: Roles, setting: Setting, ledger: Ledger) -> li
     return [_claim(name, *values) for name, values in numbers.items()]
 
 
-def _distinct(roles: Roles, setting: Setting, ids: int, skew: float) -> Claim:
-    frequencies, lists = costs.zipf(ids, skew), len(roles.workers) * len(setting.data.names)
-    slack = 6 * lists**0.5 * costs.distinct_deviation(setting.batch, frequencies)
-    expected = lists * costs.expected_distinct(setting.batch, frequencies)
-    measured = sum(len(column.unique()) for batch in _parts(roles, setting, 0) for column in batch.ids.values())
-    return _claim("distinct", expected, measured, "1", absolute=slack)
+def _distinct(setting: Setting, ids: int, skew: float) -> Claim:
+    expected = costs.expected_distinct(setting.batch, costs.zipf(ids, skew))
+    columns = [column for step in range(LISTS) for column in setting.data.batch(step, setting.batch).ids.values()]
+    mean = sum(len(column.unique()) for column in columns) / len(columns)
+    # That one id came makes another less likely. So the variance is at most Σ q(1−q), q the chance that an id came, and
+    # less than their number u; of so many lists the mean has a deviation below √(u / lists), here six times that,
+    # in whole percents.
+    return _claim("distinct", expected, mean, "1", tolerance=0.01 * math.ceil(600 / (expected * len(columns)) ** 0.5))
 
 
 def _made(roles: Roles, setting: Setting, shards: dict[str, Shard]) -> Claim:
@@ -233,13 +259,34 @@ def _made(roles: Roles, setting: Setting, shards: dict[str, Shard]) -> Claim:
     return _claim("made", sum(map(len, used.values())), sum(len(shard.ids) for shard in shards.values()), "1")
 
 
-def _states(setting: Setting, elementwise: dict[str, Shard], by_row: dict[str, Shard]) -> Claim:
-    whole, one = (
-        sum(values.untyped_storage().nbytes() for shard in each.values() for values in shard.states.values())
-        for each in (elementwise, by_row)
-    )
-    bytes_of = partial(costs.row_bytes, 0)
-    return _claim("states", bytes_of(setting.dimension) / bytes_of(1), whole / one, "1")
+def _rules(world: World, dimension: int) -> list[Claim]:
+    """Claims on what rules do to rows, some of which have no gradient in a step, and on what they keep for each."""
+    ids = torch.tensor([3, 5, 8, 13], device=world.device)
+    generator, states, near = torch.Generator().manual_seed(0), {}, {}
+    kept = {"SGD": 0, "Adagrad": dimension, "RowWiseAdagrad": 1, "Adam": 2 * dimension + 1}
+    for rule in (SGD(RATE), Adagrad(RATE), RowWiseAdagrad(RATE), Adam(RATE)):
+        name, table = type(rule).__name__, Table(dimension, rule, scale=SCALE, device=world.device)
+        alone: list[Tensor] = [nn.Parameter(row.clone()) for row in table.lookup(ids)]
+        optimizers = [torch.optim.Adam([row], lr=RATE) for row in alone]
+        squares = [0.0] * len(ids)
+        for step in range(5):
+            gradients = torch.randn(len(ids), dimension, generator=generator).to(world.device)
+            used = [number for number in range(len(ids)) if (step + number) % 3]
+            table.update(ids[used], gradients[used])
+            for number in used:
+                alone[number].grad = gradients[number]
+                if name == "Adam":
+                    optimizers[number].step()
+                squares[number] += gradients[number].double().square().mean().item()
+                if name == "RowWiseAdagrad":
+                    alone[number].data -= RATE * gradients[number] / (squares[number] ** 0.5 + 1e-10)
+        whole = [table.contents()[1], *table.states().values()]
+        measured = sum(values.nbytes for values in whole) / len(table)
+        states[name] = _claim("row", costs.row_bytes(dimension, kept[name]), measured, "B")
+        if name in ("Adam", "RowWiseAdagrad"):
+            off = (torch.stack(alone) - whole[0]).abs().max().item()
+            near[name] = _claim("rules", 1e-6, off, "1", relation="<=")
+    return [_folded("rules", near), _folded("row", states)]
 
 
 def _moved(world: World, roles: Roles, tables: dict[str, Table], trained: dict[str, Shard]) -> list[Claim]:
@@ -255,19 +302,52 @@ def _moved(world: World, roles: Roles, tables: dict[str, Table], trained: dict[s
                 path = Path(folder) / name
                 path.parent.mkdir(exist_ok=True)
                 path.write_bytes(content)
-        more, unlike, fullest = len(roles.servers) + 1, 0, 0
+        more = len(roles.servers) + 1
+        unlike = dict.fromkeys(("elements", "states", "places"), 0)
+        fullest = expected = 0
         for name, shard in trained.items():
             loaded = [_shard(Table.load(Path(folder) / name, number, more)) for number in range(more)]
-            whole = joined(loaded)
-            unlike += different(whole, shard.ids, shard.rows)
+            whole, homes = joined(loaded), [python_owner(key, more) for key in shard.ids.tolist()]
+            unlike["elements"] += different(whole, shard.ids, shard.rows)
             for state, values in shard.states.items():
-                unlike += different(whole._replace(rows=whole.states[state]), shard.ids, values)
+                unlike["states"] += different(whole._replace(rows=whole.states[state]), shard.ids, values)
+            for number, each in enumerate(loaded):
+                unlike["places"] += sum(python_owner(key, more) != number for key in each.ids.tolist())
             fullest = max(fullest, *(len(each.ids) for each in loaded))
-    rows = max(len(shard.ids) for shard in trained.values())
+            expected = max(expected, *(homes.count(number) for number in range(more)))
     return [
-        _claim("loaded", 0, unlike, "1"),
-        _claim("fullest", costs.fullest_server(rows, more), fullest, "1", relation="<="),
+        _folded("loaded", {what: _claim("loaded", 0, count, "1") for what, count in unlike.items()}),
+        _claim("fullest", expected, fullest, "1"),
     ]
+
+
+def _spread(world: World, servers: int) -> Claim:
+    """The claim that a hash spreads rows over servers as dice would; the ids of a table are neighbours."""
+    homes = owner(torch.arange(SETS * ROWS, device=world.device).view(SETS, ROWS), servers)
+    counts = (homes == 0).sum(1).double()
+    cases = {
+        "mean": _claim("spread", ROWS / servers, counts.mean().item(), "1", tolerance=0.01),
+        "deviation": _claim("spread", costs.server_deviation(ROWS, servers), counts.std().item(), "1", tolerance=0.05),
+    }
+    return _folded("spread", cases)
+
+
+def _probes(world: World, ids: int = 1 << 15) -> Claim:
+    """The claim on linear probing: how far ids lie from their first slot, and each slot from the next empty one."""
+    index = Index(world.device)
+    index.add(torch.arange(ids, device=world.device))
+    slots = index._slots
+    place, numbers = (slots >= 0).nonzero().flatten(), slots[slots >= 0]
+    there = ((place - index._home(index.ids[numbers])) % len(slots) + 1).double().mean().item()
+    empty = (slots < 0).nonzero().flatten()
+    gaps = torch.cat([empty[:1] + len(slots) - empty[-1:], empty.diff()]).double()  # a search from each slot of a gap
+    nowhere = (gaps * (gaps + 1) / 2).sum().item() / len(slots)
+    load = ids / len(slots)
+    cases = {
+        what: _claim("probes", costs.probes(load, found), measured, "1", tolerance=0.05)
+        for what, found, measured in (("found", True, there), ("not found", False, nowhere))
+    }
+    return _folded("probes", cases)
 
 
 def _sweep(world: World, roles: Roles, setting: Setting) -> list[tuple[int, int]]:
@@ -322,17 +402,26 @@ def _shard(table: Table) -> Shard:
 
 def _claim(name: str, predicted: float, measured: float, unit: str, **more: Any) -> Claim:
     what, formula, source = _TEXTS[name]
-    how = "compared" if name in ("SGD", "Adagrad", "loaded") else "counted"
+    how = "compared" if name in ("distinct", "dense", "rules", "loaded", "spread") else "counted"
     return Claim(what, formula, predicted, measured, unit, source, how, key=name in _KEY, **more)
 
 
+def _folded(name: str, cases: dict[str, Claim]) -> Claim:
+    return fold(_TEXTS[name][0], cases, key=name in _KEY)
+
+
 def demo(
-    world: World, servers: int = 1, ids: int = 10_000, dimension: int = 8, batch: int = 256, skew: float = 1.1
+    world: World,
+    servers: int | None = None,
+    ids: int = 10_000,
+    dimension: int = 6,
+    batch: int = 256,
+    skew: float = 1.1,
 ) -> list[Claim]:
     """Trains the click model's tables on servers; the table shows what is sent, and that one device learns the same.
 
     Args:
-        servers: Ranks that keep the tables; the others work.
+        servers: Ranks that keep the tables; the others work. If not given, 2, or 1 of fewer than 4 ranks.
         ids: Different ids of each of three features.
         dimension: Elements of a row, float32.
         batch: Impressions in each worker's part of the batch.

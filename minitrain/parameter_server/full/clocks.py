@@ -66,11 +66,16 @@ class Extremes(NamedTuple):
     states: int
 
 
-def every_order(workers: int, staleness: int) -> Extremes:
+def every_order(workers: int, staleness: int, rule: type[Clocks] = Clocks) -> Extremes:
     """Try the rule in every order in which `workers` workers can begin and finish steps, for ever.
 
     What follows depends only on the leads, on who is in a step, and on how many updates came since it began. There are
     finitely many such states, and each is visited once.
+
+    Args:
+        workers: Their number.
+        staleness: s.
+        rule: `Clocks`, or a subclass that lets workers begin by another rule.
     """
     # For each worker its lead, and the updates since its step began.
     start: tuple[tuple[int, int | None], ...] = tuple((0, None) for _ in range(workers))
@@ -78,7 +83,7 @@ def every_order(workers: int, staleness: int) -> Extremes:
     while todo:
         state = todo.pop()
         for worker, (_, updates) in enumerate(state):
-            clocks = Clocks(range(workers), staleness)
+            clocks = rule(range(workers), staleness)
             for other, (ahead, _) in enumerate(state):
                 for _ in range(ahead):
                     clocks.finish(other)
