@@ -172,7 +172,10 @@ def _train(world: World, reference: GPT, absolute: bool) -> Distance:
         loss_off = max(loss_off, abs(losses[0] - losses[1]))
         pairs = list(zip(gpt.parameters(), reference.parameters(), strict=True))
         largest = 1.0 if absolute else max(_most(p.grad) for _, p in pairs)
-        off = max(_most(mine.grad - piece_of(its.grad, mine)) for mine, its in pairs)
+        off = 0.0
+        for mine, its in pairs:
+            assert mine.grad is not None and its.grad is not None
+            off = max(off, _most(mine.grad - piece_of(its.grad, mine)))
         gradients_off = max(gradients_off, off / largest)
         clip_grad_norm(gpt.parameters(), 0.5)
         nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
