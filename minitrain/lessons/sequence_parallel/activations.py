@@ -220,19 +220,29 @@ def recomputed(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 
 def whole_model(trial: Trial, parallelize: Parallelize) -> Claim:
-    """The claim on what a GPT keeps, layers and outside of them; the logits in 16 bits, as the head made them."""
-    gpt = trial.gpt("gathered again", parallelize, torch.bfloat16, DROPOUT)
-    counter_rng.set_position(seed=0, step=0)
-    with KeptByOperation(gpt, trial.sizes[1]) as counted:
-        gpt(*trial.tokens())
-    sizes = (trial.world.size, True)
-    outside = activations.extras(*trial.sizes, VOCABULARY, *sizes)
-    inside = activations.layer_terms(*trial.sizes, trial.all_heads, *sizes)
-    expected = activations.model(*trial.sizes, trial.all_heads, trial.layers, VOCABULARY, *sizes)
-    measured = sum(size for name, size in counted.terms.items() if name in {**inside, **outside})
-    what = "gathered again: bytes that the whole model keeps, by the paper's terms, its logits in 16 bits"
-    formula = "L · sbh/t · (34 + 5as/h) + sbh/t · (5 + 2V'/h)"
-    return Claim(what, formula, expected - outside[LOGITS] / 2, measured, "B", "Korthikanti et al. 2022, §4.3")
+    """The claim on what a GPT keeps, layers and outside of them; the logits in 16 bits, as the head made them.
+
+    A case is the first of L pipeline stages, which has one layer and, in 1F1B, L micro-batches under way.
+    """
+    ranks, sizes = (trial.world.size, True), (*trial.sizes, trial.all_heads, trial.layers, VOCABULARY)
+    outside = activations.extras(*trial.sizes, VOCABULARY, *ranks)
+    names = {*activations.layer_terms(*trial.sizes, trial.all_heads, *ranks), *outside}
+    section, formula = "Korthikanti et al. 2022, §4.3", "L · sbh/t · (34 + 5as/h) + sbh/t · (5 + 2V'/h)"
+    cases = {}
+    for stages in (1, trial.layers):
+        gpt = trial.gpt("gathered again", parallelize, torch.bfloat16, DROPOUT)
+        counter_rng.set_position(seed=0, step=0)
+        with KeptByOperation(gpt, trial.sizes[1]) as counted:
+            if stages == 1:
+                gpt(*trial.tokens())
+            for _ in range(stages if stages > 1 else 0):
+                gpt.blocks[0](gpt.embedding(trial.tokens()[0]))
+        expected = activations.model(*sizes, *ranks, pipeline=stages)
+        expected -= outside[LOGITS] / 2 if stages == 1 else 0
+        measured = sum(size for name, size in counted.terms.items() if name in names)
+        case = "the whole model" if stages == 1 else "the first stage of a pipeline"
+        cases[case] = Claim("", formula, expected, measured, "B", section)
+    return fold("gathered again: bytes that the whole model keeps, by the paper's terms, logits in 16 bits", cases)
 
 
 def published() -> Claim:

@@ -32,10 +32,16 @@ REDUCES, REDUCED = costs.loss_traffic_all_reduced, "3(2S − cᵣ − cᵣ₊₁
 def whole(
     world: World, tokens: int, vocabulary: int, size: float = 1.0, dtype: torch.dtype = torch.float64
 ) -> tuple[Tensor, Tensor]:
-    """Logits `[tokens, vocabulary]` between −size and size, and targets, the same on every rank."""
+    """Logits `[tokens, vocabulary]` between −size and size, and targets, the same on every rank.
+
+    Among the targets are each rank's first column and its last, where a comparison that is off by one shows.
+    """
     generator = torch.Generator().manual_seed(0)
     logits = (2 * torch.rand(tokens, vocabulary, generator=generator, dtype=torch.float64) - 1) * size
     targets = torch.randint(vocabulary, (tokens,), generator=generator)
+    firsts = torch.arange(0, vocabulary, costs.rows(vocabulary, world.size))
+    edges = torch.cat([firsts[1:], firsts[1:] - 1, firsts[:1]])[:tokens]
+    targets[: len(edges)] = edges
     return logits.to(world.device, dtype), targets.to(world.device)
 
 
@@ -182,7 +188,7 @@ def picture(ranks: int) -> Figure:
     return figure
 
 
-def demo(world: World, vocabulary: int = 61, tokens: int = 14) -> list[Claim]:
+def demo(world: World, vocabulary: int = 61, tokens: int = 18) -> list[Claim]:
     """Cuts logits over the ranks; the table shows what the loss sends, and that it is `F.cross_entropy`.
 
     Args:

@@ -35,30 +35,47 @@ def demo(world: World, elements: int = 20_000, p: float = 0.3) -> list[Claim]:
     # Two sequences, since a token's number depends on the sequence it is in.
     heads = torch.ones(2, n, seq, seq, device=world.device)
     whole, mine = (AttentionDropout(p, "blocks.0.attention.core.dropout", at) for at in (0, rank))
-    one_device, own = whole(heads)[:, rank : rank + 1], mine(heads[:, :1])
+    all_heads, own = whole(heads), mine(heads[:, :1])
     tokens = torch.ones(2, n * seq, seq, device=world.device)
+    all_tokens = stream(tokens)
     shard = ResidualDropout(p, "blocks.0.mlp_dropout", rank, n)(tokens[:, :seq])
-    of_head, of_shard = own != one_device, shard != stream(tokens)[:, rank * seq : (rank + 1) * seq]
-    again, differ = recomputed(stream, x), unlike_rank_0(own)
+    counter_rng.set_position(seed=0, step=0, first_token=n * seq)
+    second = stream(tokens[1:])
+    counter_rng.set_position(seed=0, step=0, first_token=seq)
+    otherwise = {
+        "a rank's head": own != all_heads[:, rank : rank + 1],
+        "a shard of the sequence": shard != all_tokens[:, rank * seq : (rank + 1) * seq],
+        "the second sequence as a micro-batch of its own": second != all_tokens[1:],
+        "its heads": whole(heads[1:]) != all_heads[1:],
+        "recomputed": recomputed(stream, x),
+    }
+    differ = unlike_rank_0(own)
+    # What each token drops, and what each head drops for each token.
+    masks = {"residual stream": all_tokens.flatten(0, 1) == 0, "attention": all_heads.flatten(0, 2) == 0}
     torch.manual_seed(0)
     alike = unlike_rank_0(F.dropout(x, p))
     torch.manual_seed(rank)
     drifted = unlike_rank_0(F.dropout(x, p))
 
-    def none(count: int) -> Claim:
-        return Claim("", "0: its number depends on its position alone", 0, count, "1", "derived", "compared")
-
     on_all_ranks = {
         case: Claim("", "0: the same positions", 0, count, "1", SHOEYBI, "compared")
         for case, count in (("at once", max(same)), ("after ranks drew different numbers", max(later)))
     }
-    one_devices = {"a rank's head": none(int(of_head.sum())), "a shard of the sequence": none(int(of_shard.sum()))}
+    formula = "0: its number depends on its position alone"
+    one_devices = {
+        case: Claim("", formula, 0, int(other.sum()), "1", "derived", "compared") for case, other in otherwise.items()
+    }
+    draws = {
+        case: Claim("", "2ns: each draws for itself", len(each), len(each.unique(dim=0)), "1", "derived", "compared")
+        for case, each in masks.items()
+    }
     kept = own[own != 0]
     farthest = max(kept.min(), kept.max(), key=lambda value: abs(value.item() - 1 / (1 - p))).item()
     what = "what dropout leaves of a 1, farthest from it"
     claims = [
         fold("residual stream: elements dropped on other ranks only", on_all_ranks, key=True),
-        fold("elements that one device drops otherwise", one_devices | {"recomputed": none(again)}, key=True),
+        fold("elements that one device drops otherwise", one_devices, key=True),
+        fold("different masks of 2ns tokens, and of 2ns heads and queries", draws),
         Claim(what, "1/(1−p)", 1 / (1 - p), farthest, "1", "derived", "compared", tolerance=1e-6),
     ]
     weights, by_rank = 2 * seq**2, "heads: elements of a rank's mask that differ from rank 0's"
@@ -88,8 +105,8 @@ def unlike_rank_0(mine: Tensor) -> list[int]:
     return [int((other != everyone[0]).sum()) for other in everyone]
 
 
-def recomputed(dropout: nn.Module, x: Tensor) -> int:
-    """Elements of gradients that change when two micro-batches, forward both before backward, are computed again."""
+def recomputed(dropout: nn.Module, x: Tensor) -> Tensor:
+    """Whether elements of gradients change when two micro-batches, forward both before backward, are computed again."""
     gradients = []
     for again in (False, True):
         inputs = [x.clone().requires_grad_() for _ in range(2)]
@@ -100,4 +117,4 @@ def recomputed(dropout: nn.Module, x: Tensor) -> int:
         for loss in losses:
             loss.backward()
         gradients.append(torch.cat([each.grad for each in inputs if each.grad is not None]))
-    return int((gradients[0] != gradients[1]).sum())
+    return gradients[0] != gradients[1]

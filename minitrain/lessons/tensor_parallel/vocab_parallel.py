@@ -49,10 +49,11 @@ def tied(
 
 
 def tokens(world: World, vocabulary: int) -> Tensor:
-    """Some of the vocabulary, its first and last among them; the same on every rank."""
+    """Some of the vocabulary, every rank's first and the very last among them; the same on every rank."""
     generator = torch.Generator().manual_seed(1)
     some = torch.randint(vocabulary, (TOKENS,), generator=generator)
-    some[:2] = torch.tensor([0, vocabulary - 1])
+    firsts = torch.arange(0, vocabulary, costs.rows(vocabulary, world.size))
+    some[: len(firsts)], some[-1] = firsts, vocabulary - 1
     return some.to(world.device)
 
 
@@ -61,6 +62,14 @@ def held(world: World, layers: Layers, vocabulary: int, hidden: int, dtype: torc
     _, table, logits_of = tied(world, layers, vocabulary, hidden, dtype)
     predicted = costs.table_bytes(vocabulary, hidden, world.size, dtype.itemsize)
     return Claim("", "wh · V'/n, V' = n⌈V/n⌉", predicted, storage_bytes([table.weight, logits_of.weight]), "B", SHOEYBI)
+
+
+def real_rows(world: World, vocabulary: int, hidden: int) -> Claim:
+    """The claim on how many rows of this rank belong to a token."""
+    _, table, _ = tied(world, FULL, vocabulary, hidden, torch.float32)
+    real = int((table.weight.abs().sum(1) > 0).sum())
+    predicted = costs.real_rows(vocabulary, world.size, world.rank)
+    return Claim("", "min(V − r·V'/n, V'/n), at least 0", predicted, real, "1", "derived")
 
 
 def sent(world: World, layers: Layers, vocabulary: int, hidden: int, *comm: Comm) -> dict[str, Ledger]:
@@ -182,21 +191,25 @@ def demo(world: World, vocabulary: int = 61, hidden: int = 25) -> list[Claim]:
     holds = {
         "small form, float64": held(world, SMALL, vocabulary, hidden, torch.float64),
         "full form, float32": held(world, FULL, vocabulary, hidden, torch.float32),
+        "a vocabulary that divides": held(world, FULL, 15 * world.size, hidden, torch.float32),
+        "small form, a vocabulary that divides": held(world, SMALL, 15 * world.size, hidden, torch.float32),
     }
     unlike, near, untouched, careless = {}, {}, {}, {}
     for form, layers in (("small form", SMALL), ("full form", FULL)):
         unlike[form], values = like_one_device(world, form, layers, vocabulary, hidden)
         counts, careless[form] = padding(world, form, layers, vocabulary, hidden)
         near, untouched = near | values, untouched | counts
-    _, table, _ = tied(world, FULL, vocabulary, hidden, torch.float32)
-    real, rows = int((table.weight.abs().sum(1) > 0).sum()), costs.real_rows(vocabulary, world.size, world.rank)
+    own_rows = {
+        "most of the vocabulary": real_rows(world, vocabulary, hidden),
+        "the last rank has padding only": real_rows(world, world.size + 1, hidden),
+    }
     published = float(costs.padded(50257, 8, 128))
     return [
         fold("bytes held by tied embedding and head", holds, key=True),
         *communication(world, vocabulary, hidden),
         fold("loss and tied table's gradient: distance from one device's, float64", near, key=True),
         fold("embedding: elements that differ from one device's", unlike),
-        Claim("rows of this rank that belong to a token", "min(V − r·V'/n, V'/n), at least 0", rows, real),
+        fold("rows of this rank that belong to a token", own_rows),
         fold(
             "padding: elements of its gradient that are not 0, and tokens predicted that are padding",
             untouched,
