@@ -167,7 +167,7 @@ def parameters(world: World, sizes: GPTConfig, parts: dict[str, Cut], dtype: tor
 
 
 def shared_heads(world: World, sizes: GPTConfig, batch: int) -> Claim:
-    """The claim on what is sent once per step to add gradients of key and value heads that several ranks share."""
+    """The claim on what is sent once per step to add gradients of key and value heads that ranks share, if they do."""
     parallel = in_parallel(block(world, sizes, torch.float32), {"attention": parallel_attention})
     lesson.run_module(parallel, *inputs(world, sizes, batch, torch.float32))
     with Ledger() as ledger:
@@ -175,13 +175,37 @@ def shared_heads(world: World, sizes: GPTConfig, batch: int) -> Claim:
     assert sizes.kv_heads is not None
     heads = sizes.heads, sizes.kv_heads, world.size, world.rank
     predicted = costs.shared_heads_traffic(sizes.hidden, *heads).bytes
-    what = f"{FEW}: bytes sent to add their gradients"
-    formula = "2S − cᵣ − cᵣ₊₁, S = 2k · h/a · (h + 1) · w; 0 on one rank"
-    return Claim(what, formula, predicted, ledger.sent, "B", "derived")
+    formula = "2S − cᵣ − cᵣ₊₁, S = 2k · h/a · (h + 1) · w; 0 if k ≥ n"
+    return Claim("", formula, predicted, ledger.sent, "B", "derived")
+
+
+def communication(world: World, sizes: GPTConfig, batch: int) -> list[Claim]:
+    """Claims on all-reduces of a layer, and of an MLP that is cut rows first."""
+    shape = (batch, sizes.positions, sizes.hidden)
+    whole = block(world, sizes, torch.float32)
+    x, grad_y = inputs(world, sizes, batch, torch.float32)
+
+    def run_cut(forward: lesson.Sums, backward: lesson.Sums, **parts: Cut) -> lesson.Run:
+        by_torch, through_ring = (
+            lesson.run_module(in_parallel(whole, parts, comm), x, grad_y) for comm in (Comm(), Comm(collectives=ring))
+        )
+        return lesson.Run(by_torch, through_ring, forward, backward)
+
+    payload, calls = costs.payload(*shape), costs.all_reduces()
+    layer = lesson.Sums(calls.forward, 2 * payload, costs.layer_traffic(*shape, world.size, world.rank))
+    back = layer._replace(calls=calls.backward)
+    wide = lesson.Sums(1, 4 * payload, costs.row_first_mlp_traffic(*shape, world.size, world.rank))
+    of_layer = "2", "2 · bsh · w", "Σ 2S − cᵣ − cᵣ₊₁ ≈ 4(t−1)/t · bsh · w"
+    of_wide = "1", "4 · bsh · w", "all-reduce and gather ≈ 9(t−1)/t · bsh · w"
+    return [
+        small_form(world, sizes, batch),
+        *lesson.sums("a layer", run_cut(layer, back, **FULL), of_layer, key=True),
+        *lesson.sums("an MLP cut rows first", run_cut(wide, wide, mlp=RowFirstMLP), of_wide),
+    ]
 
 
 def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> list[Claim]:
-    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds and computes, and the dearer way.
+    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds and computes, and a worse order.
 
     Args:
         batch: Sequences.
@@ -189,53 +213,37 @@ def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> lis
         head_size: Width of a head. Each rank has two heads, so the block's width always divides by the ranks.
     """
     sizes = config(world, seq, head_size)
-    shape = (batch, seq, sizes.hidden)
     # The most key and value heads that are still fewer than ranks.
     few = config(world, seq, head_size, max([k for k in range(1, world.size) if world.size % k == 0], default=1))
-    whole = block(world, sizes, torch.float32)
-    x, grad_y = inputs(world, sizes, batch, torch.float32)
-
-    def run_cut(predicted: lesson.Sums, **parts: Cut) -> lesson.Run:
-        by_torch, through_ring = (
-            lesson.run_module(in_parallel(whole, parts, comm), x, grad_y) for comm in (Comm(), Comm(collectives=ring))
-        )
-        return lesson.Run(by_torch, through_ring, predicted, predicted)
-
-    payload, calls = costs.payload(*shape), costs.all_reduces()
-    layer = lesson.Sums(calls.forward, 2 * payload, costs.layer_traffic(*shape, world.size, world.rank))
-    formulas = "2", "2 · bsh · w", "Σ 2S − cᵣ − cᵣ₊₁ ≈ 4(t−1)/t · bsh · w"
-    claims = [small_form(world, sizes, batch), *lesson.sums("a layer", run_cut(layer, **FULL), formulas, key=True)]
-    wide = lesson.Sums(1, 4 * payload, costs.row_first_mlp_traffic(*shape, world.size, world.rank))
-    formulas = "1", "4 · bsh · w", "all-reduce and gather ≈ 9(t−1)/t · bsh · w"
-    claims += lesson.sums("an MLP cut rows first", run_cut(wide, mlp=RowFirstMLP), formulas)
-
+    one_each = config(world, seq, head_size, world.size)
     held = {
         "small form": parameters(world, sizes, SMALL, torch.float64),
         "full form": parameters(world, sizes, FULL),
         FEW: parameters(world, few, FULL),
     }
-    flops = {
-        "as many key and value heads as query heads": products(world, sizes, batch, FULL),
-        FEW: products(world, few, batch, FULL),
-    }
-    for place, way in enumerate(("forward", "backward")):
-        cases = {case: ways[place] for case, ways in flops.items()}
-        claims.append(fold(f"a layer, {way}: FLOPs of this rank's products", cases))
     near = {
         "small form": distance(world, sizes, batch, SMALL),
         "full form": distance(world, sizes, batch, FULL),
         "an MLP cut rows first": distance(world, sizes, batch, {"mlp": RowFirstMLP}),
         FEW: distance(world, few, batch, FULL),
     }
-    watch = lesson_linear.UnderWay()
+    forward, backward = (
+        {"as many key and value heads as query heads": one, FEW: other}
+        for one, other in zip(products(world, sizes, batch, FULL), products(world, few, batch, FULL), strict=True)
+    )
+    added = {FEW: shared_heads(world, few, batch), "as many as ranks": shared_heads(world, one_each, batch)}
+    watch, (x, grad_y) = lesson_linear.UnderWay(), inputs(world, sizes, batch, torch.float32)
+    whole = block(world, sizes, torch.float32)
     watched = parallel_attention(whole.attention, Comm(collectives=watch))
     with world.timed("forward and backward of a layer"):
         lesson.run_module(in_parallel(whole, FULL), x, grad_y)
     return [
-        *claims,
+        *communication(world, sizes, batch),
+        fold("a layer, forward: FLOPs of this rank's products", forward),
+        fold("a layer, backward: FLOPs of this rank's products", backward),
         fold("a layer: bytes of parameters", held, key=True),
         fold("a layer, Y, dX and all gradients against one device: distance, float64", near, key=True),
         within_rounding(world, sizes, batch, FULL),
-        shared_heads(world, few, batch),
+        fold(f"{FEW}: bytes sent to add their gradients", added),
         lesson_linear.products_under_way("attention", watched, watch, x, grad_y, 3),
     ]
