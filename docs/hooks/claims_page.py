@@ -22,7 +22,7 @@ TELLING = (
     ("minitrain.parameter_server.synchronous", "bytes through the busiest server's link in a step"),
     ("minitrain.zero.stage3", "bytes of parameters, gradients and optimizer states, stage 3"),
     ("minitrain.recomputation.checkpoint", "operations done again: the blocks' forward"),
-    ("minitrain.tensor_parallel.parallelize", "all-reduces forward: two a layer"),
+    ("minitrain.tensor_parallel.parallelize", "all-reduces: two per layer"),
     ("minitrain.pipeline_parallel.executor", "bubble of interleaved over the time of a step, v = 2"),
     ("minitrain.mixture_of_experts.expert_parallel", "distance of outputs and all gradients from one device"),
     ("minitrain.composition.step", "pp2×tp2, sequence-parallel, selective recomputation: losses"),

@@ -89,16 +89,6 @@ def model_traffic(
     return _traffic(model_calls(layers, keep_gathered), batch * seq * hidden, item, ranks, rank)
 
 
-def ends_traffic(
-    batch: int, seq: int, hidden: int, ranks: int, rank: int, keep_gathered: bool = False, item: int = 4
-) -> TrafficWays:
-    """What a rank sends through the ring for embedding and head: `ends_calls`.
-
-    Source: as `layer_traffic`.
-    """
-    return _traffic(ends_calls(keep_gathered), batch * seq * hidden, item, ranks, rank)
-
-
 def _traffic(calls: Ways, elements: int, item: int, ranks: int, rank: int) -> TrafficWays:
     gathered = ring_all_gather(elements, item, ranks, rank)
     scattered = ring_reduce_scatter(elements, item, ranks, rank)

@@ -80,11 +80,3 @@ def gathered_logits_traffic(tokens: int, vocabulary: int, ranks: int, rank: int,
     Source: Shoeybi et al. 2019, §3, the way that is not taken.
     """
     return ring_all_gather(tokens * padded(vocabulary, ranks), item, ranks, rank)
-
-
-def saving(vocabulary: int, ranks: int) -> float:
-    """V'/(3n), how many times as much gathered logits send: 4,188 for GPT-2's vocabulary of 50,257 on four ranks.
-
-    The item size cancels where logits are gathered in the loss's own precision; in bfloat16 it is half of this.
-    """
-    return padded(vocabulary, ranks) / (NUMBERS * ranks)

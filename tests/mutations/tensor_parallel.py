@@ -2,4 +2,139 @@
 
 from tests.mutations import Mutation
 
-MUTATIONS: list[Mutation] = []
+CHAPTER = "minitrain.tensor_parallel"
+LAYERS = "minitrain.costs.tensor_parallel"
+VOCABULARY = "minitrain.costs.vocabulary"
+ATTENTION, LINEAR, DROPOUT = f"{CHAPTER}.attention", f"{CHAPTER}.linear", f"{CHAPTER}.dropout_rng"
+TABLE, LOSS, GPT = f"{CHAPTER}.vocab_parallel", f"{CHAPTER}.cross_entropy", f"{CHAPTER}.parallelize"
+MAPPINGS, CLIPPING = f"{CHAPTER}.mappings", f"{CHAPTER}.clip_grad_norm"
+
+PRACTICE = [
+    # f forgets that every rank used x.
+    Mutation(f"{MAPPINGS}.Copy.backward", "Reduce", "Copy", MAPPINGS, "small form: payload of all-reduces, f backward"),
+    # g adds up a gradient that every rank has whole.
+    Mutation(f"{MAPPINGS}.Reduce.backward", "Copy", "Reduce", MAPPINGS, "communications the other way"),
+    # A rank keeps the wrong part of a gradient.
+    Mutation(
+        f"{CHAPTER}.full.mappings._Split.forward", "[comm.rank]", "[-1 - comm.rank]", MAPPINGS, "all operators of both"
+    ),
+    # The bias before the sum, added once more by each rank.
+    Mutation(
+        f"{LINEAR}.RowParallelLinear.forward",
+        "F.linear(x, self.weight)",
+        "F.linear(x, self.weight, self.bias)",
+        LINEAR,
+        "elements of Y, dX, dA, db that differ",
+    ),
+    # Waiting for dX before the weights' gradients: the same numbers, without overlap.
+    Mutation(
+        f"{CHAPTER}.full.linear._ColumnParallel.backward",
+        "sent = ctx.comm.all_reduce(grad_x)",
+        "(sent := ctx.comm.all_reduce(grad_x)).wait()",
+        LINEAR,
+        "column-parallel: products made while dX is under way",
+    ),
+    Mutation(
+        f"{ATTENTION}.ParallelMLP.forward", ' approximate="tanh"', "", ATTENTION, "a layer, Y, dX and all gradients"
+    ),
+    # Key and value heads that ranks share: the slot of another rank's head.
+    Mutation(
+        f"{CHAPTER}.full.parameter_layout.sum_partial_gradients",
+        "[rank * count // ranks]",
+        "[rank % count]",
+        ATTENTION,
+        "a layer, Y, dX and all gradients",
+    ),
+    # Padding takes part in the softmax.
+    Mutation(f"{TABLE}.VocabParallelHead.forward", ">= self", "> self", TABLE, "loss and tied table's gradient"),
+    Mutation(
+        f"{CHAPTER}.full.vocab_parallel.Rows.of",
+        "-(-vocabulary // comm.ranks)",
+        "vocabulary // comm.ranks + 1",
+        TABLE,
+        "bytes held by tied embedding and head",
+    ),
+    # Sums with different maxima are added as they are.
+    Mutation(
+        f"{LOSS}.CrossEntropy.forward",
+        "(all_s * (all_m - m).exp())",
+        "all_s",
+        LOSS,
+        "loss and gradient, distance from F.cross_entropy",
+    ),
+    Mutation(f"{LOSS}.CrossEntropy.backward", " / m.numel()", "", LOSS, "loss and gradient, distance from F.cross_ent"),
+    Mutation(
+        f"{CHAPTER}.full.cross_entropy._CrossEntropy.forward",
+        "return losses.sum() / count",
+        "return losses.mean()",
+        LOSS,
+        "loss and gradient, distance from F.cross_entropy",
+    ),
+    # Every rank counts what all of them hold.
+    Mutation(f"{CLIPPING}.gradient_norm", "and (sharded or rank == 0)", "", CLIPPING, "norm, all gradients 1"),
+    # Small gradients are made larger.
+    Mutation(f"{CLIPPING}.clip_grad_norm", ".clamp(max=1.0)", "", CLIPPING, "norm and clipped gradients"),
+    # All ranks' heads drop the same weights.
+    Mutation(
+        f"{DROPOUT}.AttentionDropout.forward",
+        "self.rank * heads * seq + heads_and_keys",
+        "heads_and_keys",
+        DROPOUT,
+        "elements that one device drops otherwise",
+    ),
+    Mutation(f"{DROPOUT}.drop", " / (1 - p)", "", DROPOUT, "what dropout leaves of a 1"),
+    Mutation(f"{GPT}.parallelize", "place_dropout(gpt, comm.rank)", "place_dropout(gpt)", GPT, "loss, gradients, and"),
+]
+
+COSTS = [
+    Mutation(
+        f"{LAYERS}.all_reduces", "2 * layers, 2 * layers", "2 * layers, layers", GPT, "all-reduces: two per layer"
+    ),
+    Mutation(f"{LAYERS}.payload", " * item", " * 4", ATTENTION, "small form, a layer: payload of two all-reduces"),
+    Mutation(f"{LAYERS}.layer_traffic", "one + one", "one", ATTENTION, "a layer, each way: bytes sent"),
+    Mutation(
+        f"{LAYERS}.row_first_mlp_traffic", "4 * batch", "batch", ATTENTION, "an MLP cut rows first, each way: bytes"
+    ),
+    Mutation(f"{LAYERS}.shared_heads_elements", "(hidden + 1)", "hidden", ATTENTION, "fewer key and value heads than"),
+    # A bias that is whole where it is cut, and cut where it is whole.
+    Mutation(
+        f"{LAYERS}.column_parameters",
+        "(inputs + bias) * (outputs // ranks)",
+        "inputs * (outputs // ranks) + bias * outputs",
+        LINEAR,
+        "column-parallel: bytes of parameters",
+    ),
+    Mutation(
+        f"{LAYERS}.row_parameters",
+        "(inputs // ranks + bias) * outputs",
+        "(inputs + bias) * outputs // ranks",
+        LINEAR,
+        "row-parallel: bytes of parameters",
+    ),
+    Mutation(f"{LAYERS}.layer_parameters", "min(kv_heads, ranks)", "ranks", ATTENTION, "a layer: bytes of parameters"),
+    Mutation(f"{LAYERS}.layer_flops", "seq * seq", "seq * seq // 2", ATTENTION, "a layer, forward: FLOPs"),
+    Mutation(f"{LAYERS}.layer_flops", "2 * forward)", "3 * forward)", ATTENTION, "a layer, backward: FLOPs"),
+    Mutation(
+        f"{VOCABULARY}.padded",
+        "-(-vocabulary // unit) * unit",
+        "(vocabulary // unit + 1) * unit",
+        TABLE,
+        "bytes held by tied embedding and head",
+    ),
+    Mutation(
+        f"{VOCABULARY}.padded", "ranks * multiple", "ranks + multiple", TABLE, "rows for 50,257 tokens on 8 ranks"
+    ),
+    Mutation(
+        f"{VOCABULARY}.real_rows", "max(vocabulary - rank * held, 0)", "vocabulary - rank * held", TABLE, "rows of"
+    ),
+    Mutation(f"{VOCABULARY}.loss_payload", " * ranks", "", LOSS, "payload of the one all-gather"),
+    Mutation(f"{VOCABULARY}.loss_traffic", "NUMBERS", "2", LOSS, "loss forward: bytes sent by this rank"),
+    Mutation(
+        f"{VOCABULARY}.gathered_logits_traffic", "padded(vocabulary, ranks)", "vocabulary", LOSS, "bytes that gather"
+    ),
+    Mutation(
+        f"{VOCABULARY}.loss_traffic_all_reduced", "range(NUMBERS)", "range(1)", LOSS, "by three all-reduces: bytes sent"
+    ),
+]
+
+MUTATIONS = PRACTICE + COSTS

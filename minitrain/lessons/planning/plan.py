@@ -187,7 +187,7 @@ def published_memory() -> list[Claim]:
         what = f"activations of {name} that selective recomputation saves, %: as published"
         source, key = f"{KORTHIKANTI}, §5", name == "GPT-3"
         made.append(
-            Claim(what, "(5as/h)/(34 + 5as/h)", saved, published, "1", source, "compared", absolute=0.5, key=key)
+            Claim(what, "(5as/h)/(34 + 5as/h)", saved, published, "1", source, "published", absolute=0.5, key=key)
         )
     return made
 

@@ -5,6 +5,7 @@ In 16 bits, with dropout and written-out attention, as the account of Korthikant
 
 from __future__ import annotations
 
+import re
 from functools import partial
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -17,8 +18,10 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.costs import activations
 from minitrain.costs import sequence_parallel as costs
 from minitrain.lessons import Claim
-from minitrain.lessons.sequence_parallel.common import OURS, Parallelize, Trial, Way
+from minitrain.lessons.claims import fold
+from minitrain.lessons.sequence_parallel.common import OURS, VOCABULARY, Parallelize, Trial, Way
 from minitrain.models import counter_rng
+from minitrain.recomputation.checkpoint import recompute
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 
 if TYPE_CHECKING:
@@ -28,6 +31,7 @@ Kept = dict[Way, dict[str, int]]
 """Bytes that a layer keeps, by way and term."""
 
 DROPOUT = 0.1
+LOGITS = "loss: the logits"
 QKV = "query, key, value projections: their input"
 
 # Who saves a tensor, and what the paper calls it. Inside the core of attention it takes the operation to tell.
@@ -47,16 +51,19 @@ _TERMS = {
     "mlp": "GELU: its input",
     "mlp.down": "down projection: its input",
     "mlp_dropout": "MLP dropout: its mask",
+    "embedding.dropout": "embedding dropout: its mask",
+    "norm": "last norm: its input",
+    "head": "head: its input",
 }
 
 
 class KeptByOperation(TorchFunctionMode):
-    """Counts what autograd keeps of a block's forward, by the terms of the paper: `with KeptByOperation(block) as …`.
+    """Counts what autograd keeps of a forward, by the terms of the paper: `with KeptByOperation(block) as …`.
 
     Each storage counts once, for the first that saves it; parameters do not count.
 
     Args:
-        block: A block of the GPT, on one device or cut over ranks.
+        block: A block of the GPT, or all of it, on one device or cut over ranks.
         seq: Tokens in a whole sequence.
 
     Attributes:
@@ -70,6 +77,7 @@ class KeptByOperation(TorchFunctionMode):
         self._alive: list[Tensor] = []  # keeps the storages alive, so that no address is used twice
         self._modules: list[str] = []  # those whose forward is running, by name, the innermost last
         self._operations: list[str] = []  # the functions of torch that are running
+        self._weighed = False  # whether the softmax of the core that is running has been
         self._hooks = saved_tensors_hooks(self._save, lambda tensor: tensor)
 
     def _save(self, tensor: Tensor) -> Tensor:
@@ -82,13 +90,17 @@ class KeptByOperation(TorchFunctionMode):
     def _term(self, tensor: Tensor) -> str:
         module = self._modules[-1]
         operation = f"{module} {self._operations[-1] if self._operations else ''}".strip()
-        if module.endswith("_norm") and tensor.shape[-1] == 1:
+        if module.endswith("norm") and tensor.shape[-1] == 1:
             return costs.STATISTICS
         if operation == "attention.core matmul":
-            if "softmax: its output" not in self.terms:
+            if not self._weighed:
                 return "QKᵀ: query and key"
             scores = tensor.shape[-2:] == (self.seq, self.seq)
             return "attention over V: the dropout's output" if scores else "attention over V: the values"
+        self._weighed |= operation == "attention.core softmax"
+        # [batch, seq, vocabulary/tp]; the loss's other tensors are smaller, or token numbers.
+        if module == "loss" and tensor.dim() == 3 and tensor.is_floating_point():
+            return LOGITS
         return _TERMS.get(operation) or _TERMS.get(module) or operation  # what is unknown shows under its own name
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -100,7 +112,8 @@ class KeptByOperation(TorchFunctionMode):
 
     def __enter__(self) -> KeptByOperation:
         self._watched = []
-        for name, module in self.block.named_modules():
+        for full_name, module in self.block.named_modules():
+            name = re.sub(r"^blocks\.\d+\.", "", full_name)  # all blocks count together
             self._watched.append(module.register_forward_pre_hook(partial(self._begin, name)))
             self._watched.append(module.register_forward_hook(self._end))
         self._hooks.__enter__()
@@ -115,6 +128,7 @@ class KeptByOperation(TorchFunctionMode):
 
     def _begin(self, name: str, *call: Any) -> None:
         self._modules.append(name)
+        self._weighed &= name != "attention.core"
 
     def _end(self, *call: Any) -> None:
         self._modules.pop()
@@ -161,32 +175,85 @@ def beyond(way: Way, on_gpu: bool) -> str:
 
 
 def claims(trial: Trial, kept: Kept) -> list[Claim]:
-    """Claims on what a layer keeps: each term of the paper's own way, and all terms together of all four."""
+    """Claims on what a layer keeps in all four ways: all terms together, and each by itself."""
     section = "Korthikanti et al. 2022, §4"
-    made = []
+    made, cases = [], {}
     for way, terms in kept.items():
         paper, more = predicted(trial, way)
-        total = sum(paper.values()) + sum(more.values())
+        each = {name: paper.get(name, 0.0) + more.get(name, 0.0) for name in {**terms, **more}}
         formula = f"{TABLE[way]}, torch: + {beyond(way, trial.world.device.type == 'cuda')}"
         what, key = f"{way}: bytes that a layer keeps", way == "gathered again"
-        made.append(Claim(what, formula, total, sum(terms.values()), "B", section, key=key))
-        unlike = sum(terms.get(name) != paper.get(name, 0.0) + more.get(name, 0.0) for name in {**terms, **more})
-        what = f"{way}: terms, of {len(terms)}, unlike the paper's and what torch adds"
-        made.append(Claim(what, "0", 0, unlike, "1", section, "compared"))
-    return made + _terms(trial, kept["gathered again"])
+        made.append(Claim(what, formula, sum(each.values()), sum(terms.values()), "B", section, key=key))
+        unlike = [name for name, expected in each.items() if terms.get(name) != expected]
+        case = f"{way}: {', '.join(unlike)}"
+        cases[case] = Claim("", "0: each term", 0, len(unlike), "1", section, "compared")
+    what = "terms of a layer, 16 in each way, that differ from the paper's and what torch adds"
+    return [*made, fold(what, cases)]
 
 
-def _terms(trial: Trial, terms: dict[str, int]) -> list[Claim]:
-    paper, more = predicted(trial, "gathered again")
-    on_gpu = trial.world.device.type == "cuda"
-    formulas = dict.fromkeys(paper, "as the paper counts")
-    formulas |= {costs.STATISTICS: f"4bs/t numbers of {4 if on_gpu else 2} B; not in the paper"}
-    formulas |= {costs.MASK: "s² of 1 B; not in the paper"}
-    section = "Korthikanti et al. 2022, §4.1"
+def recomputed(trial: Trial, parallelize: Parallelize) -> list[Claim]:
+    """Claims on what a layer keeps where the core of attention, or all of it, is computed again in backward."""
+    found = {}
+    for how in ("selective", "full"):
+        block = trial.gpt("gathered again", parallelize, torch.bfloat16, DROPOUT).blocks[0]
+        recompute([block.get_submodule("attention.core") if how == "selective" else block])
+        counter_rng.set_position(seed=0, step=0)
+        with KeptByOperation(block, trial.sizes[1]) as counted:
+            block(trial.hidden_states("gathered again", torch.bfloat16))
+        found[how] = sum(counted.terms.values())
+    sizes = (*trial.sizes, trial.all_heads, trial.world.size, True)
+    _, more = predicted(trial, "gathered again")
+    scores, all_of_it = (activations.layer(*sizes, how) for how in found)
+    section, numbers = "Korthikanti et al. 2022, §5", 16 if trial.world.device.type == "cuda" else 8
+    what = "gathered again: bytes that a layer keeps,"
     return [
-        Claim(f"gathered again: {name}", formula, paper.get(name, 0.0) + more.get(name, 0.0), terms[name], "B", section)
-        for name, formula in formulas.items()
+        Claim(
+            f"{what} attention's core recomputed",
+            f"34sbh/t, torch: + {numbers}bs/t",
+            scores + more[costs.STATISTICS],
+            found["selective"],
+            "B",
+            section,
+        ),
+        Claim(f"{what} all of it recomputed", "2sbh/t", all_of_it, found["full"], "B", section),
     ]
+
+
+def whole_model(trial: Trial, parallelize: Parallelize) -> Claim:
+    """The claim on what a GPT keeps, layers and outside of them; the logits in 16 bits, as the head made them.
+
+    A case is the first of L pipeline stages, which has one layer and, in 1F1B, L micro-batches under way.
+    """
+    ranks, sizes = (trial.world.size, True), (*trial.sizes, trial.all_heads, trial.layers, VOCABULARY)
+    outside = activations.extras(*trial.sizes, VOCABULARY, *ranks)
+    names = {*activations.layer_terms(*trial.sizes, trial.all_heads, *ranks), *outside}
+    section, formula = "Korthikanti et al. 2022, §4.3", "L · sbh/t · (34 + 5as/h) + sbh/t · (5 + 2V'/h)"
+    cases = {}
+    for stages in (1, trial.layers):
+        gpt = trial.gpt("gathered again", parallelize, torch.bfloat16, DROPOUT)
+        counter_rng.set_position(seed=0, step=0)
+        with KeptByOperation(gpt, trial.sizes[1]) as counted:
+            if stages == 1:
+                gpt(*trial.tokens())
+            for _ in range(stages if stages > 1 else 0):
+                gpt.blocks[0](gpt.embedding(trial.tokens()[0]))
+        expected = activations.model(*sizes, *ranks, pipeline=stages)
+        expected -= outside[LOGITS] / 2 if stages == 1 else 0
+        measured = sum(size for name, size in counted.terms.items() if name in names)
+        case = "the whole model" if stages == 1 else "the first stage of a pipeline"
+        cases[case] = Claim("", formula, expected, measured, "B", section)
+    return fold("gathered again: bytes that the whole model keeps, by the paper's terms, logits in 16 bits", cases)
+
+
+def published() -> Claim:
+    """The claim on the part of a layer that grows with the sequence, in sbh bytes, which the paper prints."""
+    models = {"GPT-3": (96, 12288, 80), "MT-NLG": (128, 20480, 64)}
+    cases = {}
+    for name, (heads, hidden, printed) in models.items():
+        kept, without = (activations.layer(1, 2048, hidden, heads, recompute=how) for how in ("none", "selective"))
+        found = (kept - without) / (2048 * hidden)
+        cases[name] = Claim("", "5as/h", found, printed, "1", "Korthikanti et al. 2022, §5", "published")
+    return fold("bytes per sbh of the scores of GPT-3 and of MT-NLG, as published", cases)
 
 
 _PARTS = {

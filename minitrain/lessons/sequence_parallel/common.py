@@ -9,14 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from minitrain.collectives.full import ring
-from minitrain.comm import Ledger, World
-from minitrain.comm.comm import Comm
-from minitrain.comm.control import gather_objects
-from minitrain.costs.communication import ring_all_gather, ring_reduce_scatter
-from minitrain.lessons import Claim
+from minitrain.comm import World
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.sequence_parallel.full import mappings
 from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
 
 PAPER, RING = "Korthikanti et al. 2022, §4.2.2", "Patarasuk & Yuan 2009"
@@ -86,38 +80,3 @@ class Trial:
 def own(world: World, whole: Tensor) -> Tensor:
     """This rank's tokens of `[batch, seq, …]`."""
     return whole.tensor_split(world.size, 1)[world.rank].contiguous()
-
-
-def operators(world: World, batch: int, shard: int, width: int) -> list[Claim]:
-    """Bytes of g and ḡ forward and backward through the ring, and how far each is from having its transpose.
-
-    Backward has to be the transpose of forward: ⟨Ax, y⟩ = ⟨x, Aᵀy⟩, where an inner product adds over ranks what each
-    has for itself, shards and summands alike. Whole numbers make both sides exact.
-    """
-    seq = shard * world.size
-    size = (batch * seq * width, 4, world.size, world.rank)
-    gathered, scattered = ring_all_gather(*size), ring_reduce_scatter(*size)
-    of_gather, of_scatter = "S − cᵣ₊₁ = (t−1)/t · S", "S − cᵣ = (t−1)/t · S"
-    claims = []
-    for name, operator, lengths, sent, formulas in (
-        ("g, gather", mappings.g, (shard, seq), (gathered, scattered), (of_gather, of_scatter)),
-        ("ḡ, reduce-scatter", mappings.g_bar, (seq, shard), (scattered, gathered), (of_scatter, of_gather)),
-    ):
-        generator = torch.Generator().manual_seed(world.rank)
-        x, y = (
-            torch.randint(-8, 9, (batch, length, width), generator=generator).to(world.device, torch.float32)
-            for length in lengths
-        )
-        x.requires_grad_()
-        with Ledger() as forward:
-            image = operator(x, Comm(collectives=ring))
-        with Ledger() as backward:
-            image.backward(y)
-        assert x.grad is not None
-        ways = zip(("forward", "backward"), (forward, backward), sent, formulas, strict=True)
-        for way, ledger, traffic, formula in ways:
-            claims.append(Claim(f"{name}: bytes sent {way}", formula, traffic.bytes, ledger.sent, "B", RING))
-        there, back = ((image.detach() * y).sum().item(), (x.detach() * x.grad).sum().item())
-        apart = sum(gather_objects(there)) - sum(gather_objects(back))
-        claims.append(Claim(f"{name}: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩", "0", 0, apart, "1", PAPER, "compared"))
-    return claims

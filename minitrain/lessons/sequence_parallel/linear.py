@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import torch
@@ -14,8 +15,9 @@ from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger, SavedActivations, World
 from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle
-from minitrain.costs.communication import NOTHING, ring_all_gather, ring_reduce_scatter
+from minitrain.costs.communication import ring_all_gather, ring_reduce_scatter
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.lessons.sequence_parallel import small
 from minitrain.lessons.sequence_parallel.common import OURS, PAPER, RING, own
 from minitrain.lessons.tensor_parallel.common import distance
@@ -64,36 +66,32 @@ class UnderWay(TorchDispatchMode):
 
 
 def two_layers(world: World, batch: int, shard: int, width: int) -> list[Claim]:
-    """Claims on a column-parallel layer, GELU and a row-parallel one, between shards, in both ways."""
+    """Claims on a column-parallel layer, GELU and a row-parallel one, between shards, in both forms and both ways."""
     hidden, seq = width * world.size, shard * world.size
     whole, x, grad_y = _two_layers_of_one_device(world, batch, seq, hidden)
     y, grad_x, *gradients = _results(whole, x, grad_y)
     size = (batch * seq * hidden, 4, world.size, world.rank)
     gathered, scattered = ring_all_gather(*size), ring_reduce_scatter(*size)
-    claims = []
+    of_small_form, keeps, near = small.two_layers(world, batch, shard, width)
+    sent, kept, made, apart = {}, {}, {}, {"small form": near}
     for way, keep in OURS.items():
-        on = f"{way}: "
-        again = NOTHING if keep else gathered
-        sent, kept = {}, 0
+        saved = 0
         for collectives in (native, ring):
             model = between_shards(copy.deepcopy(whole).float(), keep, collectives)
             mine = own(world, x).float().requires_grad_()
-            with Ledger() as forward, SavedActivations(model) as saved:
+            with Ledger() as forward, SavedActivations(model) as activations:
                 image = model(mine)
             with Ledger() as backward:
                 image.backward(own(world, grad_y).float())
-            sent[collectives], kept = (forward, backward), saved.bytes
-        forward, backward = sent[ring]
-        formula = "2(t−1)/t · S" if keep else "3(t−1)/t · S"
+            saved = activations.bytes
         traffic = gathered + scattered
-        claims.append(Claim(on + "bytes sent forward", "2(t−1)/t · S", traffic.bytes, forward.sent, "B", RING))
-        claims.append(Claim(on + "bytes sent backward", formula, (traffic + again).bytes, backward.sent, "B", RING))
+        sent[f"{way}, forward"] = Claim("", "2(t−1)/t · S", traffic.bytes, forward.sent, "B", RING)
+        formula, traffic = ("2(t−1)/t · S", traffic) if keep else ("3(t−1)/t · S", traffic + gathered)
+        sent[f"{way}, backward"] = Claim("", formula, traffic.bytes, backward.sent, "B", RING)
         tokens, wide = batch * seq, 4 * hidden // world.size
         x_kept = tokens * hidden if keep else tokens * hidden // world.size
         formula = "4bs(h + 4h/t + 4h/t)" if keep else "4bs(h/t + 4h/t + 4h/t)"
-        claims.append(
-            Claim(on + "bytes kept for backward", formula, 4 * (x_kept + 2 * tokens * wide), kept, "B", PAPER)
-        )
+        kept[way] = Claim("", formula, 4 * (x_kept + 2 * tokens * wide), saved, "B", PAPER)
         watch = UnderWay()
         with watch:
             _results(between_shards(whole, keep, watch), own(world, x), own(world, grad_y))
@@ -101,25 +99,26 @@ def two_layers(world: World, batch: int, shard: int, width: int) -> list[Claim]:
             ("all_gather", "X is gathered again", 0 if keep else 1),
             ("reduce_scatter", "dX is under way", 1),
         ):
-            formula = "one for each weight that takes x" if predicted else "0: it is not gathered again"
-            claims.append(
-                Claim(
-                    f"{on}products made while {what}",
-                    formula,
-                    predicted,
-                    watch.products[verb],
-                    "1",
-                    PAPER,
-                    key=not keep,
-                )
-            )
+            formula = "one for each weight that takes x"
+            made[f"{way}, {what}"] = Claim("", formula, predicted, watch.products[verb], "1", "derived")
         model = between_shards(whole, keep, native)
         found = _results(model, own(world, x), own(world, grad_y))
         pairs = zip(model.parameters(), gradients, strict=True)
         expected = [own(world, y), own(world, grad_x), *(piece_of(gradient, p) for p, gradient in pairs)]
-        what, apart = on + "Y, dX and all gradients against one device, float64", distance(found, expected)
-        claims.append(Claim(what, "0", 0, apart, "1", PAPER, "compared", absolute=1e-12))
-    return claims
+        apart[way] = Claim("", "10⁻¹²", 1e-12, distance(found, expected), "1", PAPER, "compared", "<=")
+    again = sent.pop("gathered again, backward")
+    of_both = {"small form": keeps, "full form": kept["gathered again"]}
+    made = dict(sorted(made.items(), key=lambda item: -item[1].predicted))  # shown is one that sends something
+    alike = "bytes sent by this rank forward, and with the input kept backward as well"
+    return [
+        *of_small_form,
+        fold("gathered again, small and full form: bytes kept for backward", of_both, key=True),
+        fold("Y, dX and all gradients against one device, both forms and ways, float64", apart, key=True),
+        fold(alike, sent),
+        dataclasses.replace(again, what="gathered again: bytes sent by this rank backward"),
+        dataclasses.replace(kept["input kept"], what="input kept: bytes kept for backward"),
+        fold("products made while X is gathered again, or dX is under way", made, key=True),
+    ]
 
 
 def _two_layers_of_one_device(world: World, batch: int, seq: int, hidden: int) -> tuple[nn.Sequential, Tensor, Tensor]:
@@ -162,4 +161,4 @@ def demo(world: World, batch: int = 2, shard: int = 4, width: int = 8) -> list[C
         shard: Tokens of each sequence on each rank.
         width: Inputs of a token on each rank; the MLP between the two layers is 4 times as wide.
     """
-    return [*small.two_layers(world, batch, shard, width), *two_layers(world, batch, shard, width)]
+    return two_layers(world, batch, shard, width)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from minitrain.costs import sequence_parallel as costs
 from minitrain.costs import tensor_parallel as tensor_costs
 from minitrain.costs import vocabulary as vocabulary_costs
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.lessons.sequence_parallel import activations as lesson_activations
 from minitrain.lessons.sequence_parallel import common as lesson
 from minitrain.lessons.sequence_parallel.common import HEAD, OURS, PAPER, RING, VOCABULARY, Parallelize, Trial, Way
@@ -24,12 +26,13 @@ from minitrain.lessons.tensor_parallel.common import different, distance
 from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT
 from minitrain.sequence_parallel.megatron import parallelize
-from minitrain.tensor_parallel.dropout_rng import ResidualDropout
+from minitrain.tensor_parallel.dropout_rng import ResidualDropout, place_dropout
 from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
 
-STEPS = 5
+STEPS, DROPOUT = 5, 0.1
+RESULTS = "loss", "gradient norm", "gradients", "weights"
 
 
 class Sent(NamedTuple):
@@ -43,39 +46,39 @@ def communication(trial: Trial, parallelize: Parallelize) -> list[Claim]:
     """Claims on calls and bytes of a step, in both ways, beside theory and beside chapter 08."""
     n, rank = trial.world.size, trial.world.rank
     loss = vocabulary_costs.loss_traffic(trial.sizes[0] * trial.sizes[1], n, rank)
-    claims = []
+    gathers, others, forward, backward = {}, {}, {}, {}
     for way, keep in OURS.items():
         own_calls, through_ring = (_step(trial, way, parallelize, verbs) for verbs in (native, ring))
         calls = costs.model_calls(trial.layers, keep)
         traffic = costs.model_traffic(*trial.sizes, trial.layers, n, rank, keep)
-        backward = "2L + 1" if keep else "2(2L + 1): g once more"
-        for verb, what, predicted, measured, formula in (
-            (
-                "all_gather",
-                "all-gathers forward",
-                calls.forward.all_gathers + 1,
-                own_calls.forward,
-                "2L + 1, and the loss",
-            ),
-            ("reduce_scatter", "reduce-scatters forward", calls.forward.reduce_scatters, own_calls.forward, "2L + 1"),
-            ("all_gather", "all-gathers backward", calls.backward.all_gathers, own_calls.backward, backward),
-            (
-                "reduce_scatter",
-                "reduce-scatters backward",
-                calls.backward.reduce_scatters,
-                own_calls.backward,
-                "2L + 1",
-            ),
+        for case, predicted, ledger, verb in (
+            ("all-gathers backward", calls.backward.all_gathers, own_calls.backward, "all_gather"),
+            ("reduce-scatters forward", calls.forward.reduce_scatters, own_calls.forward, "reduce_scatter"),
+            ("reduce-scatters backward", calls.backward.reduce_scatters, own_calls.backward, "reduce_scatter"),
         ):
-            claims.append(Claim(f"{way}: {what}", formula, predicted, measured.calls(verb), "1", PAPER))
-        times = 2 if keep else 3
-        for what, formula, expected, ledger in (
-            ("forward", "(2L+1) · 2(t−1)/t · S, + (t−1)·12bs", traffic.forward + loss, through_ring.forward),
-            ("backward", f"(2L+1) · {times}(t−1)/t · S", traffic.backward, through_ring.backward),
-        ):
-            sent = f"{way}: bytes sent {what}, S = 4bsh"
-            claims.append(Claim(sent, formula, expected.bytes, ledger.sent, "B", RING, key=not keep))
-    return claims + beside_tensor_parallel(trial, parallelize) + _once_a_step(trial, parallelize)
+            others[f"{way}, {case}"] = Claim("", "2L + 1", predicted, ledger.calls(verb), "1", PAPER)
+        found, expected = own_calls.forward.calls("all_gather"), calls.forward.all_gathers + 1
+        gathers[way] = Claim("", "2L + 1, and the loss", expected, found, "1", PAPER)
+        formula, sent = "(2L+1) · 2(t−1)/t · S, + (t−1)·12bs", traffic.forward + loss
+        forward[way] = Claim("", formula, sent.bytes, through_ring.forward.sent, "B", RING)
+        formula = f"(2L+1) · {2 if keep else 3}(t−1)/t · S"
+        sent = f"{way}: bytes sent backward"
+        backward[way] = Claim(
+            sent, formula, traffic.backward.bytes, through_ring.backward.sent, "B", RING, key=not keep
+        )
+    again = others.pop("gathered again, all-gathers backward")
+    what = "calls: reduce-scatters each way, and with the input kept all-gathers backward"
+    return [
+        fold("calls: all-gathers forward", gathers),
+        fold(what, others),
+        dataclasses.replace(
+            again, what="calls: all-gathers backward, gathered again", formula="2(2L + 1): g once more"
+        ),
+        fold("bytes sent forward, both ways, S = 4bsh", forward, key=True),
+        *backward.values(),
+        *beside_tensor_parallel(trial, parallelize),
+        *_once_a_step(trial, parallelize),
+    ]
 
 
 def _step(trial: Trial, way: Way, parallelize: Parallelize, collectives: Any) -> Sent:
@@ -90,22 +93,28 @@ def _step(trial: Trial, way: Way, parallelize: Parallelize, collectives: Any) ->
 
 
 def beside_tensor_parallel(trial: Trial, parallelize: Parallelize) -> list[Claim]:
-    """Claims on the bytes of a layer, in those of chapter 08: all counted message by message, through the ring."""
-    sent: dict[Way, int] = {}
+    """Claims on the bytes of a layer, in chapter 08 and in both ways: all counted message by message, on the ring."""
+    here = trial.world.size, trial.world.rank
+    before = 2 * tensor_costs.layer_traffic(*trial.sizes, *here).bytes
+    claims: dict[Way, Claim] = {}
     for way in ("chapter 08", *OURS):
         block = trial.gpt(way, parallelize, comm=Comm(collectives=ring, check=False)).blocks[0]
         with Ledger() as ledger:
             y = block(trial.hidden_states(way))
             y.backward(torch.ones_like(y))
-        sent[way] = ledger.sent
-    claims = []
-    for way, formula, predicted in (("input kept", "1", 1.0), ("gathered again", "10/8", 1.25)):
-        what, key = f"{way}: bytes of a layer, forward and backward, in chapter 08's", way == "gathered again"
-        if trial.world.size == 1:
-            claims.append(Claim.needs_ranks(2, what, formula, PAPER, key))  # nothing is sent
-        else:
-            claims.append(Claim(what, formula, predicted, sent[way] / sent["chapter 08"], "1", PAPER, key=key))
-    return claims
+        expected = before
+        if way != "chapter 08":
+            ways = costs.layer_traffic(*trial.sizes, *here, OURS[way])
+            expected = ways.forward.bytes + ways.backward.bytes
+        formula = "10(t−1)/t · S" if way == "gathered again" else "8(t−1)/t · S"
+        claims[way] = Claim("", formula, expected, ledger.sent, "B", PAPER)
+    again = claims.pop("gathered again")
+    cases = {str(way): claim for way, claim in claims.items()}
+    what = "gathered again: bytes of a layer, forward and backward, 5/4 of chapter 08's"
+    return [
+        fold("input kept: bytes of a layer, forward and backward, as many as chapter 08's", cases),
+        dataclasses.replace(again, what=what, key=True),
+    ]
 
 
 def _once_a_step(trial: Trial, parallelize: Parallelize) -> list[Claim]:
@@ -118,9 +127,10 @@ def _once_a_step(trial: Trial, parallelize: Parallelize) -> list[Claim]:
     _, seq, hidden = trial.sizes
     elements = 4 * costs.partial_elements(trial.layers, hidden, seq)
     on = "norms, row biases, positions: "
+    calls, payload = ledger.calls("all_reduce"), ledger.payload("all_reduce")
     return [
-        Claim(on + "all-reduces that add their gradients, a step", "1", 1, ledger.calls("all_reduce"), "1", PAPER),
-        Claim(on + "their payload", "4(6hL + 2h + sh)", elements, ledger.payload("all_reduce"), "B", PAPER),
+        Claim(on + "all-reduces per step that add their gradients", "1", 1, calls, "1", "derived"),
+        Claim(on + "their payload", "4(6hL + 2h + sh)", elements, payload, "B", "derived"),
     ]
 
 
@@ -156,6 +166,7 @@ def train(trial: Trial, gpt: GPT, pieces: GPT | None = None) -> Run:
 
     for step in range(STEPS):
         optimizer.zero_grad()
+        counter_rng.set_position(0, step)
         _, loss = gpt(*trial.tokens(step))
         assert loss is not None
         loss.backward()
@@ -172,36 +183,45 @@ def train(trial: Trial, gpt: GPT, pieces: GPT | None = None) -> Run:
 def training(trial: Trial, parallelize: Parallelize) -> list[Claim]:
     """Claims on loss, gradients, their norm, and weights after five steps of SGD, beside one device and chapter 08.
 
+    With dropout: each element's number depends on its place in the model, so one device drops the same.
+
     The bound for float32 is that of `minitrain.lessons.tensor_parallel.parallelize`. Sums of k terms err by at most k·u
     of them, u = 2⁻²⁴; K adds up the k from a token to the loss; backward is twice as long, and two runs differ by twice
-    that: 6K·u of the largest gradient, and after five steps five times that of the largest change of a weight.
+    that: 6K·u of the largest gradient, and after five steps five times that of the largest change of a weight. No
+    proof, for terms may cancel.
     """
     claims: list[Claim] = []
-    beside: list[Claim] = []
-    for dtype, name in ((torch.float64, "float64"), (torch.float32, "float32")):
-        start = trial.gpt("gathered again", parallelize, dtype)
-        alone = train(trial, trial.gpt("one device", parallelize, dtype), start)
+    what = "loss, gradient norm, gradients, and weights after 5 steps of SGD: distance from one device's"
+    for dtype in (torch.float64, torch.float32):
+        start = trial.gpt("gathered again", parallelize, dtype, DROPOUT)
+        one_device = trial.gpt("one device", parallelize, dtype, DROPOUT)
+        place_dropout(one_device)
+        alone = train(trial, one_device, start)
         ways: tuple[Way, ...] = (*OURS, "chapter 08") if dtype == torch.float64 else tuple(OURS)
         # Without comparing across ranks what must be equal, which would take most of the time.
-        runs = {way: train(trial, trial.gpt(way, parallelize, dtype, comm=Comm(check=False))) for way in ways}
-        farthest = map(max, *(distances(runs[way], alone) for way in OURS))
+        made = {way: trial.gpt(way, parallelize, dtype, DROPOUT, comm=Comm(check=False)) for way in ways}
+        runs = {way: train(trial, gpt) for way, gpt in made.items()}
+        gaps = {way: distances(runs[way], alone) for way in OURS}
         if dtype == torch.float64:
-            parts, formulas, bounds = ("",) * 4, ("10⁻¹²",) * 4, (1e-12,) * 4
-            sizes = (1.0,) * 4
-        else:
-            parts = "", ", in the largest norm", ", in the largest gradient", ", in the largest change"
-            formulas, bound = ("6Ku", "6Ku", "6Ku", "30Ku"), rounding(trial)
-            bounds = bound, bound, bound, STEPS * bound
-            changes = [p.detach() - weight for p, weight in zip(start.parameters(), alone.weights, strict=True)]
-            sizes = 1.0, _most([alone.norms]), _most(alone.gradients), _most(changes)
-        names = "loss", "gradient norm", "gradients", "weights after 5 steps of SGD"
-        for what, part, formula, most, size, gap in zip(names, parts, formulas, bounds, sizes, farthest, strict=True):
-            text = f"both ways: {what}, distance from one device's{part}, {name}"
-            key = dtype == torch.float64 and what in ("gradient norm", "gradients")
-            claims.append(Claim(text, formula, most, gap / size, "1", "Higham 2002, §3.1", "compared", "<=", key=key))
-        if dtype == torch.float64:
-            beside = _beside(runs)
-    return claims + beside
+            gaps |= {"from chapter 08's": distances(runs["gathered again"], runs["chapter 08"])}
+            cases = {
+                f"{way}: {name}": Claim("", "10⁻¹²", 1e-12, gap, "1", PAPER, "compared", "<=")
+                for way, apart in gaps.items()
+                for name, gap in zip(RESULTS, apart, strict=True)
+            }
+            claims += [fold(f"both ways: {what}, float64", cases, key=True), _same_bits(runs)]
+            continue
+        changes = [p.detach() - weight for p, weight in zip(start.parameters(), alone.weights, strict=True)]
+        sizes = 1.0, _most([alone.norms]), _most(alone.gradients), _most(changes)
+        bound = rounding(trial)
+        bounds = bound, bound, bound, STEPS * bound
+        cases = {
+            f"{way}: {name}": Claim("", "6Ku", most, gap / size, "1", "heuristic, no proof", "compared", "<=")
+            for way, apart in gaps.items()
+            for name, most, gap, size in zip(RESULTS, bounds, apart, sizes, strict=True)
+        }
+        claims.append(fold(f"both ways: {what}, float32, in the largest of each (weights: 30Ku)", cases))
+    return claims
 
 
 def distances(found: Run, expected: Run) -> list[float]:
@@ -212,21 +232,12 @@ def distances(found: Run, expected: Run) -> list[float]:
     ]
 
 
-def _beside(runs: dict[Way, Run]) -> list[Claim]:
-    """Claims on the same run as chapter 08 does it, and on the two ways beside each other.
-
-    Gathered again, x has the bits that it had, and every product the same operands: so have all results.
-    """
+def _same_bits(runs: dict[Way, Run]) -> Claim:
+    """The claim that both ways give the same bits: gathered again, x has those that it had, and so has every result."""
     kept, again = runs["input kept"], runs["gathered again"]
     unlike = different([*kept.gradients, *kept.weights], [*again.gradients, *again.weights])
-    apart = max(distances(again, runs["chapter 08"]))
-    on, how = "gathered again: ", "compared"
-    return [
-        Claim(on + "distance of all these from chapter 08's, float64", "10⁻¹²", 1e-12, apart, "1", PAPER, how, "<="),
-        Claim(
-            on + "elements of gradients and weights unlike those with the input kept", "0", 0, unlike, "1", PAPER, how
-        ),
-    ]
+    what = "elements of gradients and weights in which the two ways differ"
+    return Claim(what, "0: the same products", 0, unlike, "1", "derived", "compared")
 
 
 def rounding(trial: Trial) -> float:
@@ -253,19 +264,20 @@ def held(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 def masks(trial: Trial, parallelize: Parallelize) -> list[Claim]:
     """Claims on what residual dropout drops of this rank's tokens, and on chapter 08's masks in their place."""
-    p, (rank, n), (_, seq, hidden) = 0.25, (trial.world.rank, trial.world.size), trial.sizes
+    p, (rank, n), (_, seq, hidden) = 0.3, (trial.world.rank, trial.world.size), trial.sizes
     dropout = trial.gpt("gathered again", parallelize, dropout=p).get_submodule("blocks.0.mlp_dropout")
     assert isinstance(dropout, ResidualDropout)
     counter_rng.set_position(seed=0, step=0)
     ones = torch.ones(64, seq, hidden, device=trial.world.device)
     whole = ResidualDropout(p, dropout.site)(ones).chunk(n, dim=1)
     own = dropout(ones[:, : seq // n])
-    found = [("a shard's elements that one device drops otherwise", "0", 0.0, whole[rank] != own)]
+    what, formula = "a shard's elements that one device drops otherwise", "0: the same positions"
+    found = [(what, formula, 0.0, whole[rank] != own)]
     dropout.shard, dropout.shards = 0, 1  # as chapter 08 has it, where every rank has all tokens
     forgotten = dropout(ones[:, : seq // n])
     differ = 2 * p * (1 - p) * own.numel()
     for what, formula, predicted, mask in (
-        ("elements of a shard's dropout mask unlike rank 0's", "2p(1−p) N", differ, own),
+        ("elements of a shard's dropout mask that differ from rank 0's", "2p(1−p) N", differ, own),
         ("the same where a shard is taken for the whole", "0: tokens i and i + s/t drop the same", 0.0, forgotten),
     ):
         everyone = gather_objects(mask.cpu())
@@ -287,11 +299,11 @@ def generation(trial: Trial, parallelize: Parallelize) -> list[Claim]:
         trial.gpt(way, parallelize, torch.float64).generate(tokens, 4, temperature=0)
         for way in ("gathered again", "one device")
     )
-    what = "likeliest tokens generated that are unlike one device's"
-    return [Claim(what, "0", 0, int((ours != theirs).sum()), how="compared")]
+    what = "likeliest tokens generated that differ from one device's"
+    return [Claim(what, "0", 0, int((ours != theirs).sum()), "1", "derived", "compared")]
 
 
-def demo(world: World, layers: int = 2, heads: int = 1, shard: int = 12) -> list[Claim]:
+def demo(world: World, layers: int = 3, heads: int = 2, shard: int = 12) -> list[Claim]:
     """Trains a small GPT on sequence shards; the table shows bytes sent and kept beside chapter 08's, and one device's.
 
     Args:
@@ -305,6 +317,9 @@ def demo(world: World, layers: int = 2, heads: int = 1, shard: int = 12) -> list
     return [
         *communication(trial, parallelize),
         *lesson_activations.claims(trial, kept),
+        *lesson_activations.recomputed(trial, parallelize),
+        lesson_activations.whole_model(trial, parallelize),
+        lesson_activations.published(),
         *training(trial, parallelize),
         *held(trial, parallelize),
         *masks(trial, parallelize),

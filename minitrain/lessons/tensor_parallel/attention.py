@@ -15,7 +15,7 @@ from minitrain.comm.comm import Comm
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import tensor_parallel as costs
 from minitrain.lessons import Claim
-from minitrain.lessons.claims import as_key
+from minitrain.lessons.claims import fold
 from minitrain.lessons.tensor_parallel import common as lesson
 from minitrain.lessons.tensor_parallel import linear as lesson_linear
 from minitrain.models.gpt import Block, GPTConfig
@@ -24,7 +24,13 @@ from minitrain.tensor_parallel.full.attention import RowFirstMLP, parallel_atten
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 
 Cut = Callable[..., nn.Module]  # what makes this rank's part of a module: (module, comm)
-GQA, NARAYANAN = "Ainslie et al. 2023, §2.2", "Narayanan et al. 2021, appendix"
+FEW = "fewer key and value heads than ranks"
+NARAYANAN = "Narayanan et al. 2021, appendix"
+SMALL: dict[str, Cut] = {
+    "attention": lambda attention, _: small.ParallelAttention(attention),
+    "mlp": lambda mlp, _: small.ParallelMLP(mlp),
+}
+FULL: dict[str, Cut] = {"attention": parallel_attention, "mlp": parallel_mlp}
 
 
 def config(world: World, seq: int, head_size: int, kv_heads: int | None = None) -> GPTConfig:
@@ -81,54 +87,46 @@ def distances(
     return apart
 
 
-def like_one_device(world: World, sizes: GPTConfig, batch: int, parts: dict[str, Cut]) -> list[Claim]:
-    """Claims that the output and all gradients are those of one device: in float64 and in float32.
+def distance(world: World, sizes: GPTConfig, batch: int, parts: dict[str, Cut]) -> Claim:
+    """The claim that the output and all gradients are those of one device, in float64."""
+    whole, (x, grad_y) = block(world, sizes, torch.float64), inputs(world, sizes, batch, torch.float64)
+    parallel = in_parallel(whole, parts)
+    found = lesson.run_module(parallel, x, grad_y)
+    sum_partial_gradients(parallel)
+    found = found._replace(results=[*found.results[:2], *(p.grad for p in parallel.parameters() if p.grad is not None)])
+    gap = max(gap for gap, _ in distances(world, whole, found, parallel, x, grad_y))
+    return Claim("", "10⁻¹²", 1e-12, gap, "1", lesson.MEGATRON, "compared", "<=")
 
-    The bound in float32 is one of first order. Each of the K additions on the longest way from x through forward and
+
+def within_rounding(world: World, sizes: GPTConfig, batch: int, parts: dict[str, Cut]) -> Claim:
+    """The claim that the output and all gradients are near those of one device, in float32.
+
+    The bound is one of first order, and no proof. Each of the K additions on the longest way from x through forward and
     backward to a gradient rounds by at most u = eps/2 of what it adds, on one device and on t: 2γ_K apart. It takes
     each tensor by its largest value, and leaves out that layers may enlarge errors: additions err by √K u, not Ku, and
     that is the room for it.
     """
-    relative = absolute = 0.0
-    for dtype in (torch.float64, torch.float32):
-        whole, (x, grad_y) = block(world, sizes, dtype), inputs(world, sizes, batch, dtype)
-        parallel = in_parallel(whole, parts)
-        found = lesson.run_module(parallel, x, grad_y)
-        gaps = distances(world, whole, found, parallel, x, grad_y)
-        if dtype == torch.float64:
-            absolute = max(gap for gap, _ in gaps)
-        else:
-            relative = max(gap / largest for gap, largest in gaps)
-    rounding = longest_path(sizes, batch) * torch.finfo(torch.float32).eps / 2
-    on = "a layer, Y, dX and all gradients against one device: "
-    bound, higham = 2 * rounding / (1 - rounding), "Higham 2002, §3.1"
-    return [
-        Claim(on + "distance, float64", "0", 0, absolute, "1", lesson.MEGATRON, "compared", absolute=1e-12),
-        Claim(on + "distance / largest value, float32", "2γ_K", bound, relative, "1", higham, "compared", "<="),
-    ]
-
-
-def small_form(world: World, sizes: GPTConfig, batch: int) -> list[Claim]:
-    """Claims on a block with the small form's attention and MLP: what is sent and held, and one device's gradients."""
-    whole, (x, grad_y) = block(world, sizes, torch.float64), inputs(world, sizes, batch, torch.float64)
-    parts: dict[str, Cut] = {
-        "attention": lambda attention, _: small.ParallelAttention(attention),
-        "mlp": lambda mlp, _: small.ParallelMLP(mlp),
-    }
+    whole, (x, grad_y) = block(world, sizes, torch.float32), inputs(world, sizes, batch, torch.float32)
     parallel = in_parallel(whole, parts)
     found = lesson.run_module(parallel, x, grad_y)
-    gap = max(gap for gap, _ in distances(world, whole, found, parallel, x, grad_y))
-    payload = 2 * costs.payload(batch, sizes.positions, sizes.hidden, item=8)
-    held = 8 * costs.layer_parameters(sizes.hidden, sizes.heads, world.size)
-    on, formula = "small form, a layer: ", "(12h²/t + 7h/t + 6h) · w"
-    forward, backward = (ledger.payload("all_reduce") for ledger in (found.forward, found.backward))
-    apart = on + "Y, dX and all gradients, distance from one device, float64"
-    return as_key(
-        Claim(on + "payload of two all-reduces forward", "2 · bsh · w", payload, forward, "B", lesson.MEGATRON),
-        Claim(on + "payload of two all-reduces backward", "2 · bsh · w", payload, backward, "B", lesson.MEGATRON),
-        Claim(on + "bytes of parameters", formula, held, storage_bytes(parallel.parameters()), "B", lesson.MEGATRON),
-        Claim(apart, "0", 0, gap, "1", lesson.MEGATRON, "compared", absolute=1e-12),
-    )
+    apart = max(gap / largest for gap, largest in distances(world, whole, found, parallel, x, grad_y))
+    rounding = longest_path(sizes, batch) * torch.finfo(torch.float32).eps / 2
+    bound, source = 2 * rounding / (1 - rounding), "heuristic, no proof"
+    what = "a layer, Y, dX and all gradients against one device: distance / largest value, float32"
+    return Claim(what, "2γ_K", bound, apart, "1", source, "compared", "<=")
+
+
+def small_form(world: World, sizes: GPTConfig, batch: int) -> Claim:
+    """The claim on what the all-reduces of a block with the small form's attention and MLP carry."""
+    parallel = in_parallel(block(world, sizes, torch.float64), SMALL)
+    found = lesson.run_module(parallel, *inputs(world, sizes, batch, torch.float64))
+    predicted = 2 * costs.payload(batch, sizes.positions, sizes.hidden, item=8)
+    ways = {"forward": found.forward, "backward": found.backward}
+    claims = {
+        way: Claim("", "2 · bsh · w", predicted, ledger.payload("all_reduce"), "B", lesson.PAYLOAD)
+        for way, ledger in ways.items()
+    }
+    return fold("small form, a layer: payload of two all-reduces, each way", claims, key=True)
 
 
 def longest_path(sizes: GPTConfig, batch: int) -> int:
@@ -150,36 +148,64 @@ def products(world: World, sizes: GPTConfig, batch: int, parts: dict[str, Cut]) 
         y = parallel(x)
     with FlopCounterMode(display=False) as backward:
         y.backward(grad_y)
-    predicted = costs.layer_flops(batch, sizes.positions, sizes.hidden, sizes.heads, world.size)
+    heads = sizes.heads, world.size, sizes.kv_heads
+    predicted = costs.layer_flops(batch, sizes.positions, sizes.hidden, *heads)
     formulas = ("24bsh²/t + 4bs²h/t", "2 × forward")
     measured = [counter.get_total_flops() for counter in (forward, backward)]
     return [
-        Claim(f"a layer, {way}: FLOPs of this rank's products", formula, number, found, "1", NARAYANAN)
-        for way, formula, number, found in zip(predicted._fields, formulas, predicted, measured, strict=True)
+        Claim("", formula, number, found, "1", NARAYANAN)
+        for formula, number, found in zip(formulas, predicted, measured, strict=True)
     ]
 
 
-def shared_heads(world: World, batch: int, seq: int, head_size: int, cut: Cut) -> list[Claim]:
-    """Claims on attention whose key and value heads are fewer than ranks: what is added once a step, and the result."""
-    kv_heads = max([k for k in range(1, world.size) if world.size % k == 0], default=1)
-    sizes = config(world, seq, head_size, kv_heads)
-    whole, (x, grad_y) = block(world, sizes, torch.float64), inputs(world, sizes, batch, torch.float64)
-    parallel = in_parallel(whole, {"attention": cut})
-    found = lesson.run_module(parallel, x, grad_y)
+def parameters(world: World, sizes: GPTConfig, parts: dict[str, Cut], dtype: torch.dtype = torch.float32) -> Claim:
+    """The claim on the bytes of parameters that this rank holds."""
+    parallel = in_parallel(block(world, sizes, dtype), parts)
+    held = dtype.itemsize * costs.layer_parameters(sizes.hidden, sizes.heads, world.size, sizes.kv_heads)
+    measured = storage_bytes(parallel.parameters())
+    return Claim("", "(12h²/t + 7h/t + 6h) · w", held, measured, "B", lesson.MEGATRON)
+
+
+def shared_heads(world: World, sizes: GPTConfig, batch: int) -> Claim:
+    """The claim on what is sent once per step to add gradients of key and value heads that ranks share, if they do."""
+    parallel = in_parallel(block(world, sizes, torch.float32), {"attention": parallel_attention})
+    lesson.run_module(parallel, *inputs(world, sizes, batch, torch.float32))
     with Ledger() as ledger:
-        sum_partial_gradients(parallel)
-    gap = max(gap for gap, _ in distances(world, whole, found, parallel, x, grad_y))
-    elements = costs.shared_heads_elements(sizes.hidden, sizes.heads, kv_heads, world.size)
-    on = "fewer key and value heads than ranks: "
-    formula = "2k · h/a · (h + 1) · w; 0 on one rank"
+        sum_partial_gradients(parallel, Comm(collectives=ring))
+    assert sizes.kv_heads is not None
+    heads = sizes.heads, sizes.kv_heads, world.size, world.rank
+    predicted = costs.shared_heads_traffic(sizes.hidden, *heads).bytes
+    formula = "2S − cᵣ − cᵣ₊₁, S = 2k · h/a · (h + 1) · w; 0 if k ≥ n"
+    return Claim("", formula, predicted, ledger.sent, "B", "derived")
+
+
+def communication(world: World, sizes: GPTConfig, batch: int) -> list[Claim]:
+    """Claims on all-reduces of a layer, and of an MLP that is cut rows first."""
+    shape = (batch, sizes.positions, sizes.hidden)
+    whole = block(world, sizes, torch.float32)
+    x, grad_y = inputs(world, sizes, batch, torch.float32)
+
+    def run_cut(forward: lesson.Sums, backward: lesson.Sums, **parts: Cut) -> lesson.Run:
+        by_torch, through_ring = (
+            lesson.run_module(in_parallel(whole, parts, comm), x, grad_y) for comm in (Comm(), Comm(collectives=ring))
+        )
+        return lesson.Run(by_torch, through_ring, forward, backward)
+
+    payload, calls = costs.payload(*shape), costs.all_reduces()
+    layer = lesson.Sums(calls.forward, 2 * payload, costs.layer_traffic(*shape, world.size, world.rank))
+    back = layer._replace(calls=calls.backward)
+    wide = lesson.Sums(1, 4 * payload, costs.row_first_mlp_traffic(*shape, world.size, world.rank))
+    of_layer = "2", "2 · bsh · w", "Σ 2S − cᵣ − cᵣ₊₁ ≈ 4(t−1)/t · bsh · w"
+    of_wide = "1", "4 · bsh · w", "all-reduce and gather ≈ 9(t−1)/t · bsh · w"
     return [
-        Claim(on + "payload of their gradients' sum", formula, 8 * elements, ledger.payload("all_reduce"), "B", GQA),
-        Claim(on + "distance from one device, float64", "0", 0, gap, "1", GQA, "compared", absolute=1e-12),
+        small_form(world, sizes, batch),
+        *lesson.sums("a layer", run_cut(layer, back, **FULL), of_layer, key=True),
+        *lesson.sums("an MLP cut rows first", run_cut(wide, wide, mlp=RowFirstMLP), of_wide),
     ]
 
 
 def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> list[Claim]:
-    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds and computes, and the dearer way.
+    """Cuts a block of the GPT; the table shows four all-reduces, what a rank holds and computes, and a worse order.
 
     Args:
         batch: Sequences.
@@ -187,35 +213,37 @@ def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> lis
         head_size: Width of a head. Each rank has two heads, so the block's width always divides by the ranks.
     """
     sizes = config(world, seq, head_size)
-    hidden, shape = sizes.hidden, (batch, seq, sizes.hidden)
+    # The most key and value heads that are still fewer than ranks.
+    few = config(world, seq, head_size, max([k for k in range(1, world.size) if world.size % k == 0], default=1))
+    one_each = config(world, seq, head_size, world.size)
+    held = {
+        "small form": parameters(world, sizes, SMALL, torch.float64),
+        "full form": parameters(world, sizes, FULL),
+        FEW: parameters(world, few, FULL),
+    }
+    near = {
+        "small form": distance(world, sizes, batch, SMALL),
+        "full form": distance(world, sizes, batch, FULL),
+        "an MLP cut rows first": distance(world, sizes, batch, {"mlp": RowFirstMLP}),
+        FEW: distance(world, few, batch, FULL),
+    }
+    forward, backward = (
+        {"as many key and value heads as query heads": one, FEW: other}
+        for one, other in zip(products(world, sizes, batch, FULL), products(world, few, batch, FULL), strict=True)
+    )
+    added = {FEW: shared_heads(world, few, batch), "as many as ranks": shared_heads(world, one_each, batch)}
+    watch, (x, grad_y) = lesson_linear.UnderWay(), inputs(world, sizes, batch, torch.float32)
     whole = block(world, sizes, torch.float32)
-    x, grad_y = inputs(world, sizes, batch, torch.float32)
-
-    def run_cut(comm: Comm, **parts: Cut) -> lesson.Counted:
-        return lesson.run_module(in_parallel(whole, parts, comm), x, grad_y)
-
-    native, through_ring = Comm(), Comm(collectives=ring)
-    both: dict[str, Cut] = {"attention": parallel_attention, "mlp": parallel_mlp}
-    payload, traffic = costs.payload(*shape), costs.layer_traffic(*shape, world.size, world.rank)
-    layer = lesson.Sums(2, 2 * payload, traffic, ("2", "2 · bsh · w", "Σ 2S − cᵣ − cᵣ₊₁ ≈ 4(t−1)/t · bsh · w"))
-    claims = small_form(world, sizes, batch)
-    claims += lesson.sums("a layer", run_cut(native, **both), run_cut(through_ring, **both), layer, layer, key=True)
-
-    traffic = costs.row_first_mlp_traffic(*shape, world.size, world.rank)
-    wide = lesson.Sums(1, 4 * payload, traffic, ("1", "4 · bsh · w", "all-reduce and gather ≈ 9(t−1)/t · bsh · w"))
-    row_first = run_cut(native, mlp=RowFirstMLP), run_cut(through_ring, mlp=RowFirstMLP)
-    claims += lesson.sums("an MLP cut rows first", *row_first, wide, wide)
-
-    parallel = in_parallel(whole, both)
-    held, predicted = storage_bytes(parallel.parameters()), 4 * costs.layer_parameters(hidden, sizes.heads, world.size)
-    formula = "(12h²/t + 7h/t + 6h) · w"
-    claims.append(Claim("a layer: bytes of parameters", formula, predicted, held, "B", lesson.MEGATRON))
-    claims += products(world, sizes, batch, both)
-    claims += like_one_device(world, sizes, batch, both)
-    claims += shared_heads(world, batch, seq, head_size, parallel_attention)
-    watch = lesson_linear.UnderWay()
     watched = parallel_attention(whole.attention, Comm(collectives=watch))
-    claims.append(lesson_linear.products_under_way("attention", watched, watch, x, grad_y, 3))
     with world.timed("forward and backward of a layer"):
-        lesson.run_module(parallel, x, grad_y)
-    return claims
+        lesson.run_module(in_parallel(whole, FULL), x, grad_y)
+    return [
+        *communication(world, sizes, batch),
+        fold("a layer, forward: FLOPs of this rank's products", forward),
+        fold("a layer, backward: FLOPs of this rank's products", backward),
+        fold("a layer: bytes of parameters", held, key=True),
+        fold("a layer, Y, dX and all gradients against one device: distance, float64", near, key=True),
+        within_rounding(world, sizes, batch, FULL),
+        fold(f"{FEW}: bytes sent to add their gradients", added),
+        lesson_linear.products_under_way("attention", watched, watch, x, grad_y, 3),
+    ]

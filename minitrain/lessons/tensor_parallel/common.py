@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from minitrain.comm import Ledger
 from minitrain.costs.communication import NOTHING, Traffic
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim, shards
 
 MEGATRON, RING = "Shoeybi et al. 2019, §3", "Patarasuk & Yuan 2009"
+PAYLOAD = "Narayanan et al. 2021, §3.2"
 
 
 class Counted(NamedTuple):
@@ -50,44 +52,65 @@ class Sums(NamedTuple):
         calls: Their number.
         payload: Bytes that go into them.
         traffic: What this rank sends for them through the ring.
-        formulas: Of number, payload, and bytes sent.
     """
 
     calls: int
     payload: int
     traffic: Traffic
-    formulas: tuple[str, str, str]
 
 
-NONE = Sums(0, 0, NOTHING, ("0", "0", "0"))
+NONE = Sums(0, 0, NOTHING)
 
 
-def sums(
-    what: str, counted: Counted, through_ring: Counted, forward: Sums, backward: Sums, key: bool = False
-) -> list[Claim]:
-    """Claims on the number of all-reduces forward and backward, their payload, and the bytes sent through the ring.
+class Run(NamedTuple):
+    """A run of a module twice, with what is predicted for it.
+
+    Attributes:
+        native: With torch's own collectives.
+        ring: Through the ring, which shows every message.
+        forward: What is predicted.
+        backward: What is predicted.
+    """
+
+    native: Counted
+    ring: Counted
+    forward: Sums
+    backward: Sums
+
+
+def sums(what: str, run: Run, formulas: tuple[str, str, str], key: bool = False) -> list[Claim]:
+    """Claims on the number of all-reduces, their payload, and the bytes sent through the ring, forward and backward.
 
     Args:
         what: What was run, for the rows.
-        counted: A run with torch's own collectives.
-        through_ring: The same through the ring, which shows every message.
-        forward: What is predicted.
-        backward: What is predicted.
-        key: Whether the bytes sent are key claims, where there are any.
+        run: The run.
+        formulas: Of number, payload, and bytes sent, in a way that sends something.
+        key: Whether the bytes sent are a key claim.
     """
-    claims = []
-    for way, predicted in (("forward", forward), ("backward", backward)):
-        own, ring = getattr(counted, way), getattr(through_ring, way)
-        on = f"{what}, {way}: "
-        number, payload, traffic = predicted.formulas
-        claims.append(Claim(on + "all-reduces", number, predicted.calls, own.calls("all_reduce"), "1", MEGATRON))
-        if predicted.calls:
-            measured = own.payload("all_reduce")
-            claims.append(Claim(on + "payload of all-reduces", payload, predicted.payload, measured, "B", MEGATRON))
-        what_sent = on + "bytes sent by this rank through the ring"
-        shown = key and predicted.calls > 0
-        claims.append(Claim(what_sent, traffic, predicted.traffic.bytes, ring.sent, "B", RING, key=shown))
-    return claims
+    ways = {"forward": (run.native.forward, run.ring.forward, run.forward)}
+    ways |= {"backward": (run.native.backward, run.ring.backward, run.backward)}
+    # A way that sends comes first: it is the one that the row shows.
+    ways = dict(sorted(ways.items(), key=lambda item: -item[1][2].calls))
+    number, payload, sent = formulas
+    calls = {
+        way: Claim("", number, predicted.calls, own.calls("all_reduce"), "1", MEGATRON)
+        for way, (own, _, predicted) in ways.items()
+    }
+    payloads = {
+        way: Claim("", payload, predicted.payload, own.payload("all_reduce"), "B", PAYLOAD)
+        for way, (own, _, predicted) in ways.items()
+    }
+    sends = {
+        way: Claim("", sent, predicted.traffic.bytes, ring.sent, "B", RING)
+        for way, (_, ring, predicted) in ways.items()
+    }
+    busy = [way for way, (_, _, predicted) in ways.items() if predicted.calls]
+    on = f"{what}, {busy[0]} only: " if len(busy) == 1 else f"{what}, each way: "
+    return [
+        fold(on + "all-reduces", calls),
+        fold(on + "payload of all-reduces", payloads),
+        fold(on + "bytes sent by this rank through the ring", sends, key),
+    ]
 
 
 def own_part(parameter: Tensor, whole: Tensor, rank: int, ranks: int) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -27,6 +27,7 @@ from minitrain.comm.messages import Handle
 from minitrain.costs import tensor_parallel as costs
 from minitrain.costs.communication import ring_all_reduce
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.lessons.tensor_parallel import common as lesson
 from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
@@ -36,14 +37,44 @@ HIGHAM = "Higham 2002, §3.1"
 Kind = Literal["column", "row"]
 Make = Callable[..., nn.Module]
 
+
+class Sizes(NamedTuple):
+    """Of a layer of all ranks together."""
+
+    tokens: int
+    inputs: int
+    outputs: int
+
+
+# When a layer's sum is made, its payload, and the size of what is summed: dX is as wide as the input, Y as the output.
+SUMMED: dict[Kind, tuple[str, str, str]] = {
+    "column": ("backward", "tokens · in · w", "inputs"),
+    "row": ("forward", "tokens · out · w", "outputs"),
+}
+
 # The dims in which a rank has a part of: Y, dX, the weight's gradient, the bias's. None: it has all.
 PARTS: dict[Kind, tuple[int | None, ...]] = {"column": (-1, None, 0, 0), "row": (None, -1, 1, None)}
 
 
 def inputs(
-    world: World, tokens: int, width: int, dtype: torch.dtype = torch.float32, whole: bool = False
+    world: World,
+    tokens: int,
+    width: int,
+    dtype: torch.dtype = torch.float32,
+    whole: bool = False,
+    outputs: int | None = None,
 ) -> tuple[nn.Linear, Tensor, Tensor]:
-    """A linear layer, its input, and its output's gradient, the same on all ranks; with `whole`, whole numbers."""
+    """A linear layer, its input, and its output's gradient, the same on all ranks.
+
+    Args:
+        world: This rank.
+        tokens: Rows of the input.
+        width: Inputs of the layer.
+        dtype: Of all numbers.
+        whole: Draw whole numbers.
+        outputs: Of the layer; None: as many as inputs.
+    """
+    outputs = outputs or width
     generator = torch.Generator().manual_seed(0)
 
     def draw(*shape: int) -> Tensor:
@@ -51,9 +82,9 @@ def inputs(
             return torch.randint(-8, 9, shape, generator=generator).to(world.device, dtype)
         return torch.randn(*shape, generator=generator, dtype=dtype).to(world.device)
 
-    linear = nn.Linear(width, width, device="meta")
-    linear.weight, linear.bias = nn.Parameter(draw(width, width)), nn.Parameter(draw(width))
-    return linear, draw(tokens, width), draw(tokens, width)
+    linear = nn.Linear(width, outputs, device="meta")
+    linear.weight, linear.bias = nn.Parameter(draw(outputs, width)), nn.Parameter(draw(outputs))
+    return linear, draw(tokens, width), draw(tokens, outputs)
 
 
 def part(tensor: Tensor, dim: int | None, world: World) -> Tensor:
@@ -67,28 +98,23 @@ def run_layer(world: World, kind: Kind, make: Make, linear: nn.Linear, x: Tensor
     return lesson.run_module(make(linear), part(x, of_x, world), part(grad_y, of_y, world))
 
 
-def like_one_device(world: World, kind: Kind, make: Make, tokens: int, width: int) -> list[Claim]:
-    """Claims that Y, dX, dA and db are those of one device: in whole numbers, in float64 and in float32."""
-    found, expected = {}, {}
-    for name, dtype, whole in (
-        ("whole numbers", torch.float32, True),
-        ("float64", torch.float64, False),
-        ("float32", torch.float32, False),
-    ):
-        linear, x, grad_y = inputs(world, tokens, width, dtype, whole)
-        found[name] = run_layer(world, kind, make, linear, x, grad_y).results
-        expected[name] = _parts(world, kind, lesson.run_module(linear, x, grad_y).results)
+def unlike_one_device(world: World, kind: Kind, make: Make, sizes: Sizes) -> Claim:
+    """The claim that Y, dX, dA and db are those of one device, in whole numbers."""
+    linear, x, grad_y = inputs(world, sizes.tokens, sizes.inputs, whole=True, outputs=sizes.outputs)
+    found = run_layer(world, kind, make, linear, x, grad_y).results
+    expected = _parts(world, kind, lesson.run_module(linear, x, grad_y).results)
+    return Claim("", "0", 0, lesson.different(found, expected), "1", lesson.MEGATRON, "compared")
+
+
+def within_rounding(world: World, kind: Kind, make: Make, sizes: Sizes, dtype: torch.dtype) -> Claim:
+    """The claim that Y, dX, dA and db are as near to one device's as two orders of additions are to each other."""
+    linear, x, grad_y = inputs(world, sizes.tokens, sizes.inputs, dtype, outputs=sizes.outputs)
+    found = run_layer(world, kind, make, linear, x, grad_y).results
+    expected = _parts(world, kind, lesson.run_module(linear, x, grad_y).results)
     bounds = _parts(world, kind, _bounds(linear, x, grad_y))
-    errors = zip(found["float32"], expected["float32"], bounds, strict=True)
+    errors = zip(found, expected, bounds, strict=True)
     share = max(((mine.double() - its.double()).abs() / bound).max().item() for mine, its, bound in errors)
-    on = f"{kind}-parallel, Y, dX, dA, db against one device: "
-    unlike = lesson.different(found["whole numbers"], expected["whole numbers"])
-    apart = lesson.distance(found["float64"], expected["float64"])
-    return [
-        Claim(on + "elements unlike, whole numbers", "0", 0, unlike, "1", lesson.MEGATRON, "compared"),
-        Claim(on + "distance, float64", "0", 0, apart, "1", lesson.MEGATRON, "compared", absolute=1e-12),
-        Claim(on + "distance / bound, float32", "|error| ≤ 2γ_K Σ|xw|", 1, share, "1", HIGHAM, "compared", "<="),
-    ]
+    return Claim("", "|error| ≤ 2γ_K Σ|xw|", 1, share, "1", HIGHAM, "compared", "<=")
 
 
 def _parts(world: World, kind: Kind, tensors: list[Tensor]) -> list[Tensor]:
@@ -101,44 +127,23 @@ def _bounds(linear: nn.Linear, x: Tensor, grad_y: Tensor) -> list[Tensor]:
     weight, bias = linear.weight.detach().double().abs(), linear.bias.detach().double().abs()
     sums = [x @ weight.T + bias, dy @ weight, dy.T @ x, dy.sum(0)]
     terms = [linear.in_features + 1, linear.out_features, len(x), len(x)]
-    return [2 * _gamma(k) * total for k, total in zip(terms, sums, strict=True)]
+    unit = torch.finfo(linear.weight.dtype).eps / 2
+    return [2 * _gamma(k, unit) * total for k, total in zip(terms, sums, strict=True)]
 
 
-def _gamma(terms: int) -> float:
-    rounding = terms * torch.finfo(torch.float32).eps / 2
-    return rounding / (1 - rounding)
+def _gamma(terms: int, unit: float) -> float:
+    return terms * unit / (1 - terms * unit)
 
 
-def small_form(world: World, kind: Kind, make: Make, tokens: int, width: int) -> list[Claim]:
-    """Claims on a layer of the small form: what its all-reduces carry, and Y, dX, dA, db of one device."""
-    linear, x, grad_y = inputs(world, tokens, width, whole=True)
+def small_form(world: World, kind: Kind, make: Make, sizes: Sizes) -> Claim:
+    """The claim on what a layer of the small form sends: its all-reduce, and nothing the other way."""
+    linear, x, grad_y = inputs(world, sizes.tokens, sizes.inputs, outputs=sizes.outputs)
     found = run_layer(world, kind, make, linear, x, grad_y)
-    expected = _parts(world, kind, lesson.run_module(linear, x, grad_y).results)
-    way, other = ("backward", found.forward) if kind == "column" else ("forward", found.backward)
-    carried = getattr(found, way).payload("all_reduce") + sum(entry.bytes for entry in other.entries)
-    on, payload = f"small form, {kind}-parallel: ", costs.payload(1, tokens, width)
-    unlike = lesson.different(found.results, expected)
-    return [
-        Claim(
-            on + f"payload of all communications, an all-reduce {way}",
-            "tokens · width · w",
-            payload,
-            carried,
-            "B",
-            lesson.MEGATRON,
-            key=True,
-        ),
-        Claim(
-            on + "elements of Y, dX, dA, db that differ from one device's, whole numbers",
-            "0",
-            0,
-            unlike,
-            "1",
-            lesson.MEGATRON,
-            "compared",
-            key=True,
-        ),
-    ]
+    way, formula, width = SUMMED[kind]
+    busy, silent = (found.forward, found.backward) if way == "forward" else (found.backward, found.forward)
+    carried = busy.payload("all_reduce") + sum(entry.bytes for entry in silent.entries)
+    predicted = costs.payload(1, sizes.tokens, getattr(sizes, width))
+    return Claim("", formula, predicted, carried, "B", lesson.PAYLOAD)
 
 
 def order_of_additions(world: World, make: Make, tokens: int, width: int) -> list[Claim]:
@@ -163,14 +168,15 @@ def order_of_additions(world: World, make: Make, tokens: int, width: int) -> lis
         chunks.append(total)
     again = torch.cat(chunks).view_as(alone) + linear.bias.detach()
     on = "row-parallel, Y in float32: "
-    one, ordered = on + "elements unlike one device's", on + "elements unlike one device that adds in the ring's order"
+    one = on + "elements that differ from one device's"
+    ordered = on + "elements that differ from one device's that adds in the ring's order"
     unlike = lesson.different([found], [again])
-    reason = "another order of K additions"
+    formula = "≥ 1: another order of K additions"
     return [
-        Claim(one, f"≥ 1: {reason}", 1, lesson.different([found], [alone]), "1", HIGHAM, "compared", ">=")
+        Claim(one, formula, 1, lesson.different([found], [alone]), "1", HIGHAM, "compared", ">=")
         if world.size > 1
-        else Claim.needs_ranks(2, one, f"≥ 1: {reason}", HIGHAM),
-        Claim(ordered, "0", 0, unlike, "1", lesson.RING, "compared"),
+        else Claim.needs_ranks(2, one, formula, HIGHAM),
+        Claim(ordered, "0: the same order", 0, unlike, "1", "derived", "compared"),
     ]
 
 
@@ -213,40 +219,57 @@ def products_under_way(
     with watch:
         lesson.run_module(module, x, grad_y)
     formula = "one for each weight that takes x"
-    source = "Narayanan et al. 2021"
-    return Claim(f"{what}: products made while dX is under way", formula, predicted, watch.products, "1", source)
+    return Claim(f"{what}: products made while dX is under way", formula, predicted, watch.products, "1", "derived")
 
 
-def demo(world: World, tokens: int = 24, width: int = 8) -> list[Claim]:
+def demo(world: World, tokens: int = 25, inputs_each: int = 8, outputs_each: int = 12) -> list[Claim]:
     """Runs one layer of each kind; the table shows what is sent when, what is held, and why last bits differ.
 
     Args:
         tokens: Rows of the input.
-        width: Inputs and outputs of each rank: the matrix has so many times the number of ranks, and so always divides.
+        inputs_each: Inputs for each rank: the matrix has so many times the number of ranks, and so always divides.
+        outputs_each: Outputs for each rank.
     """
-    whole = width * world.size
-    payload, traffic = costs.payload(1, tokens, whole), ring_all_reduce(tokens * whole, 4, world.size, world.rank)
-    one = lesson.Sums(1, payload, traffic, ("1", "tokens · width · w", "2S − cᵣ − cᵣ₊₁ ≈ 2(t−1)/t · S"))
-    linear, x, grad_y = inputs(world, tokens, whole)
-    claims = [
-        *small_form(world, "column", small.ColumnParallelLinear.from_linear, tokens, whole),
-        *small_form(world, "row", small.RowParallelLinear.from_linear, tokens, whole),
-    ]
-    for kind, make, forward, backward, held, formula in (
-        ("column", ColumnParallelLinear.from_linear, lesson.NONE, one, costs.column_parameters, "(in + 1) · out/t · w"),
-        ("row", RowParallelLinear.from_linear, one, lesson.NONE, costs.row_parameters, "(in/t + 1) · out · w"),
-    ):
+    sizes = Sizes(tokens, inputs_each * world.size, outputs_each * world.size)
+    linear, x, grad_y = inputs(world, tokens, sizes.inputs, outputs=sizes.outputs)
+    kinds: dict[Kind, tuple[Make, Make]] = {
+        "column": (small.ColumnParallelLinear.from_linear, ColumnParallelLinear.from_linear),
+        "row": (small.RowParallelLinear.from_linear, RowParallelLinear.from_linear),
+    }
+    unlike, rounding, calls, claims = {}, {}, {}, []
+    for kind, (small_make, make) in kinds.items():
+        for form, its in (("small form", small_make), ("full form", make)):
+            unlike[f"{form}, {kind}-parallel"] = unlike_one_device(world, kind, its, sizes)
+            for dtype in (torch.float32, torch.float64):
+                rounding[f"{form}, {kind}-parallel, {dtype}"] = within_rounding(world, kind, its, sizes, dtype)
         counted = run_layer(world, kind, make, linear, x, grad_y)
         on_ring = run_layer(world, kind, partial(make, comm=Comm(collectives=ring)), linear, x, grad_y)
-        claims += lesson.sums(f"{kind}-parallel", counted, on_ring, forward, backward, key=True)
-        held_here, predicted = storage_bytes(make(linear).parameters()), 4 * held(whole, whole, world.size)
-        claims.append(
-            Claim(f"{kind}-parallel: bytes of parameters", formula, predicted, held_here, "B", lesson.MEGATRON)
-        )
-        claims += like_one_device(world, kind, make, tokens, whole)
+        way, formula, width = SUMMED[kind]
+        payload = costs.payload(1, tokens, getattr(sizes, width))
+        one = lesson.Sums(1, payload, ring_all_reduce(payload // 4, 4, world.size, world.rank))
+        predicted = (one, lesson.NONE) if way == "forward" else (lesson.NONE, one)
+        formulas = "1", formula, "2S − cᵣ − cᵣ₊₁ ≈ 2(t−1)/t · S"
+        run = lesson.Run(counted, on_ring, *predicted)
+        calls[kind], of_full_form, sent = lesson.sums(f"{kind}-parallel", run, formulas, key=True)
+        carried = {"small form": small_form(world, kind, small_make, sizes), "full form": of_full_form}
+        what = f"{kind}-parallel, small and full form: payload of one all-reduce, {way} only"
+        claims += [fold(what, carried, key=True), sent, _parameters(world, kind, make, linear)]
     watch = UnderWay()
     watched = ColumnParallelLinear.from_linear(linear, Comm(collectives=watch))
-    my_grad_y = part(grad_y, -1, world)
-    claims.append(products_under_way("column-parallel", watched, watch, x, my_grad_y, 1))
     on_ring = partial(RowParallelLinear.from_linear, comm=Comm(collectives=ring))
-    return claims + order_of_additions(world, on_ring, tokens, whole)
+    return [
+        *claims,
+        fold("all-reduces: column-parallel one backward, row-parallel one forward", calls),
+        fold("elements of Y, dX, dA, db that differ from one device's, whole numbers", unlike, key=True),
+        fold("Y, dX, dA, db against one device: distance / bound, float32 and float64", rounding),
+        products_under_way("column-parallel", watched, watch, x, part(grad_y, -1, world), 1),
+        *order_of_additions(world, on_ring, tokens, sizes.inputs),
+    ]
+
+
+def _parameters(world: World, kind: Kind, make: Make, linear: nn.Linear) -> Claim:
+    formulas = {"column": "(in + 1) · out/t · w", "row": "(in/t + 1) · out · w"}
+    count = costs.column_parameters if kind == "column" else costs.row_parameters
+    predicted = 4 * count(linear.in_features, linear.out_features, world.size)
+    held = storage_bytes(make(linear).parameters())
+    return Claim(f"{kind}-parallel: bytes of parameters", formulas[kind], predicted, held, "B", lesson.MEGATRON)

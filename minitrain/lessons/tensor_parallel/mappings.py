@@ -18,44 +18,12 @@ from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, World
 from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
-from minitrain.costs.communication import NOTHING, ring_all_gather, ring_all_reduce
+from minitrain.costs.communication import ring_all_gather, ring_all_reduce
 from minitrain.lessons import Claim
-from minitrain.lessons.claims import as_key
+from minitrain.lessons.claims import fold
 from minitrain.lessons.tensor_parallel.common import MEGATRON, RING
 from minitrain.tensor_parallel import mappings as small
 from minitrain.tensor_parallel.full import mappings
-
-
-def small_form(world: World, tokens: int, width: int) -> list[Claim]:
-    """What f and g of the small form hand to all-reduces each way, and that backward is the transpose of forward."""
-    shape = (tokens, width * world.size)
-    size = 4 * tokens * width * world.size
-    f = _both_ways(small.f, _whole(world, shape), _own(world, shape))
-    g = _both_ways(small.g, _own(world, shape), _whole(world, shape))
-    made = [
-        Claim(f"small form: {what}: payload of all-reduces", formula, predicted, ledger.payload("all_reduce"), "B")
-        for what, formula, predicted, ledger in (
-            ("f, backward", "S", size, f.backward),
-            ("g, forward", "S", size, g.forward),
-        )
-    ]
-    silent = len(f.forward.entries) + len(g.backward.entries)
-    # f splits an unsharded tensor into shards, g puts the shards together.
-    gaps = [f.difference(into_parts=True), g.difference(into_parts=False)]
-    return [
-        *as_key(*made),
-        Claim("small form: f forward and g backward: communications", "0", 0, silent, "1", MEGATRON, key=True),
-        Claim(
-            "small form: f and g: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩, sum of absolute values",
-            "0",
-            0,
-            sum(map(abs, gaps)),
-            "1",
-            MEGATRON,
-            "compared",
-            key=True,
-        ),
-    ]
 
 
 class BothWays(NamedTuple):
@@ -82,33 +50,56 @@ def _both_ways(operator: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Bo
     return BothWays(x, image, y, forward, backward)
 
 
+def small_form(world: World, tokens: int, width: int) -> dict[str, BothWays]:
+    """f and g of the small form, forward and backward."""
+    shape = (tokens, width * world.size)
+    f = _both_ways(small.f, _whole(world, shape), _own(world, shape))
+    return {"small form, f": f, "small form, g": _both_ways(small.g, _own(world, shape), _whole(world, shape))}
+
+
+def full_form(world: World, tokens: int, width: int) -> dict[str, BothWays]:
+    """All four operators through the ring, forward and backward."""
+    whole, part = (tokens, width * world.size), (tokens, width)
+    operators = {
+        "f": (mappings.f, _whole(world, whole), _own(world, whole)),
+        "g": (mappings.g, _own(world, whole), _whole(world, whole)),
+        "split": (mappings.split_to_parallel, _whole(world, whole), _own(world, part)),
+        "gather": (mappings.gather_from_parallel, _own(world, part), _whole(world, whole)),
+    }
+    by = Comm(collectives=ring)
+    return {name: _both_ways(partial(operator, comm=by), x, y) for name, (operator, x, y) in operators.items()}
+
+
 def claims(world: World, tokens: int, width: int) -> list[Claim]:
-    """Bytes of each operator forward and backward through the ring, and how far it is from having its transpose."""
-    whole = (tokens, width * world.size)
-    size = (tokens * width * world.size, 4, world.size, world.rank)
-    reduced, gathered = ring_all_reduce(*size), ring_all_gather(*size)
-    all_reduce, all_gather = "2S − cᵣ − cᵣ₊₁ ≈ 2(t−1)/t · S", "S − cᵣ₊₁ ≈ (t−1)/t · S"
-    made = []
-    for name, operator, x, y, sent in (
-        ("f, copy", mappings.f, _whole(world, whole), _own(world, whole), (NOTHING, reduced)),
-        ("g, reduce", mappings.g, _own(world, whole), _whole(world, whole), (reduced, NOTHING)),
-        ("split", mappings.split_to_parallel, _whole(world, whole), _own(world, (tokens, width)), (NOTHING, gathered)),
-        (
-            "gather",
-            mappings.gather_from_parallel,
-            _own(world, (tokens, width)),
-            _whole(world, whole),
-            (gathered, NOTHING),
-        ),
-    ):
-        run = _both_ways(partial(operator, comm=Comm(collectives=ring)), x, y)
-        for way, ledger, traffic in zip(("forward", "backward"), (run.forward, run.backward), sent, strict=True):
-            formula = "0" if traffic is NOTHING else all_reduce if traffic is reduced else all_gather
-            key = (name, way) in (("f, copy", "backward"), ("g, reduce", "forward"))
-            made.append(Claim(f"{name}: bytes sent {way}", formula, traffic.bytes, ledger.sent, "B", RING, key=key))
-        gap = run.difference(into_parts=name in ("f, copy", "split"))
-        made.append(Claim(f"{name}: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩", "0", 0, gap, "1", MEGATRON, "compared"))
-    return made
+    """What each operator sends, each way, and that backward is the transpose of forward."""
+    of_small, of_full = small_form(world, tokens, width), full_form(world, tokens, width)
+    elements = tokens * width * world.size
+    # f and split send in backward, g and gather in forward; f and g an all-reduce, the others an all-gather.
+    payloads, sent, silent, gaps = {}, {}, {}, {}
+    for name, run in (of_small | of_full).items():
+        backward = name.endswith(("f", "split"))
+        busy, idle = (run.backward, run.forward) if backward else (run.forward, run.backward)
+        silent[name] = Claim("", "0", 0, len(idle.entries), "1", MEGATRON)
+        # f and split take an unsharded tensor to shards or partial sums, g and gather the other way round.
+        gap = run.difference(into_parts=backward)
+        gaps[name] = Claim("", "0", 0, gap, "1", "derived", "compared")
+        if name in of_small:
+            payloads[name] = Claim("", "S", 4 * elements, busy.payload("all_reduce"), "B", MEGATRON)
+            continue
+        size = (elements, 4, world.size, world.rank)
+        reduces = name in ("f", "g")
+        traffic = ring_all_reduce(*size) if reduces else ring_all_gather(*size)
+        formula = "2S − cᵣ − cᵣ₊₁ ≈ 2(t−1)/t · S" if reduces else "S − cᵣ₊₁ ≈ (t−1)/t · S"
+        sent[name] = Claim("", formula, traffic.bytes, busy.sent, "B", RING)
+    of_sums = {name: claim for name, claim in sent.items() if name in ("f", "g")}
+    of_parts = {name: claim for name, claim in sent.items() if name not in of_sums}
+    return [
+        fold("small form: payload of all-reduces, f backward and g forward", payloads, key=True),
+        fold("bytes sent by this rank, f backward and g forward", of_sums, key=True),
+        fold("bytes sent by this rank, split backward and gather forward", of_parts, key=True),
+        fold("communications the other way: f and split forward, g and gather backward", silent, key=True),
+        fold("all operators of both forms: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩", gaps, key=True),
+    ]
 
 
 def _inner(one: Tensor, other: Tensor, in_parts: bool) -> float:
@@ -137,4 +128,4 @@ def demo(world: World, tokens: int = 6, width: int = 4) -> list[Claim]:
         tokens: Rows of the activations.
         width: Columns of each rank's part; the whole has so many times the number of ranks.
     """
-    return [*small_form(world, tokens, width), *claims(world, tokens, width)]
+    return claims(world, tokens, width)

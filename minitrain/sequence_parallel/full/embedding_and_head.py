@@ -7,7 +7,7 @@ from its own tokens, and the copies would drift apart.
 **Source.** Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2 and §4.3.
 **Sent.** Embedding: a reduce-scatter in forward, an all-gather in backward, as every rank looks up all tokens in its
 rows. Head: the opposite, and with `keep_gathered=False` another all-gather in backward. The loss is chapter 08's.
-**Cost.** `minitrain.costs.sequence_parallel.ends_traffic`.
+**Cost.** `minitrain.costs.sequence_parallel.ends_calls`.
 Also called `reduce_scatter_embeddings` (Megatron-LM); `SequenceParallel()`, `PrepareModuleInput` (PyTorch DTensor).
 """
 
