@@ -189,7 +189,7 @@ def _bytes(entry: Entry) -> int:
 
 
 def _keeping(training: Training, alive: AliveActivations, watch: Watch) -> Watch:
-    """Count also what autograd does not keep and a pipeline does: outputs that were sent, to begin backward from."""
+    """Count also what a pipeline itself holds of its graphs; what autograd keeps too counts once."""
     kept: dict[tuple[int, int], list[Tensor]] = {}
 
     @contextmanager
@@ -201,9 +201,10 @@ def _keeping(training: Training, alive: AliveActivations, watch: Watch) -> Watch
         for place in [place for place in kept if place not in pipeline.held]:
             for tensor in kept.pop(place):
                 alive.change(tensor, -1)
-        for place, (_, outputs) in pipeline.held.items():
-            if place not in kept and place[0] + 1 < training.part.schedule.stages:
-                kept[place] = [output.detach() for output in outputs]
+        for place, graph in pipeline.held.items():
+            if place not in kept:
+                tensors = [each.detach() for part in graph for each in part if isinstance(each, Tensor)]
+                kept[place] = [each for each in tensors if each.is_floating_point()]  # tokens are the batch's own
                 for tensor in kept[place]:
                     alive.change(tensor, 1)
 
