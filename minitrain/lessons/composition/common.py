@@ -31,6 +31,7 @@ from minitrain.train import build, forward_backward, update
 from minitrain.zero.full.flat_shards import FlatShard
 
 Tensors = dict[str, Tensor]
+DROPOUT = 0.1
 
 
 class OneDevice(NamedTuple):
@@ -104,8 +105,8 @@ def one_device(settings: Settings, count: int, device: torch.device | str = "cpu
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
     groups = [{"params": matrices, "weight_decay": steps.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    kind, options = (torch.optim.SGD, {}) if steps.optimizer == "sgd" else (torch.optim.AdamW, {"betas": (0.9, 0.95)})
-    plain = kind(groups, lr=steps.lr, **options)
+    sgd = steps.optimizer == "sgd"
+    plain = torch.optim.SGD(groups, steps.lr) if sgd else torch.optim.AdamW(groups, steps.lr, betas=(0.9, 0.95))
     course = torch_course(plain, steps)
     reports, gradients, start = [], {}, _values(model)
     for number in range(count):
@@ -256,8 +257,8 @@ def rounding(settings: Settings) -> float:
     A sum of k terms is off by at most k·u of its terms' absolute values. K is the sum of the k on the way from a token
     to the loss and into a gradient: 9h + d + 2s for a layer (two norms of 2h, projections of h, h, h and 4h, scores of
     d, softmax and mixing of s), 2h + V for the ends, and the tokens of the batch. Backward is twice as long as forward,
-    and two runs differ by twice that. It is a heuristic and has no proof, because terms may cancel. But errors cancel too,
-    and what is measured is far below.
+    and two runs differ by twice that. This is a heuristic without a proof, because terms may cancel. But errors cancel
+    too, and what is measured is far below.
     """
     size = settings.model.sizes
     layer = 9 * size.hidden + size.hidden // size.heads + 2 * size.positions
