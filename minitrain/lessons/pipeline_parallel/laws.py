@@ -200,17 +200,20 @@ class Rows:
         """The micro-batches that this rank held at most: their graphs, and where backward is split, until W."""
         r, narayanan, zero = self.rank, f"{NARAYANAN}, §2.2", f"{ZERO}, §2.3"
 
-        def live(names: str, formula: str, source: str, predicted: Callable[[int, int, int], int], key: bool) -> Claim:
+        def live(names: str, formula: str, source: str, predicted: Callable[[Seen], int], key: bool) -> Claim:
             chunks = "chunks of " if names == "interleaved" else ""
             return self.one(
                 f"{chunks}micro-batches in flight at most on this rank r, {names}: live graphs",
                 formula,
                 source,
                 names.split(" and "),
-                lambda each: predicted(*each.sizes),
+                predicted,
                 lambda each: each.run.graphs.most if each.run else 0,
                 key=key,
             )
+
+        def up_to_backward(each: Seen, theory: Callable[[int, int, int], tuple[int, int]]) -> int:
+            return theory(*each.sizes[:2], r)[0]
 
         def until_weights(name: str, formula: str, source: str, predicted: Callable[[int, int], int]) -> Claim:
             chunks = "chunks of " if name == "zb-v" else ""
@@ -224,27 +227,31 @@ class Rows:
             )
 
         return [
-            live("naive", "1", f"{HUANG}, §2.2", lambda p, m, v: 1, False),
-            live("gpipe", "m", f"{HUANG}, §2.3", lambda p, m, v: costs.gpipe_in_flight(m), True),
+            live("naive", "1", f"{HUANG}, §2.2", lambda each: 1, False),
+            live("gpipe", "m", f"{HUANG}, §2.3", lambda each: costs.gpipe_in_flight(each.sizes[1]), True),
             live(
                 "1f1b and zb-h1",
                 "min(m, p−r)",
                 f"{narayanan}.1; {zero}",
-                lambda p, m, v: costs.one_f_one_b_in_flight(p, m, r),
+                lambda each: (
+                    up_to_backward(each, costs.zero_bubble_h1_in_flight)
+                    if each.schedule.name == "zb-h1"
+                    else costs.one_f_one_b_in_flight(*each.sizes[:2], r)
+                ),
                 True,
             ),
             live(
                 "interleaved",
                 "min(vm, 2(p−1−r) + (v−1)p + 1)",
                 f"{narayanan}.2",
-                lambda p, m, v: costs.interleaved_in_flight(p, m, r, v),
+                lambda each: costs.interleaved_in_flight(*each.sizes[:2], r, each.sizes[2]),
                 False,
             ),
             live(
                 "zb-h2",
                 "min(m, 2(p−r)−1)",
                 zero,
-                lambda p, m, v: costs.zero_bubble_h2_in_flight(p, m, r)[0],
+                lambda each: up_to_backward(each, costs.zero_bubble_h2_in_flight),
                 False,
             ),
             until_weights("zb-h1", "min(m, p)", zero, lambda p, m: costs.zero_bubble_h1_in_flight(p, m, r)[1]),
