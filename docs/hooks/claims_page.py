@@ -25,7 +25,7 @@ TELLING = (
     ("minitrain.tensor_parallel.parallelize", "all-reduces: two per layer"),
     ("minitrain.pipeline_parallel.executor", "bubble of interleaved over the time of a step, v = 2"),
     ("minitrain.mixture_of_experts.expert_parallel", "distance of outputs and all gradients from one device"),
-    ("minitrain.composition.step", "pp2×tp2, sequence-parallel, selective recomputation: losses"),
+    ("minitrain.composition.step", "losses, norms and weights in 2 steps"),
 )
 
 NONE = "*`docs/claims.json` is not there yet: `make claims` writes it.*"

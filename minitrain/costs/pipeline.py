@@ -83,6 +83,19 @@ def zero_bubble_h2(ranks: int, microbatches: int, forward: Time, backward: Time,
     return (ranks - 1) * (forward + backward) - min(microbatches - 1, 2 * (ranks - 1)) * weight
 
 
+def zero_bubble_v(ranks: int, microbatches: int, forward: Time, backward: Time, weight: Time) -> Time:
+    """(p−1)(I−W) for m ≥ 2p−1, of the rank that is busy longest, where W ≤ F ≤ I: 0 where F = I = W.
+
+    With fewer micro-batches, the first p fill gaps with an F each and those from p+1 to 2p−1 with a W each:
+    (p−1)(F+I) − (min(m, p) − 1)F − (min(m, 2p−1) − p)W, the last term for m > p only.
+
+    Source: derived; for F = I = W Qi et al. 2023, §6.
+    """
+    forwards = min(microbatches, ranks) - 1
+    weights = max(0, min(microbatches, 2 * ranks - 1) - ranks)
+    return (ranks - 1) * (forward + backward) - forwards * forward - weights * weight
+
+
 # ---- micro-batches in flight: from the start of their forward to the end of B, or of I ----
 
 
@@ -121,12 +134,23 @@ def zero_bubble_h2_in_flight(ranks: int, microbatches: int, rank: int) -> tuple[
     return min(microbatches, 2 * (ranks - rank) - 1), min(microbatches, 2 * ranks - 1)
 
 
-def zero_bubble_v_in_flight(ranks: int, microbatches: int) -> int:
-    """At most min(2m, 2p) chunks on every rank, each half of what it holds: the memory of 1F1B's first rank.
+def zero_bubble_v_in_flight(ranks: int, microbatches: int, rank: int) -> int:
+    """min(2m, 2p, m+1+r) chunks up to W, each half of what the rank holds: at most the memory of 1F1B's first rank.
 
-    Source: Qi et al. 2023, §6.
+    Source: Qi et al. 2023, §6, for 2p; derived for fewer micro-batches.
     """
-    return min(2 * microbatches, 2 * ranks)
+    return min(2 * microbatches, 2 * ranks, microbatches + 1 + rank)
+
+
+def outputs_released(ranks: int, microbatches: int, rank: int) -> int:
+    """min(m, p−1−r): of the outputs of micro-batches in flight with 1F1B, those that have surely arrived.
+
+    A stage no longer needs an output that has been sent, because backward begins from its place in the graph. When the
+    first gradient comes back, the next rank has received every output but perhaps the latest. With GPipe it is all m.
+
+    Source: derived; the idea is that of Korthikanti et al. 2022, who release sbh elements per micro-batch in flight.
+    """
+    return min(microbatches, ranks - 1 - rank)
 
 
 # ---- messages ----
@@ -134,8 +158,6 @@ def zero_bubble_v_in_flight(ranks: int, microbatches: int) -> int:
 
 def sent(boundaries: Sequence[int], ranks: int, microbatches: int, rank: int) -> Traffic:
     """What a rank sends in a step, stage s on rank s mod p: activations forward, gradients of the same size back.
-
-    Over all ranks it is 2m(vp−1) messages, (vp−1)/(p−1) times those of one chunk a rank.
 
     Args:
         boundaries: For each two stages that follow each other, the bytes that one micro-batch takes across.
@@ -152,3 +174,11 @@ def sent(boundaries: Sequence[int], ranks: int, microbatches: int, rank: int) ->
         for end in (stage, stage + 1):  # activations leave from the one, gradients from the other
             total += one(size, 1, microbatches) if end % ranks == rank else NOTHING
     return total
+
+
+def messages(ranks: int, microbatches: int, chunks: int = 1) -> int:
+    """2m(vp−1) over all ranks in a step, (vp−1)/(p−1) times those of one chunk per rank; none for p = 1.
+
+    Source: Narayanan et al. 2021, §2.2.2.
+    """
+    return 2 * microbatches * (chunks * ranks - 1) if ranks > 1 else 0

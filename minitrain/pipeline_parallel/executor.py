@@ -22,6 +22,7 @@ import torch
 import torch.distributed as dist
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from minitrain.pipeline_parallel.full import checks, tied
 from minitrain.pipeline_parallel.full.action_observers import Watch
@@ -53,7 +54,7 @@ class Pipeline:
         device: Where this rank computes; None: where its parameters are.
 
     Attributes:
-        held: (stage, micro-batch) -> inputs and outputs of the graphs that are alive.
+        held: (stage, micro-batch) -> of each graph that is alive: its inputs, and the edges where its backward begins.
         put_off: (stage, micro-batch) -> products that I leaves for W, as inputs and output gradients of linear layers;
             from F on, and only where backward is split.
 
@@ -84,7 +85,7 @@ class Pipeline:
             number: stage.module if checks.is_data_parallel(stage) else stage for number, stage in self.stages.items()
         }
         tied.check_equal(self.ties, self._inner, group)
-        self.held: dict[tuple[int, int], tuple[tuple[Tensor, ...], tuple[Tensor, ...]]] = {}
+        self.held: dict[tuple[int, int], tuple[tuple[Tensor, ...], tuple[GradientEdge, ...]]] = {}
         self.put_off: dict[tuple[int, int], list[Task]] = {}
         self._last = schedule.stages - 1
         self._actions = schedule.actions[self.rank]
@@ -123,12 +124,7 @@ class Pipeline:
             for stage in self._parallel:
                 stack.enter_context(stage.no_sync())  # gradients of all micro-batches leave together, below
             for action in self._actions:
-                arrived = self._mail.receive_for(action)  # waits for the rank that makes it
-                if arrived is None:
-                    arrived = self._from_here(action)
-                with self._watch(action):
-                    made = self._do(action, arrived)
-                self._hand_on(action, made)
+                self._take(action)
         self._mail.end()
         # Before data parallelism averages: each copy of a tied weight has only its own stage's gradient so far.
         tied.sum_gradients(self.ties, self._inner, aside, self.schedule, self.group)
@@ -156,6 +152,14 @@ class Pipeline:
         self._mail.begin(checks.kinds(self._inputs) if first else None)
         self.held.clear()
         self.put_off.clear()
+
+    def _take(self, action: Action) -> None:
+        arrived = self._mail.receive_for(action)  # waits for the rank that makes it
+        if arrived is None:
+            arrived = self._from_here(action)
+        with self._watch(action):
+            made = self._do(action, arrived)
+        self._hand_on(action, made)
 
     def _from_here(self, action: Action) -> list[Tensor]:
         """What `action` needs and this rank has: inputs of the step, or what a neighbouring stage of its own made."""
@@ -196,15 +200,17 @@ class Pipeline:
             else:
                 outputs = checks.outputs_of(stage, microbatch, result)
                 self._mail.shapes.expect_gradients(stage, microbatch, outputs)
-        self.held[stage, microbatch] = inputs, outputs
+        # Backward needs the outputs' places in the graph, and not their elements: so these are released as soon as they
+        # have arrived at the next stage (Megatron-LM's `deallocate_pipeline_outputs`), unless autograd saved them.
+        edges = tuple(get_gradient_edge(output) for output in outputs if output.requires_grad)
+        self.held[stage, microbatch] = inputs, edges
         return outputs
 
     def _backward(self, stage: int, microbatch: int, gradients: Sequence[Tensor]) -> list[Tensor]:
-        inputs, outputs = self.held.pop((stage, microbatch))
-        roots = [output for output in outputs if output.requires_grad]
-        if roots:
+        inputs, edges = self.held.pop((stage, microbatch))
+        if edges:
             with self._putting_off(stage, microbatch):
-                torch.autograd.backward(roots, list(gradients) or None)
+                torch.autograd.backward(edges, list(gradients) or None)
         if stage == 0:
             return []
         wanted = [tensor for tensor in inputs if tensor.requires_grad]

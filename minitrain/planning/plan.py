@@ -8,9 +8,9 @@ this file and all that it imports can be read where torch is not installed.
 neighbours; the time of a whole training is that of Narayanan et al. 2021, "Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM", §5.1.
 **Predicted.** What each rank holds at its peak, except for gradients of activations, what a kernel or a collective
-needs while it runs, what ZeRO-3 has gathered, and what the allocator cannot use. And what a ledger would count in a
-step: payloads of collectives, bytes of pipeline messages. Also called memory
-and compute calculator, auto-tuner's cost model, simulator.
+needs while it runs, messages on their way, what ZeRO-3 has gathered, and what the allocator cannot use. And what a
+ledger would count in a step: payloads of collectives, bytes of pipeline messages. Also called memory and compute
+calculator, auto-tuner's cost model, simulator.
 """
 
 from __future__ import annotations
@@ -147,8 +147,6 @@ def _activations(model: Model, layout: Layout, steps: Steps, place: Coordinate) 
         )
         kept[stage] = numbers + output[stage] + sum(layer(number, layout.recompute) for number in layers)
         again[stage] = max(layer(number, "none") - layer(number, layout.recompute) for number in layers)
-        if stage + 1 < plan.stages and plan.rank_of(stage + 1) != place.pp:
-            kept[stage] += _boundary(model, layout, steps)  # what was sent: backward begins from it
     row = [(action.stage, action.kind) for action in plan.actions[place.pp]]
     if not splits_backward(layout):
         row = [(stage, "B" if kind == "I" else kind) for stage, kind in row if kind != "W"]

@@ -29,6 +29,8 @@ def test_too_few_micro_batches_leave_gaps_that_no_w_fills():
     # Appendix H: (m+p−1)(F+I) + W in all for m ≤ p, here m = 2 on p = 4 ranks: 5 · 2 + 1, less the work of 6.
     assert costs.zero_bubble_h1(4, 2, 1, 1, 1) == costs.zero_bubble_h2(4, 2, 1, 1, 1) == 5 * 2 + 1 - 6
     assert costs.zero_bubble_h2(4, 6, 1, 1, 1) == 1 and costs.zero_bubble_h2(4, 7, 1, 1, 1) == 0
+    assert [costs.zero_bubble_v(4, m, 1, 1, 1) for m in (1, 4, 5, 7, 99)] == [6, 3, 2, 0, 0]
+    assert costs.zero_bubble_v(4, 7, 2, 3, 1) == 3 * (3 - 1)
 
 
 def test_in_flight_by_hand():
@@ -39,7 +41,10 @@ def test_in_flight_by_hand():
     assert costs.interleaved_in_flight(4, 4, 0, 2) == 8  # all there are
     assert [costs.zero_bubble_h1_in_flight(4, 8, rank) for rank in range(4)] == [(4, 4), (3, 4), (2, 4), (1, 4)]
     assert [costs.zero_bubble_h2_in_flight(4, 8, rank) for rank in range(4)] == [(7, 7), (5, 7), (3, 7), (1, 7)]
-    assert [costs.zero_bubble_v_in_flight(4, m) for m in (3, 8)] == [6, 8]
+    assert [costs.zero_bubble_v_in_flight(4, 8, rank) for rank in range(4)] == [8, 8, 8, 8]
+    assert [costs.zero_bubble_v_in_flight(4, 3, rank) for rank in range(4)] == [4, 5, 6, 6]
+    assert [costs.outputs_released(4, 8, rank) for rank in range(4)] == [3, 2, 1, 0]
+    assert [costs.outputs_released(4, 2, rank) for rank in range(4)] == [2, 2, 1, 0]
 
 
 sizes = st.integers(1, 8), st.integers(1, 20), st.integers(1, 4)
@@ -73,5 +78,6 @@ def test_v_chunks_cross_between_ranks_v_times_as_often():
     assert together == {v: 2 * 8 * 10 * (4 * v - 1) for v in together}
     first = {v: costs.sent([10] * (4 * v - 1), 4, 8, 1) for v in (1, 3)}
     assert first[3] == tuple(3 * count for count in first[1])  # a rank in the middle
-    assert costs.sent([10], 1, 8, 0) == (0, 0)
+    assert costs.sent([10], 1, 8, 0) == (0, 0) and costs.messages(1, 8) == 0
+    assert [costs.messages(4, 8, v) for v in (1, 2, 3)] == [2 * 8 * 3, 2 * 8 * 7, 2 * 8 * 11]
     assert set(SCHEDULES) > {"1f1b", "interleaved"}

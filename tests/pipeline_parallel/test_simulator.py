@@ -122,9 +122,12 @@ def test_zero_bubbles(p, m, times):
 def test_v_has_no_bubble_where_all_are_equal_and_less_than_h1_where_they_are_not(p, m, times):
     equal = simulate(zero_bubble_v(p, m), 1, 1, 1)
     assert equal.idle == [0] * p if m >= 2 * p - 1 else equal.bubble > 0
-    assert max(equal.peak_in_flight(rank) for rank in range(p)) == costs.zero_bubble_v_in_flight(p, m)
+    for rank in range(p):
+        assert equal.peak_in_flight(rank) == costs.zero_bubble_v_in_flight(p, m, rank)
     f, i, w = times
     halves = simulate(zero_bubble_v(p, m), f / 2, i / 2, w / 2)
+    if f <= i:
+        assert halves.bubble == costs.zero_bubble_v(p, m, f, i, w)
     assert halves.bubble <= simulate(one_f_one_b(p, m), f, i, w).bubble
 
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,9 +15,10 @@ from torch import nn
 from minitrain.comm import VirtualClock
 from minitrain.lessons.pipeline_parallel.bubbles import not_as_simulated
 from minitrain.lessons.pipeline_parallel.executor import Counted, Graphs
+from minitrain.lessons.pipeline_parallel.torch_tables import from_torch
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full.action_observers import on_virtual_clock
-from minitrain.pipeline_parallel.full.actions import Action, Schedule, validate
+from minitrain.pipeline_parallel.full.actions import Schedule, validate
 from minitrain.pipeline_parallel.full.mail import Mail
 from minitrain.pipeline_parallel.full.simulator import simulate
 from tests.pipeline_parallel.models import accumulate, gpt, stages_of, tokens
@@ -32,28 +32,6 @@ CHUNKS = {  # of each of torch's schedules, by its name there
     "ZBVZeroBubble": (2,),
     "DualPipeV": (2,),
 }
-
-
-def from_torch(name: str, ranks: int, microbatches: int, chunks: int) -> Schedule | None:
-    """A table of torch's, without idle slots; where a forward and a backward overlap, the forward comes first.
-
-    None where torch has no table for these sizes.
-    """
-    kind = torch_schedules.get_schedule_class(name)
-    # Until its first step torch's schedule looks at no more of its stages than this.
-    stage = SimpleNamespace(group_size=ranks, num_stages=ranks * chunks, group_rank=0, is_last=False, submod=None)
-    single = issubclass(kind, torch_schedules.PipelineScheduleSingle)
-    try:
-        order = kind(stage if single else [stage] * chunks, microbatches).pipeline_order
-    except ValueError:
-        return None
-    rows = []
-    for rank in range(ranks):
-        real = [action for action in order[rank] if action is not None]
-        parts = [part for action in real for part in action.sub_actions or (action,)]
-        rows.append(tuple(Action.parse(str(part)) for part in parts if part.computation_type.value != "REDUCE_GRAD"))
-    holders = {action.stage: rank for rank, row in enumerate(rows) for action in row}
-    return Schedule(name, microbatches, tuple(rows), tuple(holders[stage] for stage in range(ranks * chunks)))
 
 
 def from_zero(schedule: Schedule) -> Schedule:

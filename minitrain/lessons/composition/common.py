@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
 
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
-from minitrain.composition import optimizer
 from minitrain.composition.gradients import gradient
 from minitrain.composition.model import DTYPES, ROUTERS, make_config
 from minitrain.composition.settings import Layout, Model, Settings, Steps
@@ -30,6 +31,7 @@ from minitrain.train import build, forward_backward, update
 from minitrain.zero.full.flat_shards import FlatShard
 
 Tensors = dict[str, Tensor]
+DROPOUT = 0.1
 
 
 class OneDevice(NamedTuple):
@@ -103,7 +105,9 @@ def one_device(settings: Settings, count: int, device: torch.device | str = "cpu
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
     groups = [{"params": matrices, "weight_decay": steps.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    plain = torch.optim.SGD(groups) if steps.optimizer == "sgd" else torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    sgd = steps.optimizer == "sgd"
+    plain = torch.optim.SGD(groups, steps.lr) if sgd else torch.optim.AdamW(groups, steps.lr, betas=(0.9, 0.95))
+    course = torch_course(plain, steps)
     reports, gradients, start = [], {}, _values(model)
     for number in range(count):
         plain.zero_grad()
@@ -116,11 +120,47 @@ def one_device(settings: Settings, count: int, device: torch.device | str = "cpu
         if number == 0:
             gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         norm = nn.utils.clip_grad_norm_(model.parameters(), steps.clip or float("inf"))
-        for group in plain.param_groups:
-            group["lr"] = optimizer.learning_rate(steps, number)
-        plain.step()
         reports.append(Report(loss.item(), norm.item(), plain.param_groups[0]["lr"]))
+        plain.step()
+        course.step()
     return OneDevice(reports, gradients, start, _values(model), count)
+
+
+def torch_course(plain: torch.optim.Optimizer, steps: Steps) -> LRScheduler:
+    """The course of the learning rate, from torch's own schedulers."""
+    rest = max(1, steps.steps - steps.warmup)
+    if steps.decay == "cosine":
+        after: LRScheduler = CosineAnnealingLR(plain, rest, eta_min=steps.lr / 10)
+    else:
+        after = LinearLR(plain, 1.0, 0.0, rest) if steps.decay == "linear" else ConstantLR(plain, 1.0)
+    if not steps.warmup:
+        return after
+    rising = LinearLR(plain, 1 / (steps.warmup + 1), 1.0, steps.warmup)
+    return SequentialLR(plain, [rising, after], [steps.warmup])
+
+
+def loss_by_torch(settings: Settings, weights: Tensors, tokens: Tensor, targets: Tensor) -> Tensor:
+    """The loss of the GPT without experts and dropout, from torch's functions alone: no module of ours takes part."""
+    heads = settings.model.sizes.heads
+    table, hidden = weights["embedding.tokens.weight"], settings.model.sizes.hidden
+
+    def norm(x: Tensor, name: str) -> Tensor:
+        return F.layer_norm(x, (hidden,), weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    def linear(x: Tensor, name: str) -> Tensor:
+        return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
+
+    x = F.embedding(tokens, table) + weights["embedding.positions.weight"]
+    for block in (f"blocks.{number}" for number in range(settings.model.sizes.layers)):
+        inside = norm(x, f"{block}.attention_norm")
+        parts = [linear(inside, f"{block}.attention.{part}") for part in ("query", "key", "value")]
+        query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in parts)
+        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
+        x = x + linear(mixed.transpose(1, 2).flatten(2), f"{block}.attention.output")
+        wide = F.gelu(linear(norm(x, f"{block}.mlp_norm"), f"{block}.mlp.up"), approximate="tanh")
+        x = x + linear(wide, f"{block}.mlp.down")
+    logits = norm(x, "norm") @ table.t()
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def plain_model(settings: Settings) -> nn.Module:
@@ -217,8 +257,8 @@ def rounding(settings: Settings) -> float:
     A sum of k terms is off by at most k·u of its terms' absolute values. K is the sum of the k on the way from a token
     to the loss and into a gradient: 9h + d + 2s for a layer (two norms of 2h, projections of h, h, h and 4h, scores of
     d, softmax and mixing of s), 2h + V for the ends, and the tokens of the batch. Backward is twice as long as forward,
-    and two runs differ by twice that. No proof, for terms may cancel; but errors also cancel, and what is measured lies
-    far below (Higham 2002, §3.1, and chapter 08).
+    and two runs differ by twice that. This is a heuristic without a proof, because terms may cancel. But errors cancel
+    too, and what is measured is far below.
     """
     size = settings.model.sizes
     layer = 9 * size.hidden + size.hidden // size.heads + 2 * size.positions

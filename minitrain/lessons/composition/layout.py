@@ -22,6 +22,7 @@ from minitrain.composition.settings import Layout, Settings, fitting
 from minitrain.composition.step import Training
 from minitrain.costs import composition as costs
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.lessons.composition import common as lesson
 from minitrain.planning.plan_time import shape_of
 from minitrain.train import build
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NARAYANAN, DEEPSPEED = "Narayanan et al. 2021, §3", "Rajbhandari et al. 2022, §5.2"
+ELEMENTS = "L(12h² + 13h) + (V + s)h + 2h, and of experts E times 8h² + 5h, and hE, in place of 8h² + 5h"
 # What does not vary along each axis.
 FIXED = {"tp": ("pp", "dp"), "dp": ("pp", "tp"), "pp": ("dp", "tp"), "experts": ("pp", "tp", "replicas")}
 FIXED["replicas"] = ("pp", "tp", "experts")
@@ -38,16 +40,18 @@ FIXED["replicas"] = ("pp", "tp", "experts")
 def claims(world: World, zero: Literal[0, 1]) -> list[Claim]:
     """All claims of the demo."""
     trainings = [build(settings, world.device) for settings in every(world, zero)]
-    strangers = sum(strangers_in(training) for training in trainings)
-    unlike, shortfall, apart = 0, 0, 0
+    elsewhere, unlike, counted = 0, 0, {}
     for training in trainings:
+        layout, model = training.settings.layout, training.settings.model
+        strides = {"tp": 1, "dp": layout.tp, "pp": layout.dp * layout.tp}
+        elsewhere += strangers_in(training)
+        elsewhere += sum(stride_of(getattr(training.axes, axis)) not in (0, each) for axis, each in strides.items())
         wrong, mine = holders(training)
         unlike += len(wrong)
-        model = training.settings.model
-        shortfall = max(shortfall, abs(sum(gather_objects(mine)) - costs.model_parameters(shape_of(model))))
-        layout = training.settings.layout
-        strides = {"tp": 1, "dp": layout.tp, "pp": layout.dp * layout.tp}
-        apart += sum(stride_of(getattr(training.axes, axis)) not in (0, each) for axis, each in strides.items())
+        name = str(layout) + (f", {model.experts} experts" if model.experts else "")
+        counted[name] = Claim(
+            "", ELEMENTS, costs.model_parameters(shape_of(model)), sum(gather_objects(mine)), "1", DEEPSPEED
+        )
     axes = max(trainings, key=lambda each: _axes_used(each.settings.layout)).axes
     where = gather_objects(
         (world.rank, axes.place, {name: members(getattr(axes, name)) for name in ("pp", "dp", "tp")})
@@ -55,25 +59,12 @@ def claims(world: World, zero: Literal[0, 1]) -> list[Claim]:
     for training in trainings:
         training.close()
     world.figure(lambda: picture(where))
-    over = f"over {len(trainings)} layout{'s' * (len(trainings) > 1)}"
-    everywhere = "Π of the ranks along the axes that hold it"
+    place = "of a group's ranks those at another place of another axis, or not 1 (tp), tp (dp), dp·tp (pp) apart"
+    table = "parameters whose elements are not stepped by as many ranks as the table says, in every layout"
     return [
-        Claim(
-            f"ranks in a group of this rank that stand elsewhere on another axis, {over}", "0", 0, strangers, key=True
-        ),
-        Claim(f"groups whose ranks are not 1 (tp), tp (dp), dp·tp (pp) apart, {over}", "0", 0, apart, "1", NARAYANAN),
-        Claim(
-            f"parameters whose elements other ranks step than the table says, {over}", everywhere, 0, unlike, key=True
-        ),
-        Claim(
-            f"elements that count in a norm, less the model's parameters, {over}",
-            "0",
-            0,
-            shortfall,
-            "1",
-            DEEPSPEED,
-            key=True,
-        ),
+        Claim(place, "0", 0, elsewhere, "1", NARAYANAN, key=True),
+        Claim(table, "Π of the ranks along the axes that hold it", 0, unlike, source="derived", key=True),
+        fold("elements that count in a norm, over all ranks, in every layout", counted, key=True),
     ]
 
 

@@ -6,7 +6,7 @@ from minitrain.comm import World
 from minitrain.lessons import Claim
 
 
-def demo(world: World, layers: int = 8, hidden: int = 64) -> list[Claim]:
+def demo(world: World, layers: int = 9, hidden: int = 64) -> list[Claim]:
     """Makes parts of a GPT in every layout that the ranks allow; the table shows their bytes, and those while made.
 
     Args:

@@ -1,7 +1,8 @@
 """What the dry run predicts of a step, beside what ranks do: payload by axis, bytes by category, and the bubble.
 
 The step that is measured is the second one, so that optimizer states are there. Its actions let virtual time pass, a
-second for each of their operations, so that the bubble is read off real messages and is that of no machine.
+second for each operation that torch has counted in them. So the bubble is read off real messages and real operations,
+shares nothing with the prediction, and is that of no machine.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
@@ -20,12 +22,13 @@ from minitrain.comm.ledger import Entry
 from minitrain.comm.timeline import Span
 from minitrain.composition.settings import Layout, Settings, fitting
 from minitrain.composition.step import Instruments, Training
-from minitrain.costs.composition_work import stage_work
 from minitrain.lessons import Claim
+from minitrain.lessons.claims import fold
 from minitrain.lessons.composition import common as lesson
 from minitrain.lessons.pipeline_parallel.bubbles import actions_of
 from minitrain.lessons.recomputation.common import AliveActivations
 from minitrain.lessons.zero.common import held
+from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.full.action_observers import Watch, on_virtual_clock
 from minitrain.pipeline_parallel.full.actions import Action
 from minitrain.planning import plan, plan_time
@@ -46,6 +49,15 @@ SOURCES = {
 # The groups along each axis; experts' gradients go over their replicas.
 GROUPS = {"tp": ("tp",), "pp": ("pp",), "dp": ("dp", "replicas"), "ep": ("experts",)}
 STATES = ("parameters", "gradients", "optimizer states")
+TITLES = {
+    "parameters": "bytes of parameters, and of gradients, on this rank, in every layout",
+    "optimizer states": "bytes of optimizer states on this rank, in every layout",
+    "kept": "bytes kept for backward at most on this rank, in every layout",
+    "operations": "operations of a step on this rank, in every layout, also with recomputation",
+    "bubble": "bubble over the time of a step, for the operations of each stage as torch counts them",
+}
+KEY = ("pp", "kept", "operations", "bubble")
+BUBBLE = "by simulation, for 24bsh² + 4bs²h a layer and 2bshV"
 
 
 class Measured(NamedTuple):
@@ -64,10 +76,37 @@ class Measured(NamedTuple):
     bubble: float
 
 
+class Operations(NamedTuple):
+    """What a rank computes in a step, as torch counts it.
+
+    Attributes:
+        step: Operations of the whole step.
+        stages: Those of F, I and W of each stage that the rank holds, 0 for others. B counts as I.
+    """
+
+    step: int
+    stages: tuple[list[int], list[int], list[int]]
+
+
 def claims(world: World) -> list[Claim]:
-    """Claims on a step in several layouts, as the dry run predicts it."""
-    every = enumerate(chosen(world))
-    return [claim for number, settings in every for claim in as_planned(world, settings, key=number == 0)]
+    """Claims on a step in several layouts, as the dry run predicts it: a row for each prediction."""
+    rows: dict[str, dict[str, Claim]] = {what: {} for what in (*FORMULAS, *TITLES)}
+    every = [*chosen(world)]
+    for settings in every:
+        name = lesson.label(settings.layout) + (f", {settings.model.experts} experts" if settings.model.experts else "")
+        for what, claim in as_planned(world, settings).items():
+            rows["parameters" if what == "gradients" else what][f"{name}: {what}"] = claim
+    dense = [settings for settings in every if not settings.model.experts]
+    rows["operations"] |= dict(again(world, dense[-1]))
+    titles = {axis: f"payload of a step along {axis} on this rank, in every layout" for axis in FORMULAS} | TITLES
+    made = []
+    for what, cases in rows.items():
+        if cases:
+            made.append(fold(titles[what], cases, key=what in KEY))
+        else:
+            formula, source = FORMULAS.get(what, BUBBLE), SOURCES.get(what, SOURCES["pp"])
+            made.append(Claim.needs_ranks(2, titles[what], formula, source, what in KEY))
+    return [*made, work_of_one(world)]
 
 
 def chosen(world: World) -> Iterator[Settings]:
@@ -92,37 +131,68 @@ def axes_used(layout: Layout) -> int:
     return sum(size > 1 for size in (layout.dp, layout.pp, layout.tp))
 
 
-def as_planned(world: World, settings: Settings, key: bool = False) -> Iterator[Claim]:
-    """Claims on one layout; where they are key, what goes along one axis, activations and the bubble."""
+def as_planned(world: World, settings: Settings) -> dict[str, Claim]:
+    """Claims on one layout, by what they are about."""
     model, layout, steps = settings.model, settings.layout, settings.steps
-    predicted, found = plan.predict(model, layout, steps, world.rank), measure(world, settings)
-    name = lesson.label(layout) + (f", {model.experts} experts" if model.experts else "")
-    for number, axis in enumerate(axis for axis in ("tp", "pp", "dp", "ep") if getattr(layout, axis) > 1):
-        what = f"{name}: payload of a step along {axis} on this rank"
-        payload, first = found.payload.get(axis, 0), key and number == 0
-        yield Claim(what, FORMULAS[axis], predicted.payload(axis), payload, "B", SOURCES[axis], key=first)
+    operations = None if model.experts else counted(world, settings)
+    predicted, found = plan.predict(model, layout, steps, world.rank), measure(world, settings, operations)
+    made = {}
+    for axis in FORMULAS:
+        if getattr(layout, axis) > 1:
+            payload = found.payload.get(axis, 0)
+            made[axis] = Claim("", FORMULAS[axis], predicted.payload(axis), payload, "B", SOURCES[axis])
     for category in STATES:
         formula = "of its layers, over tp, and what ZeRO leaves"
-        yield Claim(
-            f"{name}: bytes of {category} on this rank",
-            formula,
-            predicted.held[category],
-            found.held[category],
-            "B",
-            "Rajbhandari et al. 2020, §5",
-        )
-    if not model.experts:
-        what, kept = f"{name}: bytes kept for backward at most on this rank", predicted.held["activations"]
-        source = "Korthikanti et al. 2022, §4"
+        sizes, source = (predicted.held[category], found.held[category]), "Rajbhandari et al. 2020, §5"
+        made[category] = Claim("", formula, *sizes, "B", source)
+    if operations:
+        made["operations"] = work_of_rank(world, settings, operations)
+        kept = predicted.held["activations"]
         # All micro-batches' numbers of tokens lie in one storage, and one that is kept keeps the others'.
         others = 8 * (layout.microbatches - 1) * model.sizes.positions * plan_time.microbatch(layout, steps)
         slack = others + gpu_slack(world.device, settings, sum(predicted.layers))
-        yield Claim(what, "in flight · of its layers", kept, found.activations, "B", source, absolute=slack, key=key)
+        source = "Korthikanti et al. 2022, §4"
+        made["kept"] = Claim("", "in flight · of its layers", kept, found.activations, "B", source, absolute=slack)
     if layout.pp > 1:
         bubble = plan_time.bubble(model, layout, steps).over_total
-        what = f"{name}: bubble over the time of a step, for the operations of each stage"
-        how, source = "virtual clock", SOURCES["pp"]
-        yield Claim(what, "by simulation", bubble, found.bubble, "1", source, how, tolerance=1e-12, key=key)
+        clock = "virtual clock"
+        made["bubble"] = Claim("", BUBBLE, bubble, found.bubble, "1", SOURCES["pp"], clock, tolerance=1e-12)
+    return made
+
+
+def again(world: World, settings: Settings) -> Iterator[tuple[str, Claim]]:
+    """Claims on the operations of this rank where something is computed again."""
+    for how in ("selective", "full"):
+        layout = replace(settings.layout, recompute=how)
+        yield f"{lesson.label(layout)}: operations", work_of_rank(world, replace(settings, layout=layout))
+
+
+def work_of_rank(world: World, settings: Settings, found: Operations | None = None) -> Claim:
+    """The claim on the operations of this rank in a step."""
+    layout, sizes = settings.layout, settings.model.sizes
+    place = plan.coordinate(layout, world.rank).pp
+    predicted = plan_time.bubble(settings.model, layout, settings.steps).work[place]
+    if layout.recompute == "selective":
+        # Of the core, the scores are computed again, and not their product with V: backward needs no result of that.
+        tokens = layout.microbatches * plan_time.microbatch(layout, settings.steps) * sizes.positions
+        layers = sum(plan.predict(settings.model, layout, settings.steps, world.rank).layers)
+        predicted -= 2 * layers * tokens * sizes.positions * sizes.hidden // layout.tp
+    step = (found or counted(world, settings)).step
+    return Claim("", "m · of its layers, over tp, and what is computed again", predicted, step, "1", SOURCES["pp"])
+
+
+def work_of_one(world: World) -> Claim:
+    """The claim on the operations of a step on one device, attention written out."""
+    model, steps = replace(lesson.small_model(world.size), dropout=lesson.DROPOUT), lesson.small_steps(world.size)
+    settings = Settings(model, steps=steps)
+    whole = lesson.plain_model(settings).to(world.device)
+    inputs, targets = (part.to(world.device) for part in lesson.samples_of(settings).take(range(steps.batch)))
+    counter_rng.set_position(steps.seed, 0)
+    with FlopCounterMode(display=False) as counter:
+        whole(inputs, targets)[1].backward()
+    own = plan_time.work(model, settings.layout, steps).model
+    formula, source = "72bsLh²(1 + s/6h + V/12hL)", "Narayanan et al. 2021, §5.1, equation 3"
+    return Claim("operations of a step on one device", formula, own, counter.get_total_flops(), "1", source)
 
 
 def gpu_slack(device: torch.device, settings: Settings, layers: int) -> int:
@@ -139,17 +209,18 @@ def gpu_slack(device: torch.device, settings: Settings, layers: int) -> int:
     return 4 * layers * layout.microbatches * rows * (-sizes.positions % 32 + 32)
 
 
-def measure(world: World, settings: Settings) -> Measured:
-    """A training's second step under all instruments."""
+def measure(world: World, settings: Settings, operations: Operations | None) -> Measured:
+    """A training's second step under all instruments; its actions take as long as they have operations."""
     watches: list[Watch] = []
     training = build(
         settings, world.device, Instruments(watch=lambda action: watches[0](action) if watches else nullcontext())
     )
     samples, batch = lesson.samples_of(settings), settings.steps.batch
     train_step(training, 0, 0, samples)  # makes the optimizer's states
+    times = operations.stages if operations else (0, 0, 0)
     clock, until, after = VirtualClock(), Ledger(), Ledger()
     with clock, until, AliveActivations(*training.part.stages) as alive:
-        watches.append(_keeping(training, alive, on_virtual_clock(clock, operations(settings))))
+        watches.append(_keeping(training, alive, on_virtual_clock(clock, times)))
         loss = forward_backward(training, 1, batch, samples)
     each = [held(shard) for shard in training.gradients.shards]
     with after:
@@ -160,15 +231,29 @@ def measure(world: World, settings: Settings) -> Measured:
     return Measured(payload, together, alive.peak, _bubble(actions_of(clock.timeline.spans)))
 
 
-def operations(settings: Settings) -> tuple[list[int], list[int], list[int]]:
-    """What F, I and W of each stage cost in virtual seconds: their operations, as the dry run counts them."""
-    model, layout, steps = settings.model, settings.layout, settings.steps
-    sequences, stages = steps.batch // (layout.dp * layout.microbatches), layout.stages
-    each = [
-        stage_work(sequences, plan_time.shape_of(model), stages, stage, 0, layout.tp, layout.recompute)
-        for stage in range(stages)
-    ]
-    return [one.forward for one in each], [one.backward for one in each], [one.weight for one in each]
+def counted(world: World, settings: Settings) -> Operations:
+    """The operations of a step on this rank.
+
+    Of a fused attention kernel torch counts nothing on a CPU. With dropout, attention is written out; else it has the
+    same operations.
+    """
+    model = replace(settings.model, dropout=lesson.DROPOUT)
+    found: dict[tuple[int, str], int] = {}
+
+    @contextmanager
+    def watch(action: Action) -> Iterator[None]:
+        with FlopCounterMode(display=False) as counter:
+            yield
+        found[action.stage, "I" if action.kind == "B" else action.kind] = counter.get_total_flops()
+
+    training = build(replace(settings, model=model), world.device, Instruments(watch=watch))
+    with FlopCounterMode(display=False) as whole:
+        forward_backward(training, 0, 0, lesson.samples_of(settings))
+    training.close()
+    forward, backward, weight = (
+        [found.get((stage, kind), 0) for stage in range(settings.layout.stages)] for kind in "FIW"
+    )
+    return Operations(whole.get_total_flops(), (forward, backward, weight))
 
 
 def _along(training: Training, axis: str, until: Ledger, after: Ledger) -> Iterator[Entry]:
@@ -189,7 +274,7 @@ def _bytes(entry: Entry) -> int:
 
 
 def _keeping(training: Training, alive: AliveActivations, watch: Watch) -> Watch:
-    """Count also what autograd does not keep and a pipeline does: outputs that were sent, to begin backward from."""
+    """Count also what a pipeline itself holds of its graphs; what autograd keeps too counts once."""
     kept: dict[tuple[int, int], list[Tensor]] = {}
 
     @contextmanager
@@ -201,9 +286,10 @@ def _keeping(training: Training, alive: AliveActivations, watch: Watch) -> Watch
         for place in [place for place in kept if place not in pipeline.held]:
             for tensor in kept.pop(place):
                 alive.change(tensor, -1)
-        for place, (_, outputs) in pipeline.held.items():
-            if place not in kept and place[0] + 1 < training.part.schedule.stages:
-                kept[place] = [output.detach() for output in outputs]
+        for place, graph in pipeline.held.items():
+            if place not in kept:
+                tensors = [each.detach() for part in graph for each in part if isinstance(each, Tensor)]
+                kept[place] = [each for each in tensors if each.is_floating_point()]  # tokens are the batch's own
                 for tensor in kept[place]:
                     alive.change(tensor, 1)
 

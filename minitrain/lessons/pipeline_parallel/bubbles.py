@@ -1,36 +1,26 @@
-"""What the demo of `executor` shows on the virtual clock: every bubble, from real messages between real ranks."""
+"""Bubbles on the virtual clock: what theory says of each schedule, and what is read off the actions of real ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import torch
-from torch import nn
-
-from minitrain.comm import VirtualClock, World
-from minitrain.comm.control import gather_objects
-from minitrain.comm.groups import new_group
 from minitrain.comm.timeline import Span
 from minitrain.costs import pipeline as costs
-from minitrain.lessons import Claim
 from minitrain.pipeline_parallel.full.action_observers import Cost
 from minitrain.pipeline_parallel.full.actions import Schedule
 from minitrain.pipeline_parallel.full.drawing import KINDS
 from minitrain.pipeline_parallel.full.simulator import simulate
-from minitrain.pipeline_parallel.schedules import SCHEDULES
 
 Time = Fraction
-Times = tuple[Time, Time, Time]  # F, I and W of a rank; where B is whole it takes I + W
+Times = tuple[Time, Time, Time]  # F, I and W; where B is whole it takes I + W
 
-# Of one chunk in virtual seconds. W ≤ F and W ≤ I, as H1 and H2 want it; dyadic, so that no sum of times rounds and the
-# clock shows the formula to the last digit.
-FORWARD, BACKWARD, WEIGHT = Time(1), Time(1), Time(1, 2)
+# Of one chunk in virtual seconds. W ≤ F ≤ I, as the formulas of zero bubble want it, and all different, so that no two
+# can be mistaken for each other; dyadic, so that no sum rounds and the clock shows the formula to the last digit.
+FORWARD, BACKWARD, WEIGHT = Time(1), Time(3, 2), Time(1, 2)
 EQUAL = (Time(1), Time(1), Time(1))
-CHUNKS = {"interleaved": 2, "zb-v": 2}
-NARAYANAN, ZERO = "Narayanan et al. 2021", "Qi et al. 2023"
+HUANG, NARAYANAN, ZERO = "Huang et al. 2019", "Narayanan et al. 2021", "Qi et al. 2023"
 
 
 class Law(NamedTuple):
@@ -38,41 +28,55 @@ class Law(NamedTuple):
 
     Attributes:
         formula: Of the bubble over the total time of a step, as a text writes it.
-        bubble: From p, m, v and the times of a rank.
-        source: Where it stands.
+        seconds: The bubble, from p, m, v and the times of a rank.
+        source: Paper and section.
+        over_total: The formula's value, from p, m and v, where it does not depend on times.
     """
 
     formula: str
-    bubble: Callable[[int, int, int, Times], Time]
+    seconds: Callable[[int, int, int, Times], costs.Time]
     source: str
+    over_total: Callable[[int, int, int], Fraction] | None = None
+
+    def of_a_step(self, ranks: int, microbatches: int, chunks: int, times: Times) -> float:
+        """The formula's value."""
+        if self.over_total:
+            return float(self.over_total(ranks, microbatches, chunks))
+        bubble = self.seconds(ranks, microbatches, chunks, times)
+        return float(bubble / (costs.ideal_time(microbatches, *times) + bubble))
 
 
-def _as_gpipe(p: int, m: int, v: int, times: Times) -> Time:
-    return Time(costs.bubble(p, *times, chunks=v))
+def _bubble(p: int, m: int, v: int, times: Times) -> costs.Time:
+    return costs.bubble(p, *times, chunks=v)
 
 
+ONE_CHUNK = Law("(p−1)/(m+p−1)", _bubble, f"{HUANG}, §2.3", costs.bubble_over_total)
 LAWS = {
-    "naive": Law("(p−1)/p", lambda p, m, v, t: Time(costs.naive_bubble(p, m, *t)), "Huang et al. 2019, §2.2"),
-    "gpipe": Law("(p−1)/(m+p−1)", _as_gpipe, "Huang et al. 2019, §2.3"),
-    "1f1b": Law("(p−1)/(m+p−1)", _as_gpipe, f"{NARAYANAN}, §2.2.1"),
-    "interleaved": Law("(p−1)/(v·m+p−1)", _as_gpipe, f"{NARAYANAN}, §2.2.2"),
+    "naive": Law(
+        "(p−1)/p",
+        lambda p, m, v, t: costs.naive_bubble(p, m, *t),
+        f"{HUANG}, §2.2",
+        lambda p, m, v: costs.naive_bubble_over_total(p),
+    ),
+    "gpipe": ONE_CHUNK,
+    "1f1b": ONE_CHUNK,
+    "interleaved": Law("(p−1)/(v·m+p−1)", _bubble, "derived", costs.bubble_over_total),
     "zb-h1": Law(
-        "b/(m(F+I+W)+b), b = (p−1)(F+I−W) for m ≥ p",
-        lambda p, m, v, t: Time(costs.zero_bubble_h1(p, m, *t)),
-        f"{ZERO}, table 2",
+        "b/(m(F+I+W)+b), b = (p−1)(F+I) − (min(m, p)−1)W",
+        lambda p, m, v, t: costs.zero_bubble_h1(p, m, *t),
+        f"{ZERO}, table 2 and appendix H",
     ),
     "zb-h2": Law(
-        "b/(m(F+I+W)+b), b = (p−1)(F+I−2W) for m ≥ 2p−1",
-        lambda p, m, v, t: Time(costs.zero_bubble_h2(p, m, *t)),
-        f"{ZERO}, table 2",
+        "b/(m(F+I+W)+b), b = (p−1)(F+I) − (min(m, 2p−1)−1)W",
+        lambda p, m, v, t: costs.zero_bubble_h2(p, m, *t),
+        f"{ZERO}, table 2 and appendix H",
+    ),
+    "zb-v": Law(
+        "b/(m(F+I+W)+b), b = (p−1)(I−W) for m ≥ 2p−1",
+        lambda p, m, v, t: costs.zero_bubble_v(p, m, *t),
+        f"derived; 0 for F = I = W: {ZERO}, §6",
     ),
 }
-
-
-def over_total(name: str, ranks: int, microbatches: int, chunks: int, times: Times) -> Time:
-    """The bubble over the total time of a step, as theory says."""
-    bubble = LAWS[name].bubble(ranks, microbatches, chunks, times)
-    return bubble / (Time(costs.ideal_time(microbatches, *times)) + bubble)
 
 
 def actions_of(spans: Sequence[Span]) -> list[Span]:
@@ -81,25 +85,22 @@ def actions_of(spans: Sequence[Span]) -> list[Span]:
     return [span for span in spans if span.kind in names]
 
 
-def measured_over_total(spans: Sequence[Span]) -> float:
-    """The bubble over the total time, read off the spans of all ranks: of the rank that is busy with the step longest.
+def idle_and_busy(spans: Sequence[Span]) -> tuple[float, float]:
+    """Virtual seconds that the rank which is busy with the step longest waits and works, from the spans of all ranks.
 
-    What it works at most is what every rank works; all else in the longest span is waiting.
+    What any rank works at most is what every rank works; all else in the longest span is waiting.
     """
     ranks = {span.rank for span in spans}
     by_rank = [[span for span in spans if span.rank == rank] for rank in sorted(ranks)]
     longest = max(max(span.end for span in mine) - min(span.start for span in mine) for mine in by_rank)
     busy = max(sum(span.end - span.start for span in mine) for mine in by_rank)
-    return (longest - busy) / longest
+    return longest - busy, busy
 
 
-def claim(name: str, ranks: int, microbatches: int, chunks: int, spans: Sequence[Span]) -> Claim:
-    """The claim on the bubble of one run, whose spans are those of all ranks."""
-    law = LAWS[name]
-    times = (chunks * FORWARD, chunks * BACKWARD, chunks * WEIGHT)
-    what = f"bubble of {name} over the time of a step" + (f", v = {chunks}" if chunks > 1 else "")
-    predicted = float(over_total(name, ranks, microbatches, chunks, times))
-    return Claim(what, law.formula, predicted, measured_over_total(spans), "1", law.source, "virtual clock")
+def measured_over_total(spans: Sequence[Span]) -> float:
+    """The bubble over the total time, read off the spans of all ranks."""
+    idle, busy = idle_and_busy(spans)
+    return idle / (idle + busy)
 
 
 def not_as_simulated(schedule: Schedule, spans: Sequence[Span], times: tuple[Cost, Cost, Cost]) -> int:
@@ -111,81 +112,3 @@ def not_as_simulated(schedule: Schedule, spans: Sequence[Span], times: tuple[Cos
     }
     found = {span.label: (span.start, span.end) for span in spans}
     return sum(found.get(label) != slot for label, slot in expected.items())
-
-
-def grid(world: World, pipeline: Callable[..., object], watch: Callable[..., object]) -> list[Claim]:
-    """Claims on all schedules over many p and m, each on real ranks: the first p of them.
-
-    Args:
-        world: This rank.
-        pipeline: The class that runs a schedule.
-        watch: Makes of a clock and the times of a stage what lets virtual time pass.
-    """
-    sizes = [size for size in range(2, world.size + 1) if size < 5 or size in (world.size // 2, world.size)]
-    groups = {size: new_group(list(range(size))) for size in sizes}  # on every rank, also where it is not in it
-    cases: list[tuple[str, Schedule, Times]] = []
-    mine: list[list[Span]] = []  # for each case the actions of this rank
-    for name in SCHEDULES:
-        for ranks in sizes:
-            for microbatches, times in _cases(name, ranks):
-                schedule = SCHEDULES[name](ranks, microbatches, CHUNKS.get(name, 1))
-                cases.append((name, schedule, times))
-                spans: list[Span] = []
-                if world.rank < ranks:
-                    stage = _of_a_stage(times, schedule)
-                    spans = _run(world, schedule, groups[ranks], pipeline, partial(watch, times=stage))
-                mine.append(spans)
-    worst = dict.fromkeys(LAWS, 0.0)
-    elsewhere = 0
-    for (name, schedule, times), by_rank in zip(cases, zip(*gather_objects(mine), strict=True), strict=True):
-        spans = [span for theirs in by_rank for span in theirs]
-        elsewhere += not_as_simulated(schedule, spans, _of_a_stage(times, schedule))
-        if name in LAWS:
-            predicted = over_total(name, schedule.ranks, schedule.microbatches, schedule.chunks, times)
-            worst[name] = max(worst[name], abs(measured_over_total(spans) - float(predicted)))
-    return _grid_claims(worst, elsewhere, world.size)
-
-
-def _grid_claims(worst: dict[str, float], elsewhere: int, ranks: int) -> list[Claim]:
-    over = "p from 2 to n ranks and several m"
-    each = f"for {over}: largest distance from its formula"
-    laws = {name: (f"bubble of {name} over the time of a step, {each}", LAWS[name].source) for name in worst}
-    what, source = f"actions of all schedules, {over}, at another time than in the simulator", f"{ZERO}, appendix G"
-    if ranks < 2:
-        needed = [*laws.values(), (what, source)]
-        return [Claim.needs_ranks(2, each, "0", where) for each, where in needed]
-    return [
-        *(Claim(laws[name][0], "0", 0, far, "1", laws[name][1], "virtual clock") for name, far in worst.items()),
-        Claim(what, "0", 0, elsewhere, "1", source, "virtual clock"),
-    ]
-
-
-def _of_a_stage(times: Times, schedule: Schedule) -> Times:
-    """What a chunk takes, where the rank that holds v of them takes `times`."""
-    forward, backward, weight = times
-    return forward / schedule.chunks, backward / schedule.chunks, weight / schedule.chunks
-
-
-def _cases(name: str, ranks: int) -> list[tuple[int, Times]]:
-    """Numbers of micro-batches, fewer and more than there are ranks, with the times of a rank."""
-    unequal = (2 * FORWARD, 2 * BACKWARD, 2 * WEIGHT)
-    if name == "interleaved":
-        return [(ranks, EQUAL), (2 * ranks, unequal)]
-    return [(max(1, ranks - 1), EQUAL), (2 * ranks + 1, unequal)]
-
-
-def _run(
-    world: World,
-    schedule: Schedule,
-    group: Any,
-    pipeline: Callable[..., object],
-    watch: Callable[..., object],
-) -> list[Span]:
-    """One step of the smallest stages that can be; returns the actions of this rank on the virtual clock."""
-    stages = [nn.Linear(1, 1).to(world.device) for _ in schedule.stages_of(world.rank)]
-    clock = VirtualClock()
-    running = pipeline(stages, schedule, lambda outputs, target: outputs.sum(), group, watch=watch(clock))
-    inputs = [torch.ones(1, 1, device=world.device)] * schedule.microbatches
-    with clock:
-        running.step(inputs, inputs)  # type: ignore[attr-defined]
-    return actions_of(clock.timeline.spans)

@@ -6,18 +6,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
-from minitrain.costs import pipeline as costs
+from minitrain.comm.groups import new_group
 from minitrain.lessons import Claim
-from minitrain.lessons.claims import as_key
-from minitrain.lessons.pipeline_parallel import bubbles
-from minitrain.lessons.pipeline_parallel import bubbles as lesson_bubbles
+from minitrain.lessons.pipeline_parallel import bubbles, laws
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.executor import Pipeline
@@ -26,9 +26,6 @@ from minitrain.pipeline_parallel.full.action_observers import on_timeline, on_vi
 from minitrain.pipeline_parallel.full.actions import Action, Schedule
 from minitrain.pipeline_parallel.full.drawing import draw_run
 from minitrain.pipeline_parallel.schedules import SCHEDULES
-
-if TYPE_CHECKING:
-    from minitrain.pipeline_parallel.executor import Pipeline
 
 SEQ, SAMPLES, VOCABULARY = 8, 2, 61
 SHARED = "embedding.tokens.weight"
@@ -92,14 +89,17 @@ class _Mark(torch.autograd.Function):
 
 
 class Counted(nn.Module):
-    """A stage whose graphs are counted."""
+    """A stage whose graphs are counted; of each micro-batch's output it notes the memory, without holding it."""
 
-    def __init__(self, stage: splitting.Stage, graphs: Graphs):
+    def __init__(self, stage: nn.Module, graphs: Graphs):
         super().__init__()
         self.stage, self._graphs = stage, graphs
+        self.outputs: list[tuple[StorageWeakRef, int]] = []
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        return self._graphs.mark(self.stage(*inputs))
+        made = self._graphs.mark(self.stage(*inputs))
+        self.outputs.append((StorageWeakRef(made.untyped_storage()), made.untyped_storage().nbytes()))
+        return made
 
 
 class OneDevice:
@@ -130,46 +130,72 @@ class OneDevice:
 
 
 class Run:
-    """One step of a schedule under all instruments.
+    """One step of a schedule under all instruments, on this rank.
 
     Args:
-        world: This rank.
-        one: The model, and what one device makes of it.
         schedule: What to run.
-        pipeline: The class that runs it.
-        watch: Makes of a clock and times what lets virtual time pass.
+        stages: All stages of the model.
+        loss: Of the last stage's outputs.
+        inputs: The micro-batches.
+        targets: What `loss` compares with.
+        times: Virtual seconds of F, I and W of a stage.
+        group: The ranks of the pipeline; None means everyone.
 
     Attributes:
         graphs: Counts live graphs.
         put_off: The most micro-batches of which something was left for W.
+        released: Bytes of sent outputs of micro-batches in flight that were no longer in memory when a backward began.
         ledger: What this rank sent.
-        spans: The actions of all ranks on the virtual clock.
-        unlike: Elements of this rank's gradients, and the loss, that are not those of one device.
+        spans: The actions of this rank on the virtual clock.
+        loss: The mean loss, on the last rank.
     """
 
     def __init__(
-        self, world: World, one: OneDevice, schedule: Schedule, pipeline: type[Pipeline], watch: Callable[..., Any]
+        self,
+        schedule: Schedule,
+        stages: Sequence[nn.Module],
+        loss: Callable[[Any, Any], Tensor],
+        inputs: list[Tensor],
+        targets: list[Tensor],
+        times: bubbles.Times = (bubbles.FORWARD, bubbles.BACKWARD, bubbles.WEIGHT),
+        group: dist.ProcessGroup | None = None,
     ):
-        self.schedule, self.graphs, self.put_off, self.ledger = schedule, Graphs(), 0, Ledger()
-        one.model.zero_grad()
-        stages = splitting.split(one.model, splitting.evenly(one.model, schedule.stages))
-        counted = [Counted(stage, self.graphs) for stage in stages]
-        mine = schedule.stages_of(world.rank)
+        self.schedule, self.graphs, self.ledger = schedule, Graphs(), Ledger()
+        self.put_off = self.released = 0
         clock = VirtualClock()
-        self._let_time_pass = watch(clock, (bubbles.FORWARD, bubbles.BACKWARD, bubbles.WEIGHT))
-        self.pipeline = pipeline(
-            [counted[number] for number in mine], schedule, one.model.loss, ties=tied.ties(counted), watch=self._watch
-        )
+        self._let_time_pass = on_virtual_clock(clock, times)
+        self._counted = [Counted(stage, self.graphs) for stage in stages]
+        mine = [self._counted[number] for number in schedule.stages_of(dist.get_rank(group))]
+        self.pipeline = Pipeline(mine, schedule, loss, group, tied.ties(self._counted), self._watch)
         with clock, self.ledger:
-            loss = self.pipeline.step(one.inputs, one.targets)
-        self.unlike = one.unlike([stages[number] for number in mine], loss)
-        self.spans = [span for theirs in gather_objects(bubbles.actions_of(clock.timeline.spans)) for span in theirs]
+            self.loss = self.pipeline.step(inputs, targets)
+        self.spans = bubbles.actions_of(clock.timeline.spans)
 
     @contextmanager
     def _watch(self, action: Action) -> Iterator[None]:
+        if action.kind in "BI":
+            in_flight = [self._counted[stage].outputs[m] for stage, m in self.pipeline.held if self._is_sent(stage)]
+            self.released = max(self.released, sum(size for memory, size in in_flight if memory.expired()))
         with self._let_time_pass(action):
             yield
         self.put_off = max(self.put_off, len(self.pipeline.put_off))
+
+    def _is_sent(self, stage: int) -> bool:
+        return stage + 1 < self.schedule.stages
+
+
+def of_a_gpt(one: OneDevice, schedule: Schedule) -> tuple[Run, int]:
+    """A step of a schedule on all ranks; returns how many elements of the gradients differ from one device's, too.
+
+    The loss counts as one. Loss and gradients have the bits of one device that takes the micro-batches one after
+    another. The same operations work on the same numbers. A boundary changes none: the gradient of a stage's input is
+    what its graph would have handed on. And every stage takes its backwards in rising order of micro-batches, so the
+    sums over micro-batches are made in one order too. W does not change that: its products are those of autograd.
+    """
+    one.model.zero_grad()
+    stages = splitting.split(one.model, splitting.evenly(one.model, schedule.stages))
+    run = Run(schedule, stages, one.model.loss, one.inputs, one.targets)
+    return run, one.unlike([stages[number] for number in schedule.stages_of(dist.get_rank())], run.loss)
 
 
 def schedule_for(name: str, ranks: int, microbatches: int, chunks: int) -> Schedule:
@@ -179,76 +205,7 @@ def schedule_for(name: str, ranks: int, microbatches: int, chunks: int) -> Sched
     return SCHEDULES[name](ranks, microbatches, 2 if name == "zb-v" else 1)
 
 
-def in_flight(run: Run, rank: int) -> list[Claim]:
-    """Claims on the micro-batches that this rank held at most."""
-    schedule = run.schedule
-    name, ranks, microbatches, chunks = schedule.name, schedule.ranks, schedule.microbatches, schedule.chunks
-    h1 = costs.zero_bubble_h1_in_flight(ranks, microbatches, rank)
-    h2 = costs.zero_bubble_h2_in_flight(ranks, microbatches, rank)
-    interleaved = costs.interleaved_in_flight(ranks, microbatches, rank, chunks)
-    narayanan, zero = bubbles.NARAYANAN, bubbles.ZERO
-    graphs = {
-        "naive": ("1", 1, "Huang et al. 2019, §2.2"),
-        "gpipe": ("m", costs.gpipe_in_flight(microbatches), "Huang et al. 2019, §2.3"),
-        "1f1b": ("min(m, p−r)", costs.one_f_one_b_in_flight(ranks, microbatches, rank), f"{narayanan}, §2.2.1"),
-        "interleaved": ("min(vm, 2(p−1−r) + (v−1)p + 1)", interleaved, f"{narayanan}, §2.2.2"),
-        "zb-h1": ("min(m, p−r)", h1[0], f"{zero}, §2.3"),
-        "zb-h2": ("min(m, 2(p−r)−1)", h2[0], f"{zero}, §2.3"),
-    }
-    until_weights = {
-        "zb-h1": ("min(m, p)", h1[1], f"{zero}, §2.3"),
-        "zb-h2": ("min(m, 2p−1)", h2[1], f"{zero}, §2.3"),
-        "zb-v": ("min(2m, 2p)", costs.zero_bubble_v_in_flight(ranks, microbatches), f"{zero}, §6"),
-    }
-    what = f"{'chunks of ' if chunks > 1 else ''}micro-batches in flight at most on this rank r, {name}"
-    claims = []
-    if name in graphs:
-        formula, predicted, source = graphs[name]
-        claims.append(Claim(f"{what}: live graphs", formula, predicted, run.graphs.most, "1", source))
-    if name in until_weights:
-        formula, predicted, source = until_weights[name]
-        claims.append(Claim(f"{what}: until W", formula, predicted, run.put_off, "1", source, relation="<="))
-    return claims
-
-
-def traffic(run: Run, rank: int, hidden: int, tie: bool = False) -> list[Claim]:
-    """Claims on what this rank sends in a step, of stages that lie on the ranks in turn."""
-    schedule = run.schedule
-    boundary = 4 * SAMPLES * SEQ * hidden  # bytes of a micro-batch's activations, and of their gradients
-    sent = costs.sent([boundary] * (schedule.stages - 1), schedule.ranks, schedule.microbatches, rank)
-    size, messages = sent
-    formula = "m(2v − [r = 0] − [r = p−1])"  # each stage sends forward and back, but the last and the first
-    more = ""
-    size, messages = sent
-    if tie:
-        more = " on the first rank and the last"
-        ends = schedule.ranks > 1 and rank in (0, schedule.ranks - 1)
-        size, messages = size + 4 * VOCABULARY * hidden * ends, messages + ends
-    chunks = f", v = {schedule.chunks}" if schedule.chunks > 1 else ""
-    what = f"sent by this rank r in a step, {schedule.name}{chunks}{', tied embedding' if tie else ''}"
-    source = f"{bubbles.NARAYANAN}, §2.2.2 and §3.2"
-    in_bytes = f"{formula} · A" + (f" + V·h·w{more}" if tie else "")
-    in_messages = formula + (f" + 1{more}" if tie else "")
-    return [
-        Claim(f"bytes {what}, activations of A bytes", in_bytes, size, run.ledger.sent, "B", source),
-        Claim(f"messages {what}", in_messages, messages, run.ledger.messages, "1", source),
-    ]
-
-
-def like_one_device(run: Run) -> Claim:
-    """The claim that loss and gradients have the bits of one device that takes the micro-batches one after another.
-
-    The same operations work on the same numbers. A boundary changes none: the gradient of a stage's input is what its
-    graph would have handed on. And every stage takes its backwards in rising order of micro-batches, so the sums over
-    micro-batches are made in one order too. W does not change that: its products are those of autograd.
-    """
-    what = f"gradient elements of this rank, and the loss, unlike one device's, {run.schedule.name}"
-    return Claim(what, "0", 0, run.unlike, "1", "Huang et al. 2019, §2.3", how="compared")
-
-
-def tied_gradient(
-    world: World, schedule: Schedule, hidden: int, pipeline: type[Pipeline], watch: Callable
-) -> list[Claim]:
+def tied_gradient(world: World, schedule: Schedule, hidden: int) -> list[Claim]:
     """Claims on a tied embedding: what its sum sends, and how far its gradient is from one device's.
 
     Each of m micro-batches gives two terms, one for the embedding and one for the head. The terms are the same bits on
@@ -268,7 +225,7 @@ def tied_gradient(
             assert weight.grad is not None
             terms += weight.grad.double().abs()
     one = OneDevice(gpt(world, blocks, hidden, tie=True), inputs, targets)
-    run = Run(world, one, schedule, pipeline, watch)
+    run, _ = of_a_gpt(one, schedule)
     worst = 0.0
     for stage, name in ((stage, name) for tie in run.pipeline.ties for stage, name in zip(*tie, strict=True)):
         if stage in run.pipeline.stages:
@@ -279,21 +236,24 @@ def tied_gradient(
     rounding = (2 * len(inputs) - 1) * torch.finfo(torch.float32).eps / 2
     what = "tied embedding: distance of its gradient from one device's, in Σ|t|"
     bound = 2 * rounding / (1 - rounding)
-    in_turn = schedule.name != "zb-v"  # which has the first stage and the last on one rank
-    return [
-        *(traffic(run, world.rank, hidden, tie=True) if in_turn else []),
-        Claim(what, "2γ₂ₘ₋₁", bound, worst, source="Higham 2002, §4.2", how="compared", relation="<="),
-    ]
+    far = Claim(what, "2γ₂ₘ₋₁", bound, worst, source="Higham 2002, §4.2", how="compared", relation="<=")
+    return [*laws.tied_traffic(run, world.rank, boundary(hidden), 4 * VOCABULARY * hidden), far]
 
 
-def sleep_through(world: World, schedule: Schedule, pipeline: type[Pipeline], watch: Callable[..., Any]) -> None:
+def boundary(hidden: int) -> int:
+    """A: bytes of a micro-batch's activations between two stages, and of their gradients."""
+    return 4 * SAMPLES * SEQ * hidden
+
+
+def sleep_through(world: World, schedule: Schedule) -> None:
     """Show, not claimed, a step on the wall's clock whose actions sleep, so that ranks need no cores of their own."""
+    watch = on_timeline(world.timeline)
 
     def sleeping(action: Action) -> AbstractContextManager[None]:
         return _sleep(watch(action), NAP * (2 if action.kind == "B" else 1))
 
     stages = [nn.Linear(1, 1).to(world.device) for _ in schedule.stages_of(world.rank)]
-    running = pipeline(stages, schedule, lambda outputs, target: outputs.sum(), watch=sleeping)
+    running = Pipeline(stages, schedule, lambda outputs, target: outputs.sum(), watch=sleeping)
     inputs = [torch.ones(1, 1, device=world.device)] * schedule.microbatches
     gather_objects(None)  # all ranks begin together
     begin = time.perf_counter()
@@ -312,6 +272,26 @@ def _sleep(watched: AbstractContextManager[Any], seconds: float) -> Iterator[Non
         yield
 
 
+def smallest(world: World, schedule: Schedule, times: bubbles.Times, group: dist.ProcessGroup) -> Run:
+    """A step of the smallest stages that can be, on the ranks of a group."""
+    stages = [nn.Linear(1, 1).to(world.device) for _ in range(schedule.stages)]
+    inputs = [torch.ones(1, 1, device=world.device) for _ in range(schedule.microbatches)]
+    return Run(schedule, stages, lambda outputs, target: outputs.sum(), inputs, inputs, times, group)
+
+
+def grid(world: World) -> list[laws.Seen]:
+    """All schedules with several p and m, each on real ranks: the first p of them, with the smallest stages."""
+    sizes = [size for size in range(2, world.size + 1) if size < 5 or size in (world.size // 2, world.size)]
+    groups = {size: new_group(list(range(size))) for size in sizes}  # on every rank, also where it is not in it
+    found = []
+    for name in SCHEDULES:
+        for ranks in sizes:
+            for schedule, times in laws.cases(name, ranks):
+                run = smallest(world, schedule, times, groups[ranks]) if world.rank < ranks else None
+                found.append(laws.Seen(schedule, times, boundary=4, run=run))
+    return found
+
+
 Name = Literal["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
 
 
@@ -319,6 +299,8 @@ def demo(
     world: World, schedule: Name = "1f1b", microbatches: int = 8, chunks: int = 2, hidden: int = 16
 ) -> list[Claim]:
     """Runs all schedules on real ranks; the table shows bubbles, micro-batches in flight, bytes, and gradients.
+
+    Each law is claimed of a GPT on all ranks, and, in the same row, of a grid of fewer ranks and several m.
 
     Args:
         schedule: Which one is drawn, timed, and run with a tied embedding; the others are claimed too.
@@ -329,30 +311,25 @@ def demo(
     size = world.size
     shown = SCHEDULES[schedule](size, microbatches, *([chunks] if schedule == "interleaved" else []))
     devices: dict[int, OneDevice] = {}
-    claims = []
+    seen: list[laws.Seen] = []
+    different: dict[str, int] = {}
     for name in SCHEDULES:
         plan = schedule_for(name, size, microbatches, chunks)
         if plan.microbatches not in devices:
             model = gpt(world, max(2, chunks) * size, hidden)
             devices[plan.microbatches] = OneDevice(model, *tokens(world, plan.microbatches))
-        ran = Run(world, devices[plan.microbatches], plan, Pipeline, on_virtual_clock)
-        bubble = []
-        if name in lesson_bubbles.LAWS:
-            bubble = [lesson_bubbles.claim(name, size, plan.microbatches, plan.chunks, ran.spans)]
-        held, same = in_flight(ran, world.rank), [like_one_device(ran)]
-        sent = traffic(ran, world.rank, hidden) if name in ("1f1b", "interleaved") else []
-        # What carries a pipeline: all of 1F1B, the memory that GPipe needs, and the bubble that chunks leave.
-        if name == "1f1b":
-            bubble, held, same, sent = as_key(*bubble), as_key(*held), as_key(*same), [*as_key(sent[0]), *sent[1:]]
-        elif name == "gpipe":
-            held = as_key(*held)
-        elif name == "interleaved":
-            bubble = as_key(*bubble)
-        claims += [*bubble, *held, *same, *sent]
-        if name == schedule:
-            title = f"{name}: {size} ranks, {microbatches} micro-batches"
-            world.figure(partial(draw_run, ran.spans, shown, title, "virtual seconds"))
-    claims += tied_gradient(world, shown, hidden, Pipeline, on_virtual_clock)
-    claims += lesson_bubbles.grid(world, Pipeline, on_virtual_clock)
-    sleep_through(world, shown, Pipeline, on_timeline(world.timeline))
+        run, different[name] = of_a_gpt(devices[plan.microbatches], plan)
+        times = (bubbles.FORWARD, bubbles.BACKWARD, bubbles.WEIGHT)
+        seen.append(laws.Seen(plan, times, boundary(hidden), run))
+    seen = laws.gathered([*seen, *grid(world)])
+    drawn = next(each for each in seen if each.schedule.name == schedule)
+    title = f"{schedule}: {size} ranks, {microbatches} micro-batches"
+    world.figure(partial(draw_run, drawn.spans, shown, title, "virtual seconds"))
+    claims = [
+        *laws.claims(seen, world.rank, different),
+        *tied_gradient(world, shown, hidden),
+        laws.like_torch(size),
+        laws.printed(),
+    ]
+    sleep_through(world, shown)
     return claims

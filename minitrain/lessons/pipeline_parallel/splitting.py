@@ -9,7 +9,7 @@ import torch
 
 from minitrain.comm import World
 from minitrain.lessons import Claim
-from minitrain.lessons.claims import as_key
+from minitrain.lessons.claims import as_key, fold
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, partition, split
 
@@ -27,7 +27,6 @@ def demo(world: World, layers: int = 6, hidden: int = 32) -> list[Claim]:
     tokens = torch.arange(64, device=world.device).view(2, 32)
     times = [round(1e9 * seconds) for seconds in layer_times(model, tokens)]  # whole nanoseconds: sums do not round
     counts = partition(times, stages)
-    best = min(_slowest(times, _counts(cuts, len(times))) for cuts in combinations(range(1, len(times)), stages - 1))
     parts = split(model, counts)
     x = tokens
     for part in parts:
@@ -39,12 +38,31 @@ def demo(world: World, layers: int = 6, hidden: int = 32) -> list[Claim]:
     held = [parameter for part in parts for parameter in part.parameters()]
     source = "Narayanan et al. 2019, §3.1"
     what = "slowest stage by measured times, over that of the best of all (L−1 choose s−1) cuts"
+    cuts = {
+        f"measured times, {stages} stages": _over_best(times, stages),
+        # The best cut of these takes 12; with equally many blocks in each stage it is 15.
+        "an embedding, eight blocks and a head, 4 stages": _over_best([1, 4, 4, 4, 4, 4, 4, 4, 4, 7], 4),
+        "as many stages as layers": _over_best([3, 1, 2], 3),
+    }
     number = "parameter tensors of all stages, each once"
     return as_key(
-        Claim(what, "1", 1, _slowest(times, counts) / best, "1", source, how="compared"),
-        Claim("outputs of the stages one after another unlike the model's", "0", 0, different, "1", how="compared"),
+        fold(what, {case: Claim(what, "1", 1, ratio, "1", source, how="compared") for case, ratio in cuts.items()}),
+        Claim(
+            "outputs of the stages, one after another, that differ from the model's",
+            "0",
+            0,
+            different,
+            "1",
+            how="compared",
+        ),
         Claim(number, "those of the model", len(list(model.parameters())), len(set(held)), "1"),
     )
+
+
+def _over_best(costs: Sequence[int], stages: int) -> float:
+    every = combinations(range(1, len(costs)), stages - 1)
+    best = min(_slowest(costs, _counts(cuts, len(costs))) for cuts in every)
+    return _slowest(costs, partition(costs, stages)) / best
 
 
 def _counts(cuts: Sequence[int], layers: int) -> list[int]:

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
 from minitrain.lessons import Claim
-from minitrain.lessons.claims import as_key
+from minitrain.lessons.claims import as_key, fold
 from minitrain.pipeline_parallel.weight_gradients import SplitBackward, finish
 
 
@@ -43,19 +43,17 @@ def demo(world: World, tokens: int = 24, inputs: int = 16, outputs: int = 40) ->
         unlike += int((leaf.grad != expected).sum())
 
     source = "Qi et al. 2023"
-    claims = [
-        Claim(f"operations of {kind}", "2·t·i·o", 2 * tokens * inputs * outputs, counter.get_total_flops(), "1", source)
+    what = "operations of F, of I and of W"
+    each = {
+        kind: Claim(
+            what, "2·t·i·o", 2 * tokens * inputs * outputs, counter.get_total_flops(), source=f"{source}, table 1"
+        )
         for kind, counter in operations.items()
-    ]
-    what = "gradient elements unlike those of a whole backward"
-    forward, *backward = claims
-    return [
-        forward,
-        *as_key(
-            *backward,
-            Claim(
-                "bytes kept from I to W", "w·t(i + o)", 4 * tokens * (inputs + outputs), kept, "B", f"{source}, §2.3"
-            ),
-            Claim(what, "0", 0, unlike, "1", f"{source}, §1", how="compared"),
-        ),
-    ]
+    }
+    bytes_kept = 4 * tokens * (inputs + outputs)
+    different = "gradient elements that differ from those of a whole backward"
+    return as_key(
+        fold(what, each),
+        Claim("bytes kept from I to W", "w·t(i + o)", bytes_kept, kept, "B", f"{source}, §2.3"),
+        Claim(different, "0", 0, unlike, "1", f"{source}, §1", how="compared"),
+    )
