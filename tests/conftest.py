@@ -22,7 +22,9 @@ def pytest_sessionstart() -> None:
     """What holds for this process alone."""
     forkserver.PRELOAD.append("tests.preload")
     torch.set_num_threads(1)  # the ranks need the cores; threads that wait for one spin
-    hypothesis.settings.register_profile("shared cores", deadline=None)  # time depends on what else runs
+    # Time depends on what else runs: how long an example takes, and how long it takes to draw some.
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("shared cores", deadline=None, suppress_health_check=slow)
     hypothesis.settings.load_profile("shared cores")
     gc.disable()  # while modules are imported, of which nothing is garbage
 

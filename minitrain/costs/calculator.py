@@ -16,15 +16,16 @@ from rich.console import Console
 from rich.table import Table
 
 from minitrain.costs import activations, memory, zero
+from minitrain.costs.memory import GB, GPUS, ROOM
 
-GB, GIB = 10**9, 2**30
-GPUS = (24, 40, 80, 141)  # GB of common GPUs
+GIB = 2**30
 BATCH, VOCABULARY = 1, 51200  # the vocabulary of Korthikanti et al. 2022, §6
 
 NOTES = (
-    "GB are 10⁹ bytes, GiB 2³⁰. A GPU of 80 GB counts as 80 · 10⁹ bytes; most have a few per cent more. Not counted: "
-    "the layers that stage 3 has gathered, buckets of gradients, gradients of activations, what a kernel needs while "
-    "it runs, CUDA's own memory, and what the allocator cannot use."
+    "GB are 10⁹ bytes, GiB 2³⁰. A GPU of 80 GB counts as 80 · 10⁹ bytes, and what fits leaves {room:.3g} % of it free "
+    "(--room) for what is not counted: CUDA's context and kernels, half a GB to one; NCCL's buffers, some hundred MB; "
+    "the layers that stage 3 has gathered, buckets of gradients, gradients of activations, and what a kernel needs "
+    "while it runs; and what the allocator loses to fragmentation, some per cent. Where these are large, leave more."
 )
 ACTIVATIONS = (
     "16 bits an element, dropout, attention written out. A fused attention kernel keeps what selective recomputation "
@@ -41,6 +42,22 @@ class Bytes(NamedTuple):
     parameter_bytes: int
     gradient_bytes: int
     optimizer_bytes: int
+
+
+class Gpus(NamedTuple):
+    """GPUs on which something may fit.
+
+    Attributes:
+        sizes: GB of each, the smallest first.
+        room: The part of each that stays free.
+    """
+
+    sizes: tuple[float, ...]
+    room: float
+
+    def fitting(self, size: float) -> list[float]:
+        """Those on which so many bytes fit."""
+        return memory.fitting(size, *self)
 
 
 class Shape(NamedTuple):
@@ -71,24 +88,24 @@ def stages(ranks: int) -> dict[str, int]:
     return {str(stage): stage for stage in zero.STAGES} if ranks > 1 else {"any": 0}
 
 
-def states_table(parameters: float, ranks: int, each: Bytes) -> Table:
+def states_table(parameters: float, ranks: int, each: Bytes, gpus: Gpus) -> Table:
     """Model states by stage of ZeRO and category, and the GPUs on which they fit."""
     categories = [f"{name}\nGB" for name in zero.state_bytes(0, parameters, ranks, *each)]
     table = _table(["stage", *categories, "together\nGB", "\nGiB", "fits on\nGB"])
     for name, stage in stages(ranks).items():
         held = zero.state_bytes(stage, parameters, ranks, *each)
         total = sum(held.values())
-        fitting = ", ".join(str(gpu) for gpu in GPUS if total <= gpu * GB)
+        fitting = ", ".join(f"{gpu:g}" for gpu in gpus.fitting(total))
         table.add_row(name, *map(_gb, held.values()), _gb(total), _gib(total), fitting or "none")
     return table
 
 
-def largest_table(ranks: int, each: Bytes) -> Table:
+def largest_table(ranks: int, each: Bytes, gpus: Gpus) -> Table:
     """The largest model whose states fit, by stage and GPU, in billions of parameters."""
-    table = _table(["stage", *[f"{gpu} GB" for gpu in GPUS]])
+    table = _table(["stage", *[f"{gpu:g} GB" for gpu in gpus.sizes]])
     for name, stage in stages(ranks).items():
         one = sum(zero.state_bytes(stage, 1, ranks, *each).values())
-        table.add_row(name, *[f"{gpu * GB / one / 1e9:,.1f}" for gpu in GPUS])
+        table.add_row(name, *[f"{(1 - gpus.room) * gpu * GB / one / 1e9:,.1f}" for gpu in gpus.sizes])
     return table
 
 
@@ -106,7 +123,9 @@ def activations_table(shape: Shape, ways: Splits) -> Table:
     return table
 
 
-def totals_table(shape: Shape, parameters: dict[str, float], ways: Splits, ranks: int, each: Bytes) -> Table:
+def totals_table(
+    shape: Shape, parameters: dict[str, float], ways: Splits, ranks: int, each: Bytes, gpus: Gpus
+) -> Table:
     """Model states and the peak of activations together, by stage, recomputation and split."""
     table = _table(["stage", "recomputed", *[column for name in ways for column in (f"{name}\nGB", "\nGiB", "\nGPU")]])
     for label, stage in stages(ranks).items():
@@ -115,7 +134,7 @@ def totals_table(shape: Shape, parameters: dict[str, float], ways: Splits, ranks
             for name, way in ways.items():
                 states = zero.state_bytes(stage, parameters[name], ranks, *each)
                 total = sum(states.values()) + activations.peak(*shape, *way, recompute)
-                cells += [_gb(total), _gib(total), next((str(gpu) for gpu in GPUS if total <= gpu * GB), "–")]
+                cells += [_gb(total), _gib(total), next((f"{gpu:g}" for gpu in gpus.fitting(total)), "–")]
             table.add_row(label, recompute, *cells, end_section=recompute == activations.RECOMPUTE[-1])
     return table
 
@@ -133,6 +152,8 @@ def calculate(
     batch: int = BATCH,
     vocabulary: int = VOCABULARY,
     tensor: int = 1,
+    gpus: Annotated[tuple[float, ...], tyro.conf.arg(metavar="NUMBER")] = GPUS,
+    room: Annotated[float, tyro.conf.arg(metavar="NUMBER")] = ROOM,
 ) -> None:
     """What each GPU holds in training: model states by stage of ZeRO and, given a model's shape, activations.
 
@@ -153,22 +174,31 @@ def calculate(
         batch: Number of sequences that go through a rank at once (a micro-batch).
         vocabulary: Number of different tokens.
         tensor: Number of tensor-parallel ranks, over which each layer is split.
+        gpus: Sizes of the GPUs to choose from, in GB; one or more.
+        room: Part of a GPU that stays free for what is not counted, which the last lines of the output list.
 
     Raises:
-        ValueError: The options make no model, or one that cannot be split so.
+        ValueError: The options make no model, or one that cannot be split so, or no GPUs.
     """
+    if not gpus or min(gpus) <= 0:
+        raise ValueError(f"gpus={gpus} must be sizes above 0, in GB; for example --gpus 40 80")
+    if not 0 <= room < 1:
+        raise ValueError(f"room={room:g} must be at least 0 and less than 1; 0.1 leaves a tenth of each GPU free")
+    choice = Gpus(tuple(sorted(gpus)), room)
     each, ways = Bytes(parameter_bytes, gradient_bytes, optimizer_bytes), splits(tensor)
     _check(parameters, each, {"ranks": ranks, "batch": batch, "vocabulary": vocabulary, "tensor": tensor})
     shape = _shape({"layers": layers, "hidden": hidden, "heads": heads, "seq": seq}, batch, vocabulary)
     if shape is None:
         _check_alone(parameters, {"batch": batch, "vocabulary": vocabulary, "tensor": tensor})
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
-    for part in list(_parts(parameters, ranks, each, shape, ways)):  # all of it first: an error comes before any table
+    for part in list(
+        _parts(parameters, ranks, each, shape, ways, choice)
+    ):  # all of it first: an error comes before any table
         console.print(part)
 
 
 def _parts(
-    parameters: float | None, ranks: int, each: Bytes, shape: Shape | None, ways: Splits
+    parameters: float | None, ranks: int, each: Bytes, shape: Shape | None, ways: Splits, gpus: Gpus
 ) -> Iterator[str | Table]:
     """The tables and the lines between them."""
     on_rank = {
@@ -181,19 +211,19 @@ def _parts(
         yield "data-parallel ranks: {:,}; bytes of a parameter: {}, gradient: {}, optimizer states: {}".format(
             ranks, *each
         )
-        yield states_table(number, ranks, each)
+        yield states_table(number, ranks, each, gpus)
     if sum(each):
         share = ", on a tensor-parallel rank" if len(ways) > 1 else ""
         yield f"[bold]Largest model[/bold] whose states fit, in billions of parameters{share}"
-        yield largest_table(ranks, each)
+        yield largest_table(ranks, each, gpus)
     if shape:
         described = ", ".join(f"{name} {value:,}" for name, value in shape._asdict().items())
         yield f"[bold]Activations[/bold] on a rank: {described}"
         yield ACTIVATIONS
         yield activations_table(shape, ways)
-        yield "[bold]Model states and activations[/bold] at their peak, and the smallest GPU that has as much, in GB"
-        yield totals_table(shape, on_rank, ways, ranks, each)
-    yield NOTES
+        yield "[bold]Model states and activations[/bold] at their peak, and the smallest GPU on which they fit, in GB"
+        yield totals_table(shape, on_rank, ways, ranks, each, gpus)
+    yield NOTES.format(room=100 * gpus.room)
 
 
 def _shape(required: dict[str, int | None], batch: int, vocabulary: int) -> Shape | None:

@@ -86,6 +86,22 @@ def step_flops(batch: int, shape: Shape, rows: int = 0, recompute: str = "none")
     return sum(stage_work(batch, shape, 1, 0, rows, 1, recompute))
 
 
+def step_seconds(flops: float, ranks: int, per_second: float) -> float:
+    """Seconds of a step: flops / (ranks · per_second).
+
+    Where `flops` are those of the model, `per_second` is model FLOP utilisation (MFU) times a rank's peak: what is
+    computed again takes time, and does not count. With what is computed again it is hardware FLOP utilisation (HFU).
+
+    Args:
+        flops: Operations of a step.
+        ranks: Number of ranks.
+        per_second: Of these operations, those that a rank really does in a second, idle time included.
+
+    Source: Chowdhery et al. 2022, "PaLM", appendix B; Korthikanti et al. 2022, table 5.
+    """
+    return flops / (ranks * per_second)
+
+
 def days(tokens: float, step_tokens: int, flops: float, ranks: int, per_second: float) -> float:
     """Days of training: (tokens/step_tokens) · flops / (ranks · per_second).
 
@@ -98,7 +114,7 @@ def days(tokens: float, step_tokens: int, flops: float, ranks: int, per_second: 
 
     Source: Narayanan et al. 2021, §5.1, before equation 4 drops what is small.
     """
-    return tokens / step_tokens * flops / (ranks * per_second) / 86400
+    return tokens / step_tokens * step_seconds(flops, ranks, per_second) / 86400
 
 
 def days_estimate(tokens: float, parameters: float, ranks: int, per_second: float) -> float:

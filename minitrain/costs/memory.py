@@ -11,6 +11,28 @@ tensor-parallel ranks.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+GB = 10**9
+GPUS = (24, 32, 40, 80, 141, 192)  # GB of common GPUs
+ROOM = 0.1  # the part of a GPU that a plan leaves free
+
+
+def fitting(size: float, gpus: Sequence[float] = GPUS, room: float = ROOM) -> list[float]:
+    """The GPUs on which so many bytes fit, if a part of each stays free for what is not counted.
+
+    A GPU of 80 GB counts as 80 · 10⁹ bytes. What is not counted, roughly: CUDA's context and kernels, half a GB to one;
+    NCCL's buffers, some hundred MB for the groups of a rank; what kernels need while they run, gradients of activations
+    among it; and what the allocator cannot use because free memory lies in pieces, some per cent. A tenth is a
+    rule of thumb and no bound.
+
+    Args:
+        size: Bytes that are counted.
+        gpus: GB of each GPU.
+        room: The part that stays free.
+    """
+    return [gpu for gpu in gpus if size <= (1 - room) * gpu * GB]
+
 
 def model_state_bytes(
     parameters: int, parameter_bytes: int = 2, gradient_bytes: int = 2, optimizer_bytes: int = 12

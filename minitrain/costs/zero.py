@@ -71,11 +71,6 @@ def volume(stage: int, parameters: float, micro_batches: int = 1) -> float:
     return {0: 2, 1: 2, 2: micro_batches + 1, 3: 3 * micro_batches}[stage] * parameters
 
 
-def optimizer_volume(parameters: float) -> float:
-    """Elements sent in a step by data parallelism and a sharded optimizer behind it, 3Ψ: all-reduce and all-gather."""
-    return 3 * parameters
-
-
 class Line(NamedTuple):
     """Parameters that lie side by side and are cut into n equal shards.
 
@@ -173,12 +168,6 @@ def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro
         reductions * reduced.bytes + gatherings * gathered.bytes,
         reductions * reduced.messages + gatherings * gathered.messages,
     )
-
-
-def accumulation_extra(lines: Sequence[Line], ranks: int, rank: int, micro_batches: int) -> Traffic:
-    """What A micro-batches make stage 2 send more than stage 1: A − 1 reduce-scatters, (A−1)(n−1)/n · Ψ."""
-    once = reduce_scatter_traffic(lines, ranks, rank)
-    return Traffic((micro_batches - 1) * once.bytes, (micro_batches - 1) * once.messages)
 
 
 def clip_traffic(ranks: int, rank: int) -> Traffic:

@@ -17,16 +17,20 @@ from rich.table import Table
 from minitrain.composition.settings import Settings
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_work as work_costs
+from minitrain.costs.memory import GB, ROOM, fitting
 from minitrain.planning import plan, plan_time
 from minitrain.planning.plan import Coordinate, Plan
 from minitrain.planning.plan_time import Bubble
 
-GB = 10**9
-GPUS = (24, 40, 80, 141, 192)  # GB of common GPUs
-
 NOT_COUNTED = (
-    "GB are 10⁹ bytes. Not counted: gradients of activations, what a kernel or a collective needs while it runs, what "
-    "stage 3 has gathered, CUDA's own memory, and what the allocator cannot use."
+    f"GB are 10⁹ bytes. What fits leaves {100 * ROOM:.3g} % of a GPU free for what is not counted: gradients of "
+    "activations, what a kernel or a collective needs while it runs, what stage 3 has gathered, CUDA's context, NCCL's "
+    "buffers, and fragmentation."
+)
+UTILISATION = (
+    "--utilisation is model FLOP utilisation (MFU): operations that recomputation does again take time, and are not "
+    "counted (Chowdhery et al. 2022, appendix B). Hardware FLOP utilisation (HFU) counts them, too (Korthikanti et al. "
+    "2022, appendix A)."
 )
 
 
@@ -37,7 +41,8 @@ def show(settings: Settings, tokens: float = 300e9, flops: float = 312e12, utili
         settings: What is planned.
         tokens: Tokens to train on; GPT-3 saw 300 · 10⁹.
         flops: Operations that a rank could do in a second; 312 · 10¹² is an A100 in bfloat16.
-        utilisation: Part of them that serves the model (model FLOP utilisation). No more than the layout leaves.
+        utilisation: Part of them that serves the model: model FLOP utilisation, which does not count what is computed
+            again. No more than the layout leaves.
 
     Raises:
         ValueError: The layout does not fit.
@@ -75,6 +80,7 @@ def _parts(settings: Settings, tokens: float, flops: float, utilisation: float) 
     yield bubble_table(settings, waits)
     yield "[bold]How long it takes[/bold]"
     yield time_table(settings, tokens, flops, utilisation)
+    yield f"• {UTILISATION}"
     for note in notes(settings, plans, waits):
         yield f"• {note}"
 
@@ -109,7 +115,7 @@ def held_table(groups: dict[str, Plan]) -> Table:
             continue
         total = sum(each.held.values())
         layers = " + ".join(map(str, each.layers))
-        gpu = next((str(size) for size in GPUS if total <= size * GB), "none")
+        gpu = next((f"{size:g}" for size in fitting(total)), "none")
         table.add_row(name, layers, f"{each.parameters:,}", *map(_gb, each.held.values()), _gb(total), gpu)
     return table
 
@@ -147,7 +153,7 @@ def bubble_table(settings: Settings, waits: Bubble) -> Table:
 
 
 def time_table(settings: Settings, tokens: float, flops: float, utilisation: float) -> Table:
-    """Operations of a step, and days."""
+    """Operations of a step, seconds, and days."""
     model, layout, steps = settings.model, settings.layout, settings.steps
     done = plan_time.work(model, layout, steps)
     table = _table(["what", "how much"])
@@ -155,12 +161,14 @@ def time_table(settings: Settings, tokens: float, flops: float, utilisation: flo
     table.add_row("  with what is computed again", f"{done.done:.4g}")
     table.add_row("tokens in a step", f"{done.tokens:,}")
     table.add_row(f"steps for {tokens / 1e9:,.4g} · 10⁹ tokens", f"{tokens / done.tokens:,.0f}")
-    table.add_row("model FLOP utilisation that the layout leaves at most", f"{100 * done.most:.1f} %")
+    table.add_row("model FLOP utilisation (MFU) that the layout leaves at most", f"{100 * done.most:.1f} %")
     real = min(utilisation, done.most)
+    table.add_row(f"MFU that is assumed, of {flops / 1e12:,.4g} · 10¹² operations per second", f"{100 * real:.1f} %")
+    table.add_row("  with what is computed again (HFU)", f"{100 * real * done.done / done.model:.1f} %")
+    seconds = work_costs.step_seconds(done.model, layout.ranks, real * flops)
+    table.add_row("seconds per step at this MFU", _gb(seconds * GB))
     days = work_costs.days(tokens, done.tokens, done.model, layout.ranks, real * flops)
-    table.add_row(
-        f"days at {100 * real:.1f} % of {flops / 1e12:,.4g} · 10¹² operations a second and rank", _gb(days * GB)
-    )
+    table.add_row(f"days for {tokens / 1e9:,.4g} · 10⁹ tokens", _gb(days * GB))
     return table
 
 
@@ -197,7 +205,7 @@ def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]
         yield "Attention is a fused kernel."
     else:
         yield "With dropout, attention is written out: a fused kernel would drop other weights in every layout."
-    if max(sum(each.held.values()) for each in plans) > max(GPUS) * GB:
+    if not fitting(max(sum(each.held.values()) for each in plans)):
         yield "It fits on no GPU: try --zero 1, --recompute, more tp or pp, or fewer sequences in a micro-batch."
     yield NOT_COUNTED
 

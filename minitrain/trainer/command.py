@@ -36,10 +36,13 @@ class Plan:
     """Plan and do not train.
 
     Attributes:
-        dry_run: Print what ranks would hold, send and wait for, and how long it would take; start none.
+        dry_run: Print what ranks would hold, send and wait for, and how long a step and a training would take; start
+            none.
         tokens: Tokens to train on.
         flops: Operations that a rank could do in a second; 312e12 is an A100 in bfloat16.
-        utilisation: Part of them that serves the model.
+        utilisation: Part of them that serves the model, as model FLOP utilisation (MFU): operations that recomputation
+            does again take time and are not counted. The tables show hardware FLOP utilisation (HFU), too, which counts
+            them.
     """
 
     dry_run: bool = False

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.comm.memory import SavedActivations
@@ -23,7 +23,6 @@ SEQ, TENSOR, VOCABULARY = 2048, 8, 51200  # §6
 small = st.integers(1, 6)
 
 
-@settings(deadline=None)
 @given(small, small, small, small, small)
 def test_terms_add_up_to_the_equations(b, chunk, size, a_over_t, t):
     a = a_over_t * t
@@ -132,7 +131,6 @@ def test_gathered_inputs_are_two_terms_made_whole():
     assert activations.gathered_inputs(2, 8, 12, 1) == 0
 
 
-@settings(deadline=None)
 @given(small, small, small, st.sampled_from((1, 2, 4)), st.booleans())
 def test_peak_never_exceeds_what_is_kept_without_recomputation(b, layers, a_over_t, t, sequence_parallel):
     shape = (b, 8, 4 * a_over_t * t, a_over_t * t, layers, 11, t, sequence_parallel)

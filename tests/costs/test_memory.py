@@ -75,10 +75,22 @@ def test_figure_1_of_zero(capsys):
     held = table(printed, "Model states")
     assert [row[4] for row in held] == ["120.0", "31.4", "16.6", "1.9"]
     assert [row[5] for row in held] == ["111.8", "29.2", "15.5", "1.7"]
-    assert [row[6] for row in held] == ["141", "40, 80, 141", "24, 40, 80, 141", "24, 40, 80, 141"]
+    # A tenth of each stays free: 31.4 GB are more than 0.9 · 32, and 120 fewer than 0.9 · 141.
+    every = "24, 32, 40, 80, 141, 192"
+    assert [row[6] for row in held] == ["141, 192", "40, 80, 141, 192", every, every]
     assert held[1][1:4] == ["15.0", "15.0", "1.4"]
-    assert table(printed, "Largest")[0] == ["0", "1.5", "2.5", "5.0", "8.8"]
+    largest = [f"{0.9 * gpu / 16:.1f}" for gpu in (24, 32, 40, 80, 141, 192)]
+    assert table(printed, "Largest")[0] == ["0", *largest]
     assert "Activations" not in printed
+
+
+def test_gpus_and_what_stays_free_of_them_are_options(capsys):
+    for room, fitting in ((0.0, "32, 48"), (0.02, "48"), (0.4, "none")):  # 31.4 GB
+        calculate(parameters=7.5e9, ranks=64, gpus=(48, 16, 32), room=room)
+        printed = capsys.readouterr().out
+        assert table(printed, "Model states")[1][6] == fitting
+        assert f"leaves {100 * room:g} % of it free" in " ".join(printed.split())
+        assert table(printed, "Largest")[0][1:] == [f"{(1 - room) * gpu / 16:.1f}" for gpu in (16, 32, 48)]
 
 
 def test_bytes_of_each_state_count(capsys):
@@ -122,6 +134,11 @@ def test_parameters_stand_before_those_of_the_shape(capsys):
         ({"parameters": float("inf")}, "parameters=inf is no number of parameters"),
         ({"parameters": float("nan")}, "parameters=nan is no number of parameters"),
         ({"parameters": 1e9, "ranks": 0}, "ranks=0 must be at least 1"),
+        (
+            {"parameters": 1e9, "gpus": (40, 0)},
+            r"gpus=\(40, 0\) must be sizes above 0, in GB; for example --gpus 40 80",
+        ),
+        ({"parameters": 1e9, "room": 1.0}, "room=1 must be at least 0 and less than 1; 0.1 leaves a tenth"),
         ({"parameters": 1e9, "gradient_bytes": -1}, "gradient_bytes=-1 must not be negative"),
         ({"parameters": 1e9, "tensor": 2}, "tensor=2 belongs to a model's shape, and there is none"),
         ({"parameters": 1e9, "batch": 2}, "batch=2 belongs to a model's shape, and there is none"),
@@ -164,8 +181,8 @@ def test_help_says_the_unit_of_each_option():
     text = run("--help").stdout
     options = re.findall(r"--([a-z-]+) (?:INT|NUMBER)\s+│?\s*(\w+)", text)
     assert [name for name, _ in options][:3] == ["parameters", "ranks", "parameter-bytes"]
-    assert len(options) == 12
-    assert {word for _, word in options} == {"Number", "Bytes", "Width", "Length"}
+    assert len(options) == 14
+    assert {word for _, word in options} == {"Number", "Bytes", "Width", "Length", "Sizes", "Part"}
 
 
 @pytest.mark.parametrize("tied", (True, False))

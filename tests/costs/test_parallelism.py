@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.costs import activations, memory, zero
@@ -13,7 +13,6 @@ ranks = st.integers(1, 64)
 small = st.integers(1, 8)
 
 
-@settings(deadline=None)
 @given(ranks, st.integers(1, 10**12), st.tuples(small, small, st.integers(0, 16)))
 def test_zero_divides_the_states_so(n, parameters, each):
     whole = zero.state_bytes(0, parameters, 1, *each)
@@ -23,7 +22,6 @@ def test_zero_divides_the_states_so(n, parameters, each):
             assert held[name] * divisor.by(Setting(n)) == pytest.approx(whole[name])
 
 
-@settings(deadline=None)
 @given(small, small, small, small, small)
 def test_a_layers_activations_are_divided_so(batch, chunk, size, heads_each, t):
     heads = heads_each * t
@@ -41,7 +39,6 @@ def test_a_layers_activations_are_divided_so(batch, chunk, size, heads_each, t):
         assert held * DIVIDES[kind].activations.by(setting) == pytest.approx(whole)
 
 
-@settings(deadline=None)
 @given(small, st.integers(1, 8))
 def test_a_first_stage_keeps_as_many_layers(stages, layers_each):
     shape = (1, 8, 16, 4, stages * layers_each, 11)
@@ -60,7 +57,6 @@ def test_tensor_parallelism_divides_parameters_nearly_so(t):
     assert 0.99 * divisor.by(Setting(t)) < found < divisor.by(Setting(t))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 10**6), st.integers(1, 10**6), ranks)
 def test_experts(dense, expert, ep):
     """`ep` experts, one on each rank, beside what is dense."""

@@ -17,7 +17,7 @@ parameters = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(parameters, st.integers(1, 3), st.integers(1, 5))
 def test_what_servers_send_workers_receive(found, servers, workers):
     owners = place([p.elements * p.item_size for p in found], servers)

@@ -57,7 +57,7 @@ def test_over_ideal_and_over_total_say_the_same(p, m, v, forward, backward):
     assert costs.bubble_over_total(p, m, v) == Fraction(bubble) / (ideal + bubble)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(st.integers(1, 5), st.integers(1, 3), st.integers(1, 3), st.data())
 def test_bytes_are_those_of_the_messages_that_a_schedule_needs(p, groups, v, data):
     schedule = interleaved(p, p * groups, v)

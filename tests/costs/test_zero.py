@@ -23,7 +23,6 @@ def test_the_papers_figure_1():
 def test_volumes():
     assert [costs.volume(stage, 10) for stage in costs.STAGES] == [20, 20, 20, 30]
     assert [costs.volume(stage, 10, 4) for stage in costs.STAGES] == [20, 20, 50, 120]
-    assert costs.optimizer_volume(10) == 30
     for wrong in (costs.volume, costs.state_bytes):
         with pytest.raises(ValueError, match="stage=4 is unknown"):
             wrong(4, 10, 1)
@@ -65,13 +64,6 @@ def test_a_step_sends_its_volume(lines, ranks, micro_batches):
         assert ranks * each[0].bytes == (ranks - 1) * costs.volume(stage, padded, micro_batches)
         full = sum(line.elements > 0 for line in trained)
         assert each[0].messages == (ranks - 1) * costs.volume(stage, full, micro_batches)
-
-
-@given(SIZES, RANKS, st.integers(1, 4))
-def test_accumulation_costs_stage_2_what_it_has_more_than_stage_1(lines, ranks, micro_batches):
-    first, second = (costs.step_traffic(stage, lines, ranks, 0, micro_batches) for stage in (1, 2))
-    extra = costs.accumulation_extra(lines, ranks, 0, micro_batches)
-    assert (second.bytes, second.messages) == (first.bytes + extra.bytes, first.messages + extra.messages)
 
 
 def test_traffic_by_hand():

@@ -85,7 +85,7 @@ def test_a_folder_leaves_out_what_is_hidden(tmp_path: Path):
 
 
 @given(names=st.sets(st.text("abcdef", min_size=1), min_size=2, max_size=6))
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 def test_a_small_folder_has_a_validation_part_too(names: set[str], tmp_path_factory: pytest.TempPathFactory):
     folder = write(tmp_path_factory.mktemp("folder"), {name: b"text" for name in names})
     training, validation = split_files(folder, keep=lambda path: True)
@@ -123,7 +123,6 @@ def test_an_empty_folder_or_name(tmp_path: Path):
 
 
 @given(length=st.integers(2, 400), seq=st.integers(1, 40), seed=st.integers(0, 5), epoch=st.integers(0, 3))
-@settings(deadline=None)
 def test_an_epoch_takes_each_window_once(length: int, seq: int, seed: int, epoch: int):
     if length < seq + 1:
         return
@@ -177,7 +176,6 @@ def test_targets_are_inputs_one_byte_on():
     step=st.integers(0, 30),
     seed=st.integers(),
 )
-@settings(deadline=None)
 def test_any_layout_takes_the_same_samples(ranks: int, each: int, micro: int, step: int, seed: int):
     global_batch = ranks * each * micro
     samples = Samples(numbered(700), 8, seed)
@@ -225,7 +223,6 @@ def test_a_text_too_short_for_a_window():
 
 
 @given(length=st.integers(2, 251), seq=st.integers(1, 40), count=st.none() | st.integers(1, 50))
-@settings(deadline=None)
 def test_evaluation_windows_do_not_overlap(length: int, seq: int, count: int | None):
     if length < seq + 1:
         return
@@ -265,7 +262,6 @@ def test_bigram_entropy_of_all_pairs_once(letters: int):
 
 
 @given(st.binary(min_size=2, max_size=300))
-@settings(deadline=None)
 def test_bigram_entropy_is_joint_less_marginal(text: bytes):
     """H(next | previous) = H(previous, next) − H(previous), counted by another means."""
 

@@ -21,7 +21,7 @@ def some_parameters(shapes):
     return {f"p{i}": nn.Parameter(torch.zeros(size, dtype=DTYPES[kind])) for i, (size, kind) in enumerate(shapes)}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 2)), max_size=12), st.integers(1, 300))
 def test_packing_is_what_costs_predicts(shapes, limit):
     parameters = some_parameters(shapes)
@@ -32,7 +32,7 @@ def test_packing_is_what_costs_predicts(shapes, limit):
     assert sum(bucket.flat.nbytes for bucket in buckets) == costs.payload(sizes)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(0, 2)), max_size=12), st.integers(1, 300))
 def test_what_packing_promises(shapes, limit):
     parameters = some_parameters(shapes)
@@ -96,7 +96,7 @@ def test_one_all_reduce_for_each_bucket(ranks, kilobytes):
         assert payload == bytes_predicted
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 300))
 def test_small_form_packs_as_the_full_one_does(shapes, limit):
     module = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in shapes)

@@ -18,7 +18,7 @@ def loads(sizes, owners, servers):
     return [sum(size for size, owner in zip(sizes, owners, strict=True) if owner == s) for s in range(servers)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(tensors, st.integers(1, 4))
 def test_no_fuller_than_the_theorems_allow(sizes, servers):
     fullest = max(loads(sizes, place(sizes, servers), servers))

@@ -29,7 +29,7 @@ from minitrain.pipeline_parallel.schedules import (
 P, M = st.integers(1, 6), st.integers(1, 14)
 
 
-patient = settings(deadline=None, max_examples=60)
+patient = settings(max_examples=60)
 
 
 @st.composite

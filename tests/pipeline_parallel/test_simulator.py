@@ -25,7 +25,7 @@ from minitrain.pipeline_parallel.schedules import (
 )
 from tests.pipeline_parallel.test_schedules import M, P, graph, make, sizes
 
-patient = settings(deadline=None, max_examples=40)
+patient = settings(max_examples=40)
 whole = st.integers(1, 30)
 ratios = st.tuples(whole, whole, whole).map(lambda times: [Fraction(time, 7) for time in times])
 # The zero-bubble formulas hold where W is the shortest.

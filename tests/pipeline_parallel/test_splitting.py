@@ -25,7 +25,7 @@ def slowest(costs, counts):
     return max(sum(costs[begin:end]) for begin, end in pairwise(begins))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.fractions(0, 9, max_denominator=4), min_size=1, max_size=8), st.integers(1, 8))
 def test_no_cut_is_better(costs, stages):
     if stages > len(costs):

@@ -250,6 +250,34 @@ def test_what_is_shown(capsys):
     assert "tokens to experts and back all_to_all" in shown and "does not cut experts" in shown
 
 
+def test_seconds_of_a_step_and_both_utilisations(capsys):
+    # Korthikanti et al. 2022, table 5: 13.75 s at 51.4 %, on 64 A100s.
+    layout = Layout(pp=8, tp=8, microbatches=64, recompute="full")
+    settings = Settings(GPT3, layout, Steps(batch=64, dtype="bfloat16"))
+    plan_tables.show(settings, utilisation=0.514)
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "seconds per step at this MFU 13.7 " in shown
+    # Forward once more: the head, which is not computed again, is a small part.
+    found = float(shown.partition("with what is computed again (HFU) ")[2].split()[0])
+    assert 0.99 * 51.4 * 4 / 3 < found < 51.4 * 4 / 3
+    assert "does again take time, and are not counted" in shown
+    plan_tables.show(settings, utilisation=0.99)  # more than the layout leaves
+    shown = " ".join(capsys.readouterr().out.split())
+    most = shown.partition("that the layout leaves at most ")[2].split()[0]
+    assert f"MFU that is assumed, of 312 · 10¹² operations per second {most} %" in shown
+
+
+def test_what_fits_leaves_room(capsys):
+    # 16 bytes for each of 2.2 · 10⁹ parameters, and some activations: between 0.9 · 40 and 40 GB.
+    model = Model(layers=13, hidden=3848, heads=37, positions=16, vocabulary=256)
+    settings = Settings(model, Layout(), Steps(batch=1, dtype="bfloat16"))
+    held = sum(predict(model, settings.layout, settings.steps).held.values())
+    assert 36e9 < held < 40e9
+    plan_tables.show(settings)
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.split()[:2] == ["0", "13"])
+    assert row.split()[-1] == "80"
+
+
 def test_the_dry_run_needs_no_torch():
     program = (
         "import sys; from minitrain.planning.plan_tables import show; from minitrain.composition.settings import *\n"

@@ -29,7 +29,7 @@ def test_an_id_keeps_its_number_however_many_come_later():
     assert (index.find(keys + 1) == -1).all()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.lists(KEYS, unique=True, max_size=25), max_size=6))
 def test_the_index_numbers_as_a_dict_does(batches):
     index, known = Index(), {}

@@ -9,6 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm.comm import Comm
+from minitrain.lessons.zero.offload import watch
 from minitrain.zero import Zero2, ZeroOffload, offload
 from tests.zero import small
 from tests.zero.models import ddp, gpt, part, same_weights, train
@@ -66,7 +67,7 @@ def apart(world, dtype):
     module.blocks[0].requires_grad_(False)
     model = ZeroOffload(module, torch.optim.AdamW, None, dtype, lr=0.01)
     train(model, world.rank, steps=1)
-    with Mixing(model) as mixing:
+    with Mixing(model) as mixing, watch(model) as crossings:
         with model.no_sync():
             model(*part(world.rank))[1].backward()
         model(*part(world.rank))[1].backward()
@@ -77,8 +78,9 @@ def apart(world, dtype):
     assert set(mixing.found) <= {"aten::copy_"}
     item = torch.empty(0, dtype=dtype or torch.float32).element_size()
     shards = sum(line.partition.shard_elements for line in model.lines if line.trainable)
-    assert model.host_pool.copied == 3 * item * shards, "each of three micro-batches"
-    assert model.device_pool.copied == 2 * item * shards, "each of two steps"
+    numbers = 8 * sum(line.trainable for line in model.lines)  # for clipping: a sum of squares back, a factor out
+    assert crossings.out == 2 * item * shards + numbers, "each of two micro-batches"
+    assert crossings.back == item * shards + numbers
     assert model.device_pool.bytes == sum(line.flat.nbytes for line in model.lines)
     counters = 4 * sum(line.trainable for line in model.lines)
     assert model.host_pool.bytes == (item + 4 + 8) * shards + counters

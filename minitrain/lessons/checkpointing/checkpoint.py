@@ -17,11 +17,11 @@ from torch import Tensor
 
 from minitrain.checkpointing.checkpoint import load, newest, save
 from minitrain.checkpointing.full import manifest
-from minitrain.checkpointing.full.shards import Reader, Shard, ShardedTensor, State, flat_shards
+from minitrain.checkpointing.full.shards import Reader, Shard, ShardedTensor, State, flat_regions, flat_shards
 from minitrain.comm import Peak, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
-from minitrain.lessons.claims import Claim, as_key
+from minitrain.lessons.claims import Claim, as_key, fold
 from minitrain.lessons.composition.common import shared_folder
 from minitrain.zero import Partition
 
@@ -35,8 +35,9 @@ def claims(world: World, hidden: int) -> list[Claim]:
     with shared_folder(world) as folder:
         return [
             *from_layout_to_layout(world, folder, hidden),
+            regions(),
             *peaks(world, folder, 4 * hidden),
-            *accidents(world, folder, hidden),
+            accidents(world, folder, hidden),
         ]
 
 
@@ -93,27 +94,41 @@ def from_layout_to_layout(world: World, folder: Path, hidden: int) -> list[Claim
     every = [new_group([rank]) for rank in range(world.size)]
     alone = every[world.rank]
     assert isinstance(alone, dist.ProcessGroup)
-    different = by_one = payload = 0
+    changed, payload = {}, 0
     for step, way in enumerate(WAYS):
         path = save(folder, step, cut(world, tensors, way), {"step": step}, keep=1)
         assert path is not None
         for other in WAYS:
             state = cut(world, {name: torch.full_like(tensor, -1) for name, tensor in tensors.items()}, other)
             load(path, state)
-            different += unlike(state, tensors)
+            changed[f"{way} to {other}"] = _equal(unlike(state, tensors))
         whole = {
             name: ShardedTensor(tuple(t.shape), t.dtype, [Shard(-t, (0,) * t.dim())]) for name, t in tensors.items()
         }
         load(path, whole, alone)  # one rank brings all parts together again
-        by_one += unlike(whole, tensors)
+        changed[f"{way}, loaded by one rank alone"] = _equal(unlike(whole, tensors))
         payload = max(payload, bytes_of_tensors(path))
         gather_objects(None)  # all have read it before the next save removes it
     size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     return as_key(
-        Claim("elements changed from each of 4 ways of cutting to each", "0", 0, different, "1", LIBRARY, "compared"),
-        Claim("elements changed, loaded by one rank alone", "0", 0, by_one, "1", LIBRARY, "compared"),
+        fold("elements changed from each of 4 ways of cutting to each, and loaded by one rank alone", changed),
         Claim("bytes of tensors in the files, also where ranks hold the same", "S", size, payload, "B", LIBRARY),
     )
+
+
+def _equal(different: int) -> Claim:
+    return Claim("", "loaded = saved", 0, different, "elements", "derived", "compared")
+
+
+def regions() -> Claim:
+    """The claim on the most regions that a run of a flattened tensor makes up, of all runs, in 1 to 3 dimensions."""
+    cases = {}
+    for shape in ((3, 4, 5), (4, 5), (6,)):
+        elements, dims = math.prod(shape), len(shape)
+        runs = ((start, stop) for start in range(elements) for stop in range(start + 1, elements + 1))
+        most = max(len(flat_regions(shape, *run)) for run in runs)
+        cases[f"d = {dims}"] = Claim("", "2d − 1", 2 * dims - 1, most, "regions", "derived")
+    return fold("most regions that a run of a flattened tensor makes up, d = 3, and fewer dims", cases)
 
 
 def bytes_of_tensors(path: Path) -> int:
@@ -133,16 +148,16 @@ def peaks(world: World, folder: Path, hidden: int) -> list[Claim]:
     messages = MESSAGES * world.size
     found = []
     for way, formula, what in (
-        ("rows", "0 + 16 KiB · n for plans", "contiguous on the host"),
-        ("columns", "own bytes + 16 KiB · n for plans", "with gaps in memory"),
+        ("rows", "0 ± 16 KiB · n for plans", "contiguous on the host"),
+        ("columns", "own bytes ± 16 KiB · n for plans", "with gaps in memory"),
     ):
         state = cut(world, tensors, way)
         own = sum(math.prod(p.tensor.shape) * p.tensor.element_size() for w in state.values() for p in w.shards)
         with Peak() as peak, world.timed(f"saving {own / 1e6:.1f} MB a rank, {what}"):
             save(folder, 100, state, {}, keep=1)
-        bound = messages + (own if way == "columns" else 0)
-        text = f"bytes at most beside its shards while a rank saves, {what}"
-        found.append(Claim(text, formula, bound, peak.bytes, "B", LIBRARY, relation="<="))
+        copied = own if way == "columns" else 0
+        text = f"most bytes besides its shards while a rank saves, {what}"
+        found.append(Claim(text, formula, copied, peak.bytes, "B", "derived", absolute=messages))
     path = newest(folder)
     assert path is not None
     region = max(
@@ -151,13 +166,13 @@ def peaks(world: World, folder: Path, hidden: int) -> list[Claim]:
     state = cut(world, tensors, "line")
     with Peak() as peak, world.timed("loading it, cut as ZeRO does, checksums included"):
         load(path, state)
-    text = "bytes at most beside its shards while a rank loads"
-    formula = "2 · the largest saved region + 16 KiB · n for outcomes"
-    return [*found, Claim(text, formula, 2 * region + messages, peak.bytes, "B", LIBRARY, relation="<=")]
+    text = "most bytes besides its shards while a rank loads"
+    formula = "2 · the largest saved region ± 16 KiB · n for outcomes"
+    return [*found, Claim(text, formula, 2 * region, peak.bytes, "B", "derived", absolute=messages)]
 
 
-def accidents(world: World, folder: Path, hidden: int) -> list[Claim]:
-    """Claims on what `newest` finds after a full disk, and after one flipped bit."""
+def accidents(world: World, folder: Path, hidden: int) -> Claim:
+    """The claim on what `newest` finds after a full disk, and after one flipped bit, in the save of step 2."""
     folder = folder / "accidents"
     state = cut(world, one_device(world, hidden), "rows")
     save(folder, 1, state, {})
@@ -175,10 +190,11 @@ def accidents(world: World, folder: Path, hidden: int) -> list[Claim]:
         gather_objects(None)  # nobody looks before it is done
         if found := newest(folder):
             after_flip = manifest.read(found).step
-    return as_key(
-        Claim("step of the newest checkpoint after the save of step 2 found the disk full", "1", 1, after_full),
-        Claim("step of the newest checkpoint after one bit of step 2 was flipped", "1", 1, after_flip),
-    )
+    cases = {
+        name: Claim("", "the step before", 1, step, source="derived")
+        for name, step in (("the disk was full", after_full), ("one bit was flipped", after_flip))
+    }
+    return fold("newest checkpoint where the disk was full in the save of step 2, or one bit flipped", cases, key=True)
 
 
 @contextmanager

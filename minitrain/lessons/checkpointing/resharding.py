@@ -16,10 +16,9 @@ from minitrain.checkpointing.full.shards import Shard, ShardedTensor
 from minitrain.checkpointing.resharding import load, save
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
-from minitrain.lessons.claims import Claim, as_key
+from minitrain.lessons.claims import Claim, as_key, fold
 from minitrain.lessons.composition.common import shared_folder
 
-LIBRARY = "torch.distributed.checkpoint"
 CUTS = ("rows", "columns", "replicas")
 
 
@@ -62,27 +61,27 @@ def loaded(folder: Path, tensor: Tensor, way: str, part: int, parts: int) -> tup
 
 def from_cut_to_cut(world: World, folder: Path, tensor: Tensor) -> list[Claim]:
     """Claims that every cut loads what each other saved, on other numbers of ranks too, and how much that reads."""
-    different = elsewhere = read = size = payload = 0
+    changed: dict[str, int] = {}
+    read = size = payload = 0
     for way in CUTS:
         shard, offsets = cut(tensor, way, world.rank, world.size)
         save(folder / way, shard, offsets)
         if way == "columns":
             payload = sum(gather_objects(numbers_in(folder / way / f"{world.rank}.pt")))
     for way, other in itertools.product(CUTS, CUTS):
-        changed, got, held = loaded(folder / way, tensor, other, world.rank, world.size)
-        different, read, size = different + changed, read + got, size + held
+        changed[f"{way} to {other}"], got, held = loaded(folder / way, tensor, other, world.rank, world.size)
+        read, size = read + got, size + held
         # The same by fewer and by more ranks; this rank plays some of them.
         for ranks in (1, world.size + 1):
             for part in range(world.rank, ranks, world.size):
-                elsewhere += loaded(folder / way, tensor, other, part, ranks)[0]
-    return [
-        *as_key(
-            Claim("small form: elements changed from each of 3 cuts to each", "0", 0, different, how="compared"),
-            Claim("small form: elements changed, loaded as 1 and n + 1 ranks", "0", 0, elsewhere, how="compared"),
-            Claim("small form: bytes read by this rank in these loads", "Σ of its shards", size, read, "B", LIBRARY),
-        ),
-        Claim("small form: bytes of numbers in all files, from views", "S", tensor.nbytes, payload, "B", LIBRARY),
-    ]
+                name = f"{way} to {other}, as {ranks} ranks"
+                changed[name] = changed.get(name, 0) + loaded(folder / way, tensor, other, part, ranks)[0]
+    cases = {name: Claim("", "loaded = saved", 0, n, "elements", "derived", "compared") for name, n in changed.items()}
+    return as_key(
+        fold("small form: elements changed from each of 3 cuts to each, also as 1 and as n + 1 ranks", cases),
+        Claim("small form: bytes read by this rank in these loads", "Σ of its shards", size, read, "B", "derived"),
+        Claim("small form: bytes of numbers in all files, from views", "S", tensor.nbytes, payload, "B", "derived"),
+    )
 
 
 def numbers_in(file: Path) -> int:
@@ -103,7 +102,8 @@ def like_full_form(world: World, folder: Path, tensor: Tensor) -> Claim:
     save(folder / "small", *shards[0])
     mine = load(folder / "small", torch.empty_like(shards[1].tensor), shards[1].offsets)
     unlike = int((mine != shards[1].tensor).sum())
-    return Claim("small form: elements unlike the full form's, rows to columns", "0", 0, unlike, how="compared")
+    what = "small form: elements that differ from the full form's, rows to columns"
+    return Claim(what, "small = full", 0, unlike, "elements", "derived", "compared")
 
 
 def hole(world: World, folder: Path, tensor: Tensor) -> Claim:
@@ -115,7 +115,8 @@ def hole(world: World, folder: Path, tensor: Tensor) -> Claim:
     except AssertionError as error:
         found = int(str(error).split(" lacks ")[1].split()[0])
     missing = tensor[len(tensor) // 2 :].numel()
-    return Claim("small form: elements found missing, where all ranks saved the first half", "S/2w", missing, found)
+    what = "small form: elements found missing, where all ranks saved the first half"
+    return Claim(what, "S/2w", missing, found, "elements", "derived")
 
 
 def demo(world: World, rows: int = 50) -> list[Claim]:

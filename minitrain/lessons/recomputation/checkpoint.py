@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import torch.utils.checkpoint
 
 from minitrain.comm import World
 from minitrain.costs import recomputation as costs
-from minitrain.costs.memory import gpt_activations
-from minitrain.lessons.claims import Claim, as_key
+from minitrain.costs.memory import gpt_activations, gpt_layer_activations
+from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.recomputation import common as lesson
 from minitrain.models.gpt import GPT
 from minitrain.recomputation import checkpoint
@@ -22,7 +23,7 @@ from minitrain.recomputation.full.every_block import (
 
 
 def demo(
-    world: World, layers: int = 4, hidden: int = 32, heads: int = 2, batch: int = 2, sequence: int = 32
+    world: World, layers: int = 5, hidden: int = 32, heads: int = 4, batch: int = 3, sequence: int = 24
 ) -> list[Claim]:
     """Recomputes every block of a GPT; the table shows bytes kept, operations done again, and that gradients are equal.
 
@@ -34,49 +35,79 @@ def demo(
         sequence: Tokens in a sequence.
     """
     trial = lesson.Trial(world, layers, hidden, heads, batch, sequence)
-    plain, full = trial.step(), trial.step(every_block)
-    world.figure(lambda: lesson.over_time({"nothing recomputed": plain, "every block recomputed": full}))
-    widths, chen, section = (batch, sequence, hidden), f"{lesson.CHEN}, §4", f"{lesson.KORTHIKANTI}, §5"
-    whole, peak = (of(*trial.sizes, fused=False) for of in (gpt_activations, costs.gpt_peak))
-    kept = costs.gpt_kept(*widths, layers, trial.vocabulary)
-    formula = "4L(16bsh + 4bs + abs² + s²/4) + ends"
-    small, form = trial.step(small_form), "small form: "
-    again = layers * costs.layer_flops(*widths)
-    claims = as_key(
-        Claim(f"{form}bytes kept after forward", "4Lbsh + ends", kept, small.kept, "B", section),
-        Claim(f"{form}most bytes kept at once", "4(L−1)bsh + a block + 8(bs + s)", peak, small.peak, "B", chen),
-        Claim(
-            f"{form}operations done again: the blocks' forward",
-            "L(24bsh² + 4bs²h)",
-            again,
-            trial.operations(small_form) - trial.operations(),
-            source=f"{lesson.KORTHIKANTI}, appendix A",
-        ),
-        *lesson.same(trial, small_form, {"of the full form": every_block}, form),
-    )
-    claims += [
-        Claim("bytes kept after forward, nothing recomputed", formula, whole, plain.kept, "B", section),
-        Claim("bytes kept after forward, blocks recomputed", "4Lbsh + ends", kept, full.kept, "B", section),
-        Claim(
-            "most bytes kept at once, blocks recomputed", "4(L−1)bsh + a block + 8(bs + s)", peak, full.peak, "B", chen
-        ),
+    forms: dict[str, lesson.How] = {"small form": small_form, "full form": every_block}
+    ours = {**forms, "stopping early": every_block_early}
+    plain, steps = trial.step(), {name: trial.step(how) for name, how in forms.items()}
+    world.figure(lambda: lesson.over_time({"nothing recomputed": plain, "every block recomputed": steps["full form"]}))
+    theirs = {f"torch's checkpoint, use_reentrant={kind}": every_block_by_torch(kind) for kind in (True, False)}
+    claims = [
+        *kept(trial, plain, steps),
+        allocator(trial, ours),
+        *done_again(trial, forms),
+        *lesson.same(trial, ours, theirs),
+        lesson.sees_a_difference(trial, every_block, every_block_without_random_state),
     ]
-    once = trial.operations()
-    early = again - layers * costs.last_product_flops(*widths)
-    for what, formula, predicted, how in (
-        ("operations done again: the blocks' forward", "L(24bsh² + 4bs²h)", again, every_block),
-        ("operations done again, stopping early", "L(16bsh² + 4bs²h)", early, every_block_early),
-    ):
-        claims.append(
-            Claim(what, formula, predicted, trial.operations(how) - once, "1", f"{lesson.KORTHIKANTI}, appendix A")
-        )
-    theirs = {f"of torch's checkpoint, use_reentrant={kind}": every_block_by_torch(kind) for kind in (True, False)}
-    claims += lesson.same(trial, every_block, {"when stopping early": every_block_early, **theirs})
-    claims.append(lesson.sees_a_difference(trial, every_block, every_block_without_random_state))
     ways = {"nothing recomputed": lesson.nothing, "every block": every_block, "stopping early": every_block_early}
     for what, how in {**ways, "torch's checkpoint": every_block_by_torch(False)}.items():
         trial.timed(what, how)
     return claims
+
+
+def kept(trial: lesson.Trial, plain: lesson.Step, steps: dict[str, lesson.Step]) -> list[Claim]:
+    """Claims on what autograd keeps after forward, and at most at once."""
+    batch, sequence, hidden, heads, layers, vocabulary = trial.sizes
+    section, chen = f"{lesson.KORTHIKANTI}, §5", f"{lesson.CHEN}, §4"
+    after, most = {}, {}
+    # Where the head is large, the worst moment is the end of forward.
+    wide = replace(trial, vocabulary=20 * vocabulary)
+    for name, sizes, step in (
+        *((name, trial.sizes, step) for name, step in steps.items()),
+        ("full form, a large vocabulary", wide.sizes, wide.step(every_block)),
+    ):
+        predicted = costs.gpt_kept(batch, sequence, hidden, layers, sizes[-1])
+        after[name] = Claim("", "4Lbsh + ends", predicted, step.kept, "B", section)
+        formula = "4(L−1)bsh + a block + 8(bs + s)"
+        most[name] = Claim("", formula, costs.gpt_peak(*sizes, fused=False), step.peak, "B", chen)
+    whole, formula = gpt_activations(*trial.sizes, fused=False), "4L(16bsh + 4bs + abs² + s²/4) + ends"
+    names = " and ".join(steps)
+    return [
+        fold(f"{names}: bytes kept after forward, blocks recomputed", after, key=True),
+        fold(f"{names}: most bytes kept at once, blocks recomputed", most, key=True),
+        Claim("bytes kept after forward, nothing recomputed", formula, whole, plain.kept, "B", section),
+    ]
+
+
+def allocator(trial: lesson.Trial, ours: dict[str, lesson.How]) -> Claim:
+    """The claim on what one more block adds to the allocator's peak.
+
+    The number by which scores are divided, 8 bytes, is kept where the first call makes a graph; hooks do not see it.
+    """
+    batch, sequence, hidden, heads, *_ = trial.sizes
+    own = 4 * batch * sequence * hidden
+    cases = {
+        name: trial.one_more_block(how, own + 8 * (how is every_block_early), "4bsh") for name, how in ours.items()
+    }
+    block = sum(gpt_layer_activations(batch, sequence, hidden, heads, fused=False).values()) + 8
+    cases["nothing recomputed"] = trial.one_more_block(lesson.nothing, block, "a block", random=False)
+    what = ", ".join(ours)
+    return fold(f"{what}: bytes that one more block adds to the allocator's peak of a step", cases, key=True)
+
+
+def done_again(trial: lesson.Trial, forms: dict[str, lesson.How]) -> list[Claim]:
+    """Claims on the operations that recomputation adds to a step."""
+    batch, sequence, hidden, _, layers, _ = trial.sizes
+    appendix, once = f"{lesson.KORTHIKANTI}, appendix A", trial.operations()
+    again = layers * costs.layer_flops(batch, sequence, hidden)
+    cases = {
+        name: Claim("", "L(24bsh² + 4bs²h)", again, trial.operations(how) - once, source=appendix)
+        for name, how in forms.items()
+    }
+    early = again - layers * costs.last_product_flops(batch, sequence, hidden)
+    measured, formula = trial.operations(every_block_early) - once, "L(16bsh² + 4bs²h)"
+    return [
+        fold("operations done again: the blocks' forward, in the small form and in the full one", cases, key=True),
+        Claim("operations done again, stopping early", formula, early, measured, source="derived"),
+    ]
 
 
 def small_form(gpt: GPT) -> None:

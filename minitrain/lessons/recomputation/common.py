@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.flop_counter import FlopCounterMode
 
-from minitrain.comm import SavedActivations, World
-from minitrain.lessons import Claim
+from minitrain.comm import Peak, SavedActivations, World
+from minitrain.lessons.claims import Claim, fold
 from minitrain.models.gpt import GPT, AttentionKind, GPTConfig
 
 if TYPE_CHECKING:
@@ -179,6 +179,11 @@ class Trial:
         """Operations of one step of it."""
         return operations(self.gpt(how), *self.tokens())
 
+    def one_more_block(self, how: How, predicted: int, formula: str, random: bool = True) -> Claim:
+        """The claim on what a block more adds to the allocator's peak of a step; see `one_more`."""
+        fewer, more = (replace(self, layers=layers).gpt(how) for layers in (self.layers, self.layers + 1))
+        return one_more((fewer, *self.tokens()), (more, *self.tokens()), predicted, formula, random)
+
     def timed(self, what: str, how: How) -> None:
         """Note the seconds of a step; a first one is not counted."""
         gpt, tokens = self.gpt(how), self.tokens()
@@ -193,28 +198,65 @@ def unlike(step: Step, other: Step) -> int:
     return sum(int((mine != its).sum()) for mine, its in pairs)
 
 
-def same(trial: Trial, how: How, others: dict[str, How], form: str = "") -> list[Claim]:
-    """Claims that gradients have the bits that others give, with dropout, and that random numbers go on alike.
+def same(trial: Trial, ours: dict[str, How], theirs: dict[str, How] | None = None) -> list[Claim]:
+    """Claims that gradients have the bits that they have without recomputation, and that random numbers go on alike.
 
-    Each product, sum and random number of the second call has the operands of the first, in the same order, and each
-    parameter gets one gradient; so nothing can round in another way.
+    With dropout. Each product, sum and random number of the second call has the operands of the first, in the same
+    order, and each parameter gets one gradient; so nothing can round in another way.
+
+    Args:
+        trial: The GPT.
+        ours: Ways of this chapter, by name.
+        theirs: Further ways, whose gradients are compared, too.
     """
-    found = trial.step(how, dropout=DROPOUT)
-    claims, source = [], f"{CHEN}, §4"
-    for name, other in {"without recomputation": nothing, **others}.items():
-        expected = trial.step(other, dropout=DROPOUT)
-        what = f"{form}elements of gradients unlike those {name}"
-        claims.append(Claim(what, "0", 0, unlike(found, expected), source=source, how="compared"))
-        if other is nothing and not form:
-            what = f"{form}next random number after the step, as without recomputation"
-            claims.append(Claim(what, "r", expected.following, found.following, source=source, how="compared"))
-    return claims
+    plain, formula = trial.step(dropout=DROPOUT), "g = g_kept"
+    gradients, following = {}, {}
+    for name, how in {**ours, **(theirs or {})}.items():
+        found = trial.step(how, dropout=DROPOUT)
+        gradients[name] = Claim("", formula, 0, unlike(found, plain), "elements", "derived", "compared")
+        if name in ours:
+            following[name] = Claim("", "r", plain.following, found.following, source="derived", how="compared")
+    names = ", ".join(ours)
+    return [
+        fold(f"{names}: elements of gradients that differ from those without recomputation", gradients, key=True),
+        fold(f"{names}: next random number after the step, as without recomputation", following),
+    ]
+
+
+def allocated(model: nn.Module, *inputs: Tensor) -> int:
+    """The most bytes that the allocator gave at once in one step, above what was held before; gradients are there."""
+    loss(model, inputs).backward()
+    with Peak(inputs[0].device) as peak:
+        loss(model, inputs).backward()
+    return peak.bytes
+
+
+def one_more(fewer: tuple[Any, ...], more: tuple[Any, ...], predicted: int, formula: str, random: bool = True) -> Claim:
+    """The claim on what a deeper model adds to the allocator's peak, which also sees what is kept outside of autograd.
+
+    In the worst moment of a step, both do the same; the deeper one holds what one more block or segment keeps. Where it
+    is recomputed that includes torch's random state on the CPU, R bytes, which is kept on the side.
+
+    Args:
+        fewer: A model and its inputs.
+        more: A deeper model and its inputs.
+        predicted: Bytes of the tensors that are kept.
+        formula: For these.
+        random: Whether the random state is kept with them.
+    """
+    device = fewer[1].device
+    state = torch.get_rng_state().nbytes if random and device.type == "cpu" else 0
+    measured = allocated(*more) - allocated(*fewer)
+    slack = 0 if device.type == "cpu" else 512 * 20  # a GPU's allocator rounds each tensor up
+    return Claim(
+        "", f"{formula} + R" if random else formula, predicted + state, measured, "B", "derived", absolute=slack
+    )
 
 
 def sees_a_difference(trial: Trial, how: How, broken: How) -> Claim:
     """The claim that the comparison above fails where it should: here random numbers are not drawn again."""
     different = unlike(trial.step(how, dropout=DROPOUT), trial.step(broken, dropout=DROPOUT))
-    what = "elements of gradients unlike, if the random state is not restored"
+    what = "elements of gradients that differ, if the random state is not restored"
     return Claim(what, "some", 1, different, source="derived", how="compared", relation=">=")
 
 

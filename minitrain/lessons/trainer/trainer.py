@@ -19,7 +19,7 @@ from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.data.text import Batch
-from minitrain.lessons.claims import Claim, as_key
+from minitrain.lessons.claims import Claim, as_key, fold
 from minitrain.lessons.composition.common import shared_folder
 from minitrain.lessons.composition.step import BOUND
 from minitrain.train import build, train_step
@@ -45,21 +45,24 @@ def claims(world: World, make: MakeTrainer, steps: int) -> list[Claim]:
     change = f"saved by {first} after {steps // 2} of {steps} steps, loaded by {second}"
     again = f"{first}, interrupted after {steps // 2} of {steps} steps and resumed"
     losses = zip(whole.losses, before.losses + same.losses, strict=True)
+    resumption = {
+        "weights and optimizer states": _equal("resumed = in one go", whole.end, same.end),
+        "losses": Claim(
+            "", "resumed = in one go", 0, sum(a != b for a, b in losses), "elements", "derived", "compared"
+        ),
+    }
     found = max(apart(whole.end, other.end), abs(whole.losses[-1] - other.losses[-1]))
-    return [
-        *as_key(
-            _equal(f"{change}: elements of weights and optimizer states that changed", before.end, other.begin),
-            _equal(f"{again}: elements unlike those of a run in one go", whole.end, same.end),
-        ),
-        Claim(
-            f"{again}: losses unlike those of a run in one go", "0", 0, sum(a != b for a, b in losses), how="compared"
-        ),
-        Claim(
-            f"{change}: distance from a run in one go", "10⁻⁹", BOUND, found, "1", "derived", "compared", "<=", key=True
-        ),
-        *as_key(_once(f"{again}: samples not taken exactly once", before.taken + same.taken, batch * steps)),
-        _once(f"{change}: samples not taken exactly once", before.taken + other.taken, batch * steps),
-    ]
+    samples = {
+        "resumed": _once(before.taken + same.taken, batch * steps),
+        "in another layout": _once(before.taken + other.taken, batch * steps),
+    }
+    what = f"{change}: elements of weights and optimizer states that changed"
+    return as_key(
+        replace(_equal("loaded = saved", before.end, other.begin), what=what),
+        fold(f"{again}: elements and losses that differ from those of a run in one go", resumption),
+        Claim(f"{change}: distance from a run in one go", "10⁻⁹", BOUND, found, "1", "derived", "compared", "<="),
+        fold(f"{again}, or in another layout: samples not taken exactly once", samples),
+    )
 
 
 def layouts(ranks: int) -> tuple[Layout, Layout]:
@@ -141,10 +144,10 @@ def _as_sent(state: State) -> dict[str, tuple[tuple[int, ...], list[tuple[Tensor
     }
 
 
-def _equal(what: str, expected: Tensors, found: Tensors) -> Claim:
+def _equal(formula: str, expected: Tensors, found: Tensors) -> Claim:
     unlike = sum(int((found[name] != whole).sum()) for name, whole in expected.items())  # NaN is unlike itself
     unlike += sum(whole.numel() for name, whole in found.items() if name not in expected)
-    return Claim(what, "0", 0, unlike, "elements", how="compared")
+    return Claim("", formula, 0, unlike, "elements", "derived", "compared")
 
 
 def apart(one: Tensors, other: Tensors) -> float:
@@ -152,9 +155,9 @@ def apart(one: Tensors, other: Tensors) -> float:
     return max((one[name] - other[name]).abs().max().item() for name in one)
 
 
-def _once(what: str, taken: Counter[int], samples: int) -> Claim:
+def _once(taken: Counter[int], samples: int) -> Claim:
     wrong = sum(taken[number] != 1 for number in {*range(samples), *taken})
-    return Claim(what, "0", 0, wrong, "samples")
+    return Claim("", "each once", 0, wrong, "samples", "derived")
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.costs import memory as memory_costs
 from minitrain.costs import zero as costs
 from minitrain.data_parallel.full.naive import NaiveDataParallel
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.data_parallel.common import SEQ, small_gpt, tokens
 from minitrain.lessons.zero import common as lesson
 from minitrain.models.gpt import GPT
@@ -102,17 +102,19 @@ def claims(found: Bars, lines: Sequence[costs.Line], gpt: GPT, rank: int) -> lis
     kept = memory_costs.gpt_activations(
         2, SEQ, config.hidden, config.heads, config.layers, config.vocabulary, fused=False
     )
-    made = []
-    for number, ranks in found.items():
-        mine = ranks[rank]
-        predicted = sum(costs.held(number, lines, len(ranks)).values())
-        formula = ("(4 + 4 + 8)Ψ", "(4 + 4 + 8/n)Ψ", "(4 + (4 + 8)/n)Ψ", "(4 + 4 + 8)/n · Ψ")[number]
+    states, activated = {}, {}
+    for number in reversed(found):
+        mine = found[number][rank]
+        predicted = sum(costs.held(number, lines, len(found[number])).values())
         measured = sum(mine[name] for name in lesson.NAMES)
-        what = f"bytes of parameters, gradients and optimizer states, stage {number}"
-        made.append(Claim(what, f"{formula}, padding, counters", predicted, measured, "B", f"{lesson.PAPER}, §5"))
-        what, source = f"bytes of activations, stage {number}", "Korthikanti et al. 2022, §4.1"
-        made.append(Claim(what, "L · layer + input + output", kept, mine["activations"], "B", source))
-    return made
+        formula = "Σ of 4Ψ, 4Ψ and 8Ψ, each over n from its stage on"
+        states[f"stage {number}"] = Claim("", formula, predicted, measured, "B", f"{lesson.PAPER}, §5")
+        source = "Korthikanti et al. 2022, §4.1"
+        activated[f"stage {number}"] = Claim("", "L · layer + input + output", kept, mine["activations"], "B", source)
+    return [
+        fold("bytes of parameters, gradients and optimizer states, stage 3, and so in stages 0 to 2", states),
+        fold("bytes of activations, the same in stages 0 to 3", activated),
+    ]
 
 
 # category -> (colour, hatch): colours that the colour-blind can tell apart, and a pattern for those who see none.

@@ -16,16 +16,18 @@ from torch.nn.parallel import DistributedDataParallel
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, Peak, World
 from minitrain.comm.comm import AnyComm, Comm
+from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.costs import zero as costs
-from minitrain.costs.communication import Traffic
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.data_parallel.common import neighbours, small_gpt, tokens
 from minitrain.zero.full.sharded import Sharded
 
 PAPER = "Rajbhandari et al. 2020"
 NAMES = ("parameters", "gradients", "optimizer states")
+PRECISIONS = ((torch.bfloat16, 12, "bfloat16"), (None, 8, "float32"))  # compute, bytes of states an element, its name
+VOLUMES = {1: "2", 2: "(A + 1)", 3: "3A"}  # what a step of A micro-batches sends, in Ψ
 Stage = type[Sharded]
 
 
@@ -94,14 +96,19 @@ def alive() -> list[Tensor]:
 
 
 def memory(world: World, stage: Stage, number: int, layers: int, hidden: int) -> list[Claim]:
-    """Claims on what is held after the second step's gradients are there, in float32 and computing in bfloat16."""
-    bars = {
+    """Claims on what is held after the second step's gradients are there, computing in bfloat16 and in float32.
+
+    Categories with one formula share a claim: parameters and gradients are whole in stage 1, and divided in stage 3.
+    """
+    shares = {
         "parameters": "nsw" if number < 3 else "sw",
         "gradients": "nsw" if number < 2 else "sw",
         "optimizer states": "Ks + c",
     }
-    claims = []
-    for dtype, state_size, where in ((None, 8, "float32"), (torch.bfloat16, 12, "bfloat16")):
+    source = f"{PAPER}, §5.{number}"
+    cases: dict[str, dict[str, Claim]] = {share: {} for share in shares.values()}
+    totals = {}
+    for dtype, state_size, where in PRECISIONS:
         before = alive()  # kept, so that no address is used twice
         known = {tensor.untyped_storage().data_ptr() for tensor in before}
         model = wrap(world, stage, layers, hidden, dtype)
@@ -110,38 +117,35 @@ def memory(world: World, stage: Stage, number: int, layers: int, hidden: int) ->
         model.synchronize()
         predicted = costs.held(number, lines(model), world.size, state_size)
         measured = held(model)
-        for name in NAMES:
-            what = f"bytes of {name} in {where}, AdamW"
-            formula = f"Σ over lines of {bars[name]}, s = ⌈E/n⌉, w = {2 if dtype else 4}, K = {state_size}"
-            source = f"{PAPER}, §5.{max(number, 1)}"
-            claims.append(Claim(what, formula, predicted[name], measured[name], "B", source))
+        for name, share in shares.items():
+            formula = f"Σ over lines of {share}, s = ⌈E/n⌉"
+            cases[share][f"{name}, {where}"] = Claim("", formula, predicted[name], measured[name], "B", source)
         everything = storage_bytes(alive(), known)
-        what = f"bytes of all tensors made since before the model was, in {where}"
-        claims.append(Claim(what, "the sum of these three", sum(predicted.values()), everything, "B", source))
+        totals[where] = Claim("", "the sum of the three", sum(predicted.values()), everything, "B", source)
         del model, before
-    return claims
+    both = "in bfloat16 and float32"
+    claims = []
+    for share, its in cases.items():
+        names = " and of ".join(name for name in NAMES if shares[name] == share)
+        claims.append(fold(f"bytes of {names}, AdamW, {both}", its))
+    return [*claims, fold(f"bytes of all tensors made since before the model was, {both}", totals)]
 
 
-def sent(world: World, model: Sharded, predicted: Traffic, what: str, formula: str, micro_batches: int) -> list[Claim]:
-    """Claims on bytes and messages of this rank in a step through the ring."""
-    with Ledger() as ledger:
-        step(world, model, micro_batches=micro_batches)
-    return [
-        Claim(f"bytes {what}", formula, predicted.bytes, ledger.sent, "B", f"{PAPER}, §7.2"),
-        Claim(f"messages {what}", "(n−1) for each", predicted.messages, ledger.messages, "1", "Patarasuk & Yuan 2009"),
-    ]
-
-
-def traffic(world: World, stage: Stage, number: int, layers: int, hidden: int, micro_batches: int) -> list[Claim]:
-    """Claims on what a step sends, with one micro-batch and with several."""
+def traffic(world: World, stage: Stage, number: int, layers: int, hidden: int, micro_batches: int) -> Claim:
+    """The claim on bytes and messages of this rank in a step through the ring, of several micro-batches and of one."""
     model = wrap(world, stage, layers, hidden, comm=Comm(collectives=ring))
-    its, claims = lines(model), []
-    for many in (1, micro_batches):
-        predicted = costs.step_traffic(number, its, world.size, world.rank, many)
-        times = "(A+1)" if number == 2 and many > 1 else "2"
-        what = f"sent by this rank in a step of {many} micro-batch{'es' * (many > 1)} through the ring"
-        claims += sent(world, model, predicted, what, f"{times}(n−1)/n · padded Ψ", many)
-    return claims
+    formula, source = f"{VOLUMES[number]} · (n−1)/n · padded Ψ", f"{PAPER}, §7.2; Patarasuk & Yuan 2009, §3"
+    cases = {}
+    for many in (micro_batches, 1):
+        predicted = costs.step_traffic(number, lines(model), world.size, world.rank, many)
+        with Ledger() as ledger:
+            step(world, model, micro_batches=many)
+        cases[f"A = {many}"] = Claim("", formula, predicted.bytes, ledger.sent, "B", source)
+        cases[f"messages, A = {many}"] = Claim(
+            "", "n − 1 for each line", predicted.messages, ledger.messages, "messages", source
+        )
+    what = f"bytes sent by this rank in a step through the ring, A = {micro_batches} micro-batches; and A = 1"
+    return fold(f"{what}, and messages", cases)
 
 
 def mean_of_parts(world: World, stage: Stage, layers: int, hidden: int) -> Claim:
@@ -182,11 +186,11 @@ def mean_of_parts(world: World, stage: Stage, layers: int, hidden: int) -> Claim
     )
 
 
-def like_ddp(world: World, train: Callable[..., None], layers: int, hidden: int) -> list[Claim]:
-    """Claims that five steps give the weights that torch's DDP with the same optimizer gives, to the last bit.
+def like_ddp(world: World, train: Callable[..., None], layers: int, hidden: int) -> Claim:
+    """The claim that five steps give the weights that torch's DDP with the same optimizer gives, to the last bit.
 
     On two ranks a sum is the same in either order, and an optimizer that treats each element by itself does to a flat
-    shard what it does to whole tensors.
+    shard what it does to whole tensors. On more ranks they are equal where nothing rounds.
 
     Args:
         world: This rank.
@@ -196,19 +200,22 @@ def like_ddp(world: World, train: Callable[..., None], layers: int, hidden: int)
     """
     group = neighbours(world)
     tried = {
-        "SGD with momentum": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
-        "AdamW": (torch.optim.AdamW, {"lr": 0.01}),
+        "AdamW, on two ranks": (torch.optim.AdamW, {"lr": 0.01}),
+        "SGD with momentum, on two ranks": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}),
     }
-    claims = []
+    cases = {}
     for name, (optimizer, options) in tried.items():
         ours, other = (small_gpt(world, 0, layers, hidden) for _ in range(2))
         part = partial(tokens, world, world.rank)
         train(world, ours, optimizer, group, part, **options)
         ddp(other, optimizer, group, part, **options)
-        what = f"weights unlike those of torch's DDP after 5 steps of {name}, on two ranks"
-        key = optimizer is torch.optim.AdamW
-        claims.append(Claim(what, "0", 0, unlike(ours, other), "1", f"{PAPER}, §2.2.3", how="compared", key=key))
-    return claims
+        cases[name] = _same(ours, other)
+    cases["SGD in whole numbers, on all ranks"] = _like_ddp_exactly(world, train)
+    return fold("weights that differ from those of torch's DDP after 5 steps of AdamW, and of SGD", cases, key=True)
+
+
+def _same(ours: nn.Module, other: nn.Module) -> Claim:
+    return Claim("", "θ = θ_DDP", 0, unlike(ours, other), "elements", f"{PAPER}, §2.2.3", how="compared")
 
 
 def ddp(
@@ -261,7 +268,7 @@ def whole_numbers(world: World, rank: int, number: int) -> tuple[Tensor, Tensor]
     return batch[:, :5], batch[:, 5:]
 
 
-def like_ddp_exactly(world: World, train: Callable[..., None]) -> Claim:
+def _like_ddp_exactly(world: World, train: Callable[..., None]) -> Claim:
     """The claim that five steps give DDP's weights to the last bit on more than two ranks, where nothing rounds.
 
     1/n must not round either: the first 2ᵏ ranks take part, the others look on.
@@ -274,8 +281,40 @@ def like_ddp_exactly(world: World, train: Callable[..., None]) -> Claim:
         part = partial(whole_numbers, world, world.rank)
         train(world, ours, torch.optim.SGD, group, part, lr=2.0**-8)
         ddp(other, torch.optim.SGD, group, part, lr=2.0**-8)
-    what = f"weights unlike those of torch's DDP after 5 steps of SGD in whole numbers, on {ranks} ranks"
-    return Claim(what, "0", 0, unlike(ours, other), "1", f"{PAPER}, §2.2.3", how="compared")
+    return _same(ours, other)
+
+
+def clipping(world: World, stage: Stage) -> list[Claim]:
+    """Claims on the norm of all gradients, before and after clipping: one device's, for the sum of one number.
+
+    In float64. A dozen squares, their sums and two roots are off by less than 32u on either side, u = 2⁻⁵³.
+    """
+    most = 0.5
+    model = stage(WholeNumbers(world, world.size), torch.optim.SGD, Comm(collectives=ring), lr=0.1)
+    model(*whole_numbers(world, world.rank, 0))[1].backward()
+    model.synchronize()
+    with Ledger() as ledger:
+        before = model.clip_grad_norm(most)
+    own = sum(float(line.gradient.square().sum()) for line in model.lines if line.gradient is not None)
+    after = sum(gather_objects(own)) ** 0.5
+    one = WholeNumbers(world, 1)
+    for rank in range(world.size):
+        one(*whole_numbers(world, rank, 0))[1].backward()
+    expected = torch.nn.utils.clip_grad_norm_(one.parameters(), most)
+    left = torch.nn.utils.get_total_norm([p.grad for p in one.parameters() if p.grad is not None])
+    room = 32 * torch.finfo(torch.float64).eps
+    what, source = "norm of all gradients, before clipping and after it", "Pascanu et al. 2013, §3.2"
+    cases = {
+        name: Claim(
+            "", "√Σ over ranks of |own shards|²", float(its), float(mine), "1", source, "compared", tolerance=room
+        )
+        for name, its, mine in (("before", expected, before), ("after", left, after))
+    }
+    sent = costs.clip_traffic(world.size, world.rank).bytes
+    return [
+        fold(what, cases),
+        Claim("bytes sent by this rank for that norm", "ring all-reduce of 8 bytes", sent, ledger.sent, "B", "derived"),
+    ]
 
 
 def train(

@@ -59,10 +59,10 @@ def sent(world: World, number: int, model: Any, micro_batches: int, together: in
         step(world, model, micro_batches=micro_batches)
     model.zero_grad()
     padded = sum(world.size * costs.shard_elements(line.elements, world.size) for line in lines(together))
-    formula = {1: "2 · padded Ψ", 2: "(A + 1) · padded Ψ", 3: "3A · padded Ψ"}[number]
+    volume = {1: "2", 2: "(A + 1)", 3: "3A"}[number]
     return Claim(
         f"small form: bytes of reduce-scatters and all-gathers in a step of {micro_batches} micro-batches",
-        formula,
+        f"{volume} · padded Ψ",
         4 * costs.volume(number, padded, micro_batches),
         ledger.payload("reduce_scatter") + ledger.payload("all_gather"),
         "B",
@@ -91,11 +91,13 @@ def like_full_form(world: World, stage: Any, full: Any, **options: Any) -> Claim
         for mine, line in zip(shards_of(model), (line for line in other.lines if line.trainable), strict=True)
     )
     return Claim(
-        "small form: elements that differ from the full form after 3 steps of AdamW",
-        "0",
+        "small form: elements that differ from the full form's after 3 steps of AdamW",
+        "θ_small = θ_full",
         0,
         different,
-        how="compared",
+        "elements",
+        "derived",
+        "compared",
         key=True,
     )
 

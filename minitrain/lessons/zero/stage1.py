@@ -32,10 +32,9 @@ def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4
         *_small_form(world, micro_batches),
         *lesson.memory(world, Zero1, 1, layers, hidden),
         *_behind_data_parallelism(world, layers, hidden),
-        *lesson.traffic(world, Zero1, 1, layers, hidden, micro_batches),
+        lesson.traffic(world, Zero1, 1, layers, hidden, micro_batches),
         lesson.mean_of_parts(world, Zero1, layers, hidden),
-        *lesson.like_ddp(world, partial(lesson.train, Zero1), layers, hidden),
-        lesson.like_ddp_exactly(world, partial(lesson.train, Zero1)),
+        lesson.like_ddp(world, partial(lesson.train, Zero1), layers, hidden),
     ]
     model = lesson.wrap(world, Zero1, layers, hidden)
     with world.timed("a step of forward, backward, synchronize and step"):

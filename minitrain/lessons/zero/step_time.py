@@ -15,7 +15,7 @@ from minitrain.comm.comm import Comm
 from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span, draw
 from minitrain.costs.communication import ring_reduce_scatter_time
-from minitrain.lessons import Claim
+from minitrain.lessons.claims import Claim, fold
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 # The virtual machine: powers of two, so that no sum of times rounds and the clock shows the formula to the last digit.
 ALPHA, BETA = 2.0**-5, 2.0**-14  # virtual seconds a message, and a byte
 FORWARD, BACKWARD = 0.25, 0.5  # virtual seconds of a layer
+# More than carrying takes on four ranks, and less: so that each maximum of the formula is now this, now that.
+OTHERS = ((5, 0.5, 1.0), (5, 0.125, 0.25), (2, 0.25, 0.5), (1, 0.5, 0.25))  # layers, forward, backward
 PAPER = "Zhao et al. 2023"
 
 
@@ -76,7 +78,14 @@ class Layer(nn.Module):
         return x * self.weight.mean()
 
 
-def virtual_step(world: World, stage: type[Zero3], layers: int, prefetch: bool) -> tuple[float, list[Span]]:
+def virtual_step(
+    world: World,
+    stage: type[Zero3],
+    layers: int,
+    prefetch: bool,
+    forward: float = FORWARD,
+    backward: float = BACKWARD,
+) -> tuple[float, list[Span]]:
     """The virtual seconds of a step's forward, backward and synchronize; and its spans, from 0.
 
     Of two steps the second is timed: in the first the order of the layers is learnt.
@@ -86,9 +95,9 @@ def virtual_step(world: World, stage: type[Zero3], layers: int, prefetch: bool) 
     for number, layer in enumerate(module):
         assert isinstance(layer, Layer)
         # Before the module is wrapped: the gathering's hook goes before these, and a gradient leaves after them.
-        layer.register_forward_pre_hook(lambda *_, number=number: clock.work(FORWARD, f"{number}", "forward"))
+        layer.register_forward_pre_hook(lambda *_, number=number: clock.work(forward, f"{number}", "forward"))
         layer.weight.register_post_accumulate_grad_hook(
-            lambda _, number=number: clock.work(BACKWARD, f"{number}", "backward")
+            lambda _, number=number: clock.work(backward, f"{number}", "backward")
         )
     model = stage(module, torch.optim.SGD, Comm(collectives=Port(clock)), lr=0.1)
     model.unshard_hooks.prefetch = prefetch
@@ -106,7 +115,7 @@ def virtual_step(world: World, stage: type[Zero3], layers: int, prefetch: bool) 
     return clock.now - begin, spans
 
 
-def step_time(layers: int, carry: float, prefetch: bool) -> float:
+def step_time(layers: int, carry: float, prefetch: bool, forward: float = FORWARD, backward: float = BACKWARD) -> float:
     """Virtual seconds of a step of L equal layers, each of whose gatherings and reduce-scatters takes `carry`, c.
 
     Without prefetching a layer waits for its gathering, forward and backward. Backward, its gathering also waits behind
@@ -118,28 +127,31 @@ def step_time(layers: int, carry: float, prefetch: bool) -> float:
     while the first runs, a reduce-scatter: max(B, c); and its own reduce-scatter comes behind it.
     """
     if not prefetch:
-        return layers * (FORWARD + BACKWARD + 3 * carry)
-    forward = carry + (layers - 1) * max(FORWARD, carry) + FORWARD
+        return layers * (forward + backward + 3 * carry)
+    there = carry + (layers - 1) * max(forward, carry) + forward
     if layers == 1:
-        return forward + carry + BACKWARD + carry
-    between = (layers - 2) * max(BACKWARD, 2 * carry)
-    return forward + carry + max(BACKWARD, carry) + between + max(BACKWARD, carry) + carry
+        return there + carry + backward + carry
+    between = (layers - 2) * max(backward, 2 * carry)
+    return there + carry + max(backward, carry) + between + max(backward, carry) + carry
 
 
 def virtual_times(world: World, stage: type[Zero3], layers: int = 4) -> tuple[list[Claim], list[Span]]:
-    """Claims on the time of a step without and with prefetching; and rank 0's spans."""
+    """Claims on the time of a step without and with prefetching, at several speeds; and rank 0's spans at the first."""
     carry = ring_reduce_scatter_time(4 * 256 * world.size, world.size, ALPHA, BETA)
     claims, spans = [], []
     for prefetch, name, formula in (
         (False, "each unit waited for", "L(F + B + 3c)"),
         (True, "the next unit prefetched", "3c + (L−1)·max(F,c) + F + 2·max(B,c) + (L−2)·max(B,2c)"),
     ):
-        measured, its = virtual_step(world, stage, layers, prefetch)
-        spans += its
-        what = f"time of a step of {layers} layers, {name}"
-        predicted = step_time(layers, carry, prefetch)
-        source = f"{PAPER}, §3.3"
-        claims.append(Claim(what, formula, predicted, measured, "virtual s", source, "virtual clock", key=prefetch))
+        cases = {}
+        for speed in ((layers, FORWARD, BACKWARD), *OTHERS):
+            count, *times = speed
+            measured, its = virtual_step(world, stage, count, prefetch, *times)
+            spans += its if not cases else []
+            predicted = step_time(count, carry, prefetch, *times)
+            case = "L = {}, F = {}, B = {}".format(*speed)
+            cases[case] = Claim("", formula, predicted, measured, "virtual s", f"{PAPER}, §3.3", "virtual clock")
+        claims.append(fold(f"time of a step of {layers} layers, {name}, and at other speeds", cases, key=prefetch))
     return claims, spans
 
 

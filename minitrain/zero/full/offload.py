@@ -28,8 +28,7 @@ class ZeroOffload(Zero2):
 
     Attributes:
         device_pool: The device's memory, with parameters, and in backward lines of gradients.
-        host_pool: The host's memory, with float32 copies of the shards, gradients' shards and optimizer states. Its
-            `copied` counts the bytes that have come out of the device, `device_pool.copied` those that went back.
+        host_pool: The host's memory, with float32 copies of the shards, gradients' shards and optimizer states.
     """
 
     def _prepare(self) -> None:

@@ -1,8 +1,8 @@
 """Two memories, told apart also where there is one: the device's and the host's.
 
 On a machine with a GPU the pools are the GPU's memory and the CPU's. On one without, both are the CPU's, and the pools
-are names: what belongs to one has storages of its own, and goes to the other only by a copy that is counted. So the
-bytes of a lesson are the same on both machines.
+are names: what belongs to one has storages of its own, and goes to the other only by a copy. So the bytes of a lesson
+are the same on both machines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minitrain.comm.memory import storage_bytes
 
 
 class Pool:
-    """A memory, what lies in it, and the bytes that were copied into it.
+    """A memory, and what lies in it.
 
     Args:
         name: "device" or "host".
@@ -27,12 +27,10 @@ class Pool:
     Attributes:
         name: As given.
         device: As given.
-        copied: Bytes copied into it from the other pool so far.
     """
 
     def __init__(self, name: str, device: torch.device, members: Callable[[], Iterable[Tensor | None]]):
         self.name, self.device = name, device
-        self.copied = 0
         self._members = members
         self._stream: torch.Stream | None = None  # on which a GPU copies to the host, beside what it computes
 
@@ -51,7 +49,6 @@ class Pool:
 
         From a GPU the copy runs beside what the GPU computes. `source` may be freed at once, but not overwritten.
         """
-        self.copied += target.nbytes
         if source.device.type == "cpu":
             target.copy_(source)
             return
