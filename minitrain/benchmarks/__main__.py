@@ -32,8 +32,12 @@ Name = Literal[
 
 
 def measure(world: World, name: str) -> list[Comparison]:
-    """Run one benchmark on this rank."""
-    return import_module(f"minitrain.benchmarks.{name}").measure(world)
+    """Run one benchmark on this rank; rank 0 says which."""
+    module = import_module(f"minitrain.benchmarks.{name}")
+    if world.rank == 0:
+        about = (module.__doc__ or name).splitlines()[0]
+        print(f"{world.size} ranks, {name}: {about}", file=sys.stderr, flush=True)
+    return module.measure(world)
 
 
 def main(

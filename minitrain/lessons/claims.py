@@ -1,7 +1,8 @@
 """The claim: one formula of the text beside what the run really did.
 
 Theory predicts a number, an instrument measures it, and the claim says whether the two agree. The measured value never
-comes from a formula: it is counted message by message, compared with a reference, or read off the virtual clock.
+comes from a formula: it is counted message by message, compared with a reference, or read off the virtual clock. Only
+figures that a paper has published stand without a run, and say so.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Claim:
         what: What is claimed: "bytes sent by each rank".
         formula: The formula as the text writes it: "2(n−1)/n · S".
         predicted: The formula's value for this run, from `minitrain.costs` or worked out in the demo.
-        measured: What an instrument showed. It never comes from a formula.
+        measured: What an instrument showed, never what a formula gives; of a published figure, what the paper prints.
         unit: "B", "messages", "virtual s", "1" for a plain number.
         source: Paper and section.
         how: "counted" (messages, bytes, storages), "compared" (with a reference), "virtual clock", or "published": a
