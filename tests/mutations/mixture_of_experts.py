@@ -1,5 +1,91 @@
-"""Mistakes in the chapter of mixture of experts."""
+"""Mistakes in the chapter of the mixture of experts."""
 
 from tests.mutations import Mutation
 
-MUTATIONS: list[Mutation] = []
+CHAPTER = "minitrain.mixture_of_experts"
+FULL = f"{CHAPTER}.full"
+THEORY = "minitrain.costs.mixture_of_experts"
+SWITCH, GSHARD, NOISY = f"{CHAPTER}.switch", f"{CHAPTER}.gshard", f"{CHAPTER}.noisy_top_k"
+CHOICE, LAYER, MOE_GPT = f"{CHAPTER}.expert_choice", f"{CHAPTER}.layer", f"{CHAPTER}.moe_gpt"
+PARALLEL, ALL_TO_ALL = f"{CHAPTER}.expert_parallel", f"{CHAPTER}.all_to_all"
+
+PLACES = "tokens of an expert that all tokens want"
+EIGHT = "loss of the eight tokens"
+DROPPED = "part dropped of all choices"
+CHOSEN = "small form: choices, gates and losses"
+
+MUTATIONS = [
+    # The practice.
+    Mutation(f"{FULL}.router.Router.capacity", "math.floor", "math.ceil", SWITCH, PLACES),
+    Mutation(f"{FULL}.router.Router.capacity", ".limit_denominator(10**6)", "", SWITCH, PLACES),
+    Mutation(f"{SWITCH}.route", "experts + 1e-9)", "experts)", SWITCH, PLACES),
+    Mutation(f"{SWITCH}.route", "position <= capacity", "position < capacity", SWITCH, CHOSEN),
+    Mutation(f"{FULL}.switch.Switch.route", "(f * p)", "(f * p.detach())", SWITCH, "its gradient, by token 0's score"),
+    Mutation(f"{FULL}.switch.Switch.route", "(f * p)", "(f * f)", SWITCH, EIGHT),
+    Mutation(f"{SWITCH}.route", "(f * p)", "(p * p)", SWITCH, EIGHT),
+    Mutation(f"{FULL}.switch.Switch.route", "2 * chance - 1", "2 * chance", SWITCH, "what jitter multiplies by"),
+    Mutation(f"{FULL}.router.Router.split_into_groups", "torch.float32)", "x.dtype)", SWITCH, "tokens of a bfloat16"),
+    Mutation(f"{GSHARD}.route", "2 * gate[:, 1] > chance", "gate[:, 1] > chance", GSHARD, CHOSEN),
+    Mutation(
+        f"{FULL}.routing.position_in_expert",
+        "taken.transpose(1, 2).reshape",
+        "taken.reshape",
+        GSHARD,
+        "places given twice, or to a second choice",
+    ),
+    Mutation(f"{FULL}.gshard.GShard.route", "counted * mean", "mean * mean", GSHARD, EIGHT),
+    Mutation(f"{FULL}.noisy_top_k.chances", "best[..., choices:]", "best[..., :1]", NOISY, "distance of smooth load"),
+    Mutation(f"{FULL}.noisy_top_k.TwoLevel.route", "(won * here[..., None])", "won", NOISY, "two levels: both losses"),
+    Mutation(f"{NOISY}.squared_variation", ".mean() ** 2", ".mean()", NOISY, "importance loss of the eight tokens"),
+    Mutation(f"{FULL}.expert_choice.uncut", "a = a + column", "pass", CHOICE, "what A reaches"),
+    Mutation(f"{FULL}.expert_choice.uncut", "a = a + entry", "pass", CHOICE, "what A reaches"),
+    Mutation(
+        f"{FULL}.expert_choice.within_cap", "> most).any", "> most + 1).any", CHOICE, "eight tokens, k = 2, b = 1"
+    ),
+    Mutation(f"{CHOICE}.route", "s.T.topk(k, -1)", "s.T.topk(k, -1, largest=False)", CHOICE, CHOSEN),
+    Mutation(f"{LAYER}.MoELayer.choose", ".mean()", ".sum()", LAYER, "distance of output and all gradients"),
+    Mutation(f"{FULL}.layer._Ride.backward", "ctx.scale", "1 + ctx.scale", LAYER, "riding auxiliary loss"),
+    Mutation(f"{PARALLEL}.ExpertParallel.synchronize", "1 / self.ranks", "1", PARALLEL, "small form: distance"),
+    Mutation(
+        f"{FULL}.expert_parallel.experts_of",
+        "rank * each + min(rank, more)",
+        "rank * each",
+        PARALLEL,
+        "experts here that get other rows",
+    ),
+    Mutation(
+        f"{MOE_GPT}.replace_mlps",
+        "range(every - 1,",
+        "range(0,",
+        MOE_GPT,
+        "a GPT of five blocks, two with mixtures: parameters",
+    ),
+    # The theory.
+    Mutation(f"{THEORY}.capacity", "/ experts)", "/ experts) - 1", SWITCH, PLACES),
+    Mutation(f"{THEORY}.capacity", "/ experts)", "/ experts) + 1", SWITCH, PLACES),
+    Mutation(f"{THEORY}.capacity", "math.floor", "round", SWITCH, PLACES),
+    Mutation(f"{THEORY}.capacity", "choices * tokens", "tokens", GSHARD, PLACES),
+    Mutation(
+        f"{THEORY}.dropped_fraction",
+        "math.comb(tokens, taken) * choices**taken * (experts - choices) ** (tokens - taken)",
+        "experts**tokens * (choices * tokens / experts) ** taken / math.factorial(taken)"
+        " * math.exp(-choices * tokens / experts)",
+        SWITCH,
+        DROPPED,
+    ),
+    Mutation(f"{THEORY}.dropped_fraction", "chosen = choices * tokens", "chosen = tokens", GSHARD, DROPPED),
+    Mutation(f"{THEORY}.switch_loss", "factor * len(parts)", "factor * 8", SWITCH, EIGHT),
+    Mutation(f"{THEORY}.switch_loss_gradient", "- mean", "", SWITCH, "its gradient, by token 0's score"),
+    Mutation(f"{THEORY}.gshard_loss_at_balance", "experts**2", "experts", GSHARD, "loss at perfect balance"),
+    Mutation(f"{THEORY}.squared_variation", "/ mean**2", "/ mean", NOISY, "load loss of the eight tokens"),
+    Mutation(f"{THEORY}.importance_loss_at_worst", "- 1", "", NOISY, "importance loss, k experts used alone"),
+    Mutation(f"{THEORY}.all_to_all", "row[rank] for", "row[0] for", ALL_TO_ALL, "all-to-all, backward: bytes"),
+    Mutation(f"{THEORY}._sent", "sum(counts) * size", "max(counts) * size", PARALLEL, "all-to-all, this rank, forward"),
+    Mutation(
+        f"{THEORY}.expert_parameters", "+ inner + hidden", "+ 2 * hidden", PARALLEL, "small form: bytes of experts"
+    ),
+    Mutation(f"{THEORY}.expert_flops", "4 * routes", "2 * routes", LAYER, "operations of 5 and of 10 experts"),
+    Mutation(
+        f"{THEORY}.router_flops", "2 * tokens", "tokens", MOE_GPT, "a GPT of five blocks, two with mixtures: operat"
+    ),
+]

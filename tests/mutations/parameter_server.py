@@ -1,5 +1,173 @@
-"""Mistakes in the chapter of parameter server."""
+"""Mistakes in the chapter of the parameter server, and in the recommender."""
 
 from tests.mutations import Mutation
 
-MUTATIONS: list[Mutation] = []
+CHAPTER, TABLES = "minitrain.parameter_server", "minitrain.recommender"
+SYNCHRONOUS, ASYNCHRONOUS = f"{CHAPTER}.synchronous", f"{CHAPTER}.asynchronous"
+EMBEDDING, HYBRID = f"{TABLES}.embedding", f"{TABLES}.hybrid"
+THEORY, STALENESS = "minitrain.costs.parameter_server", "minitrain.costs.staleness"
+
+WEIGHTS = "weights that differ from one device's"
+SMALL = "small form: weights that differ"
+REPLAYED = "parameters that differ from the log's"
+FARTHEST = "the same where largest first is farthest"
+RATE = "largest learning rate that converges"
+RULES = "rows' distance from an optimizer"
+PLACED = "elements, states and places that differ"
+
+MUTATIONS = [
+    # The practice: parameter servers.
+    Mutation(f"{SYNCHRONOUS}.Server.collect", "self.mean /= len(self.workers)", "pass", SYNCHRONOUS, SMALL),
+    Mutation(f"{SYNCHRONOUS}.Server.collect", "self.mean.zero_()", "pass", SYNCHRONOUS, SMALL),
+    Mutation(f"{SYNCHRONOUS}.Server.collect", "in self.workers:", "in reversed(self.workers):", SYNCHRONOUS, SMALL),
+    Mutation(
+        f"{CHAPTER}.full.placement.place",
+        "emptiest = loads.index(min(loads))",
+        "emptiest = tensor % servers",
+        SYNCHRONOUS,
+        FARTHEST,
+    ),
+    Mutation(f"{CHAPTER}.full.placement.place", "-sizes[i]", "sizes[i]", SYNCHRONOUS, FARTHEST),
+    Mutation(f"{CHAPTER}.full.synchronous.Server._add_up", "div_(taken)", "div_(len(workers))", SYNCHRONOUS, WEIGHTS),
+    Mutation(
+        f"{CHAPTER}.full.shares.Parcel.refused", "push[-1].real < 0", "push[-1].real > 1", SYNCHRONOUS, "pushes refused"
+    ),
+    Mutation(f"{ASYNCHRONOUS}.AsynchronousServer.may_begin", "<=", "<", ASYNCHRONOUS, "every order of events"),
+    Mutation(
+        f"{ASYNCHRONOUS}.AsynchronousServer.may_begin",
+        "self.staleness is None or lead <= self.staleness",
+        "True",
+        ASYNCHRONOUS,
+        "most steps that a worker",
+    ),
+    Mutation(
+        f"{ASYNCHRONOUS}.AsynchronousServer.apply",
+        "self.clocks[worker], self.pulled[worker])",
+        "self.clocks[worker], len(self.log))",
+        ASYNCHRONOUS,
+        REPLAYED,
+    ),
+    Mutation(f"{CHAPTER}.full.clocks.Clocks.lead", "min(", "max(", ASYNCHRONOUS, "every order of events"),
+    Mutation(
+        f"{CHAPTER}.full.asynchronous.AsynchronousServer._apply", "if finite:", "if True:", ASYNCHRONOUS, REPLAYED
+    ),
+    Mutation(
+        f"{CHAPTER}.full.asynchronous.AsynchronousServer._answer",
+        "self._pulled[worker] = self._applied",
+        "self._pulled[worker] = len(self.updates)",
+        ASYNCHRONOUS,
+        REPLAYED,
+    ),
+    # The practice: tables.
+    Mutation(f"{TABLES}.hashing.mix", "_shifted(z, 27)", "_shifted(z, 28)", EMBEDDING, PLACED),
+    Mutation(f"{TABLES}.hashing.owner", "mix(ids) % servers", "ids % servers", EMBEDDING, PLACED),
+    Mutation(f"{TABLES}.hash_table.Index._home", "mix(mix(ids))", "ids << 2", EMBEDDING, "slots looked at"),
+    Mutation(
+        f"{EMBEDDING}.EmbeddingServer._learn",
+        "total / len(self.roles.workers)",
+        "total / len(self.roles.servers) ** 2",
+        EMBEDDING,
+        "elements that differ from a dense",
+    ),
+    Mutation(
+        f"{TABLES}.row_rules.RowWiseAdagrad.apply", "mean(1, keepdim=True)", "sum(1, keepdim=True)", EMBEDDING, RULES
+    ),
+    Mutation(f"{TABLES}.row_rules.Adam.apply", "1 - second**steps", "1 - second", EMBEDDING, RULES),
+    Mutation(f"{TABLES}.row_rules.Adam.states", '"steps": 1', '"steps": dimension', EMBEDDING, "bytes of a row"),
+    Mutation(f"{HYBRID}.HybridTables.push", "total / self.ranks", "total", HYBRID, "elements of rows, states"),
+    Mutation(f"{TABLES}.click.auc", "- down / 2", "", HYBRID, "AUC of 200 impressions"),
+    # The theory: parameter servers.
+    Mutation(
+        f"{THEORY}.server_link", "elements + len(members)", "elements", SYNCHRONOUS, "bytes through this rank's link"
+    ),
+    Mutation(
+        f"{THEORY}.busiest_server",
+        "return max(",
+        "return sum(",
+        SYNCHRONOUS,
+        "bytes through the busiest server's link in",
+    ),
+    Mutation(f"{THEORY}.busiest_in_ring", "+ sent[rank - 1]", "", SYNCHRONOUS, "bytes through the busiest link if"),
+    Mutation(
+        f"{THEORY}.over_ring", "2 * servers", "servers", SYNCHRONOUS, "bytes through the busiest server's link over"
+    ),
+    Mutation(
+        f"{THEORY}.over_ring", "workers - 1", "workers", SYNCHRONOUS, "bytes through the busiest server's link over"
+    ),
+    Mutation(
+        f"{THEORY}.servers_to_match",
+        "-(-(workers**2) //",
+        "(workers**2 //",
+        SYNCHRONOUS,
+        "servers with which an evenly",
+    ),
+    Mutation(
+        f"{THEORY}.fullest_at_most",
+        " + (1 - 1 / servers) * max(sizes, default=0)",
+        "",
+        SYNCHRONOUS,
+        "the same of k + 1 equal",
+    ),
+    Mutation(f"{THEORY}.fullest_at_most", "1 - 1 / servers", "1", SYNCHRONOUS, "the same of k + 1 equal"),
+    Mutation(f"{THEORY}.largest_first_ratio", "4 / 3 - 1 / (3 * servers)", "2 - 1 / servers", SYNCHRONOUS, FARTHEST),
+    Mutation(
+        f"{THEORY}.adam_states", "2 * parameter.elements", "parameter.elements", SYNCHRONOUS, "bytes of AdamW's states"
+    ),
+    Mutation(
+        f"{THEORY}.step_time",
+        "workers * (alpha + beta * push)",
+        "workers * (alpha + beta * pull)",
+        SYNCHRONOUS,
+        "time of a step",
+    ),
+    Mutation(f"{STALENESS}.most_stale", "2 * staleness + 1", "2 * staleness", ASYNCHRONOUS, "every order of events"),
+    Mutation(f"{STALENESS}.steps_until", "+ staleness + 1", "+ staleness", ASYNCHRONOUS, "s = 2: updates"),
+    Mutation(
+        f"{STALENESS}.largest_rate",
+        "2 / curvature * math.sin(math.pi / (2 * (2 * delay + 1)))",
+        "1 / (curvature * max(delay, 1))",
+        ASYNCHRONOUS,
+        RATE,
+    ),
+    Mutation(f"{STALENESS}.largest_rate", "2 * delay + 1", "2 * delay + 2", ASYNCHRONOUS, RATE),
+    Mutation(f"{STALENESS}.largest_rate", "2 / curvature", "2 * curvature", ASYNCHRONOUS, RATE),
+    Mutation(
+        f"{STALENESS}.bytes_served", "+ workers * other", "", ASYNCHRONOUS, "random delays: bytes that the server sends"
+    ),
+    # The theory: tables.
+    Mutation(
+        "minitrain.costs.embedding.step",
+        "sum(partner) * ID",
+        "sum(partner) * 4",
+        EMBEDDING,
+        "bytes received by this rank",
+    ),
+    Mutation(
+        "minitrain.costs.embedding.step",
+        "count * d * item",
+        "count * item * item",
+        EMBEDDING,
+        "bytes sent by this rank",
+    ),
+    Mutation(
+        "minitrain.costs.embedding.expected_distinct",
+        "draws * math.log1p(-p)",
+        "-draws * p * p",
+        EMBEDDING,
+        "distinct ids",
+    ),
+    Mutation("minitrain.costs.embedding.server_deviation", " * (1 - 1 / servers)", "", EMBEDDING, "rows of a server"),
+    Mutation("minitrain.costs.embedding.row_bytes", "dimension + states", "2 * dimension", EMBEDDING, "bytes of a row"),
+    Mutation("minitrain.costs.embedding.probes", "1 if found else 2", "1", EMBEDDING, "slots looked at"),
+    Mutation("minitrain.costs.hybrid.worker", "counts[rank] for", "counts[0] for", HYBRID, "bytes sent by this rank"),
+    Mutation(
+        "minitrain.costs.hybrid.on_average",
+        "(workers - 1) / workers",
+        "(workers - 1)",
+        HYBRID,
+        "bytes to and from a rank",
+    ),
+    Mutation(
+        "minitrain.costs.hybrid.server_on_average", "workers / servers", "workers", HYBRID, "bytes to and from a server"
+    ),
+]

@@ -141,8 +141,8 @@ def claims(world: World, steps: int, experts: int, hidden: int, loss_factor: flo
 
 
 def size(experts: int, hidden: int) -> list[Claim]:
-    """Claims on what replacing every second feed-forward layer of four adds: parameters, and operations of a token."""
-    config = GPTConfig(positions=SEQ, layers=4, hidden=hidden, heads=2)
+    """Claims on what replacing every second feed-forward layer of five adds: parameters, and operations of a token."""
+    config = GPTConfig(positions=SEQ, layers=5, hidden=hidden, heads=2)
     inputs, found = torch.zeros(2, SEQ, dtype=torch.int64), []
     for mixed in (False, True):
         gpt = GPT(config, seed=0)
@@ -155,7 +155,7 @@ def size(experts: int, hidden: int) -> list[Claim]:
     each = costs.expert_parameters(hidden, 4 * hidden)
     parameters = 2 * ((experts - 1) * each + experts * hidden)
     routers = 2 * costs.router_flops(inputs.numel(), hidden, experts)
-    on, two = "a GPT of four blocks, two with mixtures: ", "2 · "
+    on, two = "a GPT of five blocks, two with mixtures: ", "2 · "
     return [
         Claim(
             on + "parameters more than a dense one's",

@@ -73,7 +73,8 @@ def chosen(world: World, one: Any, two: Any, experts: int, branches: int, choice
     x = random_scores(world, 32, experts, seed=world.rank)
     flat = by_scores(one(experts, experts, choices=choices), world).eval().route(x, groups=2)
     generator = torch.Generator().manual_seed(0)
-    router = two(experts, experts, branches=branches, choices=choices, importance_factor=0.3, load_factor=0.2)
+    many = branches * (choices + 2)  # so that a token leaves out experts of a branch, and a branch where there are more
+    router = two(experts, many, branches=branches, choices=choices, importance_factor=0.3, load_factor=0.2)
     with torch.no_grad():
         for parameter in router.parameters():
             parameter.normal_(generator=generator)
@@ -169,13 +170,13 @@ def level(one: Any, weight: Tensor, x: Tensor, choices: int) -> Tensor:
     return dense(router.route(x))
 
 
-def demo(world: World, experts: int = 8, choices: int = 2, branches: int = 2) -> list[Claim]:
+def demo(world: World, experts: int = 8, choices: int = 2, branches: int = 3) -> list[Claim]:
     """Routes tokens to their k best experts; the table shows both losses, what the noise does, and two levels.
 
     Args:
         experts: Number of experts.
         choices: Experts of each token.
-        branches: Branches of the two-level router.
+        branches: Branches of the two-level router, no fewer than choices.
     """
 
     def make(count: int) -> NoisyTopK:
