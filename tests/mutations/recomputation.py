@@ -2,4 +2,129 @@
 
 from tests.mutations import Mutation
 
-MUTATIONS: list[Mutation] = []
+CHECKPOINT, EVERY_KTH, SELECTIVE = (
+    f"minitrain.recomputation.{name}" for name in ("checkpoint", "every_kth", "selective")
+)
+FULL, THEORY = "minitrain.recomputation.full", "minitrain.costs.recomputation"
+
+MUTATIONS = [
+    # The practice.
+    Mutation(
+        f"{CHECKPOINT}.Recomputed.backward",
+        "torch.set_rng_state(ctx.random[0])",
+        "pass",
+        CHECKPOINT,
+        "small form, full form, stopping early: elements of gradients",
+    ),
+    Mutation(
+        f"{CHECKPOINT}.Recomputed.backward",
+        "with torch.random.fork_rng(ctx.gpus), torch.enable_grad():",
+        "with torch.enable_grad():",
+        CHECKPOINT,
+        "small form, full form, stopping early: next random number",
+    ),
+    Mutation(
+        f"{CHECKPOINT}.Recomputed.forward",
+        "ctx.function = function",
+        "ctx.function, ctx.besides = function, [each.clone() for each in inputs]",
+        CHECKPOINT,
+        "small form, full form, stopping early: bytes that one more block adds",
+    ),
+    Mutation(
+        f"{FULL}.checkpoint.Recomputed.forward",
+        "ctx.call = call",
+        "ctx.call, ctx.besides = call, [each.clone() for each in inputs]",
+        CHECKPOINT,
+        "small form, full form, stopping early: bytes that one more block adds",
+    ),
+    Mutation(
+        f"{FULL}.early_stop.Gaps.keep",
+        "self.filled == len(self.gaps)",
+        "self.filled > len(self.gaps)",
+        CHECKPOINT,
+        test="tests/recomputation/test_full.py",
+        why="the second call is not broken off, and says so by an error",
+    ),
+    Mutation(
+        f"{EVERY_KTH}.run_in_segments", "range(0, len(chosen), k)", "range(0, len(chosen), 1)", EVERY_KTH, "small and"
+    ),
+    Mutation(
+        f"{FULL}.every_kth.recompute",
+        "Segment(chosen[first : first + k], checkpoint)",
+        "Segment(chosen[first : first + 1], checkpoint)",
+        EVERY_KTH,
+        "small and full form: bytes kept after forward",
+    ),
+    Mutation(
+        f"{SELECTIVE}.recompute",
+        'block.get_submodule("attention.core")',
+        'block.get_submodule("attention")',
+        SELECTIVE,
+        "small form and full form: operations done again",
+    ),
+    Mutation(
+        f"{FULL}.rng_and_autocast.RandomState.again",
+        "before.restore()",
+        "pass",
+        CHECKPOINT,
+        "small form, full form, stopping early: next random number",
+    ),
+    # The theory.
+    Mutation(
+        f"{THEORY}.kept_by_segments",
+        "len(segments(layers, k))",
+        "layers // k",
+        EVERY_KTH,
+        "small and full form: bytes kept after forward",
+    ),
+    Mutation(
+        f"{THEORY}.peak_of_segments",
+        "before * segment_input + size",
+        "(before + 1) * segment_input + size",
+        EVERY_KTH,
+        "small and full form: most bytes kept at once",
+    ),
+    Mutation(
+        f"{THEORY}.best_k_estimate", "layers * segment_input / layer", "layers", EVERY_KTH, "best k, linear layers"
+    ),
+    Mutation(
+        f"{THEORY}.gpt_peak", "8 * (batch * seq + seq)", "8 * batch * seq", CHECKPOINT, "small form and full form: most"
+    ),
+    Mutation(
+        f"{THEORY}.gpt_peak",
+        "return max(gpt_kept(batch, seq, hidden, layers, vocabulary, k, item), backward)",
+        "return backward",
+        CHECKPOINT,
+        "small form and full form: most bytes kept at once",
+    ),
+    Mutation(
+        f"{THEORY}.gpt_layer_selective",
+        ' - kept["attention: mask"]',
+        "",
+        SELECTIVE,
+        "small form and full form: bytes kept after forward",
+    ),
+    Mutation(
+        f"{THEORY}.core_flops",
+        "4 * batch * seq * seq",
+        "2 * batch * seq * seq",
+        SELECTIVE,
+        "small form and full form: op",
+    ),
+    Mutation(
+        f"{THEORY}.last_product_flops", "8 * batch", "4 * batch", CHECKPOINT, "operations done again, stopping early"
+    ),
+    Mutation(
+        f"{THEORY}.step_flops", "3 * (layers", "2 * (layers", SELECTIVE, "operations that recomputing the core adds"
+    ),
+    Mutation(
+        f"{THEORY}.step_flops",
+        " + 2 * batch * seq * hidden * vocabulary",
+        "",
+        SELECTIVE,
+        "operations that recomputing every block adds",
+    ),
+    Mutation(
+        f"{THEORY}.layer_flops", "24 * batch", "22 * batch", CHECKPOINT, "operations done again: the blocks' forward"
+    ),
+]

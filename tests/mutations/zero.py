@@ -1,5 +1,130 @@
-"""Mistakes in the chapter of zero."""
+"""Mistakes in the chapters of ZeRO and of checkpointing."""
 
 from tests.mutations import Mutation
 
-MUTATIONS: list[Mutation] = []
+STAGE1, STAGE2, STAGE3 = (f"minitrain.zero.stage{number}" for number in (1, 2, 3))
+OFFLOAD, FULL = "minitrain.zero.offload", "minitrain.zero.full"
+THEORY = "minitrain.costs.zero"
+TIME = "minitrain.lessons.zero.step_time.step_time"
+RESHARDING, CHECKPOINT = "minitrain.checkpointing.resharding", "minitrain.checkpointing.checkpoint"
+SHARDS = "minitrain.checkpointing.full.shards"
+
+MUTATIONS = [
+    # The practice of ZeRO.
+    Mutation(
+        f"{STAGE1}.Zero1.synchronize", "mul_(1 / self.ranks)", "mul_(1.0)", STAGE1, "small form: elements that differ"
+    ),
+    Mutation(f"{STAGE2}.Zero2.reduce", "parameter.grad = None", "pass", STAGE2, "small form: bytes of gradients"),
+    Mutation(
+        f"{STAGE3}.Unit.reshard",
+        "self.flat.untyped_storage().resize_(0)",
+        "pass",
+        STAGE3,
+        "small form: most bytes of whole parameters",
+    ),
+    Mutation(
+        f"{FULL}.offload.ZeroOffload._copy_master_to_shard",
+        ".to(line.shard.dtype)",
+        "",
+        OFFLOAD,
+        "bytes copied to the device",
+    ),
+    Mutation(
+        f"{OFFLOAD}.ZeroOffload.step", ".copy_(shard)", ".copy_(shard.double())", OFFLOAD, "small form: bytes copied"
+    ),
+    Mutation(
+        f"{FULL}.sharded.Sharded.clip_grad_norm",
+        "self.comm.all_reduce(squares).wait()",
+        "pass",
+        STAGE2,
+        "norm of all gradients",
+    ),
+    Mutation(
+        f"{FULL}.unshard_hooks.UnshardHooks._unshard_and_wait",
+        "following is not None and self.prefetch",
+        "following is not None",
+        STAGE3,
+        "bytes gathered at once: the root and one unit",
+    ),
+    Mutation(
+        f"{FULL}.master_weights.make_master",
+        "torch.promote_types(dtype, torch.float32)",
+        "compute_dtype",
+        STAGE1,
+        "bytes of optimizer states",
+    ),
+    Mutation(f"{FULL}.stage2.Zero2._start", "if self.drain:", "if not self.drain:", STAGE2, "most bytes of gradients"),
+    Mutation(
+        f"{FULL}.stage2.Collector.add",
+        "self.shard.add_(part)",
+        "self.shard.copy_(part)",
+        STAGE2,
+        test="tests/zero/test_stage2.py",
+        why="the demos' comparisons have one micro-batch, as those with DDP have",
+    ),
+    # Its theory.
+    Mutation(
+        f"{THEORY}.state_bytes", "stage >= first", "stage > first", "minitrain.planning.plan", "states of 7.5 · 10⁹"
+    ),
+    Mutation(f"{THEORY}.volume", "micro_batches + 1", "micro_batches", STAGE2, "small form: bytes of reduce-scatters"),
+    Mutation(
+        f"{THEORY}.held", "shard if stage >= 2", "shard if stage >= 1", STAGE1, "bytes of parameters and of gradients"
+    ),
+    Mutation(
+        f"{THEORY}.held",
+        "shard if stage == 3 else whole",
+        "shard",
+        STAGE3,
+        "bytes of parameters, gradients and optimizer",
+    ),
+    Mutation(
+        f"{THEORY}.shard_elements", "-(-elements // ranks)", "elements // ranks", STAGE3, "bytes of parameters and"
+    ),
+    Mutation(
+        f"{THEORY}.step_traffic",
+        "2 * micro_batches if stage == 3",
+        "micro_batches if stage == 3",
+        STAGE3,
+        "bytes sent by this rank",
+    ),
+    Mutation(
+        f"{THEORY}.gradient_peak", "this + following for", "this + 2 * following for", STAGE2, "most bytes of gradients"
+    ),
+    Mutation(
+        f"{THEORY}.gradient_peak", "return sum(sizes) + largest", "return sum(sizes)", STAGE2, "most bytes of gradients"
+    ),
+    Mutation(f"{THEORY}.clip_traffic", "(1, 8, ranks", "(1, 4, ranks", STAGE2, "bytes sent by this rank for that norm"),
+    Mutation(TIME, "(layers - 2) * max", "(layers // 2) * max", STAGE3, "time of a step of 4 layers, the next"),
+    Mutation(TIME, "max(forward, carry)", "carry", STAGE3, "time of a step of 4 layers, the next"),
+    # Checkpointing: it has no formulas in minitrain.costs.
+    Mutation(
+        f"{RESHARDING}.save",
+        '.to("cpu", copy=True)',
+        '.to("cpu")',
+        RESHARDING,
+        "small form: bytes of numbers in all files",
+    ),
+    Mutation(
+        f"{RESHARDING}.load", "assert filled.all()", "assert filled.any()", RESHARDING, "small form: elements found"
+    ),
+    Mutation(
+        f"{RESHARDING}.load", "if filled[target].all():", "if False:", RESHARDING, "small form: bytes read by this rank"
+    ),
+    Mutation(
+        f"{SHARDS}.WritePlan.resolve_data",
+        "tensor.is_contiguous()",
+        "not tensor.is_contiguous()",
+        CHECKPOINT,
+        "most bytes besides its shards while a rank saves",
+    ),
+    Mutation(
+        "minitrain.checkpointing.full.manifest.damage",
+        "elif checksum(path / name) != expected:",
+        "elif False:",
+        CHECKPOINT,
+        "newest checkpoint",
+    ),
+    Mutation(
+        f"{SHARDS}.flat_shards", "offset += elements", "offset = elements", CHECKPOINT, "elements changed from each"
+    ),
+]

@@ -288,7 +288,7 @@ def picture(model: Model) -> Figure:
     return figure
 
 
-def demo(world: World, preset: str = "175b", stages: int = 12) -> list[Claim]:
+def demo(world: World, preset: str = "175b", stages: int = 10) -> list[Claim]:
     """Predicts published trainings and counts modules; the table shows predictions beside the papers' figures.
 
     Args:

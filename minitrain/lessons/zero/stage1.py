@@ -20,7 +20,7 @@ from minitrain.zero import stage1
 from minitrain.zero.full.stage1 import ShardedOptimizer, Zero1
 
 
-def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4) -> list[Claim]:
+def demo(world: World, layers: int = 2, hidden: int = 34, micro_batches: int = 4) -> list[Claim]:
     """Divides a small GPT's optimizer states; the table shows bytes held and sent, and equality with torch's DDP.
 
     Args:

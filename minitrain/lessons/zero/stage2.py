@@ -16,7 +16,7 @@ from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Undrained, Zero2
 
 
-def demo(world: World, layers: int = 2, hidden: int = 30, micro_batches: int = 4) -> list[Claim]:
+def demo(world: World, layers: int = 2, hidden: int = 34, micro_batches: int = 4) -> list[Claim]:
     """Divides gradients while backward runs; the table shows bytes held and sent, peaks, and equality with torch's DDP.
 
     Args:

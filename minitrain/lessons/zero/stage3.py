@@ -213,7 +213,7 @@ class Twice(nn.Module):
         return self.shared[0](self.shared[0](self.first(x)))
 
 
-def demo(world: World, layers: int = 4, hidden: int = 30, micro_batches: int = 2) -> list[Claim]:
+def demo(world: World, layers: int = 4, hidden: int = 34, micro_batches: int = 2) -> list[Claim]:
     """Gathers parameters when they are needed; the table shows bytes held and sent, peaks, and torch's DDP.
 
     Args:
