@@ -2,8 +2,8 @@
 
 `python -m minitrain.costs.memory --parameters 7.5e9 --ranks 64` prints what each GPU holds by stage of ZeRO and what
 fits where; with a model's shape, activations as well. Its command line is `minitrain.costs.calculator`. What ZeRO
-divides is in `minitrain.costs.zero`, activations in 16 bits, split and computed again, in
-`minitrain.costs.activations`, and which parallelism divides which state in `minitrain.costs.parallelism`.
+divides is in `minitrain.costs.zero`; activations in 16 bits, split and computed again, are in
+`minitrain.costs.activations`.
 
 Letters as in the glossary: Ψ parameters, V vocabulary, L layers, h hidden, a heads, b batch, s sequence, t
 tensor-parallel ranks.

@@ -68,7 +68,7 @@ MUTATIONS = [
         STEP,
         "payload of a step along pp",
     ),
-    Mutation(f"{THEORY}_kept.peak_kept", 'if kind in "BW":', 'if kind in "BIW":', STEP, "bytes kept for backward"),
+    Mutation(f"{THEORY}_kept.peak_kept", '"BW"', '"W"', STEP, "bytes kept for backward"),
 ]
 
 PLANNING, TRAINER = "minitrain.planning.plan", "minitrain.trainer.trainer"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.ledger import Entry
 from minitrain.comm.timeline import Span
-from minitrain.composition.settings import Layout, Settings, fitting
+from minitrain.composition.settings import Layout, Recompute, Settings, fitting
 from minitrain.composition.step import Instruments, Training
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
@@ -97,7 +97,7 @@ def claims(world: World) -> list[Claim]:
         for what, claim in as_planned(world, settings).items():
             rows["parameters" if what == "gradients" else what][f"{name}: {what}"] = claim
     dense = [settings for settings in every if not settings.model.experts]
-    rows["operations"] |= dict(again(world, dense[-1]))
+    rows["operations"] |= dict(with_recomputation(world, dense[-1]))
     titles = {axis: f"payload of a step along {axis} on this rank, in every layout" for axis in FORMULAS} | TITLES
     made = []
     for what, cases in rows.items():
@@ -160,9 +160,9 @@ def as_planned(world: World, settings: Settings) -> dict[str, Claim]:
     return made
 
 
-def again(world: World, settings: Settings) -> Iterator[tuple[str, Claim]]:
+def with_recomputation(world: World, settings: Settings) -> Iterator[tuple[str, Claim]]:
     """Claims on the operations of this rank where something is computed again."""
-    for how in ("selective", "full"):
+    for how in get_args(Recompute)[1:]:  # all but none
         layout = replace(settings.layout, recompute=how)
         yield f"{lesson.label(layout)}: operations", work_of_rank(world, replace(settings, layout=layout))
 
