@@ -38,7 +38,8 @@ def test_bytes_kept_on_a_gpu(ranks):
     for rank in range(ranks):
         gpu, cpu = (World(rank, ranks, rank, ranks, torch.device(name), "gloo") for name in ("cuda", "cpu"))
         for settings in lesson_predicted.chosen(gpu):
-            if not settings.model.experts:
+            layout = settings.layout
+            if not settings.model.experts and layout.recompute == "none" and layout.zero < 3:
                 found = plan.predict(settings.model, settings.layout, settings.steps, rank)
                 kept = found.held["activations"] + kept_by_attention(settings, sum(found.layers))
                 assert holds(gpu, settings, found.held, kept) and not holds(cpu, settings, found.held, kept)

@@ -68,6 +68,10 @@ MUTATIONS = [
         STEP,
         "payload of a step along pp",
     ),
+    Mutation(
+        f"{THEORY}_sent.tensor_payload", "inside + first + last", "inside + first", STEP, "payload of a step along tp"
+    ),
+    Mutation(f"{THEORY}_sent.data_payload", "2 * microbatches)}", "microbatches)}", STEP, "payload of a step along dp"),
     Mutation(f"{THEORY}_kept.peak_kept", '"BW"', '"W"', STEP, "bytes kept for backward"),
 ]
 

@@ -29,6 +29,9 @@ MUTATIONS = [
     ),
     Mutation(f"{CHAPTER}.full.simulator.simulate", "ends[need] + message", "ends[need]", FULL, PUBLISHED),
     Mutation(
+        f"{CHAPTER}.full.simulator.Timetable.in_flight", "full - rest", "rest", FULL, f"chunks of {IN_FLIGHT[:-2]}"
+    ),
+    Mutation(
         f"{CHAPTER}.splitting.partition",
         "max(slowest[middle], up_to[end] - up_to[middle])",
         "up_to[end] - up_to[middle]",

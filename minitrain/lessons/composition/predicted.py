@@ -37,7 +37,7 @@ from minitrain.train import build, forward_backward, train_step, update
 FORMULAS = {
     "tp": "calls of each layer and micro-batch · bsh·w",
     "pp": "m · b(s/tp)h·w for each boundary and way, and the tied table",
-    "dp": "w · its parameters, twice with ZeRO-1",
+    "dp": "w · its parameters, twice with ZeRO-1, 3m times with ZeRO-3",
     "ep": "4 · rows · h·w for each mixture, and 8 for each expert",
 }
 SOURCES = {
@@ -97,7 +97,7 @@ def claims(world: World) -> list[Claim]:
         for what, claim in as_planned(world, settings).items():
             rows["parameters" if what == "gradients" else what][f"{name}: {what}"] = claim
     dense = [settings for settings in every if not settings.model.experts]
-    rows["operations"] |= dict(with_recomputation(world, dense[-1]))
+    rows["operations"] |= dict(with_recomputation(world, dense[0]))
     titles = {axis: f"payload of a step along {axis} on this rank, in every layout" for axis in FORMULAS} | TITLES
     made = []
     for what, cases in rows.items():
@@ -110,7 +110,10 @@ def claims(world: World) -> list[Claim]:
 
 
 def chosen(world: World) -> Iterator[Settings]:
-    """A layout for each pair of axes, or where the ranks have one divisor only, for each axis; and one with experts."""
+    """A layout for each pair of axes, or where the ranks have one divisor only, for each axis; and one with experts.
+
+    The pair pp and tp also without sequence parallelism, and with every block computed again; and ZeRO-3.
+    """
     ranks = world.size
     model, steps = lesson.small_model(ranks), replace(lesson.small_steps(ranks), dtype="float32")
     layouts = list(fitting(model, Layout(), steps, ranks))
@@ -120,7 +123,11 @@ def chosen(world: World) -> Iterator[Settings]:
             zero = 1 if layout.dp > 1 and layout.tp > 1 else 0
             cut = replace(layout, microbatches=layout.pp, zero=zero, sequence_parallel=layout.tp > 1)
             yield Settings(model, cut, steps)
-    if ranks > 1:  # experts choose equally many tokens each, so that all-to-alls can be predicted
+            if layout.pp > 1 and layout.tp > 1:
+                yield Settings(model, replace(cut, sequence_parallel=False, recompute="full"), steps)
+    if ranks > 1:
+        yield Settings(model, Layout(dp=ranks, zero=3, microbatches=2), steps)
+        # Experts choose equally many tokens each, so that all-to-alls can be predicted.
         yield Settings(
             replace(model, experts=ranks, router="expert_choice"), Layout(dp=ranks, ep=ranks), replace(steps, clip=0.0)
         )
@@ -147,6 +154,7 @@ def as_planned(world: World, settings: Settings) -> dict[str, Claim]:
         made[category] = Claim("", formula, *sizes, "B", source)
     if operations:
         made["operations"] = work_of_rank(world, settings, operations)
+    if operations and layout.recompute == "none" and layout.zero < 3:  # else more is kept than autograd knows of
         kept = predicted.held["activations"]
         # All micro-batches' numbers of tokens lie in one storage, and one that is kept keeps the others'.
         others = 8 * (layout.microbatches - 1) * model.sizes.positions * plan_time.microbatch(layout, steps)

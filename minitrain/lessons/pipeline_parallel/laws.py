@@ -111,6 +111,14 @@ def claims(seen: list[Seen], rank: int, different: dict[str, int]) -> list[Claim
         *rows.released(),
         fold(what, same, key=True),
         rows.one(
+            "chunks of micro-batches in flight at most on this rank, all schedules: live graphs",
+            "by simulation",
+            f"{ZERO}, appendix G",
+            [*SCHEDULES],
+            lambda each: simulate(each.schedule, *each.times).peak_in_flight(rank, rest=0),
+            lambda each: each.run.graphs.most if each.run else 0,
+        ),
+        rows.one(
             moved,
             "0",
             f"{ZERO}, appendix G",
