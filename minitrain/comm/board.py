@@ -16,7 +16,6 @@ import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -145,7 +144,7 @@ class Board:
                 others = ", ".join(f"rank {rank}" for rank in sorted(set(missing.values())))
                 raise Deadlock(f"{doing}: nothing came from {others} for {self.limit.total_seconds():g} s")
         if time.monotonic() - start > SLICE.total_seconds():
-            self.remove(f"waits/{self.rank}")
+            self.note(f"waits/{self.rank}")  # not taken down: another rank may be about to read it
 
     def introduce(self) -> None:
         """Tell the others which process this is, so that those on the same machine see when it dies."""
@@ -202,11 +201,10 @@ class Board:
         """What a rank waits for, if it does in this call, and nothing of it has come since it wrote that."""
         if not self.has(f"waits/{rank}"):
             return None
-        with suppress(dist.DistStoreError):  # taken down in this moment
-            note = self.read(f"waits/{rank}")
-            if note.call == self.call and note.alone and not any(self.has(key) for key in note.needs):
-                return note
-        return None
+        note = self.read(f"waits/{rank}")
+        if note is None or note.call != self.call or not note.alone or any(self.has(key) for key in note.needs):
+            return None
+        return note
 
     def _ended(self, rank: int) -> bool:
         key = f"ended/{rank}"
