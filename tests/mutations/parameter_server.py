@@ -54,7 +54,7 @@ MUTATIONS = [
     Mutation(
         f"{CHAPTER}.full.asynchronous.AsynchronousServer._answer",
         "self._pulled[worker] = self._applied",
-        "self._pulled[worker] = len(self.updates)",
+        "self._pulled[worker] = max(self._applied - 1, 0)",
         ASYNCHRONOUS,
         REPLAYED,
     ),
@@ -72,7 +72,7 @@ MUTATIONS = [
     Mutation(
         f"{TABLES}.row_rules.RowWiseAdagrad.apply", "mean(1, keepdim=True)", "sum(1, keepdim=True)", EMBEDDING, RULES
     ),
-    Mutation(f"{TABLES}.row_rules.Adam.apply", "1 - second**steps", "1 - second", EMBEDDING, RULES),
+    Mutation(f"{TABLES}.row_rules.Adam.apply", "(1 - second**steps).sqrt()", "(1 - second**steps)", EMBEDDING, RULES),
     Mutation(f"{TABLES}.row_rules.Adam.states", '"steps": 1', '"steps": dimension', EMBEDDING, "bytes of a row"),
     Mutation(f"{HYBRID}.HybridTables.push", "total / self.ranks", "total", HYBRID, "elements of rows, states"),
     Mutation(f"{TABLES}.click.auc", "- down / 2", "", HYBRID, "AUC of 200 impressions"),

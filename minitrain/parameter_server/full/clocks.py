@@ -70,7 +70,8 @@ def every_order(workers: int, staleness: int, rule: type[Clocks] = Clocks) -> Ex
     """Try the rule in every order in which `workers` workers can begin and finish steps, for ever.
 
     What follows depends only on the leads, on who is in a step, and on how many updates came since it began. There are
-    finitely many such states, and each is visited once.
+    finitely many such states, and each is visited once. A wrong rule may lead to more and more states, so all ends when
+    a worker begins too far ahead, or a gradient is far too stale.
 
     Args:
         workers: Their number.
@@ -80,7 +81,8 @@ def every_order(workers: int, staleness: int, rule: type[Clocks] = Clocks) -> Ex
     # For each worker its lead, and the updates since its step began.
     start: tuple[tuple[int, int | None], ...] = tuple((0, None) for _ in range(workers))
     seen, todo, lead, stale = {start}, [start], 0, 0
-    while todo:
+    enough = 4 * workers * (staleness + 1)  # updates, well above what the rule allows
+    while todo and lead <= staleness and stale <= enough:
         state = todo.pop()
         for worker, (_, updates) in enumerate(state):
             clocks = rule(range(workers), staleness)
