@@ -163,6 +163,6 @@ MUTATIONS += [
         "done += _count(sizes)",
         "done = offset + _count(sizes)",
         TRAINER,
-        "saved by dp4 after 2 of 4 steps, loaded by pp2×tp2: elements",
+        "dp4, interrupted after 2 of 4 steps and resumed: elements",
     ),
 ]

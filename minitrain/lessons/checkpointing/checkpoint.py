@@ -54,13 +54,17 @@ def one_device(world: World, hidden: int) -> dict[str, Tensor]:
 
 
 def cut(world: World, tensors: dict[str, Tensor], way: str) -> State:
-    """A rank's state: everything alike, rows, columns (views with gaps), or its shard of one flat line, as in ZeRO."""
+    """A rank's state: everything alike, rows, columns (views with gaps), or its shards of flat lines, as in ZeRO.
+
+    Parameters lie in one line, and each of their states in another one that is cut alike.
+    """
     if way == "line":
-        partition = Partition({name: tensor.shape for name, tensor in tensors.items()}, world.size)
         state = {}
-        for name, start, stop, _ in partition.segments(world.rank):
-            shards = flat_shards(tensors[name].flatten()[start:stop].clone(), tensors[name].shape, start)
-            state[name] = ShardedTensor(tuple(tensors[name].shape), tensors[name].dtype, shards)
+        for kind in dict.fromkeys(name.rpartition(".")[0] for name in tensors):
+            shapes = {name: tensor.shape for name, tensor in tensors.items() if name.rpartition(".")[0] == kind}
+            for name, start, stop, _ in Partition(shapes, world.size).segments(world.rank):
+                shards = flat_shards(tensors[name].flatten()[start:stop].clone(), tensors[name].shape, start)
+                state[name] = ShardedTensor(tuple(tensors[name].shape), tensors[name].dtype, shards)
         return state
     return {name: _part(world, tensor, way) for name, tensor in tensors.items()}
 
@@ -149,13 +153,14 @@ def peaks(world: World, folder: Path, hidden: int) -> list[Claim]:
     found = []
     for way, formula, what in (
         ("rows", "0 ± 16 KiB · n for plans", "contiguous on the host"),
-        ("columns", "own bytes ± 16 KiB · n for plans", "with gaps in memory"),
+        ("columns", "own bytes with gaps ± 16 KiB · n for plans", "with gaps in memory"),
     ):
         state = cut(world, tensors, way)
-        own = sum(math.prod(p.tensor.shape) * p.tensor.element_size() for w in state.values() for p in w.shards)
+        shards = [shard.tensor for sharded in state.values() for shard in sharded.shards]
+        own = sum(tensor.nbytes for tensor in shards)
         with Peak() as peak, world.timed(f"saving {own / 1e6:.1f} MB a rank, {what}"):
             save(folder, 100, state, {}, keep=1)
-        copied = own if way == "columns" else 0
+        copied = sum(tensor.nbytes for tensor in shards if not tensor.is_contiguous())
         text = f"most bytes besides its shards while a rank saves, {what}"
         found.append(Claim(text, formula, copied, peak.bytes, "B", "derived", absolute=messages))
     path = newest(folder)
