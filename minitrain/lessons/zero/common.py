@@ -253,7 +253,7 @@ class WholeNumbers(nn.Module):
         self.ranks = ranks
         self.layer = nn.Linear(5, 3).double().to(world.device)
         with torch.no_grad():
-            for parameter in self.layer.parameters():
+            for parameter in self.parameters():
                 parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) % 5 - 2)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
