@@ -174,6 +174,6 @@ def _check_collective(collective: Communication) -> None:
         for to, (_, _, _, taken) in enumerate(everyone):
             if sent[to] != taken[source]:
                 raise ValueError(
-                    f"{collective.verb}: rank {source} sends {sent[to]} rows to rank {to}, which expects "
+                    f"{collective.verb}: rank {source} sends rank {to} {sent[to]} of its rows, and that rank expects "
                     f"{taken[source]} from it; `leaving` there and `arriving` here must be the same number"
                 )

@@ -73,7 +73,8 @@ def report(first: str, failed: dict[int, Failure], waiting: dict[int, str], size
     lines = [first] if first else []
     died = any(failure.died for failure in failed.values())
     start = min((failure.at for failure in failed.values()), default=0.0)
-    order = sorted(failed, key=lambda rank: (not failed[rank].died, failed[rank].at - start > 0.3, rank))
+    near = 3.0 if any(failure.pending for failure in failed.values()) else 0.3  # ranks that wait look round in turn
+    order = sorted(failed, key=lambda rank: (not failed[rank].died, failed[rank].at - start > near, rank))
     cause = failed[order[0]].text if order else ""
     for text, ranks in _same({rank: failed[rank].text for rank in order}).items():
         failure = failed[ranks[0]]
@@ -84,7 +85,7 @@ def report(first: str, failed: dict[int, Failure], waiting: dict[int, str], size
         else:
             # With a rank dead, gloo and NCCL speak of connections and ports: the line is enough. Not so where a lesson
             # has put it into words, as a ConnectionError.
-            spare = died and failure.kind != "ConnectionError"
+            spare = (died and failure.kind != "ConnectionError") or failure.message == failed[order[0]].message
             why = "" if spare else f" ({textwrap.shorten(f'{failure.kind}: {failure.message}', 200)})"
             lines.append(f"{named(ranks, size)} failed" + (f" in {failure.place}" if failure.place else "") + why)
     lines += [

@@ -67,6 +67,8 @@ class Call:
         if not self.fatal:
             return self.limit is None or now - max(self.active.values(), default=self.start) < self.limit
         since = min(failure.at for failure in self.fatal)
+        if any(failure.pending for failure in self.fatal):
+            return now - since < LONGEST_GRACE  # the others are about to find out, too, and say the same
         # Ranks that can do without one that dies get the second after it to notice: what they say of it matters more.
         start = since if self.survives else 0.0
         idle = all(now - max(start, self.idle.get(rank, now)) > GRACE for rank in self.waiting)

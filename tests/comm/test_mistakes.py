@@ -24,7 +24,7 @@ MISTAKES = {
     ),
     "rows that do not fit": (
         "all_to_all(torch.ones(3, 2), [1, 1, 1], [1, 1, 2 if rank == 1 else 1])",
-        "rank 2 sends 1 rows to rank 1, which expects 2",
+        "rank 2 sends rank 1 1 of its rows, and that rank expects 2",
     ),
     "a collective left out": (
         "if rank != 1:\n    all_reduce(x).wait()",
