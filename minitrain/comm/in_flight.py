@@ -7,14 +7,15 @@ checked, each operation is looked at for as long as something is in flight.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, overrides
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -37,15 +38,15 @@ class Flight(Watch):
         start: The address of the first byte.
         end: The address after the last one.
         written: Whether it is written: then nobody else may read it either.
-        thread: The thread that started it.
-        waited: Whether its thread waits for it, and may write it itself.
+        storage: The memory itself, known weakly: once it is given back, others may get these addresses.
+        waited: Whether it is being waited for, and may be written by who waits.
     """
 
     what: str
     start: int
     end: int
     written: bool
-    thread: int
+    storage: StorageWeakRef
     waited: bool = False
 
     def waits(self) -> None:
@@ -56,7 +57,8 @@ class Flight(Watch):
         look_on()
 
 
-_flights: set[Flight] = set()
+# Known weakly, too: a handle that is dropped is waited for by nobody.
+_flights: WeakSet[Flight] = WeakSet()
 
 
 def take_off(communication: Communication, what: str) -> list[Watch]:
@@ -72,7 +74,7 @@ def take_off(communication: Communication, what: str) -> list[Watch]:
         if other := in_the_way(tensor, written):
             raise StillInFlight(what, other, written)
         first = tensor.data_ptr()
-        flight = Flight(what, first, first + tensor.nbytes, written, threading.get_ident())
+        flight = Flight(what, first, first + tensor.nbytes, written, StorageWeakRef(tensor.untyped_storage()))
         started.append(flight)
     _flights.update(started)
     look_on()
@@ -113,7 +115,13 @@ def in_the_way(tensor: Tensor, writes: bool) -> Flight | None:
     reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     end = start + reach * tensor.element_size()
     for flight in tuple(_flights):
-        if flight.start < end and start < flight.end and not flight.waited and (writes or flight.written):
+        if (
+            flight.start < end
+            and start < flight.end
+            and not flight.waited
+            and (writes or flight.written)
+            and not flight.storage.expired()
+        ):
             if tensor.is_contiguous() or _touches(tensor, flight, reach):
                 return flight
     return None

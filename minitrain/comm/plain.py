@@ -35,6 +35,8 @@ class Observed:
         self.__name__, self.__doc__, self.__wrapped__ = verb.__name__, verb.__doc__, verb
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for message in [*args[:1], *kwargs.values()][0] if self.verb.__name__ == "batch_isend_irecv" else ():
+            message.op = getattr(message.op, "verb", message.op)  # torch asks which of its own two it is
         if f"{sys._getframe(1).f_globals.get('__name__', '')}.".startswith(OWN):
             return self.verb(*args, **kwargs)
         try:
@@ -93,8 +95,6 @@ def _message(verb: str, given: dict[str, Any]) -> list[Communication]:
 
 
 def _batch(given: dict[str, Any]) -> list[Communication]:
-    for message in given["p2p_op_list"]:
-        message.op = getattr(message.op, "verb", message.op)  # torch wants its own
     return [
         Communication(
             "send" if message.op == dist.isend else "receive",

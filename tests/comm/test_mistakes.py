@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from minitrain.comm import messages
 from minitrain.comm.in_flight import in_the_way, take_off
 from minitrain.comm.messages import Communication
 from minitrain.ranks.failures import RanksError
@@ -154,3 +155,23 @@ def test_memory_is_compared_by_bytes_and_not_by_tensors():
         for flight in flights:
             flight.ends()
     assert not in_the_way(memory, writes=True)
+
+
+def dropped_handles(world):
+    """A handle that nobody waits for, and memory that is given back, are in nobody's way."""
+    whole = torch.ones(2 * world.size)
+    handle = messages.reduce_scatter(whole)
+    address = whole.data_ptr()
+    del whole
+    dist.barrier()
+    again = [torch.zeros(2 * world.size) for _ in range(50)]  # some of them where the first one was
+    handle.wait()
+    x = torch.ones(3)
+    messages.all_reduce(x)
+    dist.barrier()
+    x += 1
+    return address > 0 and len(again) == 50
+
+
+def test_memory_that_is_given_back_is_free(ranks):
+    assert ranks(2).run(dropped_handles) == [True, True]
