@@ -61,6 +61,9 @@ MUTATIONS = [
         STAGE2,
         "small form: elements that differ",
     ),
+    Mutation(
+        f"{FULL}.stage2.Collector.take", "self._views[name].zero_()", "pass", STAGE2, "weights that differ from those"
+    ),
     # Its theory.
     Mutation(
         f"{THEORY}.state_bytes", "stage >= first", "stage > first", "minitrain.planning.plan", "states of 7.5 · 10⁹"

@@ -226,7 +226,8 @@ def ddp(
     **options: Any,
 ) -> None:
     """Five steps of torch's DDP."""
-    model = DistributedDataParallel(module, process_group=group)
+    unused = isinstance(module, WholeNumbers)  # has a layer that some ranks do not use
+    model = DistributedDataParallel(module, process_group=group, find_unused_parameters=unused)
     stepped = optimizer(module.parameters(), **options)
     for number in range(5):
         _, loss = model(*part(number))
@@ -242,23 +243,26 @@ def unlike(one: nn.Module, other: nn.Module) -> int:
 
 
 class WholeNumbers(nn.Module):
-    """A linear layer whose training does not round: whole weights and inputs in float64, steps of a power of two.
+    """Two linear layers whose training does not round: whole weights and inputs in float64, steps of a power of two.
 
     With whole inputs from −2 to 2 and a learning rate of 2⁻⁸, weights are multiples of 2⁻⁸, 2⁻¹⁶, …, 2⁻⁴⁰ after the
     five steps, and all sums stay below 2¹²: 52 bits, and float64 has 53. Sums are then exact, the same in any order.
+
+    Only even ranks use the second layer. What the others add to its gradient is zero.
     """
 
     def __init__(self, world: World, ranks: int):
         super().__init__()
-        self.ranks = ranks
-        self.layer = nn.Linear(5, 3).double().to(world.device)
+        self.ranks, self.rank = ranks, world.rank
+        self.layer, self.sometimes = (nn.Linear(5, 3).double().to(world.device) for _ in range(2))
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) % 5 - 2)
 
     def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        outputs = self.layer(inputs)
-        return outputs, (outputs - targets).square().sum() * self.ranks  # which the mean over ranks divides by
+        outputs = [layer(inputs) for layer in (self.layer, self.sometimes)[: 2 - self.rank % 2]]
+        loss = torch.stack([(each - targets).square().sum() for each in outputs]).sum()
+        return outputs[0], loss * self.ranks  # which the mean over ranks divides by
 
 
 def whole_numbers(world: World, rank: int, number: int) -> tuple[Tensor, Tensor]:
@@ -298,8 +302,8 @@ def clipping(world: World, stage: Stage) -> list[Claim]:
     own = sum(float(line.gradient.square().sum()) for line in model.lines if line.gradient is not None)
     after = sum(gather_objects(own)) ** 0.5
     one = WholeNumbers(world, 1)
-    for rank in range(world.size):
-        one(*whole_numbers(world, rank, 0))[1].backward()
+    for one.rank in range(world.size):
+        one(*whole_numbers(world, one.rank, 0))[1].backward()
     expected = torch.nn.utils.clip_grad_norm_(one.parameters(), most)
     left = torch.nn.utils.get_total_norm([p.grad for p in one.parameters() if p.grad is not None])
     room = 32 * torch.finfo(torch.float64).eps
