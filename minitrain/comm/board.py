@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
@@ -26,7 +27,7 @@ from minitrain.comm.sites import site
 
 SLICE = timedelta(seconds=0.25)  # between two looks at what the others wait for
 CERTAIN = 1.75  # seconds for which the notes must say the same
-HOST = "127.0.0.1"
+LOOPBACK = "127.0.0.1"
 
 
 class BoardLost(RuntimeError):
@@ -80,11 +81,14 @@ class Board:
         self._mine = threading.local()
 
     @staticmethod
-    def keep() -> tuple[Any, tuple[str, int]]:
-        """Open a board, on rank 0; returns it, and where it is to be found."""
-        host = os.environ.get("MASTER_ADDR", HOST)
-        listener = socket.create_server((host, 0))
-        address = (host, listener.getsockname()[1])
+    def keep(one_machine: bool) -> tuple[Any, tuple[str, int]]:
+        """Open a board, on rank 0; returns it, and where it is to be found.
+
+        Args:
+            one_machine: Whether all ranks are on this machine; then nothing listens to the outside.
+        """
+        listener = socket.create_server((LOOPBACK if one_machine else "", 0))
+        address = (LOOPBACK if one_machine else os.environ["MASTER_ADDR"], listener.getsockname()[1])
         return dist.TCPStore(
             *address, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         ), address
@@ -103,11 +107,11 @@ class Board:
         self._do("set", key, pickle.dumps(value))
 
     def read(self, key: str) -> Any:
-        """A note that is there."""
+        """A note that has been put up."""
         return pickle.loads(self._do("get", key))
 
     def has(self, key: str) -> bool:
-        """Whether a note is there."""
+        """Whether a note has been put up."""
         return self._do("check", [key])
 
     def remove(self, key: str) -> None:
@@ -115,14 +119,14 @@ class Board:
         self._do("delete_key", key)
 
     def wait(self, needs: Mapping[str, int], doing: str) -> None:
-        """Wait until all these notes are there.
+        """Wait until all these notes have been put up.
 
         Args:
             needs: The notes, and the rank from which each comes.
             doing: In what this rank waits, for those who want to know.
 
         Raises:
-            Deadlock: They will never be there, as the notes of all ranks show; or the time limit has passed.
+            Deadlock: They will never come, as the notes of all ranks show; or the time limit has passed.
         """
         start = time.monotonic()
         found, since = "", start
@@ -180,10 +184,12 @@ class Board:
         if host != socket.gethostname():
             return False
         try:
-            with open(f"/proc/{process}/stat") as stat:
-                return stat.read().rpartition(")")[2].split()[0] == "Z"
-        except FileNotFoundError:
-            return os.path.exists("/proc/self/stat")
+            os.kill(process, 0)
+            return ") Z " in Path(f"/proc/{process}/stat").read_text()  # ended, but its parent has not taken note yet
+        except ProcessLookupError:
+            return True
+        except OSError:  # another system than Linux, or another user's process
+            return False
 
     def _in_vain(self) -> str:
         """What keeps this rank for ever, in words; "" while somebody may still come."""

@@ -1,7 +1,7 @@
 """What is checked of each communication: before it starts that it can be, and while it is under way that it will end.
 
 These are observers (`Handle.observers`). `check_message` looks at every message. `check_together` compares what ranks
-bring and guards memory in flight; it is there where a world is checked, as in demos and notebooks.
+bring and guards memory in flight; it looks on where a world is checked, as in demos and notebooks.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ def check_together(communication: Communication) -> Watch | None:
         return None
     what = f"{described(communication)} ({site().line})"
     if communication.peer is None:
-        _check_collective(communication)
+        if not communication.compared:
+            _check_collective(communication)
         return _Flights(take_off(communication, what))
     with suppress(BoardLost):
         # An empty tensor is not sent, and so a verb may leave out its receive.
@@ -103,8 +104,7 @@ class _Announced(_Flights):
         me, self.other = dist.get_rank(), ranks[message.peer]
         source, to = (me, self.other) if message.verb == "send" else (self.other, me)
         tag = 0 if dist.get_backend(message.group) == "nccl" else message.tag
-        sender, receiver = "sent", "wanted"
-        mine, theirs = (sender, receiver) if message.verb == "send" else (receiver, sender)
+        mine, theirs = ("sent", "wanted") if message.verb == "send" else ("wanted", "sent")
         name = f"{name_of(message.group)}/{source}>{to}/{tag}"
         number = _number(f"{name}/{mine}")
         self.theirs = f"{name}/{number}/{theirs}"
@@ -127,15 +127,15 @@ class _Announced(_Flights):
         """Raise if the other end has announced another shape or dtype."""
         shape, dtype, there = self.board.read(self.theirs)
         self.board.remove(self.theirs)
-        mine = (tuple(self.message.tensor.shape), str(self.message.tensor.dtype))
-        if mine == (shape, dtype):
+        mine = self.message.tensor
+        if (tuple(mine.shape), str(mine.dtype)) == (shape, dtype):
             return
-        here, both = (*mine, self.what), ("is sent", "is to be received")
-        first, second = both if self.message.verb == "send" else both[::-1]
+        both = ("is sent", "is to be received")
+        here, elsewhere = both if self.message.verb == "send" else both[::-1]
         raise Mismatch(
-            f"{described(self.message)}: what {first} here on rank {dist.get_rank()} has shape {list(here[0])} and "
-            f"{here[1]}, but what {second} on rank {self.other} in {there} has shape {list(shape)} and {dtype}; "
-            f"both ends must have the same shape and dtype"
+            f"{described(self.message)}: what {here} on rank {dist.get_rank()} has shape {list(mine.shape)} and "
+            f"{mine.dtype}, but what {elsewhere} on rank {self.other} in {there} has shape {list(shape)} and {dtype}; "
+            "both ends must have the same shape and dtype"
         )
 
 

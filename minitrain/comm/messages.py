@@ -33,6 +33,7 @@ class Communication:
         tag: Of a message.
         into: Where the result of a collective arrives, if not in `tensor`.
         sizes: Of an all_to_all, how many rows leave for each rank, and how many arrive from each.
+        compared: Of a collective, whether the ranks have compared what they bring already.
         ahead: Of a receive, whether its memory may be used until the sender has heard from this rank.
     """
 
@@ -43,6 +44,7 @@ class Communication:
     tag: int = 0
     into: Tensor | None = None
     sizes: tuple[Sequence[int], Sequence[int]] | None = None
+    compared: bool = False
     ahead: bool = False
 
 

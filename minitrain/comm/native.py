@@ -18,7 +18,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from minitrain.comm.chunks import check_root, flat_view
-from minitrain.comm.messages import Handle
+from minitrain.comm.messages import Communication, Handle, Watch, observe
 
 # torch 2.13 has new names and warns at the old ones; torch 2.11 has only the old.
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -40,7 +40,8 @@ def all_reduce(
     """
     flat = flat_view("all_reduce", tensor, group, check)
     # One collective: every rank puts its tensor in and gets the sum out.
-    return Handle([dist.all_reduce(flat, group=group, async_op=True)], tensor)
+    watches = _observe("all_reduce", flat, group)
+    return Handle([dist.all_reduce(flat, group=group, async_op=True)], tensor, watches=watches)
 
 
 def reduce_scatter(
@@ -56,18 +57,20 @@ def reduce_scatter(
     mine = chunks[rank]
     if flat.numel() % ranks == 0:
         # One collective: every rank puts its tensor in and gets its own chunk of the sum out.
-        return Handle([_reduce_scatter(mine, flat, group=group, async_op=True)], mine)
+        watches = _observe("reduce_scatter", flat, group)
+        return Handle([_reduce_scatter(mine, flat, group=group, async_op=True)], mine, watches=watches)
     # Torch wants chunks of one size; ours are those of `torch.tensor_split`.
     padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
     for row, chunk in zip(padded, chunks, strict=True):
         row[: chunk.numel()] = chunk
     # The same on the padded copy, whose rows all have the length of the longest chunk.
+    watches = _observe("reduce_scatter", flat, group)
     work = _reduce_scatter(padded[rank], padded.view(-1), group=group, async_op=True)
 
     def unpad() -> None:
         mine.copy_(padded[rank, : mine.numel()])
 
-    return Handle([work], mine, unpad)
+    return Handle([work], mine, unpad, watches=watches)
 
 
 def all_gather(
@@ -82,17 +85,19 @@ def all_gather(
     chunks = flat.tensor_split(ranks)
     if flat.numel() % ranks == 0:
         # One collective: every rank puts its chunk in and gets all chunks out.
-        return Handle([_all_gather(flat, chunks[rank], group=group, async_op=True)], tensor)
+        watches = _observe("all_gather", flat, group)
+        return Handle([_all_gather(flat, chunks[rank], group=group, async_op=True)], tensor, watches=watches)
     padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
     padded[rank, : chunks[rank].numel()] = chunks[rank]
     # The same on the padded copy, whose rows all have the length of the longest chunk.
+    watches = _observe("all_gather", flat, group)
     work = _all_gather(padded.view(-1), padded[rank], group=group, async_op=True)
 
     def unpad() -> None:
         for row, chunk in zip(padded, chunks, strict=True):
             chunk.copy_(row[: chunk.numel()])
 
-    return Handle([work], tensor, unpad)
+    return Handle([work], tensor, unpad, watches=watches)
 
 
 def broadcast(
@@ -116,4 +121,10 @@ def broadcast(
     flat = flat_view("broadcast", tensor, group, check)
     check_root("broadcast", "source", source, group, check)
     # One collective: the source puts its tensor in, the others get it out.
-    return Handle([dist.broadcast(flat, group_src=source, group=group, async_op=True)], tensor)
+    watches = _observe("broadcast", flat, group)
+    return Handle([dist.broadcast(flat, group_src=source, group=group, async_op=True)], tensor, watches=watches)
+
+
+def _observe(verb: str, flat: Tensor, group: dist.ProcessGroup | None) -> list[Watch]:
+    """Tell the observers of a collective whose arguments the ranks have compared already, by `flat_view`."""
+    return observe(Communication(verb, flat, group, compared=True))

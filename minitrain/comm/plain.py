@@ -17,6 +17,7 @@ from minitrain.comm.messages import Communication, Handle, observe
 
 LATER = ("isend", "irecv", "batch_isend_irecv")  # of these one gets handles
 OWN = ("torch.", "minitrain.comm.")
+NOTHING = Tensor()
 
 
 def observe_plain_calls() -> None:
@@ -25,6 +26,7 @@ def observe_plain_calls() -> None:
         verb = getattr(dist, name, None)
         if verb is not None and not isinstance(verb, Observed):
             setattr(dist, name, Observed(verb, describe))
+    dist.P2POp = Message
 
 
 class Observed:
@@ -35,8 +37,6 @@ class Observed:
         self.__name__, self.__doc__, self.__wrapped__ = verb.__name__, verb.__doc__, verb
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for message in [*args[:1], *kwargs.values()][0] if self.verb.__name__ == "batch_isend_irecv" else ():
-            message.op = getattr(message.op, "verb", message.op)  # torch asks which of its own two it is
         if f"{sys._getframe(1).f_globals.get('__name__', '')}.".startswith(OWN):
             return self.verb(*args, **kwargs)
         try:
@@ -47,13 +47,10 @@ class Observed:
         watches = [observe(communication) for communication in self.describe(bound.arguments)]
         if self.verb.__name__ in LATER or bound.arguments.get("async_op"):
             works = self.verb(*args, **kwargs)
-            if isinstance(works, list):  # of a batch, gloo returns one for each message, NCCL one for all
-                watches += [[]] * (len(works) - len(watches))
-                first = len(watches) - len(works)
-                return [
-                    Work(work, sum(watches[: 1 + first] if not index else [watches[first + index]], []))
-                    for index, work in enumerate(works)
-                ]
+            if isinstance(works, list):
+                if len(works) < len(watches):  # of a batch, NCCL returns one for all
+                    watches = [sum(watches, [])]
+                return [Work(*pair) for pair in zip(works, watches, strict=True)]
             return None if works is None else Work(works, sum(watches, []))
         everything = sum(watches, [])
         for watch in everything:
@@ -63,11 +60,15 @@ class Observed:
             watch.ends()
         return result
 
-    def __eq__(self, other: object) -> bool:
-        return other is self or other is self.verb  # `dist.P2POp(dist.isend, ...)` asks which of the two it is
 
-    def __hash__(self) -> int:
-        return hash(self.verb)
+class Message(dist.P2POp):
+    """One of a batch, `dist.P2POp(dist.isend, …)`: torch asks which of its own two verbs it is."""
+
+    def __new__(cls, op: Any, *args: Any, **kwargs: Any) -> Message:
+        return super().__new__(cls, getattr(op, "verb", op), *args, **kwargs)
+
+    def __init__(self, op: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(getattr(op, "verb", op), *args, **kwargs)
 
 
 class Work:
@@ -97,7 +98,7 @@ def _message(verb: str, given: dict[str, Any]) -> list[Communication]:
 def _batch(given: dict[str, Any]) -> list[Communication]:
     return [
         Communication(
-            "send" if message.op == dist.isend else "receive",
+            "send" if message.op is dist.distributed_c10d.isend else "receive",
             message.tensor,
             message.group,
             message.group_peer,
@@ -109,7 +110,7 @@ def _batch(given: dict[str, Any]) -> list[Communication]:
 
 def _collective(verb: str, brings: str, into: str = "") -> Callable[[dict[str, Any]], list[Communication]]:
     def describe(given: dict[str, Any]) -> list[Communication]:
-        tensor, result = given.get(brings), given.get(into, _NOTHING)
+        tensor, result = given.get(brings), given.get(into, NOTHING)
         if isinstance(tensor, (list, tuple)):
             tensor = tensor[0] if tensor else None
         if not isinstance(tensor, Tensor):
@@ -126,6 +127,11 @@ def _collective(verb: str, brings: str, into: str = "") -> Callable[[dict[str, A
         return [Communication(verb, tensor, given["group"], into=result if into else None, sizes=sizes)]
 
     return describe
+
+
+def _meeting(verb: str) -> Callable[[dict[str, Any]], list[Communication]]:
+    """A collective of which only that all ranks come is checked."""
+    return lambda given: [Communication(verb, NOTHING, given["group"])]
 
 
 VERBS: dict[str, Callable[[dict[str, Any]], list[Communication]]] = {
@@ -145,6 +151,9 @@ VERBS: dict[str, Callable[[dict[str, Any]], list[Communication]]] = {
     "reduce_scatter_tensor": _collective("reduce_scatter", "input", "output"),
     "all_to_all_single": _collective("all_to_all", "input", "output"),
     "gather": _collective("gather", "tensor"),
-    "barrier": lambda given: [Communication("barrier", _NOTHING, given["group"])],
+    "scatter": _collective("scatter", "tensor"),
+    "barrier": _meeting("barrier"),
+    "all_to_all": _meeting("all_to_all"),
+    "all_gather_object": _meeting("all_gather_object"),
+    "broadcast_object_list": _meeting("broadcast_object_list"),
 }
-_NOTHING = Tensor()

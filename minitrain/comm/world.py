@@ -124,7 +124,7 @@ class World:
         Handle.observers.append(check_message)
         if not check or self.size == 1:
             return
-        self._kept, address = Board.keep() if self.rank == 0 else (None, None)
+        self._kept, address = Board.keep(self.local_size == self.size) if self.rank == 0 else (None, None)
         Board.current = board = Board(gather_objects(address)[0], self.rank, self.size, time_limit())
         board.introduce()
         board.begin(0, range(self.size))
@@ -144,6 +144,7 @@ class World:
 
     def stop(self) -> None:
         """Leave the others. A program that ends without it may abort."""
+        self.end()
         if dist.is_initialized():
             leave_all()  # in an order that all ranks share; torch would go by the groups' names (see `control`)
             dist.destroy_process_group()
