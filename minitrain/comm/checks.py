@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from minitrain.comm.board import Board, BoardLost
 from minitrain.comm.control import agree, contiguous, differing, gather_objects, name_of
-from minitrain.comm.in_flight import take_off
+from minitrain.comm.in_flight import Flights
 from minitrain.comm.messages import Communication, Watch
 from minitrain.comm.sites import site
 
@@ -55,7 +55,7 @@ def check_together(communication: Communication) -> Watch | None:
     if communication.peer is None:
         if not communication.compared:
             _check_collective(communication)
-        return _Flights(take_off(communication, what))
+        return Flights(communication, what)
     with suppress(BoardLost):
         # An empty tensor is not sent, and so a verb may leave out its receive.
         return _Announced(board, communication, what) if communication.tensor.numel() else None
@@ -75,22 +75,7 @@ class Mismatch(ValueError):
     pending = True  # the other rank's part of it may have been started
 
 
-class _Flights(Watch):
-    """The memory of a collective."""
-
-    def __init__(self, flights: list[Watch]):
-        self.flights = flights
-
-    def waits(self) -> None:
-        for flight in self.flights:
-            flight.waits()
-
-    def ends(self) -> None:
-        while self.flights:
-            self.flights.pop().ends()
-
-
-class _Announced(_Flights):
+class _Announced(Flights):
     """A message that both ends announce on the board: shape and dtype, and that they have come.
 
     Who comes second sees what the first has announced, and starts nothing if it does not fit; the first reads it while
@@ -112,7 +97,7 @@ class _Announced(_Flights):
         self.compared = board.has(self.theirs)
         if self.compared:
             self.compare()
-        super().__init__(take_off(message, what))
+        super().__init__(message, what)
 
     def waits(self) -> None:
         super().waits()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
-from weakref import WeakSet
+from weakref import ref
 
 import torch
 from torch import Tensor, overrides
@@ -30,7 +30,7 @@ READERS = {Tensor.__repr__, Tensor.__format__, Tensor.tolist, Tensor.numpy, Tens
 
 
 @dataclass(eq=False)
-class Flight(Watch):
+class Flight:
     """Memory that a communication reads or writes, from its start until it has been waited for.
 
     Attributes:
@@ -39,6 +39,7 @@ class Flight(Watch):
         end: The address after the last one.
         written: Whether it is written: then nobody else may read it either.
         storage: The memory itself, known weakly: once it is given back, others may get these addresses.
+        handle: What its handle keeps, known weakly, too: a handle that is dropped will not be waited for.
         waited: Whether it is being waited for, and may be written by who waits.
     """
 
@@ -47,38 +48,46 @@ class Flight(Watch):
     end: int
     written: bool
     storage: StorageWeakRef
+    handle: ref[Flights]
     waited: bool = False
 
-    def waits(self) -> None:
-        self.waited = True
 
-    def ends(self) -> None:
-        _flights.discard(self)
-        look_on()
-
-
-# Known weakly, too: a handle that is dropped is waited for by nobody.
-_flights: WeakSet[Flight] = WeakSet()
-
-
-def take_off(communication: Communication, what: str) -> list[Watch]:
-    """Guard the memory of a communication that starts.
+class Flights(Watch):
+    """Guards the memory of one communication, from its start on.
 
     Raises:
         RuntimeError: Some of it is in flight already.
     """
-    started: list[Flight] = []
-    for tensor, written in memory_of(communication):
-        if not tensor.numel() or communication.ahead:
-            continue
-        if other := in_the_way(tensor, written):
-            raise StillInFlight(what, other, written)
-        first = tensor.data_ptr()
-        flight = Flight(what, first, first + tensor.nbytes, written, StorageWeakRef(tensor.untyped_storage()))
-        started.append(flight)
-    _flights.update(started)
+
+    def __init__(self, communication: Communication, what: str):
+        _flights.difference_update([flight for flight in _flights if flight.storage.expired()])
+        self.memory: list[Flight] = []
+        for tensor, written in memory_of(communication):
+            if not tensor.numel() or communication.ahead:
+                continue
+            if other := in_the_way(tensor, written):
+                raise StillInFlight(what, other, written)
+            first, storage = tensor.data_ptr(), StorageWeakRef(tensor.untyped_storage())
+            self.memory.append(Flight(what, first, first + tensor.nbytes, written, storage, ref(self)))
+        _flights.update(self.memory)
+        look_on()
+
+    def waits(self) -> None:
+        for flight in self.memory:
+            flight.waited = True
+
+    def ends(self) -> None:
+        _flights.difference_update(self.memory)
+        look_on()
+
+
+_flights: set[Flight] = set()
+
+
+def forget_dropped() -> None:
+    """When a new cell begins, leave in peace what was never waited for in an earlier one: its handle is gone."""
+    _flights.difference_update([flight for flight in _flights if flight.handle() is None])
     look_on()
-    return list(started)
 
 
 def memory_of(communication: Communication) -> Iterator[tuple[Tensor, bool]]:

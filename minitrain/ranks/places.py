@@ -88,14 +88,15 @@ def _chain(described: traceback.TracebackException) -> Iterator[traceback.Traceb
 def waiting_place(dump: str, wanted: str = "") -> str:
     """The line at which a process stood when faulthandler wrote `dump`; empty if there is none.
 
-    Looks, from the innermost frame outwards, for a cell or the file `wanted` (where that is no helper itself); then for
-    any code that is no helper; then takes the innermost frame.
+    Looks, from the innermost frame outwards, for a cell or the file `wanted` (unless that is one of minitrain's); then
+    for any code that is no helper; then takes the innermost frame.
     """
     threads = [block for block in dump.split("\n\n") if '  File "' in block]
     if not threads:
         return ""
     frames = re.findall(r'^  File "(.*)", line (\d+)', threads[-1], re.MULTILINE)  # the main thread comes last
     own = [frame for frame in frames if not is_helper(frame[0])]
+    wanted = "" if wanted.startswith(PACKAGE) else wanted  # of a demo, not the runner's line
     in_wanted = [frame for frame in own if is_cell(frame[0]) or frame[0] == wanted]
     filename, line = (in_wanted or own or frames)[0]
     return place(filename, int(line))

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from minitrain.comm import messages
-from minitrain.comm.in_flight import in_the_way, take_off
+from minitrain.comm.in_flight import Flights, in_the_way
 from minitrain.comm.messages import Communication
 from minitrain.ranks.failures import RanksError
 
@@ -87,6 +87,10 @@ MISTAKES = {
         "under_way = dist.all_reduce(x, async_op=True)\nx.sum()",
         "sum would read memory that all_reduce",
     ),
+    "never waited for": (
+        "right = (rank + 1) % 3\nexchange(x, right, y, (rank - 1) % 3)\nx += y",
+        "add_ would change memory that send",
+    ),
     "printed too early": ("under_way = all_reduce(x)\nprint(x)", "print would read memory that all_reduce"),
     "sent while it arrives": (
         "arriving = receive(x, (rank - 1) % 3)\nsend(x, (rank + 1) % 3)",
@@ -143,7 +147,7 @@ def test_backward_is_looked_at_as_well(ranks):
 
 def test_memory_is_compared_by_bytes_and_not_by_tensors():
     memory = torch.zeros(8, 8)
-    flights = take_off(Communication("receive", memory[2], None, 1), "receive")
+    flights = Flights(Communication("receive", memory[2], None, 1), "receive")
     try:
         assert in_the_way(memory, writes=False)
         assert in_the_way(memory.view(-1)[16:17], writes=False)
@@ -152,13 +156,12 @@ def test_memory_is_compared_by_bytes_and_not_by_tensors():
         assert not in_the_way(memory[3:], writes=True)
         assert not in_the_way(memory[::4], writes=True)
     finally:
-        for flight in flights:
-            flight.ends()
+        flights.ends()
     assert not in_the_way(memory, writes=True)
 
 
-def dropped_handles(world):
-    """A handle that nobody waits for, and memory that is given back, are in nobody's way."""
+def memory_given_back(world):
+    """Memory that is given back is in nobody's way: others get its addresses."""
     whole = torch.ones(2 * world.size)
     handle = messages.reduce_scatter(whole)
     address = whole.data_ptr()
@@ -166,12 +169,16 @@ def dropped_handles(world):
     dist.barrier()
     again = [torch.zeros(2 * world.size) for _ in range(50)]  # some of them where the first one was
     handle.wait()
-    x = torch.ones(3)
-    messages.all_reduce(x)
-    dist.barrier()
-    x += 1
     return address > 0 and len(again) == 50
 
 
 def test_memory_that_is_given_back_is_free(ranks):
-    assert ranks(2).run(dropped_handles) == [True, True]
+    assert ranks(2).run(memory_given_back) == [True, True]
+
+
+def test_a_handle_that_was_dropped_guards_to_the_end_of_its_cell(ranks):
+    x = "from minitrain.comm.messages import all_reduce\nx = torch.ones(3)\nall_reduce(x)"
+    with pytest.raises(RanksError, match="add_ would change memory that all_reduce"):
+        ranks(2).execute(f"{x}\nx += 1")
+    ranks(2).execute(x)
+    ranks(2).execute("x += 1")
