@@ -7,16 +7,15 @@ checked, each operation is looked at for as long as something is in flight.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
 from typing import Any
 from weakref import ref
 
 import torch
-from torch import Tensor, overrides
+from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
-from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -25,8 +24,8 @@ from minitrain.comm.messages import Communication, Watch
 COMMUNICATE = ("c10d", "c10d_functional", "_c10d_functional")  # checked before they start
 SHAPE_ONLY = ("empty_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
 SHAPE_ONLY = (*SHAPE_ONLY, "zeros_like", "ones_like", "full_like", "rand_like", "randn_like")
-# What reads a tensor without an operation of torch's dispatcher.
-READERS = {Tensor.__repr__, Tensor.__format__, Tensor.tolist, Tensor.numpy, Tensor.__array__}
+# What reads a tensor without an operation of torch's dispatcher: printing it, and making a list or an array of it.
+READERS = {"__repr__": "print", "__format__": "format", "tolist": "tolist", "numpy": "numpy", "__array__": "numpy"}
 
 
 @dataclass(eq=False)
@@ -113,6 +112,8 @@ class StillInFlight(RuntimeError):
 
 def in_the_way(tensor: Tensor, writes: bool) -> Flight | None:
     """What is in flight in this tensor's memory, and must not be read, or written, now."""
+    if not any(flight.written or writes for flight in _flights):
+        return None  # what is only sent may be read
     # Sparse tensors, those on the meta device, and those of modes that only trace have no memory of their own.
     if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():
         return None
@@ -120,8 +121,9 @@ def in_the_way(tensor: Tensor, writes: bool) -> Flight | None:
         start = tensor.data_ptr()
     except RuntimeError:
         return None
-    # Of a tensor with gaps the last element counts, and not the number of elements.
-    reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    reach = tensor.numel()
+    if with_gaps := not tensor.is_contiguous():  # then the last element counts
+        reach = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     end = start + reach * tensor.element_size()
     for flight in tuple(_flights):
         if (
@@ -131,7 +133,7 @@ def in_the_way(tensor: Tensor, writes: bool) -> Flight | None:
             and (writes or flight.written)
             and not flight.storage.expired()
         ):
-            if tensor.is_contiguous() or _touches(tensor, flight, reach):
+            if not with_gaps or _touches(tensor, flight, reach):
                 return flight
     return None
 
@@ -154,13 +156,23 @@ class _Operations(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-class _Readers(TorchFunctionMode):
-    """Looks at what torch's dispatcher does not see: printing a tensor, and making a list or an array of it."""
+def guard_readers() -> None:
+    """From now on, look also at what torch's dispatcher does not see."""
+    for name, does in READERS.items():
+        read = getattr(Tensor, name)
+        if not hasattr(read, "guarded"):
+            setattr(Tensor, name, _guarded(read, does))
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if _flights and func in READERS and (other := in_the_way(args[0], writes=False)):
-            raise StillInFlight(func.__name__.strip("_").replace("repr", "print"), other, writes=False)
-        return func(*args, **(kwargs or {}))
+
+def _guarded(read: Any, does: str) -> Any:
+    @wraps(read)
+    def guarded(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        if _flights and (other := in_the_way(tensor, writes=False)):
+            raise StillInFlight(does, other, writes=False)
+        return read(tensor, *args, **kwargs)
+
+    vars(guarded)["guarded"] = True
+    return guarded
 
 
 def _look_at(func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
@@ -192,24 +204,19 @@ def _uses(func: Any) -> tuple[list[tuple[int, bool]], list[tuple[str, bool]]]:
     return positions, names
 
 
-_operations, _readers = _Operations(), _Readers()
+_operations = _Operations()
 
 
 def look_on() -> None:
     """Look at this thread's operations if something is in flight, and do not if nothing is.
 
-    The modes lie beneath all that the reader has entered, such as a ledger: those may end in between, and torch ends
+    The mode lies beneath all that the reader has entered, such as a ledger: those may end in between, and torch ends
     the one on top.
     """
-    dispatch, function = _python_dispatch, overrides
-    _put_beneath(_operations, dispatch._get_current_dispatch_mode_stack(), dispatch._pop_mode, dispatch._push_mode)
-    _put_beneath(_readers, function._get_current_function_mode_stack(), function._pop_mode, function._push_mode)
-
-
-def _put_beneath(mode: Any, there: list[Any], pop: Callable[[], Any], push: Callable[[Any], None]) -> None:
-    if bool(_flights) == (mode in there):
+    others = _python_dispatch._get_current_dispatch_mode_stack()
+    if bool(_flights) == (_operations in others):
         return
-    for _ in there:
-        pop()
-    for other in ([mode] if _flights else []) + [other for other in there if other is not mode]:
-        push(other)
+    for _ in others:
+        _python_dispatch._pop_mode()
+    for mode in ([_operations] if _flights else []) + [mode for mode in others if mode is not _operations]:
+        _python_dispatch._push_mode(mode)

@@ -23,7 +23,7 @@ from minitrain.comm.board import Board, BoardLost
 from minitrain.comm.checks import check_message, check_together, forget
 from minitrain.comm.control import forget_control_groups, gather_objects, leave_all
 from minitrain.comm.groups import time_limit
-from minitrain.comm.in_flight import forget_dropped
+from minitrain.comm.in_flight import forget_dropped, guard_readers
 from minitrain.comm.messages import Handle
 from minitrain.comm.plain import observe_plain_calls
 from minitrain.comm.timeline import Timeline
@@ -131,6 +131,7 @@ class World:
         board.begin(0, range(self.size))
         Handle.observers.append(check_together)
         observe_plain_calls()
+        guard_readers()
 
     def begin(self, call: int, ranks: Iterable[int]) -> None:
         """A call on these ranks begins: for the checks, which say when a rank has ended without another."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -90,6 +91,7 @@ def held(model: Sharded) -> dict[str, int]:
 
 def alive() -> list[Tensor]:
     """Every tensor that Python knows at this moment."""
+    time.sleep(0.1)  # gloo's threads let go of a message's tensors a moment after wait() has returned
     gc.collect()
     # type(), since isinstance() asks the object, and some of torch's answer with a warning.
     return [each for each in gc.get_objects() if issubclass(type(each), Tensor)]
