@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -23,20 +24,7 @@ import jaxtyping
 from minitrain.comm import World
 from minitrain.lessons.claims import Row
 from minitrain.lessons.demo import demo_of, play
-
-CHAPTERS = (
-    "matrix_product",
-    "collectives",
-    "data_parallel",
-    "parameter_server",
-    "zero",
-    "recomputation",
-    "tensor_parallel",
-    "sequence_parallel",
-    "pipeline_parallel",
-    "mixture_of_experts",
-    "composition",
-)
+from minitrain.lessons.listing import CHAPTERS
 
 
 @dataclass(frozen=True)
@@ -45,8 +33,8 @@ class Mutation:
 
     Attributes:
         symbol: The function or method: "minitrain.collectives.ring.all_reduce".
-        old: Text that stands exactly once in it.
-        new: What stands there instead.
+        old: Text that occurs in it exactly once.
+        new: What replaces it.
         demo: The technique whose demo is run: "minitrain.collectives.ring".
         claim: How the claim that turns false begins; "" if a test finds the mistake instead.
         test: The test that fails, where no claim does: "tests/collectives/test_ring.py::test_…".
@@ -64,7 +52,8 @@ class Mutation:
 
 def all_mutations() -> list[Mutation]:
     """Those of all chapters."""
-    return [mutation for chapter in CHAPTERS for mutation in import_module(f"tests.mutations.{chapter}").MUTATIONS]
+    chapters = [chapter for chapter in CHAPTERS if (Path(__file__).parent / f"{chapter}.py").exists()]
+    return [mutation for chapter in chapters for mutation in import_module(f"tests.mutations.{chapter}").MUTATIONS]
 
 
 def rows_with(world: World, mutation: Mutation) -> list[Row]:
@@ -82,7 +71,7 @@ def mutated(mutation: Mutation) -> Iterator[None]:
     """Let a function make the mistake within the block.
 
     Raises:
-        ValueError: There is no such function, or `old` does not stand in it exactly once.
+        ValueError: There is no such function, or `old` does not occur in it exactly once.
     """
     module, function = find(mutation.symbol)
     right = function.__code__
