@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from minitrain.comm.board import Board, BoardLost
 from minitrain.comm.control import agree, contiguous, differing, gather_objects, name_of
+from minitrain.comm.groups import backend
 from minitrain.comm.in_flight import Flights
 from minitrain.comm.messages import Communication, Watch
 from minitrain.comm.sites import site
@@ -88,7 +89,7 @@ class _Announced(Flights):
         ranks = dist.get_process_group_ranks(message.group)
         me, self.other = dist.get_rank(), ranks[message.peer]
         source, to = (me, self.other) if message.verb == "send" else (self.other, me)
-        tag = 0 if dist.get_backend(message.group) == "nccl" else message.tag
+        tag = 0 if backend(message.group) == "nccl" else message.tag
         mine, theirs = ("sent", "wanted") if message.verb == "send" else ("wanted", "sent")
         name = f"{name_of(message.group)}/{source}>{to}/{tag}"
         number = _number(f"{name}/{mine}")

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # The dispatcher's names of the operations, and the names by which people call them.
-_NAMES = {
+NAMES = {
     "send": "send",
     "recv_": "receive",
     "recv_any_source_": "receive",
@@ -141,15 +141,15 @@ class _Recorder(TorchDispatchMode):
         if name in ("wait_tensor", "_wrap_tensor_autograd"):
             return  # waits for a communication that has been recorded
         values = {argument.name: value for argument, value in zip(func._schema.arguments, args, strict=False)} | kwargs
-        group = _group(values)
+        group = group_of(values)
         sizes = [_bytes(value) for key, value in values.items() if key != "tensor" or name != "barrier"]
         peer = values.get("dst", values.get("src"))
         self.entries.append(
-            Entry(_NAMES.get(name, name), max([*sizes, _bytes(result)]), peer, _describe(group) if group else "")
+            Entry(NAMES.get(name, name), max([*sizes, _bytes(result)]), peer, _describe(group) if group else "")
         )
 
 
-def _group(values: dict[str, Any]) -> dist.ProcessGroup | None:
+def group_of(values: dict[str, Any]) -> dist.ProcessGroup | None:
     if "process_group" in values:
         boxed = values["process_group"]
         return boxed if isinstance(boxed, dist.ProcessGroup) else dist.ProcessGroup.unbox(boxed)

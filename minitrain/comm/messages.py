@@ -18,6 +18,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from minitrain.comm.groups import backend
+
 Group = dist.ProcessGroup | None
 
 
@@ -114,7 +116,7 @@ def exchange(tensor: Tensor, to: int, into: Tensor, source: int, group: Group = 
     if to == source == dist.get_rank(group):
         return Handle((), into.copy_(tensor))  # a ring of one rank
     watches = observe(Communication("send", tensor, group, to), Communication("receive", into, group, source))
-    if dist.get_backend(group) != "nccl" or not (tensor.numel() and into.numel()):
+    if backend(group) != "nccl" or not (tensor.numel() and into.numel()):
         return Handle([arrive(into, source, group), leave(tensor, to, group)], into, watches=watches)
     # Both in one batch: if each rank first sent and then received, all might wait for ever.
     arriving = dist.P2POp(dist.irecv, into, group=group, group_peer=source)
@@ -165,13 +167,13 @@ def observe(*communications: Communication) -> list[Watch]:
 
 def leave(tensor: Tensor, to: int, group: Group, tag: int = 0) -> Handle:
     """One message to `to`; an empty tensor is not sent."""
-    wire = tensor.cpu() if dist.get_backend(group) == "gloo" else tensor
+    wire = tensor.cpu() if backend(group) == "gloo" else tensor
     return Handle([dist.isend(wire, group=group, group_dst=to, tag=tag)] if tensor.numel() else [], wire)
 
 
 def arrive(into: Tensor, source: int, group: Group, tag: int = 0) -> Handle:
     """One message from `source`."""
-    wire = torch.empty_like(into, device="cpu") if into.is_cuda and dist.get_backend(group) == "gloo" else into
+    wire = torch.empty_like(into, device="cpu") if into.is_cuda and backend(group) == "gloo" else into
     works = [dist.irecv(wire, group=group, group_src=source, tag=tag)] if into.numel() else []
     return Handle(works, into, lambda: wire is into or into.copy_(wire))
 

@@ -26,6 +26,7 @@ from minitrain.comm.groups import time_limit
 from minitrain.comm.in_flight import forget_dropped, guard_readers
 from minitrain.comm.messages import Handle
 from minitrain.comm.plain import observe_plain_calls
+from minitrain.comm.rehearsal import GPU, NotOnGPUs, Rehearsal
 from minitrain.comm.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class World:
         backend: What carries tensors between ranks: "nccl" where each rank has a GPU of its own, else "gloo".
         timeline: Spans of this rank on the wall's clock, for `--trace`.
         costs: What the run cost here, as (what, value, unit): shown, but not claimed.
+        rehearsal: What is written down of this run, in a rehearsal.
     """
 
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int, device: torch.device, backend: str):
@@ -55,6 +57,7 @@ class World:
         self.timeline = Timeline()
         self.costs: list[tuple[str, float, str]] = []
         self.draw: Callable[[], Figure] | None = None
+        self.rehearsal: Rehearsal | None = None
 
     @classmethod
     def start(
@@ -66,6 +69,7 @@ class World:
         device: str = "auto",
         timeout: float = 60.0,
         check: bool = True,
+        rehearse: str | None = None,
     ) -> World:
         """Join the other ranks.
 
@@ -77,15 +81,19 @@ class World:
             timeout: Seconds after which a communication that did not happen is an error.
             check: Compare shapes across ranks before every collective of ours, slower but with clear errors: torch's
                 debug level INFO. Demos and notebooks turn it on, benchmarks off.
+            rehearse: "nccl" runs on CPUs what would run on GPUs, and `rehearsed()` says what NCCL would make of it (see
+                `minitrain.comm.rehearsal`).
 
         Raises:
-            ValueError: `device` is unknown, or "cuda" where there is none; `timeout` is no time; or rank, size and
-                store do not fit.
+            ValueError: `device` is unknown, or "cuda" where there is none; `timeout` is no time; rank, size and store
+                do not fit; or `rehearse` is no backend that can be rehearsed.
             RuntimeError: The port on which the ranks were to meet is in use.
         """
         if not 0 < timeout < math.inf:
             raise ValueError(f"timeout={timeout} must be a number of seconds above 0")
-        gpus = _gpus(device)
+        if rehearse not in (None, "nccl"):
+            raise ValueError(f"rehearse={rehearse!r} is unknown; use 'nccl', or leave it out")
+        gpus = _gpus("cpu" if rehearse else device)
         meeting, rank, size, local_rank, local_size = _meeting_place(rank, size, store)
         own_gpu = gpus >= local_size
         backend = "nccl" if own_gpu else "gloo"
@@ -112,6 +120,8 @@ class World:
                 f"({str(error).splitlines()[0]}); if the port is in use, choose another with torchrun --master-port"
             ) from error
         world = cls(rank, size, local_rank, local_size, place, backend)
+        if rehearse:
+            world.rehearsal, world.device = Rehearsal.start(), GPU
         world.observe(check)
         gather_objects(None)  # all ranks are here, so that their timelines begin together
         world.timeline = Timeline()
@@ -145,12 +155,23 @@ class World:
             with suppress(BoardLost):
                 Board.current.end()
 
+    def rehearsed(self) -> None:
+        """In a rehearsal, see what NCCL would have made of the program since this was called last; all ranks call it.
+
+        Raises:
+            NotOnGPUs: On every rank alike: it would hang or fail.
+        """
+        if self.rehearsal is not None and (broken := self.rehearsal.check()):
+            raise NotOnGPUs("with NCCL this would fail:\n" + "\n".join(map(str, broken)))
+
     def stop(self) -> None:
         """Leave the others. A program that ends without it may abort."""
         self.end()
         if dist.is_initialized():
             leave_all()  # in an order that all ranks share; torch would go by the groups' names (see `control`)
             dist.destroy_process_group()
+        if self.rehearsal is not None:
+            self.rehearsal.stop()
         forget_control_groups()
         forget()
         Board.current = None
@@ -218,7 +239,8 @@ def describe(world: World) -> dict[str, Any]:
     """What a run's figures depend on."""
     device = torch.cuda.get_device_name() if world.device.type == "cuda" else "CPU"
     versions = {"torch": torch.__version__.split("+")[0], "python": platform.python_version()}
-    return {"ranks": world.size, "backend": world.backend, "device": device, **versions}
+    backend = world.backend if world.rehearsal is None else f"{world.backend}, rehearsed for NCCL"
+    return {"ranks": world.size, "backend": backend, "device": device, **versions}
 
 
 def _gpus(device: str) -> int:

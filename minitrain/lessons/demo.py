@@ -23,7 +23,9 @@ from typing import Annotated, Any, Literal, NoReturn, get_type_hints
 import tyro
 
 from minitrain.comm.control import gather_objects, leave_all
+from minitrain.comm.nccl import ASIDE
 from minitrain.comm.pictures import save_figure
+from minitrain.comm.rehearsal import Rehearsal
 from minitrain.comm.timeline import trace_events
 from minitrain.comm.torchrun import given_ranks, speaks
 from minitrain.comm.world import World, describe
@@ -31,6 +33,7 @@ from minitrain.lessons.claims import Claim, Row, left_out, merge, number, print_
 from minitrain.lessons.listing import demos, lesson_of, technique_of
 
 Demo = Callable[..., list[Claim]]
+NCCL = 'NCCL User Guide, "Using multiple NCCL communicators concurrently" and "Point-to-point communication"'
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,14 @@ def run(demo: Demo | str) -> NoReturn:
     module, program = _started(demo)
     survives = getattr(sys.modules[demo.__module__], "SURVIVES", False)
     options = tyro.cli(_command(demo), prog=program)
-    ranks, device, timeout = options.pop("ranks"), options.pop("device"), options.pop("timeout")
+    where = {name: options.pop(name) for name in ("ranks", "device", "timeout", "rehearse")}
     output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"), options.pop("all"))
     if problem := _make_room(output):
         if speaks():
             print(problem, file=sys.stderr)
         sys.exit(2)
-    sys.exit(launch(perform, ranks, device, timeout, (module, demo.__name__, options, output), survives))
+    arguments = (module, demo.__name__, options, output)
+    sys.exit(launch(perform, **where, arguments=arguments, survives=survives))
 
 
 def _started(demo: Demo) -> tuple[str, str]:
@@ -120,11 +124,15 @@ def run_chapter(package: str) -> NoReturn:
         return options
 
     _describe_to_tyro(
-        command, f"Run all demos of {package} with their defaults.", [], ("ranks", "device", "timeout", "all")
+        command,
+        f"Run all demos of {package} with their defaults.",
+        [],
+        ("ranks", "device", "rehearse", "timeout", "all"),
     )
     options = tyro.cli(command, prog=f"python -m {package}")
     arguments = (modules, options["all"])
-    sys.exit(launch(perform_all, options["ranks"], options["device"], options["timeout"], arguments))
+    where = {name: options[name] for name in ("ranks", "device", "timeout", "rehearse")}
+    sys.exit(launch(perform_all, **where, arguments=arguments))
 
 
 _MaybePath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
@@ -140,6 +148,11 @@ _OPTIONS = {
         Literal["auto", "cpu", "cuda"],
         "auto",
         "Where tensors live. auto takes a GPU where there is one; ranks share GPUs where there are fewer.",
+    ),
+    "rehearse": (
+        Literal["nccl"] | None,
+        None,
+        "nccl: run on CPUs what would run on GPUs, and replay all communication under NCCL's rules.",
     ),
     "timeout": (float, 60.0, "Seconds after which a communication that did not happen is an error."),
     "figure": (_MaybePath, None, "Save the lesson's picture here (.svg, .png or .pdf)."),
@@ -182,6 +195,7 @@ def launch(
     timeout: float,
     arguments: tuple,
     survives: bool = False,
+    rehearse: str | None = None,
 ) -> int:
     """Call `function(world, *arguments)` on every rank, torchrun's or our own; returns the exit status.
 
@@ -192,14 +206,15 @@ def launch(
     if started is not None:
         if ranks not in (None, started):
             raise SystemExit(f"--ranks {ranks} does not match the {started} ranks that torchrun started; leave it out")
-        return _perform_under_torchrun(function, device, timeout, arguments)
+        return _perform_under_torchrun(function, device, timeout, arguments, rehearse)
     if ranks is not None and ranks < 1:
         print(f"--ranks {ranks} cannot be started; use a whole number from 1 on", file=sys.stderr)
         return 2
     from minitrain.ranks.ranks import Ranks, RanksError
 
+    started = 4 if ranks is None else ranks
     try:
-        with Ranks(4 if ranks is None else ranks, device=device, timeout=timeout, survives=survives) as pool:
+        with Ranks(started, device=device, timeout=timeout, survives=survives, rehearse=rehearse) as pool:
             held = pool.run(function, *arguments)
             return 1 if False in held else 0  # None: that rank died, and the others went on
     except (ValueError, RanksError) as error:
@@ -213,9 +228,11 @@ def launch(
         return 130
 
 
-def _perform_under_torchrun(function: Callable[..., bool], device: str, timeout: float, arguments: tuple) -> int:
+def _perform_under_torchrun(
+    function: Callable[..., bool], device: str, timeout: float, arguments: tuple, rehearse: str | None
+) -> int:
     try:
-        world = World.start(device=device, timeout=timeout)
+        world = World.start(device=device, timeout=timeout, rehearse=rehearse)
         holds = function(world, *arguments)
         world.stop()
         return 0 if holds else 1
@@ -271,7 +288,22 @@ def play(world: World, demo: Demo, options: dict[str, Any]) -> tuple[list[Row], 
     claims = demo(world, **options)
     everyone = gather_objects(claims)
     leave_all()  # the groups that the demo has made: the next one would run beside their threads
+    if world.rehearsal is not None:
+        rule = _rehearsed(world, world.rehearsal)
+        # Memory and copies are not what they would be on GPUs, since both memories are one here.
+        everyone = [[*(claim for claim in claims if claim.how == "compared"), rule] for claims in everyone]
     return merge(module, everyone), world.costs
+
+
+def _rehearsed(world: World, rehearsal: Rehearsal) -> Claim:
+    """The claim of every demo that is rehearsed."""
+    reads = rehearsal.reads
+    world.cost("communications that NCCL would carry", sum(step.verb not in ASIDE for step in rehearsal.steps), "")
+    world.cost(f"reads for which the program waits for the GPU, from {len(reads)} lines", sum(reads.values()), "")
+    broken = rehearsal.check()
+    if world.rank == 0:
+        print(*broken, sep="\n", end="\n\n" if broken else "")
+    return Claim("rules of NCCL that this run would break", "0", 0, len(broken), source=NCCL, key=True)
 
 
 def _write(world: World, rows: list[Row], spans: list, output: Output) -> None:

@@ -217,6 +217,7 @@ def main(
     data: str = "reference",
     ranks: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None,
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    rehearse: Literal["nccl"] | None = None,
     timeout: float = 60.0,
     folder: Path = Path("runs/tour"),
     json: Annotated[Path | None, tyro.conf.arg(metavar="PATH")] = None,
@@ -230,6 +231,7 @@ def main(
             or the path of a text file or folder.
         ranks: Ranks to start on this machine, 4 if not given. Under torchrun leave it out.
         device: Where tensors live. auto takes a GPU where there is one; ranks share GPUs where there are fewer.
+        rehearse: nccl: run on CPUs what would run on GPUs, and replay all communication under NCCL's rules.
         timeout: Seconds after which a communication that did not happen is an error.
         folder: Where the picture of the loss and the claims go.
         json: Write the claims here too.
@@ -240,4 +242,4 @@ def main(
         Text.load(data)
     except (ValueError, OSError) as error:
         raise SystemExit(f"--data: {error}") from None
-    sys.exit(launch(tour, ranks, device, timeout, (data, folder, json, table, all)))
+    sys.exit(launch(tour, ranks, device, timeout, (data, folder, json, table, all), rehearse=rehearse))

@@ -43,9 +43,10 @@ class Processes:
         device: As in `World.start`.
         timeout: As in `World.start`.
         check: As in `World.start`.
+        rehearse: As in `World.start`.
     """
 
-    def __init__(self, size: int, device: str, timeout: float, check: bool) -> None:
+    def __init__(self, size: int, device: str, timeout: float, check: bool, rehearse: str | None = None) -> None:
         server = forkserver()
         self.folder = tempfile.mkdtemp(prefix="minitrain-")
         self.ranks: list[Rank] = []
@@ -56,6 +57,7 @@ class Processes:
             device=device,
             timeout=timeout,
             check=check,
+            rehearse=rehearse,
             folder=self.folder,
             # torchrun's variables are meant for another program that happens to run this one
             environment={name: value for name, value in os.environ.items() if not re.fullmatch(TORCHRUN, name)},

@@ -95,6 +95,7 @@ class Ranks:
         setup: A function of a module that every rank calls first, as `setup(world)`, also after a restart.
         survives: Whether `run` goes on when a rank dies: its result is then None, and fresh ranks start with the next
             call. For code that can do without a rank.
+        rehearse: "nccl" is an error in each call that would fail with NCCL, as in `World.start`.
 
     Raises:
         ValueError: An argument that cannot be, or a device that is not there.
@@ -110,12 +111,13 @@ class Ranks:
         check: bool = True,
         setup: Callable[..., Any] | None = None,
         survives: bool = False,
+        rehearse: str | None = None,
     ) -> None:
         if not isinstance(n, int) or n < 1:
             raise ValueError(f"n={n!r} ranks cannot be started; use a whole number from 1 on")
         _check_timeout(timeout)
         self.size, self.device, self.timeout, self.check, self.setup = n, device, timeout, check, setup
-        self.survives = survives
+        self.survives, self.rehearse = survives, rehearse
         self._processes: Processes | None = None  # None: ended after a failure; the next call starts new ones
         self._closed = False
         self._cells = self._calls = 0
@@ -218,7 +220,7 @@ class Ranks:
             raise RuntimeError("these ranks are closed; Ranks(n) starts new ones")
         # torch's own limit is for ranks that wait while others compute. It comes later than ours, which names lines.
         patience = 86400.0 if self.timeout is None else self.timeout + 30.0
-        started = self._processes = Processes(self.size, self.device, patience, self.check)
+        started = self._processes = Processes(self.size, self.device, patience, self.check, self.rehearse)
         call = Call(list(range(self.size)), Live(), START)
         try:
             self._listen(started, call)

@@ -46,6 +46,7 @@ class Plan:
     device: str
     timeout: float
     check: bool
+    rehearse: str | None
     folder: str  # private: the store in which the ranks meet, and a file per rank for its stack
     environment: dict[str, str]
     search_path: list[str]  # where modules are found
@@ -172,6 +173,8 @@ class Worker:
             try:
                 self.world.begin(number, ranks)
                 value = to_parent(getattr(self, kind)(payload))
+                if len(ranks) == self.plan.size:
+                    self.world.rehearsed()
                 self.world.end()
             except BaseException as error:
                 self.answer(None, describe(error, in_cell))
@@ -195,6 +198,7 @@ class Worker:
             device=plan.device,
             timeout=plan.timeout,
             check=plan.check,
+            rehearse=plan.rehearse,
         )
         cells = ModuleType("__main__")  # a real module, so that classes of a cell can be pickled and inspected
         self.names = cells.__dict__

@@ -23,11 +23,13 @@ class Start:
     Attributes:
         ranks: Ranks to start on this machine; if not given, as many as the layout takes. Under torchrun leave it out.
         device: auto takes a GPU where there is one; ranks share GPUs where there are fewer.
+        rehearse: nccl: run on CPUs what would run on GPUs, and replay all communication under NCCL's rules.
         timeout: Seconds without any progress after which ranks that wait for each other are given up.
     """
 
     ranks: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    rehearse: Literal["nccl"] | None = None
     timeout: float = 300.0
 
 
@@ -94,7 +96,7 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
         if speaks():
             print(error, file=sys.stderr)
         return 2
-    return launch(settings, loop, ranks, command.start.device, command.start.timeout)
+    return launch(settings, loop, ranks, command.start.device, command.start.timeout, command.start.rehearse)
 
 
 def _ranks(command: Command, given: int | None) -> int:

@@ -60,7 +60,7 @@ def refuse(settings: Settings) -> None:
         raise ValueError(f"keep={options.keep} must be at least 1")
 
 
-def launch(settings: Settings, loop: str, ranks: int, device: str, timeout: float) -> int:
+def launch(settings: Settings, loop: str, ranks: int, device: str, timeout: float, rehearse: str | None = None) -> int:
     """Train on torchrun's ranks, or on `ranks` of our own; returns the exit status.
 
     Args:
@@ -69,23 +69,26 @@ def launch(settings: Settings, loop: str, ranks: int, device: str, timeout: floa
         ranks: How many to start, if torchrun has not.
         device: "auto", "cpu" or "cuda", as in `World.start`.
         timeout: Seconds without any progress after which ranks that wait for each other are given up.
+        rehearse: As in `World.start`.
     """
     if given_ranks() is not None:
-        return _under_torchrun(settings, loop, device, timeout)
+        return _under_torchrun(settings, loop, device, timeout, rehearse)
     # A name that nobody can guess, and no file until somebody asks: a program that is killed leaves nothing.
     request = Path(tempfile.gettempdir()) / f"minitrain-stop-{secrets.token_hex(16)}"
     try:
         with _on_signal(request.touch, "stopping after this step; Ctrl-C again ends at once"):
-            return _on_own_ranks(settings, loop, ranks, device, timeout, request)
+            return _on_own_ranks(settings, loop, ranks, device, timeout, request, rehearse)
     finally:
         request.unlink(missing_ok=True)
 
 
-def _on_own_ranks(settings: Settings, loop: str, ranks: int, device: str, timeout: float, request: Path) -> int:
+def _on_own_ranks(
+    settings: Settings, loop: str, ranks: int, device: str, timeout: float, request: Path, rehearse: str | None
+) -> int:
     from minitrain.ranks.ranks import Ranks, RanksError
 
     try:
-        with Ranks(ranks, device, timeout, check=False) as pool:
+        with Ranks(ranks, device, timeout, check=False, rehearse=rehearse) as pool:
             return max(pool.run(work, settings, loop, request, os.getpid()))
     except KeyboardInterrupt:
         print("ended at once; what was saved before is there for --resume", file=sys.stderr)
@@ -95,7 +98,7 @@ def _on_own_ranks(settings: Settings, loop: str, ranks: int, device: str, timeou
         return 2 if isinstance(error, ValueError) else 1
 
 
-def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float) -> int:
+def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float, rehearse: str | None) -> int:
     asked: list[bool] = []
     end_with_torchrun()  # another run may already go on from the last checkpoint
     try:
@@ -103,8 +106,9 @@ def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float) 
         with _on_signal(lambda: asked.append(True)):
             from minitrain.comm.world import World
 
-            world = World.start(device=device, timeout=timeout, check=False)
+            world = World.start(device=device, timeout=timeout, check=False, rehearse=rehearse)
             status = _train(world, settings, loop, lambda: bool(asked), os.getpid())
+            world.rehearsed()
             world.stop()
             return status
     except Exception as error:

@@ -21,6 +21,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from minitrain.comm.chunks import Chunks, check_root, flat_view
+from minitrain.comm.groups import backend
 from minitrain.comm.messages import Handle, exchange, receive, send
 
 AHEAD = 3  # receives that are posted before they are waited for, each with a buffer of its own
@@ -160,7 +161,7 @@ def start_reduce_scatter_chunks(
     steps = [(chunks[(rank - 1 - step) % ranks], chunks[(rank - 2 - step) % ranks]) for step in range(ranks - 1)]
     if not steps:
         return []
-    if dist.get_backend(group) == "nccl":
+    if backend(group) == "nccl":
         pair = chunks[0].new_empty(2, max(map(len, chunks)))  # in turn
         for step, (outgoing, own) in enumerate(steps):
             buffer = pair[step % 2, : len(own)]
@@ -210,7 +211,7 @@ def all_gather_chunks(chunks: Chunks, group: dist.ProcessGroup | None = None, ar
     rank, ranks = dist.get_rank(group), len(chunks)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
     steps = [(chunks[(rank - step) % ranks], chunks[(rank - 1 - step) % ranks]) for step in range(ranks - 1)]
-    if dist.get_backend(group) == "nccl":
+    if backend(group) == "nccl":
         for outgoing, incoming in steps:
             # Hand on the chunk that came last, and receive the next one straight into its place.
             exchange(outgoing, after, incoming, before, group).wait()

@@ -51,7 +51,7 @@ def ones(model: nn.Module) -> nn.Module:
 def shared_pieces(world: World, hidden: int) -> tuple[nn.Module, int]:
     """A layer in fewer pieces than there are ranks, so that neighbouring ranks hold the same, and its parameters."""
     pieces = max([k for k in range(1, world.size) if world.size % k == 0], default=1)
-    layer = nn.Linear(hidden, 4 * pieces, dtype=torch.float64)
+    layer = nn.Linear(hidden, 4 * pieces, dtype=torch.float64).to(world.device)
     return ColumnParallelLinear.from_linear(layer, Comm(check=False), shards=pieces), 4 * pieces * (hidden + 1)
 
 

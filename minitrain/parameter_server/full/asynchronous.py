@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from minitrain.comm import Ledger, VirtualClock, receive, send
 from minitrain.comm.control import control, gather_objects
-from minitrain.comm.groups import new_group
+from minitrain.comm.groups import backend, new_group
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.parameter_server.full.clocks import Clocks
 from minitrain.parameter_server.full.inbox import DEATH, LEAVE, PATIENCE, PULL, PUSH, TAG, Inbox, Message, announce
@@ -57,7 +57,7 @@ def on_gloo(roles: Roles) -> Roles:
 
     Where the group is NCCL's, one is made beside it by `new_group`, so every rank of the world must call this.
     """
-    if dist.get_backend(roles.group) == "gloo":
+    if backend(roles.group) == "gloo":
         return roles
     group = new_group(dist.get_process_group_ranks(roles.group or dist.group.WORLD), backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
@@ -300,10 +300,10 @@ def _everything(module: nn.Module) -> list[Tensor]:
 
 def _check(module: nn.Module, roles: Roles, serves: bool, complaint: str = "") -> None:
     """Refuse what cannot work, on every rank before anything is sent; `complaint` is what this rank knows already."""
-    rank, backend = dist.get_rank(roles.group), dist.get_backend(roles.group)
+    rank, carrier = dist.get_rank(roles.group), backend(roles.group)
     kind = ("worker", "server")
-    if backend != "gloo":
-        complaint = f"roles.group is {backend}'s, which cannot receive from any source; use on_gloo(roles)"
+    if carrier != "gloo":
+        complaint = f"roles.group is {carrier}'s, which cannot receive from any source; use on_gloo(roles)"
     elif len(roles.servers) != 1:
         complaint = (
             f"roles.servers={roles.servers}: the asynchronous server is one, for several would each apply updates in "

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from minitrain.comm.groups import backend
 from minitrain.comm.messages import Handle, receive, send
 from minitrain.pipeline_parallel.full.actions import Action, Schedule
 from minitrain.pipeline_parallel.full.nccl_order import Message, Unposted, in_common_order
@@ -48,7 +49,7 @@ class Mail:
         in_order: bool | None = None,
     ):
         self._rank, self._group, self._device = rank, group, device
-        self._in_order = dist.get_backend(group) == "nccl" if in_order is None else in_order
+        self._in_order = backend(group) == "nccl" if in_order is None else in_order
         self._place = {action: place for row in schedule.actions for place, action in enumerate(row)}
         self._messages = [message for message in in_common_order(schedule) if rank in (message.source, message.to)]
         self._outgoing = {message.made: message for message in self._messages if message.source == rank}
