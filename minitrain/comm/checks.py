@@ -15,9 +15,8 @@ import torch.distributed as dist
 
 from minitrain.comm.board import Board, BoardLost
 from minitrain.comm.control import agree, contiguous, differing, gather_objects, name_of
-from minitrain.comm.groups import backend
 from minitrain.comm.in_flight import Flights
-from minitrain.comm.messages import Communication, Watch
+from minitrain.comm.messages import Communication, Watch, backend
 from minitrain.comm.sites import site
 
 

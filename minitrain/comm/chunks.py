@@ -14,6 +14,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from minitrain.comm.control import agree, checking, contiguous, gather_objects
+from minitrain.comm.messages import backend
+from minitrain.comm.nccl import COMPLEX, DTYPES
 
 Chunks = Sequence[Tensor]
 
@@ -39,7 +41,21 @@ def flat_view(
     if checking(check):
         agree(verb, tensor, group)  # beside the data, where the ledger does not look
     contiguous(verb, tensor)
+    carried_by_nccl(verb, tensor, group)
     return flat_line(tensor)
+
+
+def carried_by_nccl(verb: str, tensor: Tensor, group: dist.ProcessGroup | None) -> None:
+    """Refuse a dtype that NCCL does not have, such as int16, where NCCL would carry it.
+
+    Raises:
+        ValueError: Says so.
+    """
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if backend(group) == "nccl" and dtype not in DTYPES | COMPLEX:
+        raise ValueError(
+            f"{verb}: NCCL cannot carry {dtype}; use int32, or where nothing is added, tensor.view(torch.uint8)"
+        )
 
 
 def flat_line(tensor: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, " elements"]:

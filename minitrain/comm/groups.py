@@ -6,20 +6,12 @@ the limit of the group of everyone is. A rank that hangs would be noticed only t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
-
-# In a rehearsal (`minitrain.comm.rehearsal`), what would carry a group's messages on GPUs.
-rehearsed: Callable[[dist.ProcessGroup | None], str] | None = None
-
-
-def backend(group: dist.ProcessGroup | None = None) -> str:
-    """What carries a group's messages, "nccl" or "gloo"; in a rehearsal, what would on GPUs."""
-    return dist.get_backend(group) if rehearsed is None else rehearsed(group)
 
 
 def time_limit() -> timedelta:

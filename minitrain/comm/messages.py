@@ -18,8 +18,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.comm.groups import backend
-
 Group = dist.ProcessGroup | None
 
 
@@ -89,6 +87,15 @@ class Handle:
         while self.then:
             self.then.pop(0)()
         return self.result
+
+
+# In a rehearsal (`minitrain.comm.rehearsal`), what would carry a group's messages on GPUs.
+rehearsed: Callable[[Group], str] | None = None
+
+
+def backend(group: Group = None) -> str:
+    """What carries a group's messages, "nccl" or "gloo"; in a rehearsal, what would on GPUs."""
+    return dist.get_backend(group) if rehearsed is None else rehearsed(group)
 
 
 def place(group: Group = None) -> tuple[int, int]:

@@ -18,7 +18,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import wraps
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -27,7 +27,7 @@ from torch.distributed import distributed_c10d
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from minitrain.comm import groups
+from minitrain.comm import messages
 from minitrain.comm.control import gather_objects
 from minitrain.comm.ledger import NAMES, group_of
 from minitrain.comm.nccl import Broken, Step, replay
@@ -51,21 +51,15 @@ class Rehearsal(TorchDispatchMode):
     """Writes down what this rank asks for, from `start()` to `stop()`; `check()` replays it.
 
     Attributes:
-        current: The rehearsal of this process, while there is one.
         steps: What this rank's program has asked for since the last check.
         reads: How often the program has waited for the GPU since then, by line.
     """
 
-    current: ClassVar[Rehearsal | None] = None
-
     def __init__(self) -> None:
         super().__init__()
-        self.steps: list[Step] = []
-        self.reads: Counter[str] = Counter()
-        self._broken: dict[Broken, None] = {}
+        self.begin()
         self._on_gpu: set[StorageWeakRef] = set()
         self._on_cpu: set[StorageWeakRef] = set()
-        self._works: dict[Any, int] = {}
         self._names: dict[Any, str] = {dist.group.WORLD: "everyone"}
         self._members: dict[str, tuple[int, ...]] = {"everyone": tuple(range(dist.get_world_size()))}
         self._gloo: set[Any] = set()
@@ -76,8 +70,8 @@ class Rehearsal(TorchDispatchMode):
     @classmethod
     def start(cls) -> Rehearsal:
         """Write down from now on, and say "nccl" to whoever asks for the backend."""
-        cls.current = rehearsal = cls()
-        groups.rehearsed = rehearsal._backend
+        rehearsal = cls()
+        messages.rehearsed = rehearsal._backend
         rehearsal._patch()
         rehearsal.__enter__()
         return rehearsal
@@ -87,13 +81,19 @@ class Rehearsal(TorchDispatchMode):
         self.__exit__(None, None, None)
         for owner, name, original in reversed(self._undo):
             setattr(owner, name, original)
-        groups.rehearsed = None
-        Rehearsal.current = None
+        messages.rehearsed = None
+
+    def begin(self) -> None:
+        """Forget what was asked for so far."""
+        self.steps: list[Step] = []
+        self.reads: Counter[str] = Counter()
+        self._broken: dict[Broken, None] = {}
+        self._works: dict[Any, int] = {}
 
     def check(self) -> list[Broken]:
         """The rules that all ranks' steps since the last check break; every rank calls it, and gets the same."""
         mine = (self.steps, self._members, list(self._broken))
-        self.steps, self.reads, self._broken, self._works = [], Counter(), {}, {}
+        self.begin()
         everyone = gather_objects(mine)
         members = {name: ranks for _, known, _ in everyone for name, ranks in known.items()}
         own = {broken: None for _, _, ranks in everyone for broken in ranks}

@@ -87,11 +87,21 @@ class Timeline:
     @contextmanager
     def span(self, label: str, kind: str = "compute", lane: str = "") -> Iterator[None]:
         """Record the time spent in a `with` block."""
+        self.settle()
         start = self.now()
         try:
             yield
         finally:
+            self.settle()
             self.record(label, kind, lane or kind, start, self.now())
+
+    def settle(self) -> None:
+        """On the wall's clock of a GPU: wait until the work that this rank has queued is done.
+
+        Messages that were posted ahead have a stream of their own, and are not waited for.
+        """
+        if self._clock is None and torch.cuda.is_initialized():
+            torch.cuda.current_stream().synchronize()
 
     def record(self, label: str, kind: str, lane: str, start: float, end: float) -> None:
         """Add a span whose times are known."""

@@ -100,12 +100,15 @@ class World:
         place = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
         if gpus:
             torch.cuda.set_device(place)
-        else:
-            torch.set_num_threads(max(1, (os.cpu_count() or 1) // local_size))  # ranks share the cores
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // local_size))  # ranks share the cores
+        if backend == "nccl":
+            _prepare_nccl(check)
         # Not DETAIL: its wrapper counts messages as if they were collectives, and refuses the next collective when two
         # ranks have sent different numbers of them (pytorch issue 148976), as a tree or a pipeline does.
         dist.set_debug_level(dist.DebugLevel.INFO if check else dist.DebugLevel.OFF)
         try:
+            if meeting.get("init_method") == "env://":
+                meeting = dict[str, Any](store=_same_backend(backend, rank, size, timeout))
             dist.init_process_group(
                 backend,
                 **meeting,
@@ -145,6 +148,8 @@ class World:
 
     def begin(self, call: int, ranks: Iterable[int]) -> None:
         """A call on these ranks begins: for the checks, which say when a rank has ended without another."""
+        if self.rehearsal is not None:
+            self.rehearsal.begin()
         if Board.current is not None:
             forget_dropped()
             Board.current.begin(call, ranks)
@@ -251,6 +256,41 @@ def _gpus(device: str) -> int:
     if device == "cuda" and gpus == 0:
         raise ValueError("device='cuda' was asked for, but torch finds no GPU here; use device='cpu'")
     return gpus
+
+
+def _prepare_nccl(check: bool) -> None:
+    """Settings of NCCL and CUDA, where the environment does not say otherwise."""
+    settings = {
+        "NCCL_COMM_SPLIT_SHARE_RESOURCES": "1",  # a layout has many groups of the same ranks
+        "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",  # `mail.py` sends in an order that fits
+    }
+    if check:
+        # A rank that waits for ever raises then, with the line, and is not ended by NCCL's watchdog; ...
+        settings["TORCH_NCCL_BLOCKING_WAIT"] = "1"
+        # ... and the same sum has the same bits each time, as claims of equal bits say (nccl issue 1497), ...
+        settings["NCCL_NVLS_ENABLE"] = "0"
+        # ... and the precision that bounds are made for: NVIDIA's containers turn TF32 on.
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+
+
+def _same_backend(backend: str, rank: int, size: int, timeout: float) -> dist.Store:
+    """The store of torchrun's ranks, if all of them have come to the same backend: each machine looks at its own GPUs.
+
+    Raises:
+        ValueError: They have not.
+    """
+    store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout)))
+    store.set(f"backend/{rank}", backend)
+    theirs = [store.get(f"backend/{other}").decode() for other in range(size)]
+    if len(set(theirs)) > 1:
+        with_nccl = [str(other) for other, name in enumerate(theirs) if name == "nccl"]
+        raise ValueError(
+            f"ranks {','.join(with_nccl)} have a GPU of their own and others have none: start as many ranks on each "
+            "machine as it has GPUs, let each see all of them, or use --device cpu"
+        )
+    return store
 
 
 def _meeting_place(

@@ -169,11 +169,11 @@ class Gradients:
 
         The step adds them up over all ranks, together with the loss.
         """
-        total = torch.zeros((), dtype=torch.float64, device=self.device)
-        for name, piece in self.gradient_pieces():
-            if self.spread[name].first:
-                total += piece.double().square().sum()
-        return total
+        counted = [piece for name, piece in self.gradient_pieces() if self.spread[name].first]
+        if not counted:
+            return torch.zeros((), dtype=torch.float64, device=self.device)
+        # All at once, without copies in float64.
+        return torch.stack(torch._foreach_norm(counted, dtype=torch.float64)).square().sum()
 
     @torch.no_grad()
     def scale(self, factor: Tensor | float) -> None:

@@ -45,8 +45,10 @@ class Forkserver:
         self.control, theirs = socket.socketpair()
         root = str(Path(worker.__file__).parents[2])
         code = f"from minitrain.ranks.forkserver import main; main({theirs.fileno()}, {PRELOAD!r})"
-        # torch logs errors about other ranks with times and addresses: the ranks' tracebacks say it better
-        environment = {"TORCH_CPP_LOG_LEVEL": "FATAL", **os.environ}
+        # torch logs errors about other ranks with times and addresses: the ranks' tracebacks say it better. On GPUs
+        # NCCL's watchdog may end a process, and only the log says why.
+        level = "ERROR" if Path("/dev/nvidiactl").exists() else "FATAL"
+        environment = {"TORCH_CPP_LOG_LEVEL": level, **os.environ}
         self.process = subprocess.Popen(
             [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); {code}"],
             env=environment,

@@ -21,7 +21,8 @@ from typing import Any
 from minitrain.ranks.forkserver import Forkserver, Rank
 from minitrain.ranks.worker import Plan
 
-POLITENESS = 2.0  # seconds in which a rank that was told to stop may leave the others in order
+POLITENESS = 2.0  # seconds in which a rank that was told to stop may leave the others in order, ...
+ON_GPU = 10.0  # ... and where it must take down a GPU's contexts
 TORCHRUN = r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*)"
 
 _forkserver: Forkserver | None = None  # one for the program: importing torch is what takes long
@@ -127,7 +128,7 @@ def end(ranks: list[Rank], folder: str, owner: int) -> None:
     for rank in ranks:
         with contextlib.suppress(OSError):
             rank.pipe.send_bytes(pickle.dumps(("stop", None, None, 0, [])))
-    until = time.monotonic() + POLITENESS
+    until = time.monotonic() + (ON_GPU if Path("/dev/nvidiactl").exists() else POLITENESS)
     for rank in ranks:
         if rank.exitcode(max(0.0, until - time.monotonic())) is None:
             rank.signal(signal.SIGKILL)

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from minitrain.comm import World
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
@@ -81,7 +83,8 @@ class Display:
             return None
         model, steps = self.settings.model, self.settings.steps
         token = speed.model_flops(model, steps) / (steps.batch * model.sizes.positions)
-        return token * self.tokens_per_second / (self.world.size * self._peak)
+        gpus = self.world.size * min(1, torch.cuda.device_count() / self.world.local_size)  # ranks may share them
+        return token * self.tokens_per_second / (gpus * self._peak)
 
     def _speeds(self) -> list[str]:
         utilisation = self.utilisation()

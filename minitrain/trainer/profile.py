@@ -111,9 +111,9 @@ class Profile:
 
     def _charge(self) -> None:
         """The time since the last boundary belongs to the innermost open part."""
-        # On a GPU work is only queued, so wait until it is done. That forbids overlap, and so only
-        # some steps are measured there.
-        self._world.finish()
+        # On a GPU work is only queued, so wait until it is done. That forbids overlap, and so only some steps are
+        # measured there.
+        self._world.timeline.settle()
         now = self._world.timeline.now()
         if self._stack:
             part = self._stack[-1]

@@ -10,6 +10,7 @@ Source: Chowdhery et al. 2022, "PaLM", appendix B. Peaks: NVIDIA's data sheets, 
 
 from __future__ import annotations
 
+import re
 import resource
 import sys
 
@@ -37,7 +38,7 @@ PEAKS: dict[str, tuple[float, float]] = {
 def peak_flops(name: str, dtype: str) -> float | None:
     """Operations that a GPU can do in a second, by its name; None where that is not known here."""
     for part, (half, single) in PEAKS.items():
-        if part in name:
+        if re.search(rf"\b{part}\b", name):  # "L4" is not in "L40"
             return {"bfloat16": half, "float32": single}.get(dtype)
     return None
 

@@ -21,8 +21,7 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from minitrain.comm.chunks import Chunks, check_root, flat_view
-from minitrain.comm.groups import backend
-from minitrain.comm.messages import Handle, exchange, receive, send
+from minitrain.comm.messages import Handle, backend, exchange, receive, send
 
 AHEAD = 3  # receives that are posted before they are waited for, each with a buffer of its own
 

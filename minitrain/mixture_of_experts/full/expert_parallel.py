@@ -13,6 +13,7 @@ Also called `ep_size` (DeepSpeed), `ExpertParallel` (torchtitan).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 from typing import Literal
 
 import torch
@@ -112,6 +113,7 @@ class ExpertParallelLayer(MoELayer):
             parameter.data = parameter.data.clone()  # it may be a view of one storage with all experts
         self.groups, self.carrier, self.check = groups, carrier, check
         self.received: Int[Tensor, "ranks own"] | None = None
+        self._sends, self._receives = [0] * ranks, [0] * ranks  # rows, by the rank at the other end
         self.compute = layer.compute
         self._prepare()
 
@@ -136,11 +138,11 @@ class ExpertParallelLayer(MoELayer):
         self.announce(counts)
         if problem is not None:
             raise problem
-        assert routing is not None and self.received is not None
-        failed = (self.received < 0).any(1).nonzero().flatten().tolist()
+        assert routing is not None
+        failed = [str(rank) for rank, rows in enumerate(self._receives) if rows < 0]
         if failed:
             raise ValueError(
-                f"the router of expert-parallel rank {','.join(map(str, failed))} could not choose experts, and its "
+                f"the router of expert-parallel rank {','.join(failed)} could not choose experts, and its "
                 "error there says why; no tokens were sent"
             )
         return routing
@@ -151,13 +153,16 @@ class ExpertParallelLayer(MoELayer):
         sends, receives = [len(experts) for experts in self.held], [len(self.held[rank])] * ranks
         # The small all-to-all: each rank gets one number from each rank for each of its experts.
         self.received = all_to_all(counts, sends, receives, self.groups.experts, self.carrier).view(ranks, -1)
+        # The one read for which the program waits for the GPU: how many rows leave and arrive.
+        told = iter(torch.cat([counts, self.received.flatten()]).tolist())
+        self._sends = [sum(islice(told, count)) for count in sends]
+        self._receives = [sum(islice(told, count)) for count in receives]
 
     def compute_experts(self, rows: Float[Tensor, "routes hidden"], routing: Routing) -> Float[Tensor, "routes hidden"]:
         """Each row to the rank of its expert, through it, and back."""
         assert self.received is not None
         group, ranks, own = self.groups.experts, *self.received.shape
-        sends = [int(part.sum()) for part in routing.load().cpu().split([len(experts) for experts in self.held])]
-        receives = self.received.sum(1).tolist()
+        sends, receives = self._sends, self._receives
         order = routing.expert.argsort(stable=True)
         # Rows leave, sorted by expert and therefore by rank; those of all ranks for this rank's experts arrive.
         there = all_to_all(rows.index_select(0, order), sends, receives, group, self.carrier)

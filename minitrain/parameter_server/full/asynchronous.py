@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from minitrain.comm import Ledger, VirtualClock, receive, send
 from minitrain.comm.control import control, gather_objects
-from minitrain.comm.groups import backend, new_group
+from minitrain.comm.groups import new_group
+from minitrain.comm.messages import backend
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.parameter_server.full.clocks import Clocks
 from minitrain.parameter_server.full.inbox import DEATH, LEAVE, PATIENCE, PULL, PUSH, TAG, Inbox, Message, announce
@@ -56,9 +57,18 @@ def on_gloo(roles: Roles) -> Roles:
     """The same roles on a gloo group.
 
     Where the group is NCCL's, one is made beside it by `new_group`, so every rank of the world must call this.
+
+    Raises:
+        ValueError: The group is NCCL's and not everyone's. torch would let the ranks outside take part in a split of
+            everyone's communicator that those inside never come to.
     """
     if backend(roles.group) == "gloo":
         return roles
+    if dist.get_world_size(roles.group) < dist.get_world_size():
+        raise ValueError(
+            f"roles.group has {dist.get_world_size(roles.group)} of {dist.get_world_size()} ranks and is NCCL's; "
+            "make the roles of everyone's group"
+        )
     group = new_group(dist.get_process_group_ranks(roles.group or dist.group.WORLD), backend="gloo")
     assert isinstance(group, dist.ProcessGroup)
     return replace(roles, group=group)

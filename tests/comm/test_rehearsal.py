@@ -1,0 +1,151 @@
+"""A rehearsal on real ranks: what goes well with gloo, and would not with NCCL, is found, with its rank and line."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from minitrain.comm import messages
+from minitrain.comm.control import leave
+from minitrain.comm.groups import new_group
+from minitrain.comm.messages import backend, exchange, receive, send
+from minitrain.lessons.demo import Output, perform
+from minitrain.ranks import Ranks
+from minitrain.ranks.failures import RanksError
+
+
+@pytest.fixture(scope="module")
+def rehearsing():
+    # Unchecked: the checks find some of these mistakes while they happen.
+    with Ranks(4, device="cpu", check=False, rehearse="nccl") as ranks:
+        yield ranks
+
+
+def two_way(world):
+    """Each of two ranks sends, and then receives: gloo has room for a message, and NCCL waits for its other end."""
+    if world.rank < 2:
+        x, y = torch.ones(3, device=world.device), torch.zeros(3, device=world.device)
+        leaving = send(x, 1 - world.rank)
+        receive(y, 1 - world.rank).wait()
+        leaving.wait()
+
+
+def batched(world):
+    x, y = torch.ones(3, device=world.device), torch.zeros(3, device=world.device)
+    exchange(x, (world.rank + 1) % 4, y, (world.rank - 1) % 4).wait()
+    return y.tolist()
+
+
+def other_order(world):
+    groups = [new_group([0, 1, 2, 3]), new_group([0, 1, 2, 3])]
+    x = [torch.ones(3, device=world.device) for _ in groups]
+    order = (0, 1) if world.rank else (1, 0)
+    for handle in [messages.all_reduce(x[index], groups[index]) for index in order]:
+        handle.wait()
+    leave(groups)
+
+
+def members_alone(world):
+    if world.rank < 2:
+        group = dist.new_group([0, 1], use_local_synchronization=True)
+        leave([group])
+
+
+def ends_in_set_order(world):
+    groups = [new_group([0, 1, 2, 3]), new_group([0, 1, 2, 3])]
+    for group in groups if world.rank % 2 else groups[::-1]:
+        dist.destroy_process_group(group)
+
+
+def ends_in_our_order(world):
+    groups = [new_group([0, 1, 2, 3]), new_group([0, 1])]
+    leave(group for group in groups if isinstance(group, dist.ProcessGroup))
+
+
+def on_the_cpu(world):
+    messages.all_reduce(torch.ones(3)).wait()
+
+
+def from_numpy(world):
+    messages.all_reduce(torch.ones(3, device=world.device).cpu()).wait()
+
+
+def computes_across(world):
+    return (torch.ones(3, device=world.device) * torch.ones(3)).sum().item()
+
+
+def short_integers(world):
+    x = torch.ones(3, dtype=torch.int16, device=world.device)
+    exchange(x, (world.rank + 1) % 4, torch.zeros_like(x), (world.rank - 1) % 4).wait()
+
+
+def reads(world):
+    x = torch.ones(3, device=world.device)
+    assert x.to("cpu").device == torch.device("cpu") != x.device
+    assert x.to(world.device) is x
+    assert x.to(torch.float64).device == (2 * x).device == torch.ones_like(x).device == world.device
+    assert torch.tensor([1.0], device=world.device).device == world.device
+    assert backend() == "nccl"
+    layer = torch.nn.Linear(3, 3).to(world.device)
+    layer(x).sum().backward()
+    assert layer.weight.grad.device == world.device
+    before = world.rehearsal.reads.total()
+    x.sum().item()
+    assert x[0] > 0
+    assert world.rehearsal.reads.total() == before + 2
+
+
+MISTAKES = {
+    two_way: r"hang: these ranks wait for ever \(a circle\): rank 0 in send\(to=1\) .*test_rehearsal.py, line",
+    other_order: r"one at a time: .*\(a circle\): rank 0 in all_reduce of 0,1,2,3#\d+ .*test_rehearsal.py, line",
+    members_alone: r"make: ranks differ in the group that they make next: rank 0: new_group .* rank 2: nothing",
+    ends_in_set_order: r"end: ranks end groups in different orders: rank 0 in destroy_process_group of .*rank 1 in",
+    on_the_cpu: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",
+    from_numpy: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",
+    computes_across: r"memory: mul is given a tensor of the CPU, of shape \[3\], beside one of the GPU",
+    short_integers: r"dtype: send\(to=1\) of everyone .* is given int16",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_what_gloo_forgives_is_found(rehearsing, mistake):
+    with pytest.raises(RanksError, match=MISTAKES[mistake]):
+        rehearsing.run(mistake)
+
+
+@pytest.mark.parametrize("right", [batched, ends_in_our_order], ids=lambda right: right.__name__)
+def test_what_is_right_is_left_alone(rehearsing, right):
+    rehearsing.run(right)
+
+
+def test_a_cell_is_rehearsed(rehearsing):
+    rehearsing.execute("x = torch.ones(2, device=world.device)\ndist.all_reduce(x)")
+    with pytest.raises(RanksError, match=r"memory: all_reduce of everyone \(<cell \d+>, line 1\)"):
+        rehearsing.execute("dist.all_reduce(torch.ones(2))")
+
+
+def test_devices_are_told_apart(rehearsing):
+    rehearsing.run(reads)
+
+
+@pytest.mark.parametrize("technique", ["collectives.ring", "composition.step", "pipeline_parallel.executor"])
+def test_a_demo_is_rehearsed(rehearsing, technique, capfd):
+    assert all(rehearsing.run(perform, f"minitrain.lessons.{technique}", "demo", {}, Output()))
+    assert "rules of NCCL that this run would break" in capfd.readouterr().out
+
+
+def test_torch_is_given_back_its_functions():
+    before = torch.tensor, torch.Tensor.to, torch.Tensor.cpu, dist.Work.wait
+    from minitrain.comm import World
+
+    with World.start(rehearse="nccl", check=False) as world:
+        assert torch.ones(2, device=world.device).device == world.device
+        assert torch.Tensor.to is not before[1]
+    assert (torch.tensor, torch.Tensor.to, torch.Tensor.cpu, dist.Work.wait) == before
+    assert torch.ones(2).device == torch.device("cpu")
+
+
+def test_another_backend_cannot_be_rehearsed():
+    with pytest.raises(ValueError, match="rehearse='mpi' is unknown; use 'nccl', or leave it out"):
+        Ranks(2, device="cpu", rehearse="mpi")
