@@ -25,12 +25,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import distributed_c10d
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.comm import messages
 from minitrain.comm.control import gather_objects
 from minitrain.comm.ledger import NAMES, group_of
-from minitrain.comm.nccl import Broken, Step, replay
+from minitrain.comm.nccl import ASIDE, Broken, Step, replay
 from minitrain.comm.sites import site
 
 GPU = torch.device("cpu", 0)
@@ -63,6 +64,7 @@ class Rehearsal(TorchDispatchMode):
         self._names: dict[Any, str] = {dist.group.WORLD: "everyone"}
         self._members: dict[str, tuple[int, ...]] = {"everyone": tuple(range(dist.get_world_size()))}
         self._gloo: set[Any] = set()
+        self._only_here = False
         self._batch: int | None = None
         self._batches = 0
         self._undo: list[tuple[Any, str, Any]] = []
@@ -101,6 +103,14 @@ class Rehearsal(TorchDispatchMode):
         if dist.get_rank() == 0:
             found = [*own, *replay([steps for steps, _, _ in everyone], members)]
         return gather_objects(found)[0]
+
+    def __str__(self) -> str:
+        sent = sum(step.verb not in ASIDE for step in self.steps)
+        lines = [f"{count} in {line}" for line, count in self.reads.most_common(8)]
+        return (
+            f"rehearsed for NCCL: {sent:,} communications of this rank; {self.reads.total():,} times its program "
+            f"waited for the GPU{': ' if lines else ''}{'; '.join(lines)}"
+        )
 
     def _backend(self, group: dist.ProcessGroup | None) -> str:
         return "gloo" if group in self._gloo else "nccl"
@@ -180,6 +190,8 @@ class Rehearsal(TorchDispatchMode):
 
     def _read(self) -> None:
         """The program waits until the GPU has done what it was given."""
+        if self._only_here:
+            return
         line = site().line
         self.reads[line] += 1
         if self.steps and self.steps[-1].verb != "host":
@@ -206,8 +218,10 @@ class Rehearsal(TorchDispatchMode):
             self._replace(module, "batch_isend_irecv", self._batched)
         self._replace(distributed_c10d, "_get_object_coll_device", lambda original: lambda group=None: str(GPU))
         self._replace(dist.Work, "wait", self._wait)
+        _device_constructors()  # torch remembers them from now on as they were: `with torch.device(...)` asks
         for name in MAKERS:
             self._replace(torch, name, self._maker)
+        self._replace(torch.nn.functional, "one_hot", self._checks_values)
         self._replace(Tensor, "new_tensor", self._new_tensor)
         self._replace(Tensor, "cpu", self._to_cpu)
         self._replace(Tensor, "to", self._to)
@@ -281,11 +295,21 @@ class Rehearsal(TorchDispatchMode):
             device = torch.device(kwargs.get("device") or "cpu")
             storage = StorageWeakRef(tensor.untyped_storage())
             by_autograd = sys._getframe(1).f_globals.get("__name__") == "torch.autograd"  # to begin backward with
-            if device.type == "cpu" and storage not in self._on_gpu and not by_autograd:
+            if device.type == "cpu" and not tensor.is_meta and storage not in self._on_gpu and not by_autograd:
                 self._mark(storage, self._on_cpu if device.index is None else self._on_gpu)
             return tensor
 
         return make
+
+    def _checks_values(self, original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._only_here = True  # it reads its argument on CPUs, and on GPUs it does not
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._only_here = False
+
+        return call
 
     def _new_tensor(self, original: Any) -> Any:
         def new_tensor(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:

@@ -23,7 +23,6 @@ from typing import Annotated, Any, Literal, NoReturn, get_type_hints
 import tyro
 
 from minitrain.comm.control import gather_objects, leave_all
-from minitrain.comm.nccl import ASIDE
 from minitrain.comm.pictures import save_figure
 from minitrain.comm.rehearsal import Rehearsal
 from minitrain.comm.timeline import trace_events
@@ -297,12 +296,9 @@ def play(world: World, demo: Demo, options: dict[str, Any]) -> tuple[list[Row], 
 
 def _rehearsed(world: World, rehearsal: Rehearsal) -> Claim:
     """The claim of every demo that is rehearsed."""
-    reads = rehearsal.reads
-    world.cost("communications that NCCL would carry", sum(step.verb not in ASIDE for step in rehearsal.steps), "")
-    world.cost(f"reads for which the program waits for the GPU, from {len(reads)} lines", sum(reads.values()), "")
-    broken = rehearsal.check()
+    summary, broken = str(rehearsal), rehearsal.check()
     if world.rank == 0:
-        print(*broken, sep="\n", end="\n\n" if broken else "")
+        print(summary, *broken, sep="\n", end="\n\n")
     return Claim("rules of NCCL that this run would break", "0", 0, len(broken), source=NCCL, key=True)
 
 

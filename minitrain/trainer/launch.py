@@ -108,7 +108,6 @@ def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float, 
 
             world = World.start(device=device, timeout=timeout, check=False, rehearse=rehearse)
             status = _train(world, settings, loop, lambda: bool(asked), os.getpid())
-            world.rehearsed()
             world.stop()
             return status
     except Exception as error:
@@ -143,7 +142,11 @@ def _train(world: World, settings: Settings, loop: str, asked_to_stop: Callable[
     try:
         with refusing():  # before anything in the folder is written or removed
             lock = same_on_all_ranks(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
-        return importlib.import_module(loop).train(Trainer(world, settings, asked_to_stop))
+        status = importlib.import_module(loop).train(Trainer(world, settings, asked_to_stop))
+        if world.rehearsal is not None and world.rank == 0:
+            print(world.rehearsal)
+        world.rehearsed()
+        return status
     except Refused as error:
         if world.rank == 0:
             print(error, file=sys.stderr, flush=True)
