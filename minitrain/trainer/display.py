@@ -83,8 +83,10 @@ class Display:
             return None
         model, steps = self.settings.model, self.settings.steps
         token = speed.model_flops(model, steps) / (steps.batch * model.sizes.positions)
-        gpus = self.world.size * min(1, torch.cuda.device_count() / self.world.local_size)  # ranks may share them
-        return token * self.tokens_per_second / (gpus * self._peak)
+        sharing = max(
+            1.0, self.world.local_size / (torch.cuda.device_count() or self.world.local_size)
+        )  # ranks of a GPU
+        return token * self.tokens_per_second / (self.world.size / sharing * self._peak)
 
     def _speeds(self) -> list[str]:
         utilisation = self.utilisation()

@@ -10,7 +10,7 @@ MUTATIONS = [
     # Practice.
     Mutation(f"{GRADIENTS}.Replicated._average", "1 / self.sharers.ranks", "1", GRADIENTS, APART),
     Mutation(f"{GRADIENTS}.Gradients._sum_partial", "piece.copy_(summed)", "piece.copy_(piece)", GRADIENTS, APART),
-    Mutation(f"{GRADIENTS}.Gradients.squares", "if self.spread[name].first:", "if True:", GRADIENTS, REPORTS),
+    Mutation(f"{GRADIENTS}.Gradients.squares", "if self.spread[name].first]", "if True]", GRADIENTS, REPORTS),
     Mutation(f"{STEP}.Training.share_of_mean", " / self.settings.layout.dp", "", GRADIENTS, REPORTS),
     Mutation(f"{STEP}.Training.share_of_mean", 'self.axes.place["tp"]', "False", GRADIENTS, REPORTS),
     Mutation("minitrain.models.gpt.MLP.forward", '"tanh"', '"none"', GRADIENTS, "one device's gradients"),

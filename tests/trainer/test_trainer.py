@@ -274,10 +274,10 @@ def clocked(moments):
     world, clock = World(0, 1, 0, 1, torch.device("cpu"), "gloo"), SimpleNamespace(now=0.0)
     world.timeline, shown = Timeline(clock), iter(moments)
 
-    def finish():
+    def settle():
         clock.now = next(shown)
 
-    world.finish = finish
+    world.timeline.settle = settle
     return profile.Profile(world, skip=0)
 
 
