@@ -203,7 +203,7 @@ class Rehearsal(TorchDispatchMode):
     def _mark(self, storage: StorageWeakRef, place: set[StorageWeakRef]) -> None:
         place.add(storage)
         if len(place) % 4096 == 0:
-            place.difference_update([each for each in place if each.expired()])
+            place.difference_update([each for each in list(place) if each.expired()])  # list: threads may add to it
 
     def _is_on_gpu(self, tensor: Tensor) -> bool:
         return any(StorageWeakRef(each.untyped_storage()) in self._on_gpu for each in _tensors(tensor))

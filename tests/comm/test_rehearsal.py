@@ -10,6 +10,7 @@ from minitrain.comm import messages
 from minitrain.comm.control import leave
 from minitrain.comm.groups import new_group
 from minitrain.comm.messages import backend, exchange, receive, send
+from minitrain.comm.rehearsal import GPU, Rehearsal
 from minitrain.lessons.demo import Output, perform
 from minitrain.ranks import Ranks
 from minitrain.ranks.failures import RanksError
@@ -135,15 +136,19 @@ def test_a_demo_is_rehearsed(rehearsing, technique, capfd):
     assert "rules of NCCL that this run would break" in capfd.readouterr().out
 
 
-def test_torch_is_given_back_its_functions():
+def begins_and_ends(world):
     before = torch.tensor, torch.Tensor.to, torch.Tensor.cpu, dist.Work.wait
-    from minitrain.comm import World
-
-    with World.start(rehearse="nccl", check=False) as world:
-        assert torch.ones(2, device=world.device).device == world.device
-        assert torch.Tensor.to is not before[1]
+    rehearsal = Rehearsal.start()
+    assert torch.ones(2, device=GPU).device == GPU
+    assert torch.Tensor.to is not before[1]
+    rehearsal.stop()
     assert (torch.tensor, torch.Tensor.to, torch.Tensor.cpu, dist.Work.wait) == before
     assert torch.ones(2).device == torch.device("cpu")
+    assert backend() == "gloo"
+
+
+def test_torch_is_given_back_its_functions(ranks):
+    ranks(1).run(begins_and_ends)
 
 
 def test_another_backend_cannot_be_rehearsed():
