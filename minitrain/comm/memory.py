@@ -5,6 +5,7 @@ Bytes are those of storages, each counted once: a tied weight, a view, and a pad
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -119,7 +120,10 @@ class Peak:
             torch.cuda.reset_peak_memory_stats(self._device)
             self._before = torch.cuda.memory_allocated(self._device)
         else:
-            time.sleep(0.05)  # gloo's threads let go of a message's tensors a moment after wait() has returned
+            # What is held before must not be given back meanwhile: not by the garbage collector, nor by gloo, whose
+            # threads let go of a message's tensors a moment after wait() has returned.
+            gc.collect()
+            time.sleep(0.05)
             self._profile = torch.profiler.profile(
                 activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
             )
