@@ -71,7 +71,7 @@ class Rehearsal(TorchDispatchMode):
 
     @classmethod
     def start(cls) -> Rehearsal:
-        """Write down from now on, and say "nccl" to whoever asks for the backend."""
+        """Start recording; from now on `backend()` answers "nccl"."""
         rehearsal = cls()
         messages.rehearsed = rehearsal._backend
         rehearsal._patch()
@@ -86,7 +86,7 @@ class Rehearsal(TorchDispatchMode):
         messages.rehearsed = None
 
     def begin(self) -> None:
-        """Forget what was asked for so far."""
+        """Drop the record so far."""
         self.steps: list[Step] = []
         self.reads: Counter[str] = Counter()
         self._broken: dict[Broken, None] = {}

@@ -47,7 +47,7 @@ class World:
         backend: What carries tensors between ranks: "nccl" where each rank has a GPU of its own, else "gloo".
         timeline: Spans of this rank on the wall's clock, for `--trace`.
         costs: What the run cost here, as (what, value, unit): shown, but not claimed.
-        rehearsal: What is written down of this run, in a rehearsal.
+        rehearsal: The record of this run's communication, in a rehearsal.
     """
 
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int, device: torch.device, backend: str):
@@ -206,6 +206,12 @@ class World:
         self.cost(what, seconds, "s")
         if count:
             self.cost(what, count / seconds, f"{unit}/s")
+
+    @property
+    def devices(self) -> int:
+        """How many devices the ranks compute on: as many as there are ranks, or fewer where ranks share GPUs."""
+        gpus = torch.cuda.device_count() if self.device.type == "cuda" else self.local_size
+        return self.size * min(gpus, self.local_size) // self.local_size
 
     def finish(self) -> None:
         """Wait until this rank's GPU has done all it was given; on a CPU that is so already."""
