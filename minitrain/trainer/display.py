@@ -11,8 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from minitrain.comm import World
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
@@ -83,10 +81,7 @@ class Display:
             return None
         model, steps = self.settings.model, self.settings.steps
         token = speed.model_flops(model, steps) / (steps.batch * model.sizes.positions)
-        sharing = max(
-            1.0, self.world.local_size / (torch.cuda.device_count() or self.world.local_size)
-        )  # ranks of a GPU
-        return token * self.tokens_per_second / (self.world.size / sharing * self._peak)
+        return token * self.tokens_per_second / (self.world.devices * self._peak)
 
     def _speeds(self) -> list[str]:
         utilisation = self.utilisation()
