@@ -24,9 +24,10 @@ from minitrain.comm.checks import check_message, check_together, forget
 from minitrain.comm.control import forget_control_groups, gather_objects, leave_all
 from minitrain.comm.groups import time_limit
 from minitrain.comm.in_flight import forget_dropped, guard_readers
+from minitrain.comm.memories import GPU
 from minitrain.comm.messages import Handle
 from minitrain.comm.plain import observe_plain_calls
-from minitrain.comm.rehearsal import GPU, NotOnGPUs, Rehearsal
+from minitrain.comm.rehearsal import NotOnGPUs, Rehearsal
 from minitrain.comm.timeline import Timeline
 
 if TYPE_CHECKING:

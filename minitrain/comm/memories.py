@@ -1,0 +1,219 @@
+"""In a rehearsal, which tensors would be on the GPU: all of them are in the CPU's memory.
+
+`GPU` is "cpu:0", which torch takes for the CPU as well. What is made on it, or brought to it, counts as a tensor on the
+GPU, and so does all that is computed from it. What a program makes without a device, or by `.cpu()`, counts as a tensor
+of the CPU. What an operation of torch makes inside is wherever its other tensors are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._device import _device_constructors
+
+GPU = torch.device("cpu", 0)
+# Operations whose result the program needs before it can go on, so it waits for the GPU.
+READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "unique_consecutive")
+# Operations that take tensors of the CPU and of the GPU together.
+BRIDGES = ("copy_", "_to_copy", "set_", "index", "index_put_", "_index_put_impl_")
+# torch's functions that make tensors; one that another operation makes inside is wherever that operation's are.
+MAKERS = ("tensor", "as_tensor", "from_numpy", "frombuffer", "zeros", "ones", "empty", "full", "arange", "linspace")
+MAKERS = (*MAKERS, "eye", "rand", "randn", "randint", "randperm", "normal")
+
+
+class Patches:
+    """Functions of torch that are replaced for a while."""
+
+    def __init__(self) -> None:
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def replace(self, owner: Any, name: str, around: Callable[[Any], Any]) -> None:
+        """Replace `owner.name` by what `around` makes of it."""
+        original = getattr(owner, name)
+        self._originals.append((owner, name, original))
+        made = around(original)
+        setattr(owner, name, wraps(original)(made) if callable(made) else made)
+
+    def undo(self) -> None:
+        """Put the originals back."""
+        while self._originals:
+            setattr(*self._originals.pop())
+
+
+class Memories:
+    """Follows tensors through operations.
+
+    Args:
+        read: Called when the program waits until the GPU has done what it was given, because it needs a result.
+        broken: Called with a text when it uses tensors as no GPU could.
+    """
+
+    def __init__(self, read: Callable[[], None], broken: Callable[[str], None]):
+        self._on_gpu: set[StorageWeakRef] = set()
+        self._on_cpu: set[StorageWeakRef] = set()
+        self._read, self._broken = read, broken
+        self._looks_only_on_cpus = False
+
+    def on_gpu(self, tensor: Tensor) -> bool:
+        """Whether a tensor counts as one on the GPU."""
+        return any(storage in self._on_gpu for storage in _storages(tensor))
+
+    def on_cpu(self, value: Any) -> bool:
+        """Whether one of the tensors, with elements, counts as one of the CPU."""
+        return any(each.numel() and _storage(each) in self._on_cpu for each in tensors_in(value))
+
+    def follow(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Do an operation; what it makes is where its arguments are, or on the device that it is given."""
+        used = _storages((args, kwargs))
+        on_gpu = any(storage in self._on_gpu for storage in used)
+        device = kwargs.get("device")
+        if on_gpu and name in READS:
+            self._reads()
+        if on_gpu and name not in BRIDGES and (device is None or device.index is None):
+            strangers = [each for storage, each in used.items() if storage in self._on_cpu and each.dim()]
+            if strangers:
+                shape = list(strangers[0].shape)
+                self._broken(f"{name} is given a tensor of the CPU, of shape {shape}, beside one of the GPU")
+        result = func(*args, **kwargs)
+        if on_gpu or (device is not None and device.index == GPU.index):
+            place = self._on_gpu
+        elif any(storage in self._on_cpu for storage in used):
+            place = self._on_cpu
+        else:
+            return result
+        for storage in _storages(result):
+            if storage not in used:
+                self._put(storage, place)
+        return result
+
+    def _reads(self) -> None:
+        if not self._looks_only_on_cpus:
+            self._read()
+
+    def _put(self, storage: StorageWeakRef, place: set[StorageWeakRef]) -> None:
+        place.add(storage)
+        if len(place) % 4096 == 0:
+            place.difference_update([each for each in list(place) if each.expired()])  # list: threads may add to it
+
+    # What the dispatcher does not see.
+
+    def patch(self, patches: Patches) -> None:
+        """Look at functions of torch that make tensors, move them, and read them."""
+        _device_constructors()  # torch remembers them from now on as they were: `with torch.device(...)` asks
+        for name in MAKERS:
+            patches.replace(torch, name, self._maker)
+        patches.replace(torch.nn.functional, "one_hot", self._looks)
+        for name, around in {"new_tensor": self._new_tensor, "cpu": self._cpu, "to": self._to}.items():
+            patches.replace(Tensor, name, around)
+        for name in ("tolist", "__repr__", "__format__"):
+            patches.replace(Tensor, name, self._reader)
+        for name in ("numpy", "__array__"):
+            patches.replace(Tensor, name, self._array)
+        patches.replace(Tensor, "device", self._device)
+
+    def _device(self, original: Any) -> Any:
+        return property(lambda tensor: GPU if self.on_gpu(tensor) else original.__get__(tensor))
+
+    def _maker(self, original: Any) -> Any:
+        def make(*args: Any, **kwargs: Any) -> Tensor:
+            tensor = original(*args, **kwargs)
+            device = torch.device(kwargs.get("device") or "cpu")
+            storage = _storage(tensor)
+            by_autograd = sys._getframe(1).f_globals.get("__name__") == "torch.autograd"  # to begin backward with
+            if device.type == "cpu" and not tensor.is_meta and storage not in self._on_gpu and not by_autograd:
+                self._put(storage, self._on_cpu if device.index is None else self._on_gpu)
+            return tensor
+
+        return make
+
+    def _looks(self, original: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._looks_only_on_cpus = True  # at its argument; on GPUs it trusts
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._looks_only_on_cpus = False
+
+        return call
+
+    def _new_tensor(self, original: Any) -> Any:
+        def new_tensor(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            made = original(tensor, *args, **kwargs)
+            if self.on_gpu(tensor) and "device" not in kwargs:
+                self._put(_storage(made), self._on_gpu)
+            return made
+
+        return new_tensor
+
+    def _cpu(self, original: Any) -> Any:
+        def cpu(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            if not self.on_gpu(tensor):
+                return original(tensor, *args, **kwargs)
+            self._reads()
+            copy = tensor.clone()
+            self._on_gpu.discard(_storage(copy))
+            self._put(_storage(copy), self._on_cpu)
+            return copy
+
+        return cpu
+
+    def _to(self, original: Any) -> Any:
+        def to(tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+            places = [each for each in (*args[:1], kwargs.get("device")) if isinstance(each, (str, int, torch.device))]
+            place = torch.device(places[0]) if places else None
+            if place is None or place.type != "cpu" or not self.on_gpu(tensor):
+                return original(tensor, *args, **kwargs)
+            # From the GPU to the GPU nothing moves, and to the CPU it does: to torch here, it is the other way round.
+            positional = args[1:] if args and places[0] is args[0] else args
+            asked = dict(zip(("dtype", "non_blocking", "copy"), positional, strict=False)) | kwargs
+            rest = {
+                key: value
+                for key, value in asked.items()
+                if value is not None and key not in ("device", "non_blocking")
+            }
+            tensor = tensor.cpu() if place.index is None else tensor
+            return original(tensor, tensor.dtype if "dtype" not in rest else rest.pop("dtype"), **rest)
+
+        return to
+
+    def _reader(self, original: Any) -> Any:
+        def read(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self.on_gpu(tensor):
+                self._reads()
+            return original(tensor, *args, **kwargs)
+
+        return read
+
+    def _array(self, original: Any) -> Any:
+        def array(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if self.on_gpu(tensor):
+                self._broken("numpy cannot read a tensor of the GPU; call tensor.cpu() first")
+            return original(tensor, *args, **kwargs)
+
+        return array
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors in arguments or results that have memory of their own."""
+    if isinstance(value, Tensor):
+        if value.layout == torch.strided and not value.is_meta and type(value).__name__ != "FakeTensor":
+            yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from tensors_in(each)
+    elif isinstance(value, dict):
+        yield from tensors_in(list(value.values()))
+
+
+def _storage(tensor: Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())
+
+
+def _storages(value: Any) -> dict[StorageWeakRef, Tensor]:
+    return {_storage(tensor): tensor for tensor in tensors_in(value)}
