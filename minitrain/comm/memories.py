@@ -20,6 +20,7 @@ from torch.utils._device import _device_constructors
 GPU = torch.device("cpu", 0)
 # Operations whose result the program needs before it can go on, so it waits for the GPU.
 READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "unique_consecutive")
+READS = (*READS, "bincount")
 # Operations that take tensors of the CPU and of the GPU together.
 BRIDGES = ("copy_", "_to_copy", "set_", "index", "index_put_", "_index_put_impl_")
 # torch's functions that make tensors; one that another operation makes inside is wherever that operation's are.
@@ -73,7 +74,7 @@ class Memories:
         used = _storages((args, kwargs))
         on_gpu = any(storage in self._on_gpu for storage in used)
         device = kwargs.get("device")
-        if on_gpu and name in READS:
+        if on_gpu and (name in READS or _sized_by_content(name, args, kwargs)):
             self._reads()
         if on_gpu and name not in BRIDGES and (device is None or device.index is None):
             strangers = [each for storage, each in used.items() if storage in self._on_cpu and each.dim()]
@@ -209,6 +210,14 @@ def tensors_in(value: Any) -> Iterator[Tensor]:
             yield from tensors_in(each)
     elif isinstance(value, dict):
         yield from tensors_in(list(value.values()))
+
+
+def _sized_by_content(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether the result's size depends on numbers that the GPU holds: x[mask], or repeats without their sum."""
+    if name in ("index", "index_put_", "_index_put_impl_"):
+        filled = name != "index" and args[2].numel() == 1  # x[mask] = 0 becomes masked_fill
+        return not filled and any(each.dtype == torch.bool for each in tensors_in(args[1]))
+    return name == "repeat_interleave" and kwargs.get("output_size") is None
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:

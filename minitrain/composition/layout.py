@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch.distributed as dist
-from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
+from jaxtyping import Int
+from torch import Tensor, nn
 
 from minitrain.comm import axes
 from minitrain.comm.control import gather_objects, leave
@@ -35,7 +35,7 @@ class Axes:
 
     Attributes:
         layout: The sizes.
-        mesh: All ranks, pp × replicas × experts × tp, tp varying fastest.
+        grid: All ranks, tp varying fastest.
         pp: The ranks of this rank's pipeline.
         dp: The ranks that share the batch, and hold what this rank holds; experts apart.
         tp: The ranks that share this rank's matrices.
@@ -46,7 +46,7 @@ class Axes:
     """
 
     layout: Layout
-    mesh: DeviceMesh
+    grid: Int[Tensor, "pp dp tp"]
     pp: dist.ProcessGroup
     dp: dist.ProcessGroup
     tp: dist.ProcessGroup
@@ -76,21 +76,27 @@ def make_axes(layout: Layout) -> Axes:
     Raises:
         ValueError: The layout takes another number of ranks than there are.
     """
-    mesh = axes(pp=layout.pp, replicas=layout.dp // layout.ep, experts=layout.ep, tp=layout.tp, alone=1)
+    apart = layout.ep > 1  # experts have axes of their own
+    data = {"replicas": layout.dp // layout.ep, "experts": layout.ep} if apart else {"dp": layout.dp}
+    sizes = {"pp": layout.pp, **data, "tp": layout.tp}
+    # Along an axis of size 1 each rank is alone: no group of its own, since on GPUs each group costs time and memory.
+    mesh = axes(**{name: size for name, size in sizes.items() if size > 1}, alone=1)
     grid = mesh.mesh.reshape(layout.pp, layout.dp, layout.tp)
-    mine: list[dist.ProcessGroup] = []
-    for pipeline in range(layout.pp):
-        for tensor in range(layout.tp):
-            ranks = grid[pipeline, :, tensor].tolist()
-            # Every rank makes every group, also those that it is not in.
-            made = new_group(ranks, description="mesh_dp")
-            mine += [made] if dist.get_rank() in ranks else []
+    groups = {name: mesh[name if size > 1 else "alone"].get_group() for name, size in sizes.items()}
+    place = {name: mesh.get_local_rank(name) if size > 1 else 0 for name, size in sizes.items()}
+    alone = mesh["alone"].get_group()
+    if apart:
+        lines = [grid[pipeline, :, tensor].tolist() for pipeline in range(layout.pp) for tensor in range(layout.tp)]
+        # Every rank makes every group, also those that it is not in.
+        made = {tuple(ranks): new_group(ranks, description="mesh_dp") for ranks in lines}
+        groups["dp"] = next(group for ranks, group in made.items() if dist.get_rank() in ranks)
+        place["dp"] = place["replicas"] * layout.ep + place["experts"]
+    else:
+        groups |= {"replicas": groups["dp"], "experts": alone}
+        place |= {"replicas": place["dp"], "experts": 0}
     # Ranks meet: one that gave its groups back at once would break the connections of one that is still making them.
     gather_objects(None)
-    groups = {name: mesh[name].get_group() for name in ("pp", "tp", "experts", "replicas", "alone")}
-    place = {name: mesh.get_local_rank(name) for name in ("pp", "tp", "experts", "replicas")}
-    place["dp"] = place["replicas"] * layout.ep + place["experts"]
-    return Axes(layout, mesh, dp=mine[0], place=place, **groups)
+    return Axes(layout, grid, alone=alone, place=place, **groups)
 
 
 @dataclass(frozen=True)

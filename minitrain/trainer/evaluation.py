@@ -44,9 +44,8 @@ def generate(training: Training, prompt: bytes, count: int, temperature: float =
     length = training.settings.model.sizes.positions
     generator = torch.Generator().manual_seed(training.settings.steps.seed)
     text = list(prompt)
-    end = training.axes.mesh.mesh.flatten(1)[
-        training.part.schedule.rank_of(training.part.schedule.stages - 1), 0
-    ].item()
+    schedule = training.part.schedule
+    end = training.axes.grid[schedule.rank_of(schedule.stages - 1), 0, 0].item()
     with _evaluating(training):
         for _ in range(count):
             window = text[-length:]

@@ -56,12 +56,14 @@ def members_alone(world):
 
 def ends_in_set_order(world):
     groups = [new_group([0, 1, 2, 3]), new_group([0, 1, 2, 3])]
+    dist.barrier()  # one that ends a group at once breaks gloo's connections of one that is still making it
     for group in groups if world.rank % 2 else groups[::-1]:
         dist.destroy_process_group(group)
 
 
 def ends_in_our_order(world):
     groups = [new_group([0, 1, 2, 3]), new_group([0, 1])]
+    dist.barrier()
     leave(group for group in groups if isinstance(group, dist.ProcessGroup))
 
 

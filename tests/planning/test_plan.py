@@ -34,13 +34,9 @@ def measured(world, settings):
     text = torch.randint(0, 256, (2000,), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     with Ledger() as ledger:
         train_step(training, 0, 0, Samples(text, settings.model.sizes.positions))
-    mesh = training.axes.mesh
-    assert mesh.mesh_dim_names is not None
-    sizes = {**dict(zip(mesh.mesh_dim_names, mesh.shape, strict=True)), "dp": settings.layout.dp}
-    alone = {f"mesh_{name}" for name, size in sizes.items() if size == 1}
     sent = Counter()
     for entry in ledger.entries:
-        if entry.operation != "receive" and entry.group not in alone | {"1 ranks"}:
+        if entry.operation != "receive" and entry.group not in ("mesh_alone", "1 ranks"):
             sent[entry.operation] += entry.bytes
     lines = [line for shards in training.gradients.shards for line in shards.lines]
     seen: set[int] = set()

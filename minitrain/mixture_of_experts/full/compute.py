@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from minitrain.mixture_of_experts.full.routing import counted
 from minitrain.models.gpt import MLP
 
 Way = Literal["loop", "grouped", "padded"]
@@ -38,8 +39,8 @@ def loop(
         expert: For each row the expert that it goes through.
     """
     y = torch.zeros_like(rows)
-    for number, module in enumerate(experts):
-        mine = (expert == number).nonzero().squeeze(-1)
+    counts = counted(expert, len(experts)).tolist()
+    for mine, module in zip(expert.argsort(stable=True).split(counts), experts, strict=True):
         part = rows.index_select(0, mine)[None]  # [1, rows, hidden], as a feed-forward layer takes it
         # Without rows too: its parameters then have a gradient of zeros, as in the other two ways.
         y.index_add_(0, mine, module(part)[0].to(y.dtype))
@@ -51,7 +52,7 @@ def grouped(
 ) -> Float[Tensor, "routes hidden"]:
     """Rows sorted by expert, and one product over all of them. Experts must be `models.gpt.MLP`. Else as `loop`."""
     order = expert.argsort(stable=True)
-    counts = torch.bincount(expert, minlength=len(experts))
+    counts = counted(expert, len(experts))
     up, down = stacked(experts, "up"), stacked(experts, "down")
     wide = grouped_linear(rows.index_select(0, order), *up, counts)  # [routes, 4·hidden]
     y = grouped_linear(F.gelu(wide, approximate="tanh"), *down, counts)
@@ -66,7 +67,7 @@ def padded(
     A router with a capacity bounds that number by groups · capacity. Places that stay empty are multiplied too, and
     nobody reads what comes out of them. Else as `loop`.
     """
-    counts = torch.bincount(expert, minlength=len(experts))
+    counts = counted(expert, len(experts))
     places = int(counts.max()) if len(rows) else 1
     order = expert.argsort(stable=True)
     starts = counts.cumsum(0) - counts

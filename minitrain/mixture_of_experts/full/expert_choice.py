@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from minitrain.mixture_of_experts.full.router import Router
+from minitrain.mixture_of_experts.full.router import Router, not_finite, refuse
 from minitrain.mixture_of_experts.full.routing import Routing
 
 
@@ -67,7 +67,9 @@ class ExpertChoice(Router):
 
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
         tokens = self.split_into_groups(x, groups)
-        s = self.scores(tokens).softmax(-1).transpose(1, 2)  # Sᵀ, [groups, experts, size]: the softmax is over experts
+        scores = self.scores(tokens)
+        refuse(int(not_finite(scores)), scores)  # before the cap, whose search would not end
+        s = scores.softmax(-1).transpose(1, 2)  # Sᵀ, [groups, experts, size]: the softmax is over experts
         k = self.capacity(tokens.shape[1], self.capacity_factor) or 0
         preference = s
         if self.most is not None:

@@ -49,7 +49,8 @@ class GShard(Router):
 
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
         tokens = self.split_into_groups(x, groups)
-        gates = self.scores(tokens).softmax(-1)  # [groups, size, experts]
+        scores = self.scores(tokens)
+        gates = scores.softmax(-1)  # [groups, size, experts]
         best, expert = gates.topk(2, -1)  # [groups, size, 2]
         weight = best / best.sum(-1, keepdim=True)  # g₁/(g₁ + g₂), g₂/(g₁ + g₂)
 
@@ -63,4 +64,4 @@ class GShard(Router):
             # paper's algorithm 1 contradicts this: it counts every second choice, and so leaves places empty.
             chosen[..., 1:] = 2 * weight[..., 1:] > chance
         capacity = self.capacity(tokens.shape[1], self.capacity_factor if self.training else None, choices=2)
-        return self.to_routing(x, expert, weight, losses, capacity=capacity, chosen=chosen)
+        return self.to_routing(x, expert, weight, losses, scores=scores, capacity=capacity, chosen=chosen)

@@ -73,7 +73,7 @@ class NoisyTopK(Router):
         importance = torch.zeros_like(noisy).scatter(-1, expert, weight).sum(1)  # [groups, experts]
         load = chances(clean, noisy, deviation, self.choices).sum(1)
         losses = self.importance_factor * squared_variation(importance) + self.load_factor * squared_variation(load)
-        return self.to_routing(x, expert, weight, losses)
+        return self.to_routing(x, expert, weight, losses, scores=noisy)
 
     def noisy(
         self,
@@ -195,4 +195,5 @@ class TwoLevel(NoisyTopK):
         below = (won * here[..., None]).sum(1) / here.sum(1).clamp_min(1)[..., None]
         load = (chances(upper, noisy_upper, upper_deviation, k).sum(1)[..., None] * below).flatten(-2)
         losses = self.importance_factor * squared_variation(importance) + self.load_factor * squared_variation(load)
-        return self.to_routing(x, expert, weight, losses)
+        scores = torch.cat([noisy_upper, noisy_lower], -1)
+        return self.to_routing(x, expert, weight, losses, scores=scores)

@@ -112,20 +112,10 @@ class Router(nn.Module, ABC):
         Args:
             x: Tokens from `split_into_groups`.
             layer: W; None: the gate.
-
-        Raises:
-            ValueError: A score is infinite or not a number.
         """
         layer = self.gate if layer is None else layer
         with torch.autocast(x.device.type, enabled=False):
-            scores = F.linear(x, layer.weight.to(x.dtype))
-        wrong = int((~scores.isfinite().all(-1)).sum())
-        if wrong:
-            raise ValueError(
-                f"router scores of {wrong} of {scores.shape[:2].numel()} tokens are infinite or not a number, so that "
-                "no expert can be chosen; look at the layers before it and at the router's own weights"
-            )
-        return scores
+            return F.linear(x, layer.weight.to(x.dtype))
 
     def uniform(
         self, x: Float[Tensor, "groups size hidden"], columns: int, what: str
@@ -164,6 +154,7 @@ class Router(nn.Module, ABC):
         weight: Float[Tensor, "groups size choices"],
         losses: Float[Tensor, " groups"],
         *,
+        scores: Float[Tensor, "groups size columns"] | None = None,
         capacity: int | None = None,
         chosen: Bool[Tensor, "groups size choices"] | None = None,
     ) -> Routing:
@@ -176,21 +167,32 @@ class Router(nn.Module, ABC):
             expert: The experts that each token chose, highest score first.
             weight: Their weights.
             losses: The auxiliary loss of each group.
+            scores: What the choice was made by; None: by something else.
             capacity: Places of an expert in a group; None: no limit.
             chosen: Which of the choices count; None: all.
+
+        Raises:
+            ValueError: A score is infinite or not a number.
         """
         if chosen is None:
             chosen = torch.ones_like(expert, dtype=torch.bool)
         position = position_in_expert(expert, chosen, self.experts)
         fits = chosen if capacity is None else chosen & (position < capacity)
-        token = torch.arange(len(x), device=x.device).view(*expert.shape[:2], 1).expand_as(expert)
         lost = chosen & ~fits
+        # The one read for which the program waits for the GPU: how long the lists are, and whether scores are numbers.
+        scores = x.new_zeros(0, 0, 1) if scores is None else scores
+        routes, drops, wrong = torch.stack([fits.sum(), lost.sum(), not_finite(scores)]).tolist()
+        refuse(wrong, scores)
+        kept, dropped = (
+            torch.nonzero_static(flags.flatten(), size=size)[:, 0] for flags, size in ((fits, routes), (lost, drops))
+        )
+        choices = expert.shape[-1]
         return Routing(
-            token[fits],
-            expert[fits],
-            weight[fits].to(x.dtype),
-            position[fits],
-            torch.stack([token[lost], expert[lost]], dim=1),
+            kept // choices,
+            expert.flatten()[kept],
+            weight.flatten()[kept].to(x.dtype),
+            position.flatten()[kept],
+            torch.stack([dropped // choices, expert.flatten()[dropped]], dim=1),
             losses.sum() / max(len(losses), 1),  # an empty batch has loss 0, not 0/0
             len(x),
             self.experts,
@@ -200,6 +202,20 @@ class Router(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         return f"{self.hidden}, {self.experts}"
+
+
+def not_finite(scores: Float[Tensor, "groups size columns"]) -> Int[Tensor, ""]:
+    """How many tokens have a score that is infinite or not a number."""
+    return (~scores.isfinite().all(-1)).sum()
+
+
+def refuse(wrong: int, scores: Float[Tensor, "groups size columns"]) -> None:
+    """Refuse scores of which `wrong` tokens have one that is infinite or not a number."""
+    if wrong:
+        raise ValueError(
+            f"router scores of {wrong} of {scores.shape[:2].numel()} tokens are infinite or not a number, so that "
+            "no expert can be chosen; look at the layers before it and at the router's own weights"
+        )
 
 
 def fractions(

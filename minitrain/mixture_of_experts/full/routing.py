@@ -53,15 +53,15 @@ class Routing:
 
     def load(self) -> Int[Tensor, " experts"]:
         """Tokens that each expert gets."""
-        return torch.bincount(self.expert, minlength=self.experts)
+        return counted(self.expert, self.experts)
 
     def demand(self) -> Int[Tensor, " experts"]:
         """Tokens that chose each expert, those that found no place among them."""
-        return self.load() + torch.bincount(self.dropped[:, 1], minlength=self.experts)
+        return self.load() + counted(self.dropped[:, 1], self.experts)
 
     def experts_per_token(self) -> Int[Tensor, " tokens"]:
         """How many experts each token goes to; the residual alone carries one that goes to none."""
-        return torch.bincount(self.token, minlength=self.tokens)
+        return counted(self.token, self.tokens)
 
     def dropped_fraction(self) -> float:
         """The part of all choices that found no place."""
@@ -71,6 +71,11 @@ class Routing:
     def group(self) -> Int[Tensor, " routes"]:
         """The routing group of each entry."""
         return self.token // max(self.tokens // max(self.groups, 1), 1)
+
+
+def counted(numbers: Int[Tensor, " n"], size: int) -> Int[Tensor, " size"]:
+    """How often each number below `size` occurs. On a GPU nothing waits for it, as it would with `torch.bincount`."""
+    return numbers.new_zeros(size).scatter_add(0, numbers, torch.ones_like(numbers))
 
 
 def position_in_expert(

@@ -65,10 +65,11 @@ class Switch(Router):
         if self.jitter and self.training:
             chance = self.uniform(tokens, self.hidden, "jitter").to(tokens.dtype)
             tokens = tokens * (1 + self.jitter * (2 * chance - 1))
-        probability = self.scores(tokens).softmax(-1)  # [groups, size, experts]
+        scores = self.scores(tokens)
+        probability = scores.softmax(-1)  # [groups, size, experts]
         weight, expert = probability.max(-1, keepdim=True)  # [groups, size, 1]
 
         f, p = fractions(expert[..., 0], probability)
         losses = self.loss_factor * self.experts * (f * p).sum(-1)  # α · E · Σ_i f_i · P_i
         capacity = self.capacity(tokens.shape[1], self.capacity_factor if self.training else None)
-        return self.to_routing(x, expert, weight, losses, capacity=capacity)
+        return self.to_routing(x, expert, weight, losses, scores=scores, capacity=capacity)
