@@ -133,7 +133,10 @@ def test_devices_are_told_apart(rehearsing):
     rehearsing.run(reads)
 
 
-@pytest.mark.parametrize("technique", ["collectives.ring", "tensor_parallel.linear", "data_parallel.overlapped"])
+@pytest.mark.parametrize(
+    "technique",
+    ["collectives.ring", "tensor_parallel.linear", "data_parallel.overlapped", "parameter_server.asynchronous"],
+)
 def test_a_demo_is_rehearsed(rehearsing, technique, capfd):
     assert all(rehearsing.run(perform, f"minitrain.lessons.{technique}", "demo", {}, Output()))
     assert "rules of NCCL that this run would break" in capfd.readouterr().out

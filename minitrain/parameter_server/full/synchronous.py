@@ -64,7 +64,8 @@ class Server:
         at a time.
 
         Raises:
-            RuntimeError: A worker did not come within the group's time limit; names it and the step.
+            RuntimeError: A worker did not come within the group's time limit; names it and the step. With NCCL only
+                where ranks are checked: otherwise its watchdog ends the process.
         """
         for _ in range(steps):
             self.answer()
