@@ -14,7 +14,7 @@ ACCEPTED := >=
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help tour test pytest mutations oldest docs serve notebooks course lab bench claims clean
+.PHONY: help tour test pytest check mutations oldest docs serve notebooks course lab bench claims clean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=a python ≥ 3.11] [RANKS=1 to 8]"
@@ -27,19 +27,21 @@ test: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site  ## eve
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --min-severity error
-	@$(MAKE) --no-print-directory pytest
-	$(BIN)/python tutorials/build.py check
+	@$(MAKE) --no-print-directory pytest check
 	@echo "all of it holds"
 
 pytest: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site
 	@# a file's tests stay on one worker; what takes long begins first (tests/conftest.py)
 	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
+check: $(STAMPS)/package $(STAMPS)/notebooks
+	$(BIN)/python tutorials/build.py check
+
 mutations: $(STAMPS)/package $(STAMPS)/dev  ## make a hundred mistakes in the code, one at a time, and see which claim finds each
 	@$(BIN)/python -m tests.mutations
 
-oldest:  ## the tests alone, with the oldest torch that pyproject.toml promises, in an environment of its own
-	@$(MAKE) --no-print-directory pytest VENV=$(VENV)-oldest TORCH=$(OLDEST) ACCEPTED='=='
+oldest:  ## tests, tour and notebooks with the oldest torch that pyproject.toml promises, in an environment of its own
+	@$(MAKE) --no-print-directory pytest tour check VENV=$(VENV)-oldest TORCH=$(OLDEST) ACCEPTED='=='
 
 docs: $(STAMPS)/site  ## build the site into site/
 	$(BIN)/mkdocs build --strict
