@@ -6,6 +6,7 @@ of the first part, and nothing else changes. `minitrain/train.py` shows it.
 
 **Source.** Shoeybi et al. 2019 and Narayanan et al. 2021 for the combination; Pascanu et al. 2013, §3.2, for clipping.
 **Sent.** What each technique sends along its own axis, and one all-reduce of two numbers over all ranks.
+**Waits for the GPU** once per step, to read these two numbers; a mixture of experts waits on its own account.
 `minitrain.planning.plan` predicts all of it. Also called `train_step` (Megatron-LM, torchtitan).
 """
 

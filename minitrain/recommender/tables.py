@@ -5,6 +5,7 @@ have been used. A row that has never been used needs no memory, since `hashing.s
 
 **Source.** Li et al. 2014, "Scaling distributed machine learning with the parameter server", §3.1; Liu et al. 2022,
 "Monolith: real time recommendation system with collisionless embedding table", §2.1.
+**Waits for the GPU** at each lookup and each update: which ids there are is known only when they have been read.
 **Cost.** `minitrain.costs.embedding.row_bytes` for each id used.
 Also called collisionless or dynamic embedding table; `torchrec`'s and Monolith's hash tables; `sparse_embedding` of
 PaddlePaddle.

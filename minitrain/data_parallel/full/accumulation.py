@@ -7,6 +7,7 @@ one.** No error is raised, and the model learns something else. We divide by wha
 **Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD": §2.1 linear scaling, §2.2 warm-up, §2.3 and §3
 BatchNorm and the normalisation of the loss. Ioffe & Szegedy 2015 for BatchNorm.
 **Sent.** One number more, before the first backward: the count by which all ranks divide.
+**Waits for the GPU** once per step, to read that count.
 Also called `gradient_accumulation_steps` (DeepSpeed, Hugging Face), the number of micro-batches (Megatron-LM); Ghost
 BatchNorm for what BatchNorm becomes.
 """

@@ -2,6 +2,7 @@
 
 **Sent.** All buckets are started before the first is waited for. The flags of the naive form travel in the same bucket,
 one element per parameter after the gradients. Each dtype and each device has buckets of its own.
+**Waits for the GPU** only where this rank did not use a parameter: it then reads whether another rank did.
 **Cost.** `minitrain.costs.data_parallel.buckets`: at most ⌈gradient bytes / bucket size⌉ messages for each dtype.
 Also called gradient bucketing (DDP), tensor fusion (Horovod), grad buffers (Megatron-LM).
 """

@@ -6,6 +6,8 @@ expert as many places as the fullest one needs, and an ordinary batched product 
 
 **Source.** Padded batches: Lepikhin et al. 2020, "GShard", §3.1, algorithm 2. Sorted rows: Gale et al. 2022,
 "MegaBlocks", §4; Hwang et al. 2022, "Tutel", §4, for dispatch without masks.
+**Waits for the GPU** once in the loop, to read how many rows each expert has, once with padding, to read the largest of
+these numbers, and never in a grouped product that fits the GPU.
 **Cost.** `minitrain.costs.mixture_of_experts.expert_flops`, whatever the number of experts; padded batches multiply
 E · (rows of the fullest expert), empty places too. Also called grouped GEMM, "dropless" computation; `GroupedMLP` and
 `SequentialMLP` in Megatron-LM; expert-batched `einsum` in Mesh-TensorFlow.

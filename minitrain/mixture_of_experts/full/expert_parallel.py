@@ -7,6 +7,7 @@ and noise belongs to tokens, so no layout changes the result, except for the ord
 **Source.** Besides GShard: Shazeer et al. 2017, §3.1, where data and model parallelism are first mixed like this.
 **Sent.** After backward also gradients: those of experts over their replicas, all others over all n ranks.
 **Cost.** `minitrain.costs.mixture_of_experts.all_to_all`; counts: 8 bytes for each expert of another rank.
+**Waits for the GPU** once, to read how many rows leave and arrive, after the router's own read.
 Also called `ep_size` (DeepSpeed), `ExpertParallel` (torchtitan).
 """
 

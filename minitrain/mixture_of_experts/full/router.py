@@ -4,6 +4,7 @@
 are averaged over groups, so that ranks which hold other sequences cannot change what becomes of this one.
 
 **Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2; groups: Lepikhin et al. 2020, "GShard", §2.2.
+**Waits for the GPU** once: how many routes there are decides how long the lists are.
 **Cost.** Every rank holds a copy of the router, `experts · hidden` numbers. Its work is small compared with that of the
 experts: `minitrain.costs.mixture_of_experts.router_flops`. Also called gate, or gating network (Shazeer).
 """

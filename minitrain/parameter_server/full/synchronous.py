@@ -7,6 +7,7 @@ with the optimizer states of its share (whole tensors, see `placement`).
 Computation", for the name BSP; Sergeev & Del Balso 2018, "Horovod", §3, on why rings came in its place.
 **Sent.** At the start, the first server's parameters and buffers to all. Then as in the small form, from and to each
 server for its share; a push has a flag for each gradient as well.
+**Waits for the GPU** at each push, to read its flags.
 **Cost.** Through one server's link go 2nS bytes per step, with k servers about 2nS/k; a ring's carries 4(n−1)/n · S, in
 and out. They cross at about half as many servers as workers: `minitrain.costs.parameter_server.servers_to_match`.
 Also called `dist_sync` of MXNet's KVStore; centralized training; BytePS, with as many servers as it takes.

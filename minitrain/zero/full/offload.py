@@ -6,6 +6,7 @@ bits. Only the optimizer touches the other 12, once per step, so they are on the
 **Source.** Ren et al. 2021, "ZeRO-Offload". Their overlap of a batch's step with the forward of the next batch (§5.2)
 is left out: its parameters are one step old.
 **Sent.** As in the small form, but gradients leave while backward goes on, and only 16-bit numbers cross.
+**Waits for the GPU** once per step: the last gradient must be on the host before the optimizer steps there.
 **Cost.** The device holds what it holds in stage 2, without the shards of gradients and optimizer states.
 Also called `offload_optimizer: {"device": "cpu"}` (DeepSpeed), `--optimizer-cpu-offload` (Megatron-LM), and
 `CPUOffloadPolicy` (FSDP2), which offloads parameters, too.
