@@ -18,6 +18,19 @@ FOLDER = Path(__file__).parents[1] / "tutorials"
 NAMES = [path.stem for path in sorted(FOLDER.glob("[0-9]*.ipynb"))]
 # Headings that every notebook has, in this order; between them stand the chapter's own.
 PARTS = ("The problem", "Predict", "Break it", "Exercises", "In the wild", "Sources")
+# Chapters that take longer than `build.LONGEST` minutes to read, exercises apart: to be shortened, or cut in two.
+STILL_TOO_LONG = {
+    "01_collectives",
+    "02_data_parallel",
+    "04_zero",
+    "05_recomputation",
+    "08_tensor_parallel",
+    "09_sequence_parallel",
+    "12a_mixture_of_experts",
+    "12b_mixture_of_experts",
+    "13_composition",
+    "18_parameter_server",
+}
 all_notebooks = pytest.mark.parametrize("name", NAMES)
 
 
@@ -93,6 +106,32 @@ def test_stored_as_executed_from_top_to_bottom(name, notebook, build):
         raised = any(output.output_type == "error" for output in cell.outputs)
         assert raised == (cell in tagged(notebook, "raises-exception")), cell.id
         assert not any(output.get("name") == "stderr" for output in cell.outputs), cell.id
+
+
+@all_notebooks
+def test_durations_are_worked_out(name, notebook, build):
+    said = int(build.TAKES.search(notebook.cells[0].source)[2])
+    assert said == build.minutes(notebook)
+    assert said <= build.LONGEST or name in STILL_TOO_LONG
+
+
+def test_durations_count_what_a_reader_meets(build):
+    import nbformat
+
+    v4 = nbformat.v4
+    notebook = v4.new_notebook(
+        cells=[
+            v4.new_markdown_cell("one two three\n\n| a | b |\n|---|---|\n| 1 | 2 |"),
+            v4.new_code_cell("x = 1\n\ny = 2", outputs=[v4.new_output("stream", text="a\nb\nc\n")]),
+            v4.new_code_cell("z = 3", metadata={"tags": ["hide-input"]}),
+            v4.new_markdown_cell("### 1. An exercise"),
+            v4.new_code_cell("stub = None", metadata={"tags": ["exercise"]}),
+            v4.new_code_cell("check", metadata={"tags": ["check"]}),
+            v4.new_markdown_cell("## In the wild\n\nmany more words"),
+        ]
+    )
+    assert build.reading(notebook) == {"words": 3, "lines of code": 2, "printed lines": 3, "rows": 2}
+    assert build.minutes(notebook) == round((3 / 3 + 2 * 4 + 3 * 1.5 + 2 * 5) / 60)
 
 
 @all_notebooks

@@ -3,11 +3,13 @@
     python tutorials/build.py execute [NAME ...]   run and rewrite them, outputs included
     python tutorials/build.py check [NAME ...]     run copies; fail where an output is not the stored one
     python tutorials/build.py course FOLDER        copy them without outputs, for a class
+    python tutorials/build.py durations [NAME ...] how long each takes to read, and where the time goes
 
 NAME is the beginning of a notebook's file name, such as 00 or 01_collectives; without one, all notebooks.
 
 Outputs are made so that a second run gives the same bytes: no timing is recorded, pieces of a stream are joined, and
-the kernel's own version is left out. Between machines the last digits of a rounded sum may differ, and so may a pixel:
+the kernel's own version is left out. How long a notebook takes to read is worked out and written into its first cell.
+Between machines the last digits of a rounded sum may differ, and so may a pixel:
 `check` lets numbers with a decimal point differ by one in a thousand, and all others not at all, but for the line
 numbers of our modules in tracebacks.
 """
@@ -32,15 +34,25 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from traitlets.config import Config
 
 FOLDER = Path(__file__).resolve().parent
 ROOT = FOLDER.parent
+PACE = {
+    "words": 60 / 180,
+    "lines of code": 4.0,
+    "printed lines": 1.5,
+    "rows": 5.0,
+}  # seconds that a reader takes for one
+LONGEST = 35  # minutes that a chapter may take without its exercises
+TAKES = re.compile(r"(\*\*Takes\*\*:? about )(\d+)( minutes)")
 SECONDS = 40  # a notebook's limit on two cores
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 ERROR = "raises-exception"  # the tag of a cell that fails on purpose
 TEXT = "text-of-python"  # of a cell whose outputs depend on the text that Python ships, another in each release
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
+WORD = re.compile(r"[^\W_][\w'’-]*")
 FRAME = re.compile(r'(File "minitrain/[^"]+", line )\d+')  # an edit of a module moves its lines
 console = Console(stderr=True)
 
@@ -52,12 +64,16 @@ def main(arguments: list[str] | None = None) -> int:
     for name, text in (("execute", "run and rewrite notebooks"), ("check", "run copies and compare")):
         command = commands.add_parser(name, help=text)
         command.add_argument("names", nargs="*", metavar="NAME", help="beginning of a file name; none: all")
+    command = commands.add_parser("durations", help="show how long notebooks take to read")
+    command.add_argument("names", nargs="*", metavar="NAME", help="beginning of a file name; none: all")
     command = commands.add_parser("course", help="copy notebooks without outputs")
     command.add_argument("folder", type=Path, metavar="FOLDER")
     options = parser.parse_args(arguments)
     if options.command == "course":
         return course(options.folder)
     paths = chosen(options.names)
+    if options.command == "durations":
+        return durations(paths)
     failed = [path.name for path in paths if not run(path, rewrite=options.command == "execute")]
     if failed:
         print("not as it should be: " + ", ".join(failed), file=sys.stderr)
@@ -143,6 +159,7 @@ def execute(notebook: Any, name: str) -> Any:
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [tidy(output) for output in joined(cell.outputs)]
+    notebook.cells[0].source = TAKES.sub(rf"\g<1>{minutes(notebook)}\g<3>", notebook.cells[0].source)
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     return notebook
 
@@ -176,9 +193,62 @@ def without_outputs(notebook: Any) -> Any:
 
 
 def written(notebook: Any) -> str:
-    """The text of the notebook's file."""
+    """The text of the notebook's file: cells that the site folds are folded in JupyterLab, too."""
+    for cell in notebook.cells:
+        if cell.cell_type == "code" and {"hide-input", "solution"} & set(tags(cell)):
+            cell.metadata["jupyter"] = {"source_hidden": True}
+        else:
+            cell.metadata.pop("jupyter", None)
     nbformat.validate(notebook)
     return nbformat.writes(notebook, version=4, indent=1, ensure_ascii=False).rstrip("\n") + "\n"
+
+
+def reading(notebook: Any) -> dict[str, int]:
+    """What a reader meets: words of prose, lines of code and of output that are shown, and rows of tables.
+
+    Exercises are left out, and so are *In the wild* and *Sources*, which are there to be looked up.
+    """
+    met = dict.fromkeys(PACE, 0)
+    cells = notebook.cells
+    for cell, after in zip(cells, [*cells[1:], None], strict=True):
+        if cell.source.startswith(("## In the wild", "## Sources")):
+            break
+        if {"exercise", "check", "setup", "solution"} & set(tags(cell)) or after and "exercise" in tags(after):
+            continue
+        if cell.cell_type == "markdown":
+            lines = cell.source.splitlines()
+            met["rows"] += max(0, sum(line.startswith("|") for line in lines) - 1)  # the rule under the heads is none
+            met["words"] += sum(len(WORD.findall(line)) for line in lines if not line.startswith("|"))
+            continue
+        if "hide-input" not in tags(cell):
+            met["lines of code"] += sum(bool(line.strip()) for line in cell.source.splitlines())
+        for output in cell.outputs if "hide-output" not in tags(cell) else ():
+            met["rows" if "text/markdown" in output.get("data", {}) else "printed lines"] += lines_of(output)
+    return met
+
+
+def lines_of(output: Any) -> int:
+    """Lines that an output shows: of a traceback its last one, which says what is wrong."""
+    data = output.get("data", {})
+    if output.output_type == "error" or any(kind.startswith("image/") for kind in data):
+        return int(output.output_type == "error")
+    text = data.get("text/markdown") or data.get("text/plain") or output.get("text", "")
+    return len(text.splitlines()) - ("text/markdown" in data)
+
+
+def minutes(notebook: Any) -> int:
+    """How long a notebook takes to read, without exercises."""
+    return round(sum(count * PACE[what] for what, count in reading(notebook).items()) / 60)
+
+
+def durations(paths: list[Path]) -> int:
+    """Show how long notebooks take to read."""
+    table = Table("notebook", *PACE, "minutes")
+    for path in paths:
+        notebook = nbformat.read(path, as_version=4)
+        table.add_row(path.stem, *map(str, reading(notebook).values()), str(minutes(notebook)))
+    Console().print(table)
+    return 0
 
 
 def tags(cell: Any) -> list[str]:
