@@ -5,6 +5,7 @@ That they run and show what is stored is checked by `tutorials/build.py check`, 
 
 from __future__ import annotations
 
+import ast
 import base64
 import importlib.util
 import re
@@ -153,6 +154,30 @@ def test_every_picture_has_alt_text(name, notebook):
                     alt = output.metadata.get(kind, {}).get("alt") or cell.metadata.get("alt", "")
                     assert len(alt) > 20, cell.id
     assert pictures, "a chapter has at least one picture"
+
+
+@all_notebooks
+def test_small_forms_are_those_of_the_files(name, notebook):
+    for cell in tagged(notebook, "small-form"):
+        magic, comment, *rest = cell.source.splitlines()
+        assert magic == "%%ranks"
+        module = re.fullmatch(r"# (minitrain/\w+/\w+\.py), without its head and imports", comment)
+        assert module, f"{cell.id}: its second line names the file"
+        file = (FOLDER.parent / module[1]).read_text(encoding="utf-8")
+        ours = definitions("\n".join(rest))
+        assert ours, cell.id
+        assert ours == {each: text for each, text in definitions(file).items() if each in ours}, cell.id
+        left_out = set(definitions(file)) - set(ours)
+        assert not left_out, f"{cell.id} lacks {left_out}"
+
+
+def definitions(source):
+    """The functions and classes of a module, by name, as they are written."""
+    return {
+        node.name: ast.get_source_segment(source, node)
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef)
+    }
 
 
 @all_notebooks

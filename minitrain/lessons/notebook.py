@@ -63,14 +63,30 @@ class Picture:
         return f"[picture: {self.alt}]"
 
 
-def picture(figure: Figure, alt: str) -> Picture:
-    """Show a figure; it stands at the end of a cell.
+class Captioned(Picture):
+    """A picture with a line of text below it."""
+
+    def __init__(self, figure: Figure, alt: str, caption: str):
+        super().__init__(figure, alt)
+        self.caption = " ".join(caption.split())
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import Markdown, display
+
+        png, metadata = self._repr_png_()
+        display({"image/png": png, "text/plain": repr(self)}, metadata={"image/png": metadata}, raw=True)
+        display(Markdown(f"*{self.caption}*"))
+
+
+def picture(figure: Figure, alt: str, caption: str = "") -> Picture:
+    """Show a figure; the call is the last line of a cell.
 
     Args:
         figure: What a demo's or timeline's `draw()` returns.
-        alt: What the picture shows, in words, for those who cannot see it.
+        alt: The picture in words, for readers who cannot see it.
+        caption: What to see in it, for everyone: one sentence, without asterisks.
 
     Raises:
         ValueError: `alt` is empty.
     """
-    return Picture(figure, alt)
+    return Captioned(figure, alt, caption) if caption else Picture(figure, alt)

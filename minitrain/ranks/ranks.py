@@ -121,6 +121,7 @@ class Ranks:
         self._processes: Processes | None = None  # None: ended after a failure; the next call starts new ones
         self._closed = False
         self._cells = self._calls = 0
+        self._emptied = False  # ranks lost what cells had defined
         self._start()
         if "IPython" in sys.modules:
             from minitrain.ranks import magic
@@ -305,6 +306,12 @@ class Ranks:
         message, failures = report(first, call.failed, waiting, self.size)
         if lost and self._cells:
             message += "\nThe ranks were restarted: their variables are gone."
+            self._emptied = True
+        elif self._emptied and any(failure.kind == "NameError" for failure in call.failed.values()):
+            message += (
+                "\nThe ranks were restarted after an earlier error, and their variables are gone: run the cells that "
+                "define them once more (for an exercise, the two set-up cells)."
+            )
         raise (RanksStopped if call.stopped else RanksError)(message, failures)
 
     def _kill(self) -> None:

@@ -265,6 +265,8 @@ def test_a_rank_raises_and_others_wait(three: Ranks) -> None:
     assert lines[-1] == "The ranks were restarted: their variables are gone."
     assert "line 3" in raised.value.failures[0] and "KeyError" in raised.value.failures[1]
     assert three["'kept' in globals()"] == [False] * 3
+    with pytest.raises(RanksError, match="(?s)NameError.*run the cells that define them once more"):
+        three.execute("print(kept)")
 
 
 def test_one_fails_while_others_finish(three: Ranks) -> None:
