@@ -4,7 +4,8 @@
 et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server", §3.5.
 **Sent.** As in the small form; the first pull also brings frozen parameters and buffers. The server serves in order of
 arrival, with a receiving thread for each worker (`inbox.py`). NCCL cannot receive from whichever rank comes first, so
-all this travels on a gloo group (`on_gloo`). There is one server: several would each serve in an order of their own.
+all this travels on a gloo group (`on_gloo`), and waits for the GPU at each message. There is one server: several would
+each serve in an order of their own.
 **Cost.** Bytes: `minitrain.costs.staleness.bytes_served`. Time and staleness: `steps_until`, `most_stale`. The learning
 rate must fall as staleness grows: `largest_rate`.
 Also called asynchronous SGD, SSP, Downpour SGD; `dist_async` of MXNet's KVStore; `ParameterServerStrategy`
