@@ -46,6 +46,7 @@ PACE = {
     "rows": 5.0,
 }  # seconds that a reader takes for one
 LONGEST = 35  # minutes that a chapter may take without its exercises
+LEFT_OUT = ("## Exercises", "## In the wild", "## Sources")  # of what a notebook takes to read
 TAKES = re.compile(r"(\*\*Takes\*\*:? about )(\d+)( minutes)")
 SECONDS = 40  # a notebook's limit on two cores
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -209,11 +210,12 @@ def reading(notebook: Any) -> dict[str, int]:
     Exercises are left out, and so are *In the wild* and *Sources*, which are there to be looked up.
     """
     met = dict.fromkeys(PACE, 0)
-    cells = notebook.cells
+    cells, left_out = notebook.cells, False
     for cell, after in zip(cells, [*cells[1:], None], strict=True):
-        if cell.source.startswith(("## In the wild", "## Sources")):
-            break
-        if {"exercise", "check", "setup", "solution"} & set(tags(cell)) or after and "exercise" in tags(after):
+        if cell.source.startswith("## "):
+            left_out = cell.source.startswith(LEFT_OUT)
+        exercise = {"exercise", "check", "solution"} & set(tags(cell)) or after and "exercise" in tags(after)
+        if left_out or exercise:
             continue
         if cell.cell_type == "markdown":
             lines = cell.source.splitlines()

@@ -9,39 +9,28 @@ check says about it.
 # %% exercise-1: solution
 
 
-def bucket_megabytes():
-    return 138752 / 3 / 2**20
+def pack(sizes, limit):
+    buckets = [[]]
+    for number in reversed(range(len(sizes))):
+        if sum(sizes[member] for member in buckets[-1]) >= limit:
+            buckets.append([])
+        buckets[-1].append(number)
+    return buckets
 
 
-# %% exercise-1: mistake: the size is in MiB, and this is a number of bytes
+# %% exercise-1: mistake: the first bucket begins with the first parameter
 
 
-def bucket_megabytes():
-    return 138752 / 3
+def pack(sizes, limit):
+    buckets = [[]]
+    for number in range(len(sizes)):
+        if sum(sizes[member] for member in buckets[-1]) >= limit:
+            buckets.append([])
+        buckets[-1].append(number)
+    return buckets
 
 
 # %% exercise-2: solution
-
-
-def synchronize_flat(module):
-    gradients = [parameter.grad for parameter in module.parameters()]
-    together = torch.cat([gradient.flatten() for gradient in gradients])
-    dist.all_reduce(together)  # every rank's gradients go in, the sums come out
-    together /= dist.get_world_size()
-    for gradient, mean in zip(gradients, together.split([gradient.numel() for gradient in gradients]), strict=True):
-        gradient.copy_(mean.view_as(gradient))
-
-
-# %% exercise-2: mistake: what comes back must be copied into .grad
-
-
-def synchronize_flat(module):
-    together = torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
-    dist.all_reduce(together)
-    together /= dist.get_world_size()
-
-
-# %% exercise-3: solution
 
 
 def backward_all(model, micro_batches):
@@ -54,7 +43,7 @@ def backward_all(model, micro_batches):
             (loss * share * dist.get_world_size()).backward()  # synchronize() divides by the number of ranks
 
 
-# %% exercise-3: mistake: a token of a short one weighs more than one of a long
+# %% exercise-2: mistake: a token of a short one weighs more than one of a long
 
 
 def backward_all(model, micro_batches):
@@ -64,15 +53,40 @@ def backward_all(model, micro_batches):
             (loss / len(micro_batches)).backward()
 
 
-# %% exercise-4: solution
+# %% exercise-3: solution
 
 
-def momentum_of_a_micro_batch(momentum, micro_batches):
-    return 1 - (1 - momentum) ** (1 / micro_batches)
+class MyDataParallel(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+        for parameter in module.parameters():
+            dist.broadcast(parameter.data, 0)  # all ranks begin with rank 0's weights
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    def synchronize(self):
+        gradients = [parameter.grad for parameter in self.module.parameters()]
+        together = torch.cat([gradient.flatten() for gradient in gradients])
+        together /= dist.get_world_size()
+        dist.all_reduce(together)  # every rank's 1/n goes in, the mean comes out
+        for gradient, mean in zip(gradients, together.split([each.numel() for each in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
 
 
-# %% exercise-4: mistake: shares of what is left multiply, they do not add
+# %% exercise-3: mistake: did all ranks begin with rank 0's?
 
 
-def momentum_of_a_micro_batch(momentum, micro_batches):
-    return momentum / micro_batches
+class MyDataParallel(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    def synchronize(self):
+        for parameter in self.module.parameters():
+            parameter.grad /= dist.get_world_size()
+            dist.all_reduce(parameter.grad)  # the mean, one parameter at a time

@@ -1,0 +1,52 @@
+"""The bar of memory, which returns at the end of each chapter: what one GPU holds of a model of 7 billion parameters.
+
+The kinds of bytes have the same colours and patterns in all pictures of the course.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# kind -> (colour, hatch): colours that the colour-blind can tell apart, and a pattern for those who see none.
+LOOKS = {
+    "parameters": ("#0072B2", ""),
+    "gradients": ("#E69F00", "///"),
+    "optimizer states": ("#56B4E9", "..."),
+    "activations": ("#F0E442", "xx"),
+}
+
+
+def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title: str = "") -> Figure:
+    """One bar for each way to train: the bytes on one GPU, by kind, and a line where the GPU's memory ends.
+
+    Args:
+        bars: Name of a way -> kind -> bytes. A kind that is missing is not held.
+        gpu: Bytes of memory on a GPU.
+        title: Above the picture.
+    """
+    from matplotlib.figure import Figure
+
+    # On a white ground of its own, so that it can be read on a dark page, too.
+    figure = Figure(figsize=(9, 1.4 + 0.55 * len(bars)), layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    for row, sizes in enumerate(bars.values()):
+        left = 0.0
+        for kind, (colour, hatch) in LOOKS.items():
+            gigabytes = sizes.get(kind, 0) / 1e9
+            axes.barh(row, gigabytes, left=left, height=0.6, color=colour, hatch=hatch, edgecolor="white")
+            left += gigabytes
+        axes.text(left, row, f"  {left:,.0f} GB", va="center", fontsize=9)
+    handles = [axes.barh([0], [0], color=c, hatch=h, edgecolor="white", label=kind) for kind, (c, h) in LOOKS.items()]
+    handles.append(axes.axvline(gpu / 1e9, color="black", linestyle="--", label=f"a GPU's {gpu / 1e9:g} GB"))
+    axes.set_yticks(range(len(bars)), list(bars))
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.15 * max(gpu, *(sum(sizes.values()) for sizes in bars.values())) / 1e9)
+    axes.set_xlabel("GB on one GPU")
+    axes.set_title(title, fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    return figure
