@@ -84,7 +84,6 @@ def make_axes(layout: Layout) -> Axes:
     grid = mesh.mesh.reshape(layout.pp, layout.dp, layout.tp)
     groups = {name: mesh[name if size > 1 else "alone"].get_group() for name, size in sizes.items()}
     place = {name: mesh.get_local_rank(name) if size > 1 else 0 for name, size in sizes.items()}
-    alone = mesh["alone"].get_group()
     if apart:
         lines = [grid[pipeline, :, tensor].tolist() for pipeline in range(layout.pp) for tensor in range(layout.tp)]
         # Every rank makes every group, also those that it is not in.
@@ -92,11 +91,13 @@ def make_axes(layout: Layout) -> Axes:
         groups["dp"] = next(group for ranks, group in made.items() if dist.get_rank() in ranks)
         place["dp"] = place["replicas"] * layout.ep + place["experts"]
     else:
-        groups |= {"replicas": groups["dp"], "experts": alone}
+        if 1 < layout.dp == grid.numel():  # its own group, not everyone's: loss and norm are summed over that
+            groups["dp"] = new_group(grid.flatten().tolist(), description="mesh_dp")
+        groups |= {"replicas": groups["dp"], "experts": mesh["alone"].get_group()}
         place |= {"replicas": place["dp"], "experts": 0}
     # Ranks meet: one that gave its groups back at once would break the connections of one that is still making them.
     gather_objects(None)
-    return Axes(layout, grid, alone=alone, place=place, **groups)
+    return Axes(layout, grid, alone=mesh["alone"].get_group(), place=place, **groups)
 
 
 @dataclass(frozen=True)

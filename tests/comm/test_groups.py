@@ -21,7 +21,6 @@ from minitrain.composition.layout import Axes, make_axes
 from minitrain.composition.settings import Layout
 from minitrain.ranks import Ranks
 
-MADE = ("pp", "replicas", "experts", "tp", "alone", "dp")  # the order in which `make_axes` makes its groups
 LAYOUTS = (Layout(dp=2, tp=2), Layout(pp=2, tp=2), Layout(pp=2, dp=2), Layout(dp=4, ep=2), Layout(tp=4))
 LIMIT = 4.0  # seconds
 
@@ -32,8 +31,13 @@ def members(group):
 
 def made(axes: Axes) -> list[tuple[int, ...]]:
     """The ranks of each group of a layout, in the order of making. Everyone's group may be one of them; it stays."""
-    groups = [getattr(axes, name) for name in MADE]
-    return [members(group) for group in groups if group is not dist.group.WORLD]
+    shared = (dist.group.WORLD, axes.alone, axes.dp)  # an axis without a group of its own has one of these
+    groups = [axes.pp, axes.replicas, axes.experts, axes.tp]
+    own = [group for group in groups if group not in shared]
+    last = [axes.dp] if axes.layout.ep > 1 or axes.layout.dp == dist.get_world_size() else []
+    first = [axes.dp] if not last and axes.dp is not axes.alone else []
+    order = [group for group in own if group is axes.pp] + first + [group for group in own if group is not axes.pp]
+    return [members(group) for group in [*order, axes.alone, *last]]
 
 
 @contextmanager
@@ -115,7 +119,9 @@ def limits(world):
     axes = make_axes(Layout(pp=2, dp=2, tp=2))
     pair = new_group([0, 1])
     groups = list(dist.distributed_c10d._world.pg_map)
-    assert {getattr(axes, name) for name in MADE} < set(groups) and (pair in groups) == (world.rank < 2)
+    assert {axes.pp, axes.dp, axes.tp, axes.experts, axes.replicas, axes.alone} < set(groups) and (pair in groups) == (
+        world.rank < 2
+    )
     each = [group._get_backend(torch.device("cpu")) for group in groups] + [control(group) for group in groups]
     return {backend.options._timeout for backend in each}
 

@@ -269,8 +269,7 @@ def _along(training: Training, axis: str, until: Ledger, after: Ledger) -> Itera
 
     An axis of all ranks may be torch's group of everyone, over which loss and norm are summed after the gradients.
     """
-    for name in GROUPS[axis]:
-        group = getattr(training.axes, name)
+    for group in {getattr(training.axes, name) for name in GROUPS[axis]}:
         if group.size() > 1:
             yield from (entry for entry in until.entries if entry.group == group.group_desc)
             if axis == "dp":
