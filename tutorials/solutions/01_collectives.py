@@ -74,7 +74,7 @@ def ranks_until_latency(size, alpha, beta):
     return math.ceil(beta * size / alpha)  # 2(n−1)α ≥ 2(n−1)βS/n where n ≥ βS/α
 
 
-# %% exercise-3: mistake: with 52.43 ranks both parts are equal, but ranks are whole
+# %% exercise-3: mistake: with 52.43 ranks both parts would be equal, but ranks are whole
 
 
 def ranks_until_latency(size, alpha, beta):
