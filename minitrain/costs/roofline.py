@@ -90,7 +90,7 @@ class Work(NamedTuple):
 def matrix_product(rows: int, inner: int, columns: int, item: int = 2) -> Work:
     """2mkn operations; both factors are read once and the product is written once: w(mk + kn + mn) bytes.
 
-    A dot product is the product of one row with one column. Its intensity is 1/w: half an operation per byte in 16 bits.
+    A dot product is the product of one row with one column. Its intensity is 1/w, half an operation per byte in bf16.
 
     Source: Austin et al. 2025, "All about rooflines".
     """
@@ -355,7 +355,12 @@ def data_parallel_bar(
         link: W, the machine's `link` within a node and `network` across nodes.
         reached: What products reach of the machine's peak.
         item: Bytes of a gradient's number.
+
+    Raises:
+        ValueError: There are no ranks, or `reached` is no part of the peak.
     """
+    if ranks < 1 or not 0 < reached <= 1:
+        raise ValueError(f"ranks={ranks} must be at least 1, and reached={reached} more than 0 and at most 1")
     flops = recomputation.step_flops(1, shape.positions, shape.hidden, shape.layers, shape.vocabulary)
     flops *= step_tokens / shape.positions / ranks
     sent = (ranks - 1) / ranks * zero.volume(0, parameters_of(shape)) * item

@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.roofline.overlap`: three ways in which communication meets products, on the virtual clock."""
+"""The lesson of `minitrain.roofline.overlap`: three ways in which communication meets products, on a virtual clock."""
 
 from __future__ import annotations
 
@@ -155,7 +155,9 @@ def sent(trial: Trial, rows: int, backward: Run, gathered: Run, split: Run) -> C
     weight = communication.ring_all_gather(elements, ITEM, n, rank).bytes
     output = communication.ring_all_reduce(rows * trial.width, ITEM, n, rank).bytes
     cases = {
-        "gradients": Claim("", "2(n−1)/n · w·K·D²", trial.layers * gradient, backward.sent, "B", "Patarasuk & Yuan 2009"),
+        "gradients": Claim(
+            "", "2(n−1)/n · w·K·D²", trial.layers * gradient, backward.sent, "B", "Patarasuk & Yuan 2009"
+        ),
         "ZeRO-3's weights": Claim("", "(n−1)/n · w·K·D²", trial.layers * weight, gathered.sent, "B", BOOK),
         "outputs": Claim("", "2 · 2(n−1)/n · w·T·D", 2 * output, split.sent, "B", BOOK),
     }
@@ -206,7 +208,10 @@ def timed(formula: str, predicted: float, measured: float, source: str, relation
 
 def threshold(trial: Trial) -> Claim:
     """The claim on the fewest tokens with which one layer computes as long as it sends, found by bisection."""
-    what, formula = "fewest tokens on a rank with which a layer's products take as long as its all-reduce", "(n−1)/n · w/2 · F/W"
+    what, formula = (
+        "fewest tokens on a rank with which a layer's products take as long as its all-reduce",
+        "(n−1)/n · w/2 · F/W",
+    )
     if trial.ranks == 1:
         return Claim.needs_ranks(2, what, formula, BOOK, key=True)
     low, high = 0, 64 * trial.ranks  # too few, and enough
@@ -219,7 +224,7 @@ def threshold(trial: Trial) -> Claim:
 
 
 def gathered_times(trial: Trial, runs: Runs) -> list[Claim]:
-    """Claims on ZeRO-3's forward at three sizes: the first gather is waited for, the others hide, or the products do."""
+    """Claims on ZeRO-3's forward at three sizes: one gather is waited for, the others hide, or the products do."""
     hidden, waited = {}, {}
     gather = communication.ring_reduce_scatter_time(ITEM * trial.width**2, trial.ranks, 0, 1 / LINK)
     for rows, name in names(list(runs)).items():
