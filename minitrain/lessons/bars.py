@@ -51,7 +51,7 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
                 hatch=hatch,
                 edgecolor="white",
             )
-        axes.text(102, row, f"{seconds(bar.step)} a step, {days(bar.days(steps))}", va="center", fontsize=9)
+        axes.text(102, row, f"{seconds(bar.step)} per step, {days(bar.days(steps))}", va="center", fontsize=9)
     handles = [axes.barh([0], [0], color=c, hatch=h, edgecolor="white", label=kind) for kind, (c, h) in LOOKS.items()]
     axes.set_yticks(range(len(bars)), list(bars))
     axes.invert_yaxis()

@@ -67,8 +67,10 @@ MUTATIONS = [
         f"{THEORY}.small_batch_intensity", "2 * rows / item", "rows / item", PEAKS, "operations for each byte, few"
     ),
     Mutation(f"{THEORY}.rows_at_ridge", "(inner + columns)", "columns", PEAKS, "fewest rows with which an H100"),
-    Mutation(f"{THEORY}.Machine.ridge", "self.flops / self.memory", "self.flops / self.link", PEAKS, "ridge point"),
-    Mutation(f"{THEORY}.forward_flops", "- attention", "- attention // 2", FLOPS, BY_KIND),
+    Mutation(
+        f"{THEORY}.Machine.ridge", "self.flops / self.memory", "2 * self.flops / self.memory", PEAKS, "ridge point"
+    ),
+    Mutation(f"{THEORY}.forward_flops", "total - blocks - attention", "total - blocks", FLOPS, BY_KIND),
     Mutation(f"{THEORY}.backward_flops", "5 * attention // 2", "2 * attention", FLOPS, BY_KIND),
     Mutation(f"{THEORY}.six_n", "6 * parameters", "2 * parameters", FLOPS, "operations of a step, from 6NT"),
     Mutation(

@@ -79,7 +79,7 @@ def during(module: torch.nn.Module, flops: Flops) -> Iterator[None]:
 def by_part(flops: Flops, head: int) -> dict[str, int]:
     """Blocks' matrices, attention and head."""
     kinds = flops.by_kind()
-    return {"blocks": kinds["matrix"] - head, "attention": kinds["attention"], "head": head}
+    return {"blocks": kinds.get("matrix", 0) - head, "attention": kinds.get("attention", 0), "head": head}
 
 
 def demo(world: World, layers: int = 3, hidden: int = 32, batch: int = 2, sequence: int = 24) -> list[Claim]:
