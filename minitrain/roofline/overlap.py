@@ -14,12 +14,13 @@ last and needed at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torch import Tensor
 
-from minitrain.comm.messages import Handle, all_gather, all_reduce
+from minitrain.comm.messages import all_gather, all_reduce
 
-Start = Callable[[Tensor], Handle]
+Start = Callable[[Tensor], Any]  # starts a communication: a verb of messages.py, which returns a Handle
 
 
 def backward(

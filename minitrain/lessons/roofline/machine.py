@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -73,9 +72,6 @@ class VirtualMachine(Flops):
     def spans(self, lane: str = "") -> list[Span]:
         """What happened when, on both clocks or on one."""
         return [span for span in self.compute.timeline.spans if lane in ("", span.lane)]
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
 
 
 def seconds(spans: list[Span]) -> float:

@@ -41,8 +41,10 @@ def demo(world: World, hidden: int = 4096) -> list[Claim]:
     world.figure(lambda: picture({"this machine, measured": measured(world.device)}))
     claims = [*intensities(hidden), at_ridge(hidden), ridges()]
     if world.rank == 0:  # the others wait: ranks that share a processor would measure each other
-        world.cost("a product of two matrices", peaks.flops_per_second(world.device, size=512), "FLOP/s")
-        world.cost("a copy", peaks.bytes_per_second(world.device, size=2**25), "B/s")
+        flops, moved = measured_peaks(world.device, quickly=True)
+        world.cost("products in float32, at best", flops / 1e9, "GFLOP/s")
+        world.cost("copies, at best", moved / 1e9, "GB/s")
+        world.cost("ridge point", flops / moved, "FLOP/B")
     return claims
 
 
@@ -118,14 +120,18 @@ Roof = tuple[float, float, Points]
 
 def measured(device: torch.device, batch: int = 4, seq: int = 256, hidden: int = 512, vocabulary: int = 4096) -> Roof:
     """This machine's two peaks, and a GPT's own operations on it, in float32."""
-    large = device.type == "cuda"
-    flops = peaks.flops_per_second(device, size=8192 if large else 1536)
-    moved = peaks.bytes_per_second(device, size=2**30 if large else 2**28)
+    flops, moved = measured_peaks(device)
     works = costs.gpt_operations(batch, seq, hidden, vocabulary, item=4)
     points = {}
     for name, run in operations(device, batch, seq, hidden, vocabulary).items():
         points[name] = works[name].intensity, works[name].flops / peaks.best(run, device)
     return flops, moved, points
+
+
+def measured_peaks(device: torch.device, quickly: bool = False) -> tuple[float, float]:
+    """Operations and bytes per second; a GPU needs larger matrices to be busy, and more bytes than its caches hold."""
+    size, moved = (8192, 2**30) if device.type == "cuda" else (512, 2**26) if quickly else (1536, 2**28)
+    return peaks.flops_per_second(device, size=size), peaks.bytes_per_second(device, size=moved)
 
 
 def operations(

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Drop what is written to standard error in the block, also by C++: torch 2.13's profiler writes two lines there."""
+    """Drop what is written to standard error in the block, also by C++: torch 2.13's profiler writes two lines."""
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
