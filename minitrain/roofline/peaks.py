@@ -1,11 +1,11 @@
-"""Measures a device's two peaks: operations per second in a large matrix product, bytes per second in a large copy.
+"""Measures a device's two peaks: operations per second in a large matrix product, bytes per second in a large sum.
 
 **Idea.** The roofline of a device has two numbers. A large square product moves so few bytes for its operations that
-only the operations count. A copy computes nothing, so that only bytes count.
+only the operations count. Adding one tensor to another does so little that only the bytes count.
 
-**Source.** Williams, Waterman & Patterson 2009, "Roofline: an insightful visual performance model", §4; the copy is
-that of McCalpin's STREAM.
-**Cost.** A few products and copies; the best of several, since a slow one was disturbed by something else.
+**Source.** Williams, Waterman & Patterson 2009, "Roofline: an insightful visual performance model", §4; the sum is
+much like those of McCalpin's STREAM.
+**Cost.** A few products and sums; the best of several, since a slow one was disturbed by something else.
 A data sheet's peaks are higher: they are what the hardware could do if no product ever waited.
 """
 
@@ -46,11 +46,10 @@ def flops_per_second(device: torch.device, dtype: torch.dtype = torch.float32, s
 
 
 def bytes_per_second(device: torch.device, size: int = 2**27) -> float:
-    """Of a copy of `size` bytes, which must be more than any cache holds."""
-    source = torch.ones(size, dtype=torch.uint8, device=device)
-    target = torch.zeros_like(source)
-    # Each byte is read once and written once.
-    return 2 * size / best(lambda: target.copy_(source), device)
+    """Of adding `size` bytes to as many others; take more than any cache holds."""
+    a, b = (torch.ones(size // 4, device=device) for _ in range(2))
+    # Two numbers are read and one is written, in place: to write elsewhere, a CPU would first read what is there.
+    return 3 * size / best(lambda: a.add_(b), device)
 
 
 if __name__ == "__main__":

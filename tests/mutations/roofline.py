@@ -32,8 +32,8 @@ MUTATIONS = [
     ),
     Mutation(
         f"{PEAKS}.bytes_per_second",
+        "3 * size",
         "2 * size",
-        "size",
         test="tests/roofline/test_peaks.py",
         why="what a machine does in a second is never claimed",
     ),

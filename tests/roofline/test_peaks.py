@@ -24,7 +24,7 @@ def test_what_is_timed_is_what_is_divided_by(monkeypatch):
     with Flops() as flops:
         assert peaks.flops_per_second(CPU, size=30) == 2 * 30**3
     assert flops.total == 2 * 30**3
-    assert peaks.bytes_per_second(CPU, size=1000) == 2000
+    assert peaks.bytes_per_second(CPU, size=1000) == 3000
 
 
 def test_dtypes():
