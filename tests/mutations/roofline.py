@@ -91,11 +91,7 @@ MUTATIONS = [
         f"{THEORY}.tokens_to_hide_gradients", "(ranks - 1) * item", "ranks * item", OVERLAP, "fewest tokens on a rank"
     ),
     Mutation(
-        f"{THEORY}.tokens_to_hide_gathers",
-        "2 * ranks * link",
-        "ranks * link",
-        test="tests/costs/test_roofline.py",
-        why="the demo searches the other threshold, which has the same formula",
+        f"{THEORY}.tokens_to_hide_gathers", "2 * ranks * link", "ranks * link", OVERLAP, "fewest tokens on a rank"
     ),
     Mutation(
         f"{THEORY}.most_tensor_ranks", "6 * hidden + seq", "12 * hidden + seq", OVERLAP, "communication over products"

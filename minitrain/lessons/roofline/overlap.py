@@ -65,9 +65,9 @@ class Trial:
             result = call(machine)
         return Run(result, machine, ledger.sent)
 
-    def backward(self, rows: int, hide: bool = True, layers: int | None = None) -> Run:
+    def backward(self, rows: int, hide: bool = True) -> Run:
         """Data parallelism, with so many tokens on each rank."""
-        weights = self.weights()[:layers]
+        weights = self.weights()
         inputs = [self.tokens(rows).chunk(self.ranks)[self.world.rank]]
         for weight in weights[:-1]:
             inputs.append(inputs[-1] @ weight)
@@ -110,7 +110,7 @@ class Trial:
         return [(self.numbers(300 + w, self.width, w), self.numbers(400 + w, w, self.width)) for w in inner]
 
 
-def demo(world: World, layers: int = 4) -> list[Claim]:
+def demo(world: World, layers: int = 3) -> list[Claim]:
     """Runs a chain of layers in three ways on a virtual machine; the table shows what hides behind products.
 
     Args:
@@ -208,19 +208,23 @@ def timed(formula: str, predicted: float, measured: float, source: str, relation
 
 def threshold(trial: Trial) -> Claim:
     """The claim on the fewest tokens with which one layer computes as long as it sends, found by bisection."""
-    what, formula = (
-        "fewest tokens on a rank with which a layer's products take as long as its all-reduce",
-        "(n−1)/n · w/2 · F/W",
-    )
+    what = "fewest tokens on a rank with which products take as long as the all-reduce; as ZeRO-3's gather"
+    formula = "(n−1)/n · w/2 · F/W"
     if trial.ranks == 1:
         return Claim.needs_ranks(2, what, formula, BOOK, key=True)
-    low, high = 0, 64 * trial.ranks  # too few, and enough
-    while high - low > 1:
-        middle = (low + high) // 2
-        machine = trial.backward(middle, layers=1).machine
-        low, high = (low, middle) if machine.computing >= machine.sending else (middle, high)
-    predicted = costs.tokens_to_hide_gradients(trial.ranks, trial.speed, LINK, ITEM)
-    return Claim(what, formula, predicted, high, "tokens", f"{BOOK}, training", "virtual clock", key=True)
+    one, cases = Trial(trial.world, layers=1), {}
+    for name, run, predict in (
+        ("data parallelism", one.backward, costs.tokens_to_hide_gradients),
+        ("ZeRO-3", one.gathered, costs.tokens_to_hide_gathers),
+    ):
+        low, high = 0, 64 * trial.ranks  # too few, and enough
+        while high - low > 1:
+            middle = (low + high) // 2
+            machine = run(middle).machine
+            low, high = (low, middle) if machine.computing >= machine.sending else (middle, high)
+        predicted = predict(trial.ranks, trial.speed, LINK, ITEM)
+        cases[name] = Claim("", formula, predicted, high, "tokens", f"{BOOK}, training", "virtual clock")
+    return fold(what, cases, key=True)
 
 
 def gathered_times(trial: Trial, runs: Runs) -> list[Claim]:
