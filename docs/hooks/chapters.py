@@ -50,6 +50,13 @@ CHAPTERS = (
         column=1,
     ),
     Chapter(
+        "03",
+        "roofline",
+        "seconds: operations against bytes, 6N, MFU, and when communication hides behind computing",
+        ("collectives",),
+        column=2,
+    ),
+    Chapter(
         "04",
         "zero",
         "partitioned optimizer states, gradients and parameters: stages 1, 2, 3; offload",
