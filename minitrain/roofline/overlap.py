@@ -56,7 +56,7 @@ def gathered(x: Tensor, shards: Sequence[Tensor], gather: Start = all_gather, ov
 def split(x: Tensor, columns: Sequence[Tensor], rows: Sequence[Tensor], reduce: Start = all_reduce) -> Tensor:
     """Tensor parallelism: layers y = xAB, of which each rank has columns of A and the same rows of B."""
     for a, b in zip(columns, rows, strict=True):
-        partial = x @ a @ b  # (T, D), a summand of the output
+        partial = x @ a @ b  # (T, D), a partial sum of the output
         # The next layer's first product needs the whole sum: there is nothing to do meanwhile.
         x = reduce(partial).wait()
     return x

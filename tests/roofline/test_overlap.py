@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -141,12 +138,3 @@ def test_the_bar_of_time():
     assert said == ["4.0 s per step, 4.0 days", "500 ms per step, 0.5 days"]
     widths = [patch.get_width() for patch in axes.patches[:6]]
     assert widths == pytest.approx([75, 25, 25, 100, 0, 50])  # compute, exposed, hidden
-
-
-def test_the_notebook_shows_the_small_form_as_it_is():
-    import nbformat
-
-    notebook = nbformat.read(Path(__file__).parents[2] / "tutorials" / "03_roofline.ipynb", as_version=4)
-    (cell,) = (cell for cell in notebook.cells if cell.id == "small-form")
-    functions = (overlap.backward, overlap.gathered, overlap.split)
-    assert cell.source == "%%ranks\n" + "\n\n".join(inspect.getsource(each) for each in functions).rstrip("\n")
