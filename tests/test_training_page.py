@@ -12,7 +12,7 @@ import tyro
 
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.planning import plan_time
-from minitrain.planning.plan import predict
+from minitrain.planning.plan import Plan, predict
 from minitrain.trainer import command
 
 ROOT = Path(__file__).parents[1]
@@ -77,13 +77,21 @@ def same(said: str, figure: float) -> bool:
     return said == f"{figure:,.{decimals}f}"
 
 
+def on_the_wire(plan: Plan, axis: str, layout: Layout) -> float:
+    """Bytes that a rank sends along an axis, if rings carry collectives."""
+    part = 1 - 1 / getattr(layout, axis)
+    rounds = {"all_reduce": 2 * part, "reduce_scatter": part, "all_gather": part, "send": 1.0}
+    assert all(each.verb in rounds for each in plan.sends if each.axis == axis)
+    return sum(rounds[each.verb] * each.bytes for each in plan.sends if each.axis == axis)
+
+
 def most(layout: Layout) -> dict[str, float]:
     """What the rank that has most holds, and what the one that sends most sends along each axis, GB."""
     plans = [predict(MODEL, layout, STEPS, rank) for rank in range(layout.ranks)]
     activations = [plan.held["activations"] / GB for plan in plans]
     together = [sum(plan.held.values()) / GB for plan in plans]
     states = [all_of - some for all_of, some in zip(together, activations, strict=True)]
-    sent = {axis: max(plan.payload(axis) for plan in plans) / GB for axis in ("dp", "tp", "pp")}
+    sent = {axis: max(on_the_wire(plan, axis, layout) for plan in plans) / GB for axis in ("dp", "tp", "pp")}
     return {"states": max(states), "activations": max(activations), "together": max(together), **sent}
 
 
@@ -102,9 +110,8 @@ def test_what_to_turn_on_first():
         assert all(same(said, found[axis]) for axis, said in named.items()), (what, found)
     text = " ".join(PAGE.split())
     once = most(Layout(dp=8, microbatches=1, zero=3, recompute="full"))
-    assert f"holds {once['together']:.1f} GB, and sends {once['dp']:.0f} GB a step" in text
-    ring = 2 * 7 / 8 * most(Layout(dp=8, microbatches=64))["dp"]
-    assert f"a ring makes {ring:.1f}" in text
+    assert f"holds {once['together']:.1f} GB, and sends {once['dp']:.0f} GB per step" in text
+    assert f"of dp's {most(Layout(dp=8, microbatches=64))['dp']:.1f} GB" in text
 
 
 def test_the_layouts_of_gpt_3():

@@ -5,6 +5,7 @@ The numbers have gaps, for chapters to come.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +48,13 @@ CHAPTERS = (
         "gradients summed after backward, in buckets, during backward; gradient accumulation",
         ("collectives",),
         column=1,
+    ),
+    Chapter(
+        "03",
+        "roofline",
+        "seconds: operations against bytes, 6N, MFU, and when communication hides behind computing",
+        ("collectives",),
+        column=2,
     ),
     Chapter(
         "04",
@@ -104,6 +112,14 @@ CHAPTERS = (
 )
 LAST = "composition"  # builds on all chapters before it
 
+# Ways through the course: for whom, and the notebooks by number.
+PATHS = (
+    ("The idea, in two hours", "what many GPUs do for each other, and why a model fits on them", "00 02 04 11a"),
+    ("Language models", "everything that a transformer's training uses", "00 01 02 03 04 05 08 09 11a 11b 12a 12b 13"),
+    ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02 03 04 05 08 13"),
+    ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02 18"),
+)
+
 BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
 
 
@@ -140,17 +156,41 @@ def overview(tutorials: Path, link: str) -> str:
     """
     lines = []
     for chapter in CHAPTERS:
-        paths = notebooks(chapter, tutorials)
+        found = notebooks(chapter, tutorials)
         title = chapter.title
-        if len(paths) == 1:
-            title = f"[{title}]({link}/{paths[0].name})"
-        elif paths:
-            parts = (f"[part {part}]({link}/{path.name})" for part, path in zip("abcd", paths, strict=False))
+        if len(found) == 1:
+            title = f"[{title}]({link}/{found[0].name})"
+        elif found:
+            parts = (f"[part {part}]({link}/{path.name})" for part, path in zip("abcd", found, strict=False))
             title += ": " + ", ".join(parts)
-        state = "" if paths else " *(to come)*"
+        state = "" if found else " *(to come)*"
         basis = " and ".join(BY_NAME[name].number for name in chapter.builds_on) or "nothing"
         basis = "all before it" if chapter.name == LAST else basis
-        lines.append(f"- **{chapter.number} {title}**{state}: {chapter.techniques}. Builds on {basis}.")
+        times = " and ".join(str(minutes(path)) for path in found)
+        time = f" {times} minutes." if times else ""
+        lines.append(f"- **{chapter.number} {title}**{state}: {chapter.techniques}. Builds on {basis}.{time}")
+    return "\n".join(lines)
+
+
+def minutes(notebook: Path) -> int:
+    """How long a notebook takes, exercises apart: its first cell says so, and tutorials/build.py works it out."""
+    first = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
+    return int(re.search(r"about (\d+) minutes", first)[1])  # type: ignore[index]
+
+
+def paths(tutorials: Path, link: str) -> str:
+    """The ways through the course as a Markdown list, each with its duration.
+
+    Args:
+        tutorials: folder of the notebooks.
+        link: how that folder is written in a link from the page at hand.
+    """
+    lines = []
+    for title, what, numbers in PATHS:
+        found = [path for number in numbers.split() for path in sorted(tutorials.glob(f"{number}_*.ipynb"))]
+        hours = sum(map(minutes, found)) / 60
+        steps = " → ".join(f"[{path.stem.partition('_')[0]}]({link}/{path.name})" for path in found)
+        lines.append(f"- **{title}** ({hours:.1f} hours): {what}. {steps}")
     return "\n".join(lines)
 
 

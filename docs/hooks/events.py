@@ -132,6 +132,7 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
     up = "../" * (1 + page.file.src_uri.count("/"))
     places = {
         "chapters": chapters.overview(tutorials, f"{up}tutorials"),
+        "paths": chapters.paths(tutorials, f"{up}tutorials"),
         "map": pictures.chapter_map(urls),
         "ring": pictures.ring(),
         "claims": claims_page.to_markdown(record),

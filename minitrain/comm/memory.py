@@ -125,7 +125,9 @@ class Peak:
             gc.collect()
             time.sleep(0.05)
             self._profile = torch.profiler.profile(
-                activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True
+                activities=[torch.profiler.ProfilerActivity.CPU],
+                profile_memory=True,
+                acc_events=True,  # torch 2.11 warns without it
             )
             with _quiet():
                 self._profile.__enter__()

@@ -10,6 +10,7 @@ CHAPTERS = (
     "matrix_product",
     "collectives",
     "data_parallel",
+    "roofline",
     "zero",
     "recomputation",
     "tensor_parallel",

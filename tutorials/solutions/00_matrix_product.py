@@ -9,29 +9,13 @@ check says about it.
 # %% exercise-1: solution
 
 
-def layers_that_fit(memory_bytes, hidden):
-    parameters = 12 * hidden**2 + 13 * hidden
-    return int(memory_bytes // (16 * parameters))  # 2 + 2 + 12 bytes, or 4 + 4 + 8
-
-
-# %% exercise-1: mistake: gradients and optimizer states take 14 more
-
-
-def layers_that_fit(memory_bytes, hidden):
-    parameters = 12 * hidden**2 + 13 * hidden
-    return int(memory_bytes // (2 * parameters))
-
-
-# %% exercise-2: solution
-
-
 def whole_y(my_y):
     other = torch.empty_like(my_y)
     exchange(my_y, partner, other, partner).wait()
     return torch.cat([my_y, other] if rank == 0 else [other, my_y], dim=1)
 
 
-# %% exercise-2: mistake: rank 1 put its own columns first
+# %% exercise-1: mistake: rank 1 put its own columns first
 
 
 def whole_y(my_y):
@@ -40,16 +24,32 @@ def whole_y(my_y):
     return torch.cat([my_y, other], dim=1)
 
 
+# %% exercise-2: solution
+
+
+def layers_that_fit(memory_bytes, hidden):
+    parameters = 12 * hidden**2 + 13 * hidden
+    return int(memory_bytes // (16 * parameters))  # 2 + 2 + 12 bytes, or 4 + 4 + 8
+
+
+# %% exercise-2: mistake: gradients and optimizer states take 14 more
+
+
+def layers_that_fit(memory_bytes, hidden):
+    parameters = 12 * hidden**2 + 13 * hidden
+    return int(memory_bytes // (2 * parameters))
+
+
 # %% exercise-3: solution
 
 
 def two_products(x, a, b):
     my_a = a.tensor_split(2, dim=1)[rank]  # columns: relu can be taken of each column by itself
     my_b = b.tensor_split(2, dim=0)[rank]  # the rows that these columns meet
-    summand = (x @ my_a).relu() @ my_b  # 4 × 3
-    other = torch.empty_like(summand)
-    exchange(summand, partner, other, partner).wait()
-    return summand + other
+    partial_sum = (x @ my_a).relu() @ my_b  # 4 × 3
+    other = torch.empty_like(partial_sum)
+    exchange(partial_sum, partner, other, partner).wait()
+    return partial_sum + other
 
 
 # %% exercise-3: mistake: the relu of a sum is not the sum of the relus
@@ -57,7 +57,7 @@ def two_products(x, a, b):
 
 def two_products(x, a, b):
     my_x = x.tensor_split(2, dim=1)[rank]
-    my_a = a.tensor_split(2, dim=0)[rank]  # rows: what comes out is a summand
+    my_a = a.tensor_split(2, dim=0)[rank]  # rows: the result is a partial sum
     hidden = (my_x @ my_a).relu()
     other = torch.empty_like(hidden)
     exchange(hidden, partner, other, partner).wait()

@@ -1,0 +1,79 @@
+"""A virtual machine: real products and real messages, which take the time that two numbers give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.distributed as dist
+from torch import Tensor
+
+from minitrain.collectives.full import ring
+from minitrain.comm import VirtualClock
+from minitrain.comm.messages import Handle, place
+from minitrain.comm.timeline import Span
+from minitrain.roofline.flops import Flops
+
+
+class VirtualMachine(Flops):
+    """`with VirtualMachine(speed, link) as machine: …`: what happens in the block takes virtual time on this rank.
+
+    Each product that is really computed takes its counted operations over `speed`. Each message that is really sent, by
+    the ring, takes its bytes over `link`. Products and messages have a clock each, as a GPU has a stream for each: an
+    all-reduce begins when it is called and the one before it is done, takes no time of the rank that started it, and
+    whoever waits for it goes on when it has finished.
+
+    Args:
+        speed: Operations in a virtual second.
+        link: Bytes in a virtual second, out of this rank and into it at once.
+
+    Attributes:
+        compute: The clock of the products; `compute.now` is the time of the block.
+        sending: Virtual seconds in which the network was busy.
+        computing: Virtual seconds in which a product was computed.
+    """
+
+    def __init__(self, speed: float, link: float):
+        super().__init__()
+        self.compute, self.speed = VirtualClock(), speed
+        self._network = VirtualClock(beta=1 / link)
+
+    def add(self, kind: str, flops: int, moved: int) -> None:
+        super().add(kind, flops, moved)
+        self.compute.work(flops / self.speed)
+
+    def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> Handle:
+        """As `minitrain.comm.messages.all_reduce`, through the ring."""
+        return self._carry(lambda: ring.all_reduce(tensor, group), tensor)
+
+    def all_gather(self, shard: Tensor, group: dist.ProcessGroup | None = None) -> Handle:
+        """As `minitrain.comm.messages.all_gather`, through the ring."""
+        rank, ranks = place(group)
+        whole = shard.new_empty(ranks * shard.shape[0], *shard.shape[1:])
+        whole.chunk(ranks)[rank].copy_(shard)
+        return self._carry(lambda: ring.all_gather(whole, group), whole)
+
+    def _carry(self, start: Callable[[], Handle], result: Tensor) -> Handle:
+        self._network.wait_until(self.compute.now)
+        begin = self._network.now
+        with self._network:
+            start().wait()
+        end = self._network.now
+        self.compute.timeline.record("", "communicate", "network", begin, end)
+        return Handle((), result, lambda: self.compute.wait_until(end))
+
+    @property
+    def computing(self) -> float:
+        return seconds(self.spans("compute"))
+
+    @property
+    def sending(self) -> float:
+        return seconds(self.spans("network"))
+
+    def spans(self, lane: str = "") -> list[Span]:
+        """What happened when, on both clocks or on one."""
+        return [span for span in self.compute.timeline.spans if lane in ("", span.lane)]
+
+
+def seconds(spans: list[Span]) -> float:
+    """Of all spans together."""
+    return sum(span.end - span.start for span in spans)

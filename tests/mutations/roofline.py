@@ -1,0 +1,121 @@
+"""Mistakes in the chapter of the roofline."""
+
+from tests.mutations import Mutation
+
+HOME, THEORY = "minitrain.roofline", "minitrain.costs.roofline"
+FLOPS, PEAKS, OVERLAP = (f"{HOME}.{name}" for name in ("flops", "peaks", "overlap"))
+BY_KIND = "operations of the blocks' matrices, forward"
+OVERLAPPED = "time of backward, all-reduces overlapped"
+
+MUTATIONS = [
+    # Practice.
+    Mutation(
+        f"{FLOPS}.Flops.__torch_dispatch__", "2 * a.numel() * b.shape[-1]", "a.numel() * b.shape[-1]", FLOPS, BY_KIND
+    ),
+    Mutation(f"{FLOPS}.Flops.__torch_dispatch__", "5 if backward else 2", "4 if backward else 2", FLOPS, BY_KIND),
+    Mutation(
+        f"{FLOPS}.Flops.__torch_dispatch__",
+        "args[1:3] if backward",
+        "args[0:2] if not backward",
+        FLOPS,
+        test="tests/roofline/test_flops.py",
+        why="query and key are as long as each other in the demo",
+    ),
+    Mutation(f"{FLOPS}.Flops.__torch_dispatch__", "(*args, *outputs)", "args", PEAKS, "operations for each byte, dot"),
+    Mutation(f"{FLOPS}.Flops.__torch_dispatch__", "a.dim() == 2", "a.dim() == 3", FLOPS, BY_KIND),
+    Mutation(
+        f"{PEAKS}.best",
+        "min(times)",
+        "sum(times)",
+        test="tests/roofline/test_peaks.py",
+        why="what a machine does in a second is never claimed",
+    ),
+    Mutation(
+        f"{PEAKS}.bytes_per_second",
+        "3 * size",
+        "2 * size",
+        test="tests/roofline/test_peaks.py",
+        why="what a machine does in a second is never claimed",
+    ),
+    Mutation(f"{OVERLAP}.backward", "if not overlap:", "if True:", OVERLAP, OVERLAPPED),
+    Mutation(f"{OVERLAP}.backward", "gradient @ weight.T", "gradient @ weight", OVERLAP, "elements that differ"),
+    Mutation(f"{OVERLAP}.backward", "reduce(own)", "reduce(reduce(own).wait())", OVERLAP, "bytes sent by this rank"),
+    Mutation(
+        f"{OVERLAP}.gathered",
+        "if overlap and following is not None:",
+        "if False:",
+        OVERLAP,
+        test="tests/roofline/test_overlap.py",
+        why="the next weight never comes",
+    ),
+    Mutation(
+        f"{OVERLAP}.gathered",
+        "weight = coming.wait()  # (D, D)",
+        "weight = coming.wait()\n        gather(shards[0])",
+        OVERLAP,
+        "bytes sent by this rank",
+    ),
+    Mutation(
+        f"{OVERLAP}.split", "reduce(partial).wait()", "reduce(partial * 1).wait() * 2", OVERLAP, "elements that differ"
+    ),
+    # Theory.
+    Mutation(f"{THEORY}.matrix_product", " + rows * columns", "", PEAKS, "operations for each byte, dot"),
+    Mutation(
+        f"{THEORY}.matrix_product", "2 * rows * inner", "rows * inner", PEAKS, "operations for each byte, product"
+    ),
+    Mutation(
+        f"{THEORY}.small_batch_intensity", "2 * rows / item", "rows / item", PEAKS, "operations for each byte, few"
+    ),
+    Mutation(f"{THEORY}.rows_at_ridge", "(inner + columns)", "columns", PEAKS, "fewest rows with which an H100"),
+    Mutation(
+        f"{THEORY}.Machine.ridge", "self.flops / self.memory", "2 * self.flops / self.memory", PEAKS, "ridge point"
+    ),
+    Mutation(f"{THEORY}.forward_flops", "total - blocks - attention", "total - blocks", FLOPS, BY_KIND),
+    Mutation(f"{THEORY}.backward_flops", "5 * attention // 2", "2 * attention", FLOPS, BY_KIND),
+    Mutation(f"{THEORY}.six_n", "6 * parameters", "2 * parameters", FLOPS, "operations of a step, from 6NT"),
+    Mutation(
+        f"{THEORY}.six_n_misses", "0 if tied else vocabulary", "0 * vocabulary", FLOPS, "operations of a step, from"
+    ),
+    Mutation(f"{THEORY}.six_n_misses", "+ 2 * hidden", "", FLOPS, "operations of a step, from 6NT"),
+    Mutation(f"{THEORY}.flops_per_token", "12 * layers", "6 * layers", FLOPS, "MFU of PaLM"),
+    Mutation(f"{THEORY}.utilisation", "(seconds * devices * peak)", "(seconds * peak)", FLOPS, "MFU of PaLM"),
+    Mutation(
+        f"{THEORY}.bounds",
+        "max(seconds)",
+        "min(seconds)",
+        test="tests/costs/test_roofline.py",
+        why="a lower bound holds if it is too low",
+    ),
+    Mutation(f"{THEORY}.bounds", "sum(seconds)", "max(seconds)", OVERLAP, "time of a tensor-parallel layer"),
+    Mutation(
+        f"{THEORY}.tokens_to_hide_gradients", "(ranks - 1) * item", "ranks * item", OVERLAP, "fewest tokens on a rank"
+    ),
+    Mutation(
+        f"{THEORY}.tokens_to_hide_gathers", "2 * ranks * link", "ranks * link", OVERLAP, "fewest tokens on a rank"
+    ),
+    Mutation(
+        f"{THEORY}.most_tensor_ranks", "6 * hidden + seq", "12 * hidden + seq", OVERLAP, "communication over products"
+    ),
+    Mutation(
+        f"{THEORY}.prefetched_time",
+        "gathers[1:]",
+        "gathers[:-1]",
+        test="tests/costs/test_roofline.py",
+        why="in the demo all gathers take equally long",
+    ),
+    Mutation(f"{THEORY}.prefetched_time", "gathers[0] + sum", "sum", OVERLAP, "time of ZeRO-3's forward, gathers"),
+    Mutation(
+        f"{THEORY}.bar",
+        "min(hideable / link, behind / speed)",
+        "hideable / link",
+        test="tests/costs/test_roofline.py",
+        why="the bar of time is shown, and used by chapters to come",
+    ),
+    Mutation(
+        f"{THEORY}.data_parallel_bar",
+        "2 / 3 * flops",
+        "flops",
+        test="tests/costs/test_roofline.py",
+        why="the bar of time is shown, and used by chapters to come",
+    ),
+]

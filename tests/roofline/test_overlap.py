@@ -1,0 +1,140 @@
+"""The three ways: values against one device for other sizes, what is waited for when, and what must fail."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minitrain.comm.messages import Handle
+from minitrain.costs import roofline as costs
+from minitrain.lessons.bars import time_bar
+from minitrain.lessons.roofline import overlap as lesson
+from minitrain.lessons.roofline.machine import VirtualMachine
+from minitrain.roofline import overlap
+
+
+class Noted:
+    """A communication that notes when it begins and when it is waited for."""
+
+    def __init__(self, events):
+        self.events, self.count = events, 0
+
+    def __call__(self, tensor):
+        self.count += 1
+        number = self.count
+        self.events.append(f"start {number}")
+        return Handle((), tensor, lambda: self.events.append(f"wait {number}"))
+
+
+class Watched(torch.utils._python_dispatch.TorchDispatchMode):
+    """Notes each product."""
+
+    def __init__(self, events):
+        super().__init__()
+        self.events = events
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ == "mm":
+            self.events.append("product")
+        return func(*args, **(kwargs or {}))
+
+
+def events_of(call):
+    events = []
+    with Watched(events):
+        call(Noted(events))
+    return " ".join(events)
+
+
+def ones(*shape):
+    return torch.ones(*shape)
+
+
+def test_gradients_are_waited_for_after_the_last_product():
+    inputs, weights = [ones(2, 3)] * 2, [ones(3, 3)] * 2
+    said = {
+        hide: events_of(lambda noted, hide=hide: overlap.backward(inputs, weights, ones(2, 3), noted, hide))
+        for hide in (True, False)
+    }
+    assert said[True] == "product product start 1 product product start 2 wait 2 wait 1"
+    assert said[False].startswith("product product start 1 wait 1 product product start 2 wait 2")
+
+
+def test_the_next_weight_sets_off_before_the_product():
+    said = {
+        hide: events_of(lambda noted, hide=hide: overlap.gathered(ones(2, 3), [ones(3, 3)] * 3, noted, hide))
+        for hide in (True, False)
+    }
+    assert said[True] == "start 1 wait 1 start 2 product wait 2 start 3 product wait 3 product"
+    assert said[False] == "start 1 wait 1 product start 2 wait 2 product start 3 wait 3 product"
+
+
+def test_a_partial_sum_is_waited_for_before_the_next_product():
+    said = events_of(lambda noted: overlap.split(ones(2, 4), [ones(4, 3)] * 2, [ones(3, 4)] * 2, noted))
+    assert said == "product product start 1 wait 1 product product start 2 wait 2"
+
+
+def equal_to_one_device(world, rows, layers):
+    trial = lesson.Trial(world, layers)
+    pairs = [
+        *((trial.backward(rows, hide).result, trial.one_device_backward(rows)) for hide in (True, False)),
+        *((trial.gathered(rows, hide).result, trial.one_device_gathered(rows)) for hide in (True, False)),
+        (trial.split(rows).result, trial.one_device_split(rows)),
+    ]
+    return all(torch.equal(a, b) for found, right in pairs for a, b in zip(found, right, strict=True))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+@pytest.mark.parametrize(("rows", "layers"), [(1, 1), (5, 3)])
+def test_equal_to_one_device(ranks, size, rows, layers):
+    assert all(ranks(size).run(equal_to_one_device, rows, layers))
+
+
+def with_torchs_own_collectives(world):
+    trial = lesson.Trial(world, 3)
+    inputs = [trial.tokens(4).chunk(world.size)[world.rank]]
+    for weight in trial.weights()[:-1]:
+        inputs.append(inputs[-1] @ weight)
+    gradient = trial.tokens(4, 200).chunk(world.size)[world.rank]
+    found = overlap.backward(inputs, trial.weights(), gradient)
+    shards = [weight.chunk(world.size)[world.rank].contiguous() for weight in trial.weights()]
+    output = overlap.gathered(inputs[0], shards)
+    right = trial.one_device_backward(4)
+    return all(map(torch.equal, found, right)) and torch.equal(output, trial.one_device_gathered(4)[0])
+
+
+def test_with_torchs_own_collectives(ranks):
+    assert all(ranks(3).run(with_torchs_own_collectives))
+
+
+def test_lists_of_different_lengths_are_refused():
+    noted = Noted([])
+    with pytest.raises(ValueError, match="zip"):
+        overlap.backward([ones(2, 3)], [ones(3, 3)] * 2, ones(2, 3), noted)
+    with pytest.raises(ValueError, match="zip"):
+        overlap.split(ones(2, 4), [ones(4, 3)], [ones(3, 4)] * 2, noted)
+
+
+def virtual_step(world):
+    machine = VirtualMachine(speed=64.0, link=16.0)
+    with machine:
+        x = ones(2, 4) @ ones(4, 4)  # 64 operations
+        started = machine.all_reduce(x)  # 32 bytes through a ring of two: two messages of 16
+        before = machine.compute.now
+        started.wait()
+        started.wait()
+    return before, machine.compute.now, machine.computing, machine.sending, x[0, 0].item()
+
+
+def test_a_virtual_machine_has_two_clocks(ranks):
+    assert ranks(2).run(virtual_step) == 2 * [(1.0, 3.0, 1.0, 2.0, 8.0)]
+
+
+def test_the_bar_of_time():
+    bars = {"a": costs.Bar(3.0, 1.0, 1.0), "b": costs.Bar(0.5, 0.25, 0.0)}
+    figure = time_bar(bars, steps=86400, title="bars")
+    (axes,) = figure.axes
+    said = [text.get_text() for text in axes.texts]
+    assert said == ["4.0 s per step, 4.0 days", "500 ms per step, 0.5 days"]
+    widths = [patch.get_width() for patch in axes.patches[:6]]
+    assert widths == pytest.approx([75, 25, 25, 100, 0, 50])  # compute, exposed, hidden
