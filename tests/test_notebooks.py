@@ -23,7 +23,6 @@ PARTS = ("The problem", "Break it", "Exercises", "In the wild", "The card", "Sou
 FORMER = {
     "00_matrix_product",
     "01_collectives",
-    "04_zero",
     "05_recomputation",
     "08_tensor_parallel",
     "09_sequence_parallel",
