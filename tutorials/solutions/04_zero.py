@@ -97,9 +97,10 @@ class MyZero1(nn.Module):
     def __init__(self, module, optimizer_class, **options):
         super().__init__()
         self.module, ranks = module, dist.get_world_size()
-        self.sizes = [parameter.numel() for parameter in module.parameters()]
-        self.flat = torch.zeros(sum(self.sizes) + -sum(self.sizes) % ranks)
-        for parameter, part in zip(module.parameters(), self.flat.split([*self.sizes, -sum(self.sizes) % ranks])):
+        sizes = [parameter.numel() for parameter in module.parameters()]
+        self.sizes = [*sizes, -sum(sizes) % ranks]  # the last is padding
+        self.flat = torch.zeros(sum(self.sizes))
+        for parameter, part in zip(module.parameters(), self.flat.split(self.sizes), strict=False):
             part.copy_(parameter.detach().flatten())
             parameter.data = part.view_as(parameter)  # a view, so that the all-gather reaches it
         dist.broadcast(self.flat, 0)  # all ranks begin with rank 0's weights
@@ -111,7 +112,7 @@ class MyZero1(nn.Module):
 
     def synchronize(self):
         gradients = torch.zeros_like(self.flat)
-        for parameter, part in zip(self.module.parameters(), gradients.split([*self.sizes, -sum(self.sizes) % size])):
+        for parameter, part in zip(self.module.parameters(), gradients.split(self.sizes), strict=False):
             part.copy_(parameter.grad.flatten())
         self.shard.grad = reduce_scatter(gradients / dist.get_world_size()).wait()  # the mean, of this shard only
 

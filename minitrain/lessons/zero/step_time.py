@@ -214,20 +214,15 @@ def life_picture(events: Sequence[Event], units: Sequence[str] | None = None) ->
         kind = "parameters" if span.lane.endswith("parameters") else "gradients"
         colour, hatch = LOOKS[kind]
         row, moving = rows.index(span.lane), span.kind == "communicate"
-        face, edge = ("white", colour) if moving else (colour, "white")
-        axes.barh(
-            row,
-            span.end - span.start,
-            left=span.start,
-            height=0.7,
-            color=face,
-            edgecolor=edge,
-            hatch="" if moving else hatch,
-        )
-        used = {"forward": "forward", "backward": "backward"}.get(span.label, "")
-        if used and not moving and kind == "parameters":
-            box = {"fc": "white", "ec": "none", "pad": 0.6}
-            axes.text((span.start + span.end) / 2, row, used, ha="center", va="center", fontsize=7, bbox=box)
+        face, edge, pattern = ("white", colour, "") if moving else (colour, "white", hatch)
+        width = span.end - span.start
+        axes.barh(row, width, left=span.start, height=0.7, color=face, edgecolor=edge, hatch=pattern)
+        if kind == "parameters" and not moving:
+            axes.text((span.start + span.end) / 2, row, "use", ha="center", va="center", fontsize=7, color="white")
+    turn = max((span.end for span in spans if span.label == "forward"), default=0) + 0.5
+    axes.axvline(turn, color="#999999", linestyle="--", linewidth=0.8)
+    for x, side, text in ((turn - 0.2, "right", "forward"), (turn + 0.2, "left", "backward")):
+        axes.text(x, len(rows) - 0.6, text, ha=side, va="bottom", fontsize=9, color="#555555")
     labels = [row.partition(" ")[2].replace("whole ", "") for row in rows]  # without the number that orders them
     axes.set_yticks(range(len(rows)), labels)
     axes.invert_yaxis()
