@@ -9,6 +9,7 @@ import gc
 import os
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -127,9 +128,8 @@ class Peak:
             self._profile = torch.profiler.profile(
                 activities=[torch.profiler.ProfilerActivity.CPU],
                 profile_memory=True,
-                acc_events=True,  # torch 2.11 warns without it
             )
-            with _quiet():
+            with quiet():
                 self._profile.__enter__()
         return self
 
@@ -138,7 +138,7 @@ class Peak:
             torch.cuda.synchronize(self._device)
             self.bytes = torch.cuda.max_memory_allocated(self._device) - self._before
             return
-        with _quiet():
+        with quiet():
             self._profile.__exit__(*error)
         held = 0
         for _, size in sorted(_allocations(self._profile), key=lambda event: event[0]):
@@ -147,13 +147,15 @@ class Peak:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop what C++ writes to standard error: a line each time that torch's profiler starts and stops."""
+def quiet() -> Iterator[None]:
+    """Drop what torch's profiler writes to standard error when it starts and stops: lines of C++, and a warning."""
     sys.stderr.flush()
     kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     try:
         os.dup2(nowhere, 2)
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         os.dup2(kept, 2)
         os.close(kept)

@@ -11,13 +11,13 @@ check says about it.
 
 def place(shapes, name, index, ranks):
     sizes = {each: math.prod(shape) for each, shape in shapes.items()}
-    shard = -(-sum(sizes.values()) // ranks)  # rounded up: the line is padded
+    shard = -(-sum(sizes.values()) // ranks)  # rounded up: the buffer is padded
     names = list(shapes)
     before = sum(sizes[each] for each in names[: names.index(name)])
     return divmod(before + index, shard)
 
 
-# %% exercise-1: mistake: the parameters before this one in the line take places, too
+# %% exercise-1: mistake: the parameters before this one take up room in the buffer, too
 
 
 def place(shapes, name, index, ranks):
@@ -28,21 +28,21 @@ def place(shapes, name, index, ranks):
 # %% exercise-2: solution
 
 
-def stage2_bytes(lines, ranks):
+def stage2_bytes(buffers, ranks):
     total = 0
-    for elements in lines:
+    for elements in buffers:
         shard = -(-elements // ranks)
-        total += 4 * ranks * shard  # parameters: the whole line, padding included
+        total += 4 * ranks * shard  # parameters: the whole buffer, padding included
         total += 4 * shard + 8 * shard + 4  # gradients, optimizer states, the step counter
     return total
 
 
-# %% exercise-2: mistake: each line is padded before it is cut
+# %% exercise-2: mistake: each buffer is padded before it is cut
 
 
-def stage2_bytes(lines, ranks):
-    elements = sum(lines)
-    return 4 * elements + (4 + 8) * elements / ranks + 4 * len(lines)
+def stage2_bytes(buffers, ranks):
+    elements = sum(buffers)
+    return 4 * elements + (4 + 8) * elements / ranks + 4 * len(buffers)
 
 
 # %% exercise-3: solution
@@ -88,3 +88,64 @@ class ShardedProduct(torch.autograd.Function):
     def backward(ctx, gradient):
         x, weight = ctx.saved_tensors
         return gradient @ weight.T, scattered(x.T @ gradient)
+
+
+# %% exercise-5: solution
+
+
+class MyZero1(nn.Module):
+    def __init__(self, module, optimizer_class, **options):
+        super().__init__()
+        self.module, ranks = module, dist.get_world_size()
+        sizes = [parameter.numel() for parameter in module.parameters()]
+        self.sizes = [*sizes, -sum(sizes) % ranks]  # the last is padding
+        self.flat = torch.zeros(sum(self.sizes))
+        for parameter, part in zip(module.parameters(), self.flat.split(self.sizes), strict=False):
+            part.copy_(parameter.detach().flatten())
+            parameter.data = part.view_as(parameter)  # a view, so that the all-gather reaches it
+        dist.broadcast(self.flat, 0)  # all ranks begin with rank 0's weights
+        self.shard = self.flat.chunk(ranks)[dist.get_rank()]
+        self.optimizer = optimizer_class([self.shard], **options)
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    def synchronize(self):
+        gradients = torch.zeros_like(self.flat)
+        for parameter, part in zip(self.module.parameters(), gradients.split(self.sizes), strict=False):
+            part.copy_(parameter.grad.flatten())
+        self.shard.grad = reduce_scatter(gradients / dist.get_world_size()).wait()  # the mean, of this shard only
+
+    def step(self):
+        self.optimizer.step()
+        all_gather(self.shard, into=self.flat).wait()
+
+    def zero_grad(self, set_to_none=True):
+        self.module.zero_grad()
+
+
+# %% exercise-5: mistake: does each rank get the shards that the others have stepped?
+
+
+class MyZero1(nn.Module):
+    def __init__(self, module, optimizer_class, **options):
+        super().__init__()
+        self.module = module
+        for parameter in module.parameters():
+            dist.broadcast(parameter.data, 0)
+        mine = list(module.parameters())[dist.get_rank() :: dist.get_world_size()]  # whole parameters are dealt out
+        self.optimizer = optimizer_class(mine, **options)
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    def synchronize(self):
+        for parameter in self.module.parameters():
+            parameter.grad /= dist.get_world_size()
+            dist.all_reduce(parameter.grad)
+
+    def step(self):
+        self.optimizer.step()  # and nobody hears of it
+
+    def zero_grad(self, set_to_none=True):
+        self.module.zero_grad()

@@ -17,6 +17,7 @@ from minitrain.costs import zero as costs
 from minitrain.data_parallel.full.naive import NaiveDataParallel
 from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.data_parallel.common import SEQ, small_gpt, tokens
+from minitrain.lessons.memory_bar import LOOKS
 from minitrain.lessons.zero import common as lesson
 from minitrain.models.gpt import GPT
 from minitrain.zero.full.sharded import Sharded
@@ -115,15 +116,6 @@ def claims(found: Bars, lines: Sequence[costs.Line], gpt: GPT, rank: int) -> lis
         fold("bytes of parameters, gradients and optimizer states, stage 3, and so in stages 0 to 2", states),
         fold("bytes of activations, the same in stages 0 to 3", activated),
     ]
-
-
-# category -> (colour, hatch): colours that the colour-blind can tell apart, and a pattern for those who see none.
-LOOKS = {
-    "parameters": ("#56B4E9", ""),
-    "gradients": ("#E69F00", "///"),
-    "optimizer states": ("#009E73", "..."),
-    "activations": ("#CC79A7", "xx"),
-}
 
 
 def picture(found: Bars) -> Figure:

@@ -94,7 +94,9 @@ def alive() -> list[Tensor]:
     time.sleep(0.1)  # gloo's threads let go of a message's tensors a moment after wait() has returned
     gc.collect()
     # type(), since isinstance() asks the object, and some of torch's answer with a warning.
-    return [each for each in gc.get_objects() if issubclass(type(each), Tensor)]
+    tensors = [each for each in gc.get_objects() if issubclass(type(each), Tensor)]
+    # A tensor that only wraps others, such as FSDP2's DTensor, has no memory of its own.
+    return [each for each in tensors if not hasattr(type(each), "__tensor_flatten__")]
 
 
 def memory(world: World, stage: Stage, number: int, layers: int, hidden: int) -> list[Claim]:

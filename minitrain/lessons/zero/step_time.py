@@ -16,6 +16,7 @@ from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span, draw
 from minitrain.costs.communication import ring_reduce_scatter_time
 from minitrain.lessons.claims import Claim, fold
+from minitrain.lessons.memory_bar import LOOKS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -200,5 +201,42 @@ def picture(spans: list[Span]) -> Figure:
 
 
 def life_picture(events: Sequence[Event], units: Sequence[str] | None = None) -> Figure:
-    """What of each unit is whole on this rank, from event to event of a step."""
-    return draw(life(events, units), "What is whole on a rank through a step of stage 3", "events, in their order")
+    """Of each unit's parameters and gradients, when they are in memory in full on this rank, through a step."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    spans = life(events, units)
+    names = list(dict.fromkeys(span.lane.partition(": ")[0] for span in spans))
+    rows = [f"{name}: {kind}" for name in names for kind in ("parameters", "whole gradients")]
+    figure = Figure(figsize=(9, 1.4 + 0.36 * len(rows)), layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    for span in spans:
+        kind = "parameters" if span.lane.endswith("parameters") else "gradients"
+        colour, hatch = LOOKS[kind]
+        row, moving = rows.index(span.lane), span.kind == "communicate"
+        face, edge, pattern = ("white", colour, "") if moving else (colour, "white", hatch)
+        width = span.end - span.start
+        axes.barh(row, width, left=span.start, height=0.7, color=face, edgecolor=edge, hatch=pattern)
+        if kind == "parameters" and not moving:
+            axes.text((span.start + span.end) / 2, row, "use", ha="center", va="center", fontsize=7, color="white")
+    turn = max((span.end for span in spans if span.label == "forward"), default=0) + 0.5
+    axes.axvline(turn, color="#999999", linestyle="--", linewidth=0.8)
+    for x, side, text in ((turn - 0.2, "right", "forward"), (turn + 0.2, "left", "backward")):
+        axes.text(x, len(rows) - 0.6, text, ha=side, va="bottom", fontsize=9, color="#555555")
+    labels = [row.partition(" ")[2].replace("whole ", "") for row in rows]  # without the number that orders them
+    axes.set_yticks(range(len(rows)), labels)
+    axes.invert_yaxis()
+    axes.set_xlim(0, len(events) + 0.2)
+    axes.set_xlabel("events of a step, in their order")
+    axes.set_title("Stage 3: what is in memory in full on a rank, besides its shards", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    (blue, plain), (orange, striped) = LOOKS["parameters"], LOOKS["gradients"]
+    handles = [
+        Patch(facecolor="white", edgecolor=blue, label="parameters: gather"),
+        Patch(facecolor=blue, edgecolor="white", hatch=plain, label="use"),
+        Patch(facecolor=orange, edgecolor="white", hatch=striped, label="gradients: fill up"),
+        Patch(facecolor="white", edgecolor=orange, label="reduce-scatter"),
+        Patch(facecolor="none", edgecolor="none", label="empty: freed"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, fontsize=8)
+    return figure
