@@ -10,6 +10,7 @@ from typing import Any
 import chapters
 import claims_page
 import explorer
+import glossary
 import links
 import mathematics
 import notebooks
@@ -140,7 +141,7 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
     }
     for name, content in places.items():
         markdown = markdown.replace(f"<!-- site:{name} -->", content)
-    return markdown
+    return glossary.with_index(markdown) if page.file.src_uri == "glossary.md" else markdown
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -291,3 +291,14 @@ def test_committed_claims_hold():
     if not file.exists():
         pytest.skip("the tour has not written docs/claims.json yet")
     assert claims_page.failed(json.loads(file.read_text("utf-8"))) == []
+
+
+def test_the_glossary_has_an_index_of_every_word_in_bold():
+    import glossary
+
+    page = glossary.with_index(
+        "<!-- site:index -->\n\n- **Ring**: a circle.\n- **all-Reduce**: a sum, by a **Ring**.\n"
+    )
+    first, second, *_ = page.splitlines()
+    assert first == "- **A** · [all-Reduce](#word-all-reduce)" and second == "- **R** · [Ring](#word-ring)"
+    assert page.count("**Ring**{ #word-ring }") == 1 and "by a **Ring**." in page
