@@ -183,7 +183,7 @@ def draw(chain: dict[int, lesson.Step], gpt: dict[int, lesson.Step], trial: less
     right.plot(few, line, "-", color="#999999")
     right.plot(list(gpt), [step.peak / 1e3 for step in gpt.values()], "o")
     right.plot(list(gpt), [step.kept / 1e3 for step in gpt.values()], "x")
-    right.set_title(f"{trial.layers} blocks of a GPT, each keeps 16 times its input", fontsize=10)
+    right.set_title(f"{trial.layers} blocks of a GPT, each keeps about 17 times its input", fontsize=10)
     for axes in (left, right):
         axes.set_xlabel("k, layers in a segment")
         axes.set_ylabel("kB")
