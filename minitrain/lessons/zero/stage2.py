@@ -55,15 +55,15 @@ def _small_form(world: World, micro_batches: int) -> list[Claim]:
 def _peaks(world: World, layers: int = 8, hidden: int = 128) -> list[Claim]:
     """Claims on the most gradients at once: in stage 1, with draining, and without.
 
-    Of the ring's receive buffers, as large as a shard, one set stays from the step before. Without draining the peak
-    comes while a second set is in use.
+    Of the ring's receive buffers, each as large as a shard, one set stays from the step before. Without draining a
+    second set may be in use while the peak comes: how much of it depends on which rank is ahead.
     """
     claims = []
     source = f"{lesson.PAPER}, §5.2; Zhao et al. 2023, §3.4"
     ways: tuple[tuple[str, type[Sharded], str], ...] = (
         ("stage 1", Zero1, "LG + G"),
         ("stage 2", Zero2, "Ls + 3G"),
-        ("stage 2 without draining", Undrained, "Ls + LG + G + min(n−1, 3)s"),
+        ("stage 2 without draining", Undrained, "Ls + LG + G, and at most min(n−1, 3)s of buffers"),
     )
     for name, stage, formula in ways:
         peak, gradient, small = lesson.most_gradients(world, stage, layers, hidden)
@@ -74,7 +74,7 @@ def _peaks(world: World, layers: int = 8, hidden: int = 128) -> list[Claim]:
         else:
             predicted += costs.gradient_peak(each, gradient, world.size, drain=stage is Zero2)
         if stage is Undrained:
-            predicted += min(world.size - 1, ring.AHEAD) * 4 * costs.shard_elements(hidden * hidden, world.size)
+            small += min(world.size - 1, ring.AHEAD) * 4 * costs.shard_elements(hidden * hidden, world.size)
         what = f"most bytes of gradients at once, {layers} layers of G bytes in shards of s, {name}"
         claims.append(Claim(what, formula, predicted, peak, "B", source, absolute=small, key=stage is Zero2))
     return claims
