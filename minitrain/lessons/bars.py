@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from minitrain.costs.roofline import Bar
+from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.costs.roofline import MACHINES
+from minitrain.costs.time_bar import Bar
+from minitrain.planning.time_model import Cluster, step_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -13,9 +16,31 @@ if TYPE_CHECKING:
 # kind -> (colour, hatch): as on timelines, so that computing and sending look alike in the whole course.
 LOOKS = {
     "compute": ("#56B4E9", ""),
+    "computed again": ("#F0E442", "xx"),
+    "idle in the pipeline": ("#BBBBBB", ""),
     "communication, hidden": ("#009E73", "..."),
     "communication, exposed": ("#D55E00", "///"),
 }
+
+SEQUENCES = 2048  # in a step of the course's training, each of 2,048 tokens
+STEPS = 2e12 / (SEQUENCES * 2048)  # of which so many make two trillion tokens
+
+
+def course_step(gpus: int = 64, sequences: int = 1, **layout: Any) -> Bar:
+    """A step of the course's training: 7 billion parameters on nodes of eight H100, products at half of the peak.
+
+    Args:
+        gpus: Their number; data-parallel ranks are as many as the layout leaves.
+        sequences: In a micro-batch.
+        layout: Options of `minitrain.composition.settings.Layout`: `zero=3`, `tp=8`, …
+
+    Raises:
+        ValueError: The layout does not fit the GPUs or the batch.
+    """
+    model = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048)
+    dp = gpus // (layout.get("pp", 1) * layout.get("tp", 1))
+    cut = Layout(dp=dp, microbatches=SEQUENCES // (dp * sequences), **layout)
+    return step_time(model, cut, Steps(batch=SEQUENCES, dtype="bfloat16"), Cluster(MACHINES["H100"]))
 
 
 def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
@@ -33,26 +58,28 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
     # On a white ground of its own, so that it can be read on a dark page, too.
     figure = Figure(figsize=(9, 1.3 + 0.62 * len(bars)), layout="constrained", facecolor="white")
     axes = figure.add_subplot()
+    seen = set()
     for row, bar in enumerate(bars.values()):
-        share = 100 / bar.step
+        computed, working = bar.compute + bar.again, bar.compute + bar.again + bar.idle
         pieces = (
             ("compute", 0.0, bar.compute, 0.0, 0.5),
-            ("communication, exposed", bar.compute, bar.exposed, 0.0, 0.5),
+            ("computed again", bar.compute, bar.again, 0.0, 0.5),
+            ("idle in the pipeline", computed, bar.idle, 0.0, 0.5),
+            ("communication, exposed", working, bar.exposed, 0.0, 0.5),
+            ("communication, hidden", computed - bar.hidden, bar.hidden, 0.36, 0.18),
         )
-        hidden = ("communication, hidden", bar.compute - bar.hidden, bar.hidden, 0.36, 0.18)
-        for kind, left, length, below, height in (*pieces, hidden):
-            colour, hatch = LOOKS[kind]
-            axes.barh(
-                row + below,
-                share * length,
-                left=share * left,
-                height=height,
-                color=colour,
-                hatch=hatch,
-                edgecolor="white",
-            )
+        for kind, begin, length, below, height in pieces:
+            if length:
+                seen.add(kind)
+                left, width = 100 * begin / bar.step, 100 * length / bar.step
+                colour, hatch = LOOKS[kind]
+                axes.barh(row + below, width, height, left, color=colour, hatch=hatch, edgecolor="white")
         axes.text(102, row, f"{seconds(bar.step)} per step, {days(bar.days(steps))}", va="center", fontsize=9)
-    handles = [axes.barh([0], [0], color=c, hatch=h, edgecolor="white", label=kind) for kind, (c, h) in LOOKS.items()]
+    handles = [
+        axes.barh([0], [0], color=colour, hatch=hatch, edgecolor="white", label=kind)
+        for kind, (colour, hatch) in LOOKS.items()
+        if kind in seen
+    ]
     axes.set_yticks(range(len(bars)), list(bars))
     axes.invert_yaxis()
     axes.set_xlim(0, 140)
@@ -60,7 +87,7 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
     axes.set_xlabel("% of a step")
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(LOOKS), frameon=False)
+    figure.legend(handles=handles, loc="outside lower center", ncols=max(1, len(handles)), frameon=False)
     return figure
 
 

@@ -156,29 +156,6 @@ def test_prefetching_is_between_the_bounds(products, gathers):
     assert lower <= costs.prefetched_time(products, gathers) <= upper
 
 
-@given(st.floats(1, 9), st.floats(0, 9), st.floats(0, 9), st.floats(0, 9))
-def test_a_bar_is_between_the_bounds(flops, share, hideable, waited_for):
-    behind = share / 9 * flops
-    bar = costs.bar(flops, 1, 1, behind, hideable, waited_for)
-    lower, upper = costs.bounds(flops, hideable + waited_for)
-    assert lower * (1 - 1e-9) <= bar.step <= upper * (1 + 1e-9)
-    assert bar.hidden + bar.exposed == pytest.approx(hideable + waited_for)
-    assert bar.hidden <= behind
-
-
-def test_seven_billion_parameters_on_512_h100():
-    shape, machine = costs.SEVEN_BILLION, MACHINES["H100"]
-    assert costs.parameters_of(shape) == pytest.approx(6.66e9, rel=1e-3)
-    bar = costs.data_parallel_bar(shape, machine, 512, 2**22, machine.network)
-    flops = composition_work.step_flops(2**22 // 2048, shape) / 512
-    assert bar.compute == pytest.approx(flops / (0.5 * machine.flops))
-    sent = communication.ring_all_reduce_time(2 * costs.parameters_of(shape), 512, 0, 1 / machine.network)
-    assert bar.hidden + bar.exposed == pytest.approx(sent)
-    assert bar.hidden == pytest.approx(2 / 3 * bar.compute)  # 8192 tokens are too few to hide the rest
-    assert bar.mfu(flops, machine.flops) == pytest.approx(0.5 * bar.compute / bar.step)
-    assert bar.days(2e12 / 2**22) == pytest.approx(4.25, abs=0.01)
-
-
 def test_the_three_walls():
     walls = costs.walls(175e9, 300e9, 128, MACHINES["A100 80 GB"])
     needed = {name: wall.needed for name, wall in walls.items()}
@@ -189,9 +166,3 @@ def test_the_three_walls():
     each = costs.really_sent(175e9, 128, 8)
     assert each == pytest.approx(86.8e9, rel=1e-3)
     assert 1024 * each == pytest.approx(2 * 127 * 350e9)
-
-
-@pytest.mark.parametrize(("ranks", "reached"), [(0, 0.5), (8, 0), (8, 1.5)])
-def test_a_bar_of_nothing_is_refused(ranks, reached):
-    with pytest.raises(ValueError, match=f"ranks={ranks} must be at least 1, and reached={reached}"):
-        costs.data_parallel_bar(costs.SEVEN_BILLION, MACHINES["H100"], ranks, 2**22, 50e9, reached)

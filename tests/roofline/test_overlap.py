@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from minitrain.comm.messages import Handle
-from minitrain.costs import roofline as costs
+from minitrain.costs.time_bar import Bar
 from minitrain.lessons.bars import time_bar
 from minitrain.lessons.roofline import overlap as lesson
 from minitrain.lessons.roofline.machine import VirtualMachine
@@ -131,10 +131,16 @@ def test_a_virtual_machine_has_two_clocks(ranks):
 
 
 def test_the_bar_of_time():
-    bars = {"a": costs.Bar(3.0, 1.0, 1.0), "b": costs.Bar(0.5, 0.25, 0.0)}
+    bars = {"a": Bar(3.0, 1.0, 1.0), "b": Bar(0.5, 0.25, 0.0)}
     figure = time_bar(bars, steps=86400, title="bars")
     (axes,) = figure.axes
     said = [text.get_text() for text in axes.texts]
     assert said == ["4.0 s per step, 4.0 days", "500 ms per step, 0.5 days"]
-    widths = [patch.get_width() for patch in axes.patches[:6]]
-    assert widths == pytest.approx([75, 25, 25, 100, 0, 50])  # compute, exposed, hidden
+    widths = [patch.get_width() for patch in axes.patches[:5]]
+    assert widths == pytest.approx([75, 25, 25, 100, 50])  # compute, exposed, hidden; b exposes nothing
+
+
+def test_the_bar_of_a_pipeline_that_recomputes():
+    (axes,) = time_bar({"a": Bar(2.0, 0.5, 1.0, again=1.0, idle=1.0)}, steps=86400).axes
+    pieces = [(patch.get_x(), patch.get_width()) for patch in axes.patches[:5]]
+    assert pieces == [(0, 40), (40, 20), (60, 20), (80, 20), (50, 10)]  # hidden communication ends with the computing

@@ -1,0 +1,92 @@
+"""The bar of time: where the seconds of a training step go, on each device.
+
+A step computes, perhaps computes some things a second time, waits for the pipeline, and waits for those messages that
+do not fit behind computing. What does fit is shown too, since it takes no time of its own.
+
+Letters as in `minitrain.costs.roofline`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from minitrain.costs import memory, recomputation, zero
+from minitrain.costs.composition import Shape
+from minitrain.costs.roofline import Machine, utilisation
+
+
+class Bar(NamedTuple):
+    """Seconds of a step on each device.
+
+    Attributes:
+        compute: In which the model's products are computed.
+        hidden: Of communication while something is computed.
+        exposed: Of communication while nothing is.
+        again: In which something is computed a second time.
+        idle: In which a pipeline's rank waits for its neighbours.
+    """
+
+    compute: float
+    hidden: float
+    exposed: float
+    again: float = 0.0
+    idle: float = 0.0
+
+    @property
+    def step(self) -> float:
+        """Seconds from one step to the next."""
+        return self.compute + self.again + self.idle + self.exposed
+
+    def days(self, steps: float) -> float:
+        """Days that so many steps take."""
+        return steps * self.step / 86400
+
+    def mfu(self, flops: float, peak: float) -> float:
+        """With the model's operations of a step on one device."""
+        return utilisation(flops, self.step, 1, peak)
+
+
+def overlap(*sent: tuple[float, float]) -> tuple[float, float]:
+    """Seconds of communication that are hidden, and those that are exposed.
+
+    Args:
+        sent: Of each kind of message, the seconds that it takes, and the seconds of computing behind which it can hide;
+            0 for messages for which a rank waits with nothing to do.
+
+    Source: derived, from `minitrain.costs.roofline.bounds`: what does not fit behind computing is exposed.
+    """
+    hidden = sum(min(pair) for pair in sent)
+    return hidden, sum(seconds for seconds, _ in sent) - hidden
+
+
+def data_parallel_bar(
+    shape: Shape, machine: Machine, ranks: int, step_tokens: int, link: float, reached: float = 0.5, item: int = 2
+) -> Bar:
+    """The bar of data parallelism: gradients hide behind backward, which is two thirds of a step.
+
+    It says nothing about memory: whether the model fits at all is the other bar's business.
+
+    Args:
+        shape: The model.
+        machine: On which it runs.
+        ranks: n.
+        step_tokens: Tokens of all ranks together in a step.
+        link: W, the machine's `link` within a node and `network` across nodes.
+        reached: What products reach of the machine's peak.
+        item: Bytes of a gradient's number.
+
+    Raises:
+        ValueError: There are no ranks, or `reached` is no part of the peak.
+    """
+    if ranks < 1 or not 0 < reached <= 1:
+        raise ValueError(f"ranks={ranks} must be at least 1, and reached={reached} more than 0 and at most 1")
+    flops = recomputation.step_flops(1, shape.positions, shape.hidden, shape.layers, shape.vocabulary)
+    flops *= step_tokens / shape.positions / ranks
+    sent = (ranks - 1) / ranks * zero.volume(0, parameters_of(shape)) * item
+    compute = flops / (reached * machine.flops)
+    return Bar(compute, *overlap((sent / link, 2 / 3 * compute)))
+
+
+def parameters_of(shape: Shape) -> int:
+    """N of a model without experts."""
+    return memory.gpt_parameters(shape.vocabulary, shape.positions, shape.layers, shape.hidden, shape.tied)

@@ -1,0 +1,186 @@
+"""The game at the end of the course: choose a layout for a given cluster. Tokens per second are the score.
+
+Five trainings that were published, each with the layout that its authors chose. The dry run is the referee: a layout
+that does not fit the GPUs scores nothing, and the time of a step is that of `minitrain.planning.time_model`.
+
+    python -m minitrain.planning.game                                            # the table of layouts to beat
+    python -m minitrain.planning.game 39b --dp 32 --pp 2 --tp 8 --microbatches 48 --recompute full
+
+Published are the sizes of tp, pp and dp, the batch, and the operations per second. What the papers' tables leave out
+is filled in here: micro-batches of one sequence, 1F1B unless said otherwise, and recomputation as far as GPUs need it.
+
+**Source.** Narayanan et al. 2021, table 1, whose operations per second count full recomputation; Llama team 2024, "The
+Llama 3 herd of models", table 4 and §3.3, where they do not, and where the model is one of GPT's kind only nearly: what
+we count is a GPT of equal size, which keeps more.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.costs.memory import GB, ROOM
+from minitrain.costs.roofline import MACHINES
+from minitrain.costs.time_bar import Bar
+from minitrain.planning import plan_time
+from minitrain.planning.time_model import Cluster, most_held, step_time
+
+REACHED = 0.6  # what products reach of a GPU's peak, in all rounds; with it the model comes close to what was published
+
+
+@dataclass(frozen=True)
+class Round:
+    """One cluster, one model, and the layout to beat.
+
+    Attributes:
+        model: The model.
+        gpu: Name in `minitrain.costs.roofline.MACHINES`.
+        batch: Sequences in a step.
+        published: The layout, as far as it was published.
+        flops: Operations per second and GPU that the authors measured.
+        source: Where.
+    """
+
+    model: Model
+    gpu: str
+    batch: int
+    published: Layout
+    flops: float
+    source: str
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(batch=self.batch, dtype="bfloat16")
+
+    @property
+    def cluster(self) -> Cluster:
+        return Cluster(MACHINES[self.gpu], reached=REACHED)
+
+
+def _narayanan(row: int, layers: int, hidden: int, heads: int, layout: Layout, batch: int, flops: float) -> Round:
+    model = Model(layers=layers, hidden=hidden, heads=heads, positions=2048, vocabulary=51200)
+    return Round(model, "A100 80 GB", batch, layout, flops, f"Narayanan et al. 2021, table 1, row {row}")
+
+
+ROUNDS = {
+    "7.5b": _narayanan(3, 36, 4096, 32, Layout(dp=32, tp=4, microbatches=16, recompute="full"), 512, 142e12),
+    "39b": _narayanan(5, 48, 8192, 64, Layout(dp=32, pp=2, tp=8, microbatches=48, recompute="full"), 1536, 138e12),
+    "145b": _narayanan(7, 80, 12288, 96, Layout(dp=24, pp=8, tp=8, microbatches=96, recompute="full"), 2304, 148e12),
+    "1t": _narayanan(10, 128, 25600, 160, Layout(dp=6, pp=64, tp=8, microbatches=512, recompute="full"), 3072, 163e12),
+    "405b": Round(
+        Model(layers=126, hidden=16384, heads=128, positions=8192, vocabulary=128256, tied=False),
+        "H100",
+        2048,
+        Layout(128, 16, 8, zero=1, schedule="interleaved", chunks=4, microbatches=16, recompute="full"),
+        400e12,
+        "Llama team 2024, table 4",
+    ),
+}
+
+
+class Score(NamedTuple):
+    """What a layout reaches.
+
+    Attributes:
+        bar: Seconds of a step, by what they are spent on.
+        tokens: Tokens per second, all GPUs together.
+        flops: Operations per second and GPU; those that recomputation repeats count where the published ones do.
+        mfu: Model FLOP utilisation.
+    """
+
+    bar: Bar
+    tokens: float
+    flops: float
+    mfu: float
+
+
+def play(name: str, layout: Layout) -> Score:
+    """The score of a layout.
+
+    Args:
+        name: Of the round.
+        layout: The layout.
+
+    Raises:
+        ValueError: There is no such round, the layout takes other than its GPUs, or does not fit into them.
+    """
+    if name not in ROUNDS:
+        raise ValueError(f"name={name!r} is no round; use {', '.join(ROUNDS)}")
+    at, gpus = ROUNDS[name], ROUNDS[name].published.ranks
+    if layout.ranks != gpus:
+        raise ValueError(
+            f"dp={layout.dp} · pp={layout.pp} · tp={layout.tp} are {layout.ranks:,} ranks, but round {name} has "
+            f"{gpus:,} GPUs"
+        )
+    bar = step_time(at.model, layout, at.steps, at.cluster)
+    held, room = most_held(at.model, layout, at.steps) / GB, (1 - ROOM) * at.cluster.machine.size / GB
+    if held > room:
+        raise ValueError(
+            f"a rank holds {held:.1f} GB, and {room:.1f} of a GPU's {at.cluster.machine.size / GB:.0f} GB can be used "
+            f"(the rest is room for what is not counted); use a higher zero, recompute, or a larger tp or pp"
+        )
+    work = plan_time.work(at.model, layout, at.steps)
+    own = work.model / gpus / bar.step
+    counted = work.done / gpus / bar.step if at.source.startswith("Narayanan") else own
+    return Score(bar, work.tokens / bar.step, counted, own / at.cluster.machine.flops)
+
+
+COLUMNS = ("round", "GPUs", "sequences", "layout to beat", "published", "here", "tokens/s")
+
+
+def rows() -> list[tuple[str, ...]]:
+    """The layouts to beat, a row for each round under `COLUMNS`; published and here are TFLOP/s of a GPU."""
+    found = []
+    for name, at in ROUNDS.items():
+        score, layout = play(name, at.published), at.published
+        chosen = f"{layout}, ZeRO {layout.zero}" if layout.zero else str(layout)
+        chosen += f", {layout.schedule} with {layout.chunks} chunks" if layout.schedule == "interleaved" else ""
+        gpus = f"{layout.ranks:,} {at.gpu.partition(' ')[0]}"
+        numbers = f"{at.flops / 1e12:.0f}", f"{score.flops / 1e12:.0f}", f"{score.tokens:,.0f}"
+        found.append((name, gpus, f"{at.batch:,}", chosen, *numbers))
+    return found
+
+
+@dataclass(frozen=True)
+class Command:
+    """Show the layouts to beat, or judge one.
+
+    Attributes:
+        name: The round that is played; without it the table is shown.
+        layout: What you choose.
+    """
+
+    name: Annotated[str, tyro.conf.Positional] = ""
+    layout: Annotated[Layout, tyro.conf.arg(name="")] = field(default_factory=Layout)
+
+
+def main(asked: Command) -> None:
+    """Print the table, or the score."""
+    console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
+    if not asked.name:
+        table = Table(*COLUMNS, box=box.SIMPLE)
+        for row in rows():
+            table.add_row(*row)
+        console.print(table)
+        return
+    try:
+        score = play(asked.name, asked.layout)
+    except ValueError as error:
+        raise SystemExit(f"no score: {error}") from None
+    best = play(asked.name, ROUNDS[asked.name].published).tokens
+    parts = ", ".join(f"{kind} {seconds:.2f} s" for kind, seconds in score.bar._asdict().items())
+    console.print(
+        f"{score.tokens:,.0f} tokens per second, {100 * (score.tokens / best - 1):+.1f} % of the layout to beat"
+    )
+    console.print(f"a step takes {score.bar.step:.2f} s ({parts}); MFU {100 * score.mfu:.1f} %")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Command, prog="python -m minitrain.planning.game"))

@@ -1,0 +1,47 @@
+"""The bar of time: hidden and exposed communication, and the bounds that they keep."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.costs import communication, composition_work
+from minitrain.costs import roofline as roofline_costs
+from minitrain.costs import time_bar as costs
+from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
+
+
+@given(st.floats(1, 9), st.floats(0, 1), st.floats(0, 9), st.floats(0, 9))
+def test_a_bar_is_between_the_bounds(compute, share, hideable, waited_for):
+    hidden, exposed = costs.overlap((hideable, share * compute), (waited_for, 0))
+    lower, upper = roofline_costs.bounds(compute, hideable + waited_for)
+    assert lower * (1 - 1e-9) <= costs.Bar(compute, hidden, exposed).step <= upper * (1 + 1e-9)
+    assert hidden + exposed == pytest.approx(hideable + waited_for)
+    assert hidden <= share * compute
+
+
+def test_a_step_is_all_that_takes_time():
+    bar = costs.Bar(compute=4.0, hidden=1.5, exposed=0.5, again=1.0, idle=0.25)
+    assert bar.step == 5.75
+    assert bar.days(86400 / 5.75) == pytest.approx(1)
+    assert bar.mfu(8, 4) == pytest.approx(8 / 4 / 5.75)  # 2 seconds of operations at the peak
+
+
+def test_seven_billion_parameters_on_512_h100():
+    shape, machine = SEVEN_BILLION, MACHINES["H100"]
+    assert costs.parameters_of(shape) == pytest.approx(6.66e9, rel=1e-3)
+    bar = costs.data_parallel_bar(shape, machine, 512, 2**22, machine.network)
+    flops = composition_work.step_flops(2**22 // 2048, shape) / 512
+    assert bar.compute == pytest.approx(flops / (0.5 * machine.flops))
+    sent = communication.ring_all_reduce_time(2 * costs.parameters_of(shape), 512, 0, 1 / machine.network)
+    assert bar.hidden + bar.exposed == pytest.approx(sent)
+    assert bar.hidden == pytest.approx(2 / 3 * bar.compute)  # 8192 tokens are too few to hide the rest
+    assert bar.mfu(flops, machine.flops) == pytest.approx(0.5 * bar.compute / bar.step)
+    assert bar.days(2e12 / 2**22) == pytest.approx(4.25, abs=0.01)
+
+
+@pytest.mark.parametrize(("ranks", "reached"), [(0, 0.5), (8, 0), (8, 1.5)])
+def test_a_bar_of_nothing_is_refused(ranks, reached):
+    with pytest.raises(ValueError, match=f"ranks={ranks} must be at least 1, and reached={reached}"):
+        costs.data_parallel_bar(SEVEN_BILLION, MACHINES["H100"], ranks, 2**22, 50e9, reached)

@@ -1,0 +1,73 @@
+"""The game: what it says of published layouts against what their authors measured, and what it refuses."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from minitrain.composition.settings import Layout
+from minitrain.costs import composition
+from minitrain.planning import game, plan_time
+from minitrain.planning.game import ROUNDS, play
+
+
+@pytest.mark.parametrize(("name", "billions"), [("7.5b", 7.5), ("39b", 39.1), ("145b", 145.6), ("1t", 1008.0)])
+def test_models_are_those_of_the_paper_s_table(name, billions):
+    at = ROUNDS[name]
+    shape = plan_time.shape_of(at.model)
+    # Narayanan et al. 2021, equation 2: P = 12 l h² (1 + 13/(12 h) + (V + s)/(12 l h)), printed with one decimal.
+    assert round(composition.model_parameters(shape) / 1e9, 1) == billions
+    assert at.published.ranks == {"7.5b": 128, "39b": 512, "145b": 1536, "1t": 3072}[name]
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_published_layouts_come_close_to_what_was_measured(name):
+    score = play(name, ROUNDS[name].published)
+    # A model with one free number, what products reach: no bound, but a fifth off would be another training.
+    assert score.flops == pytest.approx(ROUNDS[name].flops, rel=0.2)
+
+
+def test_a_score_is_tokens_over_seconds():
+    score = play("39b", ROUNDS["39b"].published)
+    assert score.tokens == pytest.approx(1536 * 2048 / score.bar.step)
+    # Full recomputation: eight products are made where the model has six, apart from the head.
+    assert score.flops / (score.mfu * 312e12) == pytest.approx(8 / 6, rel=0.01)
+
+
+def test_most_layouts_can_be_beaten():
+    better = Layout(dp=64, tp=8, zero=1, microbatches=24, sequence_parallel=True)
+    assert play("39b", better).tokens > 1.2 * play("39b", ROUNDS["39b"].published).tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "message"),
+    [
+        ("40b", Layout(), "name='40b' is no round; use 7.5b, 39b, 145b, 1t, 405b"),
+        ("7.5b", Layout(dp=64), r"dp=64 · pp=1 · tp=1 are 64 ranks, but round 7.5b has 128 GPUs"),
+        ("7.5b", Layout(dp=128, microbatches=4), r"holds 1\d\d\.\d GB, and 72.0 of a GPU's 80 GB can be used"),
+        ("7.5b", Layout(dp=16, tp=8, microbatches=3), "microbatches=3"),
+    ],
+)
+def test_what_scores_nothing(name, layout, message):
+    with pytest.raises(ValueError, match=message):
+        play(name, layout)
+
+
+def run(*arguments):
+    command = [sys.executable, "-m", "minitrain.planning.game", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_the_command_line():
+    shown = run()
+    assert shown.returncode == 0
+    assert all(all(cell.split(",")[0] in shown.stdout for cell in row) for row in game.rows())
+    judged = run("39b", "--dp", "32", "--pp", "2", "--tp", "8", "--microbatches", "48", "--recompute", "full")
+    assert judged.returncode == 0
+    assert "+0.0 % of the layout to beat" in judged.stdout
+    refused = run("39b", "--dp", "512")
+    assert refused.returncode == 1
+    assert refused.stderr.startswith("no score: a rank holds")
+    assert "Traceback" not in refused.stderr

@@ -1,0 +1,109 @@
+"""The model of a step's time: against the formulas of the chapters, each in a case where only that formula matters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.costs import roofline, time_bar
+from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
+from minitrain.lessons.bars import STEPS, course_step
+from minitrain.planning.time_model import Cluster, fits, most_held, step_time
+
+H100 = MACHINES["H100"]
+MODEL = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048)
+BATCH = Steps(batch=2048, dtype="bfloat16")
+CLUSTER = Cluster(H100)
+# Nearly all of it is in its blocks, so that the chapters' formulas, which are those of a block, hold for the step.
+BLOCKS = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048, vocabulary=256)
+
+
+@pytest.mark.parametrize("dp", [64, 512])
+def test_data_parallelism_is_chapter_three_s_bar(dp):
+    found = step_time(MODEL, Layout(dp=dp), BATCH, CLUSTER)
+    assert found == pytest.approx(time_bar.data_parallel_bar(SEVEN_BILLION, H100, dp, 2**22, H100.network))
+
+
+def test_gradients_hide_behind_the_last_micro_batch_alone():
+    one, many = (step_time(MODEL, Layout(dp=512, microbatches=m), BATCH, CLUSTER) for m in (1, 4))
+    assert many.hidden == pytest.approx(one.hidden / 4)
+    assert many.hidden + many.exposed == pytest.approx(one.hidden + one.exposed)
+
+
+@pytest.mark.parametrize("tp", [2, 8])
+def test_tensor_parallelism_waits_for_four_all_reduces_a_layer(tp):
+    found = step_time(BLOCKS, Layout(tp=tp, microbatches=2048), BATCH, CLUSTER)
+    size = 2048 * 2048 * 4096 * 2  # all tokens of the step, once through the model
+    seconds = (4 * 32 + 2) * size * 2 * (tp - 1) / tp / H100.link  # and two at embedding and head
+    assert found.exposed == pytest.approx(seconds, rel=1e-3)
+    assert found.hidden == found.idle == found.again == 0
+
+
+def test_tensor_parallelism_takes_as_long_as_its_products_where_chapter_three_says():
+    tp, speed = 8, 0.5 * H100.flops
+    most = roofline.most_tensor_ranks(4096, speed, H100.link, 2048)
+    found = step_time(BLOCKS, Layout(tp=tp, microbatches=2048), BATCH, CLUSTER)
+    # Forward has a third of the products and half of the messages; their ratio grows with t − 1.
+    assert (found.exposed / 2) / (found.compute / 3) == pytest.approx((tp - 1) / (most - 1), rel=0.03)
+
+
+@pytest.mark.parametrize(("sequences", "hidden"), [(4, False), (8, True)])
+def test_stage_three_hides_its_gathers_from_as_many_tokens_as_chapter_three_says(sequences, hidden):
+    fewest = roofline.tokens_to_hide_gathers(64, 0.5 * H100.flops, H100.network)
+    assert (sequences * 2048 >= fewest) == hidden
+    found = step_time(MODEL, Layout(dp=64, zero=3, microbatches=32 // sequences), BATCH, CLUSTER)
+    assert (found.exposed == 0) == hidden
+
+
+def test_stages_send_as_often_as_they_gather():
+    zero, one, two, three = (
+        step_time(MODEL, Layout(dp=64, zero=stage, microbatches=32), BATCH, CLUSTER) for stage in (0, 1, 2, 3)
+    )
+    sent = [each.hidden + each.exposed for each in (zero, one, two, three)]
+    assert sent == pytest.approx([sent[0], sent[0], 33 / 2 * sent[0], 3 * 32 / 2 * sent[0]], rel=1e-6)
+
+
+@pytest.mark.parametrize(("schedule", "chunks"), [("1f1b", 1), ("interleaved", 2)])
+def test_a_pipeline_idles_for_its_bubble(schedule, chunks):
+    layout = Layout(pp=8, dp=8, microbatches=64, schedule=schedule, chunks=chunks)
+    found = step_time(BLOCKS, layout, BATCH, CLUSTER)
+    assert found.idle / found.compute == pytest.approx(7 / (chunks * 64), rel=0.01)
+
+
+def test_full_recomputation_adds_a_forward_of_the_blocks():
+    found = step_time(BLOCKS, Layout(dp=64, microbatches=32, recompute="full"), BATCH, CLUSTER)
+    assert found.again == pytest.approx(found.compute / 3, rel=1e-3)
+    assert found.compute == step_time(BLOCKS, Layout(dp=64, microbatches=32), BATCH, CLUSTER).compute
+
+
+def test_links_within_a_node_and_across():
+    assert CLUSTER.link(8, 1) == CLUSTER.link(4, 2) == H100.link
+    assert CLUSTER.link(16, 1) == CLUSTER.link(2, 8) == H100.network
+    near, far = (step_time(BLOCKS, Layout(tp=tp, microbatches=2048), BATCH, CLUSTER).exposed for tp in (8, 16))
+    assert far / near == pytest.approx(15 / 16 / (7 / 8) * H100.link / H100.network, rel=1e-3)  # padding
+
+
+def test_what_fits_leaves_room():
+    layout = Layout(dp=64, zero=1, microbatches=32)
+    held = most_held(MODEL, layout, BATCH)
+    assert fits(MODEL, layout, BATCH, replace_size(held / 0.9 + 1))
+    assert not fits(MODEL, layout, BATCH, replace_size(held / 0.9 - 1))
+
+
+def replace_size(size):
+    return H100._replace(size=size)
+
+
+def test_the_course_s_step():
+    assert course_step(zero=3) == step_time(MODEL, Layout(dp=64, zero=3, microbatches=32), BATCH, CLUSTER)
+    four = course_step(sequences=4, tp=8)
+    assert four == step_time(MODEL, Layout(dp=8, tp=8, microbatches=64), BATCH, CLUSTER)
+    assert math.isclose(STEPS * BATCH.batch * 2048, 2e12)
+
+
+def test_a_layout_that_does_not_fit_the_model_is_refused():
+    with pytest.raises(ValueError, match="stages=64 must be at least 1 and at most layers=32"):
+        step_time(MODEL, Layout(pp=64), replace(BATCH), CLUSTER)
