@@ -10,6 +10,7 @@ from typing import Any
 import chapters
 import claims_page
 import explorer
+import game
 import glossary
 import links
 import mathematics
@@ -139,6 +140,8 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
         "claims": claims_page.to_markdown(record),
         "claims-sample": claims_page.sample(record),
     }
+    if "<!-- site:game -->" in markdown:
+        places["game"] = game.table(_folder(config, "package"))  # worked out, which takes a second
     for name, content in places.items():
         markdown = markdown.replace(f"<!-- site:{name} -->", content)
     return glossary.with_index(markdown) if page.file.src_uri == "glossary.md" else markdown

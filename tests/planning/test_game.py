@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +74,10 @@ def test_the_command_line():
     assert refused.returncode == 1
     assert refused.stderr.startswith("no score: a rank holds")
     assert "Traceback" not in refused.stderr
+
+
+def test_the_page_shows_what_the_command_prints():
+    page = (Path(__file__).parents[2] / "docs" / "game.md").read_text("utf-8")
+    arguments = re.search(r"python -m minitrain\.planning\.game (.*)", page)[1]
+    printed = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
+    assert run(*shlex.split(arguments)).stdout.split() == printed.split()
