@@ -19,6 +19,7 @@ from minitrain.costs import activations
 from minitrain.costs import sequence_parallel as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
+from minitrain.lessons.memory_bar import LOOKS
 from minitrain.lessons.sequence_parallel.common import OURS, VOCABULARY, Parallelize, Trial, Way
 from minitrain.models import counter_rng
 from minitrain.recomputation.checkpoint import recompute
@@ -256,13 +257,16 @@ def published() -> Claim:
     return fold("bytes per sbh of the scores of GPT-3 and of MT-NLG, as published", cases)
 
 
+# All of them are activations, yellow as in `minitrain.lessons.memory_bar`: strong where tensor parallelism leaves them
+# whole, pale where it divides them.
+_WHOLE, _DIVIDED = LOOKS["activations"][0], "#FCF9C8"
 _PARTS = {
-    "norms": ("#999999", "xx", ("attention norm: its input", "MLP norm: its input", costs.STATISTICS)),
-    "inputs of attention and MLP": ("#E69F00", "//", (QKV, "up projection: its input")),
-    "residual dropout masks": ("#DDDDDD", "..", ("attention dropout: its mask", "MLP dropout: its mask")),
-    "Q, K, V": ("#56B4E9", "", ("QKᵀ: query and key", "attention over V: the values")),
+    "norms": (_WHOLE, "xx", ("attention norm: its input", "MLP norm: its input", costs.STATISTICS)),
+    "inputs of attention and MLP": (_WHOLE, "//", (QKV, "up projection: its input")),
+    "residual dropout masks": (_WHOLE, "..", ("attention dropout: its mask", "MLP dropout: its mask")),
+    "Q, K, V": (_DIVIDED, "", ("QKᵀ: query and key", "attention over V: the values")),
     "scores": (
-        "#009E73",
+        _DIVIDED,
         "\\\\",
         (
             "softmax: its output",
@@ -272,8 +276,8 @@ _PARTS = {
         ),
     ),
     "output, GELU, down": (
-        "#CC79A7",
-        "",
+        _DIVIDED,
+        "oo",
         ("output projection: its input", "GELU: its input", "down projection: its input"),
     ),
 }
@@ -283,14 +287,14 @@ def picture(kept: Kept) -> Figure:
     """What a layer keeps in each way, measured: first what tensor parallelism leaves whole, then what it divides."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    figure = Figure(figsize=(8, 3.4), layout="constrained", facecolor="white")
     axes = figure.add_subplot()
     for place, terms in enumerate(kept.values()):
         left = 0.0
         for name, (colour, hatch, members) in _PARTS.items():
             width = sum(terms.get(member, 0) for member in members) / 1e3
             label = name if place == 0 else None
-            axes.barh(place, width, left=left, color=colour, hatch=hatch, edgecolor="black", lw=0.5, label=label)
+            axes.barh(place, width, left=left, color=colour, hatch=hatch, edgecolor="#666666", lw=0.5, label=label)
             left += width
         axes.text(left, place, f" {left:.1f}", va="center")
     axes.set(yticks=range(len(kept)), yticklabels=list(kept), xlabel="kB that a layer keeps for backward, on each rank")
