@@ -70,6 +70,13 @@ CHAPTERS = (
         column=3,
     ),
     Chapter(
+        "06",
+        "precision",
+        "float16, bfloat16 and fp8: master weights, loss scaling, sums in float32; gradients sent in 8 bits",
+        ("data_parallel",),
+        column=0,
+    ),
+    Chapter(
         "08",
         "tensor_parallel",
         "linear layers, attention and vocabulary split over ranks",
