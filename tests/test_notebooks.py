@@ -25,7 +25,6 @@ FORMER = {
     "08_tensor_parallel",
     "09_sequence_parallel",
     "11b_pipeline_parallel",
-    "12b_mixture_of_experts",
     "13_composition",
     "18_parameter_server",
 }
