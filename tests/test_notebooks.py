@@ -23,8 +23,6 @@ PARTS = ("The problem", "Break it", "Exercises", "In the wild", "The card", "Sou
 FORMER = {
     "08_tensor_parallel",
     "11b_pipeline_parallel",
-    "12a_mixture_of_experts",
-    "12b_mixture_of_experts",
     "13_composition",
     "18_parameter_server",
 }
