@@ -22,7 +22,6 @@ PARTS = ("The problem", "Break it", "Exercises", "In the wild", "The card", "Sou
 # Chapters in their former shape: without a card, with all questions at the beginning, and longer than `build.LONGEST`.
 FORMER = {
     "05_recomputation",
-    "08_tensor_parallel",
     "09_sequence_parallel",
     "11b_pipeline_parallel",
     "12a_mixture_of_experts",
