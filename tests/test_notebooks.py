@@ -21,7 +21,6 @@ NAMES = [path.stem for path in sorted(FOLDER.glob("[0-9]*.ipynb"))]
 PARTS = ("The problem", "Break it", "Exercises", "In the wild", "The card", "Sources")
 # Chapters in their former shape: without a card, with all questions at the beginning, and longer than `build.LONGEST`.
 FORMER = {
-    "08_tensor_parallel",
     "11b_pipeline_parallel",
     "13_composition",
     "18_parameter_server",
