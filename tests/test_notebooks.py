@@ -24,7 +24,6 @@ FORMER = {
     "05_recomputation",
     "08_tensor_parallel",
     "09_sequence_parallel",
-    "11b_pipeline_parallel",
     "12a_mixture_of_experts",
     "12b_mixture_of_experts",
     "13_composition",

@@ -69,6 +69,9 @@ def test_a_run_is_drawn_like_a_timetable():
     later.append(Span(0, "send", "send", "to 1", 6, 7))
     assert bars(drawing.draw_run(later, timetable.schedule)) == bars(drawing.draw(timetable))
     assert drawing.draw_run(later, timetable.schedule, until=100).axes[0].get_xlim()[1] == pytest.approx(101)
+    first, second = drawing.draw_run(later, timetable.schedule, until=20, lines=2).axes
+    assert [axes.get_xlim() for axes in (first, second)] == [(0, pytest.approx(10.1)), (10, pytest.approx(20.1))]
+    assert len(first.texts) + len(second.texts) == sum(map(len, timetable.slots)), "each number is written in one line"
     with pytest.raises(ValueError, match="spans: no label is an action"):
         drawing.draw_run([later[-1]], timetable.schedule)
 
