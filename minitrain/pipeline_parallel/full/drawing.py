@@ -104,7 +104,7 @@ def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Tim
     length = end / lines
     for line in range(lines):
         axes = figure.add_subplot(lines, 1, line + 1)
-        _draw_line(axes, schedule, bars, line * length, length)
+        _draw_line(axes, schedule, bars, line * length, length, margin=0.01 if lines == 1 else 0)
         if line == 0:
             axes.set_title(title)
     chunks = f"; letter: chunk, {LETTERS[0]} the first" if schedule.chunks > 1 else ""
@@ -113,7 +113,7 @@ def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Tim
     return figure
 
 
-def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, length: float) -> None:
+def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, length: float, margin: float) -> None:
     """All bars between `begin` and `begin + length`."""
     for rank in range(schedule.ranks):
         for chunk, stage in enumerate(schedule.stages_of(rank)):
@@ -127,7 +127,7 @@ def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, len
                         _write_number(axes, bar, chunk if schedule.chunks > 1 else None, length)
     axes.set_yticks(range(schedule.ranks), [f"rank {rank}" for rank in range(schedule.ranks)])
     axes.set_ylim(schedule.ranks - 0.5, -0.5)
-    axes.set_xlim(begin, begin + 1.01 * length)
+    axes.set_xlim(begin, begin + (1 + margin) * length)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -162,13 +162,13 @@ def describe(timetable: Timetable) -> str:
     schedule = timetable.schedule
     peaks = [f"{timetable.peak_in_flight(rank)}" for rank in range(schedule.ranks)]
     held = f"{peaks[0]} on each rank" if len(set(peaks)) == 1 else f"{', '.join(peaks)} on the ranks in order"
-    chunks = f", {schedule.chunks} chunks a rank" if schedule.chunks > 1 else ""
+    chunks = f", {schedule.chunks} chunks per rank" if schedule.chunks > 1 else ""
     counted = "chunks of micro-batches" if schedule.chunks > 1 else "micro-batches"
     step, rate = float(timetable.longest_span), 100 * float(timetable.bubble_over_total)
     return (
         f"Timetable of {schedule.name}: {schedule.ranks} ranks, {schedule.microbatches} micro-batches{chunks}. "
         f"A step takes {step:g}, and the busiest rank idles {rate:.1f} % of it. "
-        f"At most so many {counted} are held: {held}."
+        f"The most {counted} held at once: {held}."
     )
 
 
