@@ -102,13 +102,14 @@ def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Tim
     end = float(max(bar.end for bar in bars) if until is None else until)
     figure = Figure(figsize=(WIDTH, 1.1 + (0.34 * schedule.ranks + 0.2) * lines - 0.2), layout="constrained")
     length = end / lines
+    chunks = f"; letter: chunk, {LETTERS[0]} the first" if schedule.chunks > 1 else ""
     for line in range(lines):
         axes = figure.add_subplot(lines, 1, line + 1)
         _draw_line(axes, schedule, bars, line * length, length, margin=0.01 if lines == 1 else 0)
         if line == 0:
             axes.set_title(title)
-    chunks = f"; letter: chunk, {LETTERS[0]} the first" if schedule.chunks > 1 else ""
-    axes.set_xlabel(f"{unit} (number: micro-batch{chunks})")
+        if line == lines - 1:
+            axes.set_xlabel(f"{unit} (number: micro-batch{chunks})")
     _add_legend(figure, {bar.action.kind for bar in bars})
     return figure
 
