@@ -28,7 +28,6 @@ FORMER = {
     "12a_mixture_of_experts",
     "12b_mixture_of_experts",
     "13_composition",
-    "18_parameter_server",
 }
 FORMER_PARTS = ("The problem", "Predict", "Break it", "Exercises", "In the wild", "Sources")
 all_notebooks = pytest.mark.parametrize("name", NAMES)
