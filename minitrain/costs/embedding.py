@@ -1,6 +1,6 @@
 """What sparse tables cost: bytes by the distinct ids of a batch, how many of those a batch has, bytes of a row.
 
-Notation: d elements in a row, w bytes an element, 8 bytes an id; u distinct ids; N ids in all; D draws.
+Notation: d elements in a row, w bytes per element, 8 bytes per id; u distinct ids; N ids in all; D draws.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Exact for the real numbers of ids; and what they are on average, where a hash spreads ids evenly.
 
-Notation: n workers, s servers, d elements in a row, w bytes an element, 8 bytes an id, u distinct ids in a worker's
+Notation: n workers, s servers, d elements in a row, w bytes per element, 8 bytes per id, u distinct ids in a worker's
 part of the batch.
 """
 

@@ -1,10 +1,10 @@
-"""What a dense parameter server costs: bytes through each link beside the ring's, how full servers are, time of a step.
+"""What a dense parameter server costs: bytes through each link, next to a ring's; how full servers are; time of a step.
 
 A link carries what its rank sends and what it receives; both are counted. Exact for the real sizes of parameters and
 for the placement that is given.
 
-Notation: n workers, k servers; P parameters (tensors) of S bytes together, w bytes an element; Sₛ and Pₛ those that
-server s keeps. α seconds a message takes whatever its size, β seconds a byte, F seconds of forward and backward.
+Notation: n workers, k servers; P parameters (tensors) of S bytes together, w bytes per element; Sₛ and Pₛ those that
+server s keeps. α seconds per message whatever its size, β seconds per byte, F seconds of forward and backward.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Will this user click this advertisement? Recommenders answer from ids (who, what, where) of which there are very many,
 most of them rare, and from a few plain numbers. Here both are drawn, and so is the truth: each id and each number has
 an effect, a click has the probability σ(bias + Σ effects), and the label is drawn with it. So the best possible ranking
-is known: by the true probability (Clémençon et al. 2008, §2). A model can be put beside it.
+is known: by the true probability (Clémençon et al. 2008, §2). A model can be compared with it.
 
 How often ids come follows Zipf: the k-th most frequent has a probability in proportion to k^−a. The ids themselves are
 64-bit keys from anywhere, as if names had been hashed.

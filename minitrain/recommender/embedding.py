@@ -68,7 +68,7 @@ class EmbeddingServer:
         """Answer `steps` lookups of every worker, and apply the gradients that follow them.
 
         Raises:
-            ValueError: A worker's ids cannot be; on every rank alike, and no row has changed in this step.
+            ValueError: A worker's ids are invalid; on every rank alike, and no row has changed in this step.
         """
         for _ in range(steps):
             requests = _announce(self.roles, None)
