@@ -41,7 +41,9 @@ ROUTERS: dict[str, type[Router]] = {
     "switch": Switch,
     "expert_choice": ExpertChoice,
 }
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16 begins in float32
+# What parameters begin in. 16 bits are rounded from float32, which the optimizer goes on with.
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32, "float16": torch.float32}
+HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 TIED, TABLE = "head.weight", "embedding.tokens.weight"  # the second name of a tied weight, and its first
 
 

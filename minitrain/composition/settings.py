@@ -6,6 +6,7 @@ them. A layout that does not fit gets an error that lists those that do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ Recompute = Literal["none", "selective", "full"]
 Stage = Literal[0, 1, 2, 3]
 OptimizerName = Literal["adamw", "sgd"]
 Decay = Literal["cosine", "constant", "linear"]
-DtypeName = Literal["float32", "bfloat16", "float64"]
+DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
 RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice"]
 
 # layers, hidden, heads, positions, vocabulary. Radford et al. 2019 (gpt2, xl); Brown et al. 2020, table 2.1 (175b);
@@ -138,7 +139,9 @@ class Steps:
         warmup: Steps in which it rises from 0.
         weight_decay: Of matrices and embeddings; norms and biases have none.
         clip: Largest norm of the gradient of all parameters together; 0: not clipped.
-        dtype: Of parameters and activations; bfloat16 keeps float32 master weights beside.
+        dtype: Of parameters and activations; with bfloat16 and float16 the optimizer steps copies in float32.
+        loss_scale: What the loss is multiplied by at the beginning, so that gradients fit into float16; it is halved
+            when one overflows, and doubled after 2000 steps without. A power of two; for float16 alone.
         compile: Compile each block with torch.compile.
         seed: Of initial weights, the order of samples, and dropout.
     """
@@ -153,6 +156,7 @@ class Steps:
     weight_decay: float = 0.1
     clip: float = 1.0
     dtype: DtypeName = "float32"
+    loss_scale: float = 65536.0
     compile: bool = False
     seed: int = 0
 
@@ -305,6 +309,8 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
             raise ValueError(f"{name}={getattr(holder, name)!r} is unknown; use one of {get_args(kind)}")
     if layout.zero not in (0, 1, 2, 3):
         raise ValueError(f"zero={layout.zero} is no stage; use 0, 1, 2 or 3")
+    if steps.loss_scale < 1 or math.frexp(steps.loss_scale)[0] != 0.5:
+        raise ValueError(f"loss_scale={steps.loss_scale:g} must be a power of two, and at least 1; use 65536")
     sizes = model.sizes
     if sizes.hidden % sizes.heads:
         raise ValueError(f"hidden={sizes.hidden} does not divide by heads={sizes.heads}")

@@ -37,6 +37,7 @@ from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full.action_observers import Watch
 from minitrain.pipeline_parallel.full.actions import Action
+from minitrain.precision.loss_scaling import LossScale
 
 Timer = Callable[[str], AbstractContextManager[Any]]
 
@@ -48,11 +49,15 @@ class Report(NamedTuple):
         loss: Mean over the batch, in nats per token, without routers' auxiliary losses.
         norm: Of the gradient of all parameters, before clipping.
         lr: The learning rate.
+        scale: What the loss was multiplied by before backward; 1 but in float16.
+        skipped: Whether a gradient overflowed in float16, so that no parameter was changed.
     """
 
     loss: float
     norm: float
     lr: float
+    scale: float = 1.0
+    skipped: bool = False
 
 
 class NotFinite(ArithmeticError):
@@ -127,8 +132,9 @@ class Training:
         part: This rank's part of the model.
         gradients: Lines, optimizer and norm.
         instruments: Collectives, timer, watch.
-        rng: What dropout and routers' noise are drawn from.
         pipeline: Runs the stages, if there are several.
+
+    And `rng`, what dropout and routers' noise are drawn from; `loss_scale`, which stays 1 but in float16.
     """
 
     settings: Settings
@@ -140,7 +146,9 @@ class Training:
     pipeline: Pipeline | None = None
 
     def __post_init__(self) -> None:
+        steps = self.settings.steps
         self.rng = CounterRng(self.settings)
+        self.loss_scale = LossScale(steps.loss_scale) if steps.dtype == "float16" else LossScale(1.0, every=0)
 
     @property
     def last(self) -> bool:
@@ -177,8 +185,14 @@ def make_pipeline(training: Training) -> Pipeline | None:
             training.rng.begin_microbatch(action.microbatch)
         return watch(action) if watch else nullcontext()
 
-    loss = part.loss if training.last else None
-    return Pipeline(part.stages, part.schedule, loss, training.axes.pp, part.ties, watched, training.device)
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        assert part.loss is not None
+        mean = part.loss(outputs, targets)
+        mean.register_hook(training.loss_scale.scaled)  # the gradient with which backward begins
+        return mean
+
+    ends = loss if training.last else None
+    return Pipeline(part.stages, part.schedule, ends, training.axes.pp, part.ties, watched, training.device)
 
 
 def loss_and_norm(training: Training, loss: Tensor | None) -> tuple[float, float]:
@@ -193,13 +207,32 @@ def loss_and_norm(training: Training, loss: Tensor | None) -> tuple[float, float
     numbers = torch.stack([training.gradients.squares(), training.share_of_mean(loss)])
     dist.all_reduce(numbers)
     squares, mean = numbers.tolist()
-    return mean, math.sqrt(squares) if squares >= 0 else math.nan
+    return mean, math.sqrt(squares) / training.loss_scale.scale if squares >= 0 else math.nan
 
 
-def stop_if_not_finite(report: Report, number: int, mine: range, loss: Tensor | None) -> None:
+def step_or_skip(training: Training, report: Report, factor: float) -> Report:
+    """Step the optimizer with gradients that are scaled by `factor`; in float16, not if one has overflowed.
+
+    All ranks have the same norm, so all step or none does, without a message of its own.
+    """
+    scale = training.loss_scale
+    scale.overflow = not math.isfinite(report.norm)
+    if scale.overflow:
+        training.gradients.forget()
+    else:
+        training.gradients.step(report.lr, factor / scale.scale)
+    report = report._replace(scale=scale.scale, skipped=scale.overflow)
+    scale.update()
+    return report
+
+
+def stop_if_not_finite(training: Training, report: Report, number: int, mine: range, loss: Tensor | None) -> None:
     """End the training on all ranks if loss or norm is not finite, and report where it came from.
 
+    In float16 a gradient may overflow, until the loss is not scaled any more.
+
     Args:
+        training: This rank's.
         report: Of the step, the same on all ranks.
         number: Of the step.
         mine: Numbers of this rank's samples.
@@ -210,12 +243,25 @@ def stop_if_not_finite(report: Report, number: int, mine: range, loss: Tensor | 
     """
     if math.isfinite(report.loss + report.norm):
         return
+    if math.isfinite(report.loss) and training.loss_scale.scale > training.loss_scale.least:
+        return
     bad = loss is not None and not math.isfinite(loss.item())
-    told = gather_objects((mine.start, mine.stop - 1) if bad else None)
-    where = "; ".join(f"rank {rank}, samples {found[0]} to {found[1]}" for rank, found in enumerate(told) if found)
+    told = gather_objects(((mine.start, mine.stop - 1) if bad else None, training.gradients.not_finite()))
+    where = "; ".join(f"rank {rank}, samples {had[0]} to {had[1]}" for rank, (had, _) in enumerate(told) if had)
+    names = list(dict.fromkeys(name for _, found in told for name in found))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     raise NotFinite(
         f"step {number}: loss {report.loss}, norm of the gradient {report.norm}"
-        + (f"; not finite on {where}" if where else "; every loss is finite, and a gradient is not")
+        + (
+            f"; not finite on {where}"
+            if where
+            else f"; every loss is finite, but not the gradient of {', '.join(names[:3])}{more}"
+        )
+        + (
+            f", with a loss scale of {training.loss_scale.scale:g}"
+            if training.settings.steps.dtype == "float16"
+            else ""
+        )
         + "; no parameter was changed. A lower lr, more warmup, or clipping are the usual cures"
     )
 

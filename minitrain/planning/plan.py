@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     World = Any  # its module imports torch, and the dry run does without
 
-ITEM = {"bfloat16": 2, "float32": 4, "float64": 8}
+ITEM = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
 class Coordinate(NamedTuple):

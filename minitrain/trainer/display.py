@@ -64,6 +64,10 @@ class Display:
         now = steps.batch * self.settings.model.sizes.positions / seconds
         self.tokens_per_second = SMOOTH * past + (1 - SMOOTH) * now if past else now
         self._last = report
+        if report.skipped:
+            self.say(
+                f"a gradient overflowed float16: this step is left out, and the loss scale {report.scale:g} is halved"
+            )
 
     def beside_bar(self) -> str:
         """The text beside the progress bar."""

@@ -24,8 +24,9 @@ class Metrics:
     """The files of a run; make one on rank 0.
 
     A line of `metrics.jsonl` has the step (from 1), the loss and the held-out text's ("validation", where it was looked
-    at) in nats per byte, the gradient's norm before clipping, the learning rate, seconds, and tokens in a second. The
-    first line, and the first after each resume, has the settings.
+    at) in nats per byte, the gradient's norm before clipping, the learning rate, seconds, and tokens in a second; in
+    float16 also the loss scale, and whether the step was skipped. The first line, and the first after each resume, has
+    the settings.
 
     Args:
         folder: The run's; it is there.

@@ -39,7 +39,7 @@ def peak_flops(name: str, dtype: str) -> float | None:
     """Operations that a GPU can do in a second, by its name; None where that is not known here."""
     for part, (half, single) in PEAKS.items():
         if re.search(rf"\b{part}\b", name):  # "L4" is not in "L40"
-            return {"bfloat16": half, "float32": single}.get(dtype)
+            return {"bfloat16": half, "float16": half, "float32": single}.get(dtype)
     return None
 
 

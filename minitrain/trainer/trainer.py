@@ -62,6 +62,7 @@ class Trainer:
         instruments: What the training is built with: the collectives, timed, and the profile's timer.
         samples: What is trained on.
         done: Steps done.
+        skipped: Of these, steps without an update, in float16.
         position: Samples that all ranks together have taken: all state that the data have.
         training: The model and what trains it, from `begin` on.
         reports: Of the steps that this run has done.
@@ -93,7 +94,7 @@ class Trainer:
         self.profile = profile.Profile(world)
         timed = self.profile.collectives(settings.layout, collectives)
         self.instruments = Instruments(timed, self.profile.timer, self.profile.watch)
-        self.done = self.position = self.saved = 0
+        self.done = self.position = self.saved = self.skipped = 0
         self.reports: list[Report] = []
         self.stopped, self.status, self._seconds = False, 0, 0.0
         self._newest: Path | None = None
@@ -153,7 +154,10 @@ class Trainer:
         if apart := identity.different(extra["settings"], self.about):
             raise ValueError(f"{path} is of another training: {'; '.join(apart)}")
         checkpoint.load(path, self.state(), check=False)  # newest() has just checked it
-        state.set_steps(self.training.gradients, extra["step"])
+        # A step that was skipped in float16 is none of the optimizer's.
+        self.skipped = extra.get("skipped", 0)
+        state.set_steps(self.training.gradients, extra["step"] - self.skipped)
+        vars(self.training.loss_scale).update(extra.get("loss scale", {}))
         state.refresh(self.training.gradients)
         self.done, self.position = extra["step"], extra["position"]
         self.saved, self._newest = self.done, path
@@ -183,7 +187,12 @@ class Trainer:
         self.display.after(report, self._seconds)
         self.reports.append(report)
         self.done, self.position = self.done + 1, self.position + steps.batch
-        line = {"step": self.done, **report._asdict(), "seconds": self._seconds}
+        self.skipped += report.skipped
+        line: dict[str, Any] = {"step": self.done, **report._asdict(), "seconds": self._seconds}
+        if report.skipped:
+            line.pop("norm")  # infinite, which JSON has no word for
+        if steps.dtype != "float16":
+            del line["scale"], line["skipped"]
         line["tokens_per_second"] = steps.batch * self.settings.model.sizes.positions / self._seconds
         last = self.done == steps.steps
         if last or (options.evaluate_every and self.done % options.evaluate_every == 0):
@@ -220,7 +229,11 @@ class Trainer:
         self.display.say(f"The weights before it {where}; --resume {last}.")
 
     def _extra(self) -> dict[str, Any]:
-        return {"step": self.done, "position": self.position, "settings": self.about}
+        extra = {"step": self.done, "position": self.position, "settings": self.about}
+        if self.settings.steps.dtype == "float16":
+            scale = self.training.loss_scale
+            extra |= {"skipped": self.skipped, "loss scale": {"scale": scale.scale, "clean": scale.clean}}
+        return extra
 
     def state(self) -> checkpoint.State:
         """This rank's pieces of weights and optimizer states."""
