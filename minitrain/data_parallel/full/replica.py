@@ -1,4 +1,4 @@
-"""What the three files of the ladder share: a copy of the model on each rank that begins and stays equal to the others.
+"""The common part of the ladder's three files: a copy of the model on each rank that stays equal to the others.
 
 Each rank holds every parameter, gradient and optimizer state. Three things make the copies equal and keep them so. At
 the start, rank 0 sends its parameters and buffers to all. In each step, every rank applies the same gradient, the mean
