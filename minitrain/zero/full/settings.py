@@ -1,4 +1,4 @@
-"""What is checked before a module is sharded: that ranks ask for the same, and that parameter groups are right."""
+"""The checks before a module is sharded: ranks ask for the same settings, and parameter groups are right."""
 
 from __future__ import annotations
 
