@@ -1,6 +1,6 @@
 """The layers outside of attention and MLP, on sequence shards: embedding, norms, and the output head.
 
-**Parameters of norms and the table of positions are whole on every rank, and applied to different tokens on each**, so
+**The norms' parameters and the table of positions are on every rank in full, but applied to different tokens**, so
 a rank's gradient of them is a partial sum, and they are marked as partial. If they were not, every rank would learn
 from its own tokens, and the copies would drift apart.
 
@@ -27,7 +27,7 @@ from minitrain.tensor_parallel.full.vocab_parallel import VocabParallelEmbedding
 
 
 class NormOnSequence(ParallelLayer):
-    """A LayerNorm of this rank's tokens, with the very parameters of `norm`, whose gradients are now summands.
+    """A LayerNorm of this rank's tokens, with the very parameters of `norm`, whose gradients are now partial sums.
 
     Args:
         norm: The norm of one device.
@@ -52,7 +52,7 @@ class NormOnSequence(ParallelLayer):
 
 
 class PositionsOnSequence(ParallelLayer):
-    """The table of positions, with the very weight of `positions`, of which each rank looks up those of its tokens.
+    """The table of positions, with the very weight of `positions`; each rank looks up the positions of its own tokens.
 
     Args:
         positions: The table of one device.

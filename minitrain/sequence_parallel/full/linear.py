@@ -59,14 +59,14 @@ class _ColumnFromSequence(torch.autograd.Function):
         _, _, input_wanted, *wanted = ctx.needs_input_grad
         gathering = Handle((), x)
         if not ctx.kept_gathered and any(wanted[: len(weights)]):
-            # Every rank's tokens to all, once more: they travel while dX is computed, which does without.
+            # Every rank's tokens to all, once more: they travel while dX is computed, which does not need them.
             gathering = start_gather(x, ctx.comm)
         grads_y = [rows(gradient) for gradient in gradients]  # each [seq · batch, out/t]
         grad_x, reducing = None, None
         if input_wanted:
             grad_x = input_gradient(grads_y, weights).view(*gradients[0].shape[:2], -1)  # [seq, batch, in]
-            # The sum over ranks of all tokens' gradients, to each rank for its own: under way while dA, which does
-            # without it, is computed.
+            # The sum over ranks of all tokens' gradients, to each rank for its own: under way while dA, which does not
+            # need it, is computed.
             reducing = start_reduce_scatter(grad_x, ctx.comm)
         whole = gathering.wait()
         assert whole is not None
@@ -77,7 +77,7 @@ class _ColumnFromSequence(torch.autograd.Function):
 
 
 class _RowToSequence(torch.autograd.Function):
-    """Y = Σ_r X_r A_r of this rank's tokens, and then b, whose gradient is this rank's summand."""
+    """Y = Σ_r X_r A_r of this rank's tokens, and then b, whose gradient is this rank's partial sum."""
 
     @staticmethod
     def forward(ctx: Any, comm: Comm, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -2,7 +2,7 @@
 
 Rank r's shard has the tokens r·s/t up to (r+1)·s/t of every sequence. Activations are `[batch, seq, hidden]`, and
 collectives work on t chunks of flat memory, so the sequence comes first while it is sent, as `[seq, batch, hidden]`:
-chunk r is then rank r's shard. Only `start_gather` and `start_reduce_scatter` know of that. It costs no extra copy,
+chunk r is then rank r's shard. Only `start_gather` and `start_reduce_scatter` deal with this. It costs no extra copy,
 because a shard is copied into the buffer that is sent, or out of it, in any case.
 
 **Source.** Korthikanti et al. 2022, §4.2.2, figures 5 and 6; f and f̄ there are f and g of Shoeybi et al. 2019.
@@ -22,8 +22,8 @@ from minitrain.comm.comm import AnyComm, Comm, as_comm
 from minitrain.comm.messages import Handle
 from minitrain.tensor_parallel.full.checks import check_split
 
-# Backward of each is forward of the other, so they can be differentiated any number of times. What backward sends has
-# been compared by forward.
+# Backward of each is forward of the other, so they can be differentiated any number of times. Forward has already
+# compared the tensors that backward sends.
 
 
 class _Gather(torch.autograd.Function):
@@ -68,7 +68,7 @@ def start_reduce_scatter(x: Float[Tensor, "seq batch *width"], comm: Comm) -> Ha
         ValueError: The sequence does not divide by the ranks.
     """
     check_split("seq", x.shape[0], comm.ranks)
-    # Every rank puts its summand of all tokens in, and gets the sum of its own tokens out.
+    # Every rank puts its partial sum of all tokens in, and gets the sum of its own tokens out.
     return comm.reduce_scatter(x)
 
 
@@ -80,7 +80,7 @@ def own_tokens(
     assert arrived is not None
     mine = arrived.view(-1, *x.shape[1:]).transpose(0, 1)  # [batch, seq/tp, *width], inside the memory of all tokens
     own = torch.empty_like(mine, memory_format=torch.contiguous_format)
-    # Copied even where it is contiguous already, for who keeps a view keeps the memory of all tokens.
+    # Copied even where it is already contiguous, because a view would keep the memory of all tokens alive.
     return own.copy_(mine) if bias is None else torch.add(mine, bias, out=own)
 
 
@@ -98,7 +98,7 @@ def gather_from_sequence(
 def reduce_scatter_to_sequence(
     x: Float[Tensor, "batch seq *width"], comm: AnyComm = None
 ) -> Float[Tensor, "batch shard *width"]:
-    """ḡ: this rank's summand of all tokens in, its own tokens of the sum out; backward an all-gather.
+    """ḡ: this rank's partial sum of all tokens in, its own tokens of the sum out; backward an all-gather.
 
     Raises:
         ValueError: The sequence does not divide by the ranks.
