@@ -1,7 +1,7 @@
-"""Backward in two parts: the gradient that the stage before waits for now, those of the weights later.
+"""Backward in two parts: first the gradient that the stage before waits for, later those of the weights.
 
 **Idea.** For a linear layer Y = XWᵀ + b, backward is two products that do not need each other: dX = dY·W, which the
-stage before is waiting for, and dW = dYᵀ·X, for which nobody waits before the end of the step. So the first is done at
+stage before is waiting for, and dW = dYᵀ·X, which is not needed before the end of the step. So the first is done at
 once, and (X, dY) is kept for the second, which fills a gap of the pipeline.
 
 **Source.** Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §1 and figure 1.
@@ -34,7 +34,7 @@ class SplitBackward:
     gradients in the first part. A layer that is used twice gets both gradients one after the other.
 
     Args:
-        module: Any module. It computes as before wherever `into` is not open.
+        module: Any module. It computes as before while `into` is not open.
     """
 
     def __init__(self, module: nn.Module):
@@ -60,12 +60,12 @@ class SplitBackward:
         if not put_off or not layer.weight.is_leaf:  # not a leaf: made by a graph that would have to be kept
             return F.linear(x, layer.weight, layer.bias)
         # A stand-in for the weight makes the result need a gradient where x does not; the weight's own hooks are not
-        # called before its gradient is there.
+        # called before its gradient exists.
         return _Linear.apply(x, layer.weight.detach().requires_grad_(), layer, self._tasks)
 
 
 def finish(tasks: list[Task]) -> None:
-    """The second part: add to the gradients of weights and biases what the first part has put off."""
+    """The second part: add what the first part has put off to the gradients of weights and biases."""
     while tasks:
         layer, x, gradient = tasks.pop(0)
         x = x.to(gradient.dtype)  # differs under autocast
