@@ -1,9 +1,9 @@
-"""What sequence parallelism costs: calls and bytes of a layer, what is added up once a step, and what torch keeps.
+"""The cost of sequence parallelism: calls and bytes of a layer, gradients added up once per step, and what torch keeps.
 
-A layer is a block of `minitrain.models.gpt`, cut as `minitrain.sequence_parallel.megatron` does it. What it keeps by
-the account of the paper is in `minitrain.costs.activations`; here are the bytes by which torch differs from that.
+A layer is a block of `minitrain.models.gpt`, cut as `minitrain.sequence_parallel.megatron` does it. The bytes that it
+keeps by the paper's account are in `minitrain.costs.activations`; the bytes by which torch differs are here.
 
-Notation: t ranks; b sequences of s tokens, width h, a heads, L layers; w bytes an element; S = bsh·w.
+Notation: t ranks; b sequences of s tokens, width h, a heads, L layers; w bytes per element; S = bsh·w.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Calls(NamedTuple):
 
 
 class Ways(NamedTuple):
-    """What there is forward, and what backward."""
+    """The numbers of forward, and those of backward."""
 
     forward: Calls
     backward: Calls
@@ -36,7 +36,7 @@ class TrafficWays(NamedTuple):
 
 
 def layer_calls(keep_gathered: bool = False) -> Ways:
-    """Forward g before attention and before the MLP, ḡ behind them; backward the conjugates, and g again if not kept.
+    """Forward g before attention and before the MLP, ḡ after them; backward the conjugates, and g again if not kept.
 
     Args:
         keep_gathered: The gathered inputs are kept for backward; else two all-gathers more.
@@ -72,7 +72,7 @@ def layer_traffic(
 ) -> TrafficWays:
     """What a rank sends through the ring: 4(t−1)/t · S forward, and 4 or 6(t−1)/t · S backward.
 
-    Chapter 08 sends 4 and 4: keeping the gathered inputs the bytes are equal, without there are 5/4 of them.
+    Chapter 08 sends 4 and 4: if the gathered inputs are kept, the bytes are equal; otherwise 5/4 as many.
 
     Source: Korthikanti et al. 2022, §4.2.2; Patarasuk & Yuan 2009.
     """
@@ -82,7 +82,7 @@ def layer_traffic(
 def model_traffic(
     batch: int, seq: int, hidden: int, layers: int, ranks: int, rank: int, keep_gathered: bool = False, item: int = 4
 ) -> TrafficWays:
-    """What a rank sends through the ring in a step, without the loss's three numbers a token: `model_calls`.
+    """What a rank sends through the ring in a step, without the loss's three numbers per token: `model_calls`.
 
     Source: as `layer_traffic`.
     """
@@ -102,7 +102,7 @@ def _traffic(calls: Ways, elements: int, item: int, ranks: int, rank: int) -> Tr
 
 
 def partial_elements(layers: int, hidden: int, positions: int) -> int:
-    """Elements whose gradients are added over ranks once a step: 6hL + 2h + positions · h.
+    """Elements whose gradients are added over ranks once per step: 6hL + 2h + positions · h.
 
     A layer has two norms of 2h and two row biases of h; then there are the last norm and the table of positions. Key
     and value heads that several ranks share come on top: `minitrain.costs.tensor_parallel.shared_heads_elements`.
@@ -114,7 +114,7 @@ def partial_elements(layers: int, hidden: int, positions: int) -> int:
 
 
 STATISTICS, MASK = "norms: mean and 1/deviation", "scores: the causal mask"
-"""What torch keeps and the paper leaves out, as `kept_terms` names it."""
+"""Terms that torch keeps and the paper leaves out, as `kept_terms` names them."""
 
 
 def deviations(
@@ -129,7 +129,7 @@ def deviations(
     """Bytes that torch keeps in a layer beyond the account of the paper, by term.
 
     A norm keeps mean and 1/deviation of each token. The causal mask, s² of one byte, is kept by `masked_fill`; the
-    fused softmax of the paper's code makes it anew. (Masks of dropout by place have one byte per element, as in the
+    fused softmax of the paper's code makes it again. (Masks of dropout by place have one byte per element, as in the
     paper. Torch's own dropout has that on GPUs; on CPUs it keeps factors 0 or 1/(1−p) in the dtype of its input.)
 
     Args:
