@@ -192,7 +192,7 @@ def accidents(world: World, folder: Path, hidden: int) -> Claim:
         assert path is not None
         if world.rank == 0:
             flip_a_bit(path / "__0_0.distcp")
-        gather_objects(None)  # nobody looks before it is done
+        gather_objects(None)  # no other rank looks before it is done
         if found := newest(folder):
             after_flip = manifest.read(found).step
     cases = {

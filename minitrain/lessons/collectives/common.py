@@ -1,4 +1,4 @@
-"""What the demos of this chapter share: counting bytes, comparing values, and timing on the virtual clock.
+"""Shared by the demos of this chapter: counting bytes, comparing values, and timing on the virtual clock.
 
 On four ranks several formulas give one number: log2 n is n/2 there, and rounding it up or down changes nothing. So
 each claim is tried on three ranks, too, and where elements do not divide or are too few.

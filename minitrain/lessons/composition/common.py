@@ -179,7 +179,7 @@ def _values(model: nn.Module) -> Tensors:
 
 
 def distance(settings: Settings, one: OneDevice, device: torch.device, losses: list[float] | None = None) -> Distance:
-    """Make a training, train `beside` one device, and give its groups back."""
+    """Make a training, train next to one device (`beside`), and give its groups back."""
     with closing(build(settings, device)) as training:
         return beside(training, one, losses)
 

@@ -102,7 +102,7 @@ def strangers_in(training: Training) -> int:
         group = getattr(axes, axis)
         mine = torch.tensor([axes.place[name] for name in names], device=training.device)
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(every, mine, group=group)  # over the group itself: whoever answers is in it
+        dist.all_gather(every, mine, group=group)  # over the group itself: only its members answer
         kept = [names.index(name) for name in fixed]
         found += sum(bool((theirs[kept] != mine[kept]).any()) for theirs in every)
         along = [int(theirs[names.index(axis)]) for theirs in every]

@@ -1,4 +1,4 @@
-"""What the demos of this chapter share: a small GPT, counting what a step sends, and comparing with one device."""
+"""Shared by the demos of this chapter: a small GPT, counting what a step sends, and comparing with one device."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ class TwoKinds(nn.Module):
 
 
 class WithSpare(nn.Module):
-    """A GPT beside a parameter that no rank uses: DDP has to look for unused ones, and nobody may move them."""
+    """A GPT and a parameter that no rank uses: DDP has to look for unused ones, and no rank may move them."""
 
     def __init__(self, gpt: GPT):
         super().__init__()

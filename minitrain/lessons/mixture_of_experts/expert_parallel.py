@@ -1,6 +1,6 @@
 """What the demo of `expert_parallel` claims: what is sent, and that no layout changes the result.
 
-Why not to the last bit. A matrix product may add in another order when it has other rows beside a row, and a gradient
+Why not to the last bit. A matrix product may add in another order when the rows around a row differ, and a gradient
 is added up over ranks instead of over rows. In float64 the results are within 10⁻¹² of each other, where every number
 is of the size of 1 or smaller and a sum has a few hundred terms of relative error 10⁻¹⁶. What is provably equal is what
 only moves: with experts that do the same to each element, a row is the same bits wherever it is computed.

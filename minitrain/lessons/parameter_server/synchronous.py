@@ -163,8 +163,8 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 def lost_push(world: World, limit: float = 1.0) -> str:
     """Break it: the last worker leaves out its second push. What this rank then says, within `limit` seconds.
 
-    The server waits for the push, and all workers wait for the server's next answer: nobody computes a wrong number,
-    and nobody goes on. The limit ends that before ranks that are checked notice the circle, after 2 seconds. On a group
+    The server waits for the push, and all workers wait for the server's next answer: no rank computes a wrong number,
+    and none goes on. The limit ends that before ranks that are checked notice the circle, after 2 seconds. On a group
     of its own, since a receive that ran out of time closes the pair of ranks for good.
     """
     group = dist.new_group(backend="gloo", timeout=timedelta(seconds=limit))

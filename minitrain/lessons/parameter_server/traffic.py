@@ -1,4 +1,4 @@
-"""What the demo of `synchronous` claims about bytes and time: each link beside the ring's, and who keeps how much."""
+"""What the demo of `synchronous` claims about bytes and time: each link against the ring's, and each server's share."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ HUANG, NARAYANAN, ZERO = "Huang et al. 2019", "Narayanan et al. 2021", "Qi et al
 
 
 class Law(NamedTuple):
-    """What theory says of a schedule's bubble.
+    """The theory of a schedule's bubble.
 
     Attributes:
         formula: Of the bubble over the total time of a step, as a text writes it.

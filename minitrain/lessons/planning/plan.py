@@ -1,4 +1,4 @@
-"""What the demo of the dry run shows: predictions beside published figures, and beside modules that are counted.
+"""What the demo of the dry run shows: predictions compared with published figures, and with counted modules.
 
 Modules stand on torch's `meta` device, where shapes are all there is: a trillion parameters take no memory.
 """

@@ -24,7 +24,7 @@ RATE = 0.2  # of tables and of the dense part
 
 
 class Setting(NamedTuple):
-    """What all trainings of the demo share.
+    """The common part of the demo's trainings.
 
     Attributes:
         data: The clicks.

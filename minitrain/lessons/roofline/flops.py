@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.roofline.flops`: a GPT's operations counted, 6N beside them, and what papers report."""
+"""The lesson of `minitrain.roofline.flops`: a GPT's operations counted, 6N for comparison, and what papers report."""
 
 from __future__ import annotations
 

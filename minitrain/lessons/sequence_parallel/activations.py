@@ -169,7 +169,7 @@ TABLE: dict[Way, str] = {
 
 
 def beyond(way: Way, on_gpu: bool) -> str:
-    """What torch keeps beyond the table: the norms' numbers and the causal mask."""
+    """The bytes that torch keeps beyond the table: the norms' numbers and the causal mask."""
     outside = "/t" if way in OURS else ""  # what is outside of attention and MLP
     return f"{16 if on_gpu else 8}bs{outside} + s²"
 

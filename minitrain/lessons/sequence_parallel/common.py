@@ -1,4 +1,4 @@
-"""What the demos of this chapter share: a small GPT in four ways, and what the operators send."""
+"""Shared by the demos of this chapter: a small GPT in four ways, and what the operators send."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def between_shards(whole: nn.Sequential, keep_gathered: bool, collectives: Any) 
 
 
 def _results(model: nn.Module, x: Tensor, grad_y: Tensor) -> list[Tensor]:
-    """The output, the gradient of the input, and those of the parameters, summands added up."""
+    """The output, the gradient of the input, and those of the parameters, partial sums added up."""
     x = x.clone().requires_grad_()
     model.zero_grad()
     y = model(x)
@@ -154,7 +154,7 @@ def _results(model: nn.Module, x: Tensor, grad_y: Tensor) -> list[Tensor]:
 
 
 def demo(world: World, batch: int = 2, shard: int = 4, width: int = 8) -> list[Claim]:
-    """Runs the two layers behind each other, in both ways; the table shows what is sent, kept, and done meanwhile.
+    """Runs the two layers one after the other, in both ways; the table shows what is sent, kept, and done meanwhile.
 
     Args:
         batch: Sequences.

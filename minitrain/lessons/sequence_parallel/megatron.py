@@ -43,7 +43,7 @@ class Sent(NamedTuple):
 
 
 def communication(trial: Trial, parallelize: Parallelize) -> list[Claim]:
-    """Claims on calls and bytes of a step, in both ways, beside theory and beside chapter 08."""
+    """Claims on calls and bytes of a step, in both ways, compared with theory and with chapter 08."""
     n, rank = trial.world.size, trial.world.rank
     loss = vocabulary_costs.loss_traffic(trial.sizes[0] * trial.sizes[1], n, rank)
     gathers, others, forward, backward = {}, {}, {}, {}
@@ -135,7 +135,7 @@ def _once_a_step(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 
 class Run(NamedTuple):
-    """What five steps of training gave on this rank.
+    """The results of five steps of training on this rank.
 
     Attributes:
         losses: Of each step.
@@ -181,7 +181,7 @@ def train(trial: Trial, gpt: GPT, pieces: GPT | None = None) -> Run:
 
 
 def training(trial: Trial, parallelize: Parallelize) -> list[Claim]:
-    """Claims on loss, gradients, their norm, and weights after five steps of SGD, beside one device and chapter 08.
+    """Claims on loss, gradients, their norm, and weights after five SGD steps, against one device and chapter 08.
 
     With dropout: each element's number depends on its place in the model, so one device drops the same.
 

@@ -130,7 +130,7 @@ def small_form(world: World, sizes: GPTConfig, batch: int) -> Claim:
 
 
 def longest_path(sizes: GPTConfig, batch: int) -> int:
-    """K: additions behind each other from x through forward and backward to the gradient of a weight."""
+    """K: consecutive additions from x through forward and backward to the gradient of a weight."""
     h, s, head = sizes.hidden, sizes.positions, sizes.head_size
     attention = h + h + head + 2 * s + h  # norm, query, scores, softmax, weighted sum, output
     mlp = h + h + 4 * h  # norm, up, down

@@ -102,7 +102,7 @@ def sent(world: World, tokens: int, vocabulary: int) -> list[Claim]:
 
 
 def like_one_device(world: World, tokens: int, vocabulary: int) -> list[Claim]:
-    """Claims on loss and gradient beside `F.cross_entropy`: some targets ignored, huge logits, −∞, all ignored.
+    """Claims on loss and gradient compared with `F.cross_entropy`: some targets ignored, huge logits, −∞, all ignored.
 
     The bound for float32, u = 2⁻²⁴. An exponential of x − m, t = m − x, is off by at most (t + 2)u e⁻ᵗ ≤ 2u, and by as
     much again where it is taken to another maximum. s ≥ 1 is a sum of V' of them: it is off by (V' + 4V' + n)u in its

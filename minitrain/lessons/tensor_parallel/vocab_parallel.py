@@ -112,7 +112,7 @@ def communication(world: World, vocabulary: int, hidden: int) -> list[Claim]:
 def like_one_device(
     world: World, form: str, layers: Layers, vocabulary: int, hidden: int
 ) -> tuple[Claim, dict[str, Claim]]:
-    """Claims on values beside one device: embedding; loss, and the gradient of the tied table.
+    """Claims on values compared with one device: embedding; loss, and the gradient of the tied table.
 
     Of the partial sums of the embedding all but one are 0, so that nothing is rounded. The loss comes from the full
     form, which takes any rank's logits.

@@ -1,4 +1,4 @@
-"""What the demos of stages 1 and 2 share: where each byte is, what a step sends, and data parallelism beside it."""
+"""Shared by the demos of stages 1 and 2: where each byte is, what a step sends, and data parallelism for comparison."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def alive() -> list[Tensor]:
 
 
 def memory(world: World, stage: Stage, number: int, layers: int, hidden: int) -> list[Claim]:
-    """Claims on what is held after the second step's gradients are there, computing in bfloat16 and in float32.
+    """Claims on what is held once the second step's gradients have arrived, computing in bfloat16 and in float32.
 
     Categories with one formula share a claim: parameters and gradients are whole in stage 1, and divided in stage 3.
     """
@@ -252,7 +252,7 @@ class WholeNumbers(nn.Module):
     With whole inputs from −2 to 2 and a learning rate of 2⁻⁸, weights are multiples of 2⁻⁸, 2⁻¹⁶, …, 2⁻⁴⁰ after the
     five steps, and all sums stay below 2¹²: 52 bits, and float64 has 53. Sums are then exact, the same in any order.
 
-    Only even ranks use the second layer. What the others add to its gradient is zero.
+    Only even ranks use the second layer. The others add zeros to its gradient.
     """
 
     def __init__(self, world: World, ranks: int):
@@ -347,8 +347,9 @@ def train(
 def most_gradients(world: World, stage: Stage, layers: int, hidden: int) -> tuple[int, int, int]:
     """The most bytes of gradients that a rank holds in a step, shards included, and what they are made of.
 
-    A stack of equal layers, each a unit, with a single sample, so that activations are small beside weights. Through
-    the ring, whose receive buffers are less than a line and stay from the first step; gloo copies whole lines unseen.
+    A stack of equal layers, each a unit, with a single sample, so that activations are small compared with weights.
+    Through the ring, whose receive buffers are less than a line and stay from the first step; gloo copies whole lines
+    unseen.
 
     Returns:
         The peak; bytes of one layer's gradient; and at most so many of activations' gradients and single numbers.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from minitrain.zero.full.stage3 import Event, Zero3
 
 # The virtual machine: powers of two, so that no sum of times rounds and the clock shows the formula to the last digit.
-ALPHA, BETA = 2.0**-5, 2.0**-14  # virtual seconds a message, and a byte
+ALPHA, BETA = 2.0**-5, 2.0**-14  # virtual seconds per message, and per byte
 FORWARD, BACKWARD = 0.25, 0.5  # virtual seconds of a layer
 # More than carrying takes on four ranks, and less: so that each maximum of the formula is now this, now that.
 OTHERS = ((5, 0.5, 1.0), (5, 0.125, 0.25), (2, 0.25, 0.5), (1, 0.5, 0.25))  # layers, forward, backward
@@ -125,7 +125,7 @@ def step_time(layers: int, carry: float, prefetch: bool, forward: float = FORWAR
     With prefetching only the first gathering is waited for, forward and backward. Forward, each other one is on its way
     while a layer runs: c + (L−1) · max(F, c) + F. Backward, while the last layer runs the next is gathered: max(B, c);
     while each other but the first runs, the reduce-scatter of the one before and the gathering of the next: max(B, 2c);
-    while the first runs, a reduce-scatter: max(B, c); and its own reduce-scatter comes behind it.
+    while the first runs, a reduce-scatter: max(B, c); and its own reduce-scatter follows.
     """
     if not prefetch:
         return layers * (forward + backward + 3 * carry)
