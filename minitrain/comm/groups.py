@@ -37,8 +37,7 @@ def _options_of_everyone() -> Any:
 
 
 def new_group(ranks: Sequence[int], backend: str | None = None, description: str | None = None) -> Any:
-    """torch's `new_group` with the run's time limit. Every rank of the world calls it, even those that are not in the
-    group.
+    """torch's `new_group` with the run's time limit. Every rank of the world calls it, even those not in the group.
 
     Args:
         ranks: The members, by their global ranks.

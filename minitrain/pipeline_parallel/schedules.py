@@ -90,7 +90,7 @@ def interleaved(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 def zero_bubble_h1(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
     """1F1B whose backward for the weights comes later, where a rank would idle (Qi et al. 2023, §2.1).
 
-    Rank r is r of them late, and catches up at the end. No rank holds more than the first one does in 1F1B. ZB1P and ZB2P
+    Rank r owes r of them, and pays them at the end. No rank holds more than the first one does in 1F1B. ZB1P and ZB2P
     are searched relatives of H1 and H2. The paper is "Zero Bubble Pipeline Parallelism".
     """
     _check("zb-h1", ranks, microbatches, chunks)
@@ -101,8 +101,8 @@ def zero_bubble_h1(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 def zero_bubble_h2(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Twice the warm-up of H1, twice as late: no bubble at all where F = I = W (Qi et al. 2023, §2.2).
 
-    The price is the memory of 2p−1 micro-batches, and ranks that end a step at different times: nothing may make them
-    wait for each other between two steps (§4), not even the norm of all gradients.
+    The price: the memory of 2p−1 micro-batches, and ranks end a step at different times, so nothing may make them wait
+    for each other between two steps (§4), not even the norm of all gradients.
     """
     _check("zb-h2", ranks, microbatches, chunks)
     rows = [_split_backward(rank, microbatches, 2 * (ranks - 1 - rank), late=2 * rank) for rank in range(ranks)]
@@ -110,8 +110,7 @@ def zero_bubble_h2(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 
 
 def zero_bubble_v(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
-    """Two chunks per rank, down the ranks and up again: no bubble where F = I = W, in 1F1B's memory (Qi et al. 2023,
-    §6).
+    """Two chunks per rank, down the ranks and up: no bubble where F = I = W, in 1F1B's memory (Qi et al. 2023, §6).
 
     Rank r holds stages r and 2p−1−r, so the first rank also has the last stage, and starts the first backward itself.
     The order is that of figure 8.

@@ -52,8 +52,7 @@ def loop(
 def grouped(
     experts: Sequence[nn.Module], rows: Float[Tensor, "routes hidden"], expert: Int[Tensor, " routes"]
 ) -> Float[Tensor, "routes hidden"]:
-    """Rows sorted by expert, and one product over all of them. Experts must be `models.gpt.MLP`. Otherwise as
-    `loop`."""
+    """Rows sorted by expert, and one product over all of them. Experts are `models.gpt.MLP`; else as `loop`."""
     order = expert.argsort(stable=True)
     counts = counted(expert, len(experts))
     up, down = stacked(experts, "up"), stacked(experts, "down")

@@ -202,7 +202,7 @@ def _exchange(chosen: Bool[Tensor, "experts size"], preference: Float[Tensor, "e
     experts = chosen.sum(0)
     # The loss of the sum until each token has one more expert, and a token with too many has one fewer.
     loss = torch.zeros_like(preference[0]).masked_fill(experts <= most, math.inf)
-    taker, given = torch.zeros_like(experts), torch.zeros_like(experts)  # the expert that takes the token, and the one that it gives
+    taker, given = torch.zeros_like(experts), torch.zeros_like(experts)  # which expert takes, and which token it gives
     rounding = 1e-12 * preference.abs().max()  # smaller gains are rounding errors, and could lead in a circle
     while True:
         cheapest, gives = (loss + preference).masked_fill(~chosen, math.inf).min(1)  # for each expert

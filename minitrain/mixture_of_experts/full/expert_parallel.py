@@ -69,8 +69,7 @@ def split_data_parallel(ep: int) -> Groups:
 
 
 def experts_of(rank: int, experts: int, ranks: int) -> range:
-    """The experts that rank `rank` of `ranks` holds: consecutive ones, one more on the first ranks if they do not
-    divide.
+    """The experts that rank `rank` of `ranks` holds: consecutive ones, one more on the first ranks if needed.
 
     Raises:
         ValueError: There are fewer experts than ranks.

@@ -74,8 +74,7 @@ class Routing:
 
 
 def counted(numbers: Int[Tensor, " n"], size: int) -> Int[Tensor, " size"]:
-    """How often each number below `size` occurs. Unlike `torch.bincount`, it does not make the program wait for a
-    GPU."""
+    """How often each number below `size` occurs. Unlike `torch.bincount`, it does not wait for a GPU."""
     return numbers.new_zeros(size).scatter_add(0, numbers, torch.ones_like(numbers))
 
 

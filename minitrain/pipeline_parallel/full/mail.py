@@ -66,8 +66,7 @@ class Mail:
         self._leaving: dict[int, list[tuple[int, Handle]]] = {}  # by receiver: place of what needs it there, and handle
 
     def receive_for(self, action: Action) -> list[Tensor] | None:
-        """Wait for what `action` needs from another rank; None if it needs nothing. Later receives are posted
-        before."""
+        """Wait for what `action` needs from another rank, if anything. Later receives are posted before."""
         message = self._incoming.get(action)
         if message is not None:
             self._next += 1

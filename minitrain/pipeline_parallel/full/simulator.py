@@ -55,8 +55,7 @@ class Timetable:
 
     @cached_property
     def makespan(self) -> Time:
-        """From the first start anywhere, 0, to the last end anywhere: the cost of a step if ranks then wait for all
-        others."""
+        """From the first start anywhere, 0, to the last end anywhere: the cost of a step if all ranks then wait."""
         return max(row[-1].end for row in self.slots)
 
     @cached_property

@@ -40,8 +40,7 @@ class Pool:
         return storage_bytes(self._members())
 
     def empty(self, like: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-        """Memory in this pool for a tensor of the other; on the host, pinned so that a GPU can write to it by
-        itself."""
+        """Memory in this pool for a tensor of the other; on the host, pinned if there is a GPU."""
         pinned = self.device.type == "cpu" and like.device.type == "cuda"
         return torch.empty(like.shape, dtype=like.dtype, device=self.device, pin_memory=pinned)
 

@@ -203,8 +203,7 @@ class Sharded(nn.Module, ABC):
         self._all_gather_parameters()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients; `set_to_none` is accepted because `nn.Module` has it; the stage decides about the
-        memory."""
+        """Forget all gradients; `set_to_none` is only for `nn.Module`'s sake: the stage decides about the memory."""
         for line in self._trainable:
             line.gradient = None
 
