@@ -3,8 +3,8 @@
 **Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2.1 (H, G), §4 (importance), appendix A (load),
 appendix B (two levels).
 **Cost.** `minitrain.costs.mixture_of_experts.router_flops`, twice in training. There is no capacity: an expert takes
-all tokens that choose it, so the size of buffers changes from step to step. Without noise it is also called top-k
-routing with softmax after top-k (Mixtral).
+all tokens that choose it, so the size of buffers changes from step to step.
+Without noise it is also called top-k routing with softmax after top-k (Mixtral).
 """
 
 from __future__ import annotations
