@@ -1,4 +1,4 @@
-"""The bar of time, which returns at the end of each chapter: where a step's seconds go, and how many days they make."""
+"""The bar of time, which returns at the end of each chapter: where a step's seconds go, and the days they add up to."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def accidents(world: World, folder: Path, hidden: int) -> Claim:
 
 @contextmanager
 def small_files(wanted: bool) -> Iterator[None]:
-    """Where wanted, this process can write no more than a KiB into a file: as good as a full disk."""
+    """If asked, this process can write no more than a KiB into a file: as good as a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     if wanted:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))

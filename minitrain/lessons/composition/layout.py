@@ -1,7 +1,7 @@
 """What the demo of `layout` shows: every group where it should be, and the table of gradients against what ranks hold.
 
-The table is worked out from what each technique has said of a parameter. What ranks really hold is counted: every rank
-says which elements of which tensor its optimizer steps, and how many ranks step the same is a count.
+The table is worked out from what each technique has declared about a parameter. What ranks really hold is counted:
+every rank says which elements of which tensor its optimizer steps, and how many ranks step the same is a count.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _spot(place: dict[str, int]) -> tuple[float, float]:
 
 
 def demo(world: World, zero: Literal[0, 1] = 1) -> list[Claim]:
-    """Arranges the ranks in every layout that they allow; the table shows groups, and who holds which element.
+    """Arranges the ranks in every layout that they allow; the table shows groups, and which ranks hold which element.
 
     Args:
         zero: Stage of ZeRO in those layouts.

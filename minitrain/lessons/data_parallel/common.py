@@ -54,7 +54,7 @@ def step(world: World, model: Rung, number: int = 0) -> None:
 
 
 def sizes(model: nn.Module) -> list[costs.Sizes]:
-    """The trainable parameters as `costs` wants them."""
+    """The trainable parameters in the form of `costs`."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     return [costs.Sizes(p.numel(), p.element_size(), str(p.dtype)) for p in trainable]
 
@@ -94,7 +94,7 @@ def traffic(world: World, model: Rung, predicted: Traffic, formula: str) -> Clai
 
 
 def bucket_volume(world: World, models: Mapping[str, Replica], through_ring: Replica) -> list[Claim]:
-    """Claims on the payload of buckets of `BUCKET` bytes, and on what travels of them around the ring.
+    """Claims on the payload of buckets of `BUCKET` bytes, and on their bytes around the ring.
 
     Args:
         world: This rank.
@@ -220,7 +220,7 @@ def like_ddp(
 
     Args:
         world: This rank.
-        rung: What is compared with DDP.
+        rung: The form that is compared with DDP.
         modules: A module for each optimizer that is tried.
         group: The ranks that share the batch.
         bucket_megabytes: For both.

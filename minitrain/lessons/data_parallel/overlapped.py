@@ -1,4 +1,4 @@
-"""What the demo of `overlapped` shows: which event comes before which, and the time of a step on the virtual clock."""
+"""The demo of `overlapped`: the order of events, and the time of a step on the virtual clock."""
 
 from __future__ import annotations
 

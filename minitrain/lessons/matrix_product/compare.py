@@ -82,7 +82,7 @@ def compare(world: World, split: Split, rows: int, inner: int, columns: int) -> 
 
 
 class Run(NamedTuple):
-    """What was seen of one product.
+    """The measurements of one product.
 
     Attributes:
         held: Bytes of this rank's parts of X and W.
@@ -153,7 +153,7 @@ def gamma(length: int) -> float:
     return length * unit / (1 - length * unit)
 
 
-# What is cut between two ranks: the dim of X, of W and of Y, None where each rank has the whole.
+# The dims that are cut between two ranks: of X, of W and of Y; None where each rank has the whole.
 CUTS: dict[str, tuple[int | None, int | None, int | None]] = {
     "by data": (0, None, 0),
     "by columns of W": (None, 1, 1),

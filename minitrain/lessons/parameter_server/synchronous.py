@@ -161,7 +161,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def lost_push(world: World, limit: float = 1.0) -> str:
-    """Break it: the last worker leaves out its second push. What this rank then says, within `limit` seconds.
+    """Break it: the last worker leaves out its second push. Returns this rank's message, within `limit` seconds.
 
     The server waits for the push, and all workers wait for the server's next answer: no rank computes a wrong number,
     and none goes on. The limit ends that before ranks that are checked notice the circle, after 2 seconds. On a group
@@ -185,7 +185,7 @@ def lost_push(world: World, limit: float = 1.0) -> str:
 
 
 def demo(world: World, servers: int | None = None, steps: int = 3) -> list[Claim]:
-    """Trains a small GPT by servers; the table shows bytes beside the ring's, and equality with one device.
+    """Trains a small GPT by servers; the table shows bytes against the ring's, and equality with one device.
 
     Args:
         servers: Ranks that keep parameters; the others compute gradients. If not given, 2, or 1 of fewer than 4 ranks.

@@ -1,4 +1,4 @@
-"""Bubbles on the virtual clock: what theory says of each schedule, and what is read off the actions of real ranks."""
+"""Bubbles on the virtual clock: the theory of each schedule, and the values read off the actions of real ranks."""
 
 from __future__ import annotations
 

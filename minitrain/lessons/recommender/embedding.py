@@ -361,7 +361,7 @@ def _sweep(world: World, roles: Roles, setting: Setting) -> list[tuple[int, int]
 
 
 def draw(points: list[tuple[int, int]], ids: int, dimension: int, skew: float, features: int) -> Figure:
-    """Bytes of a worker's step against the size of its batch: measured, expected, and what it would be otherwise."""
+    """Bytes of a worker's step against the size of its batch: measured, expected, and without sparse tables."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")

@@ -31,7 +31,8 @@ def nothing(gpt: nn.Module) -> None:
 
 
 class AliveActivations:
-    """Counts what autograd keeps at each moment: `with AliveActivations(model) as alive: model(x).backward()`.
+    """Counts what autograd keeps at each moment: `with AliveActivations(model) as alive:
+    model(x).backward()`.
 
     Where `SavedActivations` adds up what forward keeps, this one also takes off what backward has used, and sees what
     is kept while a function is computed again. Parameters and buffers are left out, since they are held anyway; each
@@ -88,7 +89,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of forward and backward showed.
+    """The measurements of one step of forward and backward.
 
     Attributes:
         kept: Bytes that forward kept for backward.
@@ -180,7 +181,7 @@ class Trial:
         return operations(self.gpt(how), *self.tokens())
 
     def one_more_block(self, how: How, predicted: int, formula: str, random: bool = True) -> Claim:
-        """The claim on what a block more adds to the allocator's peak of a step; see `one_more`."""
+        """The claim on what one more block adds to the allocator's peak of a step; see `one_more`."""
         fewer, more = (replace(self, layers=layers).gpt(how) for layers in (self.layers, self.layers + 1))
         return one_more((fewer, *self.tokens()), (more, *self.tokens()), predicted, formula, random)
 

@@ -183,12 +183,12 @@ def train(trial: Trial, gpt: GPT, pieces: GPT | None = None) -> Run:
 def training(trial: Trial, parallelize: Parallelize) -> list[Claim]:
     """Claims on loss, gradients, their norm, and weights after five SGD steps, against one device and chapter 08.
 
-    With dropout: each element's number depends on its place in the model, so one device drops the same.
+    With dropout: each element's number depends on its place in the model, so one device drops the same elements.
 
     The bound for float32 is that of `minitrain.lessons.tensor_parallel.parallelize`. Sums of k terms err by at most k·u
     of them, u = 2⁻²⁴; K adds up the k from a token to the loss; backward is twice as long, and two runs differ by twice
-    that: 6K·u of the largest gradient, and after five steps five times that of the largest change of a weight. No
-    proof, for terms may cancel.
+    that: 6K·u of the largest gradient, and after five steps five times that of the largest change of a weight. This is
+        no proof, since terms may cancel.
     """
     claims: list[Claim] = []
     what = "loss, gradient norm, gradients, and weights after 5 steps of SGD: distance from one device's"
@@ -304,7 +304,7 @@ def generation(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 
 def demo(world: World, layers: int = 3, heads: int = 2, shard: int = 12) -> list[Claim]:
-    """Trains a small GPT on sequence shards; the table shows bytes sent and kept beside chapter 08's, and one device's.
+    """Trains a small GPT on sequence shards; the table shows bytes sent and kept, chapter 08's, and one device's.
 
     Args:
         layers: Blocks of the GPT.

@@ -1,4 +1,4 @@
-"""What the demo of `cross_entropy` shows: bytes, and the values of `F.cross_entropy` where that is hard."""
+"""The demo of `cross_entropy`: bytes, and the values of `F.cross_entropy` in hard cases."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def demo(world: World, vocabulary: int = 61, tokens: int = 18) -> list[Claim]:
     """Cuts logits over the ranks; the table shows what the loss sends, and that it is `F.cross_entropy`.
 
     Args:
-        vocabulary: Tokens that there are; one that does not divide by the ranks is padded.
+        vocabulary: Number of tokens; padded if it does not divide by the ranks.
         tokens: Tokens in the batch.
     """
     world.figure(lambda: picture(world.size))

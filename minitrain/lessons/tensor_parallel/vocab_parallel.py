@@ -184,7 +184,7 @@ def demo(world: World, vocabulary: int = 61, hidden: int = 25) -> list[Claim]:
     """Cuts a table over the ranks; the table shows bytes held and sent, one device's values, and what padding does.
 
     Args:
-        vocabulary: Tokens that there are; one that does not divide by the ranks is padded.
+        vocabulary: Number of tokens; padded if it does not divide by the ranks.
         hidden: Width of the table.
     """
     world.figure(lambda: picture(world.size, vocabulary))

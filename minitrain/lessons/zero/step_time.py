@@ -1,4 +1,4 @@
-"""What prefetching is for: the time of a step of stage 3 on the virtual clock, and a parameter's life through it."""
+"""The effect of prefetching: the time of a stage-3 step on the virtual clock, and a parameter's life through it."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def virtual_step(
 def step_time(layers: int, carry: float, prefetch: bool, forward: float = FORWARD, backward: float = BACKWARD) -> float:
     """Virtual seconds of a step of L equal layers, each of whose gatherings and reduce-scatters takes `carry`, c.
 
-    Without prefetching a layer waits for its gathering, forward and backward. Backward, its gathering also waits behind
+    Without prefetching a layer waits for its gathering, forward and backward. Backward, its gathering also waits for
     the reduce-scatter of the layer before, on a network that carries one at a time: L(F + B + 3c) in all.
 
     With prefetching only the first gathering is waited for, forward and backward. Forward, each other one is on its way
@@ -159,8 +159,8 @@ def virtual_times(world: World, stage: type[Zero3], layers: int = 4) -> tuple[li
 def life(events: Sequence[Event], units: Sequence[str] | None = None) -> list[Span]:
     """A unit's parameters and gradients through a step, as spans; "time" is the number of the event.
 
-    Parameters: on their way, used forward, used backward. Between these they are not there. Gradients: they come, and
-    are on their way. A span ends with the next event of its unit that ends it.
+    Parameters: on their way, used forward, used backward. Between these they are not in memory. Gradients: they arrive,
+        and are on their way. A span ends with the next event of its unit that ends it.
 
     Args:
         events: What `Zero3.events` holds after a step.
