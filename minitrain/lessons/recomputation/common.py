@@ -31,8 +31,7 @@ def nothing(gpt: nn.Module) -> None:
 
 
 class AliveActivations:
-    """Counts what autograd keeps at each moment: `with AliveActivations(model) as alive:
-    model(x).backward()`.
+    """Counts what autograd keeps at each moment: `with AliveActivations(model) as alive: model(x).backward()`.
 
     Where `SavedActivations` adds up what forward keeps, this one also takes off what backward has used, and sees what
     is kept while a function is computed again. Parameters and buffers are left out, since they are held anyway; each
