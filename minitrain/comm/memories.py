@@ -19,13 +19,17 @@ from torch.utils._device import _device_constructors
 
 GPU = torch.device("cpu", 0)
 # Operations whose result the program needs before it can go on, so it waits for the GPU.
-READS = ("_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2", "unique_consecutive")
-READS = (*READS, "bincount")
+READS = (
+    *("_local_scalar_dense", "nonzero", "masked_select", "equal"),
+    *("is_nonzero", "_unique2", "unique_consecutive", "bincount"),
+)
 # Operations that take tensors of the CPU and of the GPU together.
 BRIDGES = ("copy_", "_to_copy", "set_", "index", "index_put_", "_index_put_impl_")
 # torch's functions that make tensors; one that another operation makes inside is wherever that operation's are.
-MAKERS = ("tensor", "as_tensor", "from_numpy", "frombuffer", "zeros", "ones", "empty", "full", "arange", "linspace")
-MAKERS = (*MAKERS, "eye", "rand", "randn", "randint", "randperm", "normal")
+MAKERS = (
+    *("tensor", "as_tensor", "from_numpy", "frombuffer", "zeros", "ones", "empty", "full"),
+    *("arange", "linspace", "eye", "rand", "randn", "randint", "randperm", "normal"),
+)
 
 
 class Patches:

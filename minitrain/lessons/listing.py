@@ -13,6 +13,7 @@ CHAPTERS = (
     "roofline",
     "zero",
     "recomputation",
+    "precision",
     "tensor_parallel",
     "sequence_parallel",
     "pipeline_parallel",

@@ -137,7 +137,7 @@ COLUMNS = ("round", "GPUs", "sequences", "layout to beat", "published", "here", 
 
 def rows() -> list[tuple[str, ...]]:
     """The layouts to beat, a row for each round under `COLUMNS`; published and here are TFLOP/s of a GPU."""
-    found = []
+    found: list[tuple[str, ...]] = []
     for name, at in ROUNDS.items():
         score, layout = play(name, at.published), at.published
         chosen = f"{layout}, ZeRO {layout.zero}" if layout.zero else str(layout)

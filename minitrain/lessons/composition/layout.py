@@ -170,8 +170,7 @@ def picture(where: list[Where]) -> Figure:
         axes.plot(x, y, "o", markersize=26, markerfacecolor="white", markeredgecolor="black", zorder=2)
         axes.text(x, y, str(rank), ha="center", va="center", fontsize=11, zorder=3)
         named = f"pp {place['pp']} dp {place['dp']} tp {place['tp']}"
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the lines
-        axes.text(x, y - 0.27, named, ha="center", va="top", fontsize=8, bbox=box, zorder=3)
+        axes.text(x - 0.06, y - 0.2, named, ha="right", va="top", fontsize=8, zorder=3)  # where no line runs
     axes.margins(0.15)
     axes.axis("off")
     if len(where) > 1:

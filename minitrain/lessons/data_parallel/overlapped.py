@@ -24,6 +24,7 @@ from minitrain.data_parallel.full.replica import Replica
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
 from minitrain.lessons.data_parallel import common as lesson
+from minitrain.lessons.network import Network
 from minitrain.models.gpt import GPT
 
 if TYPE_CHECKING:
@@ -65,33 +66,6 @@ def early_starts(world: World, rung: type[Replica], module: nn.Module, bucket_me
     return watch.events[:last].count("all-reduce")
 
 
-class Port:
-    """The ring beside a rank that computes on: real messages on a virtual clock of their own.
-
-    So is a GPU with a stream for communication: an all-reduce begins when its tensor is there and the one before it is
-    done, takes no time of the rank that started it, and whoever waits for it goes on when it has finished.
-    """
-
-    broadcast, all_gather = staticmethod(ring.broadcast), staticmethod(ring.all_gather)  # not timed
-    reduce_scatter = staticmethod(ring.reduce_scatter)
-
-    def __init__(self, compute: VirtualClock):
-        self._compute, self._clock = compute, VirtualClock(ALPHA, BETA)
-        self._calls = 0
-
-    def all_reduce(
-        self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
-    ) -> Handle:
-        self._clock.wait_until(self._compute.now)
-        begin = self._clock.now
-        with self._clock:
-            ring.all_reduce(tensor, group, check=check).wait()
-        end = self._clock.now
-        self._calls += 1
-        self._compute.timeline.record(f"{self._calls}", "communicate", "network", begin, end)
-        return Handle((), tensor, lambda: self._compute.wait_until(end))
-
-
 class Layer(nn.Module):
     """A layer whose gradients and flag are a multiple of n elements: a ring's chunks are equal, and its time exact."""
 
@@ -116,7 +90,7 @@ def virtual_step(
             parameter.register_post_accumulate_grad_hook(
                 lambda _, number=number: clock.work(backward, f"{number}", "backward")
             )
-    model = rung(layers, Comm(collectives=Port(clock)), bucket_megabytes)
+    model = rung(layers, Comm(collectives=Network(clock, ALPHA, BETA, numbered=True)), bucket_megabytes)
     model(torch.ones((), device=world.device)).backward()
     model.synchronize()
     return clock

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.collectives.full import ring
 from minitrain.comm import VirtualClock
 from minitrain.comm.messages import Handle, place
 from minitrain.comm.timeline import Span
+from minitrain.lessons.network import Network
 from minitrain.roofline.flops import Flops
 
 
@@ -18,9 +16,8 @@ class VirtualMachine(Flops):
     """`with VirtualMachine(speed, link) as machine: …`: what happens in the block takes virtual time on this rank.
 
     Each product that is really computed takes its counted operations over `speed`. Each message that is really sent, by
-    the ring, takes its bytes over `link`. Products and messages have a clock each, as a GPU has a stream for each: an
-    all-reduce begins when it is called and the one before it is done, takes no time of the rank that started it, and
-    whoever waits for it goes on when it has finished.
+    the ring, takes its bytes over `link`. Products and messages have a clock each, as a GPU has a stream for each
+    (see `Network`).
 
     Args:
         speed: Operations in a virtual second.
@@ -35,7 +32,7 @@ class VirtualMachine(Flops):
     def __init__(self, speed: float, link: float):
         super().__init__()
         self.compute, self.speed = VirtualClock(), speed
-        self._network = VirtualClock(beta=1 / link)
+        self._network = Network(self.compute, 0.0, 1 / link)
 
     def add(self, kind: str, flops: int, moved: int) -> None:
         super().add(kind, flops, moved)
@@ -43,23 +40,14 @@ class VirtualMachine(Flops):
 
     def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> Handle:
         """As `minitrain.comm.messages.all_reduce`, through the ring."""
-        return self._carry(lambda: ring.all_reduce(tensor, group), tensor)
+        return self._network.all_reduce(tensor, group)
 
     def all_gather(self, shard: Tensor, group: dist.ProcessGroup | None = None) -> Handle:
         """As `minitrain.comm.messages.all_gather`, through the ring."""
         rank, ranks = place(group)
         whole = shard.new_empty(ranks * shard.shape[0], *shard.shape[1:])
         whole.chunk(ranks)[rank].copy_(shard)
-        return self._carry(lambda: ring.all_gather(whole, group), whole)
-
-    def _carry(self, start: Callable[[], Handle], result: Tensor) -> Handle:
-        self._network.wait_until(self.compute.now)
-        begin = self._network.now
-        with self._network:
-            start().wait()
-        end = self._network.now
-        self.compute.timeline.record("", "communicate", "network", begin, end)
-        return Handle((), result, lambda: self.compute.wait_until(end))
+        return self._network.all_gather(whole, group)
 
     @property
     def computing(self) -> float:

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 
-from minitrain.collectives.full import ring
 from minitrain.comm import VirtualClock, World
 from minitrain.comm.comm import Comm
-from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span, draw
 from minitrain.costs.communication import ring_reduce_scatter_time
 from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.memory_bar import LOOKS
+from minitrain.lessons.network import Network
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,43 +27,6 @@ FORWARD, BACKWARD = 0.25, 0.5  # virtual seconds of a layer
 # More than carrying takes on four ranks, and less: so that each maximum of the formula is now this, now that.
 OTHERS = ((5, 0.5, 1.0), (5, 0.125, 0.25), (2, 0.25, 0.5), (1, 0.5, 0.25))  # layers, forward, backward
 PAPER = "Zhao et al. 2023"
-
-
-class Port:
-    """The ring beside a rank that computes on, as collectives: real messages on a virtual clock of their own.
-
-    So is a GPU with a stream for communication: a collective begins when it is called and the one before it is done,
-    takes no time of the rank that started it, and whoever waits for it goes on when it has finished.
-    """
-
-    broadcast = staticmethod(ring.broadcast)  # before the first step, and not timed
-
-    def __init__(self, compute: VirtualClock):
-        self._compute, self._clock = compute, VirtualClock(ALPHA, BETA)
-
-    def all_gather(
-        self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
-    ) -> Handle:
-        return self._carry("gather", lambda: ring.all_gather(tensor, group, check=check))
-
-    def reduce_scatter(
-        self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
-    ) -> Handle:
-        return self._carry("reduce", lambda: ring.reduce_scatter(tensor, group, check=check))
-
-    def all_reduce(
-        self, tensor: Tensor, group: dist.ProcessGroup | None = None, *, check: bool | None = None
-    ) -> Handle:
-        return self._carry("all-reduce", lambda: ring.all_reduce(tensor, group, check=check))
-
-    def _carry(self, label: str, start: Callable[[], Handle]) -> Handle:
-        self._clock.wait_until(self._compute.now)
-        begin = self._clock.now
-        with self._clock:
-            result = start().wait()
-        end = self._clock.now
-        self._compute.timeline.record(label, "communicate", "network", begin, end)
-        return Handle((), result, lambda: self._compute.wait_until(end))
 
 
 class Layer(nn.Module):
@@ -100,7 +61,7 @@ def virtual_step(
         layer.weight.register_post_accumulate_grad_hook(
             lambda _, number=number: clock.work(backward, f"{number}", "backward")
         )
-    model = stage(module, torch.optim.SGD, Comm(collectives=Port(clock)), lr=0.1)
+    model = stage(module, torch.optim.SGD, Comm(collectives=Network(clock, ALPHA, BETA)), lr=0.1)
     model.unshard_hooks.prefetch = prefetch
     begin = 0.0
     for _ in range(2):

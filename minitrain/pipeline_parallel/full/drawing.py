@@ -56,7 +56,12 @@ def draw(timetable: Timetable, title: str = "", unit: str = "time", until: Time 
 
 
 def draw_run(
-    spans: Iterable[Span], schedule: Schedule, title: str = "", unit: str = "seconds", until: Time | None = None
+    spans: Iterable[Span],
+    schedule: Schedule,
+    title: str = "",
+    unit: str = "seconds",
+    until: Time | None = None,
+    lines: int = 1,
 ) -> Figure:
     """A Gantt chart of a real run in the same style; time 0 is the first start.
 
@@ -68,6 +73,7 @@ def draw_run(
         title: Above the picture.
         unit: "virtual seconds" where the clock was virtual.
         until: Where time ends in the picture; None for the end of the run.
+        lines: Into how many parts, one below the other, the time is cut, so that short actions can still be read.
 
     Raises:
         ValueError: No span is an action.
@@ -81,7 +87,7 @@ def draw_run(
         raise ValueError("spans: no label is an action; record each with its str(action), such as '2F7'")
     first = min(bar.start for bar in bars)
     moved = [bar._replace(start=bar.start - first, end=bar.end - first) for bar in bars]
-    return _draw(schedule, moved, title, unit, until)
+    return _draw(schedule, moved, title, unit, until, lines)
 
 
 def _action(label: str) -> Action | None:
@@ -91,12 +97,26 @@ def _action(label: str) -> Action | None:
         return None
 
 
-def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Time | None) -> Figure:
+def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Time | None, lines: int = 1) -> Figure:
     from matplotlib.figure import Figure
 
     end = float(max(bar.end for bar in bars) if until is None else until)
-    figure = Figure(figsize=(WIDTH, 1.1 + 0.34 * schedule.ranks), layout="constrained")
-    axes = figure.add_subplot()
+    figure = Figure(figsize=(WIDTH, 1.1 + (0.34 * schedule.ranks + 0.2) * lines - 0.2), layout="constrained")
+    length = end / lines
+    chunks = f"; letter: chunk, {LETTERS[0]} the first" if schedule.chunks > 1 else ""
+    for line in range(lines):
+        axes = figure.add_subplot(lines, 1, line + 1)
+        _draw_line(axes, schedule, bars, line * length, length, margin=0.01 if lines == 1 else 0)
+        if line == 0:
+            axes.set_title(title)
+        if line == lines - 1:
+            axes.set_xlabel(f"{unit} (number: micro-batch{chunks})")
+    _add_legend(figure, {bar.action.kind for bar in bars})
+    return figure
+
+
+def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, length: float, margin: float) -> None:
+    """All bars between `begin` and `begin + length`."""
     for rank in range(schedule.ranks):
         for chunk, stage in enumerate(schedule.stages_of(rank)):
             for kind, (_, colour, hatch) in KINDS.items():
@@ -105,16 +125,12 @@ def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Tim
                 face = _lighter(colour, chunk, schedule.chunks)
                 axes.broken_barh(pieces, (rank - 0.4, 0.8), facecolor=face, hatch=hatch, edgecolor="white", lw=0.5)
                 for bar in mine:
-                    _write_number(axes, bar, chunk if schedule.chunks > 1 else None, end)
+                    if begin <= float(bar.start + bar.end) / 2 <= begin + length:
+                        _write_number(axes, bar, chunk if schedule.chunks > 1 else None, length)
     axes.set_yticks(range(schedule.ranks), [f"rank {rank}" for rank in range(schedule.ranks)])
     axes.set_ylim(schedule.ranks - 0.5, -0.5)
-    axes.set_xlim(0, 1.01 * end)
-    chunks = f"; letter: chunk, {LETTERS[0]} the first" if schedule.chunks > 1 else ""
-    axes.set_xlabel(f"{unit} (number: micro-batch{chunks})")
-    axes.set_title(title)
+    axes.set_xlim(begin, begin + (1 + margin) * length)
     axes.spines[["top", "right"]].set_visible(False)
-    _add_legend(figure, {bar.action.kind for bar in bars})
-    return figure
 
 
 def _write_number(axes: Any, bar: Bar, chunk: int | None, end: float) -> None:
@@ -148,13 +164,13 @@ def describe(timetable: Timetable) -> str:
     schedule = timetable.schedule
     peaks = [f"{timetable.peak_in_flight(rank)}" for rank in range(schedule.ranks)]
     held = f"{peaks[0]} on each rank" if len(set(peaks)) == 1 else f"{', '.join(peaks)} on the ranks in order"
-    chunks = f", {schedule.chunks} chunks a rank" if schedule.chunks > 1 else ""
+    chunks = f", {schedule.chunks} chunks per rank" if schedule.chunks > 1 else ""
     counted = "chunks of micro-batches" if schedule.chunks > 1 else "micro-batches"
     step, rate = float(timetable.longest_span), 100 * float(timetable.bubble_over_total)
     return (
         f"Timetable of {schedule.name}: {schedule.ranks} ranks, {schedule.microbatches} micro-batches{chunks}. "
         f"A step takes {step:g}, and the busiest rank idles {rate:.1f} % of it. "
-        f"At most so many {counted} are held: {held}."
+        f"The most {counted} held at once: {held}."
     )
 
 
