@@ -84,7 +84,7 @@ class Memories:
             strangers = [each for storage, each in used.items() if storage in self._on_cpu and each.dim()]
             if strangers:
                 shape = list(strangers[0].shape)
-                self._broken(f"{name} is given a tensor of the CPU, of shape {shape}, beside one of the GPU")
+                self._broken(f"{name} is given a tensor of the CPU, of shape {shape}, together with one of the GPU")
         result = func(*args, **kwargs)
         if on_gpu or (device is not None and device.index == GPU.index):
             place = self._on_gpu

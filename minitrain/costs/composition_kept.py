@@ -1,4 +1,4 @@
-"""The bytes a rank keeps from forward to backward, exactly, in any layout and dtype; and its peak under a schedule.
+"""Bytes that a rank keeps from forward to backward, exactly, in any layout and dtype; and its peak under a schedule.
 
 The terms are those of one device (`minitrain.costs.memory`), each divided as its chapter says. With sequence
 parallelism the gathered inputs are gathered again in backward, and not kept. The account of Korthikanti et al. 2022 is

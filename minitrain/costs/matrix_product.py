@@ -1,4 +1,4 @@
-"""The bytes a rank holds and sends in one Y = XW, X of rows × inner and W of inner × columns, split over n ranks.
+"""Bytes that a rank holds and sends in one Y = XW, X of rows × inner and W of inner × columns, split over n ranks.
 
 Each split has exactly one sum over ranks. They differ in what is summed, and when:
 

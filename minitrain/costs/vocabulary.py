@@ -3,7 +3,7 @@
 Exact also where the vocabulary does not divide by the ranks.
 
 Notation: n ranks, V tokens in the vocabulary, V' with padding, h hidden, T tokens in the batch (batch · seq), w bytes
-an element.
+    per element.
 """
 
 from __future__ import annotations

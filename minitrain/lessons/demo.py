@@ -99,7 +99,7 @@ def _started(demo: Demo) -> tuple[str, str]:
         return main.__spec__.name, f"python -m {main.__spec__.name}"
     file = getattr(main, "__file__", None)
     if file is None:
-        raise SystemExit("a demo must stand in a file, which ranks can import")
+        raise SystemExit("a demo must be in a file, which ranks can import")
     return Path(file).stem, f"python {file}"  # a script's folder is where modules are looked for
 
 

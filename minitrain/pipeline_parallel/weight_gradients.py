@@ -34,7 +34,7 @@ class SplitBackward:
     gradients in the first part. A layer that is used twice gets both gradients one after the other.
 
     Args:
-        module: Any module. It computes as before while `into` is not open.
+        module: Any module. It computes as before wherever `into` is not open.
     """
 
     def __init__(self, module: nn.Module):
@@ -60,12 +60,12 @@ class SplitBackward:
         if not put_off or not layer.weight.is_leaf:  # not a leaf: made by a graph that would have to be kept
             return F.linear(x, layer.weight, layer.bias)
         # A stand-in for the weight makes the result need a gradient where x does not; the weight's own hooks are not
-        # called before its gradient exists.
+        # called before its gradient is there.
         return _Linear.apply(x, layer.weight.detach().requires_grad_(), layer, self._tasks)
 
 
 def finish(tasks: list[Task]) -> None:
-    """The second part: add what the first part has put off to the gradients of weights and biases."""
+    """The second part: add to the gradients of weights and biases what the first part has put off."""
     while tasks:
         layer, x, gradient = tasks.pop(0)
         x = x.to(gradient.dtype)  # differs under autocast

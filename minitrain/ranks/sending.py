@@ -24,7 +24,7 @@ def to_ranks(what: str, value: Any) -> bytes:
         _ToRanks(buffer).dump(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"{what} cannot be sent to the ranks ({error}); functions must stand at the top level of a module, "
+            f"{what} cannot be sent to the ranks ({error}); functions must be at the top level of a module, "
             "or be defined on the ranks in a %%ranks cell (ranks.execute)"
         ) from None
     return buffer.getvalue()

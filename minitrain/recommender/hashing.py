@@ -51,7 +51,7 @@ def owner(ids: Int64[Tensor, "*shape"], servers: int) -> Int64[Tensor, "*shape"]
         ValueError: There is no server.
     """
     if servers < 1:
-        raise ValueError(f"servers={servers}: somebody must keep the rows; use at least 1")
+        raise ValueError(f"servers={servers}: the rows need a server; use at least 1")
     return mix(ids) % servers  # torch's remainder has the sign of the divisor: never negative
 
 

@@ -91,7 +91,7 @@ def _on_own_ranks(
         with Ranks(ranks, device, timeout, check=False, rehearse=rehearse) as pool:
             return max(pool.run(work, settings, loop, request, os.getpid()))
     except KeyboardInterrupt:
-        print("ended at once; what was saved before is there for --resume", file=sys.stderr)
+        print("ended at once; --resume can use what was saved before", file=sys.stderr)
         return 130
     except (ValueError, RanksError) as error:
         print(error, file=sys.stderr)

@@ -27,7 +27,7 @@ def place(sizes: Sequence[int], servers: int) -> list[int]:
         ValueError: There is no server, or a size is negative.
     """
     if servers < 1:
-        raise ValueError(f"servers={servers} must be at least 1; somebody must keep the parameters")
+        raise ValueError(f"servers={servers} must be at least 1, to keep the parameters")
     if any(size < 0 for size in sizes):
         raise ValueError(f"sizes={list(sizes)} must not be negative")
     owners, loads = [0] * len(sizes), [0] * servers
