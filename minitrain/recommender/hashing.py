@@ -45,7 +45,7 @@ def _shifted(z: Tensor, bits: int) -> Tensor:
 def owner(ids: Int64[Tensor, "*shape"], servers: int) -> Int64[Tensor, "*shape"]:
     """Which of `servers` keeps the row of an id, from 0.
 
-    Ids with a pattern (all even, say) also spread evenly, unlike with the id's own remainder.
+    Ids with a pattern (all even, say) also spread evenly, which the ids' own remainders would not do.
 
     Raises:
         ValueError: There is no server.

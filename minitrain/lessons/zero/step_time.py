@@ -121,7 +121,7 @@ def life(events: Sequence[Event], units: Sequence[str] | None = None) -> list[Sp
     """A unit's parameters and gradients through a step, as spans; "time" is the number of the event.
 
     Parameters: on their way, used forward, used backward. Between these they are not in memory. Gradients: they arrive,
-        and are on their way. A span ends with the next event of its unit that ends it.
+    and are on their way. A span ends with the next event of its unit that ends it.
 
     Args:
         events: What `Zero3.events` holds after a step.

@@ -1,7 +1,7 @@
 """The rule of bounded staleness: which worker may begin its next step, and which must wait for the slowest.
 
 **Idea.** A worker's clock counts the steps that it has finished. A worker may begin a step while its clock is at most s
-above that of the slowest worker; else it waits. with s = 0 all wait for all, with None none waits.
+above that of the slowest worker; otherwise it waits. With s = 0 all wait for all, with None none waits.
 
 **Source.** Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", §2.
 

@@ -62,7 +62,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, preserve_random_state: 
             once, where a plain function's, and torch's, count it twice. And if it and its inputs are frozen, the result
             requires no gradient; that of a plain function always does.
         *args: Arguments. Tensors may be in tuples, lists and dictionaries. A tensor that the function reaches in
-        another way is treated like a parameter; it must not be the result of an operation that needs a gradient.
+            another way is treated like a parameter; it must not be the result of an operation that needs a gradient.
         preserve_random_state: Draw the same random numbers again, on the CPU and on the devices of the inputs.
             Without it dropout drops other elements in backward than it did in forward, and the gradients are wrong.
         **kwargs: Keyword arguments, treated as `args`.
