@@ -1,6 +1,6 @@
 """When two runs are the same training, so that one can continue where the other has stopped.
 
-The layout does not matter: it determines how something is computed, not what. Neither are the number of steps, the
+The layout does not matter: it determines how something is computed, not what. Neither do the number of steps, the
 learning rate and its schedule, weight decay, clipping, dropout, and what is written when. Other sizes, another
 optimizer, dtype, seed, batch or text make another training. Also called config validation.
 """

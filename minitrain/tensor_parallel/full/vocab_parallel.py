@@ -1,7 +1,7 @@
 """The full form of `minitrain.tensor_parallel.vocab_parallel` adds a bias, gathered logits, overlap, and checks.
 
 Rank r of n holds rows r·V'/n up to (r+1)·V'/n of the table. Rows from V on are padding: zeros that no token looks up.
-**Their logits are set to −∞**, because otherwise their logits, 0, would take part in the softmax, and might even be the
+**Their logits are set to −∞**, because otherwise they would be 0, take part in the softmax, and might even be the
 largest. A tied head has the same parameter as the embedding.
 
 **Sent.** `gather_logits` adds an all-gather, for generation; the loss needs none.
