@@ -19,11 +19,6 @@ FOLDER = Path(__file__).parents[1] / "tutorials"
 NAMES = [path.stem for path in sorted(FOLDER.glob("[0-9]*.ipynb"))]
 # Headings that every notebook has, in this order; between them stand the chapter's own.
 PARTS = ("The problem", "Break it", "Exercises", "In the wild", "The card", "Sources")
-# Chapters in their former shape: without a card, with all questions at the beginning, and longer than `build.LONGEST`.
-FORMER = {
-    "18_parameter_server",
-}
-FORMER_PARTS = ("The problem", "Predict", "Break it", "Exercises", "In the wild", "Sources")
 all_notebooks = pytest.mark.parametrize("name", NAMES)
 
 
@@ -80,7 +75,7 @@ def test_parts_stand_in_order(name, notebook):
     assert all(f"**{word}**" in first for word in ("Builds on", "Takes", "Afterwards"))
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    parts = FORMER_PARTS if name in FORMER else PARTS
+    parts = PARTS
     assert [part for heading in headings for part in parts if heading.startswith(part)] == list(parts)
     assert headings[-4:] == list(parts[-4:])
 
@@ -106,7 +101,7 @@ def test_stored_as_executed_from_top_to_bottom(name, notebook, build):
 def test_durations_are_worked_out(name, notebook, build):
     said = int(build.TAKES.search(notebook.cells[0].source)[2])
     assert said == build.minutes(notebook)
-    assert said <= build.LONGEST or name in FORMER
+    assert said <= build.LONGEST
 
 
 def test_durations_count_what_a_reader_meets(build):

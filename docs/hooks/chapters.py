@@ -112,8 +112,15 @@ CHAPTERS = (
     Chapter(
         "18",
         "parameter_server",
-        "synchronous, asynchronous with bounded staleness; sparse embedding tables, hybrid",
+        "parameters with a home: rounds, asynchronous, bounded staleness; what servers cost against a ring",
         ("data_parallel",),
+        column=0,
+    ),
+    Chapter(
+        "19",
+        "recommender",
+        "tables that no GPU can hold: sparse pulls and pushes, hybrid training, Zipf, AUC",
+        ("parameter_server",),
         column=0,
     ),
 )
@@ -128,7 +135,7 @@ PATHS = (
         "00 01 02 03 04 05 08a 08b 09 11a 11b 12a 12b 13",
     ),
     ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02 03 04 05 08a 13"),
-    ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02 18"),
+    ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02 18 19"),
 )
 
 BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}

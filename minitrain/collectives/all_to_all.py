@@ -1,6 +1,6 @@
 """All-to-all with parts of any length: every rank has a part for each rank, and gets one from each.
 
-The expert parallelism of chapter 12 and the tables of chapter 18 send their rows with it. A part is some rows of a
+The expert parallelism of chapter 12 and the tables of chapter 19 send their rows with it. A part is some rows of a
 tensor, in the order of ranks, and may be empty; each rank knows how many rows come from each other rank.
 """
 

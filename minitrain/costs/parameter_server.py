@@ -1,4 +1,4 @@
-"""The cost of a dense parameter server: bytes per link, compared with a ring's; how full servers are; time of a step.
+"""What a dense parameter server costs: bytes through each link, next to a ring's; how full servers are; time of a step.
 
 A link carries what its rank sends and what it receives; both are counted. Exact for the real sizes of parameters and
 for the placement that is given.

@@ -24,9 +24,11 @@ MUTATIONS = [
     Mutation(f"{FORMATS}.round_to", "(x / spacing).round()", "(x / spacing + 0.5).floor()", FORMATS, "numbers rounded"),
     Mutation(f"{FORMATS}.round_to", "exponent.clamp(min=1 - to.bias)", "exponent", FORMATS, "numbers rounded"),
     Mutation(f"{FORMATS}.encode", "to.bias - 1", "to.bias", FORMATS, "numbers whose bits"),
-    Mutation(f"{MASTERS}.MasterWeights.step", "parameter.grad.float()", "parameter.grad", MASTERS, "weight after"),
     Mutation(
-        f"{MASTERS}.MasterWeights.__init__", ".float().clone()", ".clone()", MASTERS, "weight after updates of u, with"
+        f"{MASTERS}.MasterWeights.step", "self.optimizer.step()", "pass", MASTERS, "weight after updates of u, with"
+    ),
+    Mutation(
+        f"{MASTERS}.MasterWeights.step", "parameter.copy_(master)", "pass", MASTERS, "weight after updates of u, with"
     ),
     Mutation(
         f"{SCALING}.LossScale.unscale", "gradient /= self.scale", "gradient /= 2 * self.scale", SCALING, "weight aft"

@@ -190,15 +190,6 @@ def replayed(world: World, roles: Roles, updates: list[asynchronous.Update]) -> 
     return flat(model)
 
 
-def replay_claim(world: World, roles: Roles, trace: Trace, run: str) -> Claim:
-    """The claim that the server's log is complete: nothing was lost, and nothing applied twice.
-
-    Bits are equal: a gradient is the same operations on the same numbers, and so is each update.
-    """
-    unlike = int((replayed(world, roles, trace.updates) != trace.parameters).sum())
-    return Claim(f"{run}: parameters unlike its log's, replayed on one device", "0", 0, unlike, how="compared")
-
-
 LEAD = "most steps that a worker that begins one is ahead of the slowest, in each run", "s"
 STALEST = "updates that the stalest gradient missed, in each run", "(n−1)(2s+1)"
 REPLAYED = "parameters that differ from the log's, replayed on one device, in each run", "0"

@@ -1,4 +1,4 @@
-"""What the demo of `synchronous` claims about bytes and time: each link against the ring's, and each server's share."""
+"""What the demo of `synchronous` claims about bytes and time: each link against the ring's, and who keeps how much."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def counted_in_ring(world: World, roles: Roles) -> int:
 
 
 def traffic(world: World) -> list[Claim]:
-    """Claims on the bytes and messages of a step, also against a ring's, for all ways to split the ranks.
+    """Claims on the bytes and messages of a step, compared with a ring's, for all ways to split the ranks.
 
     There are k servers and n workers, at least two if the ranks allow it. Gives the picture, too.
     """

@@ -341,7 +341,7 @@ def picture(setting: Setting, curve: list[tuple[int, float]]) -> Figure:
         right.plot(counts, load, style, markersize=3, label=f"{servers} server{'s' * (servers > 1)}")
     load = [costs.on_average(wanted, setting.dimension, n) / 1024 for n in counts]
     right.plot(counts, load, "o-", markersize=3, label="hybrid")
-    right.set(xlabel="workers", ylabel="busiest rank, tables, KiB a step", ylim=(0, None))
+    right.set(xlabel="workers", ylabel="busiest rank, tables, KiB per step", ylim=(0, None))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)
