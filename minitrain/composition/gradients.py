@@ -1,4 +1,4 @@
-"""From what backward has left on each rank to the gradient that one device has, its norm, and the optimizer's step.
+"""From the gradients that backward leaves on each rank to those of one device, their norm, and the optimizer's step.
 
 **Idea.** A rank's parameters lie in lines (chapter 04), and every stage of ZeRO leaves each rank with a shard of a
 line's mean gradient; in stage 0 the shard is the whole line. So the rest is the same for every layout.
@@ -67,19 +67,19 @@ class Replicated(Zero1):
 
 
 class Gradients:
-    """What a rank does between the last backward of a step and the next forward.
+    """The work of a rank between the last backward of a step and the next forward.
 
     Args:
         part: This rank's part of the model. It is changed: parameters become views of lines.
         axes: The ranks.
         steps: Optimizer and precision.
-        collectives: Who carries gradients and parameters along dp.
-        tensor_collectives: Who carries partial gradients along tp.
+        collectives: The collectives for gradients and parameters along dp.
+        tensor_collectives: The collectives for partial gradients along tp.
 
     Attributes:
         shards: The lines: of all parameters but experts', and of experts.
-        spread: How each parameter lies over the ranks, by name.
-        model: What is called where there is no pipeline: the GPT, or the stage of ZeRO around it.
+        spread: How each parameter is laid out over the ranks, by name.
+        model: The module to call if there is no pipeline: the GPT, or the stage of ZeRO around it.
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class Gradients:
         return list(dict.fromkeys(name for name, piece in pieces if not bool(piece.isfinite().all())))
 
     def lines(self) -> Iterator[tuple[FlatShard, list[str]]]:
-        """All trainable lines, with the names on one device of what lies in them."""
+        """All trainable lines, with the names on one device of the parameters in them."""
         for shard in self.shards:
             for line in shard.lines:
                 if line.trainable:
@@ -229,7 +229,7 @@ def gradient(line: FlatShard) -> Tensor:
 
 
 class _Bag(nn.Module):
-    """Parameters as a module: what lines are made of where nobody calls it. Dots in names become slashes."""
+    """Parameters as a module that is never called, to make lines of. Dots in names become slashes."""
 
     def __init__(self, named: dict[str, nn.Parameter]):
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a training is asked to do: the model, the layout of ranks, the steps. Plain numbers, checked, without torch.
+"""The settings of a training: the model, the layout of ranks, the steps. Plain numbers, checked, without torch.
 
 The dry run reads them where torch is not installed, the command line makes its options of them, and a checkpoint keeps
 them. A layout that does not fit gets an error that lists those that do.
@@ -47,7 +47,7 @@ class Model:
             other weights in every layout; that takes more memory.
         tied: The head uses the weight of the token embedding; --no-tied gives it one of its own.
         experts: Experts in place of every second block's MLP; 0: none.
-        router: Who chooses experts.
+        router: The rule by which experts are chosen.
     """
 
     preset: Preset = "tiny"
@@ -63,7 +63,7 @@ class Model:
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes, those of the preset where nothing else was asked for."""
+        """The sizes, those of the preset unless others are given."""
         preset = zip(("layers", "hidden", "heads", "positions", "vocabulary"), _SIZES[self.preset], strict=True)
         return Sizes(**{name: getattr(self, name) or size for name, size in preset})
 
@@ -127,7 +127,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Steps:
-    """What is trained on, and how.
+    """The data and how to train on them.
 
     Attributes:
         data: "reference" (0.4 MB), "library" (12 MB), or the path of a text or a folder.
@@ -139,7 +139,7 @@ class Steps:
         warmup: Steps in which it rises from 0.
         weight_decay: Of matrices and embeddings; norms and biases have none.
         clip: Largest norm of the gradient of all parameters together; 0: not clipped.
-        dtype: Of parameters and activations; with bfloat16 and float16 the optimizer steps copies in float32.
+        dtype: Of parameters and activations; bfloat16 and float16 also keep float32 master weights.
         loss_scale: What the loss is multiplied by at the beginning, so that gradients fit into float16; it is halved
             when one overflows, and doubled after 2000 steps without. A power of two; for float16 alone.
         compile: Compile each block with torch.compile.
@@ -163,7 +163,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Run:
-    """What is written, and when.
+    """The files that are written, and when.
 
     Attributes:
         name: The run's folder is runs/<name>; a plain name, without slashes.
@@ -172,10 +172,10 @@ class Run:
         sample: Bytes of text to generate at the end.
         save_every: Steps between two checkpoints; 0: only at the end, and on SIGTERM.
         keep: How many checkpoints to keep.
-        resume: Go on from the newest complete checkpoint of runs/<name>, in this or any other layout; where there is
-            none, begin.
+        resume: Continue from the newest complete checkpoint of runs/<name>, in this or any other layout; start from the
+            beginning if there is none.
         overwrite: Remove what an earlier run has left in runs/<name>.
-        load: Begin with the weights of this safetensors file.
+        load: Start with the weights of this safetensors file.
         export: Write the weights to this safetensors file at the end.
         tensorboard: Write TensorBoard's event files too; it has to be installed.
     """
@@ -197,9 +197,9 @@ class Run:
         """Where the run writes.
 
         Raises:
-            ValueError: `name` is not the name of a folder in `runs`: --overwrite would remove what is elsewhere.
+            ValueError: `name` is not the name of a folder in `runs`: --overwrite would remove files elsewhere.
         """
-        # What cannot be printed, NUL among it, would not be seen in the message that names the folder either.
+        # Unprintable characters, such as NUL, would not be visible in the message that names the folder either.
         if self.name in ("", ".", "..") or set(self.name) & {"/", "\\"} or not self.name.isprintable():
             raise ValueError(
                 f"name={self.name!r} is no name of a folder in {self.runs}; use a plain one without slashes, such as "
@@ -240,7 +240,7 @@ def check(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) 
 
 
 def fitting(model: Model, layout: Layout, steps: Steps, ranks: int) -> Iterator[Layout]:
-    """The layouts of so many ranks that fit, all else being as in `layout`; one axis first, then two, then three."""
+    """The layouts of this many ranks that fit, all else being as in `layout`; one axis first, then two, then three."""
     sizes = [number for number in range(1, ranks + 1) if ranks % number == 0]
     ways = [(dp, pp, ranks // (dp * pp)) for dp in sizes for pp in sizes if ranks % (dp * pp) == 0]
     for dp, pp, tp in sorted(ways, key=lambda way: (sum(size > 1 for size in way), [-size for size in way])):

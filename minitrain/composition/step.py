@@ -1,12 +1,12 @@
-"""What one training step needs in any layout: collectives, random numbers, the loss and norm over all ranks.
+"""The parts of one training step in any layout: collectives, random numbers, the loss and norm over all ranks.
 
-**Idea.** A step has one shape, whatever was combined: backward for each micro-batch; `synchronize()`, after which
-gradients are one device's; clipping by the norm of all of them; the optimizer. The pipeline's schedule takes the place
-of the first part, and nothing else changes. `minitrain/train.py` shows it.
+**Idea.** A step has the same form, whatever is combined: backward for each micro-batch; `synchronize()`, after which
+gradients are one device's; clipping by the norm of all of them; the optimizer. A pipeline's schedule replaces the first
+part, and nothing else changes. `minitrain/train.py` shows it.
 
 **Source.** Shoeybi et al. 2019 and Narayanan et al. 2021 for the combination; Pascanu et al. 2013, §3.2, for clipping.
 **Sent.** What each technique sends along its own axis, and one all-reduce of two numbers over all ranks.
-**Waits for the GPU** once per step, to read these two numbers; a mixture of experts waits on its own account.
+**Waits for the GPU** once per step, to read these two numbers; a mixture of experts waits separately.
 `minitrain.planning.plan` predicts all of it. Also called `train_step` (Megatron-LM, torchtitan).
 """
 
@@ -43,7 +43,7 @@ Timer = Callable[[str], AbstractContextManager[Any]]
 
 
 class Report(NamedTuple):
-    """What a step tells, the same on all ranks.
+    """The results of a step, the same on all ranks.
 
     Attributes:
         loss: Mean over the batch, in nats per token, without routers' auxiliary losses.
@@ -84,7 +84,7 @@ def no_timer(part: str) -> AbstractContextManager[Any]:
 
 
 class Instruments(NamedTuple):
-    """What a training is measured with: collectives that may be counted or timed, a timer, a watch on the pipeline.
+    """The instruments of a training: collectives that may be counted or timed, a timer, a watch on the pipeline.
 
     Attributes:
         collectives: Of each axis; the default is torch.distributed.
@@ -123,7 +123,7 @@ class CounterRng:
 
 @dataclass
 class Training:
-    """What `minitrain.train.build` has made on this rank.
+    """The training that `minitrain.train.build` has made on this rank.
 
     Attributes:
         settings: Model, layout, steps and run.
@@ -132,9 +132,9 @@ class Training:
         part: This rank's part of the model.
         gradients: Lines, optimizer and norm.
         instruments: Collectives, timer, watch.
+        rng: The counters that dropout and routers' noise are drawn from.
+        loss_scale: What the loss is multiplied by before backward; it stays 1 but in float16.
         pipeline: Runs the stages, if there are several.
-
-    And `rng`, what dropout and routers' noise are drawn from; `loss_scale`, which stays 1 but in float16.
     """
 
     settings: Settings
@@ -156,7 +156,7 @@ class Training:
         return self.part.schedule.rank_of(self.part.schedule.stages - 1) == self.axes.place["pp"]
 
     def close(self) -> None:
-        """Give the groups of ranks back; a program that trains once need not."""
+        """Give the groups of ranks back; a program that trains only once need not."""
         self.axes.close()
 
     def share(self, position: int) -> range:
@@ -168,14 +168,14 @@ class Training:
         return share(position, self.settings.steps.batch, self.axes.place["dp"], self.settings.layout.dp)
 
     def share_of_mean(self, loss: Tensor | None) -> Float[Tensor, ""]:
-        """This rank's summand of the mean loss over all ranks; `loss` is its own, None without the model's end."""
+        """This rank's part of the mean loss over all ranks; `loss` is its own, None without the model's end."""
         if loss is None or self.axes.place["tp"]:
             return torch.zeros((), dtype=torch.float64, device=self.device)  # tensor-parallel ranks have the same loss
         return loss.detach().double() / self.settings.layout.dp
 
 
 def make_pipeline(training: Training) -> Pipeline | None:
-    """What runs this rank's stages in the order of the schedule; None where there is one stage."""
+    """The pipeline that runs this rank's stages in the order of the schedule; None where there is one stage."""
     part, watch = training.part, training.instruments.watch
     if training.settings.layout.pp == 1:
         return None

@@ -1,4 +1,4 @@
-"""The bar of memory, which returns at the end of each chapter: what one GPU holds of a model of 7 billion parameters.
+"""The bar of memory, which returns at the end of each chapter: what one GPU holds of a 7-billion-parameter model.
 
 The kinds of bytes have the same colours and patterns in all pictures of the course.
 """

@@ -101,7 +101,7 @@ def zero_bubble_h1(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 def zero_bubble_h2(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Twice the warm-up of H1, twice as late: no bubble at all where F = I = W (Qi et al. 2023, §2.2).
 
-    It costs the memory of 2p−1 micro-batches, and that ranks end a step at different times: nothing may make them wait
+    The price: the memory of 2p−1 micro-batches, and ranks end a step at different times, so nothing may make them wait
     for each other between two steps (§4), not even the norm of all gradients.
     """
     _check("zb-h2", ranks, microbatches, chunks)

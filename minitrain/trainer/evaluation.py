@@ -1,4 +1,4 @@
-"""What one looks at between steps: the loss on held-out text, and text that the model writes.
+"""Checks between steps: the loss on held-out text, and text that the model writes.
 
 **Idea.** Forward alone, through all stages where there is a pipeline, without dropout and routers' noise. A sample is
 the same in every layout: all ranks go on with the byte that the first rank at the model's end has drawn.

@@ -1,4 +1,4 @@
-"""How fast a training runs: tokens per second, and which part of the GPUs' peak serves the model.
+"""The speed of a training: tokens per second, and the part of the GPUs' peak that serves the model.
 
 Model FLOP utilisation (MFU) asks how fast the GPU would have to be if it did nothing but the model's own products: the
 operations of a step, without what is computed again, over the step's time and the peak. The operations are counted by
@@ -49,7 +49,7 @@ def model_flops(model: Model, steps: Steps) -> int:
 
 
 def memory(world: World) -> int:
-    """The most bytes that this rank has held so far: of its GPU, or of its process."""
+    """The most bytes that this rank has held so far, on its GPU or in its process."""
     if world.device.type == "cuda":
         return torch.accelerator.max_memory_allocated(world.device)
     unit = 1 if sys.platform == "darwin" else 1024

@@ -1,11 +1,11 @@
-"""Everything around the steps of a run: what it begins with, what one sees, and what is kept.
+"""Everything around the steps of a run: what it starts from, what it shows, and what it keeps.
 
-**Idea.** All state of a training is its weights, the optimizer's, and two numbers: steps done, and samples taken. So a
-run that was interrupted goes on as if nothing had been, and in any other layout: a sample's number says what it is,
-dropout and routers' noise are drawn from a place in training, and no random stream has to be kept.
-`minitrain.trainer.identity` says what a resume may change.
+**Idea.** All state of a training is its weights, the optimizer's, and two numbers: steps done, and samples taken. So an
+interrupted run continues as if nothing had happened, in any other layout as well: a sample is determined by its number,
+dropout and routers' noise by the position in training, and no random stream has to be kept.
+`minitrain.trainer.identity` lists what a resume may change.
 
-**Source.** Brown et al. 2020, appendix B, for the course of a training; Rasley et al. 2020, "DeepSpeed", for the loop.
+**Source.** Brown et al. 2020, appendix B, for the training's schedule; Rasley et al. 2020, "DeepSpeed", for the loop.
 **Sent.** Besides what `step.py` sends, one control message of about a kilobyte before each step.
 Also called trainer (Lightning, Transformers), pretrain loop (Megatron-LM).
 """
@@ -44,27 +44,27 @@ ASIDE = "not-finite"  # the folder of weights with which a loss was no number
 
 
 class Refused(ValueError):
-    """What was asked for cannot be; the message says all. Raised on all ranks alike."""
+    """The request is invalid or impossible; the message says why. Raised on all ranks alike."""
 
 
 class Trainer:
-    """What stands around the loop of `minitrain/train.py` on this rank.
+    """Everything around the loop of `minitrain/train.py` on this rank.
 
     Args:
         world: This rank.
         settings: The same on all ranks.
-        asked_to_stop: Whether somebody wants the run to end after the current step; asked on each rank.
+        asked_to_stop: Whether the run is to end after the current step; called on each rank.
         collectives: Of each axis; the default is torch.distributed.
         tell: Shows a text to the reader, on rank 0.
 
     Attributes:
         profile: Where a step's time goes.
-        instruments: What the training is built with: the collectives, timed, and the profile's timer.
-        samples: What is trained on.
+        instruments: The instruments of the training: the collectives, timed, and the profile's timer.
+        samples: The training data.
         done: Steps done.
         skipped: Of these, steps without an update, in float16.
         position: Samples that all ranks together have taken: all state that the data have.
-        training: The model and what trains it, from `begin` on.
+        training: The model, its gradients and its optimizer, from `begin` on.
         reports: Of the steps that this run has done.
         status: The exit status, once `run` is over.
 
@@ -129,7 +129,7 @@ class Trainer:
                 self._end()
 
     def begin(self, training: Training) -> None:
-        """Take the weights that were asked for."""
+        """Load the requested weights."""
         self.training = training
         options = self.settings.run
         if options.overwrite and self.world.rank == 0:
@@ -222,7 +222,7 @@ class Trainer:
         return path is not None
 
     def _keep_aside(self) -> None:
-        """Save weights that gave no number, to be looked at: --resume had better take others."""
+        """Save weights whose loss was not a number, for inspection: --resume should take others."""
         path = checkpoint.save(self.folder / ASIDE, self.done, self.state(), self._extra(), keep=1)
         where = f"are in {path}, to be looked at" if path else "could not be saved"
         last = f"goes on from step {self.saved}" if self.saved else "begins again"
@@ -283,7 +283,7 @@ class Trainer:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What was found wrong on all ranks alike needs no traceback."""
+    """An error found on all ranks alike needs no traceback."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -291,7 +291,7 @@ def refusing() -> Iterator[None]:
 
 
 def printable(text: bytes) -> str:
-    """A text that a terminal shows and does not obey: what is no text, and control characters, are �."""
+    """A text that a terminal shows but does not obey: control characters and anything that is not text become �."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode(errors="replace"))
 
 

@@ -1,7 +1,7 @@
 """What the demo of `layout` shows: every group where it should be, and the table of gradients against what ranks hold.
 
-The table is worked out from what each technique has said of a parameter. What ranks really hold is counted: every rank
-says which elements of which tensor its optimizer steps, and how many ranks step the same is a count.
+The table is worked out from what each technique has declared about a parameter. What ranks really hold is counted:
+every rank says which elements of which tensor its optimizer steps, and how many ranks step the same is a count.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def strangers_in(training: Training) -> int:
         group = getattr(axes, axis)
         mine = torch.tensor([axes.place[name] for name in names], device=training.device)
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(every, mine, group=group)  # over the group itself: whoever answers is in it
+        dist.all_gather(every, mine, group=group)  # over the group itself: only its members answer
         kept = [names.index(name) for name in fixed]
         found += sum(bool((theirs[kept] != mine[kept]).any()) for theirs in every)
         along = [int(theirs[names.index(axis)]) for theirs in every]
@@ -184,7 +184,7 @@ def _spot(place: dict[str, int]) -> tuple[float, float]:
 
 
 def demo(world: World, zero: Literal[0, 1] = 1) -> list[Claim]:
-    """Arranges the ranks in every layout that they allow; the table shows groups, and who holds which element.
+    """Arranges the ranks in every layout that they allow; the table shows groups, and which ranks hold which element.
 
     Args:
         zero: Stage of ZeRO in those layouts.

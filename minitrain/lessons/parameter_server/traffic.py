@@ -45,7 +45,7 @@ TIME = "time of a step with one server", "(α + βS) + F + n(α + β(S + wP))"
 
 
 def sizes(module: nn.Module) -> list[Sizes]:
-    """The trained parameters as `costs` wants them."""
+    """The trained parameters in the form of `costs`."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return [Sizes(p.numel(), p.element_size(), str(p.dtype)) for p in trained]
 

@@ -187,8 +187,8 @@ def training(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
     The bound for float32 is that of `minitrain.lessons.tensor_parallel.parallelize`. Sums of k terms err by at most k·u
     of them, u = 2⁻²⁴; K adds up the k from a token to the loss; backward is twice as long, and two runs differ by twice
-    that: 6K·u of the largest gradient, and after five steps five times that of the largest change of a weight. No
-    proof, for terms may cancel.
+    that: 6K·u of the largest gradient, and after five steps five times that of the largest change of a weight. This is
+        no proof, since terms may cancel.
     """
     claims: list[Claim] = []
     what = "loss, gradient norm, gradients, and weights after 5 steps of SGD: distance from one device's"

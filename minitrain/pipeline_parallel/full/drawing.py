@@ -1,11 +1,11 @@
 """Pictures of a pipeline: the timetable of a schedule and the spans of a real run, drawn alike.
 
-**Idea.** A row for each rank, time to the right, a bar for each action with the number of its micro-batch. What stays
-white is the bubble. Kinds differ by colour and by hatch, chunks by lightness and by a letter, so that the picture does
-not speak by colour alone.
+**Idea.** A row for each rank, time to the right, a bar for each action with the number of its micro-batch. White space
+is the bubble. Kinds differ by colour and by hatch, chunks by lightness and by a letter, so that the picture does not
+rely on colour alone.
 
 **Also made here.** The same as data: `as_json` for a page that draws it itself, `spans` for Perfetto, `describe` for
-those who cannot see the picture.
+readers who cannot see the picture.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ def draw_run(
 
     Args:
         spans: Of all ranks, as from `Timeline.gather`. Those whose label is an action, such as "2F7", are drawn; others
-            (messages) are not. Each lies in the row of the rank that holds its stage, so bring those of one pipeline.
+            (messages) are not. Each is drawn in the row of the rank that holds its stage, so pass those of one
+            pipeline.
         schedule: What was run.
         title: Above the picture.
         unit: "virtual seconds" where the clock was virtual.
@@ -136,7 +137,7 @@ def _write_number(axes: Any, bar: Bar, chunk: int | None, end: float) -> None:
     label = str(bar.action.microbatch) + ("" if chunk is None else LETTERS[chunk % len(LETTERS)])
     room = float(bar.end - bar.start) / end * POINTS - 1.5
     size = min(7.0, room / (0.62 * len(label)))
-    if size < 4.5:  # better none than one that cannot be read
+    if size < 4.5:  # better no number than one that cannot be read
         return
     box = {"fc": "w", "ec": "none", "pad": 0.6} if KINDS[bar.action.kind][2] else None  # keeps the hatch off the number
     axes.text(
@@ -177,8 +178,8 @@ def as_json(timetable: Timetable) -> dict[str, Any]:
     """The timetable as data that `json.dumps` takes.
 
     Returns:
-        "rows" has for each rank its actions in order, each as [stage, kind, micro-batch, start, end]. Beside it stand
-        schedule, ranks, microbatches, chunks, placement, makespan, longest_span, ideal, bubble_over_ideal,
+        "rows" has for each rank its actions in order, each as [stage, kind, micro-batch, start, end]. The other keys
+        are schedule, ranks, microbatches, chunks, placement, makespan, longest_span, ideal, bubble_over_ideal,
         bubble_over_total, and for each rank spans, idle, peak_in_flight (chunks of micro-batches up to the end of B or
         W) and peak_before_weights (up to the end of B or I).
     """

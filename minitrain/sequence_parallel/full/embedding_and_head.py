@@ -1,6 +1,6 @@
 """The layers outside of attention and MLP, on sequence shards: embedding, norms, and the output head.
 
-**Parameters of norms and the table of positions are whole on every rank, and applied to different tokens on each**, so
+**The norms' parameters and the table of positions are on every rank in full, but applied to different tokens**, so
 a rank's gradient of them is a partial sum, and they are marked as partial. If they were not, every rank would learn
 from its own tokens, and the copies would drift apart.
 
