@@ -125,6 +125,8 @@ class Gradients:
         options = optimizer.options(steps) | {"parameter_groups": optimizer.groups(named, steps)}
         if steps.dtype in HALVES:
             options["compute_dtype"] = HALVES[steps.dtype]  # and the optimizer steps copies in float32
+        if steps.reduce_dtype == "float32":
+            options["reduce_dtype"] = torch.float32
         kind = optimizer.OPTIMIZERS[steps.optimizer]
         if self.axes.layout.zero == 0:
             return Replicated(module, kind, comm, Comm(self.axes.alone, comm.collectives), **options)

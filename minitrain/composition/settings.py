@@ -19,6 +19,7 @@ Stage = Literal[0, 1, 2, 3]
 OptimizerName = Literal["adamw", "sgd"]
 Decay = Literal["cosine", "constant", "linear"]
 DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
+ReduceName = Literal["same", "float32"]
 RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice"]
 
 # layers, hidden, heads, positions, vocabulary. Radford et al. 2019 (gpt2, xl); Brown et al. 2020, table 2.1 (175b);
@@ -140,6 +141,8 @@ class Steps:
         weight_decay: Of matrices and embeddings; norms and biases have none.
         clip: Largest norm of the gradient of all parameters together; 0: not clipped.
         dtype: Of parameters and activations; bfloat16 and float16 also keep float32 master weights.
+        reduce_dtype: In which gradients are added up, over micro-batches and ranks: that of their parameters (same), or
+            float32, which doubles their bytes.
         loss_scale: What the loss is multiplied by at the beginning, so that gradients fit into float16; it is halved
             when one overflows, and doubled after 2000 steps without. A power of two; for float16 alone.
         compile: Compile each block with torch.compile.
@@ -156,6 +159,7 @@ class Steps:
     weight_decay: float = 0.1
     clip: float = 1.0
     dtype: DtypeName = "float32"
+    reduce_dtype: ReduceName = "same"
     loss_scale: float = 65536.0
     compile: bool = False
     seed: int = 0
@@ -304,11 +308,14 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
         (steps, "optimizer", OptimizerName),
         (steps, "decay", Decay),
         (steps, "dtype", DtypeName),
+        (steps, "reduce_dtype", ReduceName),
     ):
         if getattr(holder, name) not in get_args(kind):
             raise ValueError(f"{name}={getattr(holder, name)!r} is unknown; use one of {get_args(kind)}")
     if layout.zero not in (0, 1, 2, 3):
         raise ValueError(f"zero={layout.zero} is no stage; use 0, 1, 2 or 3")
+    if steps.reduce_dtype == "float32" and steps.dtype == "float64":
+        raise ValueError("reduce_dtype='float32' has fewer bits than dtype='float64'; use same")
     if steps.loss_scale < 1 or math.frexp(steps.loss_scale)[0] != 0.5:
         raise ValueError(f"loss_scale={steps.loss_scale:g} must be a power of two, and at least 1; use 65536")
     sizes = model.sizes

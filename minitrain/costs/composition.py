@@ -217,7 +217,13 @@ def state_bytes(optimizer: str, item: int) -> tuple[int, int]:
 
 
 def model_states(
-    parameters: Sequence[Parameter], stage: int, data: int, replicas: int, item: int = 4, optimizer: str = "adamw"
+    parameters: Sequence[Parameter],
+    stage: int,
+    data: int,
+    replicas: int,
+    item: int = 4,
+    optimizer: str = "adamw",
+    gradient_item: int | None = None,
 ) -> dict[str, int]:
     """Bytes that a rank holds of "parameters", "gradients" and "optimizer states".
 
@@ -228,12 +234,15 @@ def model_states(
         replicas: Ranks that hold the same experts, over which those of experts are divided.
         item: Bytes of a parameter.
         optimizer: "adamw" or "sgd".
+        gradient_item: Bytes of a gradient's element; None: as many as of a parameter's.
 
     Source: `minitrain.costs.zero.held`.
     """
     total = {"parameters": 0, "gradients": 0, "optimizer states": 0}
     for line in lines(parameters, stage):
         one = zero.Line(sum(each.elements for each in line), item)  # one step counter for the whole line
-        held = zero.held(stage, [one], replicas if line[0].expert else data, *state_bytes(optimizer, item))
+        held = zero.held(
+            stage, [one], replicas if line[0].expert else data, *state_bytes(optimizer, item), gradient_item
+        )
         total = {name: size + held[name] for name, size in total.items()}
     return total

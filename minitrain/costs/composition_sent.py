@@ -114,7 +114,13 @@ def tied_sent(shape: Shape, placement: Sequence[int], tensor: int, rank: int, it
 
 
 def data_payload(
-    parameters: Sequence[Parameter], stage: int, data: int, replicas: int, microbatches: int, item: int = 4
+    parameters: Sequence[Parameter],
+    stage: int,
+    data: int,
+    replicas: int,
+    microbatches: int,
+    item: int = 4,
+    gradient_item: int | None = None,
 ) -> Payload:
     """Payload of gradients and parameters over data-parallel ranks, and of experts' over their replicas.
 
@@ -128,6 +134,7 @@ def data_payload(
         replicas: Ranks that hold the same experts.
         microbatches: m.
         item: w.
+        gradient_item: Bytes of a gradient's element; None: w as well.
 
     Source: Rajbhandari et al. 2020, §7.2; Li et al. 2020, §3.2.
     """
@@ -138,9 +145,9 @@ def data_payload(
         if ranks == 1:
             continue
         elements = sum(each.elements for each in line)
-        size = item * (elements + (zero.padding(elements, ranks) if stage else 0))
-        total["reduce_scatter" if stage else "all_reduce"] += reduced * size
-        total["all_gather"] += gathered * size
+        padded = elements + (zero.padding(elements, ranks) if stage else 0)
+        total["reduce_scatter" if stage else "all_reduce"] += reduced * (gradient_item or item) * padded
+        total["all_gather"] += gathered * item * padded
     return {verb: size for verb, size in total.items() if size}
 
 

@@ -97,7 +97,14 @@ def shard_elements(elements: int, ranks: int) -> int:
     return -(-elements // ranks)
 
 
-def held(stage: int, lines: Sequence[Line], ranks: int, state_size: int = 8, counter: int = 4) -> dict[str, int]:
+def held(
+    stage: int,
+    lines: Sequence[Line],
+    ranks: int,
+    state_size: int = 8,
+    counter: int = 4,
+    gradient_item: int | None = None,
+) -> dict[str, int]:
     """Bytes that each rank holds between two steps' backwards, exactly: `state_bytes` with padding and counters.
 
     Σ over lines of nsw or sw for parameters and for gradients, of Ks + c for optimizer states, where a line of E
@@ -110,6 +117,7 @@ def held(stage: int, lines: Sequence[Line], ranks: int, state_size: int = 8, cou
         state_size: Bytes of optimizer states for each element, K: AdamW 8, SGD with momentum 4; 4 more where a float32
             copy of parameters in 16 bits is kept.
         counter: Bytes of the optimizer's step counter: 4 in torch's AdamW, 0 in its SGD.
+        gradient_item: Bytes of a gradient's element; None: as many as of its parameter's.
 
     Returns:
         Bytes of "parameters" (stage 3: when none are gathered), "gradients", "optimizer states".
@@ -124,7 +132,7 @@ def held(stage: int, lines: Sequence[Line], ranks: int, state_size: int = 8, cou
         whole = elements if stage == 0 else ranks * shard
         total["parameters"] += item_size * (shard if stage == 3 else whole)
         if trainable:
-            total["gradients"] += item_size * (shard if stage >= 2 else whole)
+            total["gradients"] += (gradient_item or item_size) * (shard if stage >= 2 else whole)
             total["optimizer states"] += state_size * (whole if stage == 0 else shard)
             total["optimizer states"] += counter * (tensors if stage == 0 else 1)
     return total

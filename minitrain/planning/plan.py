@@ -32,6 +32,11 @@ else:
 ITEM = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
+def gradient_item(steps: Steps) -> int:
+    """Bytes of a gradient's element."""
+    return 4 if steps.reduce_dtype == "float32" else ITEM[steps.dtype]
+
+
 class Coordinate(NamedTuple):
     """A rank's place on the axes; tp varies fastest, then dp, then pp."""
 
@@ -99,7 +104,9 @@ def predict(model: Model, layout: Layout, steps: Steps, at: int | Coordinate = 0
     parameters = costs.rank_parameters(shape, plan.stages, own, layout.tp, experts)
     counts = costs.layer_counts(shape.layers, plan.stages)
     replicas, item = layout.dp // layout.ep, ITEM[steps.dtype]
-    states = costs.model_states(parameters, layout.zero, layout.dp, replicas, item, steps.optimizer)
+    states = costs.model_states(
+        parameters, layout.zero, layout.dp, replicas, item, steps.optimizer, gradient_item(steps)
+    )
     return Plan(
         place,
         tuple(counts[stage] for stage in own),
@@ -176,15 +183,22 @@ def _sends(
         for verb, size in sent_costs.expert_payload(rows_of(model, sequences), shape, mixtures, *where).items():
             found.append(Sent("ep", "tokens to experts and back", verb, m * size))
     if layout.sequence_parallel:
-        size = sent_costs.partial_payload(parameters, layout.zero, layout.dp, place.dp, item)
+        size = sent_costs.partial_payload(parameters, layout.zero, layout.dp, place.dp, gradient_item(steps))
         found.append(Sent("tp", "gradients of norms, row biases, positions", "all_reduce", size))
     sent = sent_costs.pipeline_sent(_boundary(model, layout, steps), holders, m, place.pp)
     found.append(Sent("pp", "activations and their gradients", "send", sent))
     found.append(
-        Sent("pp", "the tied table's gradient", "send", sent_costs.tied_sent(shape, holders, layout.tp, place.pp, item))
+        Sent(
+            "pp",
+            "the tied table's gradient",
+            "send",
+            sent_costs.tied_sent(shape, holders, layout.tp, place.pp, gradient_item(steps)),
+        )
     )
     replicas = layout.dp // layout.ep
-    for verb, size in sent_costs.data_payload(parameters, layout.zero, layout.dp, replicas, m, item).items():
+    for verb, size in sent_costs.data_payload(
+        parameters, layout.zero, layout.dp, replicas, m, item, gradient_item(steps)
+    ).items():
         found.append(Sent("dp", "parameters" if verb == "all_gather" else "gradients", verb, size))
     found.append(Sent("all", "loss and squared norm", "all_reduce", 16 if layout.ranks > 1 else 0))
     return found

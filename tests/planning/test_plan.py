@@ -77,6 +77,20 @@ def test_sixteen_bits_and_sgd(ranks):
     same(ranks, {"dp": 2}, optimizer="sgd")
 
 
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"dp": 2},
+        {"dp": 2, "zero": 3, "microbatches": 2},
+        {"pp": 2, "microbatches": 2},
+        {"tp": 2, "sequence_parallel": True},
+    ],
+    ids=str,
+)
+def test_gradients_in_32_bits(ranks, layout):
+    same(ranks, layout, dtype="float16", reduce_dtype="float32")
+
+
 @pytest.mark.parametrize("recompute", ("none", "full"))
 @pytest.mark.parametrize("sequence", (False, True))
 def test_tensor_parallel_ranks(ranks, sequence, recompute):

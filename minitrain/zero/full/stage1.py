@@ -176,7 +176,7 @@ class Zero1(Sharded):
     """
 
     def _prepare(self) -> None:
-        self._flats = [torch.zeros_like(line.flat) for line in self._trainable]
+        self._flats = [torch.zeros_like(line.flat, dtype=self.reduce_dtype) for line in self._trainable]
         self._views = [line.partition.views(flat) for line, flat in zip(self._trainable, self._flats, strict=True)]
         self._hand_out()
 
@@ -207,6 +207,8 @@ class Zero1(Sharded):
     def _hand_out(self) -> None:
         for line, views in zip(self._trainable, self._views, strict=True):
             for name, view in views.items():
+                if self.reduce_dtype:
+                    line.parameters[name].grad_dtype = view.dtype  # autograd adds in it
                 line.parameters[name].grad = view
 
     def _collect(self, name: str, parameter: nn.Parameter, view: Tensor) -> None:

@@ -30,6 +30,7 @@ class Collector:
 
     Args:
         line: The parameters that they belong to.
+        dtype: In which they are collected and added up; None: the parameters'.
 
     Attributes:
         missing: Parameters whose gradients have not arrived in this micro-batch.
@@ -38,8 +39,8 @@ class Collector:
         fresh: Whether nothing has been added to `shard` in this step.
     """
 
-    def __init__(self, line: FlatShard):
-        self.line = line
+    def __init__(self, line: FlatShard, dtype: torch.dtype | None = None):
+        self.line, self.dtype = line, dtype
         self.missing = set(line.parameters)
         self.flat: Tensor | None = None
         self.shard: Tensor | None = None
@@ -50,7 +51,7 @@ class Collector:
         """Copy a gradient, times `scale`, to its place; a second one is added."""
         self._open()
         if name in self.missing:
-            torch.mul(gradient, scale, out=self._views[name])
+            torch.mul(gradient.to(self._views[name].dtype), scale, out=self._views[name])
             self.missing.remove(name)
         else:
             self._views[name].add_(gradient, alpha=scale)
@@ -78,7 +79,7 @@ class Collector:
         if self.flat is None:
             partition = self.line.partition
             # The shard's own memory tells dtype and device also where stage 3 has freed the line.
-            self.flat = self.line.shard.new_empty(partition.elements + partition.padding)
+            self.flat = self.line.shard.new_empty(partition.elements + partition.padding, dtype=self.dtype)
             self._views = partition.views(self.flat)
         return self.flat
 
@@ -101,7 +102,7 @@ class Zero2(Sharded):
 
     def _prepare(self) -> None:
         # Backward reaches the last unit first.
-        self._collectors = [Collector(line) for line in reversed(self._trainable)]
+        self._collectors = [Collector(line, self.reduce_dtype) for line in reversed(self._trainable)]
         self._started = 0  # lines of this micro-batch that have been started
         self._in_flight: list[tuple[Collector, Tensor, Handle]] = []
         self._hooked = [
