@@ -38,7 +38,7 @@ CHAPTERS = (
     Chapter(
         "01",
         "collectives",
-        "all-reduce and its parts from point-to-point messages: ring, tree, hierarchical; torch's own beside them",
+        "all-reduce and its parts from point-to-point messages: ring, tree, hierarchical; and torch's own",
         ("matrix_product",),
         column=1,
     ),

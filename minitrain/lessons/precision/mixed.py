@@ -11,14 +11,18 @@ from torch import Tensor
 from minitrain.comm import Ledger, World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import precision as costs
+from minitrain.costs import zero as zero_costs
 from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.precision.common import Loss, batch, differing, over_ranks
+from minitrain.lessons.zero import common as zero_lesson
 from minitrain.precision.mixed import MixedPrecision
+from minitrain.zero.full.stage1 import Zero1
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PAPER = "Micikevicius et al. 2018, §3"
+ZERO = "Rajbhandari et al. 2020, §3.1"
 DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 RATE = 3e-3
 
@@ -54,6 +58,7 @@ def demo(world: World, steps: int = 5) -> list[Claim]:
         fold("weights that differ between ranks, float16; bfloat16", spread, key=True),
         fold("length of an SGD step, gradients clipped to c after they were unscaled", steps_taken, key=True),
         *overflow(world),
+        *full_form(world),
     ]
 
 
@@ -155,3 +160,27 @@ def picture(world: World, seeds: int = 5, steps: int = 120) -> Figure:
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     return figure
+
+
+def full_form(world: World, width: int = 64) -> list[Claim]:
+    """Claims on ZeRO's stage 1 with gradients added up in bfloat16 and in float32: 16 and 18 bytes, divided or not."""
+    held, sent = {}, {}
+    for name, reduce_dtype, item in (("bfloat16", None, 2), ("float32", torch.float32, 4)):
+        module = torch.nn.Linear(width, width * world.size, bias=False).to(world.device)
+        model = Zero1(module, torch.optim.AdamW, None, torch.bfloat16, reduce_dtype=reduce_dtype, lr=RATE)
+        with Ledger() as ledger:
+            for _ in range(2):
+                model(torch.ones(1, width, device=world.device)).sum().backward()
+                model.synchronize()
+                model.step()
+                model.zero_grad()
+        elements = module.weight.numel()
+        line = [zero_costs.Line(elements, 2)]
+        predicted = sum(zero_costs.held(1, line, world.size, 4 + 8, 4, item).values())
+        held[name] = Claim("", "2 + w + 12/n", predicted, sum(zero_lesson.held(model).values()), "B", ZERO)
+        found = ledger.payload("reduce_scatter") / 2
+        sent[name] = Claim("", "wΨ", item * elements, found, "B", ZERO)
+    return [
+        fold("bytes held with ZeRO-1, gradients in bfloat16; in float32, as Megatron-LM counts 18", held),
+        fold("bytes of gradients per step with ZeRO-1, in bfloat16; in float32", sent),
+    ]
