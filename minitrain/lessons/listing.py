@@ -13,6 +13,7 @@ CHAPTERS = (
     "roofline",
     "zero",
     "recomputation",
+    "optimizers",
     "tensor_parallel",
     "sequence_parallel",
     "pipeline_parallel",
