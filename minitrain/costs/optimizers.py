@@ -98,7 +98,7 @@ def largest_rounding(signed: bool) -> float:
     """0.9 / 2⁷ or 0.9 / 2⁸ of a block's largest number: the most that its 8-bit value is off.
 
     With a sign, the decade from 0.1 to 1 has 6 bits of fraction, so its values are 0.9/2⁶ apart, and the error is
-    at most half of that. It is as large for −1, which has no value of its own. Without a sign there are 7 bits of fraction.
+    at most half of that. It is as large for −1, which has no value of its own. Without a sign there are 7 bits.
 
     Source: derived from Dettmers et al. 2021, §2 and figure 1.
     """

@@ -1,12 +1,12 @@
 """8-bit Adam: both states are kept in one byte per number, and are 32 bits wide only while they are stepped.
 
-**Idea.** A byte chooses one of 256 values between −1 and 1, which are closer together near 0: leading zeros count
-powers of ten, and the bits after the first 1 are the fraction. The numbers of each block are divided by the largest of
-them, so that an outlier spoils only its own block.
+**Idea.** A byte chooses one of 256 values between −1 and 1 (dynamic tree quantisation). Its leading zeros count powers
+of ten, and the bits after the first 1 are the fraction, so values are closer together near 0. The numbers of each block
+are divided by the largest of them, so that an outlier spoils only its own block.
 
-**Source.** Dettmers et al. 2021, "8-bit optimizers via block-wise quantization", §1.3, §2: dynamic tree quantization; the
-second state, never negative, has one more bit of fraction in place of the sign. The values are those of bitsandbytes,
-which keeps tensors below 4,096 elements in 32 bits; here all are in 8. The paper's stable embedding is left out.
+**Source.** Dettmers et al. 2021, "8-bit optimizers via block-wise quantization", §1.3 and §2. The second
+state, never negative, has one more bit of fraction in place of the sign. The values are those of bitsandbytes, which
+keeps tensors below 4,096 elements in 32 bits; here all are in 8. The paper's stable embedding is left out.
 **Cost.** 2 bytes of states per parameter, and 8 per block of 2,048; 2 KB for the tables of values.
 Within a block every element depends on the largest, so ZeRO may cut the parameters only between blocks.
 """

@@ -53,8 +53,9 @@ def rank_one(world: World, lr: float) -> Claim:
     """The claim that nothing is lost where squares have rank one: the matrix moves as its numbers do in a vector."""
     rows, columns = common.draw(world, (5, 1), 0), common.draw(world, (1, 7), 1)
     matrix = common.draw(world, (5, 7), 2)
-    vector = matrix.flatten()
-    optimizers = Adafactor([matrix], lr), Adafactor([vector], lr)
+    vector = matrix.flatten().clone()
+    # Without clipping, which would hide a factor.
+    optimizers = Adafactor([matrix], lr, d=100.0), Adafactor([vector], lr, d=100.0)
     for size in (0.25, 1.0, 0.5):
         matrix.grad = size * rows * columns
         vector.grad = matrix.grad.flatten()
