@@ -131,7 +131,7 @@ def zero1_traffic(elements: Sequence[int], ranks: int, norms: int = 0, item: int
 
 
 def newton_schulz(singular_value: float, steps: int = 5) -> float:
-    """What Muon makes of a singular value σ of a matrix of norm 1: as often as there are steps, aσ + bσ³ + cσ⁵.
+    """A singular value σ of a matrix of norm 1 after some steps of σ ← aσ + bσ³ + cσ⁵.
 
     Source: Jordan et al. 2024: of X = USVᵀ, (XXᵀ)ᵏX is U S²ᵏ⁺¹ Vᵀ.
     """

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minitrain.optimizers.adam import gradients, moments
@@ -40,7 +41,8 @@ def table(signed: bool) -> Tensor:
 
 def quantise(x: Tensor, table: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """A byte for each number, and the largest magnitude of each block."""
-    scales = torch.stack([part.abs().amax() for part in x.flatten().split(block)]).float()  # (blocks,)
+    # Zeros at the end fill the last block.
+    scales = F.pad(x.flatten(), (0, -x.numel() % block)).view(-1, block).abs().amax(1).float()  # (blocks,)
     # A block of zeros: anything but 0/0.
     each = scales.clamp(min=torch.finfo(torch.float32).tiny).repeat_interleave(block)[: x.numel()]
     # The nearest value: as many middles between neighbours as lie below.

@@ -127,7 +127,7 @@ MUTATIONS = [
     Mutation(f"{ADAM8BIT}.table", 'bits + "1"', 'bits + "0"', ADAM8BIT, "values of a byte"),
     Mutation(f"{ADAM8BIT}.quantise", "table[:-1]) / 2", "table[:-1])", ADAM8BIT, "largest rounding error"),
     Mutation(f"{ADAM8BIT}.quantise", "(table[1:] + table[:-1]) / 2", "table[1:]", ADAM8BIT, "largest rounding error"),
-    Mutation(f"{ADAM8BIT}.quantise", "part.abs().amax()", "part.amax()", ADAM8BIT, STEPS),
+    Mutation(f"{ADAM8BIT}.quantise", ".abs().amax(1)", ".amax(1)", ADAM8BIT, STEPS),
     Mutation(f"{ADAM8BIT}.quantise", ".float()", ".double()", ADAM8BIT, HELD),
     Mutation(f"{ADAM8BIT}.quantise", ".to(torch.uint8)", ".to(torch.int16)", ADAM8BIT, HELD),
     Mutation(f"{ADAM8BIT}.dequantise", " * each", "", ADAM8BIT, "largest rounding error"),

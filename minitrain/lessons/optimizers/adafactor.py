@@ -33,7 +33,7 @@ def demo(world: World, lr: float = 0.6) -> list[Claim]:
             found = common.three_steps(world, make, weights, flat=flat)
             cases[f"{kind}, {name}"] = found, by_hand.adafactor(theta, common.GRADIENTS, lr, eps, d, not flat)
     make, theirs = partial(Adafactor, lr=lr), partial(torch.optim.Adafactor, lr=lr)
-    largest = max(map(costs.math.prod, common.SHAPES))
+    largest = max(torch.Size(shape).numel() for shape in common.SHAPES)
     claims = [
         common.like_the_paper(cases, "X − α U / max(1, RMS(U)/d)", f"{PAPER}, algorithms 4 and 5"),
         common.held(world, make, costs.adafactor, "w(r + c); wE for a vector", f"{PAPER}, §3"),

@@ -1,4 +1,4 @@
-"""What the demos of optimizers share: a small example, the bytes of states, torch's own, and a step under ZeRO-1.
+"""Shared by the demos of optimizers: a small example, the bytes of states, torch's optimizers, steps under ZeRO-1.
 
 Two ways to compute the same may differ by their roundings: numbers and derivatives in the examples are at most 4, so
 that each rounding moves a result by at most 4 · 4 · 2⁻⁵³. `bound` counts the roundings of both ways generously.
