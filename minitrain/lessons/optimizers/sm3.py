@@ -67,13 +67,15 @@ def covering(world: World, rows: int, columns: int, steps: int) -> list[Claim]:
         strict = [int((nu_ii > sums).sum()), int((nu_i > nu_ii).sum())]
     source = f"{PAPER}, on SM3-II"
     what = f"elements in {steps} steps"
+    # With one row, each column has one parameter, and its sum is exact.
+    least = int(min(rows, columns, steps) > 1)
     return [
         Claim(f"{what} whose ν of SM3-II is below Σg²", "Σg² ≤ ν_II", 0, below, "elements", source, key=True),
         Claim(f"{what} whose ν of SM3-II is above that of SM3-I", "ν_II ≤ ν_I", 0, above, "elements", source, key=True),
         fold(
             "elements after the last step that have Σg² < ν_II; that have ν_II < ν_I",
             {
-                name: Claim("", "≥ 1", 1, count, "elements", source, relation=">=")
+                name: Claim("", "≥ 1", least, count, "elements", source, relation=">=")
                 for name, count in zip(("Σg² < ν_II", "ν_II < ν_I"), strict, strict=True)
             },
         ),
