@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from minitrain.costs import optimizers as costs
 from minitrain.optimizers.muon import Muon, newton_schulz
+from minitrain.zero.stage1 import Zero1
 from tests.optimizers.common import pair, step
 
 sides = st.integers(1, 12)
@@ -49,6 +50,16 @@ def test_a_tall_matrix_moves_farther():
     for parameter, gradient in ((wide, g), (tall, g.T)):
         step(Muon([parameter], lr=0.1, dtype=torch.float64), gradient)
     torch.testing.assert_close(tall, 2 * wide.T)
+
+
+def on_a_flat_shard(world):
+    with pytest.raises(AssertionError, match="Muon steps matrices"):
+        Zero1(torch.nn.Linear(4, 4), Muon)
+    return True
+
+
+def test_a_flat_shard_is_no_matrix(ranks):
+    assert all(ranks(2).run(on_a_flat_shard))
 
 
 def test_the_momentum_keeps_the_gradients_dtype():

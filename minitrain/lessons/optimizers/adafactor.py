@@ -40,6 +40,7 @@ def demo(world: World, lr: float = 0.6) -> list[Claim]:
         common.like_torch(world, make, theirs, "torch.optim.Adafactor", common.bound(5, largest)),
         rank_one(world, lr),
         clipped(world),
+        common.on_a_flat_shard(world, make, costs.adafactor, "derived"),
     ]
     thetas = common.parameters(world, [(256, 1024)], torch.float32)
     optimizer = make(thetas)

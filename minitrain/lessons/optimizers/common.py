@@ -210,6 +210,21 @@ def unsharded(world: World, make: Make, shapes, gradients: list[list[Tensor]], d
     return thetas, path
 
 
+def on_a_flat_shard(world: World, make: Make, predict: Callable[[Sequence[int]], int], source: str) -> Claim:
+    """The claim on the states of an optimizer of matrices that gets a flat shard: it sees a vector, and saves nothing."""
+    module = nn.ParameterList([nn.Parameter(theta) for theta in parameters(world, SHAPES, torch.float32)])
+    model = Zero1(module, make)
+    elements = sum(each.numel() for each in module)
+    return Claim(
+        "bytes of states on this rank under ZeRO-1, whose flat shard has neither rows nor columns",
+        "w⌈Ψ/n⌉",
+        predict([-(-elements // world.size)]),
+        storage_bytes(tensors(model.optimizer)),
+        "B",
+        source,
+    )
+
+
 def traffic(world: World, run: Run, shapes, steps: int, norms: int, source: str, item: int = 8) -> Claim:
     """The claim on the payloads of the collectives of all steps."""
     predicted = costs.zero1_traffic([torch.Size(shape).numel() for shape in shapes], world.size, norms, item)

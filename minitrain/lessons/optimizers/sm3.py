@@ -40,6 +40,7 @@ def demo(world: World, lr: float = 0.1, rows: int = 13, columns: int = 7, steps:
         common.held(world, make, costs.sm3, "w(r + c); wE for a vector", PAPER, (*common.SHAPES, (3, 4, 5))),
         *covering(world, rows, columns, steps),
         like_adagrad(world, lr),
+        common.on_a_flat_shard(world, make, costs.sm3, "derived"),
     ]
     thetas = common.parameters(world, [(256, 1024)], torch.float32)
     optimizer = make(thetas)
