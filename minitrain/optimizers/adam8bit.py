@@ -4,9 +4,9 @@
 of ten, and the bits after the first 1 are the fraction, so values are closer together near 0. The numbers of each block
 are divided by the largest of them, so that an outlier spoils only its own block.
 
-**Source.** Dettmers et al. 2021, "8-bit optimizers via block-wise quantization", §1.3 and §2. The second
-state, never negative, has one more bit of fraction in place of the sign. The values are those of bitsandbytes, which
-keeps tensors below 4,096 elements in 32 bits; here all are in 8. The paper's stable embedding is left out.
+**Source.** Dettmers et al. 2021, "8-bit optimizers via block-wise quantization", §1.3 and §2. The second state,
+never negative, has one more bit of fraction in place of the sign. The values are those of bitsandbytes, which keeps
+tensors below 4,096 elements in 32 bits; here all are in 8. The paper's stable embedding is left out.
 **Cost.** 2 bytes of states per parameter, and 8 per block of 2,048; 2 KB for the tables of values.
 Within a block every element depends on the largest, so ZeRO may cut the parameters only between blocks.
 """
@@ -33,8 +33,11 @@ def value(bits: str) -> float:
 def table(signed: bool) -> Tensor:
     """All 256 values, sorted."""
     trees = [f"{number:07b}" for number in range(1, 128)]
-    values = [-value(bits) for bits in trees] if signed else [value(bits + "0") for bits in trees]
-    values += [value(bits) for bits in trees] if signed else [value(bits + "1") for bits in trees]
+    if signed:
+        values = [sign * value(bits) for bits in trees for sign in (-1, 1)]
+    else:
+        # Instead of the sign, one more bit of fraction.
+        values = [value(bits + last) for bits in trees for last in "01"]
     # Two patterns are left; 1 is what a block's largest number becomes.
     return torch.tensor(sorted([*values, 0.0, 1.0]))  # (256,)
 
@@ -43,14 +46,15 @@ def quantise(x: Tensor, table: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """A byte for each number, and the largest magnitude of each block."""
     # Zeros at the end fill the last block.
     scales = F.pad(x.flatten(), (0, -x.numel() % block)).view(-1, block).abs().amax(1).float()  # (blocks,)
-    # A block of zeros: anything but 0/0.
+    # In a block of zeros 0/0 would be NaN.
     each = scales.clamp(min=torch.finfo(torch.float32).tiny).repeat_interleave(block)[: x.numel()]
-    # The nearest value: as many middles between neighbours as lie below.
+    # The number of the nearest value is how many middles between neighbours lie below x.
     middles = (table[1:] + table[:-1]) / 2
     return torch.bucketize(x.flatten() / each, middles).to(torch.uint8).view_as(x), scales
 
 
 def dequantise(numbers: Tensor, scales: Tensor, table: Tensor, block: int) -> Tensor:
+    """The numbers, each but for its rounding."""
     each = scales.repeat_interleave(block)[: numbers.numel()].view_as(numbers)
     return table[numbers.int()] * each
 
@@ -74,7 +78,7 @@ class Adam8bit:
         g = gradients(self.parameters)
         self.t += 1
         for theta, g_t, state in zip(self.parameters, g, self.states, strict=True):
-            # In 32 bits one tensor at a time, so that all of them are never there together.
+            # In 32 bits one tensor at a time, so that they are never all in memory.
             m, v = (
                 dequantise(*each, table, self.block).to(theta.dtype)
                 for each, table in zip(state, self.tables, strict=True)

@@ -131,7 +131,7 @@ MUTATIONS = [
     Mutation(f"{ADAM8BIT}.value", "10**-zeros", "2.0**-zeros", ADAM8BIT, "values of a byte"),
     Mutation(f"{ADAM8BIT}.value", "+ 0.5", "", ADAM8BIT, "values of a byte"),
     Mutation(f"{ADAM8BIT}.table", "range(1, 128)", "range(2, 128)", ADAM8BIT, "values of a byte"),
-    Mutation(f"{ADAM8BIT}.table", 'bits + "1"', 'bits + "0"', ADAM8BIT, "values of a byte"),
+    Mutation(f"{ADAM8BIT}.table", 'in "01"', 'in "00"', ADAM8BIT, "values of a byte"),
     Mutation(f"{ADAM8BIT}.quantise", "table[:-1]) / 2", "table[:-1])", ADAM8BIT, "largest rounding error"),
     Mutation(f"{ADAM8BIT}.quantise", "(table[1:] + table[:-1]) / 2", "table[1:]", ADAM8BIT, "largest rounding error"),
     Mutation(f"{ADAM8BIT}.quantise", ".abs().amax(1)", ".amax(1)", ADAM8BIT, STEPS),

@@ -63,7 +63,9 @@ def like_the_paper(
 
 
 def largest_difference(found: Iterable[Tensor], right: Iterable[Tensor]) -> float:
-    return max(float((a - b).abs().max()) for a, b in zip(found, right, strict=True) if a.numel())
+    pairs = zip(found, right, strict=True)
+    # torch's maximum keeps a NaN, which Python's may lose.
+    return float(torch.stack([(a - b).abs().max() for a, b in pairs if a.numel()]).max())
 
 
 def different(found: Iterable[Tensor], right: Iterable[Tensor]) -> int:
@@ -211,7 +213,7 @@ def unsharded(world: World, make: Make, shapes, gradients: list[list[Tensor]], d
 
 
 def on_a_flat_shard(world: World, make: Make, predict: Callable[[Sequence[int]], int], source: str) -> Claim:
-    """The claim on the states of an optimizer of matrices that gets a flat shard: it sees a vector, and saves nothing."""
+    """The claim on the states of an optimizer of matrices that gets a flat shard: for a vector it saves nothing."""
     module = nn.ParameterList([nn.Parameter(theta) for theta in parameters(world, SHAPES, torch.float32)])
     model = Zero1(module, make)
     elements = sum(each.numel() for each in module)
