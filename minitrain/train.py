@@ -29,7 +29,15 @@ from minitrain.composition.gradients import Gradients
 from minitrain.composition.layout import Axes, make_axes
 from minitrain.composition.optimizer import learning_rate
 from minitrain.composition.settings import Settings, check
-from minitrain.composition.step import Instruments, Report, Training, loss_and_norm, make_pipeline, stop_if_not_finite
+from minitrain.composition.step import (
+    Instruments,
+    Report,
+    Training,
+    loss_and_norm,
+    make_pipeline,
+    step_or_skip,
+    stop_if_not_finite,
+)
 from minitrain.data.text import Samples
 from minitrain.trainer.trainer import Trainer
 
@@ -134,7 +142,8 @@ def forward_backward(training: Training, step: int, position: int, samples: Samp
                     # The GPT, or the ZeRO stage around it; returns logits and the micro-batch's mean loss.
                     _, mean = training.gradients.model(inputs[index], targets[index])
                 with timer("backward"):
-                    (mean / layout.microbatches).backward()  # so that gradients add up to those of the mean loss
+                    # Divided, so that gradients add up to those of the mean loss; float16 needs a larger loss.
+                    training.loss_scale.scaled(mean / layout.microbatches).backward()
             loss = loss + mean.detach() / layout.microbatches
     # The mean over dp of the gradients; with sequence parallelism also the sum over tp, where gradients are partial.
     with timer("gradients"):
@@ -144,15 +153,14 @@ def forward_backward(training: Training, step: int, position: int, samples: Samp
 
 def update(training: Training, step: int, position: int, loss: Tensor | None) -> Report:
     """The second half of a step: clip gradients and step the optimizer; `loss` is what `forward_backward` returned."""
-    steps, gradients, timer = training.settings.steps, training.gradients, training.instruments.timer
+    steps, timer = training.settings.steps, training.instruments.timer
     with timer("norm"):
         # One all-reduce: every rank must clip by the same norm, and stop at the same step.
         mean, norm = loss_and_norm(training, loss)
     report = Report(mean, norm, learning_rate(steps, step))
-    stop_if_not_finite(report, step, training.share(position), loss)
+    stop_if_not_finite(training, report, step, training.share(position), loss)
     with timer("optimizer"):
-        if steps.clip:
-            gradients.scale(min(1.0, steps.clip / (norm + 1e-6)))  # as torch's clip_grad_norm_
-        # The step of AdamW or SGD, and zero_grad; with ZeRO 1 and 2, an all-gather of the new parameters.
-        gradients.step(report.lr)
-    return report
+        factor = min(1.0, steps.clip / (norm + 1e-6)) if steps.clip else 1.0  # as torch's clip_grad_norm_
+        # The step of AdamW or SGD, and zero_grad; with ZeRO 1 and 2, an all-gather of the new parameters. In float16
+        # the step is left out if a gradient has overflowed.
+        return step_or_skip(training, report, factor)

@@ -19,18 +19,6 @@ FOLDER = Path(__file__).parents[1] / "tutorials"
 NAMES = [path.stem for path in sorted(FOLDER.glob("[0-9]*.ipynb"))]
 # Headings that every notebook has, in this order; between them stand the chapter's own.
 PARTS = ("The problem", "Break it", "Exercises", "In the wild", "The card", "Sources")
-# Chapters in their former shape: without a card, with all questions at the beginning, and longer than `build.LONGEST`.
-FORMER = {
-    "05_recomputation",
-    "08_tensor_parallel",
-    "09_sequence_parallel",
-    "11b_pipeline_parallel",
-    "12a_mixture_of_experts",
-    "12b_mixture_of_experts",
-    "13_composition",
-    "18_parameter_server",
-}
-FORMER_PARTS = ("The problem", "Predict", "Break it", "Exercises", "In the wild", "Sources")
 all_notebooks = pytest.mark.parametrize("name", NAMES)
 
 
@@ -87,7 +75,7 @@ def test_parts_stand_in_order(name, notebook):
     assert all(f"**{word}**" in first for word in ("Builds on", "Takes", "Afterwards"))
     text = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
     headings = re.findall(r"^## (.*)$", text, re.MULTILINE)
-    parts = FORMER_PARTS if name in FORMER else PARTS
+    parts = PARTS
     assert [part for heading in headings for part in parts if heading.startswith(part)] == list(parts)
     assert headings[-4:] == list(parts[-4:])
 
@@ -113,7 +101,7 @@ def test_stored_as_executed_from_top_to_bottom(name, notebook, build):
 def test_durations_are_worked_out(name, notebook, build):
     said = int(build.TAKES.search(notebook.cells[0].source)[2])
     assert said == build.minutes(notebook)
-    assert said <= build.LONGEST or name in FORMER
+    assert said <= build.LONGEST
 
 
 def test_durations_count_what_a_reader_meets(build):
@@ -158,17 +146,19 @@ def test_every_picture_has_alt_text(name, notebook):
 
 @all_notebooks
 def test_small_forms_are_those_of_the_files(name, notebook):
+    shown = {}
     for cell in tagged(notebook, "small-form"):
         magic, comment, *rest = cell.source.splitlines()
         assert magic == "%%ranks"
-        module = re.fullmatch(r"# (minitrain/\w+/\w+\.py), without its head and imports", comment)
+        named = r"# (minitrain/(?:\w+/)?\w+\.py), without its head and imports(?: \(\d of \d\))?"
+        module = re.fullmatch(named, comment)
         assert module, f"{cell.id}: its second line names the file"
         file = (FOLDER.parent / module[1]).read_text(encoding="utf-8")
         ours = definitions("\n".join(rest))
         assert ours, cell.id
         assert ours == {each: text for each, text in definitions(file).items() if each in ours}, cell.id
-        left_out = set(definitions(file)) - set(ours)
-        assert not left_out, f"{cell.id} lacks {left_out}"
+        shown.setdefault(module[1], set(definitions(file))).difference_update(ours)
+    assert not any(shown.values()), f"of these files something is not shown: {shown}"
 
 
 def definitions(source):

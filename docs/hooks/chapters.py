@@ -70,6 +70,13 @@ CHAPTERS = (
         column=3,
     ),
     Chapter(
+        "06",
+        "precision",
+        "float16, bfloat16 and fp8: master weights, loss scaling, sums in float32; gradients sent in 8 bits",
+        ("data_parallel",),
+        column=0,
+    ),
+    Chapter(
         "07",
         "optimizers",
         "Adam, Adafactor, SM3, LARS, LAMB, 8-bit Adam, Muon: bytes of states, and what a shard can be stepped with",
@@ -112,8 +119,15 @@ CHAPTERS = (
     Chapter(
         "18",
         "parameter_server",
-        "synchronous, asynchronous with bounded staleness; sparse embedding tables, hybrid",
+        "parameters with a home: rounds, asynchronous, bounded staleness; what servers cost against a ring",
         ("data_parallel",),
+        column=0,
+    ),
+    Chapter(
+        "19",
+        "recommender",
+        "tables that no GPU can hold: sparse pulls and pushes, hybrid training, Zipf, AUC",
+        ("parameter_server",),
         column=0,
     ),
 )
@@ -122,9 +136,13 @@ LAST = "composition"  # builds on all chapters before it
 # Ways through the course: for whom, and the notebooks by number.
 PATHS = (
     ("The idea, in two hours", "what many GPUs do for each other, and why a model fits on them", "00 02 04 11a"),
-    ("Language models", "everything that a transformer's training uses", "00 01 02 03 04 05 08 09 11a 11b 12a 12b 13"),
-    ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02 03 04 05 08 13"),
-    ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02 18"),
+    (
+        "Language models",
+        "everything that a transformer's training uses",
+        "00 01 02 03 04 05 08a 08b 09 11a 11b 12a 12b 13",
+    ),
+    ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02 03 04 05 08a 13"),
+    ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02 18 19"),
 )
 
 BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}

@@ -22,7 +22,6 @@ ROOMS = (
     "planning",
     "checkpointing",
     "trainer",
-    "recommender",
     "lessons",
     "ranks",
 )

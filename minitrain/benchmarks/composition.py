@@ -1,8 +1,8 @@
-"""The trainer's step in each layout that the ranks allow, beside torch's DDP of the same model on the same ranks.
+"""The trainer's step in each layout that the ranks allow, against torch's DDP of the same model on the same ranks.
 
-On CPUs ranks share cores, so what is compared there is the work done, as CPU time of all ranks together: what a
-layout computes twice (tensor-parallel ranks all have the norms), packs, and sends. On one GPU it is GPT-2 in bfloat16,
-with and without `torch.compile`, beside the same model in plain PyTorch with autocast; tokens a second and model FLOP
+On CPUs ranks share cores, so the comparison there is of the work done, as CPU time of all ranks together: what a layout
+computes twice (tensor-parallel ranks all have the norms), packs, and sends. On one GPU it is GPT-2 in bfloat16, with
+and without `torch.compile`, against the same model in plain PyTorch with autocast; tokens per second and model FLOP
 utilisation follow from the seconds, and are printed by the trainer.
 """
 

@@ -1,7 +1,7 @@
-"""`DataParallel` beside torch's DDP: a step of the GPT, as CPU time of all ranks together and by the wall's clock.
+"""`DataParallel` against torch's DDP: a step of the GPT, as CPU time of all ranks together and by the wall's clock.
 
-Ranks that share cores slow each other down, so on CPUs what is compared is the work done: CPU time of all threads of
-all ranks, gloo's too. The wall's clock is what counts where each rank has a GPU.
+Ranks that share cores slow each other down, so on CPUs the work done is compared: CPU time of all threads of all ranks,
+gloo's too. Wall-clock time counts where each rank has a GPU.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A table's lookup and update of many ids at once beside a plain Python loop over a `dict` of rows.
+"""A table's lookup and update of many ids at once against a plain Python loop over a `dict` of rows.
 
 Nothing is sent in the first part: each rank has a table for itself. In the second, rank 0 serves and all others look
 rows up and push gradients; there the two differ in the server's table only, and the messages are the same.
@@ -27,7 +27,7 @@ TARGETS = {"lookup": 8.0, "update": 5.0}
 
 
 class LoopTable(Table):
-    """What one writes first: a dictionary of rows, and a loop over ids. Descends gradients and knows no other rule."""
+    """The obvious first version: a dictionary of rows, and a loop over ids. Gradient descent is its only rule."""
 
     def __init__(self, dimension: int, device: torch.device):
         super().__init__(dimension, SGD(RATE), device=device)
@@ -47,7 +47,7 @@ class LoopTable(Table):
 
 
 def measure(world: World, ids: int = 20_000, rows: int = ROWS, repeats: int = 9) -> list[Comparison]:
-    """Compare lookups and updates of rows that are there already.
+    """Compare lookups and updates of existing rows.
 
     Args:
         world: This rank.

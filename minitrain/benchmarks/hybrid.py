@@ -1,4 +1,4 @@
-"""Hybrid tables beside servers and beside torch's DDP with tables on every rank: a step of the click model.
+"""Hybrid tables against servers and against torch's DDP with tables on every rank: a step of the click model.
 
 All take a batch of the same size in a step. DDP has whole tables on each rank and all-reduces a gradient for each of
 their rows, used or not. With servers two ranks keep the dense part and the tables, and the others share the batch.

@@ -1,9 +1,9 @@
-"""The grouped product beside a loop over experts, and experts on different ranks beside all experts on every rank.
+"""The grouped product against a loop over experts, and experts on different ranks against all experts on every rank.
 
 The first two send nothing: every rank puts its own rows through its own experts. One product alone shows what the loop
 costs; experts with their backward, where both sides also write a gradient for each parameter, show what is left of it.
 In the third both sides take the same step of a mixture, up to final gradients: tokens travel to experts, or gradients
-of all experts travel to all ranks. Ranks that share cores slow each other down, so what is to be reached is CPU time.
+of all experts travel to all ranks. Ranks that share cores slow each other down, so the target is CPU time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from minitrain.mixture_of_experts.full.switch import Switch
 from minitrain.models.gpt import MLP, GPTConfig
 
 TARGETS = {8: 1.1, 32: 2.5}
-"""Speed of the grouped product over that of the loop, for so many experts."""
+"""Speed of the grouped product over that of the loop, by number of experts."""
 
 CPU, GPU = (32, 512), (1024, 16384)
 """Width of a token, and tokens of a rank. Small on CPUs: with many rows for each expert, products take all the time."""

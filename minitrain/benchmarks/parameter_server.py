@@ -1,4 +1,4 @@
-"""A step of training by servers beside one of data parallelism around the ring, for the same batch on the same ranks.
+"""A step of training by servers against one of data parallelism around the ring, for the same batch on the same ranks.
 
 A server computes no gradient, so with k servers the others have more of the batch each; on ranks that share cores
 that costs nothing, on a GPU each it does. The ring is chapter 01's, written from messages as the servers are.

@@ -1,7 +1,7 @@
-"""`Pipeline` beside torch.distributed.pipelining: the same stages, GPipe, 1F1B and interleaved.
+"""`Pipeline` against torch.distributed.pipelining: the same stages, GPipe, 1F1B and interleaved.
 
-Ranks that share cores slow each other down, so on CPUs what is compared is the work done: CPU time of all threads of
-all ranks, gloo's too. The wall's clock is what counts where each rank has a GPU.
+Ranks that share cores slow each other down, so on CPUs the work done is compared: CPU time of all threads of all ranks,
+gloo's too. Wall-clock time counts where each rank has a GPU.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measure(
 
     Args:
         world: This rank.
-        config: Sizes of the GPT; None: small on CPUs, about GPT-2's on GPUs. Two chunks need two blocks a rank.
+        config: Sizes of the GPT; None: small on CPUs, about GPT-2's on GPUs. Two chunks need two blocks per rank.
         batch: Samples in each micro-batch.
         microbatches: In a step, rounded up to a multiple of the ranks.
         repeats: Steps of each.

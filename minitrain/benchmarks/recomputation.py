@@ -1,8 +1,8 @@
-"""Our two checkpoints beside torch's two: a step of the GPT with every block recomputed, as CPU time and by the wall.
+"""Our two checkpoints against torch's two: a step of the GPT with every block recomputed, as CPU time and by the wall.
 
-Nothing is sent; each rank takes its own step, and what is compared is the work done by all. `early_stop` stands beside
-the faster of torch's two. The one that makes a second graph does the same operations as torch's `use_reentrant=True`,
-and stands beside it.
+Nothing is sent; each rank takes its own step, and the work done by all is compared. `early_stop` is compared with the
+faster of torch's two. The one that makes a second graph does the same operations as torch's `use_reentrant=True`, and
+is compared with that.
 """
 
 from __future__ import annotations

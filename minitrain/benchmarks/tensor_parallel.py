@@ -1,8 +1,8 @@
-"""Blocks of the GPT over several ranks beside torch's DTensor: forward and backward, CPU time and the wall's clock.
+"""Blocks of the GPT over several ranks against torch's DTensor: forward and backward, CPU time and wall-clock time.
 
-Ranks that share cores slow each other down, so on CPUs what is compared is the work done: CPU time of all threads of
-all ranks, gloo's too. The wall's clock is what counts where each rank has a GPU. Norms, residuals and the core of
-attention are the same code on both sides; what differs is the projections, and what is sent.
+Ranks that share cores slow each other down, so on CPUs the work done is compared: CPU time of all threads of all ranks,
+gloo's too. Wall-clock time counts where each rank has a GPU. Norms, residuals and the core of attention are the same
+code on both sides; the projections differ, and so do the messages.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Way(NamedTuple):
 
     Attributes:
         name: For the table.
-        ours: Puts blocks over all ranks. What it returns takes the whole input, and gives the whole output or this
+        ours: Splits blocks over all ranks. The result takes the whole input, and returns the whole output or this
             rank's tokens of it.
         theirs: The same with what a user would pick instead.
-        target: What the ratio of CPU times on two ranks should be at most.
+        target: The largest acceptable ratio of CPU times on two ranks.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""The stages of ZeRO beside torch's: ZeroRedundancyOptimizer behind DDP, and FSDP2 without and with resharding.
+"""The stages of ZeRO against torch's: ZeroRedundancyOptimizer after DDP, and FSDP2 without and with resharding.
 
-A step of the GPT, AdamW included. As with data parallelism, what is compared on CPUs is the work done: CPU time of all
+A step of the GPT, AdamW included. As with data parallelism, the work done is compared on CPUs: CPU time of all
 threads of all ranks together. Torch's own collectives carry both sides. (The ring of chapter 01 in their place makes
-ours 2 to 15 percent dearer here: lines are small, and gloo's threads need no Python.)
+ours 2 to 15 percent more expensive here: lines are small, and gloo's threads need no Python.)
 """
 
 from __future__ import annotations

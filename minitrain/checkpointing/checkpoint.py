@@ -1,6 +1,6 @@
 """`minitrain.checkpointing.resharding` for a whole training: complete or absent, with checksums, and several regions.
 
-**Idea.** What is saved is one device's model, cut into regions. Everything is written into a folder with another name,
+**Idea.** A checkpoint is one device's model, cut into regions. Everything is written into a folder with another name,
 the manifest last, and then the folder is renamed, so that a checkpoint is complete or does not exist.
 
 **Source.** PyTorch, torch.distributed.checkpoint, which plans, writes and reads the regions, as in Liang et al. 2025,
@@ -59,18 +59,18 @@ def save(
         folder: Where checkpoints are; this one becomes `folder/step-00000100`.
         step: Steps done.
         state: This rank's shards. All ranks' shards together make up every tensor, each element written once.
-        extra: What else the run needs to go on; JSON, the same on all ranks.
+        extra: Other data that the run needs to go on; JSON, the same on all ranks.
         keep: How many checkpoints stay once this one is complete: this one and the last ones before it. Those whose
             manifest cannot be read do not count. Later ones get the ending `.passed-over`, and are not removed.
         group: The ranks that hold the state.
 
     Returns:
-        Its path; None where it could not be written, as on a full disk, which a warning on rank 0 tells. The earlier
-        checkpoints are then as they were.
+        Its path; None if it could not be written, as on a full disk, with a warning on rank 0. The earlier checkpoints
+        are then unchanged.
 
     Raises:
         ValueError: On every rank alike, before anything is written: shards that do not make up the tensors, or `extra`
-            that is no JSON or differs between ranks.
+            that is not JSON or differs between ranks.
     """
     folder = Path(folder)
     final = folder / f"step-{step:08d}"
@@ -110,7 +110,7 @@ def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check
         check: Check all checksums first; False where `newest` has just done so.
 
     Returns:
-        What was given to `save` as `extra`.
+        The `extra` that `save` was given.
 
     Raises:
         ValueError: On every rank alike, before any tensor is changed: the checkpoint is damaged, or of another model;
@@ -138,7 +138,7 @@ def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check
 def newest(folder: Path, group: dist.ProcessGroup | None = None) -> Path | None:
     """The checkpoint with the highest step that is complete and undamaged, or None; every rank calls it.
 
-    A warning on rank 0 names each file that is damaged or missing in those that are passed over. The ranks share the
+    A warning on rank 0 names each damaged or missing file in those that are passed over. The ranks share the
     reading. Neither clocks nor names matter, since a save renames all checkpoints that claim a later step than its own:
     the run must have passed over them as damaged.
     """
@@ -155,7 +155,7 @@ def newest(folder: Path, group: dist.ProcessGroup | None = None) -> Path | None:
 
 
 def _prepare(folder: Path, unfinished: Path) -> None:
-    """Make the folder to write into, and remove what attempts that were killed have left."""
+    """Make the folder to write into, and remove what killed attempts have left."""
     folder.mkdir(parents=True, exist_ok=True)
     for left in folder.glob("step-*" + UNFINISHED):
         delete(left)
@@ -173,7 +173,7 @@ def _write(path: Path, state: State, group: dist.ProcessGroup | None) -> dict[st
     """Write this rank's regions, and return size and checksum of each file that it wrote."""
     try:
         library.save({}, storage_writer=Writer(path), planner=WritePlan(state), process_group=group)
-    except CheckpointException as failure:  # no Exception by descent; the same on all ranks
+    except CheckpointException as failure:  # not derived from Exception; the same on all ranks
         errors = [error for error, _ in failure.failures.values()]
         kinds = {error.__class__ if not isinstance(error, Exception) else family(error) for error in errors}
         raise (kinds.pop() if len(kinds) == 1 else RuntimeError)("; ".join(map(str, errors))) from None
@@ -197,7 +197,7 @@ def _complete(unfinished: Path, final: Path, content: manifest.Manifest) -> None
 
 
 def _tidy(folder: Path, step: int, written: str, keep: int) -> None:
-    """Remove old checkpoints, and take out of the row what is later than the one just written."""
+    """Remove old checkpoints, and set aside those that are later than the one just written."""
     left = keep - 1
     for other in _candidates(folder):
         path = folder / other.name
@@ -215,7 +215,7 @@ def _tidy(folder: Path, step: int, written: str, keep: int) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint where that can be done; killed meanwhile, what is left does not look like one."""
+    """Remove a checkpoint if possible; if killed meanwhile, the rest does not look like one."""
     left = path.with_name(path.name.removesuffix(REPLACED) + ".old" + UNFINISHED)
     with suppress(OSError):  # it is tried again after the next save
         path.rename(left)
@@ -223,8 +223,8 @@ def _remove(path: Path) -> None:
 
 
 def delete(path: Path) -> None:
-    """Delete what has this name, if that can be done; of a link only the link, never what it leads to."""
-    with suppress(OSError):  # it stays, and is in the way of its own name only
+    """Delete the file or folder of this name, if possible; for a link only the link, never its target."""
+    with suppress(OSError):  # it stays, and blocks only its own name
         if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
         else:
@@ -232,7 +232,7 @@ def delete(path: Path) -> None:
 
 
 class _Candidate(NamedTuple):
-    """What may be a checkpoint: its step by its manifest, or by its name where the manifest cannot be read."""
+    """Possible checkpoints: their steps by manifest, or by name where the manifest cannot be read."""
 
     step: int
     readable: bool
@@ -240,7 +240,7 @@ class _Candidate(NamedTuple):
 
 
 def _candidates(folder: Path) -> list[_Candidate]:
-    """What has the name of a checkpoint, the latest step first."""
+    """Everything with the name of a checkpoint, the latest step first."""
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
         if named := re.fullmatch(rf"step-(\d{{8,}})({re.escape(REPLACED)})?", path.name):
@@ -253,7 +253,7 @@ def _candidates(folder: Path) -> list[_Candidate]:
 
 
 def _damage(path: Path, group: dist.ProcessGroup | None) -> list[str]:
-    """What is wrong with a checkpoint's files, the same list on every rank."""
+    """The errors in a checkpoint's files, the same list on every rank."""
     try:
         found = manifest.damage(path, manifest.read(path), dist.get_rank(group), dist.get_world_size(group))
     except (ValueError, OSError) as error:

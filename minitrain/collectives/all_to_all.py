@@ -1,7 +1,7 @@
 """All-to-all with parts of any length: every rank has a part for each rank, and gets one from each.
 
-What the expert parallelism of chapter 12 and the tables of chapter 18 send their rows with. A part is some rows of a
-tensor, in the order of ranks, and may be empty; each rank knows how many rows come from each other.
+The expert parallelism of chapter 12 and the tables of chapter 19 send their rows with it. A part is some rows of a
+tensor, in the order of ranks, and may be empty; each rank knows how many rows come from each other rank.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from torch import Tensor
 from minitrain.comm.messages import exchange
 
 Carrier = Callable[[Tensor, Tensor, Sequence[int], Sequence[int], dist.ProcessGroup | None], None]
-"""Who carries rows, `pairwise` or `native`: incoming, outgoing, rows from each rank, rows for each rank, group."""
+"""The function that carries rows, `pairwise` or `native`: incoming, outgoing, rows from each rank, rows for each rank,
+group."""
 
 
 def pairwise(

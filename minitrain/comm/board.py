@@ -1,9 +1,9 @@
-"""The board: notes that all ranks of a checked world can read, so that a rank finds out in time that it waits in vain.
+"""The board: notes that all ranks of a checked world can read, so that a rank soon notices that it waits in vain.
 
 A rank that waits inside gloo or NCCL cannot look around. So where ranks are checked, it first waits here, until the
-others have noted that they have come. Once it has waited for a moment it also notes for what it waits. From these notes
-each rank can tell by itself whether those it waits for will ever come: not if they have ended, nor if they wait in
-vain themselves.
+others have noted that they have arrived. After a moment it also notes what it is waiting for. From these notes
+each rank can tell by itself whether the ranks that it waits for will ever arrive: they will not if they have ended or
+wait in vain themselves.
 
 The board is one of torch's stores. Rank 0 keeps it; when that rank dies, the others go on unchecked.
 """
@@ -35,9 +35,9 @@ class BoardLost(RuntimeError):
 
 
 class Deadlock(RuntimeError):
-    """Nobody will ever come: the ranks for which this one waits have ended, or wait in vain themselves."""
+    """The ranks for which this one waits will never arrive: they have ended, or wait in vain themselves."""
 
-    pending = True  # a communication has been started that cannot end: these ranks are of no more use
+    pending = True  # a communication was started that cannot end, so these ranks are no longer usable
 
 
 @dataclass(frozen=True)
@@ -45,10 +45,10 @@ class Waiting:
     """The note of a rank that waits.
 
     Attributes:
-        call: In which call of the program: notes of earlier ones say nothing.
-        doing: In what it waits: "receive(source=1)".
+        call: The call of the program that it belongs to: notes from earlier calls mean nothing.
+        doing: The communication it waits in: "receive(source=1)".
         place: The line of the reader's code.
-        needs: The notes that must appear, and the rank from which each must come.
+        needs: The notes that must appear, and the rank that must write each.
         alone: Whether no other thread of this rank communicates; if one does, it may still bring what others need.
     """
 
@@ -66,7 +66,7 @@ class Board:
         address: Where rank 0 keeps it, by `Board.keep`.
         rank: This rank.
         size: Number of all ranks.
-        limit: After how long a wait is an error in any case.
+        limit: How long a wait may last before it is an error in any case.
 
     Attributes:
         current: The board of this process, where its ranks are checked.
@@ -123,7 +123,7 @@ class Board:
 
         Args:
             needs: The notes, and the rank from which each comes.
-            doing: In what this rank waits, for those who want to know.
+            doing: The communication in which this rank waits, for the error message.
 
         Raises:
             Deadlock: They will never come, as the notes of all ranks show; or the time limit has passed.
@@ -148,7 +148,7 @@ class Board:
                 others = ", ".join(f"rank {rank}" for rank in sorted(set(missing.values())))
                 raise Deadlock(f"{doing}: nothing came from {others} for {self.limit.total_seconds():g} s")
         if time.monotonic() - start > SLICE.total_seconds():
-            self.note(f"waits/{self.rank}")  # not taken down: another rank may be about to read it
+            self.note(f"waits/{self.rank}")  # emptied, not removed: another rank may be about to read it
 
     def introduce(self) -> None:
         """Tell the others which process this is, so that those on the same machine see when it dies."""
@@ -185,14 +185,14 @@ class Board:
             return False
         try:
             os.kill(process, 0)
-            return ") Z " in Path(f"/proc/{process}/stat").read_text()  # ended, but its parent has not taken note yet
+            return ") Z " in Path(f"/proc/{process}/stat").read_text()  # ended, but its parent has not noticed yet
         except ProcessLookupError:
             return True
         except OSError:  # another system than Linux, or another user's process
             return False
 
     def _in_vain(self) -> str:
-        """What keeps this rank for ever, in words; "" while somebody may still come."""
+        """Why this rank waits for ever, in words; "" while another rank may still arrive."""
         waiting = {rank: note for rank in range(self.size) if (note := self._waiting(rank)) is not None}
         ended = {rank for rank in range(self.size) if rank in self.absent or self._ended(rank)}
         free = set(range(self.size)) - waiting.keys() - ended
@@ -204,7 +204,7 @@ class Board:
         return in_words(stuck, {rank for note in stuck.values() for rank in note.needs.values()} & ended)
 
     def _waiting(self, rank: int) -> Waiting | None:
-        """What a rank waits for, if it does in this call, and nothing of it has come since it wrote that."""
+        """What a rank waits for in this call, if it waits and none of it has arrived since it wrote the note."""
         if not self.has(f"waits/{rank}"):
             return None
         note = self.read(f"waits/{rank}")
@@ -218,7 +218,7 @@ class Board:
 
 
 def in_words(stuck: Mapping[int, Waiting], ended: Iterable[int]) -> str:
-    """Who waits for whom for ever, and what to do about it.
+    """Which ranks wait for each other for ever, and what to do about it.
 
     Args:
         stuck: The ranks that wait for ever, each with its note.

@@ -1,7 +1,7 @@
-"""What is checked of each communication: before it starts that it can be, and while it is under way that it will end.
+"""The checks on each communication: before it starts, that it is valid; while it is under way, that it will end.
 
-These are observers (`Handle.observers`). `check_message` looks at every message. `check_together` compares what ranks
-bring and guards memory in flight; it looks on where a world is checked, as in demos and notebooks.
+These are observers (`Handle.observers`). `check_message` sees every message. `check_together` compares what ranks bring
+and guards memory in flight; it is active where a world is checked, as in demos and notebooks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_together(communication: Communication) -> Watch | None:
 
     Raises:
         ValueError: The ranks do not fit together, or this one brings what cannot be sent.
-        RuntimeError: They never will come together, or the memory is in flight already.
+        RuntimeError: They will never meet, or the memory is already in flight.
     """
     board = Board.current
     if board is None or dist.get_rank(communication.group) < 0:
@@ -76,10 +76,10 @@ class Mismatch(ValueError):
 
 
 class _Announced(Flights):
-    """A message that both ends announce on the board: shape and dtype, and that they have come.
+    """A message that both ends announce on the board: shape and dtype, and that they have arrived.
 
-    Who comes second sees what the first has announced, and starts nothing if it does not fit; the first reads it while
-    it waits. As both announce before they look, one of them is always second.
+    The rank that arrives second reads the first one's announcement, and starts nothing if the two do not match; the
+    first reads the second's while it waits. As both announce before they look, one of them is always second.
     """
 
     def __init__(self, board: Board, message: Communication, what: str):
@@ -136,7 +136,7 @@ def _number(name: str) -> int:
 
 
 def forget() -> None:
-    """Begin to count anew, when the process groups are destroyed."""
+    """Restart the counts, when the process groups are destroyed."""
     _numbers.clear()
 
 

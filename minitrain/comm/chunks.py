@@ -39,7 +39,7 @@ def flat_view(
     if dist.get_rank(group) < 0:
         raise ValueError(f"{verb}: this rank ({dist.get_rank()}) is not in the group; only its members may call")
     if checking(check):
-        agree(verb, tensor, group)  # beside the data, where the ledger does not look
+        agree(verb, tensor, group)  # by control messages, which the ledger does not count
     contiguous(verb, tensor)
     carried_by_nccl(verb, tensor, group)
     return flat_line(tensor)

@@ -1,4 +1,4 @@
-"""One argument for everything that a full form must know of its ranks: who talks, who carries, and whether to check."""
+"""One argument for all that a full form must know about its ranks: the group, the carrier, and whether to check."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Collectives(Protocol):
 
 @dataclass(frozen=True)
 class Comm:
-    """The ranks that talk, and how. Full forms take one as `comm`; a process group alone, or None, will do as well.
+    """The ranks that talk, and how. Full forms take one as `comm`; a process group alone, or None, works as well.
 
     Attributes:
         group: The ranks; None means everyone.

@@ -1,4 +1,4 @@
-"""Control messages: what ranks tell each other about the data, beside the data.
+"""Control messages: what ranks tell each other about the data, apart from the data itself.
 
 Shapes, checks and virtual times travel on connections of their own, with gloo between CPUs, whatever carries the
 tensors. They are made beneath torch's list of process groups, so the ledger does not see them: what a lesson counts is
@@ -26,7 +26,7 @@ REMEDIES = {GAPS: "tensor.contiguous()", LAZY: "tensor.resolve_conj().resolve_ne
 LONGEST = 100  # calls from different lines that are remembered
 FIRST = 1024  # bytes of a value that travel with its length; a longer one is sent again, whole
 
-# group -> the connections beside it; ranks -> how many times connections have been made among them.
+# group -> its control connections; ranks -> how many times connections have been made among them.
 _companions: dict[dist.ProcessGroup, Any] = {}
 _counts: dict[str, int] = {}
 # For the board: group -> its name, name -> how often its ranks have gathered, everyone's group -> who is left of it.
@@ -38,21 +38,21 @@ _orders: dict[Any, list[Sequence[Site]]] = {}
 
 
 def control(group: dist.ProcessGroup | None = None) -> Any:
-    """The connections beside `group`, made when they are first asked for; every rank of `group` must ask.
+    """The control connections of `group`, made when first asked for; every rank of `group` must ask.
 
-    `dist.new_group` would not do. It numbers groups by those that a rank knows, so ranks that belong to different
-    groups come to different numbers and wait for each other for ever.
+    `dist.new_group` would not work. It numbers groups by those that a rank knows, so ranks that belong to different
+    groups arrive at different numbers and wait for each other for ever.
 
     Args:
         group: The ranks that talk; None means everyone.
 
     Returns:
-        A `dist.ProcessGroupGloo`, of which torch's type stubs leave the methods out.
+        A `dist.ProcessGroupGloo`, whose methods are missing from torch's type stubs.
     """
     group = group or dist.group.WORLD
     assert group is not None, "start a World first"
     if group not in _companions:
-        # Named after the ranks and a count, which all of them share. The group's name would not do: with NCCL, torch
+        # Named after the ranks and a count, which all of them share. The group's name would not work: with NCCL, torch
         # makes it from the number of groups that a rank is in, and this number may differ between ranks.
         ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
         _counts[ranks] = _counts.get(ranks, 0) + 1
@@ -62,7 +62,7 @@ def control(group: dist.ProcessGroup | None = None) -> Any:
 
 
 def go_on_without(lost: Iterable[int]) -> None:
-    """After ranks have died: make the control connections of everyone anew, among the ranks that are left.
+    """After ranks have died: make everyone's control connections again, among the remaining ranks.
 
     Each of these calls it with the same `lost`. `gather_objects` of everyone then gives the values of those that are
     left, in their order. torch's own groups still count the dead: no collective of everyone can be called any more.
@@ -84,7 +84,7 @@ def go_on_without(lost: Iterable[int]) -> None:
 
 
 def leave(groups: Iterable[dist.ProcessGroup]) -> None:
-    """Destroy groups that are no longer needed, with the connections beside them; that of everyone is left alone.
+    """Destroy groups that are no longer needed, with their control connections; everyone's group is left alone.
 
     Each holds threads and sockets for as long as the program runs, and a program that makes many layouts runs out of
     them. The group that was made last ends first, on all ranks. With NCCL the end of a group waits for its other ranks,
@@ -106,7 +106,7 @@ def leave_all() -> None:
 
 
 def forget_control_groups() -> None:
-    """Drop the connections when the process groups beside them are destroyed."""
+    """Drop the control connections when their process groups are destroyed."""
     for known in (_companions, _counts, _names, _gathered, _left, _orders):
         known.clear()
 
@@ -126,17 +126,17 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str
     _meet(group, what)
     data = pickle.dumps((what, value))
     mine = len(data).to_bytes(8, "little") + data
-    boxes = _gather_bytes(beside, mine, FIRST)  # most values fit, ...
+    boxes = _gather_bytes(beside, mine, FIRST)  # most values fit; ...
     sizes = [8 + int.from_bytes(box[:8], "little") for box in boxes]
     if max(sizes) > FIRST:
-        boxes = _gather_bytes(beside, mine, max(sizes))  # ... and all see if one did not
+        boxes = _gather_bytes(beside, mine, max(sizes))  # ... every rank sees if one does not
     everyone = [pickle.loads(box[8:size]) for box, size in zip(boxes, sizes, strict=True)]
     same_call([call for call, _ in everyone])
     return [theirs for _, theirs in everyone]
 
 
 def _meet(group: dist.ProcessGroup | None, what: str) -> None:
-    """Where ranks are checked: wait until all of the group have come, and say so if one never will.
+    """Where ranks are checked: wait until all of the group have arrived, and raise if one never will.
 
     Raises:
         Deadlock: One of them has ended, or waits in vain itself.
@@ -151,7 +151,7 @@ def _meet(group: dist.ProcessGroup | None, what: str) -> None:
         board.note(f"{name}/{count}/{board.rank}")
         board.wait({f"{name}/{count}/{rank}": rank for rank in ranks if rank != board.rank}, what or "gather_objects")
         if count > 1:
-            board.remove(f"{name}/{count - 1}/{board.rank}")  # all have seen it: they have come again
+            board.remove(f"{name}/{count - 1}/{board.rank}")  # all have seen it, since they have arrived again
 
 
 def name_of(group: dist.ProcessGroup | None) -> str:
@@ -185,7 +185,7 @@ def differing(values: Sequence[Any]) -> str:
 def _gather_bytes(beside: Any, mine: bytes, size: int) -> list[bytes]:
     """The first `size` bytes of every rank, shorter ones filled up with zeros.
 
-    By way of rank 0, in 2(n−1) messages. For short values what counts is how many there are: a ring sends n(n−1).
+    Through rank 0, in 2(n−1) messages. For short values the number of messages counts: a ring sends n(n−1).
     """
     ranks = beside.size()
     boxes = torch.empty(ranks, size, dtype=torch.uint8, device="cpu")
@@ -207,7 +207,7 @@ def _gather_bytes(beside: Any, mine: bytes, size: int) -> list[bytes]:
 
 
 def checking(check: bool | None) -> bool:
-    """Whether ranks compare shapes before they send: as asked for, and where nothing is said, in demos and notebooks.
+    """Whether ranks compare shapes before they send: as asked for; by default, in demos and notebooks.
 
     Demos and notebooks run with torch's debug level INFO (see `World.start`), benchmarks and training do not.
     """

@@ -1,4 +1,4 @@
-"""Groups of ranks that have the time limit of the run: `new_group` here makes them, and `axes` makes those of a grid.
+"""Groups of ranks with the run's time limit: `new_group` here makes them, and `axes` makes those of a grid.
 
 Unless it is told otherwise, torch gives a new group a limit of 30 minutes with gloo and 10 minutes with NCCL, whatever
 the limit of the group of everyone is. A rank that hangs would be noticed only then.
@@ -37,7 +37,7 @@ def _options_of_everyone() -> Any:
 
 
 def new_group(ranks: Sequence[int], backend: str | None = None, description: str | None = None) -> Any:
-    """torch's `new_group` with the run's time limit. Every rank of the world calls it, also those that are not in it.
+    """torch's `new_group` with the run's time limit. Every rank of the world calls it, even those not in the group.
 
     Args:
         ranks: The members, by their global ranks.

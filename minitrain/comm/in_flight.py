@@ -1,8 +1,8 @@
-"""Memory in flight: what is being sent or received is refused to everybody else until `wait()` has returned.
+"""Memory in flight: while a tensor is being sent or received, any other use of it is refused until `wait()` returns.
 
-A tensor that changes while it is sent arrives changed, or in part. One that is read while it is received shows what
-was there before, or in part. Both are silent, and may go well on one machine and not on another. So where ranks are
-checked, each operation is looked at for as long as something is in flight.
+A tensor that changes while it is sent arrives changed, or in part. One that is read while it is received shows the old
+values, or some of them. Both errors are silent, and may go unnoticed on one machine and not on another. So where ranks
+are checked, each operation is inspected for as long as something is in flight.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Flight:
         what: The communication, with its line: "all_reduce (<cell 3>, line 2)".
         start: The address of the first byte.
         end: The address after the last one.
-        written: Whether it is written: then nobody else may read it either.
-        storage: The memory itself, known weakly: once it is given back, others may get these addresses.
-        handle: What its handle keeps, known weakly, too: a handle that is dropped will not be waited for.
-        waited: Whether it is being waited for, and may be written by who waits.
+        written: Whether it is written: then it may not be read elsewhere either.
+        storage: A weak reference to the memory itself: once it is freed, these addresses may be reused.
+        handle: A weak reference to what its handle keeps: a handle that was dropped will not be waited for.
+        waited: Whether it is being waited for, and may be written by the waiting code.
     """
 
     what: str
@@ -84,7 +84,7 @@ _flights: set[Flight] = set()
 
 
 def forget_dropped() -> None:
-    """When a new cell begins, leave in peace what was never waited for in an earlier one: its handle is gone."""
+    """When a new cell begins, forget what an earlier one never waited for: its handle is gone."""
     _flights.difference_update([flight for flight in _flights if flight.handle() is None])
     look_on()
 
@@ -147,7 +147,7 @@ def _touches(tensor: Tensor, flight: Flight, reach: int) -> bool:
 
 
 class _Operations(TorchDispatchMode):
-    """Looks at each operation on tensors, also at those of backward."""
+    """Inspects each operation on tensors, including those of backward."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -157,7 +157,7 @@ class _Operations(TorchDispatchMode):
 
 
 def guard_readers() -> None:
-    """From now on, look also at what torch's dispatcher does not see."""
+    """From now on, also watch what torch's dispatcher does not see."""
     for name, does in READERS.items():
         read = getattr(Tensor, name)
         if not hasattr(read, "guarded"):
@@ -193,7 +193,7 @@ def _look_at_value(func: Any, value: Any, writes: bool) -> None:
 
 @cache
 def _uses(func: Any) -> tuple[list[tuple[int, bool]], list[tuple[str, bool]]]:
-    """Which arguments an operation reads or writes: by place and by name, each with whether it writes."""
+    """Which arguments an operation reads or writes: by position and by name, each with whether it writes."""
     positions, names = [], []
     for place, argument in enumerate(func._schema.arguments):
         writes = argument.alias_info is not None and argument.alias_info.is_write
@@ -208,7 +208,7 @@ _operations = _Operations()
 
 
 def look_on() -> None:
-    """Look at this thread's operations if something is in flight, and do not if nothing is.
+    """Watch this thread's operations while something is in flight, and only then.
 
     The mode lies beneath all that the reader has entered, such as a ledger: those may end in between, and torch ends
     the one on top.

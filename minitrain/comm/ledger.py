@@ -1,8 +1,8 @@
 """The ledger: every communication of this rank, counted as it is made.
 
-torch hands each communication to its dispatcher, as it does each operation on tensors, and a dispatch mode may look on.
-So the ledger sees messages, collectives, and calls made inside backward, whoever makes them. It sees the threads that
-enter it: a thread that communicates by itself writes `with ledger:` too.
+torch hands each communication to its dispatcher, as it does each operation on tensors, and a dispatch mode can watch.
+So the ledger sees messages, collectives, and calls made inside backward, whatever code makes them. It sees the threads
+that enter it: a thread that communicates by itself must also use `with ledger:`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """In a rehearsal, which tensors would be on the GPU: all of them are in the CPU's memory.
 
-`GPU` is "cpu:0", which torch takes for the CPU as well. What is made on it, or brought to it, counts as a tensor on the
-GPU, and so does all that is computed from it. What a program makes without a device, or by `.cpu()`, counts as a tensor
-of the CPU. What an operation of torch makes inside is wherever its other tensors are.
+`GPU` is "cpu:0", which torch takes for the CPU as well. Tensors created on it or moved to it count as GPU tensors, and
+so does everything computed from them. Tensors that a program creates without a device, or by `.cpu()`, count as CPU
+tensors. A tensor that a torch operation creates internally is wherever its other tensors are.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class Memories:
     """Follows tensors through operations.
 
     Args:
-        read: Called when the program waits until the GPU has done what it was given, because it needs a result.
-        broken: Called with a text when it uses tensors as no GPU could.
+        read: Called when the program waits for the GPU to finish its work, because it needs a result.
+        broken: Called with a text when it uses tensors in a way that no GPU could.
     """
 
     def __init__(self, read: Callable[[], None], broken: Callable[[str], None]):
@@ -84,7 +84,7 @@ class Memories:
             strangers = [each for storage, each in used.items() if storage in self._on_cpu and each.dim()]
             if strangers:
                 shape = list(strangers[0].shape)
-                self._broken(f"{name} is given a tensor of the CPU, of shape {shape}, beside one of the GPU")
+                self._broken(f"{name} is given a tensor of the CPU, of shape {shape}, together with one of the GPU")
         result = func(*args, **kwargs)
         if on_gpu or (device is not None and device.index == GPU.index):
             place = self._on_gpu

@@ -1,8 +1,8 @@
-"""Messages between ranks: the verbs from which every chapter is built.
+"""Messages between ranks: the verbs that every chapter is built from.
 
-Each verb starts a communication and returns a `Handle`. `wait()` returns when it is done and gives the tensor: what was
-sent, received, or reduced. Leave a tensor alone until then, because it is not copied. Ranks are counted within `group`;
-None means everyone.
+Each verb starts a communication and returns a `Handle`. `wait()` blocks until it is done and returns the tensor that
+was sent, received, or reduced. Leave a tensor alone until then, because it is not copied. Ranks are counted within
+`group`; None means everyone.
 
 NCCL and gloo differ in two ways, which are hidden here. NCCL wants both directions of an exchange in one batch. And
 gloo's messages are between CPUs, so those of a GPU go through the CPU.
@@ -33,7 +33,7 @@ class Communication:
         tag: Of a message.
         into: Where the result of a collective arrives, if not in `tensor`.
         sizes: Of an all_to_all, how many rows leave for each rank, and how many arrive from each.
-        compared: Of a collective, whether the ranks have compared what they bring already.
+        compared: Of a collective, whether the ranks have already compared what they bring.
         ahead: Of a receive, whether its memory may be used until the sender has heard from this rank.
     """
 
@@ -89,12 +89,12 @@ class Handle:
         return self.result
 
 
-# In a rehearsal (`minitrain.comm.rehearsal`), what would carry a group's messages on GPUs.
+# In a rehearsal (`minitrain.comm.rehearsal`), the backend that would carry a group's messages on GPUs.
 rehearsed: Callable[[Group], str] | None = None
 
 
 def backend(group: Group = None) -> str:
-    """What carries a group's messages, "nccl" or "gloo"; in a rehearsal, what would on GPUs."""
+    """The backend of a group's messages, "nccl" or "gloo"; in a rehearsal, the one that GPUs would use."""
     return dist.get_backend(group) if rehearsed is None else rehearsed(group)
 
 
@@ -110,7 +110,7 @@ def send(tensor: Tensor, to: int, group: Group = None, tag: int = 0) -> Handle:
 
 
 def receive(into: Tensor, source: int, group: Group = None, tag: int = 0, ahead: bool = False) -> Handle:
-    """Start receiving into a tensor of the shape and dtype that are sent; with another, what arrives is garbage.
+    """Start receiving into a tensor of the shape and dtype that are sent; with any other, garbage arrives.
 
     `ahead`: the memory is still in use, because the sender will send only when it has heard from this rank.
     """

@@ -1,8 +1,8 @@
 """torch's own collectives, under the names that all full forms use: verbs that return before they are done.
 
 **Idea.** The library that carries the messages (NCCL between GPUs, gloo between CPUs) also has the algorithms, in C++
-and on the GPU, and picks one by size and topology. This file calls it, and adds nothing but one set of names. A caller
-can compute until it needs the result, and calls `wait()` on the handle before it uses the tensor.
+and on the GPU, and picks one by size and topology. This file calls it, and adds only a common set of names. A caller
+can keep computing until it needs the result, and calls `wait()` on the handle before it uses the tensor.
 
 **Source.** `torch.distributed`; NCCL's rings and trees: https://docs.nvidia.com/deeplearning/nccl/user-guide/.
 **Sent.** The library decides, below PyTorch, so the ledger sees a call and its payload, not the bytes on the wire.
@@ -20,7 +20,7 @@ from torch import Tensor
 from minitrain.comm.chunks import check_root, flat_view
 from minitrain.comm.messages import Communication, Handle, Watch, observe
 
-# torch 2.13 has new names and warns at the old ones; torch 2.11 has only the old.
+# torch 2.13 has new names and warns about the old ones; torch 2.11 has only the old.
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 

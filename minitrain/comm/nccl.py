@@ -1,7 +1,7 @@
-"""NCCL's rules: what a rank's program can ask for, and the rules that it breaks whatever its messages wait for.
+"""NCCL's rules: the steps of a rank's program, and the rules that it breaks whatever its messages wait for.
 
 `alone` looks at the programs as they are: at tensors, and at the order in which groups are made and ended.
-`minitrain.comm.replay` carries them out.
+`minitrain.comm.replay` executes them.
 
 **Source.** NCCL's user guide: "Creating a communicator" (all ranks of the parent take part in a split) and
 "ncclCommFinalize". torch's `ProcessGroupNCCL`: all ranks must call `new_group`, and the end of a group waits for its
@@ -19,7 +19,7 @@ DTYPES |= {"float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz",
 COMPLEX = {"complex64", "complex128"}  # travel as twice as many real numbers
 # "make" and "end" a group; "wait" for other steps, on the GPU; "host": the program waits for the GPU.
 MESSAGES, BY_ALL = ("send", "receive"), ("make", "end")
-ASIDE = (*BY_ALL, "wait", "host")  # what is no communication
+ASIDE = (*BY_ALL, "wait", "host")  # steps that are not communication
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Step:
 
     Attributes:
         verb: "send", "receive", a collective's name, "make", "end", "wait" or "host".
-        line: From where it was called: "minitrain/collectives/ring.py, line 40".
+        line: The line that called it: "minitrain/collectives/ring.py, line 40".
         group: The communicator, by a name that its ranks share.
         peer: The global rank at the other end of a message; None where it is open ("from any rank").
         elements: How many a message has; for a collective, how many this rank brings.
@@ -36,7 +36,7 @@ class Step:
         batch: The number of the batch that a message is in; None outside batches.
         on_cpu: Whether the tensor would be in the CPU's memory.
         of: For "wait", the numbers of the steps waited for.
-        same: What all ranks of a collective must agree in, such as the root.
+        same: Further arguments on which all ranks of a collective must agree, such as the root.
     """
 
     verb: str

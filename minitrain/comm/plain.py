@@ -1,6 +1,6 @@
-"""torch's own verbs, checked: where ranks are checked, `dist.all_reduce(...)` in a cell is observed as ours are.
+"""torch's own verbs, checked: where ranks are checked, `dist.all_reduce(...)` in a cell is observed like ours.
 
-Only calls from outside are: those that torch makes itself, and those of our own verbs, go straight through.
+Only calls from outside are observed: those that torch makes itself, and those of our own verbs, pass straight through.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from minitrain.comm.messages import Communication, Handle, observe
 
-LATER = ("isend", "irecv", "batch_isend_irecv")  # of these one gets handles
+LATER = ("isend", "irecv", "batch_isend_irecv")  # these return handles
 OWN = ("torch.", "minitrain.comm.")
 NOTHING = Tensor()
 
@@ -30,7 +30,7 @@ def observe_plain_calls() -> None:
 
 
 class Observed:
-    """A verb of torch's whose calls from outside are observed; in all else it is torch's."""
+    """A verb of torch's whose calls from outside are observed; in everything else it is torch's own."""
 
     def __init__(self, verb: Callable[..., Any], describe: Callable[[dict[str, Any]], list[Communication]]):
         self.verb, self.describe, self.signature = verb, describe, inspect.signature(verb)
@@ -90,7 +90,7 @@ def _message(verb: str, given: dict[str, Any]) -> list[Communication]:
     peer = given.get(f"group_{end}")
     if peer is None:
         if given[end] is None:
-            return []  # from anyone: nobody can say who has not come
+            return []  # from any rank: there is no telling which one is missing
         peer = given[end] if group is None else dist.get_group_rank(group, given[end])
     return [Communication(verb, given["tensor"], group, peer, given.get("tag", 0))]
 
@@ -130,7 +130,7 @@ def _collective(verb: str, brings: str, into: str = "") -> Callable[[dict[str, A
 
 
 def _meeting(verb: str) -> Callable[[dict[str, Any]], list[Communication]]:
-    """A collective of which only that all ranks come is checked."""
+    """A collective of which we only check that all ranks arrive."""
     return lambda given: [Communication(verb, NOTHING, given["group"])]
 
 

@@ -1,9 +1,9 @@
 """A rehearsal: run on CPUs what would run on GPUs, and see what NCCL would make of it.
 
 gloo carries the messages, so the program runs and its numbers are right. Code that asks for the backend is told "nccl",
-and so takes the branches that it would take on GPUs. A dispatch mode writes down what each rank asks for, in the order
-of its program, with the line of code, and `minitrain.comm.memories` tells which tensors would be on the GPU. Then
-`minitrain.comm.replay` carries that out under NCCL's rules.
+and so takes the branches that it would take on GPUs. A dispatch mode records what each rank asks for, in program order,
+with the line of code, and `minitrain.comm.memories` tells which tensors would be on the GPU. Then
+`minitrain.comm.replay` replays the record under NCCL's rules.
 
 Not rehearsed: code that asks for a device of type "cuda", threads that communicate by themselves, and NCCL's speed,
 memory and rounding.
@@ -32,11 +32,11 @@ TENSORS = re.compile("tensor|input|output")  # in the names of arguments
 
 
 class NotOnGPUs(RuntimeError):
-    """A program runs with gloo, and would not with NCCL."""
+    """A program runs with gloo, but would not run with NCCL."""
 
 
 class Rehearsal(TorchDispatchMode):
-    """Writes down what this rank asks for, from `start()` to `stop()`; `check()` replays it.
+    """Records what this rank asks for, from `start()` to `stop()`; `check()` replays it.
 
     Attributes:
         steps: What this rank's program has asked for since the last check.
@@ -101,7 +101,7 @@ class Rehearsal(TorchDispatchMode):
     def _backend(self, group: dist.ProcessGroup | None) -> str:
         return "gloo" if group in self._gloo else "nccl"
 
-    # What is written down.
+    # What is recorded.
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -149,7 +149,7 @@ class Rehearsal(TorchDispatchMode):
         )
 
     def _read(self) -> None:
-        """The program waits until the GPU has done what it was given."""
+        """The program waits until the GPU has finished its work."""
         line = site().line
         self.reads[line] += 1
         if self.steps and self.steps[-1].verb != "host":
@@ -192,7 +192,7 @@ class Rehearsal(TorchDispatchMode):
     def _destroy(self, original: Any) -> Any:
         def destroy(group: Any = None) -> None:
             if group is not None and group is not dist.group.WORLD:
-                name = self._names.pop(group, "")  # known no longer, so that its threads end
+                name = self._names.pop(group, "")  # no longer referenced, so that its threads end
                 if name and group not in self._gloo:
                     self.steps.append(Step("end", site().line, name))
                 self._gloo.discard(group)

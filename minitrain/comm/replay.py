@@ -1,15 +1,15 @@
-"""Carries programs out under NCCL's rules, in pure Python: would they hang or fail on GPUs?
+"""Executes programs under NCCL's rules, in pure Python: would they hang or fail on GPUs?
 
 `replay` takes what each rank's program asked for, in order. Each communicator has one queue per rank, and the head of a
 queue starts when the tensors that it needs are ready. A message completes together with its other end, and a collective
-when all ranks have come to it. `wait()` holds back the rank's later work on the GPU, and not its program, which only
+when all ranks have reached it. `wait()` holds back the rank's later work on the GPU, but not its program, which only
 stops where it reads a result on the CPU. If something is left when nothing can go on, the program hangs.
 
 It replays twice. The second time, each GPU has a single queue for all its communicators. NCCL's kernels wait for each
 other inside the GPUs, and a GPU may have no room for two at once. So a program that only the first replay completes can
 hang on one machine and run on another.
 
-**Source.** NCCL's user guide: "Point-to-point communication" (ncclSend and ncclRecv block until both ends have come,
+**Source.** NCCL's user guide: "Point-to-point communication" (ncclSend and ncclRecv block until both ends have arrived,
 unless they are in one group call), "Using multiple NCCL communicators concurrently". torch's `ProcessGroupNCCL`: where
 a group was made with a `device_id`, its unbatched messages run in order on its one communicator.
 """
@@ -23,7 +23,7 @@ from minitrain.comm.nccl import BY_ALL, MESSAGES, Broken, Groups, Programs, Step
 
 
 def replay(programs: Programs, groups: Groups) -> list[Broken]:
-    """Carry the programs out under NCCL's rules; returns the rules that they break.
+    """Execute the programs under NCCL's rules; returns the rules that they break.
 
     Args:
         programs: Each rank's steps, in the order of its program.
@@ -144,7 +144,7 @@ class Replay:
         return batch is not None and at == last + 1 and at < len(program) and program[at].batch == batch
 
     def _complete(self, rank: int, queue: list[Entry]) -> bool:
-        """Complete the head of a queue, or a message of it, if all that belong to it have come."""
+        """Complete the head of a queue, or a message of it, if all its ranks have arrived."""
         head, program = queue[0], self.programs[rank]
         group = program[head.steps[0]].group
         if self._head(rank, group) is not head:
@@ -231,7 +231,7 @@ class Replay:
         return lacking
 
     def _hang(self, name: str) -> Broken:
-        """Who waits in which line for whom, and the circle if there is one."""
+        """Which rank waits for whom in which line, and the cycle if there is one."""
         blocked = {rank: step for rank in range(len(self.programs)) if (step := self._blocking(rank)) is not None}
         waits = {rank: self._lacking(rank, step) for rank, step in blocked.items()}
         circle = _circle(waits)

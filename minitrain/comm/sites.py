@@ -21,8 +21,8 @@ class Site(NamedTuple):
 
     Attributes:
         line: "<cell 3>, line 2".
-        text: What stands there.
-        names: What the tensor is called there.
+        text: The text of that line.
+        names: The names of the tensor there.
     """
 
     line: str
@@ -33,7 +33,7 @@ class Site(NamedTuple):
 def site(tensor: Any = None) -> Site:
     """The line from which this was called: in a cell if there is one, else outside minitrain, else the innermost.
 
-    Lines of messages themselves, of what runs the ranks, and of torch are passed over.
+    Lines of the messages' own code, of the code that runs the ranks, and of torch are skipped.
     """
     frames = []
     frame = sys._getframe(1)

@@ -1,9 +1,9 @@
 """Timelines: who did what when, on the wall's clock or on a virtual one.
 
-A machine of two cores cannot show how eight GPUs would wait for each other: its ranks take turns. On a **virtual
-clock** they need not. Each rank keeps a time of its own; work adds its given cost; each real message carries its
-sender's virtual time, and its receiver goes on at the later of the two. The waiting that a schedule forces shows
-exactly, on a machine of any size.
+A machine with two cores cannot show how eight GPUs would wait for each other, because its ranks take turns. A **virtual
+clock** can. Each rank keeps a time of its own; work adds its given cost; each real message carries its sender's virtual
+time, and its receiver goes on at the later of the two. So the waiting that a schedule forces is exact, on a machine of
+any size.
 
 A message of S bytes takes α + β·S virtual seconds (α: latency, β: seconds per byte), and each rank has one port for
 sending and one for receiving, each carrying one message at a time (Thakur, Rabenseifner & Gropp 2005, §2).
@@ -167,7 +167,7 @@ class VirtualClock:
         Handle.observers.remove(self.observe)
 
     def observe(self, message: Communication) -> Watch | None:
-        """Let a message take virtual time. The time at which it leaves travels beside it, as a control message."""
+        """Let a message take virtual time. Its departure time travels with it, as a control message."""
         if message.peer is None or VirtualClock.active() is not self or not message.tensor.numel():
             return None
         return _Timed(self, message)
@@ -180,7 +180,7 @@ class VirtualClock:
         self.now += seconds
 
     def wait_until(self, moment: float) -> None:
-        """Go on at `moment`, or now if that has passed."""
+        """Continue at `moment`, or now if that has passed."""
         self.now = max(self.now, moment)
 
     def start_send(self, size: int, to: int) -> float:
@@ -203,7 +203,7 @@ class VirtualClock:
 
 
 class _Timed(Watch):
-    """A message that takes virtual time: the moment at which it leaves its sender travels beside it."""
+    """A message that takes virtual time: its departure time travels with it."""
 
     def __init__(self, clock: VirtualClock, message: Communication):
         assert message.peer is not None

@@ -1,4 +1,4 @@
-"""What torchrun, or somebody who sets its variables, tells a process of itself; without importing torch."""
+"""What torchrun, or any program that sets its variables, tells a process about itself; without importing torch."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def speaks() -> bool:
 def end_with_torchrun() -> None:
     """From now on, end this process at once when the torchrun that started it has gone; a thread looks at it.
 
-    torchrun ends its ranks when it is asked to end, but not when it is killed: they would go on as orphans, also beside
-    those that take their place. Where something else sets torchrun's variables, a parent that ends means nothing.
+    torchrun ends its ranks when it is asked to end, but not when it is killed: they would go on as orphans, even next
+    to the ranks that replace them. Where something else sets torchrun's variables, a parent that ends means nothing.
 
     Linux could send a signal instead (PR_SET_PDEATHSIG), but does so when the thread that started this process ends,
-    and SIGKILL leaves no time for a word.
+    and SIGKILL leaves no time for a message.
     """
     if "TORCHELASTIC_RUN_ID" in os.environ:
         threading.Thread(target=_watch, args=(os.getppid(),), daemon=True).start()
@@ -42,6 +42,6 @@ def _watch(torchrun: int) -> None:
     while os.getppid() == torchrun:
         time.sleep(BEAT)
     if os.environ.get("LOCAL_RANK") == "0":  # one rank of a machine speaks
-        with contextlib.suppress(OSError):  # nobody reads any more
+        with contextlib.suppress(OSError):  # nothing reads it any more
             os.write(2, f"torchrun (process {torchrun}) is gone: its ranks end at once, without saving\n".encode())
     os._exit(1)

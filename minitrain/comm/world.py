@@ -1,4 +1,4 @@
-"""A rank's view of the world: which of how many it is, and where its tensors live.
+"""A rank's view of the world: its number, the number of ranks, and where its tensors live.
 
 A rank is one process of a training run. `World.start()` joins it with the others. torchrun tells each process its rank
 by environment variables; ranks that a program starts itself (`minitrain.ranks.ranks`) meet over a file.
@@ -45,7 +45,8 @@ class World:
         local_rank: This rank among those of its machine.
         local_size: Number of ranks on its machine.
         device: Where this rank's tensors live: its GPU, or the CPU.
-        backend: What carries tensors between ranks: "nccl" where each rank has a GPU of its own, else "gloo".
+        backend: The library that carries tensors between ranks: "nccl" where each rank has a GPU of its own, else
+            "gloo".
         timeline: Spans of this rank on the wall's clock, for `--trace`.
         costs: What the run cost here, as (what, value, unit): shown, but not claimed.
         rehearsal: The record of this run's communication, in a rehearsal.
@@ -82,8 +83,8 @@ class World:
             timeout: Seconds after which a communication that did not happen is an error.
             check: Compare shapes across ranks before every collective of ours, slower but with clear errors: torch's
                 debug level INFO. Demos and notebooks turn it on, benchmarks off.
-            rehearse: "nccl" runs on CPUs what would run on GPUs, and `rehearsed()` says what NCCL would make of it (see
-                `minitrain.comm.rehearsal`).
+            rehearse: "nccl" runs on CPUs what would run on GPUs, and `rehearsed()` says how NCCL would have dealt with
+                it (see `minitrain.comm.rehearsal`).
 
         Raises:
             ValueError: `device` is unknown, or "cuda" where there is none; `timeout` is no time; rank, size and store
@@ -162,7 +163,7 @@ class World:
                 Board.current.end()
 
     def rehearsed(self) -> None:
-        """In a rehearsal, see what NCCL would have made of the program since this was called last; all ranks call it.
+        """In a rehearsal, check how NCCL would have dealt with the program since the last call; all ranks call it.
 
         Raises:
             NotOnGPUs: On every rank alike: it would hang or fail.
@@ -192,7 +193,7 @@ class World:
         return f"rank {self.rank} of {self.size} on {self.device} ({self.backend})"
 
     def cost(self, what: str, value: float, unit: str) -> None:
-        """Note what something cost on this machine. It is shown beside the claims, and never claimed."""
+        """Note what something cost on this machine. It is shown next to the claims, and never claimed."""
         self.costs.append((what, value, unit))
 
     @contextmanager
@@ -215,12 +216,12 @@ class World:
         return self.size * min(gpus, self.local_size) // self.local_size
 
     def finish(self) -> None:
-        """Wait until this rank's GPU has done all it was given; on a CPU that is so already."""
+        """Wait until this rank's GPU has finished its work; on a CPU this returns at once."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def figure(self, draw: Callable[[], Figure]) -> None:
-        """Give the lesson's picture; it is drawn on rank 0, and only where somebody asked for it."""
+        """Give the lesson's picture; it is drawn on rank 0, and only on request."""
         self.draw = draw
 
     def progress(
@@ -229,9 +230,9 @@ class World:
         """Go through `items` with a progress bar on rank 0, on standard error so that output stays the same.
 
         Args:
-            items: What to go through.
-            what: The text beside the bar, or a function that gives it anew with each item.
-            total: Number of items, where `len(items)` does not tell.
+            items: The items to go through.
+            what: The text next to the bar, or a function that gives it for each item.
+            total: Number of items, where `len(items)` is not available.
         """
         from rich.console import Console
         from rich.progress import Progress

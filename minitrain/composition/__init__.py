@@ -1,7 +1,7 @@
 """Chapter 13, composition: all parallelisms at once, in one training step.
 
-`settings` says what is asked for. `layout` arranges the ranks and says over which of them each gradient is summed,
-`model` cuts the GPT for a rank, `gradients` and `step` serve the loop, which `minitrain/train.py` shows. What stands
+`settings` describes the training. `layout` arranges the ranks and says over which of them each gradient is summed,
+`model` cuts the GPT for a rank, `gradients` and `step` serve the loop, which `minitrain/train.py` shows. Everything
 around the step is elsewhere: checkpoints in `minitrain.checkpointing`, the dry run in `minitrain.planning`, the run in
 `minitrain.trainer`.
 """

@@ -1,4 +1,4 @@
-"""From what backward has left on each rank to the gradient that one device has, its norm, and the optimizer's step.
+"""From the gradients that backward leaves on each rank to those of one device, their norm, and the optimizer's step.
 
 **Idea.** A rank's parameters lie in lines (chapter 04), and every stage of ZeRO leaves each rank with a shard of a
 line's mean gradient; in stage 0 the shard is the whole line. So the rest is the same for every layout.
@@ -25,7 +25,7 @@ from minitrain.comm import native
 from minitrain.comm.comm import Collectives, Comm
 from minitrain.composition import optimizer
 from minitrain.composition.layout import Axes, spread_of
-from minitrain.composition.model import Part
+from minitrain.composition.model import HALVES, Part
 from minitrain.composition.settings import Steps
 from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.sharded import Sharded
@@ -67,19 +67,19 @@ class Replicated(Zero1):
 
 
 class Gradients:
-    """What a rank does between the last backward of a step and the next forward.
+    """The work of a rank between the last backward of a step and the next forward.
 
     Args:
         part: This rank's part of the model. It is changed: parameters become views of lines.
         axes: The ranks.
         steps: Optimizer and precision.
-        collectives: Who carries gradients and parameters along dp.
-        tensor_collectives: Who carries partial gradients along tp.
+        collectives: The collectives for gradients and parameters along dp.
+        tensor_collectives: The collectives for partial gradients along tp.
 
     Attributes:
         shards: The lines: of all parameters but experts', and of experts.
-        spread: How each parameter lies over the ranks, by name.
-        model: What is called where there is no pipeline: the GPT, or the stage of ZeRO around it.
+        spread: How each parameter is laid out over the ranks, by name.
+        model: The module to call if there is no pipeline: the GPT, or the stage of ZeRO around it.
     """
 
     def __init__(
@@ -123,8 +123,8 @@ class Gradients:
         steps: Steps,
     ) -> Sharded:
         options = optimizer.options(steps) | {"parameter_groups": optimizer.groups(named, steps)}
-        if steps.dtype == "bfloat16":
-            options["compute_dtype"] = torch.bfloat16  # and the optimizer steps copies in float32
+        if steps.dtype in HALVES:
+            options["compute_dtype"] = HALVES[steps.dtype]  # and the optimizer steps copies in float32
         kind = optimizer.OPTIMIZERS[steps.optimizer]
         if self.axes.layout.zero == 0:
             return Replicated(module, kind, comm, Comm(self.axes.alone, comm.collectives), **options)
@@ -176,21 +176,34 @@ class Gradients:
         return torch.stack(torch._foreach_norm(counted, dtype=torch.float64)).square().sum()
 
     @torch.no_grad()
-    def scale(self, factor: Tensor | float) -> None:
-        """Multiply all gradients."""
-        for line, _ in self.lines():
-            gradient(line).mul_(factor)
+    def step(self, lr: float, factor: float = 1.0) -> None:
+        """Step the optimizers, share the new parameters, and forget the gradients.
 
-    def step(self, lr: float) -> None:
-        """Step the optimizers with this learning rate, share the new parameters, and forget the gradients."""
+        Args:
+            lr: The learning rate.
+            factor: What gradients are multiplied by first, in the precision of what is stepped.
+        """
+        for line, _ in self.lines():
+            assert line.master is not None
+            line.gradient = gradient(line).to(line.master.dtype).mul_(factor)
         for shard in self.shards:
             for group in shard.optimizer.param_groups:
                 group["lr"] = lr
             shard.step()
+        self.forget()
+
+    def forget(self) -> None:
+        """Leave out a step: the next backward begins with gradients of 0."""
+        for shard in self.shards:
             shard.zero_grad()
 
+    def not_finite(self) -> list[str]:
+        """Names of the parameters with an infinite gradient or NaN in this rank's shards."""
+        pieces = self.gradient_pieces()
+        return list(dict.fromkeys(name for name, piece in pieces if not bool(piece.isfinite().all())))
+
     def lines(self) -> Iterator[tuple[FlatShard, list[str]]]:
-        """All trainable lines, with the names on one device of what lies in them."""
+        """All trainable lines, with the names on one device of the parameters in them."""
         for shard in self.shards:
             for line in shard.lines:
                 if line.trainable:
@@ -216,7 +229,7 @@ def gradient(line: FlatShard) -> Tensor:
 
 
 class _Bag(nn.Module):
-    """Parameters as a module: what lines are made of where nobody calls it. Dots in names become slashes."""
+    """Parameters as a module that is never called, to make lines of. Dots in names become slashes."""
 
     def __init__(self, named: dict[str, nn.Parameter]):
         super().__init__()

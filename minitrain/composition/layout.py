@@ -1,9 +1,9 @@
-"""The axes of a layout, and in one place: over which of them each parameter's gradient is summed.
+"""The axes of a layout, and in one place: the axes over which each parameter's gradient is summed.
 
-**Idea.** Every rank stands at one point of a grid with the axes pp, dp and tp; dp is cut once more, into replicas and
+**Idea.** Every rank is one point of a grid with the axes pp, dp and tp; dp is cut once more, into replicas and
 experts. Each technique talks along its own axis and knows nothing of the others. What goes wrong when they are combined
 is always the same question: over which ranks is this gradient summed, and how many ranks hold the same element? So it
-is answered once, here, from what each technique has said of a parameter, and printed as a table.
+is answered once, here, from what each technique has declared about a parameter, and printed as a table.
 
 **Source.** Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
 §3, for the order of the axes (see `make_axes`); Rajbhandari et al. 2022, "DeepSpeed-MoE", §5.2, for expert parallelism
@@ -31,7 +31,7 @@ from minitrain.tensor_parallel.full.parameter_layout import copies, is_partial, 
 
 @dataclass(frozen=True)
 class Axes:
-    """This rank's groups and places.
+    """This rank's groups, and its place in each.
 
     Attributes:
         layout: The sizes.
@@ -61,7 +61,7 @@ class Axes:
         return Groups(self.dp, self.experts, self.replicas)
 
     def close(self) -> None:
-        """Give the groups back, where a program goes on to another layout. All ranks call it."""
+        """Give the groups back, for programs that go on to another layout. All ranks call it."""
         leave((self.pp, self.dp, self.tp, self.experts, self.replicas, self.alone))
 
 
@@ -74,7 +74,7 @@ def make_axes(layout: Layout) -> Axes:
     machines.
 
     Raises:
-        ValueError: The layout takes another number of ranks than there are.
+        ValueError: The number of ranks is not the layout's.
     """
     apart = layout.ep > 1  # experts have axes of their own
     data = {"replicas": layout.dp // layout.ep, "experts": layout.ep} if apart else {"dp": layout.dp}
@@ -102,7 +102,7 @@ def make_axes(layout: Layout) -> Axes:
 
 @dataclass(frozen=True)
 class Spread:
-    """How one parameter lies over the ranks, and what follows.
+    """How one parameter is laid out over the ranks, and what follows.
 
     Attributes:
         name: Its name on one device.
@@ -121,7 +121,7 @@ class Spread:
 
 
 def spread_of(name: str, parameter: nn.Parameter, axes: Axes, expert: bool, stages: Sequence[int] = ()) -> Spread:
-    """Say how a parameter lies over the ranks of a layout.
+    """Work out how a parameter is laid out over the ranks.
 
     Args:
         name: Its name on one device.
@@ -155,7 +155,7 @@ def spread_of(name: str, parameter: nn.Parameter, axes: Axes, expert: bool, stag
 
 
 def table(spreads: Iterable[Spread]) -> str:
-    """The table of gradients: for each parameter who holds the same elements, who others, and over whom it is summed.
+    """The table of gradients: for each parameter, who holds the same elements, who others, and the axes of its sum.
 
     Args:
         spreads: Of all parameters, of one rank or several; those alike in all layers and experts share a line.

@@ -1,8 +1,8 @@
 """A rank's part of the GPT, made without any rank ever holding all of it.
 
-**Idea.** The model is first made without memory, on torch's `meta` device, where shapes are all there is. Each
-technique then takes its cut, in this order: tensor parallelism replaces layers, experts replace MLPs, recomputation
-wraps them, the pipeline keeps some. Only what is left gets memory, and its initial values, one tensor at a time.
+**Idea.** The model is first made without memory, on torch's `meta` device, which has shapes only. Each technique then
+takes its part, in this order: tensor parallelism replaces layers, experts replace MLPs, recomputation wraps them, the
+pipeline keeps some. Only the rest gets memory and initial values, one tensor at a time.
 
 **Source.** The order is that of torchtitan's `parallelize` and of Megatron-LM's model provider.
 **Cost.** The memory of the layers of this rank's pipeline stages (of these its tensor-parallel shards, and its
@@ -41,7 +41,9 @@ ROUTERS: dict[str, type[Router]] = {
     "switch": Switch,
     "expert_choice": ExpertChoice,
 }
-DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32}  # bfloat16 begins in float32
+# What parameters begin in. 16 bits are rounded from float32, which the optimizer goes on with.
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.float32, "float16": torch.float32}
+HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 TIED, TABLE = "head.weight", "embedding.tokens.weight"  # the second name of a tied weight, and its first
 
 
@@ -52,7 +54,7 @@ class Part:
     Attributes:
         whole: The GPT itself where there is no pipeline; None where this rank has stages of it.
         stages: This rank's stages.
-        loss: What comes behind the head.
+        loss: The part after the head.
         schedule: The pipeline's.
         ties: Parameters that several stages hold.
         shapes: The shapes of all of the model's parameters on one device, by name.
@@ -81,13 +83,13 @@ class Part:
 
 def make_config(model: Model) -> GPTConfig:
     """The configuration of the reference model of these sizes."""
-    # A fused kernel would draw masks of its own, other ones in every layout.
+    # A fused kernel would draw masks of its own, different ones in every layout.
     attention = "plain" if model.dropout else "sdpa"
     return GPTConfig(**vars(model.sizes), dropout=model.dropout, tied=model.tied, attention=attention)
 
 
 def make_schedule(axes: Axes) -> Schedule:
-    """The pipeline's schedule; with one rank along pp it is never used, but it says which stage is where."""
+    """The pipeline's schedule; with one rank along pp it is never used, except to find the stages."""
     layout = axes.layout
     if layout.pp == 1:
         return SCHEDULES["naive"](1, layout.microbatches)
@@ -114,7 +116,7 @@ def apply_tensor_parallel(gpt: GPT, axes: Axes, collectives: Collectives = nativ
 def insert_experts(gpt: GPT, model: Model, microbatches: int) -> None:
     """Replace every second block's MLP, if the model has experts.
 
-    After tensor parallelism, which would cut the experts, too, and not know that they are computed together.
+    After tensor parallelism, which would also cut the experts, without knowing that they are computed together.
     """
     if model.experts:
         router, hidden = ROUTERS[model.router], model.sizes.hidden
@@ -131,7 +133,7 @@ def apply_expert_parallel(gpt: GPT, axes: Axes, carrier: Carrier = all_to_all.na
 
 
 def apply_recomputation(gpt: GPT, layout: Layout) -> None:
-    """Have attention's core, or whole blocks, computed again in backward, if that was asked for."""
+    """Have attention's core, or whole blocks, computed again in backward, if requested."""
     if layout.recompute == "selective":
         selective.recompute(gpt, early_stop.checkpoint)
     elif layout.recompute == "full":
@@ -164,7 +166,7 @@ def materialize(part: Part, model: Model, axes: Axes, steps: Steps, device: torc
 
 
 def apply_compile(part: Part, steps: Steps) -> None:
-    """Compile each block with torch.compile, if that was asked for."""
+    """Compile each block with torch.compile, if requested."""
     for block in (layer for stage in part.stages for layer in stage if isinstance(layer, Block) and steps.compile):
         block.compile()
 
@@ -177,7 +179,7 @@ def shapes_of(model: Model) -> dict[str, torch.Size]:
 
 
 def _give_memory(module: nn.Module, device: torch.device) -> None:
-    """Allocate what stands on `meta`. Shared weights stay shared, and what is said of a parameter stays said."""
+    """Allocate the tensors on `meta`. Shared weights stay shared, and parameters keep their layout attributes."""
     places: dict[nn.Parameter, list[tuple[nn.Module, str]]] = {}
     for part in module.modules():
         for name, parameter in part.named_parameters(recurse=False):

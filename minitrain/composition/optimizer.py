@@ -1,4 +1,4 @@
-"""The course of the learning rate, and which parameters decay."""
+"""The schedule of the learning rate, and which parameters decay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def learning_rate(steps: Steps, number: int) -> float:
 
 
 def options(steps: Steps) -> dict[str, Any]:
-    """What the optimizer is given, but for the parameters; β₂ = 0.95 as in Brown et al. 2020, appendix B."""
+    """The optimizer's options, without the parameters; β₂ = 0.95 as in Brown et al. 2020, appendix B."""
     return {"lr": steps.lr} | ({"betas": (0.9, 0.95)} if steps.optimizer == "adamw" else {})
 
 

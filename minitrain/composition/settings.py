@@ -1,4 +1,4 @@
-"""What a training is asked to do: the model, the layout of ranks, the steps. Plain numbers, checked, without torch.
+"""The settings of a training: the model, the layout of ranks, the steps. Plain numbers, checked, without torch.
 
 The dry run reads them where torch is not installed, the command line makes its options of them, and a checkpoint keeps
 them. A layout that does not fit gets an error that lists those that do.
@@ -6,6 +6,7 @@ them. A layout that does not fit gets an error that lists those that do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +18,7 @@ Recompute = Literal["none", "selective", "full"]
 Stage = Literal[0, 1, 2, 3]
 OptimizerName = Literal["adamw", "sgd"]
 Decay = Literal["cosine", "constant", "linear"]
-DtypeName = Literal["float32", "bfloat16", "float64"]
+DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
 RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice"]
 
 # layers, hidden, heads, positions, vocabulary. Radford et al. 2019 (gpt2, xl); Brown et al. 2020, table 2.1 (175b);
@@ -46,7 +47,7 @@ class Model:
             other weights in every layout; that takes more memory.
         tied: The head uses the weight of the token embedding; --no-tied gives it one of its own.
         experts: Experts in place of every second block's MLP; 0: none.
-        router: Who chooses experts.
+        router: The rule by which experts are chosen.
     """
 
     preset: Preset = "tiny"
@@ -62,7 +63,7 @@ class Model:
 
     @property
     def sizes(self) -> Sizes:
-        """The sizes, those of the preset where nothing else was asked for."""
+        """The sizes, those of the preset unless others are given."""
         preset = zip(("layers", "hidden", "heads", "positions", "vocabulary"), _SIZES[self.preset], strict=True)
         return Sizes(**{name: getattr(self, name) or size for name, size in preset})
 
@@ -126,7 +127,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Steps:
-    """What is trained on, and how.
+    """The data and how to train on them.
 
     Attributes:
         data: "reference" (0.4 MB), "library" (12 MB), or the path of a text or a folder.
@@ -138,7 +139,9 @@ class Steps:
         warmup: Steps in which it rises from 0.
         weight_decay: Of matrices and embeddings; norms and biases have none.
         clip: Largest norm of the gradient of all parameters together; 0: not clipped.
-        dtype: Of parameters and activations; bfloat16 keeps float32 master weights beside.
+        dtype: Of parameters and activations; bfloat16 and float16 also keep float32 master weights.
+        loss_scale: What the loss is multiplied by at the beginning, so that gradients fit into float16; it is halved
+            when one overflows, and doubled after 2000 steps without. A power of two; for float16 alone.
         compile: Compile each block with torch.compile.
         seed: Of initial weights, the order of samples, and dropout.
     """
@@ -153,13 +156,14 @@ class Steps:
     weight_decay: float = 0.1
     clip: float = 1.0
     dtype: DtypeName = "float32"
+    loss_scale: float = 65536.0
     compile: bool = False
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is written, and when.
+    """The files that are written, and when.
 
     Attributes:
         name: The run's folder is runs/<name>; a plain name, without slashes.
@@ -168,10 +172,10 @@ class Run:
         sample: Bytes of text to generate at the end.
         save_every: Steps between two checkpoints; 0: only at the end, and on SIGTERM.
         keep: How many checkpoints to keep.
-        resume: Go on from the newest complete checkpoint of runs/<name>, in this or any other layout; where there is
-            none, begin.
+        resume: Continue from the newest complete checkpoint of runs/<name>, in this or any other layout; start from the
+            beginning if there is none.
         overwrite: Remove what an earlier run has left in runs/<name>.
-        load: Begin with the weights of this safetensors file.
+        load: Start with the weights of this safetensors file.
         export: Write the weights to this safetensors file at the end.
         tensorboard: Write TensorBoard's event files too; it has to be installed.
     """
@@ -193,9 +197,9 @@ class Run:
         """Where the run writes.
 
         Raises:
-            ValueError: `name` is not the name of a folder in `runs`: --overwrite would remove what is elsewhere.
+            ValueError: `name` is not the name of a folder in `runs`: --overwrite would remove files elsewhere.
         """
-        # What cannot be printed, NUL among it, would not be seen in the message that names the folder either.
+        # Unprintable characters, such as NUL, would not be visible in the message that names the folder either.
         if self.name in ("", ".", "..") or set(self.name) & {"/", "\\"} or not self.name.isprintable():
             raise ValueError(
                 f"name={self.name!r} is no name of a folder in {self.runs}; use a plain one without slashes, such as "
@@ -236,7 +240,7 @@ def check(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) 
 
 
 def fitting(model: Model, layout: Layout, steps: Steps, ranks: int) -> Iterator[Layout]:
-    """The layouts of so many ranks that fit, all else being as in `layout`; one axis first, then two, then three."""
+    """The layouts of this many ranks that fit, all else being as in `layout`; one axis first, then two, then three."""
     sizes = [number for number in range(1, ranks + 1) if ranks % number == 0]
     ways = [(dp, pp, ranks // (dp * pp)) for dp in sizes for pp in sizes if ranks % (dp * pp) == 0]
     for dp, pp, tp in sorted(ways, key=lambda way: (sum(size > 1 for size in way), [-size for size in way])):
@@ -305,6 +309,8 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
             raise ValueError(f"{name}={getattr(holder, name)!r} is unknown; use one of {get_args(kind)}")
     if layout.zero not in (0, 1, 2, 3):
         raise ValueError(f"zero={layout.zero} is no stage; use 0, 1, 2 or 3")
+    if steps.loss_scale < 1 or math.frexp(steps.loss_scale)[0] != 0.5:
+        raise ValueError(f"loss_scale={steps.loss_scale:g} must be a power of two, and at least 1; use 65536")
     sizes = model.sizes
     if sizes.hidden % sizes.heads:
         raise ValueError(f"hidden={sizes.hidden} does not divide by heads={sizes.heads}")

@@ -1,12 +1,12 @@
-"""What one training step needs in any layout: collectives, random numbers, the loss and norm over all ranks.
+"""The parts of one training step in any layout: collectives, random numbers, the loss and norm over all ranks.
 
-**Idea.** A step has one shape, whatever was combined: backward for each micro-batch; `synchronize()`, after which
-gradients are one device's; clipping by the norm of all of them; the optimizer. The pipeline's schedule takes the place
-of the first part, and nothing else changes. `minitrain/train.py` shows it.
+**Idea.** A step has the same form, whatever is combined: backward for each micro-batch; `synchronize()`, after which
+gradients are one device's; clipping by the norm of all of them; the optimizer. A pipeline's schedule replaces the first
+part, and nothing else changes. `minitrain/train.py` shows it.
 
 **Source.** Shoeybi et al. 2019 and Narayanan et al. 2021 for the combination; Pascanu et al. 2013, §3.2, for clipping.
 **Sent.** What each technique sends along its own axis, and one all-reduce of two numbers over all ranks.
-**Waits for the GPU** once per step, to read these two numbers; a mixture of experts waits on its own account.
+**Waits for the GPU** once per step, to read these two numbers; a mixture of experts waits separately.
 `minitrain.planning.plan` predicts all of it. Also called `train_step` (Megatron-LM, torchtitan).
 """
 
@@ -37,22 +37,27 @@ from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full.action_observers import Watch
 from minitrain.pipeline_parallel.full.actions import Action
+from minitrain.precision.loss_scaling import LossScale
 
 Timer = Callable[[str], AbstractContextManager[Any]]
 
 
 class Report(NamedTuple):
-    """What a step tells, the same on all ranks.
+    """The results of a step, the same on all ranks.
 
     Attributes:
         loss: Mean over the batch, in nats per token, without routers' auxiliary losses.
         norm: Of the gradient of all parameters, before clipping.
         lr: The learning rate.
+        scale: What the loss was multiplied by before backward; 1 but in float16.
+        skipped: Whether a gradient overflowed in float16, so that no parameter was changed.
     """
 
     loss: float
     norm: float
     lr: float
+    scale: float = 1.0
+    skipped: bool = False
 
 
 class NotFinite(ArithmeticError):
@@ -79,7 +84,7 @@ def no_timer(part: str) -> AbstractContextManager[Any]:
 
 
 class Instruments(NamedTuple):
-    """What a training is measured with: collectives that may be counted or timed, a timer, a watch on the pipeline.
+    """The instruments of a training: collectives that may be counted or timed, a timer, a watch on the pipeline.
 
     Attributes:
         collectives: Of each axis; the default is torch.distributed.
@@ -118,7 +123,7 @@ class CounterRng:
 
 @dataclass
 class Training:
-    """What `minitrain.train.build` has made on this rank.
+    """The training that `minitrain.train.build` has made on this rank.
 
     Attributes:
         settings: Model, layout, steps and run.
@@ -127,7 +132,8 @@ class Training:
         part: This rank's part of the model.
         gradients: Lines, optimizer and norm.
         instruments: Collectives, timer, watch.
-        rng: What dropout and routers' noise are drawn from.
+        rng: The counters that dropout and routers' noise are drawn from.
+        loss_scale: What the loss is multiplied by before backward; it stays 1 but in float16.
         pipeline: Runs the stages, if there are several.
     """
 
@@ -140,7 +146,9 @@ class Training:
     pipeline: Pipeline | None = None
 
     def __post_init__(self) -> None:
+        steps = self.settings.steps
         self.rng = CounterRng(self.settings)
+        self.loss_scale = LossScale(steps.loss_scale) if steps.dtype == "float16" else LossScale(1.0, every=0)
 
     @property
     def last(self) -> bool:
@@ -148,7 +156,7 @@ class Training:
         return self.part.schedule.rank_of(self.part.schedule.stages - 1) == self.axes.place["pp"]
 
     def close(self) -> None:
-        """Give the groups of ranks back; a program that trains once need not."""
+        """Give the groups of ranks back; a program that trains only once need not."""
         self.axes.close()
 
     def share(self, position: int) -> range:
@@ -160,14 +168,14 @@ class Training:
         return share(position, self.settings.steps.batch, self.axes.place["dp"], self.settings.layout.dp)
 
     def share_of_mean(self, loss: Tensor | None) -> Float[Tensor, ""]:
-        """This rank's summand of the mean loss over all ranks; `loss` is its own, None without the model's end."""
+        """This rank's part of the mean loss over all ranks; `loss` is its own, None without the model's end."""
         if loss is None or self.axes.place["tp"]:
             return torch.zeros((), dtype=torch.float64, device=self.device)  # tensor-parallel ranks have the same loss
         return loss.detach().double() / self.settings.layout.dp
 
 
 def make_pipeline(training: Training) -> Pipeline | None:
-    """What runs this rank's stages in the order of the schedule; None where there is one stage."""
+    """The pipeline that runs this rank's stages in the order of the schedule; None where there is one stage."""
     part, watch = training.part, training.instruments.watch
     if training.settings.layout.pp == 1:
         return None
@@ -177,8 +185,14 @@ def make_pipeline(training: Training) -> Pipeline | None:
             training.rng.begin_microbatch(action.microbatch)
         return watch(action) if watch else nullcontext()
 
-    loss = part.loss if training.last else None
-    return Pipeline(part.stages, part.schedule, loss, training.axes.pp, part.ties, watched, training.device)
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        assert part.loss is not None
+        mean = part.loss(outputs, targets)
+        mean.register_hook(training.loss_scale.scaled)  # the gradient with which backward begins
+        return mean
+
+    ends = loss if training.last else None
+    return Pipeline(part.stages, part.schedule, ends, training.axes.pp, part.ties, watched, training.device)
 
 
 def loss_and_norm(training: Training, loss: Tensor | None) -> tuple[float, float]:
@@ -193,13 +207,32 @@ def loss_and_norm(training: Training, loss: Tensor | None) -> tuple[float, float
     numbers = torch.stack([training.gradients.squares(), training.share_of_mean(loss)])
     dist.all_reduce(numbers)
     squares, mean = numbers.tolist()
-    return mean, math.sqrt(squares) if squares >= 0 else math.nan
+    return mean, math.sqrt(squares) / training.loss_scale.scale if squares >= 0 else math.nan
 
 
-def stop_if_not_finite(report: Report, number: int, mine: range, loss: Tensor | None) -> None:
+def step_or_skip(training: Training, report: Report, factor: float) -> Report:
+    """Step the optimizer with gradients that are scaled by `factor`; in float16, not if one has overflowed.
+
+    All ranks have the same norm, so all step or none does, without a message of its own.
+    """
+    scale = training.loss_scale
+    scale.overflow = not math.isfinite(report.norm)
+    if scale.overflow:
+        training.gradients.forget()
+    else:
+        training.gradients.step(report.lr, factor / scale.scale)
+    report = report._replace(scale=scale.scale, skipped=scale.overflow)
+    scale.update()
+    return report
+
+
+def stop_if_not_finite(training: Training, report: Report, number: int, mine: range, loss: Tensor | None) -> None:
     """End the training on all ranks if loss or norm is not finite, and report where it came from.
 
+    In float16 a gradient may overflow, until the loss is not scaled any more.
+
     Args:
+        training: This rank's.
         report: Of the step, the same on all ranks.
         number: Of the step.
         mine: Numbers of this rank's samples.
@@ -210,12 +243,25 @@ def stop_if_not_finite(report: Report, number: int, mine: range, loss: Tensor | 
     """
     if math.isfinite(report.loss + report.norm):
         return
+    if math.isfinite(report.loss) and training.loss_scale.scale > training.loss_scale.least:
+        return
     bad = loss is not None and not math.isfinite(loss.item())
-    told = gather_objects((mine.start, mine.stop - 1) if bad else None)
-    where = "; ".join(f"rank {rank}, samples {found[0]} to {found[1]}" for rank, found in enumerate(told) if found)
+    told = gather_objects(((mine.start, mine.stop - 1) if bad else None, training.gradients.not_finite()))
+    where = "; ".join(f"rank {rank}, samples {had[0]} to {had[1]}" for rank, (had, _) in enumerate(told) if had)
+    names = list(dict.fromkeys(name for _, found in told for name in found))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     raise NotFinite(
         f"step {number}: loss {report.loss}, norm of the gradient {report.norm}"
-        + (f"; not finite on {where}" if where else "; every loss is finite, and a gradient is not")
+        + (
+            f"; not finite on {where}"
+            if where
+            else f"; every loss is finite, but not the gradient of {', '.join(names[:3])}{more}"
+        )
+        + (
+            f", with a loss scale of {training.loss_scale.scale:g}"
+            if training.settings.steps.dtype == "float16"
+            else ""
+        )
         + "; no parameter was changed. A lower lr, more warmup, or clipping are the usual cures"
     )
 

@@ -1,10 +1,10 @@
-"""What forward keeps for backward in 16 bits and with dropout, under tensor and sequence parallelism and recomputation.
+"""Activations kept for backward, in 16 bits and with dropout, under tensor and sequence parallelism and recomputation.
 
 The account of Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models", §4 and table 2,
-term by term: an element has 2 bytes and a dropout mask 1. It leaves out what is small beside b·s·h elements: mean and
-deviation of the norms (bs elements each), and token numbers. Attention is written out, as theirs is. A fused kernel
-keeps none of the three terms with s², as if it recomputed selectively. What this project's GPT keeps in any dtype and
-without dropout, to the byte, is in `minitrain.costs.memory`.
+term by term: an element has 2 bytes and a dropout mask 1. It leaves out what is small compared with b·s·h elements:
+mean and deviation of the norms (bs elements each), and token numbers. Attention is written out, as theirs is. A fused
+kernel keeps none of the three terms with s², as if it recomputed selectively. What this project's GPT keeps in any
+dtype and without dropout, to the byte, is in `minitrain.costs.memory`.
 
 | a layer keeps | bytes | equation |
 |---|---|---|
@@ -103,8 +103,7 @@ def layer(
 def gathered_inputs(batch: int, seq: int, hidden: int, tensor: int) -> float:
     """Bytes more that a layer with sequence parallelism keeps when it keeps its gathered inputs, 4sbh(1 − 1/t).
 
-    These are the inputs of attention and MLP, 2sbh each. Who keeps them sends less: an all-gather less for each of
-    them, in backward.
+    These are the inputs of attention and MLP, 2sbh each. Keeping them saves an all-gather for each of them in backward.
 
     Source: Korthikanti et al. 2022, §4.2.2, which drops them.
     """
@@ -142,7 +141,7 @@ def extras(
     """Bytes that a rank of the first pipeline stage keeps outside the layers; together sbh/t · (p + 4(1 + V/h)).
 
     The dropout after the embedding keeps a mask for each of p micro-batches. The last norm, the head and the loss
-    belong to the first stage only where there is no other one, and are 0 else. The logits are kept in 32 bits, and
+    belong to the first stage only if there is no other, and are 0 otherwise. The logits are kept in 32 bits, and
     divided over the tensor-parallel ranks as the vocabulary is, rounded up.
 
     Args:
@@ -151,8 +150,8 @@ def extras(
         hidden: Width of the residual stream, h.
         vocabulary: Number of different tokens, V.
         tensor: Tensor-parallel ranks, t.
-        sequence_parallel: Whether what is outside the layers is cut along the sequence, as the paper has it. Without,
-            all but the logits is there on each rank.
+        sequence_parallel: Whether what is outside the layers is cut along the sequence, as the paper has it. Without
+            it, each rank has all of it except the logits.
         pipeline: Pipeline stages, p; their schedule is 1F1B.
 
     Raises:
@@ -211,7 +210,7 @@ def peak(
     recompute: str = "none",
     pipeline: int = 1,
 ) -> float:
-    """Most bytes of activations at any time on a rank of the first stage, with what is computed again.
+    """The most bytes of activations at any time on a rank of the first stage, with what is computed again.
 
     Backward has used what head and loss keep, and freed it, when it comes to the last layer and computes that again:
     the larger of the two counts. Gradients of activations and what an operation needs while it runs come on top.
@@ -225,10 +224,10 @@ def peak(
 
 
 def check(tensor: int, sequence_parallel: bool, recompute: str, **sizes: int) -> None:
-    """Whether such a layer can be there.
+    """Check that such a layer is possible.
 
     Raises:
-        ValueError: If not; names the argument, its value, and what would do.
+        ValueError: It is not; names the argument, its value, and valid ones.
     """
     for name, size in {**sizes, "tensor": tensor}.items():
         if size < 1:

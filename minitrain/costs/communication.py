@@ -1,9 +1,9 @@
-"""What communication costs: bytes and messages of every algorithm of the chapter collectives, and its time.
+"""The cost of communication: bytes, messages and time of every algorithm of the chapter collectives.
 
-**Traffic** is what one rank *sends*, exactly: from the real sizes of the chunks, also where elements do not divide by
-ranks, and where chunks are empty and are not sent. **Times** are for the α–β model: a message of S bytes takes
-α + β·S seconds, and each rank has one port for sending and one for receiving (Hockney 1994; Thakur, Rabenseifner &
-Gropp 2005, "Cost Model"). They are exact where the elements divide evenly. Adding is free in this model.
+**Traffic** is what one rank *sends*, exactly: from the real sizes of the chunks, even if elements do not divide by
+ranks, or chunks are empty and are not sent. **Times** are for the α–β model: a message of S bytes takes α + β·S
+seconds, and each rank has one port for sending and one for receiving (Hockney 1994; Thakur, Rabenseifner & Gropp 2005,
+"Cost Model"). They are exact where the elements divide evenly. Adding is free in this model.
 
 Notation: n ranks, S bytes in the full tensor, cᵣ bytes in chunk r, m the largest power of two with m ≤ n.
 """
@@ -283,12 +283,12 @@ def ring_reduce_scatter_time(size: float, ranks: int, alpha: float, beta: float)
 
 
 def ring_all_reduce_time(size: float, ranks: int, alpha: float, beta: float) -> float:
-    """2(n−1)(α + βS/n): about 2βS for any number of ranks, as long as α is small beside βS/n."""
+    """2(n−1)(α + βS/n): about 2βS for any number of ranks, as long as α is small compared with βS/n."""
     return 2 * ring_reduce_scatter_time(size, ranks, alpha, beta)
 
 
 def ring_broadcast_time(size: float, ranks: int, alpha: float, beta: float) -> float:
-    """2(n−1)(α + βS/n): n chunks after each other over n−1 links; the first takes n−1 steps, each other one more."""
+    """2(n−1)(α + βS/n): n chunks one after another over n−1 links; the first takes n−1 steps, each other one more."""
     return 2 * ring_reduce_scatter_time(size, ranks, alpha, beta)
 
 
@@ -346,7 +346,7 @@ _BUS_FACTORS: dict[str, Callable[[int], float]] = {
 
 
 def bus_bandwidth(size: float, seconds: float, ranks: int, operation: str = "all_reduce") -> float:
-    """Bytes a second on each link that an optimal algorithm would need to be as fast: comparable for any n.
+    """Bytes per second on each link that an optimal algorithm would need to be as fast: comparable for any n.
 
     size/seconds times 2(n−1)/n for an all-reduce; (n−1)/n for a reduce-scatter, all-gather, all-to-all, gather or
     scatter, of which every rank keeps its own part; 1 for a broadcast or reduce (nccl-tests). An all-to-all is

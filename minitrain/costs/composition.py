@@ -1,15 +1,15 @@
 """What a rank holds of a model in any layout: the chapters' formulas put together.
 
-Nothing here is new but the putting together: which layers are on which stage, which parameters a rank has of them, and
-which of the other files' formulas applies to what. `composition_kept` has activations, `composition_sent` what a rank
-sends in a step, `composition_work` operations and days. Exact where nothing divides: the vocabulary is padded over
-tensor-parallel ranks, the first stages have a layer more, and lines of ZeRO are padded over data-parallel ranks.
+Only the combination is new: which layers are on which stage, which of their parameters a rank has, and which of the
+other files' formulas applies where. `composition_kept` has activations, `composition_sent` what a rank sends in a step,
+`composition_work` operations and days. Exact where nothing divides: the vocabulary is padded over tensor-parallel
+ranks, the first stages have a layer more, and lines of ZeRO are padded over data-parallel ranks.
 
-What is taken for granted: a mixture of experts is whole on each tensor-parallel rank; a tied embedding that first and
-last stage share on one rank is there once; gradients have the dtype of parameters.
+Assumptions: a mixture of experts is whole on each tensor-parallel rank; a tied embedding that first and last stage
+share on one rank is held once; gradients have the dtype of parameters.
 
 Notation: L layers, h hidden, s sequence, V vocabulary and V' with padding, E experts; b sequences in a micro-batch, m
-micro-batches; dp, pp, tp, ep ranks of each axis; w bytes an element.
+micro-batches; dp, pp, tp, ep ranks of each axis; w bytes per element.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Parameter(NamedTuple):
 
     @property
     def decays(self) -> bool:
-        """Whether weight decay applies: to matrices and embeddings, and not to norms and biases."""
+        """Whether weight decay applies: to matrices and embeddings, but not to norms and biases."""
         return self.name.endswith(".weight") and not self.name.endswith("norm.weight")
 
 
@@ -90,7 +90,7 @@ def layers_of(layers: int, stages: int, stage: int) -> range:
 
 
 def experts_of(experts: int, ranks: int, rank: int) -> range:
-    """The experts of an expert-parallel rank: neighbours, the first ranks one more."""
+    """The experts of an expert-parallel rank: consecutive ones, the first ranks one more."""
     first = rank * (experts // ranks) + min(rank, experts % ranks)
     return range(first, first + experts // ranks + (rank < experts % ranks))
 
@@ -133,7 +133,7 @@ def stage_parameters(
 
     Args:
         shape: The model.
-        stages: Into how many the model is cut.
+        stages: The number of stages.
         stage: Which one.
         tensor: Tensor-parallel ranks.
         experts: Those that the rank holds of each mixture.
@@ -207,8 +207,8 @@ def lines(parameters: Sequence[Parameter], stage: int) -> list[list[Parameter]]:
 def state_bytes(optimizer: str, item: int) -> tuple[int, int]:
     """Bytes of optimizer states for each element, and of a step counter.
 
-    AdamW has momentum and variance, in float32 at least; parameters of 16 bits have a float32 copy beside them. SGD
-    without momentum has nothing but that copy.
+    AdamW has momentum and variance, in float32 at least; parameters of 16 bits also have a float32 copy. SGD without
+    momentum has only that copy.
 
     Source: Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2.
     """

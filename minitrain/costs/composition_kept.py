@@ -1,4 +1,4 @@
-"""What a rank keeps from forward to backward, in any layout and dtype, to the byte; and its peak under a schedule.
+"""Bytes that a rank keeps from forward to backward, exactly, in any layout and dtype; and its peak under a schedule.
 
 The terms are those of one device (`minitrain.costs.memory`), each divided as its chapter says. With sequence
 parallelism the gathered inputs are gathered again in backward, and not kept. The account of Korthikanti et al. 2022 is
@@ -31,9 +31,9 @@ def layer_kept(
 ) -> int:
     """Bytes that a dense layer keeps on a rank from forward to backward.
 
-    The terms of one device, of which what is inside attention and MLP is divided by tensor-parallel ranks, and the rest
-    with sequence parallelism. Dropout adds a mask of one byte per element after attention and MLP; that of attention
-    weights is inside the fused kernel, or without one, 1/item of the softmax and the softmax once more.
+    The terms of one device: those inside attention and MLP are divided by the tensor-parallel ranks, the others with
+    sequence parallelism. Dropout adds a mask of one byte per element after attention and MLP; that of attention weights
+    is inside the fused kernel, or without one, 1/item of the softmax and the softmax once more.
 
     Args:
         batch: Sequences in a micro-batch, b.
@@ -75,7 +75,7 @@ def mixture_kept(
 ) -> int:
     """Bytes that a layer with experts keeps, nearly: a dense layer's attention, and 10h for each row, 4h twice inside.
 
-    A row is kept as it goes in (h), before and behind GELU (4h each), and as it comes back, to be weighted (h). Scores
+    A row is kept as it enters (h), before and after GELU (4h each), and as it comes back, to be weighted (h). Scores
     of the router and numbers of rows are small and left out.
 
     Args:

@@ -1,6 +1,6 @@
 """What a rank sends in a step, axis by axis: the payload of collectives, and the bytes of messages.
 
-An axis of one rank sends nothing. Tokens are taken to be spread evenly over experts.
+An axis of one rank sends nothing. Tokens are assumed to be spread evenly over experts.
 
 Notation as in `minitrain.costs.composition`.
 """
@@ -13,7 +13,7 @@ from minitrain.costs import mixture_of_experts, sequence_parallel, tensor_parall
 from minitrain.costs.composition import Parameter, Shape, experts_of, lines
 
 Payload = dict[str, int]
-"""Bytes by what carries them: "all_reduce", "all_gather", … as the ledger calls it."""
+"""Bytes by the verb that carries them: "all_reduce", "all_gather", … as the ledger calls it."""
 
 
 def tensor_payload(
@@ -29,9 +29,9 @@ def tensor_payload(
 ) -> Payload:
     """Payload of one micro-batch in a stage, over the tensor-parallel ranks: S = bsh·w for each but the loss's.
 
-    Forward g behind attention and MLP, backward f; embedding forward, head backward, loss. With sequence parallelism
-    all-gathers and reduce-scatters in their place. Full recomputation makes the forward of each layer again, and with
-    it what that sends. A mixture sends nothing: each rank has all of it.
+    Forward g after attention and MLP, backward f; embedding forward, head backward, loss. With sequence parallelism
+    all-gathers and reduce-scatters in their place. Full recomputation repeats the forward of each layer, and its
+    messages. A mixture sends nothing: each rank has all of it.
 
     Args:
         batch: b.
@@ -62,7 +62,7 @@ def tensor_payload(
 
 
 def partial_payload(parameters: Sequence[Parameter], stage: int, data: int, rank: int, item: int = 4) -> int:
-    """Bytes of the gradients that sequence parallelism leaves as summands: norms, row biases, positions; once a step.
+    """Bytes of gradients that are partial under sequence parallelism: norms, row biases, positions; once per step.
 
     They are added over tensor-parallel ranks after the reduction over data-parallel ones, and so, under ZeRO, on the
     data-parallel rank that has them in its shard.
@@ -104,7 +104,7 @@ def pipeline_sent(boundary: int, placement: Sequence[int], microbatches: int, ra
 
 
 def tied_sent(shape: Shape, placement: Sequence[int], tensor: int, rank: int, item: int = 4) -> int:
-    """Bytes of the tied table's gradient, V'/t · h · w, once a step between first and last stage on different ranks.
+    """Bytes of the tied table's gradient, V'/t · h · w, once per step between first and last stage on different ranks.
 
     Source: Narayanan et al. 2021, §2.2; derived for `minitrain.pipeline_parallel.full.tied`.
     """
@@ -145,7 +145,7 @@ def data_payload(
 
 
 def routes(tokens: int, group: int, experts: int, choices: int, factor: float | None) -> int:
-    """Rows that a router makes of so many tokens, the load being even: k for each token, as far as there is room.
+    """Rows that a router makes of this many tokens with an even load: k for each token, as far as there is room.
 
     Args:
         tokens: T, of whole groups.
@@ -165,7 +165,7 @@ def routes(tokens: int, group: int, experts: int, choices: int, factor: float | 
 def expert_payload(
     rows: int, shape: Shape, mixtures: int, ranks: int, rank: int, again: bool = False, item: int = 4
 ) -> Payload:
-    """Payload of one micro-batch's all-to-alls, the load being even; the larger of what a rank puts in and gets out.
+    """Payload of one micro-batch's all-to-alls with an even load; the larger of what a rank puts in and gets out.
 
     Each mixture: numbers of rows (8 bytes for each expert), rows there and back; backward the two large ones again.
     Full recomputation repeats those of forward.

@@ -112,13 +112,13 @@ def days(tokens: float, step_tokens: int, flops: float, ranks: int, per_second: 
         ranks: Number of ranks.
         per_second: Operations that a rank really does in a second, idle time included.
 
-    Source: Narayanan et al. 2021, §5.1, before equation 4 drops what is small.
+    Source: Narayanan et al. 2021, §5.1, before equation 4 drops small terms.
     """
     return tokens / step_tokens * step_seconds(flops, ranks, per_second) / 86400
 
 
 def days_estimate(tokens: float, parameters: float, ranks: int, per_second: float) -> float:
-    """8TP/(nX) seconds, in days: two operations a parameter and token forward, four backward, two recomputed in full.
+    """8TP/(nX) seconds, in days: two operations per parameter and token forward, four backward, two recomputed in full.
 
     `days` counts 8T · 12Lh² and s/6h + V/16hL of it more; P counts embeddings, too. For GPT-3 `days` is 2.7 % more.
 

@@ -1,8 +1,8 @@
-"""What data parallelism costs: all-reduces and bytes of a step, and its time with and without overlap.
+"""The cost of data parallelism: all-reduces and bytes of a step, and its time with and without overlap.
 
 Exact for the real sizes of parameters, in the order in which the module has them.
 
-Notation: n ranks; P parameters (tensors) of S bytes together, w bytes an element; B buckets; bₖ the seconds of backward
+Notation: n ranks; P parameters (tensors) of S bytes together, w bytes per element; B buckets; bₖ seconds of backward
 that fill bucket k, cₖ the seconds of its all-reduce.
 """
 
@@ -107,8 +107,8 @@ def step_time(forward: float, backward: Sequence[float], communication: Sequence
     """Seconds of forward, backward and all-reduces: F + max over k of (b₁ + … + bₖ + cₖ + … + c_B) with overlap.
 
     Buckets go through backward and then through the network, each of which takes one at a time: a flow shop of two
-    machines (Johnson 1954, §2). Some bucket k waits for nobody after it left backward, and behind it the network is
-    never idle. Without overlap the time is F + Σbₖ + Σcₖ.
+    machines (Johnson 1954, §2). Some bucket k leaves backward and is sent at once, and after it the network is never
+    idle. Without overlap the time is F + Σbₖ + Σcₖ.
 
     Args:
         forward: Seconds of forward.

@@ -1,6 +1,6 @@
-"""What sparse tables cost: bytes by the distinct ids of a batch, how many of those a batch has, bytes of a row.
+"""The cost of sparse tables: bytes by the distinct ids of a batch, the expected number of those, bytes of a row.
 
-Notation: d elements in a row, w bytes an element, 8 bytes an id; u distinct ids; N ids in all; D draws.
+Notation: d elements in a row, w bytes per element, 8 bytes per id; u distinct ids; N ids in all; D draws.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ ID = 8  # bytes
 
 
 class SparseStep(NamedTuple):
-    """What passes between a worker and servers in a step, or between a server and workers.
+    """The bytes between a worker and servers in a step, or between a server and workers.
 
     Attributes:
         ids: Worker to server: which rows it wants.
@@ -41,7 +41,7 @@ class SparseStep(NamedTuple):
 def step(counts: Sequence[Sequence[int]], dimensions: Sequence[int], item: int = 4) -> SparseStep:
     """8u for ids, dwu for rows and dwu for gradients: of one worker with all servers, or one server with all workers.
 
-    All tables share a message; nothing is sent to or from who has no row for the other.
+    All tables share a message; nothing is sent between ranks that have no row for each other.
 
     Args:
         counts: `counts[p][t]`: distinct ids of table t between this rank and its p-th partner.
@@ -104,11 +104,11 @@ def row_bytes(dimension: int, states: int, item: int = 4) -> int:
 
 
 def probes(load: float, found: bool) -> float:
-    """½(1 + 1/(1−α)) slots looked at for an id that is there, ½(1 + 1/(1−α)²) for one that is not, on average.
+    """½(1 + 1/(1−α)) slots searched for an id in the table, ½(1 + 1/(1−α)²) for a missing one, on average.
 
     Args:
-        load: α, the part of the slots that is taken.
-        found: Whether the id is there.
+        load: α, the part of the slots in use.
+        found: Whether the id is in the table.
 
     Source: Knuth 1998, vol. 3, §6.4, theorem K, for many slots.
     """

@@ -1,8 +1,8 @@
-"""What hybrid parallelism costs: bytes of the three all-to-alls of a step, and of the busiest rank beside a server's.
+"""The cost of hybrid parallelism: bytes of a step's three all-to-alls, and of the busiest rank and a server.
 
-Exact for the real numbers of ids; and what they are on average, where a hash spreads ids evenly.
+Exact for the real numbers of ids; and the average, where a hash spreads ids evenly.
 
-Notation: n workers, s servers, d elements in a row, w bytes an element, 8 bytes an id, u distinct ids in a worker's
+Notation: n workers, s servers, d elements in a row, w bytes per element, 8 bytes per id, u distinct ids in a worker's
 part of the batch.
 """
 
@@ -16,11 +16,11 @@ from minitrain.costs.embedding import ID, SparseStep, step
 
 
 class HybridStep(NamedTuple):
-    """What passes between one worker and the others for tables in a step.
+    """The bytes between one worker and the others for tables in a step.
 
     Attributes:
-        asks: As one who asks for rows.
-        serves: As one who owns rows.
+        asks: As a worker that asks for rows.
+        serves: As the owner of rows.
     """
 
     asks: SparseStep
@@ -40,7 +40,7 @@ class HybridStep(NamedTuple):
 def worker(
     wishes: Sequence[Sequence[Sequence[int]]], dimensions: Sequence[int], rank: int, item: int = 4
 ) -> HybridStep:
-    """A worker is a worker to all others and a server to all others; what it wants from itself is not sent.
+    """Each worker is also a server to all others; rows that it wants from itself are not sent.
 
     Args:
         wishes: `wishes[r][t][s]`: distinct ids of table t that worker r wants from worker s.
@@ -70,7 +70,7 @@ def on_average(distinct: float, dimension: int, workers: int, item: int = 4) -> 
 def server_on_average(distinct: float, dimension: int, workers: int, servers: int = 1, item: int = 4) -> float:
     """n/s · u · (8 + 2dw) bytes to and from a server in a step, for one table.
 
-    Over `on_average` that is n²/(2s(n−1)): with one server already two workers are better off without.
+    Over `on_average` that is n²/(2s(n−1)): with one server, even two workers are better off without it.
 
     Source: derived.
     """

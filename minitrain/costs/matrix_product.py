@@ -1,4 +1,4 @@
-"""What a rank holds and sends in one Y = XW, X of rows × inner and W of inner × columns, split over n ranks.
+"""Bytes that a rank holds and sends in one Y = XW, X of rows × inner and W of inner × columns, split over n ranks.
 
 Each split has exactly one sum over ranks. They differ in what is summed, and when:
 
@@ -8,7 +8,7 @@ Each split has exactly one sum over ranks. They differ in what is summed, and wh
 | by columns of W | all of X, columns of W | ∂X, rows × inner | backward |
 | by rows of W | columns of X, rows of W | Y, rows × columns | forward |
 
-Here the sum is made in the plainest way: every rank sends its summand to every other one.
+Here the sum is made in the plainest way: every rank sends its partial sum to every other rank.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a training step holds on one device, in bytes: model states, and what forward keeps for backward.
 
 `python -m minitrain.costs.memory --parameters 7.5e9 --ranks 64` prints what each GPU holds by stage of ZeRO and what
-fits where; with a model's shape, activations as well. Its command line is `minitrain.costs.calculator`. What ZeRO
-divides is in `minitrain.costs.zero`; activations in 16 bits, split and computed again, are in
+fits where; with a model's shape, activations as well. Its command line is `minitrain.costs.calculator`. The parts that
+ZeRO divides are in `minitrain.costs.zero`; activations in 16 bits, split and computed again, are in
 `minitrain.costs.activations`.
 
 Letters as in the glossary: Ψ parameters, V vocabulary, L layers, h hidden, a heads, b batch, s sequence, t
@@ -22,9 +22,8 @@ def fitting(size: float, gpus: Sequence[float] = GPUS, room: float = ROOM) -> li
     """The GPUs on which so many bytes fit, if a part of each stays free for what is not counted.
 
     A GPU of 80 GB counts as 80 · 10⁹ bytes. What is not counted, roughly: CUDA's context and kernels, half a GB to one;
-    NCCL's buffers, some hundred MB for the groups of a rank; what kernels need while they run, gradients of activations
-    among it; and what the allocator cannot use because free memory lies in pieces, some per cent. A tenth is a
-    rule of thumb and no bound.
+    NCCL's buffers, some hundred MB for the groups of a rank; what kernels need while they run, including gradients of
+    activations; and memory lost to fragmentation, some per cent. A tenth is a rule of thumb and not a bound.
 
     Args:
         size: Bytes that are counted.
@@ -141,7 +140,7 @@ def gpt_layer_activations(
         hidden: Width of the residual stream, h.
         heads: Attention heads, a.
         fused: A fused kernel keeps one number for each row of scores and computes the scores again in backward.
-            Without it the softmax keeps its s × s output, and the mask (one byte an element) is kept too.
+            Without it the softmax keeps its s × s output, and the mask (one byte per element) is kept too.
         item: Bytes of an element.
 
     Source: Korthikanti et al. 2022, §4.1, who count 34·sbh + 5·as²b bytes in 16 bits: 32 of the 34 are these 16

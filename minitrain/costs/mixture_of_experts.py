@@ -1,8 +1,8 @@
 """What a mixture of experts costs: places and dropped tokens, losses at balance, bytes of the all-to-all, operations.
 
-Notation: T tokens in a routing group, E experts, k experts a token, c the capacity factor, C places of an expert in a
+Notation: T tokens in a routing group, E experts, k experts per token, c the capacity factor, C places of an expert in a
 group; f the part of tokens that chose each expert, P
-the mean of their probabilities; h hidden, m the width inside an expert; w bytes an element.
+the mean of their probabilities; h hidden, m the width inside an expert; w bytes per element.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minitrain.costs.communication import Traffic
 def capacity(tokens: int, experts: int, factor: float, choices: int = 1) -> int:
     """C = ⌊c · kT/E⌋, the places of each expert in a group of T tokens.
 
-    The factor is read as the decimal fraction that it was written as: 1.15 · 100 is 115, and not a little less.
+    The factor is read as the decimal fraction as written: 1.15 · 100 is 115, not a little less.
 
     Source: Fedus et al. 2021, "Switch Transformers", §2.2, equation 3; Lepikhin et al. 2020, "GShard", §2.2.
     """
@@ -78,8 +78,8 @@ def switch_loss_gradient(
 ) -> float:
     """αE/T · pᵢ(fᵢ − Σ fⱼpⱼ): how the loss grows with a token's score for expert i.
 
-    By a token's probability of expert i it grows by αE/T · fᵢ, since f is a count and has no gradient. The rest is the
-    derivative of the softmax.
+    With a token's probability of expert i it grows by αE/T · fᵢ, since f is a count and has no gradient. The rest is
+    the derivative of the softmax.
 
     Args:
         factor: α.

@@ -1,10 +1,10 @@
-"""What a dense parameter server costs: bytes through each link beside the ring's, how full servers are, time of a step.
+"""What a dense parameter server costs: bytes through each link, next to a ring's; how full servers are; time of a step.
 
 A link carries what its rank sends and what it receives; both are counted. Exact for the real sizes of parameters and
 for the placement that is given.
 
-Notation: n workers, k servers; P parameters (tensors) of S bytes together, w bytes an element; Sₛ and Pₛ those that
-server s keeps. α seconds a message takes whatever its size, β seconds a byte, F seconds of forward and backward.
+Notation: n workers, k servers; P parameters (tensors) of S bytes together, w bytes per element; Sₛ and Pₛ those that
+server s keeps. α seconds per message whatever its size, β seconds per byte, F seconds of forward and backward.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minitrain.costs.data_parallel import Sizes, ring_traffic
 
 
 class Link(NamedTuple):
-    """What passes between one rank and all others in a step.
+    """The bytes between one rank and all others in a step.
 
     Attributes:
         sent: By this rank.
@@ -58,7 +58,7 @@ def server_link(parameters: Sequence[Sizes], owners: Sequence[int], server: int,
 
 
 def worker_link(parameters: Sequence[Sizes], owners: Sequence[int], servers: int) -> Link:
-    """2S + wP, whatever the number of servers: what every server has for one worker, from the other side."""
+    """2S + wP, whatever the number of servers: all servers' traffic with one worker, from the other side."""
     link = Link(NOTHING, NOTHING)
     for server in range(servers):
         sent, received = server_link(parameters, owners, server, workers=1)
@@ -104,7 +104,7 @@ def fullest_at_most(sizes: Sequence[int], servers: int) -> float:
 
 
 def largest_first_ratio(servers: int) -> float:
-    """4/3 − 1/(3k): the fullest server over what the best of all placements would give it, at most.
+    """4/3 − 1/(3k): the fullest server over the fullest in the best of all placements, at most.
 
     Source: Graham 1969, "Bounds on multiprocessing timing anomalies", theorem 2.
     """
@@ -145,8 +145,8 @@ def step_time(pull: float, push: float, workers: int, alpha: float, beta: float,
     """(α + βS) + F + n(α + β(S + wP)): seconds from the first pull until one server has every push. For push ≥ pull.
 
     The server's port takes n pulls one after the other, but the first worker need not wait for the last: while the
-    server still sends, the first pushes come in, for a link carries both directions at once. So the pushes come without
-    a gap behind the first pull, and n pulls and n pushes take the time of n + 1 messages.
+    server still sends, the first pushes come in, for a link carries both directions at once. So the pushes follow the
+    first pull without a gap, and n pulls and n pushes take the time of n + 1 messages.
 
     Source: derived, with the ports of Thakur, Rabenseifner & Gropp 2005, "Cost Model".
 

@@ -1,10 +1,10 @@
-"""What a pipeline costs: the time its ranks idle, the micro-batches they hold, and the bytes between stages.
+"""The cost of a pipeline: the time its ranks idle, the micro-batches they hold, and the bytes between stages.
 
 Notation: p ranks, m micro-batches, v chunks (stages of a rank), r the rank. F, I and W are the times that a *rank*
 needs for one micro-batch, over all its chunks: forward, backward for the input, backward for the weights. A whole
 backward takes B = I + W. All stages are equal, and messages take no time.
 
-Each bubble is said in two ways: over the ideal time m(F+I+W), and over the total time, which is ideal plus bubble.
+Each bubble is given in two ways: over the ideal time m(F+I+W), and over the total time, which is ideal plus bubble.
 Times may be `Fraction`s; then results are exact.
 """
 
@@ -22,7 +22,7 @@ Time = float | Fraction
 
 
 def ideal_time(microbatches: int, forward: Time, backward: Time, weight: Time = 0) -> Time:
-    """m(F+I+W): what a rank works in a step."""
+    """m(F+I+W): the work of a rank in a step."""
     return microbatches * (forward + backward + weight)
 
 
@@ -169,7 +169,7 @@ def sent(boundaries: Sequence[int], ranks: int, microbatches: int, rank: int) ->
     """
     total = NOTHING
     if ranks == 1:
-        return total  # what stays on a rank is no message
+        return total  # tensors that stay on a rank need no message
     for stage, size in enumerate(boundaries):
         for end in (stage, stage + 1):  # activations leave from the one, gradients from the other
             total += one(size, 1, microbatches) if end % ranks == rank else NOTHING

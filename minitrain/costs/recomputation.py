@@ -1,4 +1,4 @@
-"""What recomputation saves and what it costs: bytes kept for backward, and floating-point operations done again.
+"""The gain and the cost of recomputation: bytes kept for backward, and floating-point operations done again.
 
 To the byte for this project's GPT. The paper's account in 16 bits, also under tensor parallelism, is in
 `minitrain.costs.activations`.
@@ -23,7 +23,7 @@ def segments(layers: int, k: int) -> list[int]:
 
 
 def kept_by_segments(layers: int, k: int, segment_input: int) -> int:
-    """Bytes kept after forward, ⌈L/k⌉ · I: of each segment its input.
+    """Bytes kept after forward, ⌈L/k⌉ · I: the input of each segment.
 
     Source: Chen et al. 2016, §4.1.
     """
@@ -33,7 +33,7 @@ def kept_by_segments(layers: int, k: int, segment_input: int) -> int:
 def peak_of_segments(layers: int, k: int, segment_input: int, layer: int) -> int:
     """The most bytes kept at once in backward: the inputs of segments 1 to j and all of segment j, for the worst j.
 
-    When segment j is computed again, those behind it are done and their inputs gone. Its own input is also the first
+    When segment j is computed again, later ones are done and their inputs are freed. Its own input is also the first
     thing that its first layer keeps, and counts once: (j − 1)I + kA. Nearly (L/k)I + kA.
 
     Args:
@@ -55,8 +55,8 @@ def best_k(layers: int, segment_input: int, layer: int) -> int:
 def best_k_estimate(layers: int, segment_input: int, layer: int) -> float:
     """√(L · I/A), where the derivative of (L/k)I + kA is zero: √L if a layer keeps only its input.
 
-    A transformer's layer keeps some 16 times its input. Then k = 1 is best for up to 32 layers, twice A/I:
-    there k = 2, the next that there is, needs as much.
+    A transformer's layer keeps some 16 times its input. Then k = 1 is best for up to 32 layers, twice A/I: there k = 2,
+    the next choice, needs as much.
 
     Source: Chen et al. 2016, §4.3.
     """
@@ -103,7 +103,7 @@ def gpt_peak(
     """The most bytes that autograd keeps at once in a step, with segments of k blocks computed again.
 
     Either at the end of forward, or when a segment is computed again: head and loss are then done, and of the ends only
-    the embedding's numbers (8 bytes a token and a position) are left.
+    the embedding's numbers (8 bytes per token and position) are left.
 
     Source: as `peak_of_segments`.
     """
@@ -144,7 +144,7 @@ def step_flops(batch: int, seq: int, hidden: int, layers: int, vocabulary: int) 
 
 
 def full_share(batch: int, seq: int, hidden: int, layers: int, vocabulary: int) -> float:
-    """Operations that full recomputation adds, as a part of a step's: nearly 1/3, a forward beside three.
+    """Operations that full recomputation adds, as a part of a step's: nearly 1/3, one forward on top of three.
 
     Source: Korthikanti et al. 2022, §5 and appendix A.
     """

@@ -1,4 +1,4 @@
-"""How long things take at least: operations over FLOP/s, bytes over bytes per second, and what can hide behind what.
+"""Lower bounds on time: operations over FLOP/s, bytes over bytes per second, and what can hide behind what.
 
 A machine computes and moves bytes at the same time, at best. So a piece of work takes at least the longer of the two
 times, and at most their sum, which is at most twice as long. Everything else in this file follows from that: which
@@ -25,7 +25,7 @@ from minitrain.costs.composition import Shape
 
 
 class Machine(NamedTuple):
-    """What a data sheet says of a device.
+    """The figures of a device's data sheet.
 
     Attributes:
         name: As it is usually called.
@@ -98,7 +98,7 @@ def matrix_product(rows: int, inner: int, columns: int, item: int = 2) -> Work:
 
 
 def small_batch_intensity(rows: float, item: int = 2) -> float:
-    """2m/w: where m is small beside k and n, the weights are nearly all that moves. In 16 bits it is m itself.
+    """2m/w: where m is small compared with k and n, nearly all bytes are the weights'. In 16 bits it is m itself.
 
     Source: Austin et al. 2025, "All about rooflines".
     """
@@ -108,7 +108,7 @@ def small_batch_intensity(rows: float, item: int = 2) -> float:
 def rows_at_ridge(ridge: float, inner: int, columns: int, item: int = 2) -> float:
     """Rows from which on a product with a weight of k × n is limited by operations: wRkn / (2kn − wR(k + n)).
 
-    It is w/2 · R for a large weight: R in 16 bits. Infinite where the weight is too small ever to get there.
+    It is w/2 · R for a large weight: R in 16 bits. Infinite where the weight is too small ever to reach that.
 
     Source: derived from `matrix_product`, solved for m.
     """
@@ -184,7 +184,7 @@ def forward_flops(batch: int, seq: int, hidden: int, layers: int, vocabulary: in
 
 
 def backward_flops(batch: int, seq: int, hidden: int, layers: int, vocabulary: int, fused: bool = False) -> Kinds:
-    """Twice forward's: each product becomes two. A fused core computes its scores again, so 5/2 of its forward.
+    """Twice forward's: each product becomes two. A fused core computes its scores again: 5/2 of its forward.
 
     Source: Narayanan et al. 2021, appendix; Dao et al. 2022, algorithm 4, for the fused core.
     """
@@ -203,7 +203,7 @@ def six_n(parameters: float, tokens: float) -> float:
 def six_n_misses(
     batch: int, seq: int, hidden: int, layers: int, vocabulary: int, positions: int, tied: bool = True
 ) -> dict[str, int]:
-    """What is to be added to 6NT to get a step's operations, N being all parameters: with a minus what 6N invents.
+    """The terms to add to 6NT to get a step's operations, N being all parameters; negative where 6N overcounts.
 
     Source: derived. Attention multiplies activations with each other, without a parameter. A table is looked up, not
     multiplied (a tied one is, as the head). Biases and norms are added or multiplied, once.
@@ -297,7 +297,7 @@ def prefetched_time(products: Sequence[float], gathers: Sequence[float]) -> floa
 
 
 class Wall(NamedTuple):
-    """Something that one device does not have: how much is needed, and how much one has.
+    """A resource of which one device does not have enough: how much is needed, and how much one has.
 
     Attributes:
         needed: In the unit.

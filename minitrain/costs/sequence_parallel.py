@@ -1,9 +1,9 @@
-"""What sequence parallelism costs: calls and bytes of a layer, what is added up once a step, and what torch keeps.
+"""The costs of sequence parallelism: calls and bytes per layer, gradients summed once per step, and bytes kept.
 
-A layer is a block of `minitrain.models.gpt`, cut as `minitrain.sequence_parallel.megatron` does it. What it keeps by
-the account of the paper is in `minitrain.costs.activations`; here are the bytes by which torch differs from that.
+A layer is a block of `minitrain.models.gpt`, divided as in `minitrain.sequence_parallel.megatron`. The bytes that it
+keeps by the paper's account are in `minitrain.costs.activations`; the bytes by which torch differs from it are here.
 
-Notation: t ranks; b sequences of s tokens, width h, a heads, L layers; w bytes an element; S = bsh·w.
+Notation: t ranks; b sequences of s tokens, width h, a heads, L layers; w bytes per element; S = bsh·w.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, rin
 
 
 class Calls(NamedTuple):
-    """Numbers of two collectives, each with a payload of S bytes."""
+    """How often each of two collectives is called, with a payload of S bytes each time."""
 
     all_gathers: int
     reduce_scatters: int
 
 
 class Ways(NamedTuple):
-    """What there is forward, and what backward."""
+    """The calls in forward and in backward."""
 
     forward: Calls
     backward: Calls
 
 
 class TrafficWays(NamedTuple):
-    """What a rank sends forward, and what backward."""
+    """The bytes that a rank sends in forward and in backward."""
 
     forward: Traffic
     backward: Traffic
 
 
 def layer_calls(keep_gathered: bool = False) -> Ways:
-    """Forward g before attention and before the MLP, ḡ behind them; backward the conjugates, and g again if not kept.
+    """In forward, g before attention and MLP, ḡ after them; in backward the conjugates, and g again if not kept.
 
     Args:
-        keep_gathered: The gathered inputs are kept for backward; else two all-gathers more.
+        keep_gathered: The gathered inputs are kept for backward; otherwise two more all-gathers are needed.
 
     Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2.
     """
@@ -47,7 +47,7 @@ def layer_calls(keep_gathered: bool = False) -> Ways:
 
 
 def ends_calls(keep_gathered: bool = False) -> Ways:
-    """Outside the layers: forward ḡ of the embedding and g of the head, backward the conjugates, and g again.
+    """Outside the layers: in forward ḡ of the embedding and g of the head, in backward the conjugates, and g again.
 
     Source: as `layer_calls`; derived for `minitrain.sequence_parallel.full.embedding_and_head`.
     """
@@ -55,7 +55,7 @@ def ends_calls(keep_gathered: bool = False) -> Ways:
 
 
 def model_calls(layers: int, keep_gathered: bool = False) -> Ways:
-    """2L + 1 of each forward; 2L + 1 reduce-scatters backward, and 2L + 1 or 4L + 2 all-gathers. Without the loss's.
+    """2L + 1 of each in forward; in backward 2L + 1 reduce-scatters, 2L + 1 or 4L + 2 all-gathers. Without the loss.
 
     Source: as `layer_calls` and `ends_calls`.
     """
@@ -70,9 +70,9 @@ def model_calls(layers: int, keep_gathered: bool = False) -> Ways:
 def layer_traffic(
     batch: int, seq: int, hidden: int, ranks: int, rank: int, keep_gathered: bool = False, item: int = 4
 ) -> TrafficWays:
-    """What a rank sends through the ring: 4(t−1)/t · S forward, and 4 or 6(t−1)/t · S backward.
+    """The bytes that a rank sends through the ring: 4(t−1)/t · S in forward, and 4 or 6(t−1)/t · S in backward.
 
-    Chapter 08 sends 4 and 4: keeping the gathered inputs the bytes are equal, without there are 5/4 of them.
+    Chapter 08 sends 4 and 4. The bytes are equal if the gathered inputs are kept, and 5/4 as many otherwise.
 
     Source: Korthikanti et al. 2022, §4.2.2; Patarasuk & Yuan 2009.
     """
@@ -82,7 +82,7 @@ def layer_traffic(
 def model_traffic(
     batch: int, seq: int, hidden: int, layers: int, ranks: int, rank: int, keep_gathered: bool = False, item: int = 4
 ) -> TrafficWays:
-    """What a rank sends through the ring in a step, without the loss's three numbers a token: `model_calls`.
+    """The bytes that a rank sends through the ring in a step, without those of the loss: `model_calls`.
 
     Source: as `layer_traffic`.
     """
@@ -102,10 +102,10 @@ def _traffic(calls: Ways, elements: int, item: int, ranks: int, rank: int) -> Tr
 
 
 def partial_elements(layers: int, hidden: int, positions: int) -> int:
-    """Elements whose gradients are added over ranks once a step: 6hL + 2h + positions · h.
+    """Elements whose gradients are added over ranks once per step: 6hL + 2h + positions · h.
 
-    A layer has two norms of 2h and two row biases of h; then there are the last norm and the table of positions. Key
-    and value heads that several ranks share come on top: `minitrain.costs.tensor_parallel.shared_heads_elements`.
+    A layer has two norms of 2h and two row biases of h; the last norm and the table of positions come on top. So do key
+    and value heads that several ranks share: `minitrain.costs.tensor_parallel.shared_heads_elements`.
 
     Source: derived for `minitrain.sequence_parallel`. Megatron-LM adds up norms and row biases, in its
         `_allreduce_non_tensor_model_parallel_grads`; it adds positions to whole sequences, so their gradient is whole.
@@ -114,7 +114,7 @@ def partial_elements(layers: int, hidden: int, positions: int) -> int:
 
 
 STATISTICS, MASK = "norms: mean and 1/deviation", "scores: the causal mask"
-"""What torch keeps and the paper leaves out, as `kept_terms` names it."""
+"""The terms that torch keeps and the paper leaves out, as `kept_terms` names them."""
 
 
 def deviations(
@@ -128,9 +128,10 @@ def deviations(
 ) -> dict[str, float]:
     """Bytes that torch keeps in a layer beyond the account of the paper, by term.
 
-    A norm keeps mean and 1/deviation of each token. The causal mask, s² of one byte, is kept by `masked_fill`; the
-    fused softmax of the paper's code makes it anew. (Masks of dropout by place have one byte per element, as in the
-    paper. Torch's own dropout has that on GPUs; on CPUs it keeps factors 0 or 1/(1−p) in the dtype of its input.)
+    A norm keeps mean and 1/deviation of each token. The causal mask, s² elements of one byte, is kept by `masked_fill`;
+    the fused softmax of the paper's code builds it anew. (The masks of dropout by position have one byte per
+    element, as in the paper. Torch's own dropout has such masks on GPUs; on CPUs it keeps factors 0 or 1/(1−p) in the
+    dtype of its input.)
 
     Args:
         batch: Sequences, b.
@@ -138,7 +139,7 @@ def deviations(
         hidden: Width of the residual stream, h.
         heads: Attention heads, a.
         tensor: Tensor-parallel ranks, t.
-        sequence_parallel: Whether what is outside attention and MLP is cut along the sequence.
+        sequence_parallel: Whether tensors outside attention and MLP are divided along the sequence.
         statistic: Bytes of a mean: 2 on a CPU where the norm's weight has 16 bits, 4 on a GPU.
 
     Source: derived for torch 2.13, `aten/src/ATen/native/layer_norm.cpp`.
@@ -157,9 +158,9 @@ def kept_terms(
     keep_gathered: bool = False,
     statistic: int = 2,
 ) -> dict[str, float]:
-    """Bytes that torch keeps of a layer in 16 bits with dropout and written-out attention, by what keeps them.
+    """Bytes that torch keeps of a layer in 16 bits with dropout and written-out attention, by operation.
 
-    The paper's terms, each with its deviation; and the gathered inputs of attention and MLP, where they are kept.
+    These are the paper's terms and the deviations from them, and the gathered inputs of attention and MLP if kept.
 
     Args:
         batch: Sequences, b.
@@ -167,7 +168,7 @@ def kept_terms(
         hidden: Width of the residual stream, h.
         heads: Attention heads, a.
         tensor: Tensor-parallel ranks, t.
-        sequence_parallel: Whether what is outside attention and MLP is cut along the sequence.
+        sequence_parallel: Whether tensors outside attention and MLP are divided along the sequence.
         keep_gathered: With sequence parallelism, whether the gathered inputs are kept.
         statistic: As in `deviations`.
 

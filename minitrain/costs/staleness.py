@@ -1,4 +1,4 @@
-"""What bounded staleness allows: how stale a gradient can be, what steps that gains, and what learning rate it bears.
+"""Bounded staleness: how stale a gradient can be, how many steps that gains, and which learning rates remain stable.
 
 Notation: n workers; s the steps that one may be ahead of the slowest when it begins another; tᵥ the seconds that a step
 of worker v takes, t the slowest's; τ the updates that a gradient is late.
@@ -25,11 +25,10 @@ def most_stale(workers: int, staleness: int | None) -> float:
 def steps_until(seconds: float, times: Sequence[float], staleness: int | None) -> int:
     """Steps that all workers together have finished after `seconds`, if messages take no time.
 
-    A worker may begin its k-th step when its own before is over, and when the slowest has finished k − 1 − s, which is
-    at (k − 1 − s) t. Since t ≥ tᵥ, of these waits only the last counts, and step k ends at
-    max(k tᵥ, (k − 1 − s) t + tᵥ). So by T a worker has finished min(⌊T/tᵥ⌋, ⌊(T − tᵥ)/t⌋ + s + 1) steps. s = 0 gives
-    each as many as the slowest has; s > 0 gives up to s more, but no higher rate; only without a bound does each go at
-    its own.
+    A worker may begin its k-th step when its own previous step is over, and when the slowest has finished k − 1 − s,
+    which is at (k − 1 − s) t. Since t ≥ tᵥ, of these waits only the last counts, and step k ends at max(k tᵥ, (k − 1 −
+    s) t + tᵥ). So by T a worker has finished min(⌊T/tᵥ⌋, ⌊(T − tᵥ)/t⌋ + s + 1) steps. s = 0 gives each as many as the
+    slowest has; s > 0 gives up to s more, but no higher rate; only without a bound does each go at its own.
 
     Args:
         seconds: T.
@@ -60,7 +59,7 @@ def bytes_served(pulls: int, pushes: int, trained: int, other: int, workers: int
 
     Args:
         pulls: Pulls that were answered.
-        pushes: Gradients that came in.
+        pushes: Gradients that arrived.
         trained: Bytes of the parameters that are trained.
         other: Bytes of frozen parameters and buffers, which come with each worker's first pull only.
         workers: Number of workers.

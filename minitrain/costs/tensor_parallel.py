@@ -1,8 +1,8 @@
-"""What tensor parallelism costs: all-reduces and bytes of a layer, parameters that a rank holds, and its products.
+"""The cost of tensor parallelism: all-reduces and bytes of a layer, parameters that a rank holds, and its products.
 
 A layer is a block of `minitrain.models.gpt`: attention and MLP, each with one all-reduce forward and one backward.
 
-Notation: t ranks; b sequences of s tokens, width h, a query heads, k key and value heads; w bytes an element.
+Notation: t ranks; b sequences of s tokens, width h, a query heads, k key and value heads; w bytes per element.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Ways(NamedTuple):
 
 
 def all_reduces(layers: int = 1) -> Ways:
-    """2L forward, g behind attention and behind the MLP; 2L backward, f before each.
+    """2L forward, g after attention and after the MLP; 2L backward, f before each.
 
     Source: Shoeybi et al. 2019, "Megatron-LM", §3, figure 4.
     """
@@ -59,7 +59,7 @@ def row_first_mlp_traffic(batch: int, seq: int, hidden: int, ranks: int, rank: i
 
 
 def shared_heads_elements(hidden: int, heads: int, kv_heads: int, ranks: int) -> int:
-    """Elements of the bucket in which gradients of shared key and value heads are added, once a step: 2k · h/a · (h+1).
+    """Elements of the bucket that adds gradients of shared key and value heads once per step: 2k · h/a · (h+1).
 
     All k heads, with their biases, go into one all-reduce, though a rank writes and reads one. 0 where no head is
     shared.
@@ -72,7 +72,7 @@ def shared_heads_elements(hidden: int, heads: int, kv_heads: int, ranks: int) ->
 def shared_heads_traffic(
     hidden: int, heads: int, kv_heads: int, ranks: int, rank: int, item: int = 4, layers: int = 1
 ) -> Traffic:
-    """What a rank sends once a step through the ring to add gradients of shared key and value heads.
+    """What a rank sends once per step through the ring to add gradients of shared key and value heads.
 
     Source: as `shared_heads_elements`; Patarasuk & Yuan 2009.
     """

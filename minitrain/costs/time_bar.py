@@ -19,11 +19,11 @@ class Bar(NamedTuple):
     """Seconds of a step on each device.
 
     Attributes:
-        compute: In which the model's products are computed.
-        hidden: Of communication while something is computed.
-        exposed: Of communication while nothing is.
-        again: In which something is computed a second time.
-        idle: In which a pipeline's rank waits for its neighbours.
+        compute: Computing the model's products.
+        hidden: Communication while something is computed.
+        exposed: Communication while nothing is computed.
+        again: Computing something a second time.
+        idle: A pipeline's rank waiting for its neighbours.
     """
 
     compute: float
@@ -38,7 +38,7 @@ class Bar(NamedTuple):
         return self.compute + self.again + self.idle + self.exposed
 
     def days(self, steps: float) -> float:
-        """Days that so many steps take."""
+        """Days for this many steps."""
         return steps * self.step / 86400
 
     def mfu(self, flops: float, peak: float) -> float:
@@ -50,8 +50,8 @@ def overlap(*sent: tuple[float, float]) -> tuple[float, float]:
     """Seconds of communication that are hidden, and those that are exposed.
 
     Args:
-        sent: Of each kind of message, the seconds that it takes, and the seconds of computing behind which it can hide;
-            0 for messages for which a rank waits with nothing to do.
+        sent: Of each kind of message, the seconds that it takes, and the seconds of computing that can hide it; 0 for
+            messages for which a rank waits with nothing to do.
 
     Source: derived, from `minitrain.costs.roofline.bounds`: what does not fit behind computing is exposed.
     """
@@ -64,7 +64,7 @@ def data_parallel_bar(
 ) -> Bar:
     """The bar of data parallelism: gradients hide behind backward, which is two thirds of a step.
 
-    It says nothing about memory: whether the model fits at all is the other bar's business.
+    It says nothing about memory: the other bar shows whether the model fits at all.
 
     Args:
         shape: The model.
@@ -72,7 +72,7 @@ def data_parallel_bar(
         ranks: n.
         step_tokens: Tokens of all ranks together in a step.
         link: W, the machine's `link` within a node and `network` across nodes.
-        reached: What products reach of the machine's peak.
+        reached: The part of the machine's peak that products reach.
         item: Bytes of a gradient's number.
 
     Raises:

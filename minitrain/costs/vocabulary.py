@@ -1,9 +1,9 @@
-"""What a vocabulary cut into parts costs: rows with their padding, bytes held, and bytes sent for the loss.
+"""The cost of a vocabulary cut into parts: rows with their padding, bytes held, and bytes sent for the loss.
 
 Exact also where the vocabulary does not divide by the ranks.
 
 Notation: n ranks, V tokens in the vocabulary, V' with padding, h hidden, T tokens in the batch (batch · seq), w bytes
-an element.
+    per element.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, ring_all_reduce
 
 NUMBERS = 3
-"""What the loss sends of each token: a rank's largest logit, its sum of exponentials, and the target's logit."""
+"""The numbers that the loss sends for each token: a rank's largest logit, its sum of exponentials, and the target's
+logit."""
 
 
 def padded(vocabulary: int, ranks: int, multiple: int = 1) -> int:
@@ -20,8 +21,8 @@ def padded(vocabulary: int, ranks: int, multiple: int = 1) -> int:
     Args:
         vocabulary: V.
         ranks: n.
-        multiple: What each rank's rows are a multiple of. Megatron-LM takes 128 (`make-vocab-size-divisible-by`), since
-            matrices of such sizes are multiplied faster.
+        multiple: The number of which each rank's rows are a multiple. Megatron-LM takes 128
+            (`make-vocab-size-divisible-by`), since matrices of such sizes are multiplied faster.
 
     Source: Shoeybi et al. 2019, "Megatron-LM", §5.1, who take 51,200 for 50,257 tokens on 8 ranks.
     """
@@ -49,7 +50,7 @@ def table_bytes(vocabulary: int, hidden: int, ranks: int, item: int = 4, multipl
 
 
 def loss_payload(tokens: int, ranks: int, item: int = 4) -> int:
-    """3wnT, the bytes of the one all-gather of the loss: three numbers of each token from each rank."""
+    """3wnT, the bytes of the one all-gather of the loss: three numbers per token from each rank."""
     return NUMBERS * item * ranks * tokens
 
 

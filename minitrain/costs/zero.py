@@ -1,8 +1,8 @@
-"""What ZeRO costs: bytes of model states on each rank, and bytes sent in a step, stage by stage.
+"""The cost of ZeRO: bytes of model states on each rank, and bytes sent in a step, stage by stage.
 
 Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5 and §7.
 
-The paper's formulas are for large models; beside them stand the exact ones, for lines of real sizes with their padding.
+The paper's formulas are for large models; next to them are the exact ones, for lines of real sizes with padding.
 
 Letters: Ψ parameters, n ranks (the paper's N_d), K bytes of optimizer states for each parameter, A micro-batches in a
 step.
@@ -60,7 +60,7 @@ def volume(stage: int, parameters: float, micro_batches: int = 1) -> float:
     """Elements that each rank sends in a step, for many ranks: 2Ψ in stages 0 to 2, 3Ψ in stage 3 (A = 1).
 
     A reduce-scatter is Ψ, an all-gather is Ψ. Stage 0 all-reduces, 2Ψ, once. Stage 1 reduce-scatters gradients once and
-    gathers parameters once, 2Ψ. Stage 2 does as much, but a rank that keeps one shard only cannot add up whole
+    gathers parameters once, 2Ψ. Stage 2 sends as much, but a rank that keeps only one shard cannot add up full
     gradients over micro-batches: it reduce-scatters each, (A + 1)Ψ. Stage 3 gathers parameters for forward and for
     backward and reduce-scatters gradients in each micro-batch, 3AΨ.
 
@@ -154,7 +154,7 @@ def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro
     """What a rank sends in a step of stage 1, 2 or 3 through the ring, exactly; (n−1)/n of `volume` and of the padding.
 
     Stage 1: one reduce-scatter and one all-gather. Stage 2: A reduce-scatters and one all-gather. Stage 3: A times two
-    all-gathers and one reduce-scatter. Clipping by the norm is not in it, see `clip_traffic`.
+    all-gathers and one reduce-scatter. Clipping by the norm is not included, see `clip_traffic`.
 
     Source: Rajbhandari et al. 2020, §7.2; Patarasuk & Yuan 2009 for the ring.
     """
@@ -171,14 +171,14 @@ def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro
 
 
 def clip_traffic(ranks: int, rank: int) -> Traffic:
-    """What the norm of all gradients costs: the all-reduce of one number of 8 bytes."""
+    """The cost of the norm of all gradients: the all-reduce of one number of 8 bytes."""
     return ring_all_reduce(1, 8, ranks, rank)
 
 
 def gradient_peak(lines: Sequence[Line], largest: int, ranks: int, drain: bool = True) -> int:
-    """Bytes of whole gradients that stage 2 holds at once, its shards left out, where lines fill one after the other.
+    """Bytes of full gradients that stage 2 holds at once, without its shards, if lines fill one after the other.
 
-    With draining: two neighbours (one that fills, one on its way), and the gradient that is being copied. Without: all.
+    With draining: two neighbours (one filling, one being sent), and the gradient that is being copied. Without: all.
 
     Args:
         lines: In the order in which they fill.

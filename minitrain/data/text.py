@@ -1,12 +1,12 @@
-"""Real text as bytes, and an order of samples that knows nothing of ranks.
+"""Real text as bytes, and an order of samples that does not depend on ranks.
 
 A token is a byte, so there is no tokenizer and the vocabulary is 256. Three sources need no download:
-Python's language reference, the source of its standard library, and any text of one's own. Each is split into
+Python's language reference, the source of its standard library, and any text of your own. Each is split into
 a training and a validation part.
 
 Sample number i is a function of (seed, i). A step takes samples [position, position + batch), and the ranks
 share that range. So a run on other ranks, or one resumed on other ranks, takes the same samples in the same
-steps, and all there is to store of the data's state is one integer, the position.
+steps, and the only state of the data to store is one integer, the position.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Text:
     """A text as bytes, split into a part to learn from and a part that training never sees.
 
     Attributes:
-        name: What was asked for: "reference", "library" or a path.
+        name: The requested text: "reference", "library" or a path.
         training: Bytes to learn from.
         validation: Bytes held out.
     """
@@ -147,8 +147,8 @@ def is_visible(path: Path) -> bool:
 def is_library_source(path: Path) -> bool:
     """A `.py` file of the standard library.
 
-    Not what was installed beside it. Not its tests: they are larger than all the rest, and some systems leave
-    them out. Not what describes the machine that Python was built on.
+    Without installed packages. Without its tests, which are larger than all the rest and missing on some systems.
+    Without files that describe the machine that Python was built on.
     """
     others = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
     built = any(part.startswith(("config-", "_sysconfigdata")) for part in path.parts)

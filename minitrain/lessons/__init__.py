@@ -1,4 +1,4 @@
-"""Theory beside practice: for each technique a demo that predicts, measures, and claims that the two agree.
+"""Theory and practice together: for each technique a demo that predicts, measures, and claims that the two agree.
 
 `minitrain.lessons.zero.stage1` is the lesson of `minitrain.zero.stage1`, and runs by the technique's own name:
 `python -m minitrain.zero.stage1`.

@@ -1,4 +1,4 @@
-"""The bar of time, which returns at the end of each chapter: where a step's seconds go, and how many days they make."""
+"""The bar of time, which returns at the end of each chapter: where a step's seconds go, and the days they add up to."""
 
 from __future__ import annotations
 
@@ -23,28 +23,29 @@ LOOKS = {
 }
 
 SEQUENCES = 2048  # in a step of the course's training, each of 2,048 tokens
-STEPS = 2e12 / (SEQUENCES * 2048)  # of which so many make two trillion tokens
+STEPS = 2e12 / (SEQUENCES * 2048)  # this many make two trillion tokens
 
 
-def course_step(gpus: int = 64, sequences: int = 1, **layout: Any) -> Bar:
+def course_step(gpus: int = 64, sequences: int = 1, experts: int = 0, **layout: Any) -> Bar:
     """A step of the course's training: 7 billion parameters on nodes of eight H100, products at half of the peak.
 
     Args:
-        gpus: Their number; data-parallel ranks are as many as the layout leaves.
+        gpus: Their number; the layout determines the number of data-parallel ranks.
         sequences: In a micro-batch.
+        experts: In place of every second block's MLP; 0: none.
         layout: Options of `minitrain.composition.settings.Layout`: `zero=3`, `tp=8`, …
 
     Raises:
         ValueError: The layout does not fit the GPUs or the batch.
     """
-    model = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048)
+    model = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048, experts=experts)
     dp = gpus // (layout.get("pp", 1) * layout.get("tp", 1))
     cut = Layout(dp=dp, microbatches=SEQUENCES // (dp * sequences), **layout)
     return step_time(model, cut, Steps(batch=SEQUENCES, dtype="bfloat16"), Cluster(MACHINES["H100"]))
 
 
 def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
-    """One bar for each layout: a step's seconds as a part of 100, and the days of the whole training beside it.
+    """One bar for each layout: a step's seconds as a part of 100, and next to it the days of the whole training.
 
     A bar's length is the step. Hidden communication lies in a thin bar below it, since it takes no time of its own.
 

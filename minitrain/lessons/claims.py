@@ -1,8 +1,8 @@
-"""The claim: one formula of the text beside what the run really did.
+"""The claim: one formula of the text, next to the run's own measurement.
 
 Theory predicts a number, an instrument measures it, and the claim says whether the two agree. The measured value never
 comes from a formula: it is counted message by message, compared with a reference, or read off the virtual clock. Only
-figures that a paper has published stand without a run, and say so.
+published figures from papers come without a run, and they say so.
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ class Claim:
     """A prediction and its measurement.
 
     Attributes:
-        what: What is claimed: "bytes sent by each rank".
+        what: The claim in words: "bytes sent by each rank".
         formula: The formula as the text writes it: "2(n−1)/n · S".
         predicted: The formula's value for this run, from `minitrain.costs` or worked out in the demo.
-        measured: What an instrument showed, never what a formula gives; of a published figure, what the paper prints.
+        measured: The value that an instrument showed, never that of a formula; for a published figure, the paper's
+            value.
         unit: "B", "messages", "virtual s", "1" for a plain number.
         source: Paper and section.
         how: "counted" (messages, bytes, storages), "compared" (with a reference), "virtual clock", or "published": a
-            figure that a paper prints, beside our formula for it; of these there is no run.
-        relation: "=", "<=" or ">=": how `measured` stands to `predicted`.
+            paper's figure, compared with our formula for it, without a run.
+        relation: "=", "<=" or ">=": how `measured` relates to `predicted`.
         tolerance: Relative tolerance. 0 means exactly equal, the normal case for counts.
         absolute: Absolute tolerance, for where the expected value is 0.
-        needs: The ranks that the claim needs, where there were fewer; it is then neither held nor broken.
+        needs: The ranks that the claim needs, if there were fewer; it then neither holds nor fails.
         key: Whether it is one of the three to six that carry its demo; tables show these, and the others on demand.
-        case: Of a claim that several cases share (`fold`), the one that does not hold.
+        case: In a claim that several cases share (`fold`), the one that does not hold.
     """
 
     what: str
@@ -86,7 +87,7 @@ def fold(what: str, cases: Mapping[str, Claim], key: bool = False) -> Claim:
     """One claim for one fact that was seen in several cases, such as the same equality in each of 22 layouts.
 
     Args:
-        what: What is claimed of all of them.
+        what: The claim about all of them.
         cases: Name of a case -> its claim.
         key: See `Claim`.
 
@@ -187,7 +188,7 @@ def telling(rows: Sequence[Row]) -> list[Row]:
 
 
 def left_out(rows: Sequence[Row]) -> str:
-    """What a table says of the rows that `telling` leaves out; "" if there are none."""
+    """A table's note on the rows that `telling` leaves out; "" if there are none."""
     shown = telling(rows)
     waiting = sum(row.holds is None for row in rows) - sum(row.holds is None for row in shown)
     hold = len(rows) - len(shown) - waiting  # those that do not hold are shown

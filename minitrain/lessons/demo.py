@@ -1,8 +1,8 @@
 """The demo runner: one file, two ways to start it.
 
-`torchrun --nproc-per-node 4 -m minitrain.collectives.ring` starts the ranks from outside, on as many machines as one
-likes; `python -m minitrain.collectives.ring --ranks 4` starts them itself, on this one. Both end in `perform`, on every
-rank, which runs the demo and prints its claims as a table.
+`torchrun --nproc-per-node 4 -m minitrain.collectives.ring` starts the ranks from outside, on any number of machines;
+`python -m minitrain.collectives.ring --ranks 4` starts them itself, on this one. Both end in `perform`, on every rank,
+which runs the demo and prints its claims as a table.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ NCCL = 'NCCL User Guide, "Using multiple NCCL communicators concurrently" and "P
 
 @dataclass(frozen=True)
 class Output:
-    """What to show in the table, and what to write next to it.
+    """The rows to show, and the files to write.
 
     Attributes:
         figure: Save the lesson's picture here (.svg, .png or .pdf).
@@ -69,10 +69,10 @@ def run(demo: Demo | str) -> NoReturn:
     """Run a demo from the command line; exit status 0 when every claim holds on every rank, else 1.
 
     The command line is made from the demo's signature: `demo(world, elements: int = 1 << 20)` has an option
-    `--elements`, explained by the demo's docstring, beside the options that every demo has.
+    `--elements`, explained by the demo's docstring, in addition to the options that every demo has.
 
     Args:
-        demo: Returns the claims; or the name of a technique, whose lesson's demo is meant. A lesson with `SURVIVES =
+        demo: Returns the claims; or the name of a technique, for the demo of its lesson. A lesson with `SURVIVES =
             True` can do without a rank that dies: the others then go on, and its claims are theirs. They call
             `go_on_without` (control.py). Under torchrun, which ends all ranks when one ends, it cannot.
     """
@@ -99,12 +99,12 @@ def _started(demo: Demo) -> tuple[str, str]:
         return main.__spec__.name, f"python -m {main.__spec__.name}"
     file = getattr(main, "__file__", None)
     if file is None:
-        raise SystemExit("a demo must stand in a file, which ranks can import")
+        raise SystemExit("a demo must be in a file, which ranks can import")
     return Path(file).stem, f"python {file}"  # a script's folder is where modules are looked for
 
 
 def _make_room(output: Output) -> str:
-    """Make the folders of the files that will be written; returns what cannot be, before anything is run."""
+    """Make the folders of the files that will be written; returns what is wrong with them, before anything is run."""
     if output.figure and output.figure.suffix not in (".svg", ".png", ".pdf"):
         return f"--figure {output.figure}: a picture can be .svg, .png or .pdf"
     for path in filter(None, (output.figure, output.trace, output.json)):
@@ -136,7 +136,7 @@ def run_chapter(package: str) -> NoReturn:
 
 _MaybePath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
 
-# The options that every demo has, beside its own: type, default, explanation.
+# The options that every demo has, in addition to its own: type, default, explanation.
 _OPTIONS = {
     "ranks": (
         Annotated[int | None, tyro.conf.arg(metavar="INT")],
@@ -199,7 +199,7 @@ def launch(
     """Call `function(world, *arguments)` on every rank, torchrun's or our own; returns the exit status.
 
     Raises:
-        SystemExit: With a message, for options that cannot be.
+        SystemExit: With a message, for invalid options.
     """
     started = given_ranks()
     if started is not None:
@@ -219,7 +219,7 @@ def launch(
     except (ValueError, RanksError) as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
-    except BrokenPipeError:  # who reads has closed: `... | head`
+    except BrokenPipeError:  # the reader has closed: `... | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
         return 1
     except KeyboardInterrupt as stopped:  # where the ranks were, if they were at work
@@ -236,7 +236,7 @@ def _perform_under_torchrun(
         world.stop()
         return 0 if holds else 1
     except Exception as error:
-        # A rank whose partner died learns of it by a broken connection. The partner's own error matters more:
+        # A rank whose partner died learns of it from a broken connection. The partner's own error matters more:
         # torchrun ends this rank while it waits here.
         if "Connection" in str(error) or "connection" in str(error):
             time.sleep(3)
@@ -286,10 +286,10 @@ def play(world: World, demo: Demo, options: dict[str, Any]) -> tuple[list[Row], 
     module = technique_of(demo.__module__)
     claims = demo(world, **options)
     everyone = gather_objects(claims)
-    leave_all()  # the groups that the demo has made: the next one would run beside their threads
+    leave_all()  # the groups that the demo has made, or their threads would run during the next one
     if world.rehearsal is not None:
         rule = _rehearsed(world, world.rehearsal)
-        # Memory and copies are not what they would be on GPUs, since both memories are one here.
+        # Memory and copies differ from those on GPUs, since both memories are one here.
         everyone = [[*(claim for claim in claims if claim.how == "compared"), rule] for claims in everyone]
     return merge(module, everyone), world.costs
 

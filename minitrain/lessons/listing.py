@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-# Chapters in reading order, as the notebooks number them; what has no notebook yet has its place as well.
+# Chapters in reading order, as the notebooks number them; those without a notebook have their place as well.
 CHAPTERS = (
     "matrix_product",
     "collectives",
@@ -13,6 +13,7 @@ CHAPTERS = (
     "roofline",
     "zero",
     "recomputation",
+    "precision",
     "optimizers",
     "tensor_parallel",
     "sequence_parallel",

@@ -1,4 +1,4 @@
-"""The bar of memory, which returns at the end of each chapter: what one GPU holds of a model of 7 billion parameters.
+"""The bar of memory, which returns at the end of each chapter: what one GPU holds of a 7-billion-parameter model.
 
 The kinds of bytes have the same colours and patterns in all pictures of the course.
 """
@@ -39,7 +39,8 @@ def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title
             gigabytes = sizes.get(kind, 0) / 1e9
             axes.barh(row, gigabytes, left=left, height=0.6, color=colour, hatch=hatch, edgecolor="white")
             left += gigabytes
-        axes.text(left, row, f"  {left:,.0f} GB", va="center", fontsize=9)
+        text = axes.text(left, row, f"  {left:,.0f} GB", va="center", fontsize=9)
+        text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # it may lie on the GPU's line
     kinds = [axes.barh([0], [0], color=c, hatch=h, edgecolor="white", label=kind) for kind, (c, h) in LOOKS.items()]
     handles = [*kinds, axes.axvline(gpu / 1e9, color="black", linestyle="--", label=f"a GPU's {gpu / 1e9:g} GB")]
     axes.set_yticks(range(len(bars)), list(bars))

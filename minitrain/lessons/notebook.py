@@ -1,4 +1,4 @@
-"""What a notebook shows: a table of claims, and a picture with its text for those who cannot see it."""
+"""Output of notebooks: a table of claims, and a picture with a text for readers who cannot see it."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def picture(figure: Figure, alt: str, caption: str = "") -> Picture:
     Args:
         figure: What a demo's or timeline's `draw()` returns.
         alt: The picture in words, for readers who cannot see it.
-        caption: What to see in it, for everyone: one sentence, without asterisks.
+        caption: The point of the picture, for everyone: one sentence, without asterisks.
 
     Raises:
         ValueError: `alt` is empty.

@@ -29,7 +29,7 @@ from minitrain.lessons.listing import demos
 SEQ = 64  # tokens in a sample
 BATCH = 32  # samples that all ranks together take in a step, rounded up to a multiple of the ranks
 STEPS = 400  # at the most; about half of them bring the loss below the mark
-EVERY = 25  # steps between two looks at the validation text
+EVERY = 25  # steps between two evaluations on the validation text
 ALIKE = 20  # steps in each of the layouts whose curves are compared
 PROMPT = "The "
 

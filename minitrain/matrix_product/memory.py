@@ -1,8 +1,8 @@
 """What fills a device in one training step: parameters, gradients, optimizer states, activations.
 
 **Idea.** For each parameter the step holds four numbers, whatever the batch: the value, its gradient, and AdamW's
-momentum and variance. What forward keeps for backward, the activations, grows with batch and sequence, and is freed
-when backward has used it. Everything that this book splits over ranks is one of the four kinds in the first line.
+momentum and variance. The activations, which forward keeps for backward, grow with batch and sequence, and are freed
+when backward has used them. Everything that this book splits over ranks is one of the four kinds in the first line.
 
 **Source.** Rajbhandari et al. 2020, "ZeRO", §3, for model states (and residual states); Korthikanti et al. 2022,
 "Reducing activation recomputation in large transformer models", §4, for activations.

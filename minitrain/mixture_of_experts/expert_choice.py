@@ -1,4 +1,4 @@
-"""Expert choice: each expert chooses the tokens that suit it best, as many as it has places.
+"""Expert choice: each expert chooses the tokens that suit it best, as many as it has slots.
 
 **Idea.** Turn the choice around. If experts choose tokens, every expert is exactly full, so nothing is dropped and no
 loss is needed for balance. A token may get many experts, or none. An expert compares a token with later tokens, too, so

@@ -1,8 +1,8 @@
 """GShard: each token goes to two experts, and to the second one only by chance if its gate is small.
 
-**Idea.** An expert takes a fixed number of tokens per sequence, its capacity. Tokens take its places in their order,
-all first choices before all second ones, and a choice that finds no place left is dropped. A second choice with a small
-gate is often not made at all, which leaves the place to a token to which it matters more.
+**Idea.** An expert takes a fixed number of tokens per sequence, its capacity. Tokens take its slots in their order,
+all first choices before all second ones, and a choice that finds no slot left is dropped. A second choice with a small
+gate is often not made at all, which leaves the slot to a token to which it matters more.
 
 **Source.** Lepikhin et al. 2020, "GShard", §2.2 and algorithm 1. Also called top-2 gating.
 **Cost.** One product with W_g, [experts, hidden], which every rank holds.
@@ -46,8 +46,8 @@ def route(
     chance = torch.rand_like(gate[:, 1]) if chance is None else chance
     second = 2 * gate[:, 1] > chance  # [tokens]
     made = torch.stack([torch.ones_like(second), second], 1)  # [tokens, 2]
-    # Places are given out in the order of this mask's rows: transposed, so that all first
-    # choices come before all second ones. A choice that is not made takes no place.
+    # Slots are given out in the order of this mask's rows: transposed, so that all first
+    # choices come before all second ones. A choice that is not made takes no slot.
     mask = F.one_hot(expert, experts) * made[..., None]  # [tokens, 2, experts]
     mask = mask.transpose(0, 1).flatten(0, 1)  # [2 · tokens, experts]
     position = (mask.cumsum(0) * mask).sum(-1)  # [2 · tokens], from 1; 0 if not made

@@ -1,8 +1,8 @@
 """A GPT with mixtures of experts: every second feed-forward layer is replaced by many.
 
 **Idea.** Two thirds of a GPT's block are its feed-forward layer, which treats each token by itself. It can be replaced
-by a mixture, and nothing around it needs to know. The layers between stay dense: they cost less to send for, and all
-tokens meet the same weights there. `expert_parallel.ExpertParallel` then spreads the experts over ranks.
+by a mixture without any change around it. The layers between stay dense: they need no messages, and all tokens pass
+through the same weights there. `expert_parallel.ExpertParallel` then spreads the experts over ranks.
 
 **Source.** Lepikhin et al. 2020, "GShard", §2.1: every other feed-forward layer; so do Fedus et al. 2021, §4.
 **Cost.** (E − 1) · `minitrain.costs.mixture_of_experts.expert_parameters` more parameters for each replaced layer, and
@@ -39,8 +39,8 @@ def replace_mlps(
 
     Args:
         gpt: The model, on the device and in the dtype in which it will train.
-        make_router: Makes the router of block number so much; give it as `layer=`, so that each has noise of its own.
-            How many experts there are is the router's number.
+        make_router: Makes the router of a block, given its number; pass it on as `layer=`, so that each has noise of
+            its own. The number of experts is the router's.
         compute: As for `MoELayer`.
         every: Blocks from one mixture to the next: 1 replaces all; 2 the second, fourth, … .
         seed: Of the initial weights; any integer.

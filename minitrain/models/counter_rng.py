@@ -39,9 +39,9 @@ def set_position(seed: int, step: int, first_token: int = 0) -> None:
     """Set the position in training; call it before each forward.
 
     It seeds torch's generators, all of them, as `torch.manual_seed` does. What is drawn from these afterwards differs
-    between ranks that hold different tokens. The position is the generator's seed because that is what recomputation
-    puts back: **a micro-batch that is computed again after the next one has begun must see its own numbers**, or its
-    gradients belong to experts, or to masks, that its forward never saw.
+    between ranks that hold different tokens. The position is the generator's seed because recomputation restores that:
+    **a micro-batch that is computed again after the next one has begun must see its own numbers**, or its gradients
+    belong to experts, or to masks, that its forward never saw.
 
     Args:
         seed: Any integer, the same on all ranks.
@@ -81,7 +81,7 @@ def bits(words: str, tokens: Int[Tensor, "*tokens"], columns: Int[Tensor, "*colu
     """Numbers of 32 bits, each a function of `words`, of its token's number and of its column alone.
 
     Args:
-        words: What else the numbers depend on; different words give unrelated numbers.
+        words: Further numbers that they depend on; different words give unrelated numbers.
         tokens: Numbers of tokens, at least 0.
         columns: Numbers of columns, at least 0. `tokens` and `columns` are broadcast against each other.
 
@@ -95,7 +95,7 @@ def bits(words: str, tokens: Int[Tensor, "*tokens"], columns: Int[Tensor, "*colu
 
 
 def uniform(words: str, tokens: Int[Tensor, " tokens"], columns: int) -> Float[Tensor, "tokens columns"]:
-    """Numbers between 0 and 1, evenly distributed: `bits` of so many columns for each token.
+    """Numbers between 0 and 1, evenly distributed: `bits` of this many columns for each token.
 
     Returns:
         float64, neither 0 nor 1.

@@ -1,7 +1,7 @@
 """A GPT-2 style language model for one device: the reference that every chapter is compared with.
 
 Tokens and positions are embedded and added. Each block adds attention, then a two-layer MLP, to the residual
-stream, each behind a LayerNorm (pre-norm). A last LayerNorm and a linear head give the logits of the next
+stream, each after a LayerNorm (pre-norm). A last LayerNorm and a linear head give the logits of the next
 token. Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", §2.3.
 
 The parts are small modules with one tensor in and one out, so that a chapter can replace one and leave the
@@ -139,7 +139,7 @@ class Attention(nn.Module):
     """Multi-head causal self-attention with separate query, key and value projections.
 
     The number of heads is read off the projections' outputs. So where a projection is replaced by one that
-    makes only some of the heads (tensor parallelism), the rest of this module works on as it is.
+    makes only some of the heads (tensor parallelism), the rest of this module works unchanged.
     """
 
     def __init__(self, config: GPTConfig):
@@ -195,7 +195,7 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """One layer: x + attention(norm(x)), then x + mlp(norm(x)).
 
-    Norms and residual dropout stand here and not in `Attention` and `MLP`: tensor parallelism splits what is
+    Norms and residual dropout are here and not in `Attention` and `MLP`: tensor parallelism splits what is
     inside those two, sequence parallelism what is between them.
     """
 
@@ -233,8 +233,8 @@ def initial_weight(name: str, shape: Sequence[int], layers: int, seed: int) -> T
     The two projections of each block that write to the residual stream get 0.02/√(2·layers): the stream is a
     sum of 2·layers of them, and so its variance does not grow with depth (Radford et al. 2019, §2.3).
 
-    The numbers depend on name and seed alone, and are drawn on the CPU in float32. So whoever holds only some
-    of the parameters, or another device or dtype, starts from the same ones.
+    The numbers depend on name and seed alone, and are drawn on the CPU in float32. So a rank that holds only some of
+    the parameters, or uses another device or dtype, starts from the same values.
 
     Args:
         name: The parameter's full name in `GPT`, such as "blocks.3.mlp.down.weight".
@@ -295,7 +295,7 @@ class GPT(nn.Module):
 
         Args:
             tokens: Token numbers, at most `config.positions` in a row.
-            targets: The tokens that should follow; `IGNORE` (−100) where none is to be learnt. None: no loss.
+            targets: The tokens that should follow; `IGNORE` (−100) where there is nothing to learn. None: no loss.
 
         Returns:
             The logits, and the mean loss in nats per token (None without targets).

@@ -1,8 +1,8 @@
 """`minitrain.pipeline_parallel.gpipe` and `.one_f_one_b` for any schedule and any split of any model, with checks.
 
 **Idea.** A schedule already says what each rank does and in which order. So the executor has no plan of its own: for
-each action it waits for what the action needs, does it, and sends what it made. Between stages go several tensors of
-any shape; a rank may have several stages, tied weights, and data parallelism within a stage.
+each action it waits for its inputs, runs it, and sends its result. Several tensors of any shape can pass between
+stages; a rank may have several stages, tied weights, and data parallelism within a stage.
 
 **Source.** Huang et al. 2019, "GPipe", §2.2, for the step; the schedules name their own.
 **Sent.** After F the outputs, to the next stage; after B or I the gradient of the inputs, to the stage before. Then the
@@ -37,20 +37,20 @@ MicroBatch = Tensor | tuple[Tensor, ...]
 class Pipeline:
     """This rank's part of a pipeline: its stages, and a `step` that does its part of the schedule.
 
-    A step adds to `.grad` what one device would add that takes the same micro-batches one after another. Then clip,
+    A step adds to `.grad` what one device would add if it took the same micro-batches one after another. Then clip,
     `optimizer.step()` and `zero_grad()` as usual. A stage that is data-parallel too (it has `no_sync` and
     `synchronize`) accumulates under `no_sync()`, and the step ends with its `synchronize()`.
 
     Args:
         stages: The stages of this rank, as `schedule.stages_of(rank)` numbers them: modules that take the outputs of
             the stage before as arguments, and return a tensor or a tuple of tensors.
-        schedule: What each rank does; the same on all.
+        schedule: The actions of each rank; the same on all.
         loss: On the rank of the last stage: `loss(outputs, target)`, the mean over a micro-batch. `outputs` is what the
             last stage returns.
         group: The ranks of the pipeline; None means everyone.
         ties: The parameters that several stages hold, from `tied.ties`. All copies must start equal.
-        watch: Called with each action; what it returns is entered when all that the action needs has come, and left
-            before what it made is sent. For timelines, and for the virtual clock.
+        watch: Called with each action; its result, a context manager, is entered when all inputs of the action have
+            arrived, and left before its result is sent. For timelines, and for the virtual clock.
         device: Where this rank computes; None: where its parameters are.
 
     Attributes:
@@ -59,9 +59,8 @@ class Pipeline:
             from F on, and only where backward is split.
 
     Raises:
-        ValueError: On every rank alike: the schedule is not valid, is another on other ranks, or is for another number
-            of ranks; the stages are not as many as this rank has; the last stage's rank has no loss; copies of a tied
-            parameter differ.
+        ValueError: On every rank alike: the schedule is not valid, differs between ranks, or is for another number of
+            ranks; the number of stages is wrong; the last stage's rank has no loss; copies of a tied parameter differ.
     """
 
     def __init__(
@@ -105,11 +104,11 @@ class Pipeline:
         """One training step up to the gradients: every action of this rank, then sums over copies of weights.
 
         Args:
-            inputs: The micro-batches, on the rank of the first stage; other ranks may leave them out. Those of one
-                shape must have outputs of one shape in every stage.
+            inputs: The micro-batches, on the rank of the first stage; other ranks may leave them out. Inputs of equal
+                shape must have outputs of equal shape in every stage.
             targets: What `loss` compares with, one for each micro-batch, on the rank of the last stage.
-            shares: On the rank of the last stage, what each micro-batch's mean counts in that of the step, where they
-                are of different sizes: its part of all samples or tokens. None: 1/m.
+            shares: On the rank of the last stage, the weight of each micro-batch's mean in that of the step, where
+                sizes differ: its part of all samples or tokens. None: 1/m.
 
         Returns:
             The mean loss on the rank of the last stage, None on others.
@@ -148,7 +147,7 @@ class Pipeline:
         self._inputs = [checks.inputs_of(number, given) for number, given in enumerate(inputs or ()) if first]
         self._targets, self._shares = targets, shares
         self._mean: Tensor | None = None
-        self._here: dict[Action, list[Tensor]] = {}  # what stays on this rank, by what made it
+        self._here: dict[Action, list[Tensor]] = {}  # results that stay on this rank, by the action that made them
         self._mail.begin(checks.kinds(self._inputs) if first else None)
         self.held.clear()
         self.put_off.clear()
@@ -173,7 +172,7 @@ class Pipeline:
         stage, kind, _ = action
         following = stage + 1 if kind == "F" else stage - 1
         if kind == "W" or not 0 <= following <= self._last:
-            return  # nobody waits for it
+            return  # no rank waits for it
         if following in self.stages:
             self._here[action] = [tensor.detach().requires_grad_(tensor.requires_grad) for tensor in made]
         else:
@@ -214,7 +213,7 @@ class Pipeline:
         if stage == 0:
             return []
         wanted = [tensor for tensor in inputs if tensor.requires_grad]
-        # The stage before waits for a gradient of everything that could have one, so not of tokens or masks.
+        # The stage before waits for the gradient of everything that can have one, so not of tokens or masks.
         return [torch.zeros_like(tensor) if tensor.grad is None else tensor.grad for tensor in wanted]
 
     def _scaled_loss(self, outputs: Any, microbatch: int) -> Float[Tensor, ""]:
@@ -222,26 +221,26 @@ class Pipeline:
 
         The loss of a micro-batch is a mean over fewer samples. **One device would divide by all of them, so each loss
         is divided by m, or given its share, before backward.** If that is forgotten, the gradients are m times too
-        large, and Adam hardly shows it.
+        large, which is hardly visible with Adam.
         """
         assert self.loss is not None and self._targets is not None
         loss = self.loss(outputs, self._targets[microbatch])
         if not isinstance(loss, Tensor) or loss.dim() != 0:
             shown = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
             raise ValueError(f"loss returned {shown} for micro-batch {microbatch}; return a tensor without dimensions")
-        # Divided, since one device would write loss / m: the same bits also where m is no power of two.
+        # Divided, since one device would write loss / m: the same bits even if m is not a power of two.
         part = loss / self.schedule.microbatches if self._shares is None else loss * self._shares[microbatch]
         self._mean = part.detach() if self._mean is None else self._mean + part.detach()
         return part
 
     def _putting_off(self, stage: int, microbatch: int) -> AbstractContextManager[Any]:
-        # No W follows a whole backward to finish what it would put off; a rank may have whole and split ones.
+        # No W follows an unsplit backward to finish what it would put off; a rank may have both kinds.
         if stage not in self._split or self.schedule.backward(stage, microbatch).kind == "B":
             return nullcontext()
         return self._split[stage].into(self.put_off.setdefault((stage, microbatch), []))
 
     def _explain(self, error: Exception, stage: int, microbatch: int, inputs: tuple[Tensor, ...]) -> None:
-        """Say where a stage's forward failed; with the first micro-batch that it gets, that two stages do not meet."""
+        """Report where a stage's forward failed; on its first micro-batch, that two stages do not fit together."""
         shapes = ", ".join(map(str, metas(inputs)))
         if (
             stage == 0

@@ -101,7 +101,7 @@ def zero_bubble_h1(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 def zero_bubble_h2(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
     """Twice the warm-up of H1, twice as late: no bubble at all where F = I = W (Qi et al. 2023, §2.2).
 
-    It costs the memory of 2p−1 micro-batches, and that ranks end a step at different times: nothing may make them wait
+    The price: the memory of 2p−1 micro-batches, and ranks end a step at different times, so nothing may make them wait
     for each other between two steps (§4), not even the norm of all gradients.
     """
     _check("zb-h2", ranks, microbatches, chunks)
@@ -110,7 +110,7 @@ def zero_bubble_h2(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
 
 
 def zero_bubble_v(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
-    """Two chunks a rank, down the ranks and up again: no bubble where F = I = W, in 1F1B's memory (Qi et al. 2023, §6).
+    """Two chunks per rank, down the ranks and up: no bubble where F = I = W, in 1F1B's memory (Qi et al. 2023, §6).
 
     Rank r holds stages r and 2p−1−r, so the first rank also has the last stage, and starts the first backward itself.
     The order is that of figure 8.

@@ -1,4 +1,4 @@
-"""Cutting a model into stages: where to cut, so that the slowest stage is as fast as can be.
+"""Cutting a model into stages: where to cut, so that the slowest stage is as fast as possible.
 
 **Idea.** A pipeline is as slow as its slowest stage. So measure each layer, and cut the list of layers where the
 largest sum between two cuts is smallest. With L layers and s stages there are (L−1 choose s−1) ways to cut; dynamic
@@ -6,7 +6,7 @@ programming finds the best in L²·s steps of pure Python, milliseconds for 100 
 
 **Source.** The problem is the linear partition problem (Skiena, The Algorithm Design Manual, §10.7 in the 3rd edition).
 Measured times and dynamic programming for pipelines: Narayanan et al. 2019, "PipeDream", §3.1.
-**Cost.** A weight that layers of two stages share exists twice: see `minitrain.pipeline_parallel.full.tied`.
+**Cost.** A weight shared by layers of two stages exists twice: see `minitrain.pipeline_parallel.full.tied`.
 Also called `balance_by_time` (torchgpipe), `partition_method` (DeepSpeed), `split_spec` (torch.distributed.pipelining).
 """
 
@@ -25,7 +25,7 @@ from minitrain.pipeline_parallel.full.simulator import Time
 
 
 class Stage(nn.Sequential):
-    """Some layers of a model, one after another; what goes in and out is a tensor or a tuple of tensors.
+    """Some layers of a model, one after another; input and output are a tensor or a tuple of tensors.
 
     Args:
         layers: By their names in the whole model.
@@ -57,7 +57,7 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 
     Args:
         model: A `GPT`, or an `nn.Sequential` (or `nn.ModuleList`) whose members follow each other. What a GPT does
-            behind its head, `model.loss`, is the pipeline's `loss`.
+            after its head, `model.loss`, is the pipeline's `loss`.
 
     Raises:
         ValueError: It is neither.
@@ -78,7 +78,7 @@ def split(model: nn.Module, counts: Sequence[int]) -> list[Stage]:
         counts: How many layers each stage gets, such as from `partition` or `evenly`.
 
     Raises:
-        ValueError: The counts are not positive, or do not add up to the layers that there are.
+        ValueError: The counts are not positive, or do not add up to the number of layers.
     """
     layers = layers_of(model)
     if min(counts, default=0) < 1 or sum(counts) != len(layers):
@@ -94,7 +94,7 @@ def split(model: nn.Module, counts: Sequence[int]) -> list[Stage]:
 def evenly(model: nn.Module, stages: int) -> list[int]:
     """Layer counts for `split`: equally many layers each, the first stages one more.
 
-    Of a GPT the blocks are counted; the embedding goes with the first, norm and head with the last.
+    In a GPT only the blocks are counted; the embedding goes with the first, norm and head with the last.
 
     Raises:
         ValueError: There are more stages than layers, or fewer than one.
@@ -109,11 +109,11 @@ def evenly(model: nn.Module, stages: int) -> list[int]:
 
 
 def partition(costs: Sequence[Time], stages: int) -> list[int]:
-    """Layer counts that make the slowest stage as fast as can be; of several such, the last stages get the most.
+    """Layer counts that make the slowest stage as fast as possible; among equals, the last stages get the most layers.
 
     Args:
-        costs: What each layer costs, such as from `layer_times`.
-        stages: Into how many stages to cut; each gets at least one layer.
+        costs: The cost of each layer, such as from `layer_times`.
+        stages: The number of stages; each gets at least one layer.
 
     Raises:
         ValueError: There are more stages than layers, or fewer than one; or a cost is negative or not a number.
@@ -121,7 +121,7 @@ def partition(costs: Sequence[Time], stages: int) -> list[int]:
     _check(stages, len(costs), "layers")
     if not all(cost >= 0 for cost in costs):
         raise ValueError(f"costs={list(costs)} must all be 0 or more")
-    up_to: list[Time] = [0, *accumulate(costs)]  # up_to[n]: what the first n layers cost
+    up_to: list[Time] = [0, *accumulate(costs)]  # up_to[n]: the cost of the first n layers
     layers = len(costs)
     # slowest[n]: the time of the slowest of the stages into which the first n layers have been cut so far.
     slowest = list(up_to)
@@ -146,7 +146,7 @@ def partition(costs: Sequence[Time], stages: int) -> list[int]:
 def layer_times(model: nn.Module, *inputs: Tensor, repeats: int = 5) -> list[float]:
     """Seconds that forward and backward of each layer take here, one after another: the fastest of `repeats`.
 
-    Gradients that the model has are left as they are. The last layer's outputs stand for a loss.
+    Existing gradients are left as they are. The last layer's outputs serve as a loss.
 
     Args:
         model: As `layers_of` takes it.

@@ -1,7 +1,7 @@
-"""Backward in two parts: the gradient that the stage before waits for now, those of the weights later.
+"""Backward in two parts: first the gradient that the stage before waits for, later those of the weights.
 
 **Idea.** For a linear layer Y = XWᵀ + b, backward is two products that do not need each other: dX = dY·W, which the
-stage before is waiting for, and dW = dYᵀ·X, for which nobody waits before the end of the step. So the first is done at
+stage before is waiting for, and dW = dYᵀ·X, which is not needed before the end of the step. So the first is done at
 once, and (X, dY) is kept for the second, which fills a gap of the pipeline.
 
 **Source.** Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §1 and figure 1.

@@ -1,16 +1,16 @@
 """The dry run: what a rank of a layout will hold, send, compute and wait for, before a single rank is started.
 
-**Idea.** All that a step costs follows from the sizes of the model and of the layout. A layout that does not fit into
-memory, or idles half of the time, is cheaper found out here than on a thousand GPUs, and in a second without torch:
-this file and all that it imports can be read where torch is not installed.
+**Idea.** All that a step costs follows from the sizes of the model and of the layout. It is cheaper to find out here
+than on a thousand GPUs that a layout does not fit into memory, or idles half of the time. It takes a second, and no
+torch: this file and its imports can be read where torch is not installed.
 
 **Source.** The formulas are those of the chapters, put together in `minitrain.costs.composition` and its three
 neighbours; the time of a whole training is that of Narayanan et al. 2021, "Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM", §5.1.
 **Predicted.** What each rank holds at its peak, except for gradients of activations, what a kernel or a collective
-needs while it runs, messages on their way, what ZeRO-3 has gathered, and what the allocator cannot use. And what a
-ledger would count in a step: payloads of collectives, bytes of pipeline messages. Also called memory and compute
-calculator, auto-tuner's cost model, simulator.
+needs while it runs, messages in flight, what ZeRO-3 has gathered, and what the allocator cannot use. Also what a ledger
+would count in a step: payloads of collectives, bytes of pipeline messages. Also called memory and compute calculator,
+auto-tuner's cost model, simulator.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     World = Any  # its module imports torch, and the dry run does without
 
-ITEM = {"bfloat16": 2, "float32": 4, "float64": 8}
+ITEM = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 
 class Coordinate(NamedTuple):
@@ -41,11 +41,11 @@ class Coordinate(NamedTuple):
 
 
 class Sent(NamedTuple):
-    """Something that a rank sends in a step.
+    """One kind of data that a rank sends in a step.
 
     Attributes:
         axis: "tp", "pp", "dp", "ep", or "all" ranks.
-        what: In words.
+        what: Its description.
         verb: As the ledger calls it: "all_reduce", "send", … .
         bytes: Payload of a collective, bytes of messages.
     """
@@ -65,7 +65,7 @@ class Plan:
         layers: Layers of each of its stages.
         parameters: Number of parameters that it has in a step, those of ZeRO's other shards included.
         held: Bytes of "parameters", "gradients", "optimizer states", and "activations" at their peak.
-        sends: What it sends in a step.
+        sends: The data that it sends in a step.
     """
 
     coordinate: Coordinate
@@ -132,7 +132,7 @@ def _on_axes(layout: Layout, at: Coordinate) -> Coordinate:
 def _activations(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> int:
     shape, sequences, item = shape_of(model), microbatch(layout, steps), ITEM[steps.dtype]
     plan, rows, cut = schedule_of(layout, few(layout)), rows_of(model, sequences), (layout.tp, layout.sequence_parallel)
-    dropout = model.dropout > 0  # which attention as one kernel does not have
+    dropout = model.dropout > 0  # which fused attention does not have
 
     def layer(number: int, recompute: str) -> int:
         if shape.is_mixture(number):

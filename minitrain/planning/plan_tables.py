@@ -1,7 +1,7 @@
-"""What the dry run prints: what ranks hold, what they send, what they wait for, and how long it takes.
+"""The output of the dry run: what ranks hold, send and wait for, and how long it takes.
 
-Ranks of one pipeline rank differ in padding and in experts at most, so of each pipeline rank one is shown, with
-neighbours that are alike in one line. Nothing is measured, and torch is not needed.
+Ranks of one pipeline rank differ in padding and in experts at most, so one of each pipeline rank is shown, and
+neighbours that are alike share a line. Nothing is measured, and torch is not needed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def show(settings: Settings, tokens: float = 300e9, flops: float = 312e12, utili
     """Print the plan: what ranks hold and send, the bubble, operations, and the days of a training.
 
     Args:
-        settings: What is planned.
+        settings: The planned training.
         tokens: Tokens to train on; GPT-3 saw 300 · 10⁹.
         flops: Operations that a rank could do in a second; 312 · 10¹² is an A100 in bfloat16.
         utilisation: Part of them that serves the model: model FLOP utilisation, which does not count what is computed
@@ -86,7 +86,7 @@ def _parts(settings: Settings, tokens: float, flops: float, utilisation: float) 
 
 
 def alike(plans: list[Plan]) -> dict[str, Plan]:
-    """One plan of each run of neighbours that hold and send the same, by their pipeline ranks: "0", "1–10", "11"."""
+    """One plan for each run of neighbours that hold and send the same, by their pipeline ranks: "0", "1–10", "11"."""
     runs: list[list[Plan]] = []
     for each in plans:
         same = runs and (each.layers, each.held, each.sends) == (
@@ -103,7 +103,7 @@ def alike(plans: list[Plan]) -> dict[str, Plan]:
 
 
 def held_table(groups: dict[str, Plan]) -> Table:
-    """Bytes by category, and the smallest GPU that has as many."""
+    """Bytes by category, and the smallest GPU that has room for them."""
     categories = list(next(iter(groups.values())).held)
     columns = ["parameters", *[f"{name}\nGB" for name in categories], "together\nGB", "fits on\nGB"]
     table = _table(["pp", "layers", *columns])
@@ -130,7 +130,7 @@ def _telling(plans: list[Plan], most: int = 12) -> set[int]:
 
 
 def sent_table(groups: dict[str, Plan]) -> Table:
-    """Payload by axis; a middle stage stands for those between the first and the last."""
+    """Payload by axis; a middle stage represents those between the first and the last."""
     names = list(groups)
     shown = list(dict.fromkeys([names[0], names[len(names) // 2], names[-1]]))
     table = _table(["axis", "what", "by", *[f"pp {name}" for name in shown]])
@@ -173,7 +173,7 @@ def time_table(settings: Settings, tokens: float, flops: float, utilisation: flo
 
 
 def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]:
-    """What to know about this layout."""
+    """Notes on this layout."""
     model, layout, steps = settings.model, settings.layout, settings.steps
     layers, stages, p, m = model.sizes.layers, len(plan_time.placement(layout)), layout.pp, layout.microbatches
     if layers % stages:

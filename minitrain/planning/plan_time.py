@@ -1,6 +1,6 @@
-"""What a step of the dry run makes ranks compute and wait for: the bubble of the real stages, and operations.
+"""How much the ranks of the dry run compute and wait in a step: operations, and the bubble of the real stages.
 
-What settings mean for the formulas stands here too: the model's shape, the rows of routers, the order of a schedule.
+Settings are translated for the formulas here, too: the model's shape, the rows of routers, the order of a schedule.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SIMULATED = 60_000  # actions of a schedule that are simulated within a fractio
 
 @dataclass(frozen=True)
 class Bubble:
-    """What a step makes the ranks of a pipeline wait, in operations of one rank, as if messages took no time.
+    """How long a step makes the ranks of a pipeline wait, in operations of one rank, as if messages took no time.
 
     The operations are those of the real stages, which are often uneven: on the 64 stages of Narayanan et al. 2021,
     table 1, half would have two of GPT-3's 96 layers and half one, a quarter of all time lost before any bubble.
@@ -72,8 +72,8 @@ class Work:
         model: Those of the model, forward and backward, all ranks together.
         done: With what is computed again.
         tokens: Tokens in a step.
-        most: Model FLOP utilisation if every operation ran at full speed and messages took no time: what recomputation,
-            bubble, uneven stages and padding leave.
+        most: Model FLOP utilisation if every operation ran at full speed and messages took no time: the rest after
+            recomputation, bubble, uneven stages and padding.
     """
 
     model: int
@@ -83,7 +83,7 @@ class Work:
 
 
 def shape_of(model: Model) -> costs.Shape:
-    """The model as `minitrain.costs.composition` wants it."""
+    """The model in the form of `minitrain.costs.composition`."""
     gates = _ROUTERS[model.router][2]
     return costs.Shape(**vars(model.sizes), tied=model.tied, experts=model.experts, gates=gates)
 
@@ -94,7 +94,7 @@ def microbatch(layout: Layout, steps: Steps) -> int:
 
 
 def rows_of(model: Model, sequences: int) -> int:
-    """Rows that a router makes of so many sequences, if the load is even; 0 without experts."""
+    """Rows that a router makes of this many sequences, if the load is even; 0 without experts."""
     if not model.experts:
         return 0
     choices, factor, _ = _ROUTERS[model.router]
@@ -109,10 +109,10 @@ def placement(layout: Layout) -> tuple[int, ...]:
 
 @cache
 def bubble(model: Model, layout: Layout, steps: Steps) -> Bubble:
-    """What a step makes the ranks of a pipeline wait, for the operations of the real stages.
+    """How long a step makes the ranks of a pipeline wait, for the operations of the real stages.
 
-    Simulated. Where a schedule has more actions than that takes time for, the last micro-batches are taken to add as
-    much as those before them: a pipeline that has filled goes on with one period.
+    Simulated. If a schedule has too many actions for that, the last micro-batches are assumed to add as much as those
+    before them: once full, a pipeline is periodic.
     """
     shape, sequences, m = shape_of(model), microbatch(layout, steps), layout.microbatches
     stages, rows = len(placement(layout)), rows_of(model, sequences)

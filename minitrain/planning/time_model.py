@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs.memory import ROOM
 from minitrain.costs.roofline import Machine
 from minitrain.costs.time_bar import Bar, overlap
@@ -50,6 +50,7 @@ def step_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> B
     Raises:
         ValueError: The layout does not fit the model.
     """
+    check(model, layout, steps)
     waits, speed = plan_time.bubble(model, layout, steps), cluster.reached * cluster.machine.flops
     compute = max(plan_time.bubble(model, replace(layout, recompute="none"), steps).work) / speed
     again, idle = waits.ideal / speed - compute, float(waits.span - waits.ideal) / speed

@@ -1,4 +1,4 @@
-"""What a failed call on the ranks looks like: the cause first, then where every other rank was."""
+"""The error of a failed call on the ranks: the cause first, then where every other rank was."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RanksError(Report, RuntimeError):
     """A call failed on at least one rank.
 
     Attributes:
-        failures: For each rank that did not end well, its traceback, how it died or where it waited.
+        failures: For each rank that failed, its traceback, how it died or where it waited.
     """
 
 
@@ -43,7 +43,7 @@ class Failure:
         message: The exception's message.
         died: Whether the process has ended.
         pending: Whether the rank has started a communication that cannot end.
-        at: When this was known, on the clock of the process that made it.
+        at: The time of the failure, on the clock of the process that made this record.
     """
 
     text: str
@@ -62,7 +62,7 @@ def report(first: str, failed: dict[int, Failure], waiting: dict[int, str], size
     that came at nearly the same time the lowest rank's comes first, so that the message is the same in every run.
 
     Args:
-        first: What to say before all else, such as that the time limit was reached.
+        first: The first sentence, such as that the time limit was reached.
         failed: The ranks that failed.
         waiting: For the ranks that did not answer, what they were doing ("waiting in <cell 3>, line 2: ...").
         size: Number of all ranks.
@@ -83,7 +83,7 @@ def report(first: str, failed: dict[int, Failure], waiting: dict[int, str], size
         elif text == cause:
             lines.append(f"{named(ranks, size)} failed:\n{text}")
         else:
-            # With a rank dead, gloo and NCCL speak of connections and ports: the line is enough. Not so where a lesson
+            # With a rank dead, gloo and NCCL speak of connections and ports: the line is enough, except where a lesson
             # has put it into words, as a ConnectionError.
             spare = (died and failure.kind != "ConnectionError") or failure.message == failed[order[0]].message
             why = "" if spare else f" ({textwrap.shorten(f'{failure.kind}: {failure.message}', 200)})"

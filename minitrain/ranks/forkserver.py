@@ -2,11 +2,11 @@
 
 Importing torch takes seconds; a fork takes milliseconds, so four ranks start in 0.2 s. The forkserver only imports: it
 has no threads and has touched no GPU, neither of which survives a fork. It is also the ranks' keeper: when the program
-that started it ends, in whatever way, it kills the ranks and removes their folders, also of ranks that are stuck.
+that started it ends, in whatever way, it kills the ranks, even those that are stuck, and removes their folders.
 
 Python's own `multiprocessing` has a forkserver too. It stays in the program's process group together with a helper that
-ignores SIGTERM; Jupyter, which ends a kernel's group when the kernel shuts down, then waits for seconds and kills all.
-And it would run the main module again in every rank.
+ignores SIGTERM; Jupyter, which ends a kernel's group when the kernel shuts down, then waits for seconds and kills
+everything. And it would run the main module again in every rank.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from minitrain.ranks.worker import Plan
 
 # What ranks need not import again. torch._dynamo: the first optimizer imports it, for a second and a half.
 PRELOAD = ["torch", "torch.distributed", "torch._dynamo", "minitrain.comm.world"]
-LENGTH = struct.Struct("!I")  # a request is its length, then a pickled (rank, plan); file descriptors travel beside it
+LENGTH = struct.Struct("!I")  # a request is its length, then a pickled (rank, plan); file descriptors travel with it
 
 
 class Forkserver:
@@ -54,7 +54,7 @@ class Forkserver:
             env=environment,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
-            process_group=0,  # Ctrl-C, and what Jupyter does to a kernel's group, is this program's business alone
+            process_group=0,  # Ctrl-C, and Jupyter's signals to a kernel's group, concern this program alone
         )
         theirs.close()
         self.owner = os.getpid()
@@ -93,7 +93,7 @@ class Rank:
         self._exitcode: int | None = None
 
     def exitcode(self, seconds: float = 0.0) -> int | None:
-        """Its exit code, or minus the number of the signal that ended it; None if it runs after so many seconds."""
+        """Its exit code, or minus the number of the signal that ended it; None if it runs for longer than that."""
         if self._exitcode is None and self.status.poll(seconds):
             try:
                 self._exitcode = self.status.recv()
@@ -109,7 +109,7 @@ class Rank:
 
 
 def end(control: socket.socket, process: subprocess.Popen, owner: int) -> None:
-    """Let the forkserver know that nobody needs it, and wait for its end."""
+    """Let the forkserver know that it is no longer needed, and wait for its end."""
     control.close()
     if os.getpid() == owner:
         try:
@@ -120,7 +120,7 @@ def end(control: socket.socket, process: subprocess.Popen, owner: int) -> None:
 
 
 def main(control_descriptor: int, preload: list[str]) -> None:
-    """What the forkserver runs: import, then fork whenever asked, until the program is gone."""
+    """The forkserver's program: import, then fork whenever asked, until the parent program is gone."""
     for number in (signal.SIGINT, signal.SIGTERM):  # they are for the program, and this process ends with it
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # nothing of what is imported is garbage
@@ -183,7 +183,7 @@ def report_ends(ranks: dict[int, Connection]) -> None:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             report = ranks.pop(pid)
-            with contextlib.suppress(OSError):  # nobody wants to know
+            with contextlib.suppress(OSError):  # the program no longer listens
                 report.send(os.waitstatus_to_exitcode(status))
             report.close()
 

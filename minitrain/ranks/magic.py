@@ -40,7 +40,7 @@ def register(ranks: Ranks) -> None:
 
 
 def parse(line: str) -> tuple[list[int] | None, float | None]:
-    """Read what stands after `%%ranks`.
+    """Parse the arguments of `%%ranks`.
 
     Returns:
         The ranks to run on (None: all), and the time limit in seconds (None: the ranks' own).

@@ -1,7 +1,7 @@
 """How the parent shows what ranks print: `Live` for programs, `Grouped` for cells.
 
-Ranks print at the same time, so what arrives first is chance. `Live` shows a line as it comes. `Grouped` waits until
-the cell has ended, so that the same cell shows the same lines in the same order in every run.
+Ranks print at the same time, so it is a matter of chance which text arrives first. `Live` shows a line as it comes.
+`Grouped` waits until the cell has ended, so that the same cell shows the same lines in the same order in every run.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PATIENCE = 2.0  # seconds for which a line of a cell waits for the same line of 
 
 
 def stream_of(name: str) -> Any:
-    """The parent's `stdout` or `stderr` of this moment: notebooks and pytest exchange them."""
+    """The parent's current `stdout` or `stderr`: notebooks and pytest replace them."""
     return sys.stderr if name == "stderr" else sys.stdout
 
 
@@ -124,7 +124,7 @@ def side_by_side(printed: dict[int, list[Printed]]) -> list[dict[int, Printed]]:
     """Align the ranks' texts by the statement that printed them.
 
     Ranks run the same cell, so their lists name the same statements in nearly the same order. Where a rank prints more
-    or less than others (`if rank == 0: print(...)`), the statements around still stand together.
+    or less than others (`if rank == 0: print(...)`), the statements around still line up.
 
     Returns:
         Slots in an order that keeps every rank's own: rank → what it printed there.

@@ -1,8 +1,8 @@
 """Where in the reader's code something happened: tracebacks and stacks without the frames of helpers.
 
 A rank that fails sends its traceback, and a rank that waits for ever is asked for its stack. Both run through our
-ground (`comm` and `ranks`), torch and the standard library. The reader looks for a line of their own, so that is what
-is shown.
+ground (`comm` and `ranks`), torch and the standard library. Readers look for a line of their own, so that line is
+shown.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-CELL = "<cell"  # every cell's file name starts so: "<cell 3>"
+CELL = "<cell"  # every cell's file name starts like this: "<cell 3>"
 EXPRESSION = "<expression>"
 PACKAGE = str(Path(__file__).parent.parent) + "/"
 GROUND = (f"{PACKAGE}comm/", f"{PACKAGE}ranks/")
@@ -28,7 +28,7 @@ def is_cell(filename: str) -> bool:
 
 
 def is_helper(filename: str) -> bool:
-    """Whether a frame of this file tells the reader nothing: our ground, installed packages, the standard library."""
+    """Whether a frame of this file says nothing to the reader: our ground, installed packages, the standard library."""
     if is_cell(filename):
         return False
     if filename.startswith(PACKAGE):
@@ -44,7 +44,7 @@ def short_path(filename: str) -> str:
 
 
 def remember_source(filename: str, source: str) -> None:
-    """Let tracebacks show the lines of code that stands in no file."""
+    """Let tracebacks show the lines of code that is in no file."""
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
 
 
@@ -60,7 +60,7 @@ def trim(error: BaseException, in_cell: bool) -> tuple[str, str]:
     Args:
         error: What was raised.
         in_cell: True leaves out every frame of a helper and shortens paths (a notebook's output is the same on any
-            machine). False leaves out only the frames that led to the function, for whoever mends the inside.
+            machine). False leaves out only the frames that led to the function, for debugging the inside.
     """
     described = traceback.TracebackException.from_exception(error)
     for one in _chain(described):

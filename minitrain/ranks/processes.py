@@ -25,7 +25,7 @@ POLITENESS = 2.0  # seconds in which a rank that was told to stop may leave the 
 ON_GPU = 10.0  # ... and where it must take down a GPU's contexts
 TORCHRUN = r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|PORT)|TORCHELASTIC_.*)"
 
-_forkserver: Forkserver | None = None  # one for the program: importing torch is what takes long
+_forkserver: Forkserver | None = None  # one per program: importing torch is the slow part
 
 
 def forkserver() -> Forkserver:
@@ -51,7 +51,7 @@ class Processes:
         server = forkserver()
         self.folder = tempfile.mkdtemp(prefix="minitrain-")
         self.ranks: list[Rank] = []
-        # When the program ends or nobody refers to these processes any more, they end too.
+        # When the program ends or these processes are no longer referenced, they end too.
         self.end = weakref.finalize(self, end, self.ranks, self.folder, os.getpid())
         plan = Plan(
             size=size,
@@ -69,12 +69,12 @@ class Processes:
             self.ranks.append(server.start(rank, plan))
 
     def sources(self, ranks: list[int]) -> dict[Any, int]:
-        """What to wait for to hear of these ranks, messages as well as deaths."""
+        """The objects to wait on for news of these ranks, messages as well as deaths."""
         pipes: dict[Any, int] = {self.ranks[rank].pipe: rank for rank in ranks}
         return pipes | {self.ranks[rank].status: rank for rank in ranks}
 
     def send(self, rank: int, message: Any) -> None:
-        """Send a rank one message. That it has died meanwhile is found out by `receive`."""
+        """Send a rank one message. `receive` finds out if it has died meanwhile."""
         with contextlib.suppress(OSError):
             self.ranks[rank].pipe.send_bytes(pickle.dumps(message))
 
@@ -115,7 +115,7 @@ class Processes:
         return file.read_text(errors="replace") if file.exists() else ""  # not if the rank had hardly started
 
     def kill(self) -> None:
-        """End all without a word: those that are stuck cannot listen."""
+        """End all without asking: ranks that are stuck cannot listen."""
         for rank in self.ranks:
             rank.signal(signal.SIGKILL)
         self.end()
@@ -124,7 +124,7 @@ class Processes:
 def end(ranks: list[Rank], folder: str, owner: int) -> None:
     """End processes, in order where they listen, and remove their folder."""
     if os.getpid() != owner:
-        return  # this is a fork of the program, which ends: the ranks are not its own
+        return  # this is an ending fork of the program: the ranks are not its own
     for rank in ranks:
         with contextlib.suppress(OSError):
             rank.pipe.send_bytes(pickle.dumps(("stop", None, None, 0, [])))

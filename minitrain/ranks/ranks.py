@@ -37,7 +37,7 @@ LONGEST_GRACE = 5.0  # seconds that they get if they are busy
 
 @dataclass
 class Call:
-    """What has come back from the ranks so far."""
+    """The answers of the ranks so far."""
 
     ranks: list[int]
     output: Live | Grouped
@@ -69,7 +69,7 @@ class Call:
         since = min(failure.at for failure in self.fatal)
         if any(failure.pending for failure in self.fatal):
             return now - since < LONGEST_GRACE  # the others are about to find out, too, and say the same
-        # Ranks that can do without one that dies get the second after it to notice: what they say of it matters more.
+        # Ranks that can survive a death get a second to notice it: what they report matters more.
         start = since if self.survives else 0.0
         idle = all(now - max(start, self.idle.get(rank, now)) > GRACE for rank in self.waiting)
         return not idle and now - since < LONGEST_GRACE
@@ -83,7 +83,8 @@ class Ranks:
     or exit code that ended it; and when no rank has printed, answered or used its processor for `timeout` seconds, or
     the reader presses Stop (Ctrl-C). A rank stuck inside gloo or NCCL cannot be freed, and an unreceived message
     would be taken by the next receive, so after all of these the ranks are killed, and fresh ones start with the next
-    call. Only when all ranks failed alike do they live on with their variables: a slip in a cell costs nothing.
+    call. Only when all ranks failed alike do they live on with their variables: a small mistake in a cell costs
+    nothing.
 
     Args:
         n: Number of ranks, at least 1.
@@ -98,7 +99,7 @@ class Ranks:
         rehearse: "nccl" is an error in each call that would fail with NCCL, as in `World.start`.
 
     Raises:
-        ValueError: An argument that cannot be, or a device that is not there.
+        ValueError: An invalid argument, or a device that does not exist.
     """
 
     __iter__ = None  # `ranks[...]` takes expressions; without this line a for loop would evaluate 0, 1, 2, ...
@@ -135,7 +136,7 @@ class Ranks:
 
         Args:
             function: A function of a module; it is sent by name.
-            *args: What else it takes; sent by pickle.
+            *args: Its other arguments; sent by pickle.
             **kwargs: The same by keyword.
 
         Returns:

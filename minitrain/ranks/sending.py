@@ -1,6 +1,6 @@
-"""What travels between the parent and its ranks, as bytes.
+"""The values that travel between the parent and its ranks, as bytes.
 
-Functions and classes travel by name, as pickle does it. Names in `__main__` need care: the ranks do not run the main
+Functions and classes travel by name, as with pickle. Names in `__main__` need care: the ranks do not run the main
 module again. If it was started as `python -m package.module`, they import it under that name.
 """
 
@@ -24,7 +24,7 @@ def to_ranks(what: str, value: Any) -> bytes:
         _ToRanks(buffer).dump(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ValueError(
-            f"{what} cannot be sent to the ranks ({error}); functions must stand at the top level of a module, "
+            f"{what} cannot be sent to the ranks ({error}); functions must be at the top level of a module, "
             "or be defined on the ranks in a %%ranks cell (ranks.execute)"
         ) from None
     return buffer.getvalue()
@@ -85,5 +85,5 @@ class _ToParent(pickle.Pickler):
 
 
 def _named(module: str, qualified_name: str) -> Any:
-    """Import what stands under a name in a module."""
+    """Import the object of this name from a module."""
     return pickle.Unpickler(io.BytesIO()).find_class(module, qualified_name)

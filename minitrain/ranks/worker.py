@@ -1,4 +1,4 @@
-"""What a rank's process runs: wait for a call of the parent, run it, send back what it prints and what comes out.
+"""The program of a rank's process: wait for a call of the parent, run it, send back its output and result.
 
 The forkserver (forkserver.py) starts a process with `main` for every rank. It joins the others (`World.start`), then
 serves calls:
@@ -40,7 +40,7 @@ BUSY = 0.05  # share of a core above which a rank counts as working; waiting for
 
 @dataclass(frozen=True)
 class Plan:
-    """What a process must know to become a rank."""
+    """Everything that a process must know to become a rank."""
 
     size: int
     device: str
@@ -115,7 +115,7 @@ class Stream(io.TextIOBase):
 
 
 def printing_place() -> tuple[str, int] | None:
-    """File and line of the innermost frame that is in a cell; None outside cells."""
+    """File and line of the innermost frame in a cell; None outside cells."""
     frame = sys._getframe(2)
     while frame is not None and not is_cell(frame.f_code.co_filename):
         frame = frame.f_back

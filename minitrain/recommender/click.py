@@ -3,12 +3,12 @@
 Will this user click this advertisement? Recommenders answer from ids (who, what, where) of which there are very many,
 most of them rare, and from a few plain numbers. Here both are drawn, and so is the truth: each id and each number has
 an effect, a click has the probability σ(bias + Σ effects), and the label is drawn with it. So the best possible ranking
-is known: by the true probability (Clémençon et al. 2008, §2). A model can be put beside it.
+is known: by the true probability (Clémençon et al. 2008, §2). A model can be compared with it.
 
 How often ids come follows Zipf: the k-th most frequent has a probability in proportion to k^−a. The ids themselves are
 64-bit keys from anywhere, as if names had been hashed.
 
-The model takes the rows of its embedding tables as tensors, and does not ask where they are from: `nn.Embedding`, a
+The model takes the rows of its embedding tables as tensors, wherever they come from: `nn.Embedding`, a
 parameter server, or the other workers. Its shape is that of Naumov et al. 2019, "DLRM", §2, without the products.
 """
 
@@ -31,7 +31,7 @@ class Batch(NamedTuple):
     Attributes:
         ids: For each feature the id in each impression.
         dense: The plain numbers.
-        labels: 1 where it was clicked, 0 where not.
+        labels: 1 if clicked, 0 if not.
         truth: The probability with which each label was drawn; for judging, not for learning.
     """
 
@@ -41,7 +41,7 @@ class Batch(NamedTuple):
     truth: Float64[Tensor, " batch"]
 
     def part(self, worker: int, workers: int) -> Batch:
-        """What falls to one of several workers: a chunk of `torch.tensor_split`, of equal sizes where they divide."""
+        """The share of one of several workers: a chunk of `torch.tensor_split`, of equal sizes where they divide."""
 
         def mine(tensor: Tensor) -> Tensor:
             return tensor.tensor_split(workers)[worker]
@@ -90,7 +90,7 @@ class Clicks:
         self._bias = -1.0  # fewer clicks than not
 
     def batch(self, step: int, size: int) -> Batch:
-        """The impressions of one step, on the CPU: the same for all who ask. Workers take a part of it each.
+        """The impressions of one step, on the CPU: the same for every caller. Each worker takes a part of it.
 
         Args:
             step: The step's number; a negative one gives impressions that no training sees.
@@ -111,7 +111,7 @@ class Clicks:
         return keys * _GATHER - 1
 
     def without_ids(self, batch: Batch) -> Float64[Tensor, " batch"]:
-        """Scores by the true effects of the plain numbers alone: the best for who does not look at ids."""
+        """Scores by the true effects of the plain numbers alone: the best possible without ids."""
         return batch.dense.double().cpu() @ self._slopes
 
 
@@ -123,7 +123,7 @@ def auc(scores: Float[Tensor, " batch"], labels: Float[Tensor, " batch"]) -> flo
     the larger in each pair.
 
     Args:
-        scores: Higher for what is more likely clicked. Only their order matters.
+        scores: Higher for likelier clicks. Only their order matters.
         labels: 0 or 1, or probabilities.
 
     Raises:

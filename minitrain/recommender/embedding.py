@@ -1,8 +1,8 @@
 """Sparse embedding tables on servers: a batch fetches the rows that it uses, and sends back only their gradients.
 
 **Idea.** A recommender's tables are larger than any machine, and a batch uses a tiny part of them. So a worker asks for
-the distinct ids of its batch, computes with their rows, and sends a gradient for each. What travels depends on how many
-different ids a batch has, and not on how many rows there are.
+the distinct ids of its batch, computes with their rows, and sends a gradient for each. The number of bytes depends on
+how many different ids a batch has, not on how many rows exist.
 
 **Source.** Li et al. 2014, "Scaling distributed machine learning with the parameter server", §2.2 and §4.2 (keys that
 both sides know already); Naumov et al. 2019, "Deep learning recommendation model", §2.
@@ -31,10 +31,10 @@ from minitrain.recommender.tables import SortedIds, Table, by_owner, distinct, s
 
 
 class Request(NamedTuple):
-    """What a worker says before it sends ids.
+    """A worker's message before it sends ids.
 
     Attributes:
-        problem: What is wrong with its ids; empty if nothing is.
+        problem: The error in its ids; empty if there is none.
         learns: Whether gradients will follow.
         counts: `counts[table][server]`: how many ids it sends.
     """
@@ -49,10 +49,10 @@ class EmbeddingServer:
 
     Args:
         tables: Shards by name; all servers bring tables of the same names and settings.
-        roles: Who serves and who works.
+        roles: The servers and the workers.
 
     Attributes:
-        number: This one's number among the servers.
+        number: This server's number among the servers.
         tables: The shards. Each counts in `refused` the rows that it left alone because their gradient was not finite.
 
     Raises:
@@ -68,7 +68,7 @@ class EmbeddingServer:
         """Answer `steps` lookups of every worker, and apply the gradients that follow them.
 
         Raises:
-            ValueError: A worker's ids cannot be; on every rank alike, and no row has changed in this step.
+            ValueError: A worker's ids are invalid; on every rank alike, and no row has changed in this step.
         """
         for _ in range(steps):
             requests = _announce(self.roles, None)
@@ -98,7 +98,7 @@ class EmbeddingServer:
             assert ids is not None
             asked.append(list(ids.split(self._counts(request))))
             rows = [table.lookup(wanted).flatten() for table, wanted in zip(tables, asked[-1], strict=True)]
-            # The rows of its ids go back, as they are before anybody's gradient of this step.
+            # The rows of its ids go back, as they are before any gradient of this step.
             leaving.append(send(torch.cat(rows), worker, group))
         for handle in leaving:
             handle.wait()
@@ -107,7 +107,7 @@ class EmbeddingServer:
     def _learn(self, requests: Mapping[int, Request], asked: list[list[Tensor]]) -> None:
         """Receive the gradients of all workers that learn, and update the rows with their mean over workers.
 
-        A row whose sum is not finite is left alone and counted: a NaN goes no further than the rows that it came to.
+        A row whose sum is not finite is left alone and counted: a NaN spreads no further than the rows that it reached.
         (In `synchronous` a NaN refuses a worker's whole push; here no server sees more of a push than its own rows.)
         """
         tables = list(self.tables.values())
@@ -136,11 +136,11 @@ class EmbeddingServer:
 class EmbeddingWorker:
     """Looks rows up and pushes their gradients.
 
-    A step is: `lookup()`, forward and backward, `push()`. Every worker calls both in every step, also with an empty
-    batch. A lookup with gradients turned off is not followed by a push; for the servers it is a step as well.
+    A step is: `lookup()`, forward and backward, `push()`. Every worker calls both in every step, even with an empty
+    batch. A lookup with gradients turned off is not followed by a push; for the servers it still counts as a step.
 
     Args:
-        roles: Who serves and who works.
+        roles: The servers and the workers.
         dimensions: Elements of a row of each table, by name.
         device: Where rows are received; None: where the ids are.
 
@@ -160,7 +160,7 @@ class EmbeddingWorker:
         It waits for servers that are not ready yet.
 
         Args:
-            ids: For each table 64-bit integers of any shape, also of none.
+            ids: For each table 64-bit integers of any shape, even empty.
 
         Raises:
             ValueError: On every rank alike, before anything is sent: on some worker a table is missing or unknown, its
@@ -204,7 +204,7 @@ class EmbeddingWorker:
             handle.wait()
 
     def _columns(self, ids: Mapping[str, Tensor | Sequence[int]]) -> tuple[list[Tensor], str]:
-        """The ids of each table as 64-bit keys; and what is wrong with them, empty if nothing is."""
+        """The ids of each table as 64-bit keys; and the error in them, empty if there is none."""
         if self._rows is not None:
             return [], "lookup() came twice without a push() between; push(), or look up under torch.no_grad()"
         if set(ids) != set(self.dimensions):
@@ -225,7 +225,7 @@ class EmbeddingWorker:
         for number, server in enumerate(self.roles.servers):
             sizes = [each.counts[number] * width for each, width in zip(self._asked, dimensions, strict=True)]
             buffer = torch.empty(sum(sizes), device=self._asked[0].ids.device)
-            # The rows of what this server was asked for, of all tables.
+            # The rows that this server was asked for, of all tables.
             arriving.append((receive(buffer, server, self.roles.group), buffer.split(sizes)))
         for handle, _ in arriving:
             handle.wait()
@@ -262,7 +262,7 @@ def _settings(table: Table) -> str:
 
 
 def _meet(roles: Roles, role: str, tables: Mapping[str, str]) -> None:
-    """Check on all ranks, by a control message, that each has its role and all mean the same tables."""
+    """Check on all ranks, by a control message, that each has its role and all have the same tables."""
     if dist.get_rank(roles.group) < 0:
         raise ValueError(f"roles: this rank ({dist.get_rank()}) is not in their group; only its members take part")
     everyone = gather_objects((role, dict(tables)), roles.group)

@@ -1,12 +1,12 @@
 """A hash table of tensors: which row of a table an id has, for many ids at once.
 
 **Idea.** A list of slots, each empty or with the number of a row. An id's hash names the slot where the search begins;
-the search goes on to the next slot until it finds the id, or an empty slot, which says that there is none. All ids
+the search goes on to the next slot until it finds the id, or an empty slot, which means that it is missing. All ids
 search at once: a round is a few operations on whole tensors, and only ids that have not found their slot go into the
 next.
 
 **Source.** Knuth 1998, "The Art of Computer Programming", vol. 3, §6.4, algorithm L (linear probing).
-**Cost.** 8 to 16 bytes for each id, and 16 to 32 for its slots, of which at least half are empty. Slots looked at when
+**Cost.** 8 to 16 bytes for each id, and 16 to 32 for its slots, of which at least half are empty. Slots searched when
 half are full: 1.5 on average for an id that is in the table and 2.5 for one that is not (theorem K).
 Also called open addressing; the hash tables of HugeCTR and of TorchRec's dynamic embeddings do the same on a GPU.
 """
@@ -21,7 +21,7 @@ from minitrain.recommender.hashing import mix
 
 
 class Index:
-    """Numbers ids 0, 1, 2, … as they come.
+    """Numbers ids 0, 1, 2, … in order of arrival.
 
     Args:
         device: Where the tensors live.
@@ -59,7 +59,7 @@ class Index:
             The numbers; and which of `ids` are new, as places in it.
 
         Raises:
-            ValueError: A new id is there twice.
+            ValueError: A new id occurs twice.
         """
         numbers = self.find(ids)
         new = (numbers < 0).nonzero().flatten()
@@ -71,7 +71,7 @@ class Index:
         return numbers, new
 
     def _sits_another(self, numbers: Tensor, ids: Tensor) -> Tensor:
-        """Whether what lies in a slot is neither the id looked for nor nothing."""
+        """Whether a slot holds an id other than the one searched for."""
         there = self._ids.index_select(0, numbers.clamp(min=0))  # several times as fast as self._ids[numbers]
         return (numbers >= 0) & (there != ids)
 
@@ -86,7 +86,7 @@ class Index:
             grown[:begin] = self._ids[:begin]
             self._ids = grown
             self._slots = self._slots.new_full((2 * len(grown),), -1)
-            begin_placing = 0  # everybody's home has moved
+            begin_placing = 0  # all homes have moved
         else:
             begin_placing = begin
         self._ids[begin : self.count] = ids

@@ -1,8 +1,8 @@
-"""Hashing of ids: which server keeps a row, and what the row is before its first gradient.
+"""Hashing of ids: which server keeps a row, and its value before its first gradient.
 
-**Idea.** Ids are 64-bit keys with gaps, such as hashes of words or numbers of customers. They are not known beforehand,
-so there is no list of which server keeps which id. A hash says it instead, and every rank can compute the hash. It also
-gives the numbers with which a row begins, so that the row is the same on any rank and at any time.
+**Idea.** Ids are 64-bit keys with gaps, such as hashes of words or numbers of customers. They are not known in advance,
+so no list can say which server keeps which id. A hash decides instead, and every rank can compute it. A hash also gives
+the initial numbers of a row, so that the row is the same on any rank and at any time.
 
 **Source.** Steele, Lea & Flood 2014, "Fast splittable pseudorandom number generators" (SplitMix64, whose mixing has the
 constants of Stafford's variant 13); Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
@@ -45,13 +45,13 @@ def _shifted(z: Tensor, bits: int) -> Tensor:
 def owner(ids: Int64[Tensor, "*shape"], servers: int) -> Int64[Tensor, "*shape"]:
     """Which of `servers` keeps the row of an id, from 0.
 
-    Ids with a pattern (all even, say) spread evenly too, as they would not by the id's own remainder.
+    Ids with a pattern (all even, say) also spread evenly, which the ids' own remainders would not do.
 
     Raises:
         ValueError: There is no server.
     """
     if servers < 1:
-        raise ValueError(f"servers={servers}: somebody must keep the rows; use at least 1")
+        raise ValueError(f"servers={servers}: the rows need a server; use at least 1")
     return mix(ids) % servers  # torch's remainder has the sign of the divisor: never negative
 
 

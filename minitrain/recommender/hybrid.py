@@ -2,7 +2,7 @@
 
 **Idea.** The dense part of a recommender is small and each sample uses all of it: every worker holds a copy, and
 chapter 02's `DataParallel` all-reduces its gradients. The tables are huge and a sample uses a row of each: a hash of
-its id gives every row to one worker, and the others ask for it. So no rank's link carries everything.
+its id gives every row to one worker, and the others ask for it. So no single link carries everything.
 
 **Source.** Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and Recommendation Systems", §3;
 Mudigere et al. 2022, "Software-Hardware Co-design for Fast and Scalable Training of Deep Learning Recommendation
@@ -30,7 +30,7 @@ from minitrain.recommender.tables import Table, by_owner, distinct
 
 
 class Lookup(NamedTuple):
-    """What a worker remembers of a lookup until its gradients have been pushed.
+    """A worker's record of a lookup until its gradients have been pushed.
 
     Attributes:
         rows: For each table the rows of this worker's distinct ids, those of rank 0 first; gradients come to them.
@@ -47,7 +47,7 @@ class Lookup(NamedTuple):
 class HybridTables:
     """Tables whose rows live with the ranks of a group, each of which looks rows up and pushes gradients.
 
-    A step is: `lookup()`, forward and backward, `push()`. Every rank of the group must call both, also with an empty
+    A step is: `lookup()`, forward and backward, `push()`. Every rank of the group must call both, even with an empty
     batch.
 
     Args:
@@ -75,7 +75,7 @@ class HybridTables:
         """The rows of these ids; with gradients turned on, `push()` sends theirs back.
 
         Args:
-            ids: For each table 64-bit integers of any shape, also of none.
+            ids: For each table 64-bit integers of any shape, even empty.
 
         Raises:
             ValueError: On every rank alike, before anything is sent: on some rank a table is missing or unknown, its
@@ -83,7 +83,7 @@ class HybridTables:
         """
         columns, problem = self._columns(ids)
         sorted_ids = [by_owner(column, self.ranks) for column in columns]
-        # A control message: how many ids each rank wants from each, so that all know what comes; or what is wrong.
+        # A control message: how many ids each rank wants from each, so that all know what will arrive; or an error.
         answers = gather_objects((problem, [each.counts for each in sorted_ids]), self.group)
         for rank, (wrong, _) in enumerate(answers):
             if wrong:
@@ -97,7 +97,7 @@ class HybridTables:
             unique, place = distinct(column.flatten())  # a row that several workers want is looked up once
             found.append(table.lookup(unique)[place])
             served.append((unique, place))
-        # Rows go back to those who asked.
+        # Rows go back to the ranks that asked.
         rows = self._exchange(found, wishes, self._dimensions, forth=False)
         if torch.is_grad_enabled():
             self._pending = Lookup([row.requires_grad_() for row in rows], served, wishes)
@@ -119,7 +119,7 @@ class HybridTables:
             raise RuntimeError("push() needs a lookup() before it, with gradients turned on")
         pending, self._pending = self._pending, None
         gradients = [torch.zeros_like(row) if row.grad is None else row.grad for row in pending.rows]
-        # A gradient for each row goes to its owner, who still knows the ids.
+        # A gradient for each row goes to its owner, which still knows the ids.
         came = self._exchange(gradients, pending.wishes, self._dimensions, forth=True)
         for number, (table, gradient) in enumerate(zip(self.tables.values(), came, strict=True)):
             unique, place = pending.served[number]
@@ -131,7 +131,7 @@ class HybridTables:
             table.update(unique, total / self.ranks)
 
     def _columns(self, ids: Mapping[str, Tensor]) -> tuple[list[Tensor], str]:
-        """The ids of each table as 64-bit keys; and what is wrong with them, empty if nothing is."""
+        """The ids of each table as 64-bit keys; and the error in them, empty if there is none."""
         if self._pending is not None:
             return [], "lookup() came twice without a push() between; push(), or look up under torch.no_grad()"
         if set(ids) != set(self.tables):
@@ -144,7 +144,7 @@ class HybridTables:
     def _exchange(
         self, columns: Sequence[Tensor], wishes: list[list[list[int]]], widths: Sequence[int], forth: bool
     ) -> list[Shaped[Tensor, "_ _"]]:
-        """One all-to-all for all tables: what workers say to owners (`forth`), or owners to workers.
+        """One all-to-all for all tables: from workers to owners (`forth`), or from owners to workers.
 
         Args:
             columns: For each table the rows that leave, those for rank 0 first.
@@ -153,7 +153,7 @@ class HybridTables:
             forth: The direction.
 
         Returns:
-            For each table the rows that came, those of rank 0 first.
+            For each table the rows that arrived, those of rank 0 first.
         """
         mine = [[counts[to] for counts in wishes[self.rank]] for to in range(self.ranks)]  # [rank][table]
         theirs = [[counts[self.rank] for counts in wish] for wish in wishes]

@@ -1,6 +1,6 @@
-"""Row rules: what a table does with the gradients of the rows that a batch has used.
+"""Row rules: how a table applies the gradients of the rows that a batch has used.
 
-**Idea.** An optimizer of a table is given some rows, their gradients and their states, and must not look at any others:
+**Idea.** A table's optimizer gets some rows, their gradients and their states, and must not look at any others:
 a batch uses thousands of rows of a table of billions. A row without a gradient stays as it is. With SGD and
 Adagrad a dense optimizer does the same with a gradient of zeros; with Adam it does not, since moments fade and move the
 row in every step. `Adam` here is lazy and counts each row's own steps (torch's lazy `SparseAdam` counts the table's).
@@ -23,7 +23,7 @@ from torch import Tensor
 
 @runtime_checkable
 class RowRule(Protocol):
-    """What a table asks of a rule."""
+    """The interface of a rule."""
 
     def states(self, dimension: int) -> dict[str, int]:
         """Names of the states of a row of `dimension` elements, and the numbers in each; all begin with 0."""
@@ -128,8 +128,8 @@ class RowWiseAdagrad:
 class Adam:
     """Adam with lazy moments: only rows with a gradient take a step, and each row counts its own.
 
-    With the table's count instead, as in `SparseAdam`, a row that is first seen late would find the bias correction
-    gone: its first step would be lr · (1−β₁)/√(1−β₂), more than three times lr.
+    With the table's count instead, as in `SparseAdam`, a row that is first seen late would get no bias correction: its
+    first step would be lr · (1−β₁)/√(1−β₂), more than three times lr.
 
     Attributes:
         lr: Learning rate.

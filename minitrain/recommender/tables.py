@@ -1,11 +1,11 @@
 """A shard of an embedding table: rows by 64-bit key, made when they are first asked for.
 
-**Idea.** A table of all possible ids would have 2⁶⁴ rows. A server keeps only those of its ids (`hashing.owner`) that
-have been used. A row that has never been used needs no memory, since `hashing.start` says what it would be.
+**Idea.** A table of all possible ids would have 2⁶⁴ rows. A server keeps only those rows of its ids (`hashing.owner`)
+that have been used. An unused row needs no memory, since `hashing.start` computes its value.
 
 **Source.** Li et al. 2014, "Scaling distributed machine learning with the parameter server", §3.1; Liu et al. 2022,
 "Monolith: real time recommendation system with collisionless embedding table", §2.1.
-**Waits for the GPU** at each lookup and each update: which ids there are is known only when they have been read.
+**Waits for the GPU** at each lookup and each update: the ids are known only once they have been read.
 **Cost.** `minitrain.costs.embedding.row_bytes` for each id used.
 Also called collisionless or dynamic embedding table; `torchrec`'s and Monolith's hash tables; `sparse_embedding` of
 PaddlePaddle.
@@ -48,7 +48,7 @@ def sum_by_id(
 
     Args:
         gradients: One for each occurrence of an id.
-        inverse: Which of the distinct ids occurs, as `distinct` says.
+        inverse: Which of the distinct ids occurs, as from `distinct`.
         count: How many distinct ids there are.
         parts: How many of the gradients are from each worker; parts are added one after the other. None: one part.
     """
@@ -74,7 +74,7 @@ class SortedIds(NamedTuple):
 
 
 def by_owner(ids: Int64[Tensor, "*shape"], owners: int) -> SortedIds:
-    """Sort the distinct ids of a batch by who keeps their rows."""
+    """Sort the distinct ids of a batch by the owner of their rows."""
     unique, inverse = distinct(ids)
     keepers = owner(unique, owners)
     order = keepers.argsort(stable=True)
@@ -87,7 +87,7 @@ class Table:
 
     Args:
         dimension: Elements of a row.
-        rule: What to do with gradients: an object of `row_rules`.
+        rule: The rule for gradients: an object of `row_rules`.
         seed: Of the rows' first values; the same on all servers.
         scale: First values lie between −scale and scale.
         device: Where rows live; None means torch's default.
@@ -124,7 +124,7 @@ class Table:
         return self._index.count
 
     def lookup(self, ids: Int64[Tensor, " ids"]) -> Float32[Tensor, "ids {self.dimension}"]:
-        """The rows of distinct ids, made where there are none; a copy."""
+        """The rows of distinct ids, made if missing; a copy."""
         numbers = self._numbers(ids)
         return self._rows.index_select(0, numbers)  # three times as fast as self._rows[numbers]
 
@@ -136,7 +136,7 @@ class Table:
             gradients: One for each, summed over the id's occurrences.
 
         Raises:
-            ValueError: An id is there twice: one of its gradients would be lost.
+            ValueError: An id occurs twice: one of its gradients would be lost.
         """
         numbers = self._numbers(ids)
         if len(numbers.unique()) < len(numbers):
@@ -166,7 +166,7 @@ class Table:
         """Write this shard, in a file of its own.
 
         Args:
-            folder: Where all shards of this table go, and nothing else; it is made if need be.
+            folder: For all shards of this table, and nothing else; made if needed.
             shard: The number of this one, from 0.
             shards: How many there are.
 
@@ -197,7 +197,7 @@ class Table:
         rule: RowRule | None = None,
         device: torch.device | str | None = None,
     ) -> Table:
-        """Read the rows that fall to one of `shards` servers, from files that any number of servers wrote.
+        """Read the rows that belong to one of `shards` servers, from files that any number of servers wrote.
 
         Args:
             folder: Where `save` put them.
@@ -242,7 +242,7 @@ class Table:
 
 
 def _grown(values: Tensor, count: int) -> Tensor:
-    """`values` with room for `count` rows; doubled, so that each row is copied about once however many come."""
+    """`values` with room for `count` rows; doubled, so that each row is copied about once, however many arrive."""
     if count <= len(values):
         return values
     grown = values.new_empty(max(count, 2 * len(values)), values.shape[1])

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 
 class Recomputed(torch.autograd.Function):
-    """A call of which autograd keeps the inputs, and which it makes again in backward."""
+    """A call of which autograd keeps only the inputs; backward makes the call again."""
 
     @staticmethod
     def forward(ctx, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
@@ -30,7 +30,7 @@ class Recomputed(torch.autograd.Function):
         # Dropout must drop the same elements in both calls, so the random state is kept, too.
         ctx.gpus = [each.device for each in inputs[:1] if each.is_cuda]
         ctx.random = torch.get_rng_state(), *map(torch.cuda.get_rng_state, ctx.gpus)
-        # Autograd is off inside a Function's forward: nothing is kept of what happens here.
+        # Autograd is off inside a Function's forward, so it keeps nothing of this call.
         return function(*inputs)
 
     @staticmethod
@@ -51,8 +51,8 @@ class Recomputed(torch.autograd.Function):
 def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """`function(*inputs)`, of which autograd keeps the inputs and nothing else.
 
-    **Trap: an input must require a gradient.** Autograd sees the inputs only, not the
-    parameters. If no input requires a gradient it never comes back, and nothing is learnt.
+    **Trap: an input must require a gradient.** Autograd sees only the inputs, not the
+    parameters. If no input requires a gradient, backward never comes here, and nothing is learnt.
     """
     if not torch.is_grad_enabled():
         return function(*inputs)
@@ -61,7 +61,7 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
 
 
 def recompute(blocks: Iterable[nn.Module]) -> None:
-    """Have each block, of `gpt.blocks` for example, keep its input only."""
+    """Have each block, of `gpt.blocks` for example, keep only its input."""
     for block in blocks:
         block.forward = partial(checkpoint, block.forward)
 

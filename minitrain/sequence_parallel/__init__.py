@@ -1,7 +1,7 @@
-"""Chapter 09, sequence parallelism: what tensor parallelism leaves whole on every rank is cut along the sequence.
+"""Chapter 09, sequence parallelism: what tensor parallelism leaves whole on every rank is divided along the sequence.
 
-`mappings` has the two operators between a whole sequence and its shards, `linear` the layers of chapter 08 with these
-at their ends, and `megatron` does it to a whole GPT.
+`mappings` has the two operators between a whole sequence and its shards, `linear` has the layers of chapter 08 with
+these operators at their ends, and `megatron` applies them to a whole GPT.
 """
 
 from __future__ import annotations

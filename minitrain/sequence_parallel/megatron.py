@@ -8,7 +8,7 @@ tokens. An all-reduce becomes a reduce-scatter where attention or MLP ends, and 
 with `keep_gathered=False`. Once per step one all-reduce of partial gradients: norms, row biases, positions.
 **Cost.** `minitrain.costs.sequence_parallel`: the bytes of chapter 08, or 5/4 of them. A layer keeps in 16 bits sbh/t ·
 (34 + 5as/h) bytes, not sbh(10 + 24/t + 5as/(ht)); `keep_gathered` adds 4sbh(1 − 1/t) (`minitrain.costs.activations`).
-Not context parallelism, Ulysses or ring attention, which cut tokens inside MLPs too, and no weights (see chapter 09).
+Not context parallelism, Ulysses or ring attention: these divide tokens inside MLPs, too, and no weights (chapter 09).
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallel
 def parallelize(gpt: reference.GPT, comm: AnyComm = None, *, keep_gathered: bool = False) -> Replaced:
     """Change a GPT, in place, so that each rank holds and computes its part. No tensor is sent.
 
-    `minitrain.tensor_parallel.parallelize`, and then every layer between shards. Parameters keep their names, and what
-    goes in and comes out is the same: all tokens, this rank's logits `[batch, seq, vocabulary/tp]` of all tokens, and
-    the loss, equal on all ranks. Sequences must divide by the ranks. Without targets they are filled up to a multiple,
-    and what that adds is cut off again: later tokens change nothing of earlier ones.
+    This is `minitrain.tensor_parallel.parallelize`, after which every layer is put between shards. Parameters keep
+    their names. Inputs and outputs are the same as there: all tokens; this rank's logits `[batch, seq, vocabulary/tp]`
+    of all tokens; and the loss, equal on all ranks. The number of ranks must divide the sequence. Without targets,
+    sequences are padded to a multiple of it, and the padding is removed again: later tokens do not change earlier ones.
 
     Call `sum_partial_gradients(gpt)` (`minitrain.tensor_parallel.full.parameter_layout`) after the last backward of
-    a step.
+    each step.
 
     Also called `--sequence-parallel` (Megatron-LM), and `SequenceParallel` with `Shard(1)` layouts (PyTorch DTensor).
 
     Args:
         gpt: The same weights on all ranks; afterwards it takes the same tokens on all. A block's MLP of another class
-            than the reference's is left as it is: it gets this rank's tokens, and its gradients are to be summed. If
-            it has dropout, call `counter_rng.set_position(seed, step, first_token)` before each forward.
-        comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
-        keep_gathered: Keep the gathered inputs of attention, MLP and head for backward, which sends less, and do not
-            gather them again, which keeps less.
+            than the reference's is left as it is: it receives this rank's tokens, and its gradients must be summed. If
+            the model has dropout, call `counter_rng.set_position(seed, step, first_token)` before each forward.
+        comm: The tensor-parallel ranks, as for `minitrain.comm.comm.Comm`; None means everyone.
+        keep_gathered: Keep the gathered inputs of attention, MLP and head for backward, which sends less. Otherwise
+            they are gathered again, which keeps less.
 
     Returns:
-        What was replaced, what every rank still holds whole, and whose gradients are to be summed.
+        What was replaced, what every rank still holds in full, and which gradients must be summed.
 
     Raises:
-        ValueError: Before anything is changed: as chapter 08's; `positions` of the GPT's configuration do not divide by
-            the ranks; a block's attention is of another class than the reference's.
+        ValueError: Before anything is changed: as in chapter 08; the number of ranks does not divide `positions` of the
+            GPT's configuration; a block's attention is of another class than the reference's.
     """
     comm = as_comm(comm)
     check_split("positions", gpt.config.positions, comm.ranks)
@@ -88,22 +88,22 @@ def _put_between_shards(gpt: reference.GPT, keep_gathered: bool, rank: int, rank
             part.shard, part.shards = rank, ranks  # of each sequence: a token keeps the mask that it has on one device
     for parameter in gpt.parameters():
         if sharded_dim(parameter) is None:
-            mark_partial(parameter)  # also those of an MLP of another class: what is whole is applied to shards
+            mark_partial(parameter)  # also those of an MLP of another class: what is not divided is applied to shards
 
 
 class EvenSequences:
-    """Hooks of the GPT: without targets, sequences are filled up to a multiple of the ranks, and cut again."""
+    """Hooks of the GPT: without targets, sequences are padded to a multiple of the ranks, and cut again."""
 
     def __init__(self, ranks: int):
         self.ranks, self.seq = ranks, 0
 
     def watch(self, gpt: nn.Module) -> None:
-        """See what goes in and what comes out of every forward."""
+        """Register the hooks, which see the input and the output of every forward."""
         gpt.register_forward_pre_hook(self.fill, with_kwargs=True)
         gpt.register_forward_hook(self.cut, with_kwargs=True)
 
     def fill(self, gpt: nn.Module, arguments: tuple, named: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-        """Append the tokens that are missing. It does not matter which, for no token sees later ones."""
+        """Append the missing tokens. It does not matter which, because no token attends to later ones."""
         given = dict(zip(("tokens", "targets"), arguments, strict=False)) | named
         self.seq = given["tokens"].shape[1]
         if given.get("targets") is None:
@@ -111,7 +111,7 @@ class EvenSequences:
         return (), given
 
     def cut(self, gpt: nn.Module, arguments: tuple, named: dict[str, Any], result: Any) -> tuple[Tensor, Tensor | None]:
-        """Take away the logits of what was appended."""
+        """Remove the logits of the appended tokens."""
         logits, loss = result
         return logits[:, : self.seq], loss
 

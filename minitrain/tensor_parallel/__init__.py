@@ -1,8 +1,8 @@
 """Chapter 08, tensor parallelism: every rank holds a part of each matrix, and all work on the same tokens.
 
-`mappings` has the operators between what all ranks hold and what each holds a part of. `linear` splits a product by
-columns or by rows, `attention` puts the two behind each other so that a block sends four tensors a step, and
-`vocab_parallel` splits embedding and head, `cross_entropy` the loss. `parallelize.parallelize` does it to a whole GPT.
+`mappings` has the operators between replicated and sharded tensors. `linear` splits a product by columns or by rows,
+`attention` puts the two one after the other so that a block sends four tensors per step, and `vocab_parallel` splits
+embedding and head, `cross_entropy` the loss. `parallelize.parallelize` does it to a whole GPT.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Plan:
-    """Plan and do not train.
+    """Plan, and do not train.
 
     Attributes:
         dry_run: Print what ranks would hold, send and wait for, and how long a step and a training would take; start

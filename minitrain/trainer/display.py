@@ -1,7 +1,7 @@
-"""What the reader of a run is told while it goes on: who trains what, how far it is, how fast, and what went wrong.
+"""The messages of a run while it goes on: who trains what, how far it is, how fast, and what went wrong.
 
-All ranks know the same of a step, so rank 0 tells it. A bar shows each step where there is a terminal; lines stay, and
-are all that a batch system's log gets. Also called callback, console logger.
+All ranks know the same about a step, so rank 0 reports it. A bar shows each step where there is a terminal; lines stay,
+and are all that a batch system's log gets. Also called callback, console logger.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from minitrain.composition.step import Report
 from minitrain.data.text import Text
 from minitrain.trainer import speed
 
-SMOOTH = 0.9  # what the past counts in a speed
+SMOOTH = 0.9  # weight of the past in a speed
 
 
 class Display:
-    """What is told on rank 0.
+    """The reports on rank 0.
 
     Args:
         world: This rank.
@@ -30,7 +30,7 @@ class Display:
         tell: Shows a text.
 
     Attributes:
-        tokens_per_second: Of late, all ranks together; 0 before the first step.
+        tokens_per_second: Recent speed, all ranks together; 0 before the first step.
     """
 
     def __init__(self, world: World, settings: Settings, tell: Callable[[str], None] = print):
@@ -41,12 +41,12 @@ class Display:
         self._last: Report | None = None
 
     def say(self, text: str) -> None:
-        """Tell something, once."""
+        """Report something, once."""
         if self.world.rank == 0:
             self.tell(text)
 
     def begin(self, done: int, parameters: int, text: Text) -> None:
-        """Tell what is going to happen."""
+        """Report what is going to happen."""
         settings, about, size = self.settings, self._about, self.world.size
         steps, sizes = settings.steps, settings.model.sizes
         ranks = "1 rank" if size == 1 else f"{size} ranks"
@@ -64,19 +64,23 @@ class Display:
         now = steps.batch * self.settings.model.sizes.positions / seconds
         self.tokens_per_second = SMOOTH * past + (1 - SMOOTH) * now if past else now
         self._last = report
+        if report.skipped:
+            self.say(
+                f"a gradient overflowed float16: this step is left out, and the loss scale {report.scale:g} is halved"
+            )
 
     def beside_bar(self) -> str:
-        """The text beside the progress bar."""
+        """The text next to the progress bar."""
         return "first step" if self._last is None else " · ".join([f"loss {self._last.loss:.3f}", *self._speeds()])
 
     def evaluated(self, done: int, validation: float) -> None:
-        """Tell of a step after which the held-out text was looked at."""
+        """Report a step after which the held-out text was evaluated."""
         assert self._last is not None
         losses = [f"loss {self._last.loss:.3f}", f"held out {validation:.3f}", f"norm {self._last.norm:.2f}"]
         self.say(f"step {done:>5}: {', '.join([*losses, *self._speeds()])}")
 
     def utilisation(self) -> float | None:
-        """Model FLOP utilisation of late; None where the peak is not known."""
+        """Recent model FLOP utilisation; None where the peak is not known."""
         if self._peak is None:
             return None
         model, steps = self.settings.model, self.settings.steps
@@ -93,7 +97,7 @@ class Display:
 
     @contextmanager
     def notes(self) -> Iterator[None]:
-        """Tell warnings as notes: they are for the reader, not for whoever wrote the line that they come from."""
+        """Show warnings as notes: they are for the reader, not for the author of the line that they come from."""
 
         def show(message: Warning | str, *_: Any, **__: Any) -> None:
             self.say(f"note: {message}")

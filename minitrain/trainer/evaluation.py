@@ -1,4 +1,4 @@
-"""What one looks at between steps: the loss on held-out text, and text that the model writes.
+"""Checks between steps: the loss on held-out text, and text that the model writes.
 
 **Idea.** Forward alone, through all stages where there is a pipeline, without dropout and routers' noise. A sample is
 the same in every layout: all ranks go on with the byte that the first rank at the model's end has drawn.
@@ -15,7 +15,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from minitrain.comm.messages import receive, send
-from minitrain.composition.model import DTYPES
+from minitrain.composition.model import DTYPES, HALVES
 from minitrain.composition.step import Training
 from minitrain.data.text import Batch
 from minitrain.tensor_parallel.full.vocab_parallel import gather_logits
@@ -83,7 +83,8 @@ def _through_stages(training: Training, tokens: Int[Tensor, "batch seq"]) -> Ten
     schedule, place, group = training.part.schedule, training.axes.place["pp"], training.axes.pp
     sizes, layout, x = training.settings.model.sizes, training.settings.layout, tokens
     seq = tokens.shape[1] // (layout.tp if layout.sequence_parallel else 1)
-    dtype = torch.bfloat16 if training.settings.steps.dtype == "bfloat16" else DTYPES[training.settings.steps.dtype]
+    name = training.settings.steps.dtype
+    dtype = HALVES.get(name, DTYPES[name])
     for number, stage in zip(schedule.stages_of(place), training.part.stages, strict=True):
         if number and (before := schedule.rank_of(number - 1)) != place:
             x = torch.empty(tokens.shape[0], seq, sizes.hidden, dtype=dtype, device=training.device)

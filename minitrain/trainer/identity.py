@@ -1,6 +1,6 @@
-"""What makes two runs the same training, so that one can go on where the other has stopped.
+"""When two runs are the same training, so that one can continue where the other has stopped.
 
-The layout is no part of it: it says how something is computed, and not what. Neither are the number of steps, the
+The layout does not matter: it determines how something is computed, not what. Neither do the number of steps, the
 learning rate and its schedule, weight decay, clipping, dropout, and what is written when. Other sizes, another
 optimizer, dtype, seed, batch or text make another training. Also called config validation.
 """
@@ -29,7 +29,7 @@ def described(settings: Settings, text: str) -> dict[str, Any]:
 
 
 def different(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What makes a saved training another one, in words; none if nothing does. Both as `described`."""
+    """The differences that make a saved training another one, in words; none if it is the same. Both as `described`."""
     names = [("model", name) for name in (*SIZES, *(["router"] if now["model"]["experts"] else []))]
     names += [("steps", name) for name in STEPS]
     pairs = [(name, saved[part].get(name), now[part][name]) for part, name in names]

@@ -1,11 +1,11 @@
-"""Starts a training on ranks, torchrun's or its own, and ends it: with its status, or when somebody asks.
+"""Starts a training on ranks, torchrun's or its own, and ends it: with its status, or on request.
 
 A run is asked to stop by SIGTERM or Ctrl-C. All ranks then end after the same step, save, and exit with status 0. A
 second Ctrl-C ends at once.
 
 Ranks of our own ignore both signals, which batch systems may send to all processes at once. So this program takes the
-signal, and leaves a file for rank 0 to find: there is no moment at which that is too early, as it would be for a rank
-that has just been started.
+signal, and leaves a file for rank 0 to find. That is never too early, as a signal would be for a rank that has just
+been started.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ else:
 
 
 def refuse(settings: Settings) -> None:
-    """Find what cannot be before ranks are started; imports no torch.
+    """Find invalid options before ranks are started; imports no torch.
 
     Raises:
         ValueError: Says what would do.
@@ -73,7 +73,7 @@ def launch(settings: Settings, loop: str, ranks: int, device: str, timeout: floa
     """
     if given_ranks() is not None:
         return _under_torchrun(settings, loop, device, timeout, rehearse)
-    # A name that nobody can guess, and no file until somebody asks: a program that is killed leaves nothing.
+    # A name that cannot be guessed, and no file until a stop is requested: a program that is killed leaves nothing.
     request = Path(tempfile.gettempdir()) / f"minitrain-stop-{secrets.token_hex(16)}"
     try:
         with _on_signal(request.touch, "stopping after this step; Ctrl-C again ends at once"):
@@ -91,7 +91,7 @@ def _on_own_ranks(
         with Ranks(ranks, device, timeout, check=False, rehearse=rehearse) as pool:
             return max(pool.run(work, settings, loop, request, os.getpid()))
     except KeyboardInterrupt:
-        print("ended at once; what was saved before is there for --resume", file=sys.stderr)
+        print("ended at once; --resume can use what was saved before", file=sys.stderr)
         return 130
     except (ValueError, RanksError) as error:
         print(error, file=sys.stderr)
@@ -102,7 +102,7 @@ def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float, 
     asked: list[bool] = []
     end_with_torchrun()  # another run may already go on from the last checkpoint
     try:
-        # torchrun hands SIGTERM on to its ranks, and gives them 30 seconds. It ends with status 1 itself.
+        # torchrun passes SIGTERM on to its ranks, and gives them 30 seconds. It ends with status 1 itself.
         with _on_signal(lambda: asked.append(True)):
             from minitrain.comm.world import World
 
@@ -111,7 +111,7 @@ def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float, 
             world.stop()
             return status
     except Exception as error:
-        # A rank whose partner died learns of it by a broken connection. The partner's own error matters more:
+        # A rank whose partner died learns of it from a broken connection. The partner's own error matters more:
         # torchrun ends this rank while it waits here.
         if "onnection" in str(error):
             time.sleep(3)
@@ -127,14 +127,14 @@ def work(world: World, settings: Settings, loop: str, request: Path, program: in
         world: This rank.
         settings: What to train.
         loop: As of `launch`.
-        request: A file that is there once somebody asks to stop.
+        request: A file that exists once a stop is requested.
         program: The process that has started the ranks.
     """
     return _train(world, settings, loop, lambda: world.rank == 0 and request.exists(), program)
 
 
 def _train(world: World, settings: Settings, loop: str, asked_to_stop: Callable[[], bool], process: int) -> int:
-    """Train in a folder that no other run writes to meanwhile; `process` is the one that others are told of."""
+    """Train in a folder that no other run writes to meanwhile; `process` is the one to name to others."""
     from minitrain.checkpointing.full.agreement import same_on_all_ranks
     from minitrain.trainer.trainer import Refused, Trainer, refusing
 

@@ -1,9 +1,9 @@
 """The lock of a run's folder: while one run writes there, no other can.
 
-Two runs in one folder remove each other's checkpoints and tear each other's lines, and both seem to end well. So rank 0
-locks a file of the folder before anything in it is touched, and `launch` tells all ranks of a refusal. The system takes
-the lock back when the process ends, however it ends: there is nothing to tidy up after a kill, and an orphan keeps the
-lock for as long as it could write. Also called PID file, lockfile.
+Two runs in one folder remove each other's checkpoints and garble each other's lines, and both seem to end well. So rank
+0 locks a file of the folder before anything in it is touched, and `launch` tells all ranks of a refusal. The system
+takes the lock back when the process ends, however it ends: there is nothing to tidy up after a kill, and an orphan
+keeps the lock for as long as it could write. Also called PID file, lockfile.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Lock:
 
     Args:
         folder: The run's; it is made where there is none.
-        process: The process that others are told of: the one that its user knows.
+        process: The process to name to others: the one that its user knows.
 
     Raises:
         ValueError: Another run has it; names its process.
@@ -50,12 +50,12 @@ class Lock:
                 f"{folder} is being written to by {holder or 'another run'}: wait for its end, or call this run "
                 f"something else with --name. (If the machine of that run has crashed, remove {path}.)"
             ) from None
-        with suppress(OSError):  # a full disk: the others are not told who has it
+        with suppress(OSError):  # a full disk: others cannot learn which run has it
             os.truncate(self._file, 0)
             since = datetime.now().astimezone()
             who = f"process {process} on {socket.gethostname()}, since {since:%Y-%m-%d %H:%M:%S %Z}\n"
             os.write(self._file, who.encode())
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release it."""
         os.close(self._file)

@@ -1,8 +1,8 @@
-"""What a run leaves behind to look at: a line for each step, TensorBoard's files, and a picture of the loss.
+"""The records of a run: a line for each step, TensorBoard's files, and a picture of the loss.
 
-A file of lines of JSON (jsonlines.org) is read by everything, and a run that is killed leaves all of it but the last
-line. A step's line has about 150 bytes and is the same on all ranks, so rank 0 writes it. A resume cuts lines off: it
-writes those that stay next to the file and then puts the new file in its place. Also called logger, tracker.
+Any tool can read a file of lines of JSON (jsonlines.org), and if a run is killed, all but the last line survives. A
+step's line has about 150 bytes and is the same on all ranks, so rank 0 writes it. A resume cuts lines off: it writes
+the lines that stay to a second file and then replaces the first with it. Also called logger, tracker.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ class Metrics:
     """The files of a run; make one on rank 0.
 
     A line of `metrics.jsonl` has the step (from 1), the loss and the held-out text's ("validation", where it was looked
-    at) in nats per byte, the gradient's norm before clipping, the learning rate, seconds, and tokens in a second. The
-    first line, and the first after each resume, has the settings.
+    at) in nats per byte, the gradient's norm before clipping, the learning rate, seconds, and tokens in a second; in
+    float16 also the loss scale, and whether the step was skipped. The first line, and the first after each resume, has
+    the settings.
 
     Args:
-        folder: The run's; it is there.
-        settings: What stands in the first line.
+        folder: The run's; it exists.
+        settings: The content of the first line.
         done: Steps that the run has done: lines of later ones, from an attempt that was killed, are cut off.
         tensorboard: Write its event files too.
 
@@ -56,14 +57,14 @@ class Metrics:
                 self._beside.unlink(missing_ok=True)
 
     def _replace(self, lines: list[dict[str, Any]]) -> None:
-        """Begin the file with these lines; killed meanwhile, the earlier one is as it was."""
+        """Begin the file with these lines; if killed meanwhile, the earlier file is unchanged."""
         self._beside.unlink(missing_ok=True)  # of an attempt that was killed; a link is not followed
         self._file = open(self._beside, "x", encoding="utf-8")  # noqa: SIM115  open as long as the run
         for line in lines:
             self._file.write(json.dumps(line) + "\n")
         self._file.flush()
         os.fsync(self._file.fileno())
-        os.replace(self._beside, self.path)  # a link is replaced, and not what it leads to
+        os.replace(self._beside, self.path)  # a link is replaced, not its target
 
     def write(self, line: dict[str, Any]) -> None:
         """Add a line. A full disk does not end a run: a warning says so, and the run goes on without this file."""

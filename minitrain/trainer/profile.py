@@ -1,12 +1,12 @@
 """Where a step's time goes: data, forward, backward, each axis's communication, optimizer.
 
 **Idea.** At every moment a rank does one thing. So each part of a step, and each call that communicates, says when it
-begins and ends; what is nested is taken out of what surrounds it; and the parts add up to the step.
+begins and ends; nested parts are subtracted from the surrounding ones; and the parts add up to the step.
 
-**Source.** Graham, Kessler & McKusick 1982, "gprof", §4, which separates a routine's own time from that of what it
-calls.
+**Source.** Graham, Kessler & McKusick 1982, "gprof", §4, which separates a routine's own time from that of the routines
+it calls.
 **Sent.** At the end each rank's sums, to be shown side by side.
-**Cost.** Two looks at the clock for each part, and a wait for the GPU.
+**Cost.** Reading the clock twice for each part, and a wait for the GPU.
 Also called timers (Megatron-LM), `wall_clock_breakdown` (DeepSpeed).
 """
 
@@ -43,7 +43,7 @@ PARTS = {
     "optimizer": ("clipping and optimizer", "optimizer"),
     "rest": ("the rest", "wait"),
 }
-ON_GPU = 50  # of so many steps one is measured
+ON_GPU = 50  # one of this many steps is measured
 
 
 class Profile:
@@ -181,7 +181,7 @@ class Timed:
 
 
 class _TimedHandle(Handle):
-    """A communication under way, the waiting for which is noted."""
+    """A communication under way; the time spent waiting for it is recorded."""
 
     def __init__(self, handle: Handle, timed: Timed):
         super().__init__()
@@ -211,7 +211,7 @@ def timed_carrier(carrier: Carrier, profile: Profile) -> Carrier:
 def table(ranks: list[dict[str, float]]) -> Any:
     """The parts of a step as a rich table: milliseconds on average over ranks, share, and how far ranks differ.
 
-    Time in a communication includes waiting for ranks that come late. A rank that shows much of it may be the fast one.
+    Time in a communication includes waiting for late ranks. A rank that shows much of it may be the fast one.
     """
     from rich import box
     from rich.table import Table

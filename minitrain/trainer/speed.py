@@ -1,4 +1,4 @@
-"""How fast a training runs: tokens per second, and which part of the GPUs' peak serves the model.
+"""The speed of a training: tokens per second, and the part of the GPUs' peak that serves the model.
 
 Model FLOP utilisation (MFU) asks how fast the GPU would have to be if it did nothing but the model's own products: the
 operations of a step, without what is computed again, over the step's time and the peak. The operations are counted by
@@ -39,7 +39,7 @@ def peak_flops(name: str, dtype: str) -> float | None:
     """Operations that a GPU can do in a second, by its name; None where that is not known here."""
     for part, (half, single) in PEAKS.items():
         if re.search(rf"\b{part}\b", name):  # "L4" is not in "L40"
-            return {"bfloat16": half, "float32": single}.get(dtype)
+            return {"bfloat16": half, "float16": half, "float32": single}.get(dtype)
     return None
 
 
@@ -49,7 +49,7 @@ def model_flops(model: Model, steps: Steps) -> int:
 
 
 def memory(world: World) -> int:
-    """The most bytes that this rank has held so far: of its GPU, or of its process."""
+    """The most bytes that this rank has held so far, on its GPU or in its process."""
     if world.device.type == "cuda":
         return torch.accelerator.max_memory_allocated(world.device)
     unit = 1 if sys.platform == "darwin" else 1024

@@ -1,11 +1,11 @@
-"""Everything around the steps of a run: what it begins with, what one sees, and what is kept.
+"""Everything around the steps of a run: what it starts from, what it shows, and what it keeps.
 
-**Idea.** All state of a training is its weights, the optimizer's, and two numbers: steps done, and samples taken. So a
-run that was interrupted goes on as if nothing had been, and in any other layout: a sample's number says what it is,
-dropout and routers' noise are drawn from a place in training, and no random stream has to be kept.
-`minitrain.trainer.identity` says what a resume may change.
+**Idea.** All state of a training is its weights, the optimizer's, and two numbers: steps done, and samples taken. So an
+interrupted run continues as if nothing had happened, in any other layout as well: a sample is determined by its number,
+dropout and routers' noise by the position in training, and no random stream has to be kept.
+`minitrain.trainer.identity` lists what a resume may change.
 
-**Source.** Brown et al. 2020, appendix B, for the course of a training; Rasley et al. 2020, "DeepSpeed", for the loop.
+**Source.** Brown et al. 2020, appendix B, for the training's schedule; Rasley et al. 2020, "DeepSpeed", for the loop.
 **Sent.** Besides what `step.py` sends, one control message of about a kilobyte before each step.
 Also called trainer (Lightning, Transformers), pretrain loop (Megatron-LM).
 """
@@ -44,26 +44,27 @@ ASIDE = "not-finite"  # the folder of weights with which a loss was no number
 
 
 class Refused(ValueError):
-    """What was asked for cannot be; the message says all. Raised on all ranks alike."""
+    """The request is invalid or impossible; the message says why. Raised on all ranks alike."""
 
 
 class Trainer:
-    """What stands around the loop of `minitrain/train.py` on this rank.
+    """Everything around the loop of `minitrain/train.py` on this rank.
 
     Args:
         world: This rank.
         settings: The same on all ranks.
-        asked_to_stop: Whether somebody wants the run to end after the current step; asked on each rank.
+        asked_to_stop: Whether the run is to end after the current step; called on each rank.
         collectives: Of each axis; the default is torch.distributed.
         tell: Shows a text to the reader, on rank 0.
 
     Attributes:
         profile: Where a step's time goes.
-        instruments: What the training is built with: the collectives, timed, and the profile's timer.
-        samples: What is trained on.
+        instruments: The instruments of the training: the collectives, timed, and the profile's timer.
+        samples: The training data.
         done: Steps done.
+        skipped: Of these, steps without an update, in float16.
         position: Samples that all ranks together have taken: all state that the data have.
-        training: The model and what trains it, from `begin` on.
+        training: The model, its gradients and its optimizer, from `begin` on.
         reports: Of the steps that this run has done.
         status: The exit status, once `run` is over.
 
@@ -93,7 +94,7 @@ class Trainer:
         self.profile = profile.Profile(world)
         timed = self.profile.collectives(settings.layout, collectives)
         self.instruments = Instruments(timed, self.profile.timer, self.profile.watch)
-        self.done = self.position = self.saved = 0
+        self.done = self.position = self.saved = self.skipped = 0
         self.reports: list[Report] = []
         self.stopped, self.status, self._seconds = False, 0, 0.0
         self._newest: Path | None = None
@@ -128,7 +129,7 @@ class Trainer:
                 self._end()
 
     def begin(self, training: Training) -> None:
-        """Take the weights that were asked for."""
+        """Load the requested weights."""
         self.training = training
         options = self.settings.run
         if options.overwrite and self.world.rank == 0:
@@ -153,7 +154,10 @@ class Trainer:
         if apart := identity.different(extra["settings"], self.about):
             raise ValueError(f"{path} is of another training: {'; '.join(apart)}")
         checkpoint.load(path, self.state(), check=False)  # newest() has just checked it
-        state.set_steps(self.training.gradients, extra["step"])
+        # A step that was skipped in float16 is none of the optimizer's.
+        self.skipped = extra.get("skipped", 0)
+        state.set_steps(self.training.gradients, extra["step"] - self.skipped)
+        vars(self.training.loss_scale).update(extra.get("loss scale", {}))
         state.refresh(self.training.gradients)
         self.done, self.position = extra["step"], extra["position"]
         self.saved, self._newest = self.done, path
@@ -183,7 +187,12 @@ class Trainer:
         self.display.after(report, self._seconds)
         self.reports.append(report)
         self.done, self.position = self.done + 1, self.position + steps.batch
-        line = {"step": self.done, **report._asdict(), "seconds": self._seconds}
+        self.skipped += report.skipped
+        line: dict[str, Any] = {"step": self.done, **report._asdict(), "seconds": self._seconds}
+        if report.skipped:
+            line.pop("norm")  # infinite, which JSON has no word for
+        if steps.dtype != "float16":
+            del line["scale"], line["skipped"]
         line["tokens_per_second"] = steps.batch * self.settings.model.sizes.positions / self._seconds
         last = self.done == steps.steps
         if last or (options.evaluate_every and self.done % options.evaluate_every == 0):
@@ -213,14 +222,18 @@ class Trainer:
         return path is not None
 
     def _keep_aside(self) -> None:
-        """Save weights that gave no number, to be looked at: --resume had better take others."""
+        """Save weights whose loss was not a number, for inspection: --resume should take others."""
         path = checkpoint.save(self.folder / ASIDE, self.done, self.state(), self._extra(), keep=1)
         where = f"are in {path}, to be looked at" if path else "could not be saved"
         last = f"goes on from step {self.saved}" if self.saved else "begins again"
         self.display.say(f"The weights before it {where}; --resume {last}.")
 
     def _extra(self) -> dict[str, Any]:
-        return {"step": self.done, "position": self.position, "settings": self.about}
+        extra = {"step": self.done, "position": self.position, "settings": self.about}
+        if self.settings.steps.dtype == "float16":
+            scale = self.training.loss_scale
+            extra |= {"skipped": self.skipped, "loss scale": {"scale": scale.scale, "clean": scale.clean}}
+        return extra
 
     def state(self) -> checkpoint.State:
         """This rank's pieces of weights and optimizer states."""
@@ -270,7 +283,7 @@ class Trainer:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What was found wrong on all ranks alike needs no traceback."""
+    """An error found on all ranks alike needs no traceback."""
     try:
         yield
     except (ValueError, OSError) as error:
@@ -278,7 +291,7 @@ def refusing() -> Iterator[None]:
 
 
 def printable(text: bytes) -> str:
-    """A text that a terminal shows and does not obey: what is no text, and control characters, are �."""
+    """A text that a terminal shows but does not obey: control characters and anything that is not text become �."""
     return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode(errors="replace"))
 
 

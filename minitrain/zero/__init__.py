@@ -1,9 +1,9 @@
-"""Chapter 04, ZeRO: data parallelism in which no rank holds what another rank holds already.
+"""Chapter 04, ZeRO: data parallelism in which no rank holds what another rank already holds.
 
 A ladder with one signature, each a short step from the last: `Zero1` divides the optimizer states over the ranks,
 `Zero2` the gradients too, `Zero3` the parameters too; `ZeroOffload` keeps states and step on the host. `Partition` is
 the arithmetic beneath all of them: tensors side by side in one line, cut into equal shards. `ShardedOptimizer` is stage
-1 as an optimizer, to be put behind any data parallelism.
+1 as an optimizer, for use after any data parallelism.
 """
 
 from __future__ import annotations

@@ -107,7 +107,7 @@ MISTAKES = {
     ends_in_set_order: r"end: ranks end groups in different orders: rank 0 in destroy_process_group of .*rank 1 in",
     on_the_cpu: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",
     from_numpy: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",
-    computes_across: r"memory: mul is given a tensor of the CPU, of shape \[3\], beside one of the GPU",
+    computes_across: r"memory: mul is given a tensor of the CPU, of shape \[3\], together with one of the GPU",
     short_integers: r"dtype: send\(to=1\) of everyone .* is given int16",
 }
 

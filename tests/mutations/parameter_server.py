@@ -1,4 +1,4 @@
-"""Mistakes in the chapter of the parameter server, and in the recommender."""
+"""Mistakes in the chapters of the parameter server and of the recommender."""
 
 from tests.mutations import Mutation
 

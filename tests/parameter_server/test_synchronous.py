@@ -399,7 +399,7 @@ def test_gradients_that_no_server_waits_for_are_refused(ranks):
 
 
 def test_a_lost_push_is_named_in_time(ranks):
-    server, *workers = ranks(3).run(lesson.lost_push, 0.5)
+    server, *workers = ranks(3).run(lesson.lost_push, 1.0)
     assert server == "step 1: no push from worker 2"
     assert set(workers) == {"step 2: no answer from server 0"}
 

@@ -69,6 +69,9 @@ def test_a_run_is_drawn_like_a_timetable():
     later.append(Span(0, "send", "send", "to 1", 6, 7))
     assert bars(drawing.draw_run(later, timetable.schedule)) == bars(drawing.draw(timetable))
     assert drawing.draw_run(later, timetable.schedule, until=100).axes[0].get_xlim()[1] == pytest.approx(101)
+    first, second = drawing.draw_run(later, timetable.schedule, until=20, lines=2).axes
+    assert [axes.get_xlim() for axes in (first, second)] == [(0, 10), (10, 20)]
+    assert len(first.texts) + len(second.texts) == sum(map(len, timetable.slots)), "each number is written in one line"
     with pytest.raises(ValueError, match="spans: no label is an action"):
         drawing.draw_run([later[-1]], timetable.schedule)
 
@@ -111,9 +114,9 @@ def test_json_by_hand():
 def test_in_words():
     assert drawing.describe(simulate(one_f_one_b(2, 2), 1, 1, 1)) == (
         "Timetable of 1f1b: 2 ranks, 2 micro-batches. A step takes 9, and the busiest rank idles 33.3 % of it. "
-        "At most so many micro-batches are held: 2, 1 on the ranks in order."
+        "The most micro-batches held at once: 2, 1 on the ranks in order."
     )
     assert drawing.describe(simulate(zero_bubble_v(2, 3), 1, 1, 1)).endswith(
-        "2 chunks a rank. A step takes 18, and the busiest rank idles 0.0 % of it. "
-        "At most so many chunks of micro-batches are held: 4 on each rank."
+        "2 chunks per rank. A step takes 18, and the busiest rank idles 0.0 % of it. "
+        "The most chunks of micro-batches held at once: 4 on each rank."
     )

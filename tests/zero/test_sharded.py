@@ -356,7 +356,7 @@ def refusals(world):
     layer = nn.Linear(2, 3)
     refused("parameter_groups: bias is in none of them", layer, parameter_groups=[{"params": [layer.weight]}])
     twice = [{"params": layer.parameters()}, {"params": layer.bias}]
-    refused(r"parameter_groups\[1\]: bias is there for the second time", layer, parameter_groups=twice)
+    refused(r"parameter_groups\[1\]: bias is listed twice", layer, parameter_groups=twice)
     refused(r"\[0\] holds a Parameter that is no parameter", parameter_groups=[{"params": [layer.weight]}])
     alone = [dist.new_group([rank]) for rank in range(world.size)]
     with pytest.raises((ValueError, TypeCheckError), match="group"):

@@ -9,25 +9,7 @@ check says about it.
 # %% exercise-1: solution
 
 
-def segment_length(layers, times):
-    def inputs_at_once(k):
-        segments = [min(k, layers - first) for first in range(0, layers, k)]
-        return max(before + times * length for before, length in enumerate(segments))
-
-    return min(range(1, layers + 1), key=inputs_at_once)
-
-
-# %% exercise-1: mistake: √L is for layers that keep nothing but their input
-
-
-def segment_length(layers, times):
-    return round(layers**0.5)
-
-
-# %% exercise-2: solution
-
-
-class Recomputed(torch.autograd.Function):
+class Restored(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, x):
         ctx.function, ctx.state = function, torch.get_rng_state()
@@ -48,10 +30,10 @@ class Recomputed(torch.autograd.Function):
         return None, beginning.grad
 
 
-# %% exercise-2: mistake: put the state back after the second call
+# %% exercise-1: mistake: put the state back after the second call
 
 
-class Recomputed(torch.autograd.Function):
+class Restored(torch.autograd.Function):
     @staticmethod
     def forward(ctx, function, x):
         ctx.function, ctx.state = function, torch.get_rng_state()
@@ -70,23 +52,37 @@ class Recomputed(torch.autograd.Function):
         return None, beginning.grad
 
 
+# %% exercise-2: solution
+
+
+def segment_length(layers, times):
+    def inputs_at_once(k):
+        segments = [min(k, layers - first) for first in range(0, layers, k)]
+        return max(before + times * length for before, length in enumerate(segments))
+
+    return min(range(1, layers + 1), key=inputs_at_once)
+
+
+# %% exercise-2: mistake: √L is for layers that keep nothing but their input
+
+
+def segment_length(layers, times):
+    return round(layers**0.5)
+
+
 # %% exercise-3: solution
 
 
 def forward(mlp, x):
-    def from_wide(wide):
-        return mlp.down(F.gelu(wide, approximate="tanh"))
-
-    # With early_stop.checkpoint the product of `down` would not be done again either.
-    return checkpoint(from_wide, mlp.up(x))
+    # `down` keeps the result of GELU, so both go inside. The second call stops before it does `down` again.
+    return early_stop.checkpoint(lambda wide: mlp.down(F.gelu(wide, approximate="tanh")), mlp.up(x))
 
 
-# %% exercise-3: mistake: the result of GELU is the input of `down`, and `down` keeps it
+# %% exercise-3: mistake: one product too many
 
 
 def forward(mlp, x):
-    wide = checkpoint(lambda narrow: F.gelu(narrow, approximate="tanh"), mlp.up(x))
-    return mlp.down(wide)
+    return checkpoint(lambda wide: mlp.down(F.gelu(wide, approximate="tanh")), mlp.up(x))
 
 
 # %% exercise-4: solution
@@ -102,3 +98,26 @@ def blocks_to_recompute():
 
 def blocks_to_recompute():
     return [4, 5, 6, 7]
+
+
+# %% exercise-5: solution
+
+
+def run(layers, x):
+    if len(layers) == 1:
+        return layers[0](x)
+    half = len(layers) // 2
+    x = checkpoint(lambda x: run(layers[:half], x), x)
+    # Backward comes to the second half at once, so it is not computed again.
+    return run(layers[half:], x)
+
+
+# %% exercise-5: mistake: after forward, backward needs the last half at once
+
+
+def run(layers, x):
+    if len(layers) == 1:
+        return layers[0](x)
+    half = len(layers) // 2
+    x = checkpoint(lambda x: run(layers[:half], x), x)
+    return checkpoint(lambda x: run(layers[half:], x), x)

@@ -1,6 +1,6 @@
-"""Solutions to the exercises of 09_sequence_parallel.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 09_sequence_parallel.ipynb, and for each a mistake that its check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
+Each part replaces the stub, below its first line where that begins with %%. The words after "mistake: " are in what the
 check says about it.
 """
 
@@ -9,13 +9,44 @@ check says about it.
 # %% exercise-1: solution
 
 
+def own_tokens(partial):
+    turned = partial.transpose(0, 1).contiguous()  # [seq, batch, width]: chunk r is rank r's tokens
+    mine = reduce_scatter(turned).wait()  # every rank sends its partial sums, and receives the sums for its own tokens
+    return mine.transpose(0, 1)
+
+
+# %% exercise-1: mistake: the sequence must come first in memory
+
+
+def own_tokens(partial):
+    mine = reduce_scatter(partial.flatten()).wait()
+    return mine.view(2, 8 // dist.get_world_size(), 3)
+
+
+# %% exercise-2: solution
+
+
+def to_be_summed(name):
+    return "norm" in name or name in ("attention.output.bias", "mlp.down.bias")
+
+
+# %% exercise-2: mistake: the biases of the row-parallel layers are added to a rank's own tokens, too
+
+
+def to_be_summed(name):
+    return "norm" in name
+
+
+# %% exercise-3: solution
+
+
 def bytes_sent(layers, batch, seq, hidden, ranks, item, keep_gathered):
     payload = batch * seq * hidden * item  # the residual stream, or its gradient
     halves = 4 + 4 + (0 if keep_gathered else 2)  # forward, backward, and g once more for attention and for the MLP
     return layers * halves * (ranks - 1) * payload // ranks
 
 
-# %% exercise-1: mistake: only g is repeated, in backward, twice in a layer
+# %% exercise-3: mistake: only g is repeated in backward
 
 
 def bytes_sent(layers, batch, seq, hidden, ranks, item, keep_gathered):
@@ -24,31 +55,46 @@ def bytes_sent(layers, batch, seq, hidden, ranks, item, keep_gathered):
     return layers * halves * (ranks - 1) * payload // ranks
 
 
-# %% exercise-2: solution
+# %% exercise-4: solution
 
 
-def own_tokens(summand):
-    turned = summand.transpose(0, 1).contiguous()  # [seq, batch, width]: chunk r is rank r's tokens
-    mine = native.reduce_scatter(turned).wait()  # every rank's summand goes in, the sum of its tokens comes out
-    return mine.view(2, 2, 3).transpose(0, 1)
+class HalfBlock(nn.Module):
+    "Half of a block, divided along the sequence outside of the products, and by hidden units inside."
+
+    def __init__(self, norm, up, down):
+        super().__init__()
+        self.norm = norm
+        self.up_weight = nn.Parameter(up.weight.detach().chunk(size)[rank].clone())
+        self.up_bias = nn.Parameter(up.bias.detach().chunk(size)[rank].clone())
+        self.down_weight = nn.Parameter(down.weight.detach().chunk(size, dim=1)[rank].clone())
+        self.down_bias = nn.Parameter(down.bias.detach().clone())
+
+    def forward(self, x):
+        tokens = g(self.norm(x))  # every rank sends its tokens, and receives all tokens
+        hidden = F.gelu(F.linear(tokens, self.up_weight, self.up_bias))
+        # Every rank sends its partial sums, and receives the sums for its own tokens. The bias comes after the sum.
+        return x + g_bar(F.linear(hidden, self.down_weight)) + self.down_bias
+
+    def synchronize(self):
+        for parameter in (self.norm.weight, self.norm.bias, self.down_bias):
+            all_reduce(parameter.grad).wait()  # each rank's gradient comes from its own tokens; all get the sum
 
 
-# %% exercise-2: mistake: the sequence must come first in memory
+# %% exercise-4: mistake: their gradients are sums over a rank's own tokens
 
 
-def own_tokens(summand):
-    return native.reduce_scatter(summand).wait().view(2, 2, 3)
+class HalfBlock(nn.Module):
+    def __init__(self, norm, up, down):
+        super().__init__()
+        self.norm = norm
+        self.up_weight = nn.Parameter(up.weight.detach().chunk(size)[rank].clone())
+        self.up_bias = nn.Parameter(up.bias.detach().chunk(size)[rank].clone())
+        self.down_weight = nn.Parameter(down.weight.detach().chunk(size, dim=1)[rank].clone())
+        self.down_bias = nn.Parameter(down.bias.detach().clone())
 
+    def forward(self, x):
+        hidden = F.gelu(F.linear(g(self.norm(x)), self.up_weight, self.up_bias))
+        return x + g_bar(F.linear(hidden, self.down_weight)) + self.down_bias
 
-# %% exercise-3: solution
-
-
-def to_be_summed(name):
-    return "norm" in name or name in ("attention.output.bias", "mlp.down.bias")
-
-
-# %% exercise-3: mistake: row biases are added to a rank's own tokens, too
-
-
-def to_be_summed(name):
-    return "norm" in name
+    def synchronize(self):
+        pass

@@ -78,3 +78,40 @@ def cut(costs, stages):
         counts.append(end - begin)
         begin = end
     return [*counts, len(costs) - begin]
+
+
+# %% exercise-4: solution
+
+
+def order(rank, ranks, microbatches, chunks):
+    forwards, backwards = [], []
+    for begin in range(0, microbatches, ranks):
+        group = range(begin, begin + ranks)
+        for chunk in range(chunks):
+            forwards += [f"{chunk * ranks + rank}F{number}" for number in group]
+        for chunk in reversed(range(chunks)):
+            backwards += [f"{chunk * ranks + rank}B{number}" for number in group]
+    # The first backward belongs to the last chunk; a rank further from the end waits for a message there and one back.
+    warmup = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, len(forwards))
+    row = forwards[:warmup]
+    for pair in zip(forwards[warmup:], backwards, strict=False):
+        row += pair
+    return row + backwards[len(forwards) - warmup :]
+
+
+# %% exercise-4: mistake: it needs two more forwards than the next rank
+
+
+def order(rank, ranks, microbatches, chunks):
+    forwards, backwards = [], []
+    for begin in range(0, microbatches, ranks):
+        group = range(begin, begin + ranks)
+        for chunk in range(chunks):
+            forwards += [f"{chunk * ranks + rank}F{number}" for number in group]
+        for chunk in reversed(range(chunks)):
+            backwards += [f"{chunk * ranks + rank}B{number}" for number in group]
+    warmup = min(ranks - 1 - rank + (chunks - 1) * ranks, len(forwards))
+    row = forwards[:warmup]
+    for pair in zip(forwards[warmup:], backwards, strict=False):
+        row += pair
+    return row + backwards[len(forwards) - warmup :]

@@ -1,30 +1,12 @@
-"""Solutions to the exercises of 12a_mixture_of_experts.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 12a_mixture_of_experts.ipynb, and for each a mistake that its check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part replaces the stub, below its first line where that begins with %%. The words after "mistake" are what the check
+says about it.
 """
 
 # ruff: noqa: F811, F821
 
 # %% exercise-1: solution
-
-
-def switch_loss(probability, alpha):
-    tokens, experts = probability.shape
-    f = torch.bincount(probability.argmax(-1), minlength=experts) / tokens  # a count: no gradient
-    return alpha * experts * (f * probability.mean(0)).sum()
-
-
-# %% exercise-1: mistake: with the number of experts it is 1 at balance
-
-
-def switch_loss(probability, alpha):
-    tokens, experts = probability.shape
-    f = torch.bincount(probability.argmax(-1), minlength=experts) / tokens
-    return alpha * (f * probability.mean(0)).sum()
-
-
-# %% exercise-2: solution
 
 
 def seated(first, second, capacity):
@@ -37,7 +19,7 @@ def seated(first, second, capacity):
     return pairs
 
 
-# %% exercise-2: mistake: one was taken by a second choice
+# %% exercise-1: mistake: one was taken by a second choice
 
 
 def seated(first, second, capacity):
@@ -50,39 +32,52 @@ def seated(first, second, capacity):
     return pairs
 
 
+# %% exercise-2: solution
+
+
+def slots_for(tokens, experts, most):
+    slots = 0
+    while True:
+        over = sum((x - slots) * chance(x, tokens, experts) for x in range(slots + 1, tokens + 1))
+        if experts / tokens * over <= most:
+            return slots
+        slots += 1
+
+
+# %% exercise-2: mistake: how many tokens are dropped is another sum
+
+
+def slots_for(tokens, experts, most):
+    slots = 0
+    while sum(chance(x, tokens, experts) for x in range(slots + 1, tokens + 1)) > most:
+        slots += 1
+    return slots
+
+
 # %% exercise-3: solution
 
 
-def expert_choice(probability, k):
-    weight, token = probability.topk(k, dim=0)  # down the columns
-    return torch.zeros_like(probability).scatter(0, token, weight)
+def my_mixture(x, weight, experts):
+    scores = x @ weight.T  # [tokens, experts]
+    top, chosen = scores.topk(2, -1)
+    gates = top.softmax(-1)
+    y = torch.zeros_like(x)
+    for number, expert in enumerate(experts):
+        token, choice = (chosen == number).nonzero(as_tuple=True)
+        y = y.index_add(0, token, gates[token, choice, None] * expert(x[token]))
+    f = torch.bincount(chosen[:, 0], minlength=len(experts)) / len(x)  # a count: no gradient
+    return y, len(experts) * (f * scores.softmax(-1).mean(0)).sum()
 
 
-# %% exercise-3: mistake: here tokens chose
+# %% exercise-3: mistake: the gates of a token do not sum to 1
 
 
-def expert_choice(probability, k):
-    weight, expert = probability.topk(k, dim=1)
-    return torch.zeros_like(probability).scatter(1, expert, weight)
-
-
-# %% exercise-4: solution
-
-
-def places_for(tokens, experts, most):
-    places = 0
-    while True:
-        over = sum((x - places) * chance(x, tokens, experts) for x in range(places + 1, tokens + 1))
-        if experts / tokens * over <= most:
-            return places
-        places += 1
-
-
-# %% exercise-4: mistake: how many tokens are dropped is another sum
-
-
-def places_for(tokens, experts, most):
-    places = 0
-    while sum(chance(x, tokens, experts) for x in range(places + 1, tokens + 1)) > most:
-        places += 1
-    return places
+def my_mixture(x, weight, experts):
+    probability = (x @ weight.T).softmax(-1)
+    gates, chosen = probability.topk(2, -1)
+    y = torch.zeros_like(x)
+    for number, expert in enumerate(experts):
+        token, choice = (chosen == number).nonzero(as_tuple=True)
+        y = y.index_add(0, token, gates[token, choice, None] * expert(x[token]))
+    f = torch.bincount(chosen[:, 0], minlength=len(experts)) / len(x)
+    return y, len(experts) * (f * probability.mean(0)).sum()

@@ -1,9 +1,10 @@
-"""Solutions to the exercises of 12b_mixture_of_experts.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 12b_mixture_of_experts.ipynb, and for each a mistake that its check knows.
 
-A part goes in place of the stub. After the word mistake stands what the check says about it.
+A part replaces the stub, below its first line where that begins with %%. The words after "mistake" are what the check
+says about it.
 """
 
-# ruff: noqa: F811, F821
+# ruff: noqa: E402, F811, F821
 
 # %% exercise-1: solution
 
@@ -26,41 +27,12 @@ def step_bytes(routes, held, rank, row_bytes):
 # %% exercise-2: solution
 
 
-def dispatch(rows, experts, held):
-    home = {expert: owner for owner, own in enumerate(held) for expert in own}
-    to = torch.tensor([home[expert] for expert in experts.tolist()])
-    sends = torch.bincount(to, minlength=size)
-    receives = torch.empty_like(sends)
-    dist.all_to_all_single(receives, sends)  # one number for each rank
-    incoming = rows.new_empty(int(receives.sum()), *rows.shape[1:])
-    order = to.argsort(stable=True)
-    dist.all_to_all_single(incoming, rows[order], receives.tolist(), sends.tolist())
-    return incoming
-
-
-# %% exercise-2: mistake: rows must leave in the order of their experts' ranks
-
-
-def dispatch(rows, experts, held):
-    home = {expert: owner for owner, own in enumerate(held) for expert in own}
-    to = torch.tensor([home[expert] for expert in experts.tolist()])
-    sends = torch.bincount(to, minlength=size)
-    receives = torch.empty_like(sends)
-    dist.all_to_all_single(receives, sends)
-    incoming = rows.new_empty(int(receives.sum()), *rows.shape[1:])
-    dist.all_to_all_single(incoming, rows, receives.tolist(), sends.tolist())
-    return incoming
-
-
-# %% exercise-3: solution
-
-
 def synchronize_expert(gradient, groups):
     dist.all_reduce(gradient, group=groups.replicas)
     gradient /= dist.get_world_size(groups.data)
 
 
-# %% exercise-3: mistake: a mean over replicas forgets
+# %% exercise-2: mistake: a mean over replicas forgets
 
 
 def synchronize_expert(gradient, groups):
@@ -68,17 +40,59 @@ def synchronize_expert(gradient, groups):
     gradient /= dist.get_world_size(groups.replicas)
 
 
+# %% exercise-3: solution
+
+
+def through_experts(rows, chosen, held, experts):
+    lengths = [len(own) for own in held]
+    counts = torch.bincount(chosen, minlength=sum(lengths))
+    coming = torch.empty(size * lengths[rank], dtype=torch.int64)
+    dist.all_to_all_single(coming, counts, [lengths[rank]] * size, lengths)
+    coming = coming.view(size, lengths[rank])  # from each rank, for each of my experts
+    sends = [int(part.sum()) for part in counts.split(lengths)]
+    receives = coming.sum(1).tolist()
+
+    order = chosen.argsort(stable=True)
+    there = send_rows(rows[order], sends, receives)
+    wants = torch.tensor(held[rank]).repeat(size).repeat_interleave(coming.flatten())
+    results = torch.zeros_like(there)
+    for number, expert in experts.items():
+        results[wants == number] = expert(there[wants == number])
+    return send_rows(results, receives, sends)[order.argsort()]
+
+
+# %% exercise-3: mistake: on arrival, rows are in the order of ranks
+
+
+def through_experts(rows, chosen, held, experts):
+    lengths = [len(own) for own in held]
+    counts = torch.bincount(chosen, minlength=sum(lengths))
+    coming = torch.empty(size * lengths[rank], dtype=torch.int64)
+    dist.all_to_all_single(coming, counts, [lengths[rank]] * size, lengths)
+    coming = coming.view(size, lengths[rank])
+    sends = [int(part.sum()) for part in counts.split(lengths)]
+    receives = coming.sum(1).tolist()
+
+    order = chosen.argsort(stable=True)
+    there = send_rows(rows[order], sends, receives)
+    parts = there.split(coming.sum(0).tolist())  # as if they were sorted by expert
+    results = torch.cat([experts[number](part) for number, part in zip(held[rank], parts, strict=True)])
+    return send_rows(results, receives, sends)[order.argsort()]
+
+
 # %% exercise-4: solution
 
+import itertools
 
-def place(routes, sizes):
+
+def home(routes, sizes):
     ends = list(itertools.accumulate(sizes))
 
     def homes(order):
         return [sorted(order[end - count : end]) for end, count in zip(ends, sizes, strict=True)]
 
     def travel(order):
-        return sum(expert not in home for home, chosen in zip(homes(order), routes, strict=True) for expert in chosen)
+        return sum(expert not in own for own, chosen in zip(homes(order), routes, strict=True) for expert in chosen)
 
     return homes(min(itertools.permutations(range(sum(sizes))), key=travel))
 
@@ -86,10 +100,10 @@ def place(routes, sizes):
 # %% exercise-4: mistake: may take from another
 
 
-def place(routes, sizes):
+def home(routes, sizes):
     free, homes = list(range(sum(sizes))), []
     for chosen, count in zip(routes, sizes, strict=True):
-        home = sorted(free, key=chosen.count, reverse=True)[:count]  # each in turn takes what it needs most
-        homes.append(sorted(home))
-        free = [expert for expert in free if expert not in home]
+        own = sorted(free, key=chosen.count, reverse=True)[:count]  # each in turn takes what it needs most
+        homes.append(sorted(own))
+        free = [expert for expert in free if expert not in own]
     return homes

@@ -1,11 +1,11 @@
-"""What ranks agree on around a checkpoint: whether their shards make up the tensors, and that all end alike.
+"""Agreement of ranks around a checkpoint: their shards make up the tensors, and all end alike.
 
 A rank that raises while others go on leaves them waiting. So each part of a save or load ends with a message to all
-ranks: done, or what went wrong. And whatever could be wrong with a state is found before anything is written or
-changed: each rank sends, once, every tensor's name, shape and dtype, and how many elements it writes.
+ranks: done, or what went wrong. And any error in a state is found before anything is written or changed: each rank
+sends, once, every tensor's name, shape and dtype, and how many elements it writes.
 
-The checks are those that torch.distributed.checkpoint makes on rank 0, and more: the library raises something that is
-no `Exception`, after it has made the folder, and names a tensor's volume but not what to do.
+The checks are those that torch.distributed.checkpoint makes on rank 0, and more: the library raises an error that is
+not an `Exception`, after it has made the folder, and names a tensor's volume but no remedy.
 Also called collective error handling; consensus on failure.
 """
 
@@ -49,7 +49,7 @@ def family(error: Exception) -> type[Exception]:
 
 
 def check_save(step: int, state: State, extra: dict[str, Any], keep: int, group: dist.ProcessGroup | None) -> None:
-    """Raise on every rank what is wrong on any."""
+    """Raise on every rank the errors of any."""
     if step < 0 or keep < 1:
         raise ValueError(f"step={step} must be at least 0 and keep={keep} at least 1")
 
@@ -85,7 +85,7 @@ def _written(sharded: ShardedTensor) -> int:
 
 
 def nonempty(state: State) -> State:
-    """Without tensors that have no elements, of which no region is written."""
+    """Without empty tensors, of which no region is written."""
     return {name: sharded for name, sharded in state.items() if math.prod(sharded.shape)}
 
 

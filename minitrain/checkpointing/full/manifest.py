@@ -1,8 +1,8 @@
-"""The manifest of a checkpoint: its files with sizes and checksums, written last, and what is wrong with a folder.
+"""The manifest of a checkpoint: its files with sizes and checksums, written last, and the errors in a folder.
 
 A checkpoint is complete when its manifest exists, and undamaged when every file has the size and the checksum that the
 manifest lists. The manifest ends with a checksum of itself. Checksums find accidents, such as a flipped byte or a file
-cut short. They are not signatures, and say nothing about who wrote the folder. Each file is read once when it is
+cut short. They are not signatures, and say nothing about the folder's author. Each file is read once when it is
 written and once when it is checked.
 
 Source: FIPS 180-4 (SHA-256); POSIX, rename(). Also called index, commit marker, `_SUCCESS` file.
@@ -34,12 +34,12 @@ class Sum(NamedTuple):
 
 @dataclass(frozen=True)
 class Manifest:
-    """What stands in a checkpoint's manifest.
+    """The content of a checkpoint's manifest.
 
     Attributes:
         step: The training step after which it was written.
         files: Size and checksum of each file by name.
-        extra: What the run keeps beside its tensors, as JSON.
+        extra: The run's data other than tensors, as JSON.
     """
 
     step: int
@@ -48,7 +48,7 @@ class Manifest:
 
 
 def checksum(file: Path) -> Sum:
-    """Size and SHA-256 of a file as it can be read now."""
+    """Size and SHA-256 of a file as it is now."""
     with open(file, "rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
         return Sum(stream.tell(), digest)
@@ -89,7 +89,7 @@ def read(path: Path) -> Manifest:
 
 
 def damage(path: Path, manifest: Manifest, rank: int = 0, ranks: int = 1) -> list[str]:
-    """What is wrong with the files, in sentences that name them; rank r of n looks at every n-th file from the r-th."""
+    """The errors in the files, in sentences that name them; rank r of n checks every n-th file from the r-th."""
     found = []
     for name, expected in list(manifest.files.items())[rank::ranks]:
         try:
@@ -106,7 +106,7 @@ def damage(path: Path, manifest: Manifest, rank: int = 0, ranks: int = 1) -> lis
 
 
 def sync_folder(path: Path) -> None:
-    """Bring a folder's list of names to the disk; else what was renamed may have its old name after a crash."""
+    """Bring a folder's list of names to the disk; otherwise a renamed file may have its old name after a crash."""
     folder = os.open(path, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -1,4 +1,4 @@
-"""What a rank holds of a tensor, region by region, and how torch.distributed.checkpoint is told of it.
+"""The regions of a tensor that a rank holds, and how torch.distributed.checkpoint learns of them.
 
 However a layout cuts a tensor, one description fits: the regions of the unsharded tensor that this rank holds. Tensor
 parallelism gives a rank some rows or columns, which is one region. ZeRO gives it some of the flattened elements, which
@@ -55,13 +55,13 @@ class Shard(NamedTuple):
 
 @dataclass
 class ShardedTensor:
-    """What this rank holds of one tensor as one device has it.
+    """The parts of one device's tensor that this rank holds.
 
     Attributes:
         shape: Of the whole tensor.
         dtype: Of the whole tensor and of its shards.
         shards: The regions that this rank holds.
-        writes: Whether this rank writes them; of all ranks that hold a region, one does.
+        writes: Whether this rank writes them; exactly one rank writes each region.
     """
 
     shape: tuple[int, ...]
@@ -76,12 +76,12 @@ State = dict[str, ShardedTensor]
 def flat_regions(shape: Sequence[int], start: int, stop: int) -> list[Region]:
     """The regions that elements `start` to `stop` of a flattened tensor make up, at most 2d − 1 in d dimensions.
 
-    The rest of a row that has begun, then whole rows, then the beginning of a row, each row taken apart likewise.
+    The rest of a row that has begun, then whole rows, then the beginning of a row, each row split likewise.
 
     Args:
         shape: Of the tensor.
         start: The first of the elements.
-        stop: The one behind the last.
+        stop: The one after the last.
 
     Returns:
         Offsets and sizes of each region, in the elements' order; each region is a run of them.
@@ -236,14 +236,14 @@ class ReadPlan(LoadPlanner):
         return view
 
     def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
-        """Nothing is left to do: what was filled is a view of the shard."""
+        """Nothing is left to do: the filled tensor is a view of the shard."""
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
         raise ValueError(f"{read_item.dest_index.fqn} is no tensor")
 
 
 class Writer(FileSystemWriter):
-    """The library's writer of files, one a rank, each brought to the disk before it counts as written."""
+    """The library's writer of files, one per rank, each brought to the disk before it counts as written."""
 
     def storage_meta(self) -> None:
         """No path of this machine in the checkpoint."""
@@ -252,15 +252,15 @@ class Writer(FileSystemWriter):
         try:
             return super().write_data(plan, planner)
         except RuntimeError as error:
-            # torch.save answers a full disk with a RuntimeError about positions, behind which the reason stands.
+            # torch.save answers a full disk with a RuntimeError about positions, which hides the reason.
             raise error.__context__ if isinstance(error.__context__, OSError) else error from None
 
 
 class Reader(FileSystemReader):
-    """The library's reader of files, which here executes nothing that a file asks for.
+    """The library's reader of files, which here executes no code from a file.
 
     Tensors are read with `weights_only`. The library's list of tensors is a pickle, which could name any function; here
-    it may name only what such a list is made of. The files that it refers to must be among `files`.
+    it may name only the classes of such a list. The files that it refers to must be among `files`.
 
     Args:
         path: The checkpoint.

@@ -1,8 +1,8 @@
 """A training's whole state as one device has it, and this rank's shards of it: what checkpoints write and read.
 
-Parameters are those that the optimizer steps, in full precision, and lie beside its states: each is a shard of a line
-(chapter 04) of a piece (chapter 08) of a layer on some rank (chapter 11). Here each element gets its place in the
-tensor of one device, under the name that it has there. Whoever knows that needs to know no layout.
+Parameters are those that the optimizer steps, in full precision, and are stored with its states: each is a shard of a
+line (chapter 04) of a piece (chapter 08) of a layer on some rank (chapter 11). Here each element gets its place in the
+tensor of one device, under its name there. With these, no knowledge of the layout is needed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from minitrain.zero.full.flat_shards import FlatShard
 
 
 def state_of(part: Part, gradients: Gradients) -> State:
-    """What this rank has of the state: "model.<name>" and, for each of the optimizer's, "optimizer.<state>.<name>".
+    """This rank's part of the state: "model.<name>" and, for each of the optimizer's, "optimizer.<state>.<name>".
 
     The shards are the training's own memory: to be written from, or read into and then announced by `refresh`.
     """
@@ -53,7 +53,7 @@ def _add(state: State, part: Part, gradients: Gradients, line: FlatShard, kept: 
                 region = flat[done : done + _count(sizes)].view(sizes)
                 done += _count(sizes)
                 place = tuple(a + b for a, b in zip(origin, offsets, strict=True))
-                # The vocabulary may be padded: what lies beyond the whole tensor is nobody's.
+                # The vocabulary may be padded: rows beyond the whole tensor belong to no rank.
                 real = [max(0, min(size, end - at)) for size, end, at in zip(sizes, whole, place, strict=True)]
                 if all(real):
                     entry.shards.append(Shard(region[tuple(slice(size) for size in real)], place))
@@ -66,7 +66,7 @@ def _count(sizes: tuple[int, ...]) -> int:
 
 @torch.no_grad()
 def make_states(gradients: Gradients) -> None:
-    """Have each optimizer make its states, all zero, which it otherwise does in its first step."""
+    """Have each optimizer create its states, all zero, which it otherwise does in its first step."""
     for shard in gradients.shards:
         missing = [line for line in shard.lines if line.master is not None and line.master not in shard.optimizer.state]
         if not missing:

@@ -1,11 +1,11 @@
-"""Weights from and for elsewhere: safetensors files, which are numbers after a header, with nothing to execute.
+"""Importing and exporting weights: safetensors files, which are numbers after a header, with nothing to execute.
 
 A file is eight bytes with the length of the header; the header, which is JSON with each tensor's name, dtype, shape and
 position; and the numbers. So it can be written one tensor at a time, read from the middle, and trusted as far as
-numbers go, whoever made it. Source: Hugging Face, safetensors, "Format".
+numbers go, whatever its origin. Source: Hugging Face, safetensors, "Format".
 
 Exporting takes one process, which holds one tensor at a time and reads and writes each element once. To import, each
-rank reads its own regions only, twice, because NaN and infinity are found before any weight is changed. The ranks tell
+rank reads only its own regions, twice, because NaN and infinity are found before any weight is changed. The ranks tell
 each other which names and shapes do not fit, so that all refuse a file alike.
 Also called consolidated checkpoint; full state dict.
 """
@@ -104,7 +104,7 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
     Raises:
         ValueError: On every rank alike, before any tensor is changed: the file is damaged or of another model; names
             what is missing, left over, or of another shape, and tensors with NaN or infinite elements.
-        OSError: On every rank alike: the file is not there or cannot be read.
+        OSError: On every rank alike: the file does not exist or cannot be read.
     """
     file = Path(file)
     mine = {name.removeprefix(PREFIX): sharded for name, sharded in state.items() if name.startswith(PREFIX)}

@@ -1,8 +1,8 @@
 """The full form of `minitrain.collectives.halving` adds any number of ranks, and checks.
 
 **Idea.** Let m be the largest power of two up to n, and e = n − m. The first 2e ranks fold into pairs: the even rank
-sends all it has to the odd one, which adds it and takes part for both. The m ranks that remain halve and double. At the
-end each even rank gets its result from its partner.
+sends its whole tensor to the odd one, which adds it and takes part for both. The m ranks that remain halve and double.
+At the end each even rank gets its result from its partner.
 
 **Source.** Thakur, Rabenseifner & Gropp 2005, "Optimization of collective communication operations in MPICH", sections
 "Allgather", "Reduce-Scatter", "Allreduce".
@@ -70,7 +70,7 @@ def all_reduce(
     """
     flat = flat_view("all_reduce", tensor, group, check)
     fold = Fold(dist.get_rank(group), dist.get_world_size(group))
-    blocks = flat.tensor_split(fold.cores)  # equal blocks: where they lie does not matter, since all end with all
+    blocks = flat.tensor_split(fold.cores)  # equal blocks, wherever they lie: every rank ends with all
     _fold(flat, fold, group)
     if fold.core is not None:
         _halve(flat, blocks, fold, group)
@@ -115,7 +115,7 @@ def all_gather(
     chunks = flat.tensor_split(ranks)
     if fold.partner is not None:
         if fold.core is None:
-            send(chunks[rank], fold.partner, group).wait()  # the partner brings our chunk beside its own
+            send(chunks[rank], fold.partner, group).wait()  # the partner brings our chunk as well as its own
         else:
             receive(chunks[fold.partner], fold.partner, group).wait()  # the partner's chunk lies just before ours
     if fold.core is not None:
@@ -142,7 +142,7 @@ def _halve(flat: Tensor, blocks: Sequence[Tensor], fold: Fold, group: dist.Proce
         if buffer is None:
             buffer = torch.empty_like(own)  # one for all steps: each half is a part of the one before
         incoming = buffer[: len(own)]
-        # Give the half that the partner goes on with, get the one that this rank goes on with.
+        # Send the half that the partner continues with, receive the half that this rank continues with.
         exchange(outgoing, fold.rank_of(partner), incoming, fold.rank_of(partner), group).wait()
         own.add_(incoming)
         distance //= 2
@@ -158,7 +158,7 @@ def _double(flat: Tensor, blocks: Sequence[Tensor], fold: Fold, group: dist.Proc
         first, other = fold.core & -distance, partner & -distance
         outgoing = flat[starts[first] : starts[first + distance]]
         incoming = flat[starts[other] : starts[other + distance]]
-        # Give all that this rank has, get as much of what is missing, straight into its place.
+        # Send all that this rank has, receive as much of what is missing, straight into its place.
         exchange(outgoing, fold.rank_of(partner), incoming, fold.rank_of(partner), group).wait()
         distance *= 2
 
@@ -186,7 +186,7 @@ def _unfold(flat: Tensor, fold: Fold, group: dist.ProcessGroup | None) -> None:
 
 
 def _starts(blocks: Sequence[Tensor]) -> list[int]:
-    """Where each block begins in the flat tensor, and at last where the tensor ends."""
+    """Where each block begins in the flat tensor, and finally where the tensor ends."""
     starts = [0]
     for block in blocks:
         starts.append(starts[-1] + len(block))

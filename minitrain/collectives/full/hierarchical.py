@@ -65,7 +65,7 @@ def reduce_scatter(
     """
     grid = Grid("reduce_scatter", group)
     chunks = grid.flat_view("reduce_scatter", tensor, check).tensor_split(grid.ranks)
-    # Rank r must end with chunk r. So each place takes for its share the chunks that its column of ranks will need;
+    # Rank r must end with chunk r. So the share of each place is the chunks that its column of ranks will need;
     # these are not next to each other.
     columns = [torch.cat(grid.column(chunks, place)) for place in range(grid.local)]  # packed: a copy
     # Over fast links: all chunks of this place, summed over the node.
@@ -121,7 +121,7 @@ def broadcast(
 
 
 class Grid:
-    """Where this rank stands in a mesh of nodes × ranks of a node.
+    """This rank's place in a mesh of nodes × ranks of a node.
 
     Attributes:
         nodes: Number of nodes N.

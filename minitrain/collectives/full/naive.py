@@ -51,7 +51,7 @@ def reduce_scatter(
     _add_at_root(flat, group)
     if rank == ROOT:
         for other in _others(group):
-            send(chunks[other], other, group).wait()  # each rank its own chunk of the sum, and no more
+            send(chunks[other], other, group).wait()  # to each rank only its own chunk of the sum
     else:
         receive(chunks[rank], ROOT, group).wait()  # this rank's chunk, straight into its place
     return Handle((), chunks[rank])

@@ -1,4 +1,4 @@
-"""The full form of `minitrain.collectives.native` is `minitrain.comm.native`, on which all other full forms stand.
+"""The full form of `minitrain.collectives.native` is `minitrain.comm.native`, on which all other full forms are built.
 
 It adds verbs that return before they are done, broadcast, and checks.
 """

@@ -91,7 +91,7 @@ def broadcast(
     *,
     check: bool | None = None,
 ) -> Handle:
-    """Copy `tensor` from rank `source` to all others along the ring, chunk behind chunk as in a pipeline.
+    """Copy `tensor` from rank `source` to all others along the ring, chunk after chunk as in a pipeline.
 
     A rank passes a chunk on while it receives the next, so that all links work at once and the last rank has everything
     after 2(n−1) steps of a chunk each, not after n−1 steps of the whole tensor.
@@ -116,7 +116,7 @@ def broadcast(
         incoming = nothing if position == 0 else chunk
         if position == ranks - 1:
             outgoing = nothing  # the next rank would be the source
-        # Pass on the chunk of the last step and receive the next, at once: neither way of the link stands idle.
+        # Pass on the chunk of the last step and receive the next, at once: neither direction of the link is idle.
         if outgoing.numel() or incoming.numel():
             exchange(outgoing, (rank + 1) % ranks, incoming, (rank - 1) % ranks, group).wait()
         received = incoming
@@ -176,8 +176,8 @@ def start_reduce_scatter_chunks(
     if buffers is not None:
         buffers.clear()  # not kept where a message fails: a receive that was posted may still fill them
     incoming = [taken[step % count][: len(own)] for step, (_, own) in enumerate(steps)]
-    # The same, but steps ahead with receiving: gloo then sends without asking first, and its thread need not wait for
-    # ours. (On NCCL a receive that waits holds up the sends behind it; so there the two go together, above.)
+    # The same, but receives are posted steps ahead: gloo then sends without asking first, and its thread need not wait
+    # for ours. (On NCCL a receive that waits holds up the sends after it; so there the two go together, above.)
     arriving: list[Handle] = []
 
     def post(step: int) -> None:
@@ -212,7 +212,7 @@ def all_gather_chunks(chunks: Chunks, group: dist.ProcessGroup | None = None, ar
     steps = [(chunks[(rank - step) % ranks], chunks[(rank - 1 - step) % ranks]) for step in range(ranks - 1)]
     if backend(group) == "nccl":
         for outgoing, incoming in steps:
-            # Hand on the chunk that came last, and receive the next one straight into its place.
+            # Pass on the chunk that came last, and receive the next one straight into its place.
             exchange(outgoing, after, incoming, before, group).wait()
         return
     leaving = []

@@ -5,7 +5,7 @@ different chunk on each rank, are those of `minitrain.collectives.full.halving`:
 instead of passing on the whole tensor.
 
 **Cost.** Far fewer latencies than a ring's 2(n−1), but every step carries the whole tensor, where all steps of a ring
-together carry it twice. `minitrain.costs.communication.crossover` says from which size on the ring is faster.
+together carry it twice. `minitrain.costs.communication.crossover` gives the size from which the ring is faster.
 Also called binomial tree; minimum spanning tree (MST) algorithm. NCCL's Tree is a pipelined double binary tree, which
 has the tree's latency and the ring's bandwidth.
 """
@@ -114,5 +114,5 @@ def _down(flat: Tensor, root: int, group: dist.ProcessGroup | None) -> None:
     while distance > 1:
         distance //= 2
         if place + distance < ranks:
-            # The largest subtree first, since it has the longest way to go.
+            # The largest subtree first, since it takes the longest.
             send(flat, (rank + distance) % ranks, group).wait()

@@ -1,8 +1,8 @@
-"""`minitrain.data_parallel.accumulation` for micro-batches of any size, and what a large batch asks of the training.
+"""`minitrain.data_parallel.accumulation` for micro-batches of any size, and what large batches require in training.
 
 **The trap.** A mean over ranks, or over micro-batches, of mean losses is wrong as soon as they count different numbers
 of tokens (padding, answers of different lengths): **a token of a short micro-batch then weighs more than one of a long
-one.** No error is raised, and the model learns something else. We divide by what the whole batch counts, on all ranks.
+one.** No error is raised, and the model learns something else. We divide by the count of the whole batch, on all ranks.
 
 **Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD": §2.1 linear scaling, §2.2 warm-up, §2.3 and §3
 BatchNorm and the normalisation of the loss. Ioffe & Szegedy 2015 for BatchNorm.
@@ -74,9 +74,9 @@ def _sum_over_ranks(model: Replica, number: Float64[Tensor, ""]) -> Float64[Tens
 def scaled_learning_rate(base: float, batch: int, base_batch: int) -> float:
     """η · k for a batch k times as large (Goyal et al. 2017, §2.1).
 
-    k steps of η go −η Σⱼ ∇lⱼ(wⱼ); one step of kη with the k batches together goes −kη · (1/k) Σⱼ ∇lⱼ(w). They are
-    equal as far as the gradient does not change over the k steps. For SGD; Adam's step does not grow with the gradient,
-    and √k is often used (Malladi et al. 2022).
+    k steps of η go −η Σⱼ ∇lⱼ(wⱼ); one step of kη with the k batches together goes −kη · (1/k) Σⱼ ∇lⱼ(w). They are equal
+    as long as the gradient does not change over the k steps. This holds for SGD; Adam's step does not grow with the
+    gradient, and √k is often used (Malladi et al. 2022).
 
     Args:
         base: η, found to be good for `base_batch`.
@@ -91,8 +91,8 @@ def scaled_learning_rate(base: float, batch: int, base_batch: int) -> float:
 def warmed_up(step: int, steps: int, base: float, target: float) -> float:
     """The learning rate of a step in a gradual warm-up (Goyal et al. 2017, §2.2): from η linearly to kη.
 
-    At the start gradients change fast, which is where the scaled rate is wrong; so it is reached after `steps` steps
-    (in the paper those of 5 epochs). After them it is `target`.
+    At the start gradients change fast, which is where the scaled rate is wrong; so it is only reached after `steps`
+    steps (in the paper those of 5 epochs). After them it is `target`.
     """
     if steps < 0 or step < 0:
         raise ValueError(f"step={step} and steps={steps} must not be negative")

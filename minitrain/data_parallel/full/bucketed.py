@@ -1,6 +1,6 @@
 """`minitrain.data_parallel.bucketed` for any model: unused and frozen parameters, several dtypes, buffers, and checks.
 
-**Sent.** All buckets are started before the first is waited for. The flags of the naive form travel in the same bucket,
+**Sent.** All buckets are started before we wait for the first. The flags of the naive form travel in the same bucket,
 one element per parameter after the gradients. Each dtype and each device has buckets of its own.
 **Waits for the GPU** only where this rank did not use a parameter: it then reads whether another rank did.
 **Cost.** `minitrain.costs.data_parallel.buckets`: at most ⌈gradient bytes / bucket size⌉ messages for each dtype.
@@ -65,7 +65,7 @@ class Bucket:
 
     def hand_back(self) -> None:
         """Copy what is now the mean to the gradients of all parameters that some rank used."""
-        # A sum of flags above 0 says that some rank has a gradient. Reading it would wait for a GPU, so only if needed.
+        # A sum of flags above 0 means that some rank has a gradient. Reading it waits for a GPU, so only if needed.
         used = (self._flags.real > 0).tolist() if self._absent else [True] * len(self._views)
         for parameter, view, some in zip(self.parameters.values(), self._views.values(), used, strict=True):
             if not some:

@@ -1,10 +1,11 @@
-"""A hook for each gradient that comes after the user's own, and lets its owner go.
+"""A hook for each gradient that runs after the user's own, and does not keep its owner alive.
 
 Autograd adds a parameter's gradients to `.grad` in one node of the graph. Its hooks run after those of
-`register_post_accumulate_grad_hook`, whichever was given first: what a user's hook makes of a gradient is what is sent.
+`register_post_accumulate_grad_hook`, whichever was given first: what is sent is the gradient as the user's hook left
+it.
 
-torch keeps what hooks know out of sight of Python's garbage collector. A hook that knew the wrapped model, which knows
-the parameter, would keep all of them, and the memory that they take, as long as the program runs.
+torch hides what hooks refer to from Python's garbage collector. A hook that referred to the wrapped model, which refers
+to the parameter, would keep all of them, and their memory, as long as the program runs.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ def call_when_accumulated(parameter: Tensor, method: Callable[..., None], *argum
     Args:
         parameter: Whose gradient.
         method: Bound to an object. It is called as long as that object lives.
-        *arguments: Given to it before the parameter. None may know the parameter.
+        *arguments: Given to it before the parameter. None may refer to the parameter.
 
     Returns:
-        The node: the parameter knows it weakly, so the hook works only as long as the caller keeps it.
+        The node: the parameter refers to it weakly, so the hook works only as long as the caller keeps it.
     """
     weak = WeakMethod(method)
     node = get_gradient_edge(parameter).node

@@ -1,13 +1,13 @@
-"""What the three files of the ladder share: a copy of the model on each rank that begins and stays equal to the others.
+"""The common part of the ladder's three files: a copy of the model on each rank that stays equal to the others.
 
 Each rank holds every parameter, gradient and optimizer state. Three things make the copies equal and keep them so. At
 the start, rank 0 sends its parameters and buffers to all. In each step, every rank applies the same gradient, the mean
 over ranks. And all ranks call the same collectives in the same order, for which they must bring the same parameters;
-that is checked before anything is sent. When and in what pieces the gradients travel is what the three files differ in.
+that is checked before anything is sent. The three files differ in when, and in what pieces, the gradients travel.
 
-Buffers (BatchNorm's running statistics) are sent once, at the start, and then each rank's go their own way. Torch's DDP
-sends rank 0's before every forward (`broadcast_buffers=True`): the ranks' buffers are then equal, but what the other
-ranks saw is thrown away, and every step pays for it.
+Buffers (BatchNorm's running statistics) are sent once, at the start; after that each rank updates its own. Torch's DDP
+sends rank 0's before every forward (`broadcast_buffers=True`): the ranks' buffers are then equal, but the other ranks'
+statistics are discarded, and every step pays for it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Replica(nn.Module, ABC):
         module: Any module, on the device where it will train. A parameter that several layers share is sent once, a
             frozen one (`requires_grad=False`) at the start only.
         comm: The ranks that share the batch, as of `minitrain.comm.comm.Comm`; None means everyone.
-        bucket_megabytes: A bucket is full when it has reached so many MiB (2²⁰ bytes), as DDP's `bucket_cap_mb`.
+        bucket_megabytes: A bucket is full when it has reached this many MiB (2²⁰ bytes), as DDP's `bucket_cap_mb`.
 
     Attributes:
         module: The module itself; its state dict is that of a run on one device.
         trainable: The parameters that get a gradient, by name, each once.
         comm: The ranks that share the batch.
-        ranks: How many these are.
+        ranks: The number of these.
 
     Raises:
         ValueError: On every rank alike, before anything is sent: this rank is not in the group; the ranks' modules or
@@ -51,7 +51,7 @@ class Replica(nn.Module, ABC):
 
     def __init__(self, module: nn.Module, comm: AnyComm = None, bucket_megabytes: float = 25.0):
         super().__init__()
-        self.comm = as_comm(comm).unchecked  # the modules are compared here, and so nothing afterwards
+        self.comm = as_comm(comm).unchecked  # the modules are compared here, so nothing is compared afterwards
         agree_on_states(module, bucket_megabytes, self.comm.group)
         if not bucket_megabytes > 0:
             raise ValueError(f"bucket_megabytes={bucket_megabytes} must be positive; 25 is usual")
@@ -105,7 +105,7 @@ class Replica(nn.Module, ABC):
     def _broadcast_states(self) -> None:
         started = []
         for tensor in [*self.module.parameters(), *self.module.buffers()]:
-            whole = tensor.detach().contiguous()  # the tensor itself, but where it has gaps a copy
+            whole = tensor.detach().contiguous()  # the tensor itself, or a copy where it has gaps
             # Rank 0's value goes to all, so that all begin equal.
             started.append((tensor, whole, self.comm.broadcast(whole)))
         for tensor, whole, handle in started:
@@ -123,14 +123,14 @@ class Replica(nn.Module, ABC):
                 f"the gradient of {name} is sparse ({gradient.layout}), which buckets cannot hold; "
                 "make the embedding with sparse=False, or keep its table on a parameter server"
             )
-        return gradient.detach()  # after backward(create_graph=True) it would record what is done with it
+        return gradient.detach()  # after backward(create_graph=True) autograd would record its use
 
     def _arrive(self, name: str, parameter: Tensor) -> None:
         """The hook: backward has added a gradient to a parameter's `.grad`."""
         self._own |= not self._local
 
     def _begin_synchronize(self) -> None:
-        """What comes first: the gradients are about to be means, of all parameters that have one."""
+        """The first part: the gradients of all parameters that have one are about to become means."""
         self._own = False
         for name, parameter in self._frozen.items():
             if parameter.grad is not None:

@@ -192,7 +192,7 @@ def accidents(world: World, folder: Path, hidden: int) -> Claim:
         assert path is not None
         if world.rank == 0:
             flip_a_bit(path / "__0_0.distcp")
-        gather_objects(None)  # nobody looks before it is done
+        gather_objects(None)  # no other rank looks before it is done
         if found := newest(folder):
             after_flip = manifest.read(found).step
     cases = {
@@ -204,7 +204,7 @@ def accidents(world: World, folder: Path, hidden: int) -> Claim:
 
 @contextmanager
 def small_files(wanted: bool) -> Iterator[None]:
-    """Where wanted, this process can write no more than a KiB into a file: as good as a full disk."""
+    """If asked, this process can write no more than a KiB into a file: as good as a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     if wanted:
         resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))

@@ -1,4 +1,4 @@
-"""What the demos of this chapter share: counting bytes, comparing values, and timing on the virtual clock.
+"""Shared by the demos of this chapter: counting bytes, comparing values, and timing on the virtual clock.
 
 On four ranks several formulas give one number: log2 n is n/2 there, and rounding it up or down changes nothing. So
 each claim is tried on three ranks, too, and where elements do not divide or are too few.
@@ -25,7 +25,7 @@ from minitrain.lessons.claims import Claim, fold
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The links of the virtual clock: 7.6 µs and 29 ps a byte (34 GB/s). Powers of two, so that no sum of times rounds and
+# The links of the virtual clock: 7.6 µs and 29 ps per byte (34 GB/s). Powers of two, so that no sum of times rounds and
 # the virtual clock shows the formula to the last digit.
 ALPHA, BETA = 2.0**-17, 2.0**-35
 
@@ -35,7 +35,7 @@ Start = Callable[[Tensor], Handle | Tensor]
 
 
 def something_to_send(elements: int) -> None:
-    """Refuse a demo on an empty tensor: it sends nothing, and no formula of time says so.
+    """Refuse a demo on an empty tensor: it sends nothing, which no formula of time covers.
 
     Raises:
         ValueError: `elements` is below 1.
@@ -45,7 +45,7 @@ def something_to_send(elements: int) -> None:
 
 
 def tensor(world: World, elements: int) -> Tensor:
-    """Whole numbers from −8 to 8, other ones on each rank: their sums are exact in any order."""
+    """Whole numbers from −8 to 8, different on each rank: their sums are exact in any order."""
     generator = torch.Generator().manual_seed(world.rank)
     return torch.randint(-8, 9, (elements,), generator=generator, dtype=torch.float32).to(world.device)
 
@@ -57,7 +57,7 @@ def finish(started: Handle | Tensor) -> Tensor | None:
 
 @dataclass(frozen=True)
 class Verb:
-    """A verb, and what theory says of it.
+    """A verb, and its theory.
 
     Attributes:
         full: Its full form: of a tensor, of the root where there is one, and `group=`.
@@ -66,7 +66,7 @@ class Verb:
         messages: Formula of the number of messages.
         source: Where the formulas come from.
         small: Its small form, if it has one.
-        fits: On how many ranks the small form runs.
+        fits: The numbers of ranks on which the small form runs.
         rooted: Whether a root is named: the source of a broadcast, the rank at which a reduce ends.
     """
 
@@ -137,7 +137,7 @@ def traffic(
 
 
 def count(world: World, start: Start, elements: int, dtype: torch.dtype = torch.float32) -> Ledger:
-    """Run a verb, and see what this rank sends."""
+    """Run a verb, and count what this rank sends."""
     values = tensor(world, elements).to(dtype)
     with Ledger() as ledger:
         finish(start(values))
@@ -230,7 +230,7 @@ def virtual_run(
     links: Links | None = None,
     group: Group = None,
 ) -> tuple[float, Timeline]:
-    """Run a verb under a virtual clock: when the last rank of a group is done, and who of it sent what when."""
+    """Run a verb under a virtual clock: when the last rank of a group is done, and which rank sent what when."""
     sent = tensor(world, elements)
     with VirtualClock(alpha, beta, links) as clock:
         finish(start(sent))
@@ -253,7 +253,7 @@ def times(
     Args:
         world: This rank.
         groups: See `groups_of`.
-        what: What is timed, for the row.
+        what: The timed verb, for the row.
         verbs: Verbs of which the formula holds, by their names: each of a tensor and `group=`, and with it its time by
             `minitrain.costs.communication`: of bytes, ranks, α and β.
         elements: Elements of float32, rounded up so that all chunks, and all blocks of halving, are of one size; three
@@ -279,7 +279,7 @@ def times(
 
 
 def side_by_side(timelines: dict[str, Timeline]) -> Figure:
-    """A picture of several algorithms on one scale of time: who sends when, below each other."""
+    """A picture of several algorithms on one time scale, one below the other: which rank sends when."""
     from matplotlib.figure import Figure
 
     sent = {name: [s for s in line.spans if s.kind == "send"] for name, line in timelines.items()}

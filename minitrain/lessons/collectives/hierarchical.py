@@ -32,7 +32,7 @@ def demo(world: World, elements: int = 1 << 20, nodes: int = 0) -> list[Claim]:
 
     Args:
         elements: Number of float32 elements (4 bytes each) in the tensor.
-        nodes: Number of nodes that the ranks are thought to be on; 0 takes the smallest divisor of the ranks above 1.
+        nodes: Number of nodes that the ranks are assumed to be on; 0 takes the smallest divisor of the ranks above 1.
     """
     lesson.something_to_send(elements)
     n = world.size
@@ -96,7 +96,7 @@ def verbs(mesh: DeviceMesh) -> dict[str, lesson.Verb]:
 
 
 def traffic(world: World, meshes: dict[int, DeviceMesh], elements: int) -> list[Claim]:
-    """Claims on what each rank sends, on the two kinds of links apart, and in how many messages."""
+    """Claims on what each rank sends over each of the two kinds of links, and in how many messages."""
     n, rows = world.size, {}
     counts = "2(L−1) + 2(N−1), L−1 + N−1, L + N"
     for number, mesh in meshes.items():

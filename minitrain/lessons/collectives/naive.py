@@ -14,7 +14,7 @@ PAPER = "Thakur et al. 2005"
 
 
 def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
-    """Adds everything on rank 0; the table shows the load on that root, beside bytes, messages, sums and time.
+    """Adds everything on rank 0; the table shows the load on that root, as well as bytes, messages, sums and time.
 
     Args:
         elements: Number of float32 elements (4 bytes each) in the tensor.

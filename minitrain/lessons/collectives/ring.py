@@ -1,6 +1,6 @@
 """The lesson of `minitrain.collectives.ring`: what its demo claims, and how that is measured.
 
-The paper cuts an all-reduce into a reduce-scatter and an all-gather. It has no broadcast: of ours, n chunks follow each
+The paper cuts an all-reduce into a reduce-scatter and an all-gather. It has no broadcast: in ours, n chunks follow each
 other over n−1 links, the first chunk takes n−1 steps, and each of the others comes one step later.
 """
 

@@ -1,4 +1,4 @@
-"""What demos and tests of this chapter share: one device in plain PyTorch, and how far a rank is from it."""
+"""Shared by the demos and tests of this chapter: one device in plain PyTorch, and a rank's distance from it."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def one_device(settings: Settings, count: int, device: torch.device | str = "cpu
 
 
 def torch_course(plain: torch.optim.Optimizer, steps: Steps) -> LRScheduler:
-    """The course of the learning rate, from torch's own schedulers."""
+    """The schedule of the learning rate, from torch's own schedulers."""
     rest = max(1, steps.steps - steps.warmup)
     if steps.decay == "cosine":
         after: LRScheduler = CosineAnnealingLR(plain, rest, eta_min=steps.lr / 10)
@@ -179,7 +179,7 @@ def _values(model: nn.Module) -> Tensors:
 
 
 def distance(settings: Settings, one: OneDevice, device: torch.device, losses: list[float] | None = None) -> Distance:
-    """Make a training, train `beside` one device, and give its groups back."""
+    """Make a training, train next to one device (`beside`), and give its groups back."""
     with closing(build(settings, device)) as training:
         return beside(training, one, losses)
 
@@ -267,7 +267,7 @@ def rounding(settings: Settings) -> float:
 
 
 def label(layout: Layout) -> str:
-    """A layout in a few words, with what is not as usual."""
+    """A layout in a few words, with its unusual settings."""
     parts = [str(layout)]
     if layout.pp > 1 and layout.schedule != "1f1b":
         parts.append(layout.schedule)

@@ -1,7 +1,7 @@
 """What the demo of `layout` shows: every group where it should be, and the table of gradients against what ranks hold.
 
-The table is worked out from what each technique has said of a parameter. What ranks really hold is counted: every rank
-says which elements of which tensor its optimizer steps, and how many ranks step the same is a count.
+The table is worked out from what each technique has declared about a parameter. What ranks really hold is counted:
+every rank says which elements of which tensor its optimizer steps, and how many ranks step the same is a count.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def strangers_in(training: Training) -> int:
         group = getattr(axes, axis)
         mine = torch.tensor([axes.place[name] for name in names], device=training.device)
         every = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(every, mine, group=group)  # over the group itself: whoever answers is in it
+        dist.all_gather(every, mine, group=group)  # over the group itself: only its members answer
         kept = [names.index(name) for name in fixed]
         found += sum(bool((theirs[kept] != mine[kept]).any()) for theirs in every)
         along = [int(theirs[names.index(axis)]) for theirs in every]
@@ -170,8 +170,7 @@ def picture(where: list[Where]) -> Figure:
         axes.plot(x, y, "o", markersize=26, markerfacecolor="white", markeredgecolor="black", zorder=2)
         axes.text(x, y, str(rank), ha="center", va="center", fontsize=11, zorder=3)
         named = f"pp {place['pp']} dp {place['dp']} tp {place['tp']}"
-        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the lines
-        axes.text(x, y - 0.27, named, ha="center", va="top", fontsize=8, bbox=box, zorder=3)
+        axes.text(x - 0.06, y - 0.2, named, ha="right", va="top", fontsize=8, zorder=3)  # where no line runs
     axes.margins(0.15)
     axes.axis("off")
     if len(where) > 1:
@@ -185,7 +184,7 @@ def _spot(place: dict[str, int]) -> tuple[float, float]:
 
 
 def demo(world: World, zero: Literal[0, 1] = 1) -> list[Claim]:
-    """Arranges the ranks in every layout that they allow; the table shows groups, and who holds which element.
+    """Arranges the ranks in every layout that they allow; the table shows groups, and which ranks hold which element.
 
     Args:
         zero: Stage of ZeRO in those layouts.

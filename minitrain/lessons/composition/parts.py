@@ -1,4 +1,4 @@
-"""What the demos of `model` and `gradients` show: parts that are one model's, and gradients that are one device's."""
+"""Shared by the demos of `model` and `gradients`: parts that are one model's, and gradients that are one device's."""
 
 from __future__ import annotations
 

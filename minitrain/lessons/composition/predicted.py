@@ -1,6 +1,6 @@
-"""What the dry run predicts of a step, beside what ranks do: payload by axis, bytes by category, and the bubble.
+"""The dry run's predictions for a step, compared with the ranks: payload by axis, bytes by category, and the bubble.
 
-The step that is measured is the second one, so that optimizer states are there. Its actions let virtual time pass, a
+The step that is measured is the second one, so that optimizer states exist. Its actions let virtual time pass, a
 second for each operation that torch has counted in them. So the bubble is read off real messages and real operations,
 shares nothing with the prediction, and is that of no machine.
 """

@@ -1,4 +1,4 @@
-"""What the demo of `step` shows: the same training in every layout that the ranks allow, beside plain PyTorch.
+"""The demo of `step`: the same training in every layout that the ranks allow, compared with plain PyTorch.
 
 **The bound for AdamW in float64.** Adam divides by √v + ε, so it enlarges a difference δ of gradients where they are
 small: a step changes by at most (1 + 1.17) · η · δ/ε. The first term is the change of m, the second that of √v, with

@@ -1,4 +1,4 @@
-"""What the demo of `accumulation` shows: one batch learnt from in many ways, in whole numbers so that nothing rounds.
+"""The demo of `accumulation`: many ways to learn from one batch, in whole numbers so that nothing rounds.
 
 Weights, inputs and targets are small whole numbers in float64, and a rank's share of the batch is a power of two. Sums,
 products and divisions are then exact, whatever their order, so that two ways of learning from one batch must give the
@@ -41,7 +41,7 @@ def network(world: World) -> nn.Sequential:
 
 
 def gradient(parameter: Tensor) -> Tensor:
-    """Its gradient, which must be there."""
+    """Its gradient, which must exist."""
     assert parameter.grad is not None
     return parameter.grad
 
@@ -53,7 +53,7 @@ def squared_errors(module: nn.Module, pair: Pair) -> Tensor:
 
 
 def samples(pair: Pair) -> int:
-    """What a micro-batch counts."""
+    """The count of a micro-batch."""
     return len(pair[0])
 
 

@@ -1,4 +1,4 @@
-"""What the demos of this chapter share: a small GPT, counting what a step sends, and comparing with one device."""
+"""Shared by the demos of this chapter: a small GPT, counting what a step sends, and comparing with one device."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def step(world: World, model: Rung, number: int = 0) -> None:
 
 
 def sizes(model: nn.Module) -> list[costs.Sizes]:
-    """The trainable parameters as `costs` wants them."""
+    """The trainable parameters in the form of `costs`."""
     trainable = [p for p in model.parameters() if p.requires_grad]
     return [costs.Sizes(p.numel(), p.element_size(), str(p.dtype)) for p in trainable]
 
@@ -94,7 +94,7 @@ def traffic(world: World, model: Rung, predicted: Traffic, formula: str) -> Clai
 
 
 def bucket_volume(world: World, models: Mapping[str, Replica], through_ring: Replica) -> list[Claim]:
-    """Claims on the payload of buckets of `BUCKET` bytes, and on what travels of them around the ring.
+    """Claims on the payload of buckets of `BUCKET` bytes, and on their bytes around the ring.
 
     Args:
         world: This rank.
@@ -188,7 +188,7 @@ class TwoKinds(nn.Module):
 
 
 class WithSpare(nn.Module):
-    """A GPT beside a parameter that no rank uses: DDP has to look for unused ones, and nobody may move them."""
+    """A GPT and a parameter that no rank uses: DDP has to look for unused ones, and no rank may move them."""
 
     def __init__(self, gpt: GPT):
         super().__init__()
@@ -220,7 +220,7 @@ def like_ddp(
 
     Args:
         world: This rank.
-        rung: What is compared with DDP.
+        rung: The form that is compared with DDP.
         modules: A module for each optimizer that is tried.
         group: The ranks that share the batch.
         bucket_megabytes: For both.

@@ -1,4 +1,4 @@
-"""What the demo of `overlapped` shows: which event comes before which, and the time of a step on the virtual clock."""
+"""The demo of `overlapped`: the order of events, and the time of a step on the virtual clock."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from minitrain.models.gpt import GPT
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# The virtual machine: 1/32 virtual seconds a message and 1/16384 a byte, powers of two so that no sum of times rounds
-# and the clock shows the formula to the last digit.
+# The virtual machine: 1/32 virtual seconds per message and 1/16384 per byte, powers of two so that no sum of times
+# rounds and the clock shows the formula to the last digit.
 ALPHA, BETA = 2.0**-5, 2.0**-14
 FORWARD, BACKWARD = 0.25, 0.5  # virtual seconds of a layer
 

@@ -1,4 +1,4 @@
-"""One split product beside the same product on one device: what the demos of by_data, by_columns and by_rows claim.
+"""One split product compared with the same on one device: the claims of by_data, by_columns and by_rows.
 
 Every rank makes the whole X, W and ∂Y from one seed, so that it can work out by itself what one device would get. Whole
 numbers make all sums exact, and the two must agree bit by bit. Other numbers are rounded, in an order of additions that
@@ -54,7 +54,7 @@ def compare(world: World, split: Split, rows: int, inner: int, columns: int) -> 
     formulas = FORMULAS[split.cost.__name__]
     for sizes, dtype in (((rows, inner, columns), torch.float32), ((11, 7, 13), torch.float64)):
         case = "{} × {} by {} columns in {}".format(*sizes, dtype)
-        item = {} if dtype == torch.float32 else {"item": dtype.itemsize}  # float32 is what theory takes if not told
+        item = {} if dtype == torch.float32 else {"item": dtype.itemsize}  # theory assumes float32 by default
         cost = split.cost(*sizes, world.size, world.rank, **item)
         run = product(world, split, [matrix.to(dtype) for matrix in whole_numbers(*sizes, world.device)])
         held[case] = Claim("", formulas[0], cost.held, run.held, "B", source)
@@ -82,7 +82,7 @@ def compare(world: World, split: Split, rows: int, inner: int, columns: int) -> 
 
 
 class Run(NamedTuple):
-    """What was seen of one product.
+    """The measurements of one product.
 
     Attributes:
         held: Bytes of this rank's parts of X and W.
@@ -153,7 +153,7 @@ def gamma(length: int) -> float:
     return length * unit / (1 - length * unit)
 
 
-# What is cut between two ranks: the dim of X, of W and of Y, None where each rank has the whole.
+# The dims that are cut between two ranks: of X, of W and of Y; None where each rank has the whole.
 CUTS: dict[str, tuple[int | None, int | None, int | None]] = {
     "by data": (0, None, 0),
     "by columns of W": (None, 1, 1),

@@ -1,6 +1,6 @@
 """The lesson of `minitrain.matrix_product.first_messages`: what its demo claims, and how that is measured.
 
-All of it is derived: one can see in the code who sends to whom, and in which of the two orders a rank must wait.
+All of it is derived: the code shows which rank sends to which, and in which of the two orders a rank must wait.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def demo(world: World, elements: int = 1000) -> list[Claim]:
     crossing, previous = size if ranks > 1 else 0, (rank - 1) % ranks
     moved, arrived, times = {}, {}, []
     for name, shift, steps in (("in turn", shift_in_turn, 2), ("at once", shift_at_once, 1)):
-        # A message takes one virtual second. Its sender does not wait until the receiver is there.
+        # A message takes one virtual second. Its sender does not wait for the receiver.
         with Ledger() as ledger, VirtualClock(alpha=1.0) as clock:
             incoming = shift(mine)
         for way, count in (("sent", ledger.sent), ("received", ledger.received)):

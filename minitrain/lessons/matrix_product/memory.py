@@ -31,7 +31,7 @@ def demo(
     sequence: int = 100,
     vocabulary: int = 251,
 ) -> list[Claim]:
-    """Trains a small GPT for one step on each rank; the table shows bytes of each kind beside their formulas.
+    """Trains a small GPT for one step on each rank; the table shows bytes of each kind next to their formulas.
 
     By default all sizes differ, so that a wrong letter in a formula shows. A second, smaller GPT is tried as well.
 
@@ -83,7 +83,7 @@ SMALL = GPTConfig(vocabulary=31, positions=11, layers=2, hidden=24, heads=3, tie
 
 
 class Run:
-    """A step with each kind of attention, and what theory says of it.
+    """A step with each kind of attention, and the theory's values for it.
 
     Attributes:
         held: Bytes by kind of attention and by category.
@@ -167,7 +167,7 @@ LOOKS = {
 
 
 def draw(held: dict[str, dict[str, int]]) -> Figure:
-    """Bytes by category, one bar for each entry of `held`, each piece with its name and size."""
+    """Bytes by category, one bar for each entry of `held`, each part with its name and size."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 1.2 + 0.75 * len(held)), layout="constrained")

@@ -1,7 +1,7 @@
-"""What the demos of `switch` and `gshard` show: losses, places, and tokens that find none.
+"""Shared by the demos of `switch` and `gshard`: losses, places, and tokens that find none.
 
-What is dropped on average if choices are even is no matter of luck here: the demos route every way in which a few
-tokens can choose, each once, and all ways are equally likely.
+The average number of dropped tokens with even choices does not depend on luck here: the demos route every way in which
+a few tokens can choose, each once, and all ways are equally likely.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the routers' demos share: tokens whose scores are given, comparisons of routings, and their picture."""
+"""Shared by the routers' demos: tokens whose scores are given, comparisons of routings, and their picture."""
 
 from __future__ import annotations
 
@@ -279,7 +279,7 @@ def picture_of(routing: Routing, names: Sequence[str] | None = None) -> Figure:
 
     Args:
         routing: A small one, 8 tokens say. Where there are groups, an expert's places for each lie below each other.
-        names: What to write beside the tokens; None: their numbers.
+        names: The labels next to the tokens; None: their numbers.
     """
     from matplotlib.figure import Figure
 

@@ -1,9 +1,9 @@
 """What the demo of `expert_parallel` claims: what is sent, and that no layout changes the result.
 
-Why not to the last bit. A matrix product may add in another order when it has other rows beside a row, and a gradient
+Why not to the last bit. A matrix product may add in another order when the rows around a row differ, and a gradient
 is added up over ranks instead of over rows. In float64 the results are within 10⁻¹² of each other, where every number
-is of the size of 1 or smaller and a sum has a few hundred terms of relative error 10⁻¹⁶. What is provably equal is what
-only moves: with experts that do the same to each element, a row is the same bits wherever it is computed.
+is of the size of 1 or smaller and a sum has a few hundred terms of relative error 10⁻¹⁶. Values that only move are
+provably equal: with experts that do the same to each element, a row is the same bits wherever it is computed.
 """
 
 from __future__ import annotations
@@ -295,7 +295,7 @@ def demo(world: World, router: RouterName = "switch", experts: int = 6, hidden: 
     """Spreads experts over ranks; the table shows what is sent, and that one device computes the same.
 
     Args:
-        router: Who chooses experts.
+        router: The rule by which experts are chosen.
         experts: Number of experts; raised to the number of ranks where it is less.
         hidden: Width of a token.
         seq: Tokens in a sequence; ranks have 2, 3, 0 and 1 sequences.

@@ -1,4 +1,4 @@
-"""What the demo of `asynchronous` shows: a small model, runs on the virtual clock and in real time, what they prove."""
+"""The demo of `asynchronous`: a small model, runs on the virtual clock and in real time, and what they prove."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ WIDTH, COUNTS = 8, 5
 
 @dataclass
 class Trace:
-    """What the server saw of a run.
+    """The server's record of a run.
 
     Attributes:
-        updates: Every gradient that came.
+        updates: Every gradient that arrived.
         leads: For each pull, the steps that its worker was ahead of the slowest.
         died: Workers that died.
         losses: Virtual time and loss, at the start and after each update.
@@ -67,7 +67,7 @@ class Trace:
 
 
 class Plan(NamedTuple):
-    """What a worker does in a run.
+    """A worker's behaviour in a run.
 
     Attributes:
         steps: How many steps it makes at most.
@@ -157,7 +157,7 @@ def _work(
         if step == plan.poisoned:
             next(model.parameters()).grad[0] = torch.nan  # type: ignore[index]
         if step == 3 and world.rank == plan.dies:
-            os._exit(13)  # as if the machine had failed: no word to anybody
+            os._exit(13)  # as if the machine had failed: without a word
         worker.push()
     worker.leave()
 
@@ -188,15 +188,6 @@ def replayed(world: World, roles: Roles, updates: list[asynchronous.Update]) -> 
         optimizer.step()
         versions.append([parameter.detach().clone() for parameter in model.parameters()])
     return flat(model)
-
-
-def replay_claim(world: World, roles: Roles, trace: Trace, run: str) -> Claim:
-    """The claim that the server's log says all that happened: nothing was lost, and nothing applied twice.
-
-    Bits are equal: a gradient is the same operations on the same numbers, and so is each update.
-    """
-    unlike = int((replayed(world, roles, trace.updates) != trace.parameters).sum())
-    return Claim(f"{run}: parameters unlike its log's, replayed on one device", "0", 0, unlike, how="compared")
 
 
 LEAD = "most steps that a worker that begins one is ahead of the slowest, in each run", "s"
@@ -388,7 +379,7 @@ def with_a_death(world: World, roles: Roles, staleness: int, dies: int, steps: i
 
 
 def check_options(world: World, roles: Roles, staleness: int, slow: int, seconds: int, dies: int | None) -> None:
-    """Refuse options that cannot be, before anything is sent.
+    """Refuse invalid options, before anything is sent.
 
     Raises:
         ValueError: On every rank alike.

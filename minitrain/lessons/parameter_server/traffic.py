@@ -1,4 +1,4 @@
-"""What the demo of `synchronous` claims about bytes and time: each link beside the ring's, and who keeps how much."""
+"""What the demo of `synchronous` claims about bytes and time: each link against the ring's, and who keeps how much."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TIME = "time of a step with one server", "(α + βS) + F + n(α + β(S + wP))"
 
 
 def sizes(module: nn.Module) -> list[Sizes]:
-    """The trained parameters as `costs` wants them."""
+    """The trained parameters in the form of `costs`."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     return [Sizes(p.numel(), p.element_size(), str(p.dtype)) for p in trained]
 
@@ -78,7 +78,7 @@ def counted_in_ring(world: World, roles: Roles) -> int:
 
 
 def traffic(world: World) -> list[Claim]:
-    """Claims on the bytes and messages of a step, and beside a ring's, for all ways to split the ranks.
+    """Claims on the bytes and messages of a step, compared with a ring's, for all ways to split the ranks.
 
     There are k servers and n workers, at least two if the ranks allow it. Gives the picture, too.
     """

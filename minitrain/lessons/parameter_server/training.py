@@ -32,7 +32,7 @@ class Trained:
 
     Args:
         world: This rank.
-        roles: Who serves and who works.
+        roles: The servers and the workers.
         make_optimizer: The servers'.
 
     Attributes:

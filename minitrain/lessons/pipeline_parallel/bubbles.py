@@ -1,4 +1,4 @@
-"""Bubbles on the virtual clock: what theory says of each schedule, and what is read off the actions of real ranks."""
+"""Bubbles on the virtual clock: the theory of each schedule, and the values read off the actions of real ranks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HUANG, NARAYANAN, ZERO = "Huang et al. 2019", "Narayanan et al. 2021", "Qi et al
 
 
 class Law(NamedTuple):
-    """What theory says of a schedule's bubble.
+    """The theory of a schedule's bubble.
 
     Attributes:
         formula: Of the bubble over the total time of a step, as a text writes it.

@@ -1,4 +1,4 @@
-"""What the demo of `executor` shows beside bubbles: live graphs, bytes, and the gradients of one device."""
+"""What the demo of `executor` shows besides bubbles: live graphs, bytes, and the gradients of one device."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the demos of `gpipe` and `one_f_one_b` claim: bytes, micro-batches held, the bubble, and equal gradients.
+"""Claims of the demos of `gpipe` and `one_f_one_b`: bytes, micro-batches held, the bubble, and equal gradients.
 
-A small form knows no watch as the `Pipeline` has. So the stage itself, which is given to it, lets virtual time pass and
+A small form has no `watch` as the `Pipeline` has. So the stage itself, which is passed in, lets virtual time pass and
 counts graphs: both forms are observed from outside, and stay as they are.
 """
 
@@ -34,7 +34,7 @@ class Observed(nn.Module):
     """A stage whose forward and backward take virtual time, and whose graphs are counted.
 
     Args:
-        stage: What it computes.
+        stage: The module that it runs.
         number: Which stage it is.
         clock: Passes on.
     """
@@ -100,7 +100,7 @@ class Run:
 
 
 def demo_of(world: World, step: Step, schedule: Schedule, hidden: int) -> list[Claim]:
-    """The claims on a small form; `schedule` says the same order to the `Pipeline`."""
+    """The claims on a small form; `schedule` is the same order for the `Pipeline`."""
     rank, ranks, microbatches, name = world.rank, world.size, schedule.microbatches, schedule.name
     one = OneDevice(gpt(world, 2 * ranks, hidden), *tokens(world, microbatches))
     run = Run(world, step, one)

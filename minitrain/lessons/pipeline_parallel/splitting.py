@@ -18,7 +18,7 @@ def demo(world: World, layers: int = 6, hidden: int = 32) -> list[Claim]:
     """Cuts a GPT by measured times; the table shows that no cut is better, and that the stages are the model.
 
     Args:
-        layers: Blocks of the GPT, which has embedding, norm and head beside.
+        layers: Blocks of the GPT, which also has embedding, norm and head.
         hidden: Its width.
     """
     model = GPT(GPTConfig(vocabulary=4096, positions=32, layers=layers, hidden=hidden, heads=2), seed=0)

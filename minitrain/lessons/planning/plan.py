@@ -1,6 +1,6 @@
-"""What the demo of the dry run shows: predictions beside published figures, and beside modules that are counted.
+"""What the demo of the dry run shows: predictions compared with published figures, and with counted modules.
 
-Modules stand on torch's `meta` device, where shapes are all there is: a trillion parameters take no memory.
+Modules are on torch's `meta` device, which has shapes only: a trillion parameters take no memory.
 """
 
 from __future__ import annotations
@@ -271,7 +271,7 @@ def published_memory() -> list[Claim]:
 
 
 def picture(model: Model) -> Figure:
-    """What a rank of each pipeline rank holds, 12 stages beside 64."""
+    """The bytes on a rank of each pipeline rank, 12 stages next to 64."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")
@@ -289,7 +289,7 @@ def picture(model: Model) -> Figure:
 
 
 def demo(world: World, preset: str = "175b", stages: int = 10) -> list[Claim]:
-    """Predicts published trainings and counts modules; the table shows predictions beside the papers' figures.
+    """Predicts published trainings and counts modules; the table shows predictions next to the papers' figures.
 
     Args:
         preset: A model whose modules are counted without memory: tiny, gpt2, xl, 175b or 1t.

@@ -1,4 +1,4 @@
-"""Training the click model, by servers and without: what the demos and benchmarks of tables share."""
+"""Training the click model, by servers and without: shared by the demos and benchmarks of tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RATE = 0.2  # of tables and of the dense part
 
 
 class Setting(NamedTuple):
-    """What all trainings of the demo share.
+    """The common part of the demo's trainings.
 
     Attributes:
         data: The clicks.
@@ -121,8 +121,8 @@ def train_served(
         world: This rank.
         setting: What to train.
         steps: Their number.
-        dense: Who keeps the dense part and who works; None on a server of tables.
-        sparse: Who keeps tables and who works, with the same workers; None on the server of the dense part.
+        dense: The server of the dense part, and the workers; None on a server of tables.
+        sparse: The servers of tables, and the same workers; None on the server of the dense part.
         fixed: Leave the dense part as it is.
         ledger: Counts what is sent and received for tables.
     """

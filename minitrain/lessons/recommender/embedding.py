@@ -81,7 +81,7 @@ _KEY = ("sent", "made", "dense", "loaded")
 
 
 class Setting(NamedTuple):
-    """What all steps of the demo share.
+    """The common part of the demo's steps.
 
     Attributes:
         data: The clicks.
@@ -98,7 +98,7 @@ class Setting(NamedTuple):
         return self.data.batch(step, self.batch * workers).part(worker, workers).to(world.device)
 
     def model(self, world: World) -> ClickModel:
-        """The dense part, which nobody changes here."""
+        """The dense part, which stays unchanged here."""
         return ClickModel(self.data.names, self.dimension, self.data.dense).to(world.device)
 
 
@@ -361,7 +361,7 @@ def _sweep(world: World, roles: Roles, setting: Setting) -> list[tuple[int, int]
 
 
 def draw(points: list[tuple[int, int]], ids: int, dimension: int, skew: float, features: int) -> Figure:
-    """Bytes of a worker's step against the size of its batch: measured, expected, and what it would be otherwise."""
+    """Bytes of a worker's step against the size of its batch: measured, expected, and without sparse tables."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")

@@ -1,12 +1,13 @@
-"""What the demo of `hybrid` claims: what is sent, that servers give the same, and the ranking reached beside the best.
+"""What the demo of `hybrid` claims: what is sent, that servers give the same, and how near the ranking is to the best.
 
 Where all bits are equal. With the dense part fixed, a row's gradient from one worker is computed by the same operations
-from the same numbers, whoever sent them, and owner and server add up the workers' in the same order and divide by their
-number. So tables are equal after any number of steps. A dense gradient is (g₀ + … + gₙ₋₁)/n on a server; `DataParallel`
-multiplies by 1/n first, and an all-reduce may add in any order. With one or two workers that makes no difference: 1/n
-is exact, and so is the product, and one addition is the same in either order. With more, one step takes the weights w
-apart by at most 2γₙ₊₂ · η Σ|gᵣ|/n + u(|w| + |w′|): both means carry at most n+1 roundings, the product with the
-learning rate η one, and the subtraction from w one of its own (Higham 2002, §4.2; γₖ = ku/(1 − ku), u = eps/2).
+from the same numbers, whichever rank sent them, and owner and server add up the workers' in the same order and divide
+by their number. So tables are equal after any number of steps. A dense gradient is (g₀ + … + gₙ₋₁)/n on a server;
+`DataParallel` multiplies by 1/n first, and an all-reduce may add in any order. With one or two workers that makes no
+difference: 1/n is exact, and so is the product, and one addition is the same in either order. With more, one step takes
+the weights w apart by at most 2γₙ₊₂ · η Σ|gᵣ|/n + u(|w| + |w′|): both means carry at most n+1 roundings, the product
+with the learning rate η one, and the subtraction from w one of its own (Higham 2002, §4.2; γₖ = ku/(1 − ku), u =
+eps/2).
 """
 
 from __future__ import annotations
@@ -340,7 +341,7 @@ def picture(setting: Setting, curve: list[tuple[int, float]]) -> Figure:
         right.plot(counts, load, style, markersize=3, label=f"{servers} server{'s' * (servers > 1)}")
     load = [costs.on_average(wanted, setting.dimension, n) / 1024 for n in counts]
     right.plot(counts, load, "o-", markersize=3, label="hybrid")
-    right.set(xlabel="workers", ylabel="busiest rank, tables, KiB a step", ylim=(0, None))
+    right.set(xlabel="workers", ylabel="busiest rank, tables, KiB per step", ylim=(0, None))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
         axes.legend(frameon=False)

@@ -1,4 +1,4 @@
-"""What the demos of this chapter share: a small GPT, a count of what autograd keeps at each moment, and comparisons."""
+"""Shared by the demos of this chapter: a small GPT, a count of what autograd keeps at each moment, and comparisons."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class Step:
-    """What one step of forward and backward showed.
+    """The measurements of one step of forward and backward.
 
     Attributes:
         kept: Bytes that forward kept for backward.
@@ -180,7 +180,7 @@ class Trial:
         return operations(self.gpt(how), *self.tokens())
 
     def one_more_block(self, how: How, predicted: int, formula: str, random: bool = True) -> Claim:
-        """The claim on what a block more adds to the allocator's peak of a step; see `one_more`."""
+        """The claim on what one more block adds to the allocator's peak of a step; see `one_more`."""
         fewer, more = (replace(self, layers=layers).gpt(how) for layers in (self.layers, self.layers + 1))
         return one_more((fewer, *self.tokens()), (more, *self.tokens()), predicted, formula, random)
 
@@ -224,7 +224,7 @@ def same(trial: Trial, ours: dict[str, How], theirs: dict[str, How] | None = Non
 
 
 def allocated(model: nn.Module, *inputs: Tensor) -> int:
-    """The most bytes that the allocator gave at once in one step, above what was held before; gradients are there."""
+    """The most bytes that the allocator gave at once in one step, above what was held before; gradients exist."""
     loss(model, inputs).backward()
     with Peak(inputs[0].device) as peak:
         loss(model, inputs).backward()
@@ -272,8 +272,10 @@ def trade(points: dict[str, tuple[int, int]]) -> Figure:
         memory, work = 100 * peak / first[0], 100 * operations / first[1]
         axes.plot(memory, work, markers[number % len(markers)], markersize=9, label=name)
         axes.annotate(name, (memory, work), xytext=(8, 6), textcoords="offset points")
-    axes.set_xlim(0, 120)
-    axes.set_ylim(95, 140)
+    box = {"boxstyle": "larrow,pad=0.3", "fc": "#EEEEEE", "ec": "#999999"}
+    axes.text(8, 101, "better", rotation=40, fontsize=9, color="#333333", ha="left", va="bottom", bbox=box)
+    axes.set_xlim(0, 125)
+    axes.set_ylim(98, 136)
     axes.set_xlabel("most bytes kept at once, % of keeping everything")
     axes.set_ylabel("operations of a step, %")
     axes.grid(alpha=0.3)
@@ -282,7 +284,7 @@ def trade(points: dict[str, tuple[int, int]]) -> Figure:
 
 
 def over_time(steps: dict[str, Step]) -> Figure:
-    """What autograd keeps during a step, one line for each way."""
+    """The bytes that autograd keeps during a step, one line for each way."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4), layout="constrained")

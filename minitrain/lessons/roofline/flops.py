@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.roofline.flops`: a GPT's operations counted, 6N beside them, and what papers report."""
+"""The lesson of `minitrain.roofline.flops`: a GPT's operations counted, 6N for comparison, and what papers report."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def for_each_parameter(trial: Trial, forward: dict[str, int], backward: dict[str
 
 
 def six_n(trial: Trial) -> Claim:
-    """The claim on what 6N leaves out and invents, with a tied head and without."""
+    """The claim on what 6N leaves out and overcounts, with a tied head and without."""
     batch, sequence, hidden, layers, vocabulary = trial.sizes
     cases = {}
     for tied in (True, False):

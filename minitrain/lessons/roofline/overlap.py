@@ -29,7 +29,7 @@ ITEM = 8  # float64, in which sums of whole numbers do not round
 
 @dataclass(frozen=True)
 class Run:
-    """What one call on the virtual machine showed: its result, the machine, and bytes sent by this rank."""
+    """One call on the virtual machine: its result, the machine, and bytes sent by this rank."""
 
     result: Sequence[Tensor]
     machine: VirtualMachine
@@ -168,7 +168,7 @@ Runs = dict[int, dict[bool, Run]]
 
 
 def names(sizes: Sequence[int]) -> dict[int, str]:
-    """How the three numbers of tokens are called."""
+    """The names of the three numbers of tokens."""
     words = ("a quarter of the tokens", "as many tokens as hide it", "four times as many")
     return dict(zip(sizes, words, strict=True))
 

@@ -100,7 +100,7 @@ def at_ridge(hidden: int) -> Claim:
 
 
 def ridges() -> Claim:
-    """The claim on ridge points, from data sheets' peaks and bandwidths, beside what the book gives."""
+    """The claim on ridge points, from data sheets' peaks and bandwidths, next to the book's figures."""
     published = {"H100": (295, 0.002), "TPU v5e": (240, 0.015)}
     cases = {
         name: Claim(

@@ -1,6 +1,6 @@
-"""What a layer keeps for backward, by the operation that keeps it: one device, chapter 08, and both ways of this one.
+"""The bytes that a layer keeps for backward, by operation: on one device, in chapter 08, and in both ways here.
 
-In 16 bits, with dropout and written-out attention, as the account of Korthikanti et al. 2022 has it.
+In 16 bits, with dropout and written-out attention, as in the account of Korthikanti et al. 2022.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from minitrain.costs import activations
 from minitrain.costs import sequence_parallel as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
+from minitrain.lessons.memory_bar import LOOKS
 from minitrain.lessons.sequence_parallel.common import OURS, VOCABULARY, Parallelize, Trial, Way
 from minitrain.models import counter_rng
 from minitrain.recomputation.checkpoint import recompute
@@ -34,7 +35,7 @@ DROPOUT = 0.1
 LOGITS = "loss: the logits"
 QKV = "query, key, value projections: their input"
 
-# Who saves a tensor, and what the paper calls it. Inside the core of attention it takes the operation to tell.
+# The module that saves a tensor, and the paper's name for it. Inside the core of attention, the operation decides.
 _TERMS = {
     "attention_norm": "attention norm: its input",
     "attention": QKV,
@@ -58,12 +59,12 @@ _TERMS = {
 
 
 class KeptByOperation(TorchFunctionMode):
-    """Counts what autograd keeps of a forward, by the terms of the paper: `with KeptByOperation(block) as …`.
+    """Counts the bytes that autograd keeps of a forward, by the paper's terms: `with KeptByOperation(block) as …`.
 
-    Each storage counts once, for the first that saves it; parameters do not count.
+    Each storage counts once, for the first operation that saves it; parameters do not count.
 
     Args:
-        block: A block of the GPT, or all of it, on one device or cut over ranks.
+        block: A block of the GPT, or all of it, on one device or divided over ranks.
         seq: Tokens in a whole sequence.
 
     Attributes:
@@ -75,9 +76,9 @@ class KeptByOperation(TorchFunctionMode):
         self.block, self.seq, self.terms = block, seq, {}
         self._seen = {parameter.untyped_storage().data_ptr() for parameter in block.parameters()}
         self._alive: list[Tensor] = []  # keeps the storages alive, so that no address is used twice
-        self._modules: list[str] = []  # those whose forward is running, by name, the innermost last
+        self._modules: list[str] = []  # the modules whose forward is running, by name, the innermost last
         self._operations: list[str] = []  # the functions of torch that are running
-        self._weighed = False  # whether the softmax of the core that is running has been
+        self._weighed = False  # whether the core that is running has already computed its softmax
         self._hooks = saved_tensors_hooks(self._save, lambda tensor: tensor)
 
     def _save(self, tensor: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ class KeptByOperation(TorchFunctionMode):
         # [batch, seq, vocabulary/tp]; the loss's other tensors are smaller, or token numbers.
         if module == "loss" and tensor.dim() == 3 and tensor.is_floating_point():
             return LOGITS
-        return _TERMS.get(operation) or _TERMS.get(module) or operation  # what is unknown shows under its own name
+        return _TERMS.get(operation) or _TERMS.get(module) or operation  # an unknown one appears under its own name
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self._operations.append(getattr(func, "__name__", ""))
@@ -135,7 +136,7 @@ class KeptByOperation(TorchFunctionMode):
 
 
 def measure(trial: Trial, parallelize: Parallelize) -> Kept:
-    """What one layer keeps, in each way."""
+    """The bytes that one layer keeps, in each way."""
     kept: Kept = {}
     for way in get_args(Way):
         gpt = trial.gpt(way, parallelize, torch.bfloat16, DROPOUT)
@@ -150,7 +151,7 @@ def measure(trial: Trial, parallelize: Parallelize) -> Kept:
 
 
 def predicted(trial: Trial, way: Way) -> tuple[dict[str, float], dict[str, float]]:
-    """What the paper counts for a way, and what torch keeps beyond that, by term."""
+    """The paper's count for a way, and the bytes that torch keeps beyond it, by term."""
     tensor, shards = (1 if way == "one device" else trial.world.size), way in OURS
     sizes = (*trial.sizes, trial.all_heads, tensor, shards)
     on_gpu = trial.world.device.type == "cuda"
@@ -165,17 +166,17 @@ TABLE: dict[Way, str] = {
     "gathered again": "sbh/t · (34 + 5as/h)",
     "input kept": "sbh/t · (34 + 5as/h) + 4sbh(1 − 1/t)",
 }
-"""What a layer keeps, by the table of the paper."""
+"""The bytes that a layer keeps, by the table of the paper."""
 
 
 def beyond(way: Way, on_gpu: bool) -> str:
-    """What torch keeps beyond the table: the norms' numbers and the causal mask."""
-    outside = "/t" if way in OURS else ""  # what is outside of attention and MLP
+    """The bytes that torch keeps beyond the table: the norms' numbers and the causal mask."""
+    outside = "/t" if way in OURS else ""  # for tensors outside of attention and MLP
     return f"{16 if on_gpu else 8}bs{outside} + s²"
 
 
 def claims(trial: Trial, kept: Kept) -> list[Claim]:
-    """Claims on what a layer keeps in all four ways: all terms together, and each by itself."""
+    """Claims on the bytes that a layer keeps in all four ways: all terms together, and each by itself."""
     section = "Korthikanti et al. 2022, §4"
     made, cases = [], {}
     for way, terms in kept.items():
@@ -192,7 +193,7 @@ def claims(trial: Trial, kept: Kept) -> list[Claim]:
 
 
 def recomputed(trial: Trial, parallelize: Parallelize) -> list[Claim]:
-    """Claims on what a layer keeps where the core of attention, or all of it, is computed again in backward."""
+    """Claims on the bytes that a layer keeps if the core of attention, or all of it, is computed again in backward."""
     found = {}
     for how in ("selective", "full"):
         block = trial.gpt("gathered again", parallelize, torch.bfloat16, DROPOUT).blocks[0]
@@ -220,9 +221,9 @@ def recomputed(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 
 def whole_model(trial: Trial, parallelize: Parallelize) -> Claim:
-    """The claim on what a GPT keeps, layers and outside of them; the logits in 16 bits, as the head made them.
+    """The claim on the bytes that a GPT keeps, in its layers and outside, the logits in 16 bits, as the head has them.
 
-    A case is the first of L pipeline stages, which has one layer and, in 1F1B, L micro-batches under way.
+    One case is the first of L pipeline stages, which has one layer and, in 1F1B, L micro-batches under way.
     """
     ranks, sizes = (trial.world.size, True), (*trial.sizes, trial.all_heads, trial.layers, VOCABULARY)
     outside = activations.extras(*trial.sizes, VOCABULARY, *ranks)
@@ -256,13 +257,16 @@ def published() -> Claim:
     return fold("bytes per sbh of the scores of GPT-3 and of MT-NLG, as published", cases)
 
 
+# All of them are activations, yellow as in `minitrain.lessons.memory_bar`: strong if tensor parallelism leaves them
+# whole, pale if it divides them.
+_WHOLE, _DIVIDED = LOOKS["activations"][0], "#FCF9C8"
 _PARTS = {
-    "norms": ("#999999", "xx", ("attention norm: its input", "MLP norm: its input", costs.STATISTICS)),
-    "inputs of attention and MLP": ("#E69F00", "//", (QKV, "up projection: its input")),
-    "residual dropout masks": ("#DDDDDD", "..", ("attention dropout: its mask", "MLP dropout: its mask")),
-    "Q, K, V": ("#56B4E9", "", ("QKᵀ: query and key", "attention over V: the values")),
+    "norms": (_WHOLE, "xx", ("attention norm: its input", "MLP norm: its input", costs.STATISTICS)),
+    "inputs of attention and MLP": (_WHOLE, "//", (QKV, "up projection: its input")),
+    "residual dropout masks": (_WHOLE, "..", ("attention dropout: its mask", "MLP dropout: its mask")),
+    "Q, K, V": (_DIVIDED, "", ("QKᵀ: query and key", "attention over V: the values")),
     "scores": (
-        "#009E73",
+        _DIVIDED,
         "\\\\",
         (
             "softmax: its output",
@@ -272,25 +276,25 @@ _PARTS = {
         ),
     ),
     "output, GELU, down": (
-        "#CC79A7",
-        "",
+        _DIVIDED,
+        "oo",
         ("output projection: its input", "GELU: its input", "down projection: its input"),
     ),
 }
 
 
 def picture(kept: Kept) -> Figure:
-    """What a layer keeps in each way, measured: first what tensor parallelism leaves whole, then what it divides."""
+    """The bytes that a layer keeps in each way: first those that tensor parallelism leaves whole, then the rest."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 3.4), layout="constrained")
+    figure = Figure(figsize=(8, 3.4), layout="constrained", facecolor="white")
     axes = figure.add_subplot()
     for place, terms in enumerate(kept.values()):
         left = 0.0
         for name, (colour, hatch, members) in _PARTS.items():
             width = sum(terms.get(member, 0) for member in members) / 1e3
             label = name if place == 0 else None
-            axes.barh(place, width, left=left, color=colour, hatch=hatch, edgecolor="black", lw=0.5, label=label)
+            axes.barh(place, width, left=left, color=colour, hatch=hatch, edgecolor="#666666", lw=0.5, label=label)
             left += width
         axes.text(left, place, f" {left:.1f}", va="center")
     axes.set(yticks=range(len(kept)), yticklabels=list(kept), xlabel="kB that a layer keeps for backward, on each rank")

@@ -1,4 +1,4 @@
-"""What the demos of this chapter share: a small GPT in four ways, and what the operators send."""
+"""Shared by the demos of this chapter: a small GPT in four ways."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OURS: dict[Way, bool] = {"input kept": True, "gathered again": False}
 
 @dataclass(frozen=True)
 class Trial:
-    """A small GPT that divides by the ranks, but for its vocabulary, to be run in four ways.
+    """A small GPT, to be run in four ways. The ranks divide all its sizes except for the vocabulary.
 
     Attributes:
         world: This rank.
@@ -62,14 +62,14 @@ class Trial:
         return gpt
 
     def tokens(self, step: int = 0) -> tuple[Tensor, Tensor]:
-        """A step's inputs and targets, one of which is ignored; the same on every rank."""
+        """The inputs and targets of a step, the same on every rank; one target is ignored."""
         generator, (batch, seq, _) = torch.Generator().manual_seed(step), self.sizes
         inputs, targets = torch.randint(VOCABULARY, (2, batch, seq), generator=generator).to(self.world.device)
         targets[0, 0] = -100
         return inputs, targets
 
     def hidden_states(self, way: Way, dtype: torch.dtype = torch.float32) -> Tensor:
-        """What a block takes in one of the ways: all tokens, or this rank's."""
+        """The input of a block in one of the ways: all tokens, or this rank's."""
         batch, seq, hidden = self.sizes
         drawn = torch.randn(batch, seq, hidden, generator=torch.Generator().manual_seed(1))
         if way in OURS:

@@ -1,4 +1,4 @@
-"""What the demo of `linear` runs: two layers and a GELU between them, on one device and between sequence shards."""
+"""The demo of `linear`: two layers with a GELU between them, on one device and between sequence shards."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from minitrain.tensor_parallel.parallelize import piece_of
 
 
 class UnderWay(TorchDispatchMode):
-    """Counts the matrix products that are computed while something travels.
+    """Counts the matrix products that are computed while a collective is under way.
 
-    It is a set of collectives too, those of `native`, and so sees when one is started and when it is waited for.
+    It is also a set of collectives, those of `native`, so it sees when each is started and when it is waited for.
 
     Attributes:
-        products: Their number so far, by what was under way.
+        products: Their number so far, by the collective that was under way.
     """
 
     def __init__(self) -> None:
@@ -108,7 +108,7 @@ def two_layers(world: World, batch: int, shard: int, width: int) -> list[Claim]:
         apart[way] = Claim("", "10⁻¹²", 1e-12, distance(found, expected), "1", PAPER, "compared", "<=")
     again = sent.pop("gathered again, backward")
     of_both = {"small form": keeps, "full form": kept["gathered again"]}
-    made = dict(sorted(made.items(), key=lambda item: -item[1].predicted))  # shown is one that sends something
+    made = dict(sorted(made.items(), key=lambda item: -item[1].predicted))  # the case shown is one that sends something
     alike = "bytes sent by this rank forward, and with the input kept backward as well"
     return [
         *of_small_form,
@@ -144,7 +144,7 @@ def between_shards(whole: nn.Sequential, keep_gathered: bool, collectives: Any) 
 
 
 def _results(model: nn.Module, x: Tensor, grad_y: Tensor) -> list[Tensor]:
-    """The output, the gradient of the input, and those of the parameters, summands added up."""
+    """The output, the gradient of the input, and the gradients of the parameters, with partial sums added up."""
     x = x.clone().requires_grad_()
     model.zero_grad()
     y = model(x)
@@ -154,11 +154,11 @@ def _results(model: nn.Module, x: Tensor, grad_y: Tensor) -> list[Tensor]:
 
 
 def demo(world: World, batch: int = 2, shard: int = 4, width: int = 8) -> list[Claim]:
-    """Runs the two layers behind each other, in both ways; the table shows what is sent, kept, and done meanwhile.
+    """Runs the two layers one after the other, in both ways; the table shows bytes sent and kept, and the overlap.
 
     Args:
         batch: Sequences.
         shard: Tokens of each sequence on each rank.
-        width: Inputs of a token on each rank; the MLP between the two layers is 4 times as wide.
+        width: Inputs of a token on each rank; between the two layers, a token is 4 times as wide.
     """
     return two_layers(world, batch, shard, width)

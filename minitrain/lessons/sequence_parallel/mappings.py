@@ -1,7 +1,7 @@
-"""What the demo of `mappings` shows: what g and ḡ send, and that each is the other's transpose.
+"""The demo of `mappings`: the bytes that g and ḡ send, and that each is the other's transpose.
 
-Backward has to be the transpose of forward: ⟨Ax, y⟩ = ⟨x, Aᵀy⟩, where an inner product adds over ranks what each has
-for itself, shards and partial sums alike. Whole numbers make both sides exact.
+Backward has to be the transpose of forward: ⟨Ax, y⟩ = ⟨x, Aᵀy⟩, where an inner product is a sum over the tensors of all
+ranks, whether these are shards or partial sums. Whole numbers make both sides exact.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Run(NamedTuple):
     """An operator forward and backward.
 
     Attributes:
-        image: What forward gave.
-        gradient: What backward gave.
-        ledgers: What was sent, by way.
+        image: The result of forward.
+        gradient: The result of backward.
+        ledgers: The messages sent, by way.
         gap: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩ over all ranks.
     """
 

@@ -1,4 +1,4 @@
-"""What the demo of `megatron` runs: a small GPT on one device, as in chapter 08, and in both ways of this chapter."""
+"""The demo of `megatron`: a small GPT on one device, as in chapter 08, and in both ways of chapter 09."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ RESULTS = "loss", "gradient norm", "gradients", "weights"
 
 
 class Sent(NamedTuple):
-    """What a step sent forward, and backward."""
+    """The messages of a step in forward and in backward."""
 
     forward: Ledger
     backward: Ledger
 
 
 def communication(trial: Trial, parallelize: Parallelize) -> list[Claim]:
-    """Claims on calls and bytes of a step, in both ways, beside theory and beside chapter 08."""
+    """Claims on calls and bytes of a step, in both ways, compared with theory and with chapter 08."""
     n, rank = trial.world.size, trial.world.rank
     loss = vocabulary_costs.loss_traffic(trial.sizes[0] * trial.sizes[1], n, rank)
     gathers, others, forward, backward = {}, {}, {}, {}
@@ -82,7 +82,7 @@ def communication(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 
 def _step(trial: Trial, way: Way, parallelize: Parallelize, collectives: Any) -> Sent:
-    # Compared once, with torch's own collectives: through the ring it would take longer than the step.
+    # Ranks are compared only with torch's own collectives: through the ring, that would take longer than the step.
     gpt = trial.gpt(way, parallelize, comm=Comm(collectives=collectives, check=collectives is native))
     with Ledger() as forward:
         _, loss = gpt(*trial.tokens())
@@ -135,13 +135,13 @@ def _once_a_step(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 
 class Run(NamedTuple):
-    """What five steps of training gave on this rank.
+    """The results of five steps of training on this rank.
 
     Attributes:
-        losses: Of each step.
-        norms: Of each step's gradients, those of the whole model.
-        gradients: Those of each step, before clipping.
-        weights: At the end.
+        losses: The loss of each step.
+        norms: The gradient norm of the whole model in each step.
+        gradients: The gradients of each step, before clipping.
+        weights: The weights at the end.
     """
 
     losses: Tensor
@@ -154,9 +154,9 @@ def train(trial: Trial, gpt: GPT, pieces: GPT | None = None) -> Run:
     """Five steps of SGD, clipped.
 
     Args:
-        trial: Says the tokens.
-        gpt: The model, cut over the ranks.
-        pieces: Then `gpt` is one device's, and its gradients and weights are returned as this model's are cut.
+        trial: Supplies the tokens.
+        gpt: The model, divided over the ranks.
+        pieces: If given, `gpt` is one device's, and its gradients and weights are returned divided like this model's.
     """
     optimizer, losses, norms, gradients = torch.optim.SGD(gpt.parameters(), lr=0.1), [], [], []
 
@@ -170,7 +170,7 @@ def train(trial: Trial, gpt: GPT, pieces: GPT | None = None) -> Run:
         _, loss = gpt(*trial.tokens(step))
         assert loss is not None
         loss.backward()
-        sum_partial_gradients(gpt)  # of one device's none is partial
+        sum_partial_gradients(gpt)  # on one device no gradient is partial
         gradients += now([parameter.grad for parameter in gpt.parameters()])
         clip = clip_grad_norm if pieces is None else nn.utils.clip_grad_norm_
         norms.append(float(clip(gpt.parameters(), 0.5)))
@@ -181,14 +181,14 @@ def train(trial: Trial, gpt: GPT, pieces: GPT | None = None) -> Run:
 
 
 def training(trial: Trial, parallelize: Parallelize) -> list[Claim]:
-    """Claims on loss, gradients, their norm, and weights after five steps of SGD, beside one device and chapter 08.
+    """Claims on loss, gradients, their norm, and weights after five steps of SGD, against one device and chapter 08.
 
-    With dropout: each element's number depends on its place in the model, so one device drops the same.
+    With dropout: the random number of an element depends on its position in the model, so one device drops the same.
 
     The bound for float32 is that of `minitrain.lessons.tensor_parallel.parallelize`. Sums of k terms err by at most k·u
     of them, u = 2⁻²⁴; K adds up the k from a token to the loss; backward is twice as long, and two runs differ by twice
-    that: 6K·u of the largest gradient, and after five steps five times that of the largest change of a weight. No
-    proof, for terms may cancel.
+    that: 6K·u of the largest gradient, and after five steps five times that of the largest change of a weight. This is
+        no proof, since terms may cancel.
     """
     claims: list[Claim] = []
     what = "loss, gradient norm, gradients, and weights after 5 steps of SGD: distance from one device's"
@@ -233,7 +233,7 @@ def distances(found: Run, expected: Run) -> list[float]:
 
 
 def _same_bits(runs: dict[Way, Run]) -> Claim:
-    """The claim that both ways give the same bits: gathered again, x has those that it had, and so has every result."""
+    """The claim that both ways give the same bits: the x that is gathered again is the same x."""
     kept, again = runs["input kept"], runs["gathered again"]
     unlike = different([*kept.gradients, *kept.weights], [*again.gradients, *again.weights])
     what = "elements of gradients and weights in which the two ways differ"
@@ -263,7 +263,7 @@ def held(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 
 def masks(trial: Trial, parallelize: Parallelize) -> list[Claim]:
-    """Claims on what residual dropout drops of this rank's tokens, and on chapter 08's masks in their place."""
+    """Claims on the elements of this rank's tokens that residual dropout drops, and on chapter 08's masks instead."""
     p, (rank, n), (_, seq, hidden) = 0.3, (trial.world.rank, trial.world.size), trial.sizes
     dropout = trial.gpt("gathered again", parallelize, dropout=p).get_submodule("blocks.0.mlp_dropout")
     assert isinstance(dropout, ResidualDropout)
@@ -293,7 +293,7 @@ def masks(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 
 def generation(trial: Trial, parallelize: Parallelize) -> list[Claim]:
-    """The claim that a sequence of any length is continued as on one device."""
+    """The claim that generation continues a sequence of any length as on one device."""
     tokens = trial.tokens()[0][:, :3]
     ours, theirs = (
         trial.gpt(way, parallelize, torch.float64).generate(tokens, 4, temperature=0)
@@ -304,7 +304,7 @@ def generation(trial: Trial, parallelize: Parallelize) -> list[Claim]:
 
 
 def demo(world: World, layers: int = 3, heads: int = 2, shard: int = 12) -> list[Claim]:
-    """Trains a small GPT on sequence shards; the table shows bytes sent and kept beside chapter 08's, and one device's.
+    """Trains a small GPT on sequence shards; compares bytes sent and kept with chapter 08, and results with one device.
 
     Args:
         layers: Blocks of the GPT.

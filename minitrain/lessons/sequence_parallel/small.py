@@ -1,4 +1,4 @@
-"""What the demo of `linear` claims for the small form: payloads, bytes kept, and the results of one device.
+"""The claims on the small form in the demo of `linear`: payloads, bytes kept, and the results of one device.
 
 The small form uses torch's own collectives, of which a ledger sees calls and payloads.
 """

@@ -101,10 +101,10 @@ def distance(world: World, sizes: GPTConfig, batch: int, parts: dict[str, Cut]) 
 def within_rounding(world: World, sizes: GPTConfig, batch: int, parts: dict[str, Cut]) -> Claim:
     """The claim that the output and all gradients are near those of one device, in float32.
 
-    The bound is one of first order, and no proof. Each of the K additions on the longest way from x through forward and
+    The bound is of first order, and not a proof. Each of the K additions on the longest way from x through forward and
     backward to a gradient rounds by at most u = eps/2 of what it adds, on one device and on t: 2γ_K apart. It takes
-    each tensor by its largest value, and leaves out that layers may enlarge errors: additions err by √K u, not Ku, and
-    that is the room for it.
+    each tensor by its largest value, and ignores that layers may enlarge errors: additions err by √K u rather than Ku,
+    which leaves room for that.
     """
     whole, (x, grad_y) = block(world, sizes, torch.float32), inputs(world, sizes, batch, torch.float32)
     parallel = in_parallel(whole, parts)
@@ -130,7 +130,7 @@ def small_form(world: World, sizes: GPTConfig, batch: int) -> Claim:
 
 
 def longest_path(sizes: GPTConfig, batch: int) -> int:
-    """K: additions behind each other from x through forward and backward to the gradient of a weight."""
+    """K: consecutive additions from x through forward and backward to the gradient of a weight."""
     h, s, head = sizes.hidden, sizes.positions, sizes.head_size
     attention = h + h + head + 2 * s + h  # norm, query, scores, softmax, weighted sum, output
     mlp = h + h + 4 * h  # norm, up, down

@@ -1,4 +1,4 @@
-"""What the demos of this chapter share: counting forward and backward apart, and comparing with one device."""
+"""Shared by the demos of this chapter: counting forward and backward apart, and comparing with one device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo of `cross_entropy` shows: bytes, and the values of `F.cross_entropy` where that is hard."""
+"""The demo of `cross_entropy`: bytes, and the values of `F.cross_entropy` in hard cases."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def sent(world: World, tokens: int, vocabulary: int) -> list[Claim]:
 
 
 def like_one_device(world: World, tokens: int, vocabulary: int) -> list[Claim]:
-    """Claims on loss and gradient beside `F.cross_entropy`: some targets ignored, huge logits, −∞, all ignored.
+    """Claims on loss and gradient compared with `F.cross_entropy`: some targets ignored, huge logits, −∞, all ignored.
 
     The bound for float32, u = 2⁻²⁴. An exponential of x − m, t = m − x, is off by at most (t + 2)u e⁻ᵗ ≤ 2u, and by as
     much again where it is taken to another maximum. s ≥ 1 is a sum of V' of them: it is off by (V' + 4V' + n)u in its
@@ -192,7 +192,7 @@ def demo(world: World, vocabulary: int = 61, tokens: int = 18) -> list[Claim]:
     """Cuts logits over the ranks; the table shows what the loss sends, and that it is `F.cross_entropy`.
 
     Args:
-        vocabulary: Tokens that there are; one that does not divide by the ranks is padded.
+        vocabulary: Number of tokens; padded if it does not divide by the ranks.
         tokens: Tokens in the batch.
     """
     world.figure(lambda: picture(world.size))

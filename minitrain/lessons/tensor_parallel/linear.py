@@ -4,7 +4,7 @@ Why t ranks do not give the bits of one device. A row-parallel layer adds its K 
 groups; the all-reduce of dX does the same to its own. Any order of K additions is within γ_K · Σ|xw| of the true sum,
 γ_K = Ku/(1 − Ku), u = eps/2 (Higham 2002, §3.1; a bias makes it K + 1), so two orders are within twice that of each
 other. Nothing else differs: whole numbers, whose sums are exact, give the same bits; and one device that adds the
-ranks' summands in the ring's order gives the ring's bits.
+ranks' partial sums in the ring's order gives the ring's bits.
 """
 
 from __future__ import annotations

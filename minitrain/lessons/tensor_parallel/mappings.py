@@ -1,8 +1,8 @@
 """What the demo of `mappings` shows: what each operator sends each way, and that backward is the transpose of forward.
 
-An operator A takes what lies on the ranks to something else that lies on them, and is linear. Backward has to be its
-transpose: ⟨Ax, y⟩ = ⟨x, Aᵀy⟩ for all x and y, where an inner product adds over ranks what is there in parts, and counts
-once what is there whole. Whole numbers make both sides exact.
+An operator A is linear, and maps tensors on the ranks to tensors on the ranks. Backward has to be its transpose:
+⟨Ax, y⟩ = ⟨x, Aᵀy⟩ for all x and y, where an inner product adds up parts over ranks, and counts once what every rank has
+in full. Whole numbers make both sides exact.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the demo of `parallelize` shows: a whole GPT beside one device's, what it sends, and what a rank holds."""
+"""The demo of `parallelize`: a whole GPT compared with one device's, what it sends, and what a rank holds."""
 
 from __future__ import annotations
 
@@ -125,13 +125,13 @@ class Distance(NamedTuple):
 
 
 def like_one_device(world: World, layers: int, heads: int) -> list[Claim]:
-    """Claims on five steps of SGD, clipped and with dropout, beside one device.
+    """Claims on five steps of SGD, clipped and with dropout, compared with one device.
 
     The bound for float32, u = 2⁻²⁴. Each sum of k terms is off by at most k·u of its terms' absolute values. K is the
     sum of the k on the way from a token to the loss: 9h + d + 2s for a layer (two norms of 2h, projections of h, h, h
     and 4h, scores of d, softmax and mixing of s) and 2h + V for the ends. Backward is twice as long. Two runs differ by
-    twice that: 6K·u of the largest gradient, and five steps by five times that of the largest change of a weight. No
-    proof, for terms may cancel; but errors also cancel, and what is measured lies far below.
+    twice that: 6K·u of the largest gradient, and five steps by five times that of the largest change of a weight. This
+    is no proof, since terms may cancel; but errors also cancel, and the measured values lie far below.
     """
     hidden = HEAD * heads * world.size
     way = layers * (9 * hidden + HEAD + 2 * SEQ) + 2 * hidden + VOCABULARY

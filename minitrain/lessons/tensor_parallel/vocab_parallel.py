@@ -112,7 +112,7 @@ def communication(world: World, vocabulary: int, hidden: int) -> list[Claim]:
 def like_one_device(
     world: World, form: str, layers: Layers, vocabulary: int, hidden: int
 ) -> tuple[Claim, dict[str, Claim]]:
-    """Claims on values beside one device: embedding; loss, and the gradient of the tied table.
+    """Claims on values compared with one device: embedding; loss, and the gradient of the tied table.
 
     Of the partial sums of the embedding all but one are 0, so that nothing is rounded. The loss comes from the full
     form, which takes any rank's logits.
@@ -184,7 +184,7 @@ def demo(world: World, vocabulary: int = 61, hidden: int = 25) -> list[Claim]:
     """Cuts a table over the ranks; the table shows bytes held and sent, one device's values, and what padding does.
 
     Args:
-        vocabulary: Tokens that there are; one that does not divide by the ranks is padded.
+        vocabulary: Number of tokens; padded if it does not divide by the ranks.
         hidden: Width of the table.
     """
     world.figure(lambda: picture(world.size, vocabulary))

@@ -1,4 +1,4 @@
-"""What the demo of the trainer shows: a run that was interrupted, beside one that was not."""
+"""What the demo of the trainer shows: a run that was interrupted, compared with one that was not."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Watched(NamedTuple):
     """Some steps of a run.
 
     Attributes:
-        trainer: Who has done them.
+        trainer: The trainer that has done them.
         losses: Of these steps.
         begin: Weights and optimizer states before them, as one device has them.
         end: The same after them.

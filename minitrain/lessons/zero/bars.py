@@ -1,4 +1,4 @@
-"""A bar for each rank of what it holds, stage by stage, from measurement."""
+"""A bar for each rank with its bytes, stage by stage, as measured."""
 
 from __future__ import annotations
 

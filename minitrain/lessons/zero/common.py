@@ -1,4 +1,4 @@
-"""What the demos of stages 1 and 2 share: where each byte is, what a step sends, and data parallelism beside it."""
+"""Shared by the demos of stages 1 and 2: where each byte is, what a step sends, and data parallelism for comparison."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from minitrain.zero.full.sharded import Sharded
 
 PAPER = "Rajbhandari et al. 2020"
 NAMES = ("parameters", "gradients", "optimizer states")
-PRECISIONS = ((torch.bfloat16, 12, "bfloat16"), (None, 8, "float32"))  # compute, bytes of states an element, its name
+PRECISIONS = ((torch.bfloat16, 12, "bfloat16"), (None, 8, "float32"))  # compute, state bytes per element, its name
 VOLUMES = {1: "2", 2: "(A + 1)", 3: "3A"}  # what a step of A micro-batches sends, in Ψ
 Stage = type[Sharded]
 
@@ -63,7 +63,7 @@ def backward(world: World, model: nn.Module, number: int = 0) -> None:
 
 
 def lines(model: Sharded) -> list[costs.Line]:
-    """The model's lines as `costs` wants them."""
+    """The model's lines in the form of `costs`."""
     return [
         costs.Line(line.partition.elements, line.flat.element_size(), len(line.parameters), line.trainable)
         for line in model.lines
@@ -100,7 +100,7 @@ def alive() -> list[Tensor]:
 
 
 def memory(world: World, stage: Stage, number: int, layers: int, hidden: int) -> list[Claim]:
-    """Claims on what is held after the second step's gradients are there, computing in bfloat16 and in float32.
+    """Claims on what is held once the second step's gradients have arrived, computing in bfloat16 and in float32.
 
     Categories with one formula share a claim: parameters and gradients are whole in stage 1, and divided in stage 3.
     """
@@ -252,7 +252,7 @@ class WholeNumbers(nn.Module):
     With whole inputs from −2 to 2 and a learning rate of 2⁻⁸, weights are multiples of 2⁻⁸, 2⁻¹⁶, …, 2⁻⁴⁰ after the
     five steps, and all sums stay below 2¹²: 52 bits, and float64 has 53. Sums are then exact, the same in any order.
 
-    Only even ranks use the second layer. What the others add to its gradient is zero.
+    Only even ranks use the second layer. The others add zeros to its gradient.
     """
 
     def __init__(self, world: World, ranks: int):
@@ -279,7 +279,7 @@ def whole_numbers(world: World, rank: int, number: int) -> tuple[Tensor, Tensor]
 def _like_ddp_exactly(world: World, train: Callable[..., None]) -> Claim:
     """The claim that five steps give DDP's weights to the last bit on more than two ranks, where nothing rounds.
 
-    1/n must not round either: the first 2ᵏ ranks take part, the others look on.
+    1/n must not round either: the first 2ᵏ ranks take part, the others only wait.
     """
     ranks = 1 << (world.size.bit_length() - 1)
     group = new_group(list(range(ranks)))
@@ -334,7 +334,7 @@ def train(
     part: Callable[[int], tuple[Tensor, Tensor]],
     **options: Any,
 ) -> None:
-    """Five steps of a stage; `partial(train, Zero1)` is what `like_ddp` wants."""
+    """Five steps of a stage; `partial(train, Zero1)` is an argument of `like_ddp`."""
     model = stage(module, optimizer, group, **options)
     for number in range(5):
         _, loss = model(*part(number))
@@ -347,11 +347,12 @@ def train(
 def most_gradients(world: World, stage: Stage, layers: int, hidden: int) -> tuple[int, int, int]:
     """The most bytes of gradients that a rank holds in a step, shards included, and what they are made of.
 
-    A stack of equal layers, each a unit, with a single sample, so that activations are small beside weights. Through
-    the ring, whose receive buffers are less than a line and stay from the first step; gloo copies whole lines unseen.
+    A stack of equal layers, each a unit, with a single sample, so that activations are small compared with weights.
+    Through the ring, whose receive buffers are less than a line and stay from the first step; gloo copies whole lines
+    unseen.
 
     Returns:
-        The peak; bytes of one layer's gradient; and at most so many of activations' gradients and single numbers.
+        The peak; bytes of one layer's gradient; and an upper bound on activations' gradients and single numbers.
     """
     module = nn.Sequential(*(nn.Linear(hidden, hidden, bias=False) for _ in range(layers))).to(world.device)
     model = stage(module, torch.optim.SGD, Comm(collectives=ring), lr=0.1)

@@ -1,4 +1,4 @@
-"""What the demo of `offload` shows: which bytes are where, how many cross in a step, when, and that no bit changes."""
+"""The demo of `offload`: which bytes are where, how many cross in a step, when, and that no bit changes."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def early_copies(world: World, stage: type[ZeroOffload], layers: int, hidden: in
 def like_stage2(world: World, stage: type[ZeroOffload], layers: int, hidden: int) -> list[Claim]:
     """The claim that five steps give stage 2's weights, to the last bit: the same arithmetic at another place.
 
-    Not where that place is another kind of processor: a GPU and a CPU may contract multiplication and addition
+    Not if that place is another kind of processor: a GPU and a CPU may contract multiplication and addition
     differently.
     """
     if world.device.type != "cpu":

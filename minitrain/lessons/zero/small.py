@@ -1,4 +1,4 @@
-"""What the demos of this chapter claim for the small forms: what a step sends, what is held, and the full form's bits.
+"""Claims of this chapter's demos for the small forms: what a step sends, what is held, and the full form's bits.
 
 The model is a chain of layers with one matrix each. Every small form then cuts it where the full form does, whether it
 cuts all parameters together, each parameter, or each block; so sums have the same order, and not a bit may differ.

@@ -1,4 +1,4 @@
-"""What the demo of `stage3` shows: what is gathered at once, peaks, calls, bytes sent, equality; and what breaks it."""
+"""The demo of `stage3`: what is gathered at once, peaks, calls, bytes sent, equality; and what breaks it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def whole_at_once(world: World, model: stage3.Zero3) -> Claim:
 
 
 class Watch(list["Event"]):
-    """Events, and the most bytes of lines that were there at any of them: `model.events = Watch(model)`."""
+    """Events, and the most bytes of lines in memory at any of them: `model.events = Watch(model)`."""
 
     def __init__(self, model: Zero3):
         super().__init__()
@@ -175,7 +175,7 @@ def train(
 def like_stage2(world: World, stage: type[Zero3], layers: int, hidden: int) -> Claim:
     """The claim that five steps in bfloat16 give stage 2's float32 weights, to the last bit, on any number of ranks.
 
-    Both send the same lines through the same collectives; when parameters are there changes no number.
+    Both send the same lines through the same collectives; when parameters are in memory changes no number.
     """
     full = []
     for each in (Zero2, stage):
@@ -195,7 +195,7 @@ class OneFlag(UnshardHooks):
     """The wrong rule of *break it*: a unit that is unsharded needs nothing, and the first call to finish frees it.
 
     Where a layer is called twice in a row, the gradient between the two calls is the input's of the second and the
-    output's of the first. Both hooks are called: the first finds the parameters there, the second frees them.
+    output's of the first. Both hooks are called: the first finds the parameters in memory, the second frees them.
     """
 
     def _begin_backward(self, call: Call, moment: int, gradient: Tensor) -> None:

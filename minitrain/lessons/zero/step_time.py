@@ -1,4 +1,4 @@
-"""What prefetching is for: the time of a step of stage 3 on the virtual clock, and a parameter's life through it."""
+"""The effect of prefetching: the time of a stage-3 step on the virtual clock, and a parameter's life through it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from minitrain.zero.full.stage3 import Event, Zero3
 
 # The virtual machine: powers of two, so that no sum of times rounds and the clock shows the formula to the last digit.
-ALPHA, BETA = 2.0**-5, 2.0**-14  # virtual seconds a message, and a byte
+ALPHA, BETA = 2.0**-5, 2.0**-14  # virtual seconds per message, and per byte
 FORWARD, BACKWARD = 0.25, 0.5  # virtual seconds of a layer
 # More than carrying takes on four ranks, and less: so that each maximum of the formula is now this, now that.
 OTHERS = ((5, 0.5, 1.0), (5, 0.125, 0.25), (2, 0.25, 0.5), (1, 0.5, 0.25))  # layers, forward, backward
@@ -80,13 +80,13 @@ def virtual_step(
 def step_time(layers: int, carry: float, prefetch: bool, forward: float = FORWARD, backward: float = BACKWARD) -> float:
     """Virtual seconds of a step of L equal layers, each of whose gatherings and reduce-scatters takes `carry`, c.
 
-    Without prefetching a layer waits for its gathering, forward and backward. Backward, its gathering also waits behind
+    Without prefetching a layer waits for its gathering, forward and backward. Backward, its gathering also waits for
     the reduce-scatter of the layer before, on a network that carries one at a time: L(F + B + 3c) in all.
 
     With prefetching only the first gathering is waited for, forward and backward. Forward, each other one is on its way
     while a layer runs: c + (L−1) · max(F, c) + F. Backward, while the last layer runs the next is gathered: max(B, c);
     while each other but the first runs, the reduce-scatter of the one before and the gathering of the next: max(B, 2c);
-    while the first runs, a reduce-scatter: max(B, c); and its own reduce-scatter comes behind it.
+    while the first runs, a reduce-scatter: max(B, c); and its own reduce-scatter follows.
     """
     if not prefetch:
         return layers * (forward + backward + 3 * carry)
@@ -120,8 +120,8 @@ def virtual_times(world: World, stage: type[Zero3], layers: int = 4) -> tuple[li
 def life(events: Sequence[Event], units: Sequence[str] | None = None) -> list[Span]:
     """A unit's parameters and gradients through a step, as spans; "time" is the number of the event.
 
-    Parameters: on their way, used forward, used backward. Between these they are not there. Gradients: they come, and
-    are on their way. A span ends with the next event of its unit that ends it.
+    Parameters: on their way, used forward, used backward. Between these they are not in memory. Gradients: they arrive,
+    and are on their way. A span ends with the next event of its unit that ends it.
 
     Args:
         events: What `Zero3.events` holds after a step.

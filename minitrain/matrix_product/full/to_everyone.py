@@ -1,4 +1,4 @@
-"""`minitrain.matrix_product.to_everyone`, and beyond it checks: every rank hears of an error before anything is sent.
+"""`minitrain.matrix_product.to_everyone` with checks: every rank learns of an error before anything is sent.
 
 Shapes and dtypes that differ between ranks, tensors with gaps, and parts of the wrong size are refused by name.
 """
@@ -17,7 +17,7 @@ def total(tensor: Tensor, comm: AnyComm = None) -> Tensor:
     """The sum of all ranks' tensors, on every rank.
 
     Args:
-        tensor: This rank's summand; contiguous, of one shape and dtype on all ranks.
+        tensor: This rank's term of the sum; contiguous, of one shape and dtype on all ranks.
         comm: The ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
 
     Raises:
@@ -34,14 +34,14 @@ def total(tensor: Tensor, comm: AnyComm = None) -> Tensor:
 
 
 def collect(part: Tensor, size: int, dim: int = 0, comm: AnyComm = None) -> Tensor:
-    """Put a tensor together that was split over ranks along `dim`, on every rank.
+    """Put together a tensor that was split over ranks along `dim`, on every rank.
 
     Args:
         part: This rank's part, as `torch.tensor_split` cuts it; contiguous.
         size: The whole tensor's size along `dim`.
         dim: The dim that is split.
         comm: The ranks, as of `minitrain.comm.comm.Comm`; None means everyone. If it does not check, only the rank
-            itself knows of a wrong part.
+            itself notices a wrong part.
 
     Raises:
         ValueError: A part is not the one that its rank should bring.

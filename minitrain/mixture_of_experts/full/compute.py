@@ -33,7 +33,7 @@ Compute = Callable[[Sequence[nn.Module], Tensor, Tensor], Tensor]
 def loop(
     experts: Sequence[nn.Module], rows: Float[Tensor, "routes hidden"], expert: Int[Tensor, " routes"]
 ) -> Float[Tensor, "routes hidden"]:
-    """One expert after the other, each on its own rows. Any module will do as an expert.
+    """One expert after the other, each on its own rows. Any module works as an expert.
 
     Args:
         experts: The experts, on this rank.
@@ -44,7 +44,7 @@ def loop(
     counts = counted(expert, len(experts)).tolist()
     for mine, module in zip(expert.argsort(stable=True).split(counts), experts, strict=True):
         part = rows.index_select(0, mine)[None]  # [1, rows, hidden], as a feed-forward layer takes it
-        # Without rows too: its parameters then have a gradient of zeros, as in the other two ways.
+        # Even without rows: its parameters then have a gradient of zeros, as in the other two ways.
         y.index_add_(0, mine, module(part)[0].to(y.dtype))
     return y
 
@@ -52,7 +52,7 @@ def loop(
 def grouped(
     experts: Sequence[nn.Module], rows: Float[Tensor, "routes hidden"], expert: Int[Tensor, " routes"]
 ) -> Float[Tensor, "routes hidden"]:
-    """Rows sorted by expert, and one product over all of them. Experts must be `models.gpt.MLP`. Else as `loop`."""
+    """Rows sorted by expert, and one product over all of them. Experts are `models.gpt.MLP`; else as `loop`."""
     order = expert.argsort(stable=True)
     counts = counted(expert, len(experts))
     up, down = stacked(experts, "up"), stacked(experts, "down")
@@ -66,8 +66,8 @@ def padded(
 ) -> Float[Tensor, "routes hidden"]:
     """A batch of as many places for each expert as the fullest one needs. Experts must be `models.gpt.MLP`.
 
-    A router with a capacity bounds that number by groups · capacity. Places that stay empty are multiplied too, and
-    nobody reads what comes out of them. Else as `loop`.
+    A router with a capacity bounds that number by groups · capacity. Empty places are multiplied too, but their results
+    are never read. Otherwise as `loop`.
     """
     counts = counted(expert, len(experts))
     places = int(counts.max()) if len(rows) else 1

@@ -107,10 +107,10 @@ def capped(
 ) -> tuple[Float[Tensor, "groups experts size"], int]:
     """The A that maximises ⟨Sᵀ, A⟩ + λH(A), rows summing to k, columns to at most b, entries between 0 and 1.
 
-    It is the projection of exp(Sᵀ/λ) onto these three sets, with Kullback-Leibler's divergence for a distance. Each set
-    alone is easy: scale the rows; scale columns that are too large; cut entries at 1. Dykstra's way of going from one
-    to the next gives back, before a set's turn, what its last turn took away; without that the point that is found
-    keeps the constraints, but is not the best.
+    It is the projection of exp(Sᵀ/λ) onto these three sets, with the Kullback-Leibler divergence as distance. Each set
+    alone is easy: scale the rows; scale columns that are too large; cut entries at 1. Dykstra's algorithm gives back,
+    before a set's turn, what its last turn took away; without that the result meets the constraints, but is not the
+    best.
 
     Args:
         s: Sᵀ.
@@ -119,7 +119,7 @@ def capped(
         entropy: λ.
         iterations: Rounds through the three sets, at most.
         tolerance: Stop when no constraint is off by more; 0: do all rounds, so that a group's A does not depend on the
-            groups beside it.
+            other groups.
 
     Returns:
         A in float64, and the number of rounds.
@@ -175,7 +175,7 @@ def within_cap(
     experts on the tokens of R; hence so has ours, and if one of these has more than b experts, another has room.
 
     Args:
-        preference: What a token counts in the sum if an expert chooses it.
+        preference: The value of a token in the sum if an expert chooses it.
         k: Tokens of each expert.
         most: b.
 
@@ -200,9 +200,9 @@ def within_cap(
 def _exchange(chosen: Bool[Tensor, "experts size"], preference: Float[Tensor, "experts size"], most: int) -> None:
     """The cheapest chain of exchanges from a token with more than b experts to one with fewer, done in `chosen`."""
     experts = chosen.sum(0)
-    # What the sum loses until each token has an expert more, and a token with too many has one less.
+    # The loss of the sum until each token has one more expert, and a token with too many has one fewer.
     loss = torch.zeros_like(preference[0]).masked_fill(experts <= most, math.inf)
-    taker, given = torch.zeros_like(experts), torch.zeros_like(experts)  # who takes the token, and gives which for it
+    taker, given = torch.zeros_like(experts), torch.zeros_like(experts)  # which expert takes, and which token it gives
     rounding = 1e-12 * preference.abs().max()  # smaller gains are rounding errors, and could lead in a circle
     while True:
         cheapest, gives = (loss + preference).masked_fill(~chosen, math.inf).min(1)  # for each expert
@@ -220,7 +220,7 @@ def _exchange(chosen: Bool[Tensor, "experts size"], preference: Float[Tensor, "e
 
 
 def violations(a: Float[Tensor, "groups experts size"], k: int, most: int) -> tuple[float, float, float]:
-    """By how much A is off at most: sums of rows from k, of columns above b, entries above 1."""
+    """The largest violation in A: sums of rows from k, of columns above b, entries above 1."""
     if not a.numel():
         return 0.0, 0.0, 0.0
     rows, columns, entries = (a.sum(-1) - k).abs(), a.sum(1) - most, a - 1

@@ -69,7 +69,7 @@ def split_data_parallel(ep: int) -> Groups:
 
 
 def experts_of(rank: int, experts: int, ranks: int) -> range:
-    """The experts that rank `rank` of `ranks` holds: neighbours, one more on the first ranks where it does not divide.
+    """The experts that rank `rank` of `ranks` holds: consecutive ones, one more on the first ranks if needed.
 
     Raises:
         ValueError: There are fewer experts than ranks.
@@ -82,15 +82,16 @@ def experts_of(rank: int, experts: int, ranks: int) -> range:
 
 
 class ExpertParallelLayer(MoELayer):
-    """A mixture of which this rank holds some of the experts, under the names that they have on one device.
+    """A mixture with some of the experts on this rank, under the names that they have on one device.
 
-    All ranks of `groups.experts` call it together, also one that has no tokens, and all go backward through it.
+    All ranks of `groups.experts` call it together, even one without tokens, and all go backward through it.
 
     Args:
         layer: The whole layer, the same on all ranks. This rank's experts are taken from it.
         groups: The ranks.
-        carrier: Who carries the rows: `all_to_all.native`, or `all_to_all.pairwise` to let the ledger see each message.
-        check: Tell all ranks of `groups.data` of a router that cannot choose, and not those of `groups.experts` alone.
+        carrier: The function that carries the rows: `all_to_all.native`, or `all_to_all.pairwise` to let the
+            ledger see each message.
+        check: Tell all ranks of `groups.data` about a router that cannot choose, not only those of `groups.experts`.
             None: in demos and notebooks only; it waits for the slowest rank.
 
     Attributes:
@@ -119,7 +120,7 @@ class ExpertParallelLayer(MoELayer):
         self._prepare()
 
     def route(self, tokens: Float[Tensor, "tokens hidden"], groups: int) -> Routing:
-        """As on one device; and then every rank learns how many rows come to its experts.
+        """As on one device; then every rank learns how many rows its experts will receive.
 
         Raises:
             ValueError: A router could not choose, on this rank or on another. No tokens have been sent.
@@ -149,7 +150,7 @@ class ExpertParallelLayer(MoELayer):
         return routing
 
     def announce(self, counts: Int[Tensor, " experts"]) -> None:
-        """Tell each expert's rank how many rows come from here, so that it has room for them; −1: a problem here."""
+        """Tell each expert's rank how many rows this rank sends, so that it has room for them; −1: a problem here."""
         ranks, rank = len(self.held), dist.get_rank(self.groups.experts)
         sends, receives = [len(experts) for experts in self.held], [len(self.held[rank])] * ranks
         # The small all-to-all: each rank gets one number from each rank for each of its experts.
@@ -178,7 +179,7 @@ class ExpertParallelLayer(MoELayer):
 class ExpertParallel(Replica):
     """Data parallelism in which each rank holds some of the experts of each mixture in `module`.
 
-    A step has the shape that it has in chapter 02. The rank's loss must count its own tokens' part of the batch: where
+    A step looks as in chapter 02. The rank's loss must be weighted by its tokens' part of the batch: where
     ranks have different numbers of tokens or sequences, the sum of losses times n/(tokens of all ranks), and the
     auxiliary loss times n·(sequences of this rank)/(sequences of all ranks).
 
@@ -199,7 +200,7 @@ class ExpertParallel(Replica):
         own_experts: The trainable parameters of this rank's experts, by name.
         shared: All other trainable parameters.
         replicas: The ranks that hold the same experts as this one.
-        divisor: What gradients of experts are divided by after they have been added over replicas: n.
+        divisor: The number by which experts' gradients are divided after the sum over replicas: n.
 
     Raises:
         ValueError: As for `Replica`; or a mixture has fewer experts than `groups.experts` has ranks.

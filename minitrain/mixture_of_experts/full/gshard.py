@@ -1,7 +1,7 @@
-"""The full form of `minitrain.mixture_of_experts.gshard` adds groups, and chance that belongs to tokens.
+"""The full form of `minitrain.mixture_of_experts.gshard` adds groups, and random numbers per token.
 
 **A later token can take an earlier one's place**: second choices queue after the first choices of all tokens, later
-ones among them. In evaluation this router drops nothing, so what is generated does not depend on what follows.
+ones among them. In evaluation this router drops nothing, so a generated token does not depend on later ones.
 
 **Cost.** `minitrain.costs.mixture_of_experts`: `capacity`, and `gshard_loss_at_balance`.
 Also called `second_expert_policy="random"` in Mesh TensorFlow, where the loss is multiplied by E², so that at balance

@@ -22,7 +22,7 @@ from minitrain.mixture_of_experts.full.routing import Routing
 
 
 class MoELayer(nn.Module):
-    """A mixture of experts in the place of a feed-forward layer: `[…, seq, hidden]` in and out.
+    """A mixture of experts in place of a feed-forward layer: `[…, seq, hidden]` in and out.
 
     A token that finds no place in any expert gets zeros, so that in a `Block` the residual alone carries it on.
 
@@ -32,16 +32,16 @@ class MoELayer(nn.Module):
         compute: "loop" takes any modules; "grouped" and "padded" take `models.gpt.MLP`, and are faster where there
             are many experts.
         riding_loss: None: `auxiliary_loss` is for the caller to add. A number: backward through this layer's output
-            goes through so many times the auxiliary loss too. Where a layer is computed again in backward, or is on
-            another pipeline stage than the loss, that is the only way for it.
+            also goes through the auxiliary loss, times this number. Where a layer is recomputed in backward, or is not
+            on the loss's pipeline stage, this is the only way.
 
     Attributes:
-        routing: What the last forward's router chose; its `load()` is for plots. It has no graph where the loss
+        routing: The choices of the router in the last forward; its `load()` is for plots. It has no graph if the loss
             rides along.
 
     Raises:
-        ValueError: There are not as many experts as the router chooses from; `compute` is unknown, or cannot be used
-            with these experts.
+        ValueError: The number of experts is not the router's; `compute` is unknown, or does not work with these
+            experts.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class MoELayer(nn.Module):
         self._prepare()
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
-        """Each sequence is a routing group of its own; an x without a batch is one group."""
+        """Each sequence is a routing group of its own; an x without a batch dimension is one group."""
         tokens = x.reshape(-1, x.shape[-1])
         self.routing = routing = self.route(tokens, math.prod(x.shape[:-2]))
         rows = self.compute_experts(self.dispatch(tokens, routing), routing)
@@ -70,7 +70,7 @@ class MoELayer(nn.Module):
         return _Ride.apply(y, routing.auxiliary_loss, self.riding_loss)
 
     def route(self, tokens: Float[Tensor, "tokens hidden"], groups: int) -> Routing:
-        """What the router chooses for these tokens, which are `groups` sequences."""
+        """The router's choices for these tokens, which are `groups` sequences."""
         return self.router(tokens, groups=groups)
 
     def dispatch(self, tokens: Float[Tensor, "tokens hidden"], routing: Routing) -> Float[Tensor, "routes hidden"]:
@@ -88,7 +88,7 @@ class MoELayer(nn.Module):
 
     @property
     def auxiliary_loss(self) -> Float[Tensor, ""]:
-        """Of the last forward, its factor included.
+        """The auxiliary loss of the last forward, its factor included.
 
         Raises:
             RuntimeError: There was none.
@@ -108,7 +108,7 @@ class MoELayer(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
-        self._prepare()  # another device or dtype is another storage
+        self._prepare()  # another device or dtype means another storage
         return self
 
     def __getstate__(self) -> dict[str, Any]:

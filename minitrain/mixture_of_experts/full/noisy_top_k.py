@@ -1,9 +1,9 @@
-"""The full form of `minitrain.mixture_of_experts.noisy_top_k` adds groups, noise of each token, and two levels.
+"""The full form of `minitrain.mixture_of_experts.noisy_top_k` adds groups, noise per token, and two levels.
 
 **Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2.1 (H, G), §4 (importance), appendix A (load),
 appendix B (two levels).
 **Cost.** `minitrain.costs.mixture_of_experts.router_flops`, twice in training. There is no capacity: an expert takes
-all that choose it, so buffers change their size from step to step.
+all tokens that choose it, so the size of buffers changes from step to step.
 Without noise it is also called top-k routing with softmax after top-k (Mixtral).
 """
 
@@ -31,7 +31,7 @@ class NoisyTopK(Router):
         layer: As for `Router`.
 
     Attributes:
-        noise_gate: W_noise, the product that says how large each score's noise is.
+        noise_gate: W_noise, the product that gives the size of each score's noise.
 
     Raises:
         ValueError: `choices` is below 1, or larger than the number of experts.
@@ -69,7 +69,7 @@ class NoisyTopK(Router):
         clean = self.scores(tokens)  # xW_g, [groups, size, experts]
         noisy, deviation = self.noisy(clean, tokens, self.noise_gate, "scores")
         kept, expert = noisy.topk(self.choices, -1)  # [groups, size, choices]
-        weight = kept.softmax(-1)  # over the kept; −∞ for the rest, as the paper writes it, comes to the same
+        weight = kept.softmax(-1)  # over the kept ones; −∞ for the rest, as the paper writes it, is equivalent
         importance = torch.zeros_like(noisy).scatter(-1, expert, weight).sum(1)  # [groups, experts]
         load = chances(clean, noisy, deviation, self.choices).sum(1)
         losses = self.importance_factor * squared_variation(importance) + self.load_factor * squared_variation(load)
@@ -96,7 +96,7 @@ def chances(
     deviation: Float[Tensor, "*tokens experts"] | None,
     choices: int,
 ) -> Float[Tensor, "*tokens experts"]:
-    """How likely each expert would be among the k best, if its own noise were drawn anew: P(x, i) of appendix A.
+    """The probability of each expert to be among the k best if its own noise were drawn again: P(x, i) of appendix A.
 
     Their sum over tokens is the load, but smooth: a number of tokens has no gradient, a sum of chances has one.
 
@@ -115,7 +115,7 @@ def chances(
     kept = torch.zeros_like(noisy, dtype=torch.bool).scatter(-1, expert[..., :choices], True)
     if deviation is None:
         return kept.to(clean.dtype)
-    # Without i the k-th best is the one behind them all for an i among the k best, and the last of these for others.
+    # Without i, the k-th best is the (k+1)-th of all if i is among the k best, and the k-th of all otherwise.
     kth_excluding = torch.where(kept, best[..., choices:], best[..., choices - 1 : choices])
     return torch.special.ndtr((clean - kth_excluding) / deviation)
 
@@ -133,7 +133,7 @@ class TwoLevel(NoisyTopK):
     """Two levels of gating: a first one chooses branches, and in each a second one chooses among its experts.
 
     Expert j of branch i has number i · (experts/branches) + j, and weight G_primary(x)_i · G_i(x)_j. A token goes to
-    choices² experts. Where experts are many, each softmax is over few, and a branch may stand for a machine.
+    choices² experts. With many experts, each softmax is still over few, and a branch may correspond to a machine.
 
     Args:
         hidden: Width of a token.

@@ -1,7 +1,7 @@
 """The base class of all routers: tokens in, lists of which token goes to which expert out.
 
 **A routing group is one sequence in every layout**: capacity, choices and auxiliary loss belong to a group, and losses
-are averaged over groups, so that ranks which hold other sequences cannot change what becomes of this one.
+are averaged over groups, so that ranks with other sequences cannot affect this one.
 
 **Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2; groups: Lepikhin et al. 2020, "GShard", §2.2.
 **Waits for the GPU** once: how many routes there are decides how long the lists are.
@@ -60,7 +60,7 @@ class Router(nn.Module, ABC):
     def set_position(self, seed: int, step: int, first_token: int = 0) -> None:
         """Set the position in training; call it before each forward in which noise is drawn.
 
-        The position is torch's own and not this router's, so that recomputation puts it back, and one call serves all
+        The position is torch's own and not this router's, so that recomputation restores it, and one call serves all
         routers of a model. Call it after anything else that seeds torch's generator.
 
         Args:
@@ -74,11 +74,12 @@ class Router(nn.Module, ABC):
     def route(self, x: Float[Tensor, "tokens hidden"], *, groups: int = 1) -> Routing:
         """Choose experts for each token.
 
-        It may raise on one rank only, since each looks at its own tokens. Who then sends them asks the others first.
+        It may raise on one rank only, since each looks at its own tokens. Code that then sends them must ask the others
+        first.
 
         Args:
-            x: One routing group after the other, all of one length. It may be empty.
-            groups: How many groups these are: the sequences of the batch.
+            x: One routing group after the other, all of the same length. It may be empty.
+            groups: The number of groups: the sequences of the batch.
 
         Raises:
             ValueError: `x` cannot be cut into `groups`; an expert's capacity would be 0; or a score is infinite
@@ -159,16 +160,16 @@ class Router(nn.Module, ABC):
         capacity: int | None = None,
         chosen: Bool[Tensor, "groups size choices"] | None = None,
     ) -> Routing:
-        """Make lists of what each token chose, and drop what finds no place.
+        """List the choices of each token, and drop those that find no place.
 
         Places are given in the order of tokens, and to all first choices before any second one.
 
         Args:
-            x: What is routed.
+            x: The routed tokens.
             expert: The experts that each token chose, highest score first.
             weight: Their weights.
             losses: The auxiliary loss of each group.
-            scores: What the choice was made by; None: by something else.
+            scores: The scores behind the choice; None: it was made otherwise.
             capacity: Places of an expert in a group; None: no limit.
             chosen: Which of the choices count; None: all.
 
@@ -211,7 +212,7 @@ def not_finite(scores: Float[Tensor, "groups size columns"]) -> Int[Tensor, ""]:
 
 
 def refuse(wrong: int, scores: Float[Tensor, "groups size columns"]) -> None:
-    """Refuse scores of which `wrong` tokens have one that is infinite or not a number."""
+    """Refuse scores if `wrong` tokens have one that is infinite or not a number."""
     if wrong:
         raise ValueError(
             f"router scores of {wrong} of {scores.shape[:2].numel()} tokens are infinite or not a number, so that "
@@ -224,8 +225,7 @@ def fractions(
 ) -> tuple[Float[Tensor, "groups experts"], Float[Tensor, "groups experts"]]:
     """The part of a group's tokens that chose each expert, and the mean of their probabilities for it.
 
-    A part is a count, and has no gradient; the mean has one, and stands in for it in a loss. Choices that overflow
-    count.
+    A part is a count and has no gradient; the mean has one, so a loss uses it as well. Overflowing choices count.
     """
     size = max(expert.shape[1], 1)
     counts = F.one_hot(expert, probability.shape[-1]).sum(1)

@@ -1,6 +1,6 @@
 """The answer of a router: four lists of equal length (token, expert, weight, position in the expert).
 
-Layers dispatch tokens by these lists and do not ask how they came about, so that routers can be exchanged.
+Layers dispatch tokens by these lists regardless of how they were made, so that routers can be exchanged.
 
 **Source.** Groups and positions: Lepikhin et al. 2020, "GShard", §2.2 and algorithm 1. Also called
 `combine_weights` and `dispatch_mask` in code that keeps a `[tokens, experts, capacity]` tensor with the same content.
@@ -18,18 +18,18 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Routing:
-    """Which token goes to which expert: four lists of equal length, and what became of the rest.
+    """Which token goes to which expert: four lists of equal length, and the dropped rest.
 
     The lists are in the order of tokens; for one token in the order of its choices, or of experts where these choose.
 
     Attributes:
         token: The token's number in x.
         expert: The expert's number.
-        weight: What the expert's output is multiplied by; differentiable, in the dtype of x.
+        weight: The factor of the expert's output; differentiable, in the dtype of x.
         position_in_expert: The place that it takes in its expert *in its group*, from 0 without gaps, below `capacity`.
         dropped: Pairs (token, expert) that were chosen and found no place, in the order of tokens.
-        auxiliary_loss: What to add to the loss, its factor included: the mean over this rank's groups. A rank with more
-            groups than others must count for more.
+        auxiliary_loss: The term to add to the loss, its factor included: the mean over this rank's groups. A rank with
+            more groups than others must be weighted more.
         tokens: Tokens in x.
         experts: Number of experts.
         capacity: Places of each expert in each group; None: as many as it takes.
@@ -56,7 +56,7 @@ class Routing:
         return counted(self.expert, self.experts)
 
     def demand(self) -> Int[Tensor, " experts"]:
-        """Tokens that chose each expert, those that found no place among them."""
+        """Tokens that chose each expert, including those that found no place."""
         return self.load() + counted(self.dropped[:, 1], self.experts)
 
     def experts_per_token(self) -> Int[Tensor, " tokens"]:
@@ -74,14 +74,14 @@ class Routing:
 
 
 def counted(numbers: Int[Tensor, " n"], size: int) -> Int[Tensor, " size"]:
-    """How often each number below `size` occurs. On a GPU nothing waits for it, as it would with `torch.bincount`."""
+    """How often each number below `size` occurs. Unlike `torch.bincount`, it does not wait for a GPU."""
     return numbers.new_zeros(size).scatter_add(0, numbers, torch.ones_like(numbers))
 
 
 def position_in_expert(
     expert: Int[Tensor, "groups size choices"], chosen: Bool[Tensor, "groups size choices"], experts: int
 ) -> Int[Tensor, "groups size choices"]:
-    """How many choices of the same expert in the same group come before each; what is not chosen uses no place.
+    """How many choices of the same expert in the same group come before each; choices that do not count use no place.
 
     Source: Lepikhin et al. 2020, algorithm 1: c_e counts through all first choices, then through the second ones.
     Its second loop also counts those that the dice skip, and we do not; `gshard` says why.

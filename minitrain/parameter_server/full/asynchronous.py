@@ -3,9 +3,9 @@
 **Source.** Besides Ho et al. 2013: Dean et al. 2012, "Large Scale Distributed Deep Networks", §4.1 (Downpour SGD); Li
 et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server", §3.5.
 **Sent.** As in the small form; the first pull also brings frozen parameters and buffers. The server serves in order of
-arrival, with a receiving thread for each worker (`inbox.py`). NCCL cannot receive from whichever rank comes first, so
-all this travels on a gloo group (`on_gloo`), and waits for the GPU at each message. There is one server: several would
-each serve in an order of their own.
+arrival, with a receiving thread for each worker (`inbox.py`). NCCL cannot receive from whichever rank sends first, so
+all messages travel on a gloo group (`on_gloo`), and wait for the GPU each time. There is one server: several would each
+serve in their own order.
 **Cost.** Bytes: `minitrain.costs.staleness.bytes_served`. Time and staleness: `steps_until`, `most_stale`. The learning
 rate must fall as staleness grows: `largest_rate`.
 Also called asynchronous SGD, SSP, Downpour SGD; `dist_async` of MXNet's KVStore; `ParameterServerStrategy`
@@ -38,10 +38,10 @@ class Update:
     """A gradient that the server took in.
 
     Attributes:
-        worker: Who computed it.
+        worker: The worker that computed it.
         step: The worker's clock at that time: its pushes before this one.
         version: Number of updates in the parameters that it was computed from.
-        staleness: Updates applied since these were pulled.
+        staleness: Updates applied since those parameters were pulled.
         time: Virtual time at which it was applied; 0 without a virtual clock.
         applied: False if it was refused, since it was not finite.
     """
@@ -57,11 +57,11 @@ class Update:
 def on_gloo(roles: Roles) -> Roles:
     """The same roles on a gloo group.
 
-    Where the group is NCCL's, one is made beside it by `new_group`, so every rank of the world must call this.
+    If the group is NCCL's, `new_group` makes a second one, so every rank of the world must call this.
 
     Raises:
         ValueError: The group is NCCL's and not everyone's. torch would let the ranks outside take part in a split of
-            everyone's communicator that those inside never come to.
+            everyone's communicator that those inside never reach.
     """
     if backend(roles.group) == "gloo":
         return roles
@@ -76,16 +76,16 @@ def on_gloo(roles: Roles) -> Roles:
 
 
 class AsynchronousServer:
-    """Keeps the parameters and serves workers in the order in which they come.
+    """Keeps the parameters and serves workers in their order of arrival.
 
     Args:
-        module: The model, on the device where it is kept; its parameters are what all begin with.
+        module: The model, on the device where it is kept; all workers start from its parameters.
         make_optimizer: Makes the optimizer of a list of parameters.
         roles: One server, and the workers, on a gloo group.
         staleness: s: steps that a worker may be ahead of the slowest when it begins one; None for no bound.
 
     Attributes:
-        updates: Every gradient that came, in the order in which they were applied.
+        updates: Every gradient that arrived, in the order of application.
         leads: For each pull, how many steps its worker was ahead of the slowest when it was answered.
         died: Workers that died.
 
@@ -107,7 +107,7 @@ class AsynchronousServer:
         self._trained = _trained(module)
         self._optimizer = make_optimizer(self._trained)
         self._present = set(roles.workers)
-        self._held: list[Message] = []  # pulls that must wait for the slowest, in the order in which they came
+        self._held: list[Message] = []  # pulls that must wait for the slowest, in order of arrival
         self._pulled: dict[int, int] = {}  # worker -> number of updates in what it pulled last
         self._applied = 0
 
@@ -136,7 +136,7 @@ class AsynchronousServer:
                 self._held.append(message)
             else:
                 self._lose(message.worker, died=message.kind == DEATH)
-            # The pulls that the bound now allows, in the order in which they came.
+            # The pulls that the bound now allows, in their order of arrival.
             while ready := next((held for held in self._held if self.clocks.may_begin(held.worker)), None):
                 self._held.remove(ready)
                 self._answer(ready.worker)
@@ -220,12 +220,12 @@ class AsynchronousWorker:
         _check(module, roles, False)
         self.module, self.roles = module, roles
         self._trained = _trained(module)
-        self._pulled = False  # whether this worker has what only the first pull brings
+        self._pulled = False  # whether this worker has had its first pull, which brings more
         self._may_push = False
 
     @torch.no_grad()
     def pull(self) -> None:
-        """Ask for the parameters, and wait for them: longer where this worker is too far ahead of the slowest.
+        """Ask for the parameters, and wait for them: longer if this worker is too far ahead of the slowest.
 
         Raises:
             ConnectionError: The server is gone.
@@ -267,7 +267,7 @@ class AsynchronousWorker:
             parameter.grad = None
 
     def leave(self) -> tuple[int, ...]:
-        """Take part no more; returns, once all workers have left, the ranks of those that died.
+        """Stop taking part; returns, once all workers have left, the ranks of those that died.
 
         Raises:
             ConnectionError: The server is gone.
@@ -304,13 +304,13 @@ def _trained(module: nn.Module) -> list[nn.Parameter]:
 
 
 def _everything(module: nn.Module) -> list[Tensor]:
-    """All that a worker needs once: what is trained first, then what is frozen, then buffers."""
+    """All that a worker needs once: first trained parameters, then frozen ones, then buffers."""
     frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
     return [*_trained(module), *frozen, *module.buffers()]
 
 
 def _check(module: nn.Module, roles: Roles, serves: bool, complaint: str = "") -> None:
-    """Refuse what cannot work, on every rank before anything is sent; `complaint` is what this rank knows already."""
+    """Refuse what cannot work, on every rank, before anything is sent; `complaint` is this rank's own so far."""
     rank, carrier = dist.get_rank(roles.group), backend(roles.group)
     kind = ("worker", "server")
     if carrier != "gloo":

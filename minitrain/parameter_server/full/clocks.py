@@ -1,11 +1,11 @@
-"""The rule of bounded staleness: who may begin its next step, and who must wait for the slowest.
+"""The rule of bounded staleness: which worker may begin its next step, and which must wait for the slowest.
 
 **Idea.** A worker's clock counts the steps that it has finished. A worker may begin a step while its clock is at most s
-above that of the slowest worker; else it waits. s = 0 makes all wait for all; None waits for nobody.
+above that of the slowest worker; otherwise it waits. With s = 0 all wait for all, with None none waits.
 
 **Source.** Ho et al. 2013, "More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", §2.
 
-What is sent, and when, is none of this file's business: it is pure Python, so that every order of events can be tried
+This file does not deal with messages: it is pure Python, so that every order of events can be tried
 (`every_order`) without a process.
 """
 
@@ -19,7 +19,7 @@ class Clocks:
     """The steps that each worker has finished, and the rule that they obey.
 
     Args:
-        workers: Who takes part.
+        workers: The ranks that take part.
         staleness: s: steps that a worker may be ahead of the slowest when it begins one; None for no bound.
 
     Raises:
@@ -48,7 +48,7 @@ class Clocks:
         self._finished[worker] += 1
 
     def leave(self, worker: int) -> None:
-        """Forget `worker`: nobody waits for one that is done, or dead."""
+        """Forget `worker`: no rank waits for one that is done, or dead."""
         del self._finished[worker]
 
 
@@ -69,9 +69,9 @@ class Extremes(NamedTuple):
 def every_order(workers: int, staleness: int, rule: type[Clocks] = Clocks) -> Extremes:
     """Try the rule in every order in which `workers` workers can begin and finish steps, for ever.
 
-    What follows depends only on the leads, on who is in a step, and on how many updates came since it began. There are
-    finitely many such states, and each is visited once. A wrong rule may lead to more and more states, so all ends when
-    a worker begins too far ahead, or a gradient is far too stale.
+    The future depends only on the leads, on which workers are in a step, and on how many updates came since it began.
+    There are finitely many such states, and each is visited once. A wrong rule may lead to more and more states, so all
+    ends when a worker begins too far ahead, or a gradient is far too stale.
 
     Args:
         workers: Their number.

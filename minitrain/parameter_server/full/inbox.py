@@ -1,8 +1,8 @@
 """A server's inbox: a thread for each worker receives what it sends, and the server takes the messages one at a time.
 
-An asynchronous server cannot know who comes next. NCCL has no receive from whichever rank sends first, and gloo's is of
-no use while several tensors belong together. So a thread waits for each worker and puts its message together, and only
-complete messages reach the server: of a worker that dies halfway through a push, nothing is applied.
+An asynchronous server cannot know which worker sends next. NCCL has no receive from whichever rank sends first, and
+gloo's does not help while several tensors belong together. So a thread waits for each worker and puts its message
+together, and only complete messages reach the server: if a worker dies halfway through a push, none of it is applied.
 
 Before its data, each message has an announcement (a control message): what it is, at which virtual time it left, and
 which gradients there are. The wait for an announcement has a time limit of its own, since a worker may compute for as
@@ -27,16 +27,16 @@ from minitrain.comm import Ledger, VirtualClock, receive
 from minitrain.comm.control import control
 
 TAG = 2  # of announcements and answers; virtual times have 0 on the same connections, a pipeline's announcements 1
-PATIENCE = timedelta(hours=1)  # a worker may compute or be held for so long; one that dies is known at once
+PATIENCE = timedelta(hours=1)  # a worker may compute or be held for this long; a death is noticed at once
 PUSH, PULL, LEAVE, DEATH = range(4)  # in the order in which they are served at equal virtual times
 
 
 @dataclass(frozen=True)
 class Message:
-    """What a worker wants.
+    """A worker's message.
 
     Attributes:
-        kind: PUSH, PULL, LEAVE, or DEATH, which the worker's thread writes in its stead.
+        kind: PUSH, PULL, LEAVE, or DEATH, which the worker's thread writes for it.
         worker: Its sender, within the group.
         left: The virtual time at which the last of it had left its sender; 0 without a virtual clock.
         gradients: Of a push: for each parameter its gradient, None where the worker had none.
@@ -54,7 +54,7 @@ class Inbox:
     """Receives from all workers at once.
 
     Args:
-        parameters: What gradients look like; they are received on the same device.
+        parameters: The gradients' shapes; they are received on the same device.
         workers: Ranks that send, within `group`.
         group: Carries the messages; gloo.
         ledger: Counts what the threads receive.
@@ -78,13 +78,14 @@ class Inbox:
     def take(self, senders: Collection[int]) -> Message:
         """The next message.
 
-        Which thread wakes first is chance. On a virtual clock, the inbox therefore waits until every worker that can
-        send has sent, and gives the message of the smallest virtual time: pushes before pulls, then the lower rank.
-        Nothing that comes later can be earlier, so a run repeats to the last bit. This is the conservative rule of
-        Chandy & Misra 1979, "Distributed Simulation: A Case Study in Design and Verification of Distributed Programs".
+        Which thread wakes first is a matter of chance. On a virtual clock, the inbox therefore waits until every worker
+        that can send has sent, and gives the message of the smallest virtual time: pushes before pulls, then the lower
+        rank. Nothing that comes later can be earlier, so a run repeats to the last bit. This is the conservative rule
+        of Chandy & Misra 1979, "Distributed Simulation: A Case Study in Design and Verification of Distributed
+        Programs".
 
         Args:
-            senders: The workers that can send: those that neither left, died, nor wait for an answer.
+            senders: The workers that can send: those that have neither left nor died, and do not wait for an answer.
         """
         if not self._virtual:
             return self._arrived.get()
@@ -110,7 +111,7 @@ class Inbox:
 
     def _receive(self, worker: int, clock: VirtualClock | None) -> Message:
         announcement = torch.empty(2 + len(self._parameters), dtype=torch.float64)
-        # What comes next from this worker; it may take as long as it computes.
+        # This worker's next message; it may take as long as it computes.
         control(self._group).recv([announcement], worker, TAG).wait(PATIENCE)
         kind, left, *present = announcement.tolist()
         if clock:
@@ -127,7 +128,7 @@ class Inbox:
 
 
 def announce(kind: int, present: Sequence[bool], server: int, group: dist.ProcessGroup | None) -> None:
-    """Tell the server what comes next; `present` says for each parameter whether its gradient does."""
+    """Tell the server what comes next; `present`: for each parameter, whether its gradient does."""
     clock = VirtualClock.active()
     announcement = torch.tensor([kind, clock.now if clock else 0.0, *present], dtype=torch.float64)
     control(group).send([announcement], server, TAG).wait()

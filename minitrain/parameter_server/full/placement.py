@@ -1,6 +1,6 @@
-"""Which server keeps which tensor: the largest first, each to the server that has least.
+"""Which server keeps which tensor: the largest first, each to the server with the least.
 
-Tensors stay whole. So a server can run any optimizer, also one that looks at a whole matrix, and what it sends needs no
+Tensors stay whole. So a server can run any optimizer, even one that looks at a whole matrix, and its messages need no
 description. The price is that servers are not equally full: one tensor that is larger than its share, such as an
 embedding, fills a server alone. Li et al. 2014, §3.2 and §4.3, cut into ranges of keys instead, and so does MXNet.
 
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 
 def place(sizes: Sequence[int], servers: int) -> list[int]:
-    """The number of the server that keeps each tensor: largest first, to the emptiest; the first one where equal.
+    """The number of the server that keeps each tensor: largest first, to the emptiest; the first among equals.
 
     Args:
         sizes: Bytes of each tensor.
@@ -27,7 +27,7 @@ def place(sizes: Sequence[int], servers: int) -> list[int]:
         ValueError: There is no server, or a size is negative.
     """
     if servers < 1:
-        raise ValueError(f"servers={servers} must be at least 1; somebody must keep the parameters")
+        raise ValueError(f"servers={servers} must be at least 1, to keep the parameters")
     if any(size < 0 for size in sizes):
         raise ValueError(f"sizes={list(sizes)} must not be negative")
     owners, loads = [0] * len(sizes), [0] * servers

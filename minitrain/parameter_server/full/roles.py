@@ -1,4 +1,4 @@
-"""Who serves and who works: the first ranks of a group keep parameters, the others compute gradients."""
+"""Servers and workers: the first ranks of a group keep parameters, the others compute gradients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def split_roles(servers: int = 1, group: dist.ProcessGroup | None = None) -> Rol
     """Make the first `servers` ranks of a group servers and all others workers.
 
     Args:
-        servers: How many ranks serve, the same on all ranks.
+        servers: The number of servers, the same on all ranks.
         group: The ranks that take part; None means everyone.
 
     Raises:

@@ -1,9 +1,9 @@
 """How parameters travel between servers and workers: each server's share in one flat tensor, gradients the same way.
 
-Servers and workers build the same module, so both know without a word which tensors a share has and where they lie in
-its message. That they really did is checked before anything is sent (`meet`).
+Servers and workers build the same module, so both know without asking which tensors a share has and where they lie in
+its message. `meet` checks, before anything is sent, that they really do.
 
-A push has, behind the gradients, a flag for each of them: 1 where the worker has a gradient, 0 where its backward did
+A push has, after the gradients, a flag for each of them: 1 where the worker has a gradient, 0 where its backward did
 not reach the parameter, and −1 everywhere where the push is refused.
 """
 
@@ -29,7 +29,7 @@ class Parcel:
 
     Attributes:
         parameters: The same.
-        flat: Room for a push: gradients side by side, and a flag for each behind them.
+        flat: Room for a push: gradients side by side, followed by a flag for each.
         values: The part of `flat` before the flags: room for a pull.
     """
 
@@ -44,7 +44,7 @@ class Parcel:
 
     @torch.no_grad()
     def pack_values(self) -> Shaped[Tensor, " elements"]:
-        """Copy the parameters to `values`, which is what a pull brings."""
+        """Copy the parameters to `values`, the content of a pull."""
         for parameter, view in zip(self.parameters.values(), self._views, strict=True):
             view.copy_(parameter)
         return self.values
@@ -57,7 +57,7 @@ class Parcel:
 
     @torch.no_grad()
     def pack_gradients(self, refuse: bool) -> Shaped[Tensor, " elements_and_flags"]:
-        """Copy the gradients to `flat`, which is what a push brings; zeros where there is none, and if refused."""
+        """Copy the gradients to `flat`, the content of a push; zeros where there is none, and if refused."""
         given = [parameter.grad for parameter in self.parameters.values()]
         for gradient, view in zip(given, self._views, strict=True):
             if gradient is None or refuse:
@@ -71,7 +71,7 @@ class Parcel:
     @torch.no_grad()
     def unpack_gradients(self) -> None:
         """Copy what is now the mean to the gradients of all parameters that some worker used; the others get None."""
-        # Not zeros: these would move a parameter that nobody used where an optimizer has momentum or weight decay.
+        # Not zeros: these would move a parameter that no worker used if the optimizer has momentum or weight decay.
         used = (self._flags.real > 0).tolist()
         for parameter, view, some in zip(self.parameters.values(), self._views, used, strict=True):
             if not some:
@@ -89,7 +89,7 @@ class Parcel:
 def shares(module: nn.Module, servers: int) -> list[list[Parcel]]:
     """What each server keeps of a module: a parcel for each dtype and device.
 
-    A parameter that several layers share is in there once, a frozen one not at all.
+    A parameter that several layers share is included once, a frozen one not at all.
     """
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     owners = place([parameter.nbytes for parameter in trained.values()], servers)
@@ -100,7 +100,7 @@ def shares(module: nn.Module, servers: int) -> list[list[Parcel]]:
 
 
 def meet(module: nn.Module, roles: Roles, serves: bool) -> None:
-    """Check that all ranks mean the same, and give them the first server's parameters and buffers.
+    """Check that all ranks agree, and give them the first server's parameters and buffers.
 
     Raises:
         ValueError: On every rank alike, before anything is sent; see `Server`.
@@ -111,8 +111,8 @@ def meet(module: nn.Module, roles: Roles, serves: bool) -> None:
     agree_on_states(module, 0.0, roles.group)
     started = []
     for tensor in [*module.parameters(), *module.buffers()]:
-        whole = tensor.detach().contiguous()  # the tensor itself, but where it has gaps a copy
-        # The first server's value goes to all, so that all begin equal, also in what is frozen and in buffers.
+        whole = tensor.detach().contiguous()  # the tensor itself, or a copy where it has gaps
+        # The first server's value goes to all, so that all begin equal, frozen parameters and buffers included.
         started.append((tensor, whole, native.broadcast(whole, roles.servers[0], roles.group, check=False)))
     for tensor, whole, handle in started:
         handle.wait()

@@ -4,13 +4,14 @@
 with the optimizer states of its share (whole tensors, see `placement`).
 
 **Source.** Besides Li et al. 2014 (who call it "sequential"): Valiant 1990, "A Bridging Model for Parallel
-Computation", for the name BSP; Sergeev & Del Balso 2018, "Horovod", §3, on why rings came in its place.
+Computation", for the name BSP; Sergeev & Del Balso 2018, "Horovod", §3, on why rings replaced it.
 **Sent.** At the start, the first server's parameters and buffers to all. Then as in the small form, from and to each
 server for its share; a push has a flag for each gradient as well.
 **Waits for the GPU** at each push, to read its flags.
-**Cost.** Through one server's link go 2nS bytes per step, with k servers about 2nS/k; a ring's carries 4(n−1)/n · S, in
-and out. They cross at about half as many servers as workers: `minitrain.costs.parameter_server.servers_to_match`.
-Also called `dist_sync` of MXNet's KVStore; centralized training; BytePS, with as many servers as it takes.
+**Cost.** One server's link carries 2nS bytes per step, with k servers about 2nS/k; a ring's carries 4(n−1)/n · S, in
+and out. The two are equal with about half as many servers as workers:
+`minitrain.costs.parameter_server.servers_to_match`.
+Also called `dist_sync` of MXNet's KVStore; centralized training; BytePS, with as many servers as needed.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ class Server:
     """Keeps a share of the parameters, and moves it by the mean of the workers' gradients.
 
     Args:
-        module: The same as the workers', on the device where the share is kept. Of it only the share is used, which is
-            changed in place; what else it has may be let go.
+        module: The same as the workers', on the device where the share is kept. Only the share is used, and changed in
+            place; the rest may be freed.
         make_optimizer: Makes any torch optimizer of a list of parameters: `partial(torch.optim.AdamW, lr=1e-3)`.
-        roles: Who serves and who works.
+        roles: The servers and the workers.
 
     Attributes:
         parcels: This server's share.
-        optimizer: Of the share; None if the share is empty. Its learning rate may be changed between two `serve(1)`.
+        optimizer: That of the share; None if the share is empty. Its learning rate may be changed between two
+            `serve(1)`.
         step: Steps done so far.
         refused: By worker, how many of its pushes were refused and counted as nothing.
 
@@ -60,9 +62,9 @@ class Server:
     def serve(self, steps: int) -> None:
         """Serve `steps` pulls and as many pushes of every worker, in turns.
 
-        A pull needs no request, since all know that it is due. Workers go to servers and servers to workers in rising
-        order, first all pulls, then all pushes. So no ranks wait in a circle, even where a network carries one message
-        at a time.
+        A pull needs no request, since all ranks know that it is due. Workers go to servers and servers to workers in
+        rising order, first all pulls, then all pushes. So no ranks wait in a cycle, even if a network carries one
+        message at a time.
 
         Raises:
             RuntimeError: A worker did not come within the group's time limit; names it and the step. With NCCL only
@@ -94,7 +96,7 @@ class Server:
             self.refused[worker] += 1
 
     def _add_up(self, parcel: Parcel) -> list[int]:
-        """Add a parcel's pushes in the workers' order, and divide by their number; returns whose were refused."""
+        """Add a parcel's pushes in the workers' order, and divide by their number; returns which were refused."""
         workers, refused = self.roles.workers, []
         # Two buffers in turn: one fills while the other is added. One for each worker would be n times the share.
         buffers = parcel.flat.new_empty(2, len(parcel.flat))
@@ -112,7 +114,7 @@ class Server:
                 parcel.flat.add_(push) if taken else parcel.flat.copy_(push)
                 taken += 1
             if turn + 2 < len(workers):
-                # The next but one, into the buffer that is free again.
+                # The one after next, into the buffer that is free again.
                 arriving.append(receive(push, workers[turn + 2], self.roles.group))
         if taken:
             parcel.flat.div_(taken)
@@ -125,12 +127,12 @@ class Server:
 class Worker:
     """Fetches the parameters and sends gradients home. A step is `pull()`, forward, backward, `push()`, `zero_grad()`.
 
-    It holds parameters and gradients, both once more in the form in which they travel, and no optimizer states.
+    It holds parameters and gradients, a second copy of both for sending, and no optimizer states.
 
     Args:
         module: Any module, on the device where it computes; its state dict is that of a run on one device. A parameter
             that several layers share travels once, a frozen one and buffers at the start only.
-        roles: Who serves and who works.
+        roles: The servers and the workers.
 
     Attributes:
         module: The same.
@@ -149,7 +151,7 @@ class Worker:
         self._frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
 
     def pull(self) -> None:
-        """Make the parameters what the servers have now.
+        """Update the parameters to the servers' current values.
 
         Raises:
             RuntimeError: A server did not answer within the group's time limit; names it and the step.
@@ -171,7 +173,7 @@ class Worker:
 
         A parameter without a gradient counts as one of zeros; one that no worker used is left alone. A NaN or an
         infinity anywhere makes the whole push count as nothing: the servers take the mean of the others', and if there
-        are none, nothing moves. Only the worker sees its whole gradient, so it is the worker that refuses.
+        are none, nothing changes. Only the worker sees its whole gradient, so the worker refuses.
 
         Raises:
             ValueError: A gradient is sparse.
@@ -208,12 +210,12 @@ class Worker:
                     "hold; make the embedding with sparse=False, or use minitrain.recommender.embedding"
                 )
             finite.append(parameter.grad.isfinite().all())
-        return all(map(bool, finite))  # looked at last, so that a GPU is waited for once
+        return all(map(bool, finite))  # read last, so that a GPU is waited for only once
 
 
 @contextmanager
 def _named(what: str) -> Iterator[None]:
-    """Say what was waited for where a message does not come; the backend only knows that something did not."""
+    """Name the message that did not arrive; the backend only knows that one did not."""
     try:
         yield
     except RuntimeError as error:

@@ -1,7 +1,7 @@
 """Observers of a pipeline's actions: one lets virtual time pass, the other records a timeline.
 
 `Pipeline(…, watch=…)` calls its observer with each action. The context manager that it returns is entered when all that
-the action needs has arrived, and left before the result is sent. So it spans the action's own time and no waiting.
+the action needs has arrived, and left before the result is sent. So it spans the action's own time, without waiting.
 """
 
 from __future__ import annotations

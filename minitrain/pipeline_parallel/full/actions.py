@@ -1,4 +1,4 @@
-"""What a rank of a pipeline does, in which order, and whether that can work.
+"""The actions of a pipeline's ranks, their order, and the check that they can work.
 
 **Idea.** A schedule is a list of actions for each rank, and nothing more. Times are not in it: a rank takes its next
 action as soon as what the action needs has arrived. So one and the same object can be checked here, simulated, drawn,
@@ -26,7 +26,7 @@ class Action(NamedTuple):
     Attributes:
         stage: Which stage, counted along the model from 0.
         kind: "F" forward; "B" the whole backward; or, in its place, "I" backward for the input (the gradient that the
-            stage before is waiting for) and later "W" backward for the weights (for which nobody waits).
+            stage before is waiting for) and later "W" backward for the weights (for which no rank waits).
         microbatch: Which micro-batch, from 0.
     """
 
@@ -51,10 +51,10 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Schedule:
-    """For each rank, what it does in one training step and in which order.
+    """For each rank, its actions in one training step, in order.
 
     Attributes:
-        name: What it is called on the command line.
+        name: Its name on the command line.
         microbatches: m, the micro-batches of a step.
         actions: For each rank its actions, in order.
         placement: For each stage the rank that holds it.
@@ -94,7 +94,7 @@ class Schedule:
         return whole if whole in self._all else Action(stage, "I", microbatch)
 
     def needs(self, action: Action) -> list[Action]:
-        """What must be done before `action`; where another rank does it, its result is a message.
+        """The actions that must precede `action`; if another rank does one, its result is a message.
 
         Forward needs the forward of the stage before. Backward for the input, alone or with the rest, needs the stage's
         own forward, and the gradient that the next stage makes. Backward for the weights needs that for the input.
@@ -130,7 +130,7 @@ def validate(schedule: Schedule) -> None:
 def in_turn(schedule: Schedule) -> Iterator[tuple[Action, list[Action]]]:
     """All actions, each with what it needs, in an order in which one after another could be done.
 
-    Each rank goes on until its next action needs what is not there yet. Sending never blocks, receiving does.
+    Each rank goes on until its next action needs something that has not arrived. Sending never blocks, receiving does.
 
     Raises:
         ValueError: As `validate`.

@@ -15,7 +15,7 @@ from minitrain.pipeline_parallel.full.shapes import metas
 
 
 def agree(schedule: Schedule, stages: int, has_loss: bool, group: dist.ProcessGroup | None) -> None:
-    """Check what a rank brings for a schedule, and that all ranks bring the same one.
+    """Check a rank's arguments for a schedule, and that all ranks bring the same schedule.
 
     Raises:
         ValueError: On every rank alike, whatever is wrong on any.
@@ -54,7 +54,7 @@ def lengths(count: int, group: dist.ProcessGroup | None, **given: tuple[Sequence
         **given: By name, the argument and whether this rank needs it.
 
     Raises:
-        ValueError: On every rank alike, where ranks compare what they do; else on the rank where it is so.
+        ValueError: On every rank alike, where ranks are compared; else on the rank concerned.
     """
     problem = ""
     for name, (values, needed) in given.items():

@@ -1,11 +1,11 @@
 """Pictures of a pipeline: the timetable of a schedule and the spans of a real run, drawn alike.
 
-**Idea.** A row for each rank, time to the right, a bar for each action with the number of its micro-batch. What stays
-white is the bubble. Kinds differ by colour and by hatch, chunks by lightness and by a letter, so that the picture does
-not speak by colour alone.
+**Idea.** A row for each rank, time to the right, a bar for each action with the number of its micro-batch. White space
+is the bubble. Kinds differ by colour and by hatch, chunks by lightness and by a letter, so that the picture does not
+rely on colour alone.
 
 **Also made here.** The same as data: `as_json` for a page that draws it itself, `spans` for Perfetto, `describe` for
-those who cannot see the picture.
+readers who cannot see the picture.
 """
 
 from __future__ import annotations
@@ -56,17 +56,24 @@ def draw(timetable: Timetable, title: str = "", unit: str = "time", until: Time 
 
 
 def draw_run(
-    spans: Iterable[Span], schedule: Schedule, title: str = "", unit: str = "seconds", until: Time | None = None
+    spans: Iterable[Span],
+    schedule: Schedule,
+    title: str = "",
+    unit: str = "seconds",
+    until: Time | None = None,
+    lines: int = 1,
 ) -> Figure:
     """A Gantt chart of a real run in the same style; time 0 is the first start.
 
     Args:
         spans: Of all ranks, as from `Timeline.gather`. Those whose label is an action, such as "2F7", are drawn; others
-            (messages) are not. Each lies in the row of the rank that holds its stage, so bring those of one pipeline.
+            (messages) are not. Each is drawn in the row of the rank that holds its stage, so pass those of one
+            pipeline.
         schedule: What was run.
         title: Above the picture.
         unit: "virtual seconds" where the clock was virtual.
         until: Where time ends in the picture; None for the end of the run.
+        lines: Into how many parts, one below the other, the time is cut, so that short actions can still be read.
 
     Raises:
         ValueError: No span is an action.
@@ -80,7 +87,7 @@ def draw_run(
         raise ValueError("spans: no label is an action; record each with its str(action), such as '2F7'")
     first = min(bar.start for bar in bars)
     moved = [bar._replace(start=bar.start - first, end=bar.end - first) for bar in bars]
-    return _draw(schedule, moved, title, unit, until)
+    return _draw(schedule, moved, title, unit, until, lines)
 
 
 def _action(label: str) -> Action | None:
@@ -90,12 +97,26 @@ def _action(label: str) -> Action | None:
         return None
 
 
-def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Time | None) -> Figure:
+def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Time | None, lines: int = 1) -> Figure:
     from matplotlib.figure import Figure
 
     end = float(max(bar.end for bar in bars) if until is None else until)
-    figure = Figure(figsize=(WIDTH, 1.1 + 0.34 * schedule.ranks), layout="constrained")
-    axes = figure.add_subplot()
+    figure = Figure(figsize=(WIDTH, 1.1 + (0.34 * schedule.ranks + 0.2) * lines - 0.2), layout="constrained")
+    length = end / lines
+    chunks = f"; letter: chunk, {LETTERS[0]} the first" if schedule.chunks > 1 else ""
+    for line in range(lines):
+        axes = figure.add_subplot(lines, 1, line + 1)
+        _draw_line(axes, schedule, bars, line * length, length, margin=0.01 if lines == 1 else 0)
+        if line == 0:
+            axes.set_title(title)
+        if line == lines - 1:
+            axes.set_xlabel(f"{unit} (number: micro-batch{chunks})")
+    _add_legend(figure, {bar.action.kind for bar in bars})
+    return figure
+
+
+def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, length: float, margin: float) -> None:
+    """All bars between `begin` and `begin + length`."""
     for rank in range(schedule.ranks):
         for chunk, stage in enumerate(schedule.stages_of(rank)):
             for kind, (_, colour, hatch) in KINDS.items():
@@ -104,23 +125,19 @@ def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Tim
                 face = _lighter(colour, chunk, schedule.chunks)
                 axes.broken_barh(pieces, (rank - 0.4, 0.8), facecolor=face, hatch=hatch, edgecolor="white", lw=0.5)
                 for bar in mine:
-                    _write_number(axes, bar, chunk if schedule.chunks > 1 else None, end)
+                    if begin <= float(bar.start + bar.end) / 2 <= begin + length:
+                        _write_number(axes, bar, chunk if schedule.chunks > 1 else None, length)
     axes.set_yticks(range(schedule.ranks), [f"rank {rank}" for rank in range(schedule.ranks)])
     axes.set_ylim(schedule.ranks - 0.5, -0.5)
-    axes.set_xlim(0, 1.01 * end)
-    chunks = f"; letter: chunk, {LETTERS[0]} the first" if schedule.chunks > 1 else ""
-    axes.set_xlabel(f"{unit} (number: micro-batch{chunks})")
-    axes.set_title(title)
+    axes.set_xlim(begin, begin + (1 + margin) * length)
     axes.spines[["top", "right"]].set_visible(False)
-    _add_legend(figure, {bar.action.kind for bar in bars})
-    return figure
 
 
 def _write_number(axes: Any, bar: Bar, chunk: int | None, end: float) -> None:
     label = str(bar.action.microbatch) + ("" if chunk is None else LETTERS[chunk % len(LETTERS)])
     room = float(bar.end - bar.start) / end * POINTS - 1.5
     size = min(7.0, room / (0.62 * len(label)))
-    if size < 4.5:  # better none than one that cannot be read
+    if size < 4.5:  # better no number than one that cannot be read
         return
     box = {"fc": "w", "ec": "none", "pad": 0.6} if KINDS[bar.action.kind][2] else None  # keeps the hatch off the number
     axes.text(
@@ -147,13 +164,13 @@ def describe(timetable: Timetable) -> str:
     schedule = timetable.schedule
     peaks = [f"{timetable.peak_in_flight(rank)}" for rank in range(schedule.ranks)]
     held = f"{peaks[0]} on each rank" if len(set(peaks)) == 1 else f"{', '.join(peaks)} on the ranks in order"
-    chunks = f", {schedule.chunks} chunks a rank" if schedule.chunks > 1 else ""
+    chunks = f", {schedule.chunks} chunks per rank" if schedule.chunks > 1 else ""
     counted = "chunks of micro-batches" if schedule.chunks > 1 else "micro-batches"
     step, rate = float(timetable.longest_span), 100 * float(timetable.bubble_over_total)
     return (
         f"Timetable of {schedule.name}: {schedule.ranks} ranks, {schedule.microbatches} micro-batches{chunks}. "
         f"A step takes {step:g}, and the busiest rank idles {rate:.1f} % of it. "
-        f"At most so many {counted} are held: {held}."
+        f"The most {counted} held at once: {held}."
     )
 
 
@@ -161,8 +178,8 @@ def as_json(timetable: Timetable) -> dict[str, Any]:
     """The timetable as data that `json.dumps` takes.
 
     Returns:
-        "rows" has for each rank its actions in order, each as [stage, kind, micro-batch, start, end]. Beside it stand
-        schedule, ranks, microbatches, chunks, placement, makespan, longest_span, ideal, bubble_over_ideal,
+        "rows" has for each rank its actions in order, each as [stage, kind, micro-batch, start, end]. The other keys
+        are schedule, ranks, microbatches, chunks, placement, makespan, longest_span, ideal, bubble_over_ideal,
         bubble_over_total, and for each rank spans, idle, peak_in_flight (chunks of micro-batches up to the end of B or
         W) and peak_before_weights (up to the end of B or I).
     """

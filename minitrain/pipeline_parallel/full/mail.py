@@ -1,7 +1,8 @@
-"""Sends what an action of this rank makes to the rank that needs it, and receives what an action needs.
+"""Sends the result of an action to the rank that needs it, and receives what an action needs.
 
-**Idea.** The schedule already tells both ends which messages there are: each carries what one action makes and another
-needs. `nccl_order` says in which order they are posted and why no rank waits for ever, `shapes` how large they are.
+**Idea.** The schedule already tells both ends which messages exist: each carries the result of one action to another
+that needs it. `nccl_order` says in which order they are posted and why no rank waits for ever, `shapes` how large they
+are.
 
 **When receives are posted.** Before an action waits for its message, the receives of the next two that need one are
 posted: these messages travel while it waits and computes. A receive that is posted too late costs processor time: the
@@ -29,10 +30,10 @@ AHEAD = 2  # receives that are posted beyond what is waited for: their buffers a
 
 
 class Mail:
-    """Sends and receives what the actions of one rank make and need.
+    """Sends the results of one rank's actions, and receives what they need.
 
     Args:
-        schedule: What the ranks do.
+        schedule: The ranks' actions.
         rank: This rank within `group`.
         group: The ranks of the pipeline.
         device: Where received tensors lie.
@@ -65,7 +66,7 @@ class Mail:
         self._leaving: dict[int, list[tuple[int, Handle]]] = {}  # by receiver: place of what needs it there, and handle
 
     def receive_for(self, action: Action) -> list[Tensor] | None:
-        """Wait for what `action` needs from another rank; None if that is nothing. Later receives are posted before."""
+        """Wait for what `action` needs from another rank, if anything. Later receives are posted before."""
         message = self._incoming.get(action)
         if message is not None:
             self._next += 1
@@ -118,7 +119,7 @@ class Mail:
                 arriving.append((buffer, receive(buffer, message.source, self._group), needs_gradient))
 
     def _release(self, message: Message) -> None:
-        """Let go of what the sender of `message` must have received before it made that."""
+        """Release the tensors that the sender of `message` must have received before it made it."""
         kept = []
         for place, handle in self._leaving.get(message.source, []):
             if place < self._place[message.made]:

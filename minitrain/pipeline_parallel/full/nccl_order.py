@@ -1,7 +1,7 @@
 """The order in which a rank posts its sends and receives, so that both ends agree and no rank waits for ever.
 
 **Between two ranks** messages carry no name: the first sent is the first received. So the receives from one rank are
-posted in the order in which that rank acts, whatever is needed first, and micro-batches cannot be mixed up.
+posted in the order in which that rank acts, whichever is needed first, and micro-batches cannot be mixed up.
 
 **Between different ranks** gloo allows any order. NCCL carries the messages of a rank one after another, sent and
 received alike, so with NCCL all ranks keep one common order: the order in which the messages would be made if F, I and

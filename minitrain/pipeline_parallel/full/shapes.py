@@ -23,7 +23,7 @@ PAGE = 512  # bytes of an announcement that travel at once
 
 
 class TensorMeta(NamedTuple):
-    """What a receiver must know of a tensor."""
+    """What a receiver must know about a tensor."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -34,7 +34,7 @@ class TensorMeta(NamedTuple):
 
 
 def metas(tensors: Sequence[Tensor]) -> list[TensorMeta]:
-    """What a receiver must know of each of `tensors`."""
+    """What a receiver must know about each of `tensors`."""
     return [TensorMeta(tuple(tensor.shape), tensor.dtype, tensor.requires_grad) for tensor in tensors]
 
 
@@ -91,7 +91,7 @@ class Shapes:
         for part in (whole[:PAGE].ljust(PAGE), whole[PAGE:]):
             if part:
                 page = torch.frombuffer(bytearray(part), dtype=torch.uint8)
-                # What the tensors are like, to the rank that will receive them; seldom more than a page.
+                # The tensors' descriptions, to the rank that will receive them; seldom more than a page.
                 self._announced.append((control(self._group).send([page], message.to, TAG), page))
 
     def end(self) -> None:

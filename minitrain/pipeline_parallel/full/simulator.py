@@ -1,7 +1,7 @@
-"""When each action of a schedule happens, how long ranks wait for it, and how much they hold meanwhile.
+"""When each action of a schedule happens, how long ranks wait, and how much they hold meanwhile.
 
-**Idea.** Given what an action costs on each stage, its start follows: it begins when its rank is free and what it needs
-has arrived, whichever is later. Bubbles and memory can be read off the table of starts and ends.
+**Idea.** Given the cost of each action, its start follows: it begins when its rank is free and its inputs have arrived,
+whichever is later. Bubbles and memory can be read off the table of starts and ends.
 
 **Source.** Qi et al. 2023, "Zero Bubble Pipeline Parallelism", appendix G, constraints (4) to (6), without the search.
 
@@ -26,7 +26,7 @@ class Slot(NamedTuple):
     """An action and its time.
 
     Attributes:
-        action: What is done.
+        action: The action.
         start: When it begins.
         end: When its result can leave.
     """
@@ -46,7 +46,7 @@ class Timetable:
     work (`bubble_over_ideal`, which can exceed 1) or with all time (`bubble_over_total`, which cannot).
 
     Attributes:
-        schedule: What was simulated.
+        schedule: The simulated schedule.
         slots: For each rank its actions with start and end, in order.
     """
 
@@ -55,7 +55,7 @@ class Timetable:
 
     @cached_property
     def makespan(self) -> Time:
-        """From the first start anywhere, 0, to the last end anywhere: what a step costs if ranks then wait for all."""
+        """From the first start anywhere, 0, to the last end anywhere: the cost of a step if all ranks then wait."""
         return max(row[-1].end for row in self.slots)
 
     @cached_property
@@ -65,7 +65,7 @@ class Timetable:
 
     @cached_property
     def longest_span(self) -> Time:
-        """What a step costs where no rank waits for others after it (Qi et al. 2023, §5.3)."""
+        """The cost of a step if no rank waits for others after it (Qi et al. 2023, §5.3)."""
         return max(self.spans)
 
     @cached_property
@@ -80,7 +80,7 @@ class Timetable:
 
     @property
     def bubble(self) -> Time:
-        """What a step costs beyond the ideal: `longest_span` − `ideal`."""
+        """The cost of a step beyond the ideal: `longest_span` − `ideal`."""
         return self.longest_span - self.ideal
 
     @property
@@ -99,15 +99,15 @@ class Timetable:
         return [self.longest_span - busy for busy in self.busy]
 
     def in_flight(self, rank: int, full: Time = 1, rest: Time = 1) -> list[tuple[Time, Time]]:
-        """How many micro-batches `rank` holds activations of, over time; one counts once for each of its chunks.
+        """The number of micro-batches whose activations `rank` holds, over time; each counts once per chunk.
 
         A micro-batch is held from the *start* of its forward, which is when memory begins to fill, to the *end* of its
         backward: of B, or of W, which needs the inputs of the layers. Between the ends of I and W a part is released.
 
         Args:
             rank: Which rank.
-            full: What a micro-batch weighs before I has ended, such as bytes for its activations (the paper's M_B).
-            rest: What it weighs from then until W has ended (the paper's M_W); 0 counts up to I only.
+            full: The weight of a micro-batch until I has ended, such as the bytes of its activations (the paper's M_B).
+            rest: Its weight from then until W has ended (the paper's M_W); 0 counts up to I only.
 
         Returns:
             Pairs of a time and what is held from then on.
@@ -137,15 +137,15 @@ def simulate(
     """Work out when each action starts and ends. Exact for `Fraction` and whole numbers.
 
     Args:
-        schedule: What each rank does.
-        forward: What F costs: one number, or one for each stage. Of a model cut into v·p stages, a stage costs 1/v of
-            what a rank costs.
-        backward: What I costs, likewise.
-        weight: What W costs, likewise. B costs `backward + weight`.
+        schedule: The actions of each rank.
+        forward: The cost of F: one number, or one per stage. In a model cut into v·p stages, a stage costs 1/v of what
+            a rank costs.
+        backward: The cost of I, likewise.
+        weight: The cost of W, likewise. B costs `backward + weight`.
         message: How long a message between two ranks takes.
 
     Raises:
-        ValueError: A cost is negative, there are not as many as stages, or the schedule is not valid.
+        ValueError: A cost is negative, their number is not that of stages, or the schedule is not valid.
     """
     forwards = _for_each_stage("forward", forward, schedule.stages)
     inputs = _for_each_stage("backward", backward, schedule.stages)

@@ -1,4 +1,4 @@
-"""Weights that several stages hold: their gradients are summed over the stages before anything else is done with them.
+"""Weights that several stages hold: their gradients are summed over the stages before any other use.
 
 **Idea.** A GPT's head uses the weight of its token embedding. In a pipeline, the last and the first stage each have a
 copy of it, which gets the gradient of its own use only. So after the last backward the holders send each other their
@@ -28,7 +28,7 @@ from minitrain.pipeline_parallel.full.actions import Schedule
 
 
 class Tie(NamedTuple):
-    """A parameter that several stages hold.
+    """A parameter held by several stages.
 
     Attributes:
         stages: Which stages, rising.
@@ -40,7 +40,7 @@ class Tie(NamedTuple):
 
 
 def ties(stages: Sequence[nn.Module]) -> list[Tie]:
-    """The parameters that more than one of all of a model's stages holds; call it before a rank forgets the others'."""
+    """The parameters held by more than one of a model's stages; call it before a rank drops the other stages."""
     holders: dict[nn.Parameter, dict[int, str]] = {}
     for number, stage in enumerate(stages):
         for name, parameter in stage.named_parameters():
@@ -94,9 +94,9 @@ def sum_gradients(
     """Give every copy the sum of all copies' gradients, added in the order of stages: the same bits on every rank.
 
     Args:
-        ties: What is shared.
+        ties: The shared parameters.
         stages: This rank's, by number.
-        aside: What `set_aside` took; it is added again.
+        aside: The gradients that `set_aside` took; they are added again.
         schedule: Says which rank holds which stage.
         group: The ranks of the pipeline.
     """
@@ -120,7 +120,7 @@ def sum_gradients(
         for holder in holders[1:]:
             total = total + by_rank[holder]
         for copy in held:
-            # Into the memory that was there: a line of ZeRO's has a place for it, and it would be held twice.
+            # Into the existing memory: a line of ZeRO's has a place for it, and otherwise it would be held twice.
             copy.grad = aside[copy].add_(total) if copy in aside else total.clone()
 
 

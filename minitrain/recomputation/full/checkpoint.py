@@ -1,12 +1,12 @@
 """`minitrain.recomputation.checkpoint` for any function: nested arguments and results, autocast, buffers, and checks.
 
-`Recomputed` keeps the inputs of a function and calls it again in backward. The second call does what the first one did:
-with the same inputs and parameters, the same random numbers, and the same precision (autocast). So outputs and
-gradients have the same bits as without recomputation.
+`Recomputed` keeps the inputs of a function and calls it again in backward. The second call repeats the first: with the
+same inputs and parameters, the same random numbers, and the same precision (autocast). So outputs and gradients have
+the same bits as without recomputation.
 
-Parameters, and other tensors that the function uses without being given them, get their gradients from the backward
-inside, which adds to their `.grad`. So `torch.autograd.grad` cannot ask for them, and there is no gradient of a
-gradient; both are refused. `minitrain.recomputation.full.early_stop` has another `checkpoint`, without these limits.
+Parameters, and other tensors that the function uses but does not receive as arguments, get their gradients from the
+inner backward, which adds to their `.grad`. So `torch.autograd.grad` cannot ask for them, and there is no gradient of a
+gradient; both are refused. The `checkpoint` of `minitrain.recomputation.full.early_stop` does not have these limits.
 
 `torch.utils.checkpoint.checkpoint` does the same with `use_reentrant=True`. This one also reaches parameters where no
 input requires a gradient, finds nested tensors, notices inputs that the function changes, and counts buffers once.
@@ -26,16 +26,16 @@ from minitrain.recomputation.full.rng_and_autocast import RandomState, autocast_
 
 
 class Recomputed(torch.autograd.Function):
-    """A call of which autograd keeps the inputs, and which it makes again in backward."""
+    """A call whose inputs autograd keeps, and which it repeats in backward."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, reach: Tensor, *inputs: Tensor) -> tuple[Any, ...]:
         ctx.call = call
-        ctx.save_for_backward(*inputs)  # not on ctx itself: so autograd notices if they are changed
+        ctx.save_for_backward(*inputs)  # not on ctx itself, so that autograd notices if they change
         ctx.set_materialize_grads(False)  # an output that the loss does not use gets None, not zeros
         with torch.no_grad():
             outputs = call.first(inputs)
-        # A parameter that is handed out as it is must not become a result of this call.
+        # A parameter that is returned as it is must not become a result of this call.
         return tuple(o.detach() if isinstance(o, Tensor) and o.requires_grad else o for o in outputs)
 
     @staticmethod
@@ -54,15 +54,15 @@ class Recomputed(torch.autograd.Function):
 def checkpoint(function: Callable[..., Any], *args: Any, preserve_random_state: bool = True, **kwargs: Any) -> Any:
     """`function(*args, **kwargs)`, of which autograd keeps the tensors among the arguments and nothing else.
 
-    Where gradients are off, or nothing in reach can get one, the function is just called.
+    Where gradients are off, or no tensor in reach can get one, the function is just called.
 
     Args:
-        function: Called once now, and once in each backward; it must do the same every time. Of a module, or a method
-            of one, more is known than of a plain function. Its buffers (BatchNorm's running statistics) count the
-            batch once, where a plain function's, and torch's, count it twice. And if it and its inputs are frozen,
-            the result requires no gradient; that of a plain function always does.
-        *args: Arguments. Tensors may stand in tuples, lists and dictionaries. A tensor that the function reaches in
-            another way is treated like a parameter; it must not be the result of an operation that can learn.
+        function: Called once now, and once in each backward; it must do the same every time. A module, or a method of
+            one, is treated better than a plain function. Its buffers (BatchNorm's running statistics) count the batch
+            once, where a plain function's, and torch's, count it twice. And if it and its inputs are frozen, the result
+            requires no gradient; that of a plain function always does.
+        *args: Arguments. Tensors may be in tuples, lists and dictionaries. A tensor that the function reaches in
+            another way is treated like a parameter; it must not be the result of an operation that needs a gradient.
         preserve_random_state: Draw the same random numbers again, on the CPU and on the devices of the inputs.
             Without it dropout drops other elements in backward than it did in forward, and the gradients are wrong.
         **kwargs: Keyword arguments, treated as `args`.
@@ -77,15 +77,15 @@ def checkpoint(function: Callable[..., Any], *args: Any, preserve_random_state: 
     call = Call(function, args, kwargs, preserve_random_state)
     if not call.can_learn:
         return function(*args, **kwargs)
-    # Autograd calls backward only where an input requires a gradient, and parameters are no inputs. This tensor without
-    # elements stands for them: without it a model that is given plain data would silently learn nothing.
+    # Autograd calls backward only where an input requires a gradient, and parameters are no inputs. This empty tensor
+    # represents them: without it a model whose input is plain data would silently learn nothing.
     reach = torch.empty(0, requires_grad=True)
     outputs = Recomputed.apply(call, reach, *call.take_inputs())
     return tree_unflatten(outputs, call.structure)
 
 
 class Call:
-    """A function with its arguments, and the surroundings in which it was called.
+    """A function with its arguments, and the context in which it was called.
 
     Args:
         function: What is called.
@@ -112,7 +112,7 @@ class Call:
         )
 
     def take_inputs(self) -> list[Tensor]:
-        """The tensors among the arguments. They are not kept here: their keeper must be one that autograd watches."""
+        """The tensors among the arguments. They are not kept here, but only where autograd watches them."""
         inputs = [self._leaves[place] for place in self._places]
         for place in self._places:
             self._leaves[place] = None
@@ -135,7 +135,7 @@ class Call:
         return outputs
 
     def again(self, inputs: Sequence[Tensor]) -> list[Any]:
-        """The outputs of another call in the same surroundings; then random numbers and buffers are put back.
+        """The outputs of another call in the same context; then random numbers and buffers are put back.
 
         Raises:
             RuntimeError: The outputs have other shapes or dtypes than those of the first call.
@@ -167,7 +167,7 @@ SAME = "it must do the same each time it is called with the same inputs"
 
 
 def kind(output: Any) -> Any:
-    """What a second call must bring again: dtype and shape of a tensor, else the type."""
+    """The properties that a second call must repeat: dtype and shape of a tensor, else the type."""
     return (output.dtype, tuple(output.shape)) if isinstance(output, Tensor) else type(output)
 
 
@@ -189,13 +189,13 @@ def unchanged(node: Any) -> Sequence[Tensor]:
 
 
 def refuse_what_cannot_work() -> None:
-    """Raise where the backward inside would give wrong gradients, or none, to a caller outside."""
+    """Raise where the inner backward would give wrong gradients, or none, to the caller."""
     if not torch.autograd._is_checkpoint_valid():
         raise RuntimeError(
             "a checkpointed function adds its parameters' gradients to their .grad, which torch.autograd.grad and "
             "backward(inputs=…) do not allow; call backward() without inputs, or use early_stop.checkpoint"
         )
-    if torch.is_grad_enabled():  # in backward so only under create_graph
+    if torch.is_grad_enabled():  # in backward this is true only under create_graph
         raise RuntimeError(
             "a checkpointed function has no gradient of its gradient, which create_graph=True asks for; "
             "use early_stop.checkpoint"

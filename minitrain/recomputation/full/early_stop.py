@@ -1,12 +1,12 @@
 """Recomputation that stops early: backward goes through the graph of the first call, whose gaps the second one fills.
 
-`checkpoint.py` makes a second graph and goes backward through that. Here the first call makes the graph, but of every
-tensor that autograd would keep it keeps a `Gap`, a numbered place. When backward comes to the first gap, the function
-is called again, and what autograd would keep now goes into the gaps, in the same order. Once the last one is filled,
-nothing more is needed and the call is broken off. A block's last matrix product, of which only the output would be
-missing, is never done again: nearly a third of the work of a GPT's block.
+`checkpoint.py` makes a second graph and goes backward through that. Here the first call makes the graph, but in place
+of every tensor that autograd would keep, it keeps a `Gap`, a numbered slot. When backward reaches the first gap, the
+function is called again, and the tensors that autograd would keep now go into the gaps, in the same order. Once the
+last one is filled, nothing more is needed and the call is aborted. A block's last matrix product, whose output is not
+needed, is never repeated: nearly a third of the work of a GPT's block.
 
-And since parameters get their gradients in the graph of the first call, where they are without recomputation too,
+And since parameters get their gradients in the graph of the first call, as they do without recomputation,
 `torch.autograd.grad`, gradients of gradients, and a parameter used by several checkpoints work as usual.
 
 Torch's `torch.utils.checkpoint.checkpoint` does the same with `use_reentrant=False`.
@@ -29,10 +29,10 @@ from minitrain.recomputation.full.checkpoint import SAME, Call, kind, unchanged
 def checkpoint(function: Callable[..., Any], *args: Any, preserve_random_state: bool = True, **kwargs: Any) -> Any:
     """`function(*args, **kwargs)`, of which autograd keeps the tensors among the arguments and nothing else.
 
-    Arguments are those of `recomputation.full.checkpoint.checkpoint`. What the function reaches in another way
-    than by its arguments may be anything, and the result requires a gradient where it would without recomputation.
-    Hooks that a module calls after its forward are not called where the second call is broken off before them. After
-    `backward(retain_graph=True)` what was recomputed stays, as everything does.
+    Arguments are those of `recomputation.full.checkpoint.checkpoint`. Tensors that the function reaches other than
+    through its arguments may be of any kind, and the result requires a gradient where it would without recomputation.
+    Hooks that a module calls after its forward are not called if the second call is aborted before them. After
+    `backward(retain_graph=True)` recomputed tensors stay, as everything does.
 
     Raises:
         RuntimeError: At once, if the function changes an input in place. In backward, if an input was changed since,
@@ -51,7 +51,7 @@ def checkpoint(function: Callable[..., Any], *args: Any, preserve_random_state: 
 
 
 class Inputs(torch.autograd.Function):
-    """A node beside the graph that keeps a call's inputs, so that autograd notices when somebody changes them."""
+    """A node outside the graph that keeps a call's inputs, so that autograd notices when they are changed."""
 
     @staticmethod
     def forward(ctx: Any, reach: Tensor, *inputs: Tensor) -> Tensor:
@@ -64,7 +64,7 @@ class Inputs(torch.autograd.Function):
 
 
 class Gap:
-    """What stands in the graph in place of a tensor. It is gone when autograd has used it."""
+    """A placeholder in the graph for a tensor. It is gone when autograd has used it."""
 
     def __init__(self, gaps: Gaps, expected: Any):
         self.gaps, self.expected = gaps, expected  # what kind of tensor belongs here
@@ -109,7 +109,7 @@ class Gaps:
         )
 
     def keep(self, tensor: Tensor) -> None:
-        """Called for each tensor that autograd would keep in the second call, whose own graph nobody uses."""
+        """Called for each tensor that autograd would keep in the second call, whose own graph is not used."""
         gap = self.gaps[self.filled]()
         if gap is not None:
             if kind(tensor) != gap.expected:

@@ -28,21 +28,22 @@ def recompute(blocks: Iterable[nn.Module], checkpoint: Callable[..., Any] = chec
     Only `block.forward` is replaced, so a block's hooks stay around it and are called once: ZeRO-3, for which each
     block is a unit, gathers a block's parameters before its backward, which computes it again, and frees them after.
     Hooks of modules inside the block are called each time. Hooks on parameters, as data parallelism has them, are
-    called once in backward as always. Only to a parameter that several blocks share each block adds by itself, so
-    that its hook is called several times; `early_stop.checkpoint` avoids that, and is also what a schedule needs that
-    asks for gradients of inputs and of weights apart (zero bubble). `del block.forward` undoes it all.
+    called once in backward as always. Only a parameter shared by several blocks gets a separate addition from each, so
+    that its hook is called several times; `early_stop.checkpoint` avoids that, and is also required by a schedule that
+    asks for gradients of inputs and of weights separately (zero bubble). `del block.forward` undoes it all.
 
     Args:
-        blocks: Modules whose forward does the same each time, with any arguments and results. `gpt.blocks`, say.
-        checkpoint: Calls a function and keeps its arguments: ours, that of `early_stop`, or torch's. To it go options,
-            as `partial(checkpoint, preserve_random_state=False)`.
+        blocks: Modules whose forward does the same each time, with any arguments and results. For example,
+            `gpt.blocks`.
+        checkpoint: Calls a function and keeps its arguments: ours, that of `early_stop`, or torch's. Options are bound
+            to it, as in `partial(checkpoint, preserve_random_state=False)`.
 
     Raises:
         ValueError: There is no block, or one of them is recomputed already.
 
     Source: Chen et al. 2016, §4.
     """
-    chosen = list(dict.fromkeys(blocks))  # a block that stands in the model twice is still one
+    chosen = list(dict.fromkeys(blocks))  # a block that the model has twice is still one
     check(chosen)
     for block in chosen:
         # A partial over a bound method: a deep copy of the block then computes with the copy's own parameters.
@@ -62,12 +63,12 @@ def check(blocks: list[nn.Module]) -> None:
 
 
 def every_block(gpt: GPT) -> None:
-    """Keep the inputs of blocks only."""
+    """Keep only the inputs of blocks."""
     recompute(gpt.blocks)
 
 
 def every_block_early(gpt: GPT) -> None:
-    """The same, and leave out the end of a block's second forward."""
+    """The same, but leave out the end of a block's second forward."""
     recompute(gpt.blocks, early_stop.checkpoint)
 
 

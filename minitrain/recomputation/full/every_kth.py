@@ -24,18 +24,19 @@ from minitrain.recomputation.full.every_block import check
 def recompute(blocks: Iterable[nn.Module], k: int, checkpoint: Callable[..., Any] = checkpoint) -> None:
     """Have each segment of k consecutive blocks keep its input only. Works in place; names stay as they are.
 
-    The call of a segment's first block runs all of its blocks, the calls of the others hand on what they are given. So
-    the model must call the blocks one straight after another, each with the result of the one before and the same
-    further arguments. A block's own hooks are called inside, in forward and again when the segment is computed again:
-    ZeRO-3 with blocks for units finds each block's calls as they happen.
+    The call of a segment's first block runs all of its blocks, the calls of the others pass their input on. So the
+    model must call the blocks directly one after another, each with the result of the one before and the same further
+    arguments. A block's own hooks are called inside, in forward and again when the segment is computed again: ZeRO-3
+    with blocks for units finds each block's calls as they happen.
 
     Args:
-        blocks: Modules in the order in which they are called, each from a tensor to a tensor. `gpt.blocks`, say.
+        blocks: Modules in the order in which they are called, each from a tensor to a tensor. For example,
+            `gpt.blocks`.
         k: Blocks in a segment. The last segment takes what is left; 1 is as `every_block`.
         checkpoint: Calls a function and keeps its arguments, as in `every_block.recompute`.
 
     Raises:
-        ValueError: There is no block, one is recomputed already or stands there twice, or k is less than 1.
+        ValueError: There is no block, one is already recomputed or occurs twice, or k is less than 1.
 
     Source: Chen et al. 2016, §4.1.
     """
@@ -57,7 +58,7 @@ class Chain(nn.Module):
     def __init__(self, blocks: list[nn.Module]):
         super().__init__()
         self.blocks = nn.ModuleList(blocks)
-        self.calls = [block._call_impl for block in blocks]  # what calling them does now, hooks included
+        self.calls = [block._call_impl for block in blocks]  # their current calls, hooks included
 
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         for number, call in enumerate(self.calls):
@@ -77,7 +78,7 @@ class Segment:
         self.result: Callable[[], Tensor | None] = lambda: None
         self.rest: list[Any] = []  # the further arguments
         for number, block in enumerate(blocks):
-            # Not its forward, around which the block's hooks would see what is only handed on.
+            # Not its forward: the block's hooks around it would see values that are only passed on.
             block._call_impl = partial(self.call, number)
 
     def call(self, number: int, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:

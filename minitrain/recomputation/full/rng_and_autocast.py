@@ -11,21 +11,21 @@ from torch import nn
 
 
 class RandomState:
-    """Where torch's random numbers stand at this moment, on the CPU and on `devices`."""
+    """The current state of torch's random numbers, on the CPU and on `devices`."""
 
     def __init__(self, devices: Iterable[torch.device]):
         self.cpu = torch.get_rng_state()
         self.others = {device: torch.get_device_module(device).get_rng_state(device) for device in devices}
 
     def restore(self) -> None:
-        """Go on from here: the next numbers are those that followed this moment."""
+        """Continue from here: the next numbers are those that followed this moment."""
         torch.set_rng_state(self.cpu)
         for device, state in self.others.items():
             torch.get_device_module(device).set_rng_state(state, device)
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Draw the numbers that followed this moment once more; after the block the caller's own go on."""
+        """Draw the numbers that followed this moment once more; after the block the caller's own continue."""
         before = RandomState(self.others)
         self.restore()
         try:
@@ -37,8 +37,8 @@ class RandomState:
 def autocast_settings(kinds: Iterable[str]) -> list[dict[str, Any]]:
     """Arguments of `torch.autocast` that bring back the precision of this moment, for each kind of device.
 
-    Without autocast's cache of weights in low precision: a copy that is made under `no_grad`, as in the first call, may
-    be found there by whoever uses the weight next, and has no way back to it (pytorch issue 112583).
+    Without autocast's cache of weights in low precision: the next use of the weight may find a copy there that was made
+    under `no_grad`, as in the first call, and has no graph back to the weight (pytorch issue 112583).
     """
     return [
         {

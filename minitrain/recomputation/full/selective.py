@@ -1,6 +1,6 @@
 """`minitrain.recomputation.selective` for any module with cores of attention, a `checkpoint` of choice, and checks.
 
-It works in tensor-parallel layers, too, and sends nothing: a rank that holds a head holds all that its core needs.
+It also works in tensor-parallel layers, and sends nothing: a rank that holds a head holds all that its core needs.
 
 **Cost.** `minitrain.costs.recomputation`: bytes by `gpt_layer_selective`; operations 4bs²h per block, nearly s/(18h +
 3s) of a step (`selective_share`).
@@ -21,10 +21,10 @@ from minitrain.recomputation.full.checkpoint import checkpoint
 
 
 def recompute(module: nn.Module, checkpoint: Callable[..., Any] = checkpoint) -> None:
-    """Have each `CausalAttention` inside `module` keep query, key and value only. Works in place; names stay.
+    """Have each `CausalAttention` inside `module` keep only query, key and value. Works in place; names stay.
 
     Args:
-        module: A GPT, or anything that has cores of attention among its parts. Those of a tensor-parallel layer do.
+        module: A GPT, or any module with cores of attention among its parts. Those of a tensor-parallel layer count.
         checkpoint: Calls a function and keeps its arguments, as in `every_block.recompute`.
 
     Raises:
@@ -39,10 +39,10 @@ def recompute(module: nn.Module, checkpoint: Callable[..., Any] = checkpoint) ->
 
 
 def cores(gpt: GPT) -> None:
-    """Keep query, key and value only, of all that a core keeps."""
+    """Keep only query, key and value, of all that a core keeps."""
     recompute(gpt)
 
 
 def every_block(gpt: GPT) -> None:
-    """Keep the inputs of blocks only."""
+    """Keep only the inputs of blocks."""
     full.recompute(gpt.blocks)

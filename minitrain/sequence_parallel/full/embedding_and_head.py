@@ -1,6 +1,6 @@
 """The layers outside of attention and MLP, on sequence shards: embedding, norms, and the output head.
 
-**Parameters of norms and the table of positions are whole on every rank, and applied to different tokens on each**, so
+**The norms' parameters and the table of positions are on every rank in full, but applied to different tokens**, so
 a rank's gradient of them is a partial sum, and they are marked as partial. If they were not, every rank would learn
 from its own tokens, and the copies would drift apart.
 
@@ -27,11 +27,11 @@ from minitrain.tensor_parallel.full.vocab_parallel import VocabParallelEmbedding
 
 
 class NormOnSequence(ParallelLayer):
-    """A LayerNorm of this rank's tokens, with the very parameters of `norm`, whose gradients are now summands.
+    """A LayerNorm of this rank's tokens, with the very parameters of `norm`, whose gradients are now partial sums.
 
     Args:
         norm: The norm of one device.
-        layer: Whose `comm` it shares.
+        layer: The layer whose `comm` it shares.
     """
 
     def __init__(self, norm: nn.LayerNorm, layer: ParallelLayer):
@@ -52,11 +52,11 @@ class NormOnSequence(ParallelLayer):
 
 
 class PositionsOnSequence(ParallelLayer):
-    """The table of positions, with the very weight of `positions`, of which each rank looks up those of its tokens.
+    """The table of positions, with the very weight of `positions`; each rank looks up the positions of its own tokens.
 
     Args:
         positions: The table of one device.
-        layer: Whose `comm` it shares.
+        layer: The layer whose `comm` it shares.
     """
 
     def __init__(self, positions: nn.Embedding, layer: ParallelLayer):
@@ -86,12 +86,12 @@ class TokensToSequence(VocabParallelEmbedding):
         return made
 
     def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch shard hidden"]:
-        """Look up every token, all of them on every rank; returns this rank's, `[batch, seq/tp, hidden]`.
+        """Look up all tokens on every rank, and return this rank's, `[batch, seq/tp, hidden]`.
 
         Raises:
-            ValueError: On every rank alike: the sequence does not divide by the ranks; with checking also if the ranks
-                bring different tokens.
-            IndexError: With checking, on every rank alike: a token is outside the vocabulary. Unchecked it gives zeros.
+            ValueError: On every rank: the sequence cannot be divided over the ranks; with checking, also if the tokens
+                differ between ranks.
+            IndexError: With checking, on every rank: a token is outside the vocabulary. Without, its row is zeros.
         """
         check_split("seq", tokens.shape[1], self.ranks)
         check_tokens(type(self).__name__, "tokens", tokens, self.num_embeddings, self.comm)
@@ -99,7 +99,7 @@ class TokensToSequence(VocabParallelEmbedding):
         elsewhere = (places < 0) | (places >= self.rows.real)
         found = F.embedding(places.masked_fill(elsewhere, 0), self.weight)  # [batch, seq, hidden]
         found = found.masked_fill(elsewhere.unsqueeze(-1), 0)
-        # ḡ: the one rank that has a token's row brings it, the others bring zeros; it goes to the rank of the token.
+        # ḡ: the one rank that holds a token's row sends it, the others send zeros; the sum goes to the token's rank.
         return reduce_scatter_to_sequence(found, self.comm)
 
 
@@ -107,7 +107,7 @@ class EmbeddingToSequence(reference.Embedding):
     """`gpt.Embedding` that returns this rank's tokens, with their positions.
 
     Args:
-        embedding: One whose table of tokens is cut over the ranks (`minitrain.tensor_parallel.vocab_parallel`).
+        embedding: One whose table of tokens is divided over the ranks (`minitrain.tensor_parallel.vocab_parallel`).
     """
 
     tokens: TokensToSequence  # type: ignore[bad-override]

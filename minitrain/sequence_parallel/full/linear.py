@@ -5,8 +5,8 @@
 | False, the paper's way | `[batch, seq/tp, in]` | all-gather of x once more, reduce-scatter of dX |
 | True | `[batch, seq, in]` | reduce-scatter of dX |
 
-A row-parallel bias is marked as partial: each rank has db of its own tokens only, and
-`minitrain.tensor_parallel.full.parameter_layout.sum_partial_gradients` adds these up, once per step.
+A row-parallel bias is marked as partial: each rank has db from its own tokens only, and
+`minitrain.tensor_parallel.full.parameter_layout.sum_partial_gradients` adds these up once per step.
 
 **Cost.** `minitrain.costs.sequence_parallel.layer_traffic`. Gathering again, as Megatron-LM does, adds a quarter; in
 PyTorch DTensor `ColwiseParallel(input_layouts=Shard(1))` keeps the gathered input.
@@ -59,14 +59,14 @@ class _ColumnFromSequence(torch.autograd.Function):
         _, _, input_wanted, *wanted = ctx.needs_input_grad
         gathering = Handle((), x)
         if not ctx.kept_gathered and any(wanted[: len(weights)]):
-            # Every rank's tokens to all, once more: they travel while dX is computed, which does without.
+            # Every rank's tokens to all, once more: they travel while dX is computed, which does not need them.
             gathering = start_gather(x, ctx.comm)
         grads_y = [rows(gradient) for gradient in gradients]  # each [seq · batch, out/t]
         grad_x, reducing = None, None
         if input_wanted:
             grad_x = input_gradient(grads_y, weights).view(*gradients[0].shape[:2], -1)  # [seq, batch, in]
-            # The sum over ranks of all tokens' gradients, to each rank for its own: under way while dA, which does
-            # without it, is computed.
+            # The sum over ranks of all tokens' gradients, to each rank for its own tokens: it is under way while dA is
+            # computed, which does not need it.
             reducing = start_reduce_scatter(grad_x, ctx.comm)
         whole = gathering.wait()
         assert whole is not None
@@ -77,7 +77,7 @@ class _ColumnFromSequence(torch.autograd.Function):
 
 
 class _RowToSequence(torch.autograd.Function):
-    """Y = Σ_r X_r A_r of this rank's tokens, and then b, whose gradient is this rank's summand."""
+    """Y = Σ_r X_r A_r of this rank's tokens, and then b, whose gradient is a partial sum."""
 
     @staticmethod
     def forward(ctx: Any, comm: Comm, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -93,7 +93,7 @@ class _RowToSequence(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
         x, weight = ctx.saved_tensors
         _, input_wanted, weight_wanted, bias_wanted = ctx.needs_input_grad
-        # Every rank's part of dY to all: both products take all tokens. Meanwhile db, of this rank's tokens only.
+        # Every rank's part of dY to all: both products need all tokens. Meanwhile db, from this rank's tokens only.
         gathering = start_gather(gradients[0], ctx.comm)
         grad_b = rows(gradients[0]).sum(0) if bias_wanted else None
         whole = gathering.wait()
@@ -147,7 +147,7 @@ class ColumnFromSequence(ColumnParallelLinear):
     def together(
         self, x: Float[Tensor, "batch shard in_features"], *others: ColumnParallelLinear
     ) -> tuple[Float[Tensor, "batch seq _"], ...]:
-        """The outputs of this layer and of others that take the same input: it is gathered once for all.
+        """The outputs of this layer and of others with the same input, which is gathered once for all of them.
 
         Args:
             x: This rank's tokens.

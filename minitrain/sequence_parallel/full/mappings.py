@@ -2,8 +2,8 @@
 
 Rank r's shard has the tokens r·s/t up to (r+1)·s/t of every sequence. Activations are `[batch, seq, hidden]`, and
 collectives work on t chunks of flat memory, so the sequence comes first while it is sent, as `[seq, batch, hidden]`:
-chunk r is then rank r's shard. Only `start_gather` and `start_reduce_scatter` know of that. It costs no extra copy,
-because a shard is copied into the buffer that is sent, or out of it, in any case.
+chunk r is then rank r's shard. Only `start_gather` and `start_reduce_scatter` know about this. It costs no extra copy,
+because a shard has to be copied into or out of the buffer that is sent in any case.
 
 **Source.** Korthikanti et al. 2022, §4.2.2, figures 5 and 6; f and f̄ there are f and g of Shoeybi et al. 2019.
 **Cost.** `minitrain.costs.communication.ring_all_gather` and `ring_reduce_scatter`, each half of an all-reduce.
@@ -22,8 +22,8 @@ from minitrain.comm.comm import AnyComm, Comm, as_comm
 from minitrain.comm.messages import Handle
 from minitrain.tensor_parallel.full.checks import check_split
 
-# Backward of each is forward of the other, so they can be differentiated any number of times. What backward sends has
-# been compared by forward.
+# The backward of each is the forward of the other, so they can be differentiated any number of times. Forward has
+# already checked that shapes and dtypes agree between ranks, so backward does not check again.
 
 
 class _Gather(torch.autograd.Function):
@@ -43,9 +43,9 @@ class _ReduceScatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, comm: Comm) -> Tensor:
         ctx.comm = comm.unchecked
-        # A copy, since it is overwritten, and autograd may hand x to others too.
-        summand = x.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # [seq, batch, *width]
-        return own_tokens(start_reduce_scatter(summand, comm), summand)
+        # A copy, because it is overwritten, and autograd may hand x to other operations too.
+        partial = x.transpose(0, 1).clone(memory_format=torch.contiguous_format)  # [seq, batch, *width]
+        return own_tokens(start_reduce_scatter(partial, comm), partial)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -62,13 +62,13 @@ def start_gather(x: Float[Tensor, "batch shard *width"], comm: Comm) -> Handle:
 
 
 def start_reduce_scatter(x: Float[Tensor, "seq batch *width"], comm: Comm) -> Handle:
-    """Start adding x, contiguous, in place over all ranks; `own_tokens` of the handle gives this rank's.
+    """Start adding x, contiguous, in place over all ranks; `own_tokens` of the handle returns this rank's tokens.
 
     Raises:
         ValueError: The sequence does not divide by the ranks.
     """
     check_split("seq", x.shape[0], comm.ranks)
-    # Every rank puts its summand of all tokens in, and gets the sum of its own tokens out.
+    # Every rank sends its partial sums for all tokens, and receives the sums for its own.
     return comm.reduce_scatter(x)
 
 
@@ -80,25 +80,25 @@ def own_tokens(
     assert arrived is not None
     mine = arrived.view(-1, *x.shape[1:]).transpose(0, 1)  # [batch, seq/tp, *width], inside the memory of all tokens
     own = torch.empty_like(mine, memory_format=torch.contiguous_format)
-    # Copied even where it is contiguous already, for who keeps a view keeps the memory of all tokens.
+    # Copied even if it is already contiguous, because a view would keep the memory of all tokens alive.
     return own.copy_(mine) if bias is None else torch.add(mine, bias, out=own)
 
 
-# The operators by name. `comm`: the tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone. With
-# checking they raise a ValueError, on every rank alike, if shape or dtype of x differ between ranks.
+# The operators by name. `comm`: the tensor-parallel ranks, as for `minitrain.comm.comm.Comm`; None means everyone. With
+# checking, they raise a ValueError on every rank if shape or dtype of x differ between ranks.
 
 
 def gather_from_sequence(
     x: Float[Tensor, "batch shard *width"], comm: AnyComm = None
 ) -> Float[Tensor, "batch seq *width"]:
-    """g: this rank's tokens, `[batch, seq/tp, *width]`, in, and all tokens out; backward a reduce-scatter."""
+    """g: this rank's tokens, `[batch, seq/tp, *width]`, to all tokens; its backward is a reduce-scatter."""
     return _Gather.apply(x, as_comm(comm))
 
 
 def reduce_scatter_to_sequence(
     x: Float[Tensor, "batch seq *width"], comm: AnyComm = None
 ) -> Float[Tensor, "batch shard *width"]:
-    """ḡ: this rank's summand of all tokens in, its own tokens of the sum out; backward an all-gather.
+    """ḡ: this rank's partial sums for all tokens to the sums for its own tokens; its backward is an all-gather.
 
     Raises:
         ValueError: The sequence does not divide by the ranks.

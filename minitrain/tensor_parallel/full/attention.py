@@ -24,7 +24,7 @@ from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParal
 
 
 class ParallelAttention(gpt.Attention):
-    """`gpt.Attention` of which each rank has some of the heads, with weights cut from a reference's.
+    """`gpt.Attention` with some of the heads on each rank, with weights cut from a reference's.
 
     Args:
         attention: The reference; it keeps its own weights.
@@ -69,7 +69,7 @@ class ParallelAttention(gpt.Attention):
 
 
 class ParallelMLP(gpt.MLP):
-    """`gpt.MLP` of which each rank has some of the hidden units; forward is the reference's. Arguments as above.
+    """`gpt.MLP` with some of the hidden units on each rank; forward is the reference's. Arguments as above.
 
     Raises:
         ValueError: The hidden units do not divide by the ranks, or this rank is not in the group.
@@ -98,9 +98,9 @@ class RowFirstMLP(gpt.MLP):
         nn.Module.__init__(self)
         comm = as_comm(comm)
         check_split("hidden", mlp.up.in_features, comm.ranks)
-        # Takes its part of an input that is whole: backward gathers the parts of its gradient.
+        # Takes its part of an unsharded input: backward gathers the parts of its gradient.
         self.up = RowParallelLinear.from_linear(mlp.up, comm, False)  # type: ignore[bad-assignment]
-        # Gathers its output, which the residual stream wants whole.
+        # Gathers its output, which the residual stream needs in full.
         self.down = ColumnParallelLinear.from_linear(mlp.down, comm, True)  # type: ignore[bad-assignment]
         self.train(mlp.training)
 

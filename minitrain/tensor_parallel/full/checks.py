@@ -1,7 +1,7 @@
-"""What every file of this chapter checks before it sends: what divides, and what must be equal.
+"""The checks of this chapter before anything is sent: sizes must divide, and inputs must be equal.
 
-Sizes are checked always. That all ranks bring the same values is checked when asked for: it reads the
-tensor once and sends a few bytes next to the data, where the ledger does not look, and waits for the slowest rank.
+Sizes are checked always. The check that all ranks bring the same values is optional: it reads the
+tensor once and sends a few bytes next to the data, not counted by the ledger, and waits for the slowest rank.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from minitrain.comm.control import differing, gather_objects
 
 
 def check_split(name: str, size: int, ranks: int) -> int:
-    """What each rank gets of `size`, which must divide.
+    """Each rank's part of `size`, which must divide.
 
     Raises:
         ValueError: It does not, or a rank would get nothing.
@@ -35,7 +35,7 @@ def check_same(what: str, name: str, tensor: Shaped[Tensor, "*shape"], comm: Com
     Tensor-parallel ranks that see different tokens, weights or dropout masks compute nonsense and raise no error.
 
     Args:
-        what: Who asks, for the error.
+        what: The caller, for the error.
         name: The argument's name, for the error.
         tensor: What must be equal.
         comm: The ranks.

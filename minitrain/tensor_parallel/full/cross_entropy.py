@@ -76,7 +76,7 @@ def vocab_parallel_cross_entropy(
             least; autograd keeps them as they are.
         targets: Tokens of the whole vocabulary, the same on all ranks.
         comm: The ranks that share the vocabulary, as of `minitrain.comm.comm.Comm`; None means everyone. Checking
-            compares targets across ranks and with the vocabulary; a GPU must then finish all that it was given.
+            compares targets across ranks and with the vocabulary; a GPU must then finish its queued work.
         ignore_index: Targets of this value take no part. If all have it, the mean is not a number.
         vocabulary: V, with which targets are compared; None: all columns of all ranks.
 

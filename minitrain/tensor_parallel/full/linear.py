@@ -28,9 +28,9 @@ from minitrain.tensor_parallel.full.parameter_layout import ParallelLayer, mark,
 
 
 class _ColumnParallel(torch.autograd.Function):
-    """Y_r = X A_r for one or more weights, which are followed by as many biases, each None where there is none.
+    """Y_r = X A_r for one or more weights, followed by as many biases, each None where there is none.
 
-    A = [A₁ … A_t], so Y = [XA₁ … XA_t], and forward sends nothing. In Aᵀ the A_rᵀ are below each other, so in backward
+    A = [A₁ … A_t], so Y = [XA₁ … XA_t], and forward sends nothing. In Aᵀ the A_rᵀ are stacked, so in backward
     dX = Σ_r dY_r A_rᵀ. Neither dA_r = Xᵀ dY_r nor db_r (dY_r summed over tokens) needs another rank or dX. Autograd
     would wait for dX all the same, so this is a Function and not `F.linear` with the operators of `mappings`.
     """
@@ -51,7 +51,7 @@ class _ColumnParallel(torch.autograd.Function):
         grad_x, sent = None, None
         if input_wanted:
             grad_x = input_gradient(grads_y, weights)
-            # Every rank used x, so its gradient is the sum of the ranks' summands: the one all-reduce. It is only
+            # Every rank used x, so its gradient is the sum of the ranks' partial sums: the one all-reduce. It is only
             # started here, and travels while the gradients of the weights are computed.
             sent = ctx.comm.all_reduce(grad_x)
         grads = weight_gradients(grads_y, x, wanted)
@@ -72,7 +72,7 @@ class _RowParallel(torch.autograd.Function):
     def forward(ctx: Any, comm: Comm, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(x, weight)
         y = F.linear(x, weight)
-        # Every rank has made a summand of y from its part of x: the one all-reduce.
+        # Every rank has a partial sum of y, from its part of x: the one all-reduce.
         comm.all_reduce(y).wait()
         return y if bias is None else y.add_(bias)  # once, after the sum
 
@@ -82,12 +82,12 @@ class _RowParallel(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         _, input_wanted, *wanted = ctx.needs_input_grad
         grad_y = rows(gradients[0])
-        grad_x = (grad_y @ weight).view_as(x) if input_wanted else None  # this rank's part of dX, whole as it is
+        grad_x = (grad_y @ weight).view_as(x) if input_wanted else None  # this rank's part of dX, already complete
         return None, grad_x, *weight_gradients([grad_y], x, wanted)
 
 
 def input_gradient(grads_y: Sequence[Tensor], weights: Sequence[Tensor]) -> Float[Tensor, "rows in"]:
-    """dX = dY Aᵀ, added up over weights: this rank's summand."""
+    """dX = dY Aᵀ, added up over weights: this rank's partial sum."""
     grad_x = grads_y[0] @ weights[0]
     for grad_y, weight in zip(grads_y[1:], weights[1:], strict=True):
         torch.addmm(grad_x, grad_y, weight, out=grad_x)
@@ -112,12 +112,12 @@ def column_parallel(
 
 
 def rows(x: Float[Tensor, "*batch width"]) -> Float[Tensor, "rows width"]:
-    """All leading dims as one, as the products of backward want it."""
+    """All leading dims merged, as the products of backward need them."""
     return x.reshape(-1, x.shape[-1])
 
 
 def as_autocast(x: Tensor, *tensors: Tensor | None) -> list[Any]:
-    """The dtypes that autocast would give a product; it does not look into an autograd Function's backward."""
+    """The dtypes that autocast would give a product; it does not reach an autograd Function's backward."""
     kind = x.device.type
     if not torch.is_autocast_enabled(kind):
         return [x, *tensors]
@@ -135,7 +135,7 @@ class ColumnParallelLinear(ParallelLayer):
         in_features: Size of the last dim of the input.
         out_features: Size of the last dim of the output of all ranks together.
         bias: Whether there is a bias, cut as the output is.
-        gather_output: Return the whole output on every rank, and not this rank's part.
+        gather_output: Return the whole output on every rank, instead of this rank's part.
         comm: The ranks that hold the layer together, as of `minitrain.comm.comm.Comm`; None means everyone.
         shards: Cut into fewer pieces than there are ranks; each is then held by ranks/shards neighbouring ranks, whose
             gradients `parameter_layout.sum_partial_gradients` adds. None: as many as ranks.

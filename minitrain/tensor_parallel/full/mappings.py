@@ -22,8 +22,8 @@ from torch import Tensor
 from minitrain.comm.comm import AnyComm, Comm, as_comm
 from minitrain.tensor_parallel.full.checks import check_same, check_split
 
-# Backward of each is forward of its conjugate, so they can be differentiated any number of times. What backward sends
-# has been compared by forward.
+# Backward of each is forward of its conjugate, so they can be differentiated any number of times. Forward has already
+# compared the tensors that backward sends.
 
 
 class _Copy(torch.autograd.Function):
@@ -42,7 +42,7 @@ class _Reduce(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, comm: Comm) -> Tensor:
         ctx.comm = comm.unchecked
         total = x.clone(memory_format=torch.contiguous_format)  # autograd may hand x to others too
-        # Every rank puts its summand in and gets the sum out.
+        # Every rank puts its partial sum in and gets the sum out.
         comm.all_reduce(total).wait()
         return total
 
@@ -80,8 +80,8 @@ class _Gather(torch.autograd.Function):
 
 # The operators by name. `comm`: the tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone. With
 # checking they raise a ValueError, on every rank alike, if an x that must be the same on all ranks differs, or if parts
-# and summands have different shapes or dtypes. Split and gather assume that all ranks use the unsharded tensor in the
-# same way: then its gradient is whole on every rank, and each takes its part without adding.
+# and partial sums have different shapes or dtypes. Split and gather assume that all ranks use the unsharded tensor in
+# the same way: then its gradient is whole on every rank, and each takes its part without adding.
 
 
 def copy_to_parallel(x: Float[Tensor, "*shape"], comm: AnyComm = None) -> Float[Tensor, "*shape"]:
@@ -92,7 +92,7 @@ def copy_to_parallel(x: Float[Tensor, "*shape"], comm: AnyComm = None) -> Float[
 
 
 def reduce_from_parallel(x: Float[Tensor, "*shape"], comm: AnyComm = None) -> Float[Tensor, "*shape"]:
-    """g: an all-reduce of x, this rank's summand; backward the gradient as it is."""
+    """g: an all-reduce of x, this rank's partial sum; backward the gradient as it is."""
     return _Reduce.apply(x, as_comm(comm))
 
 

@@ -1,13 +1,13 @@
-"""How a parameter lies over the tensor-parallel ranks, and what follows for its gradient.
+"""How a parameter is laid out over the tensor-parallel ranks, and what follows for its gradient.
 
 A parameter is **replicated** (every rank holds all of it, and its gradient is whole on every rank: norms, the bias of a
 row-parallel layer), or **sharded** (rank r holds a piece of one dim, and the gradient of that piece). Either may also
-be **partial**: each rank's gradient is one summand. That is so where ranks that hold the same parameter apply it to
-different things: key and value heads that several ranks share, or the norms of a sequence shard (chapter 09).
-`sum_partial_gradients` adds those summands. Whoever adds up gradients, norms or checkpoints asks here.
+be **partial**: each rank's gradient is a partial sum. This happens where ranks that hold the same parameter apply it to
+different inputs: key and value heads that several ranks share, or the norms of a sequence shard (chapter 09).
+`sum_partial_gradients` adds those sums. Code that adds up gradients or norms, or writes checkpoints, asks here.
 
-What is said is kept in attributes of the parameter, so it needs no list beside the model. Nothing said means
-replicated. `copy.deepcopy` of a parameter drops its attributes; a `ParallelLayer` marks its own anew.
+The layout is kept in attributes of the parameter, so that no separate list is needed. A parameter without them is
+replicated. `copy.deepcopy` of a parameter drops its attributes; a `ParallelLayer` marks its own again.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from minitrain.comm.comm import AnyComm, as_comm
 
 
 def mark(parameter: Tensor, dim: int, shards: int | None = None) -> None:
-    """Say that each rank holds a piece of `dim` of the whole parameter.
+    """Declare that each rank holds a piece of `dim` of the whole parameter.
 
     Args:
         parameter: This rank's piece.
         dim: The dim that is cut.
-        shards: Number of different pieces, where there are fewer than ranks: each is then held by so many neighbouring
-            ranks that all have one. None: as many as ranks.
+        shards: Number of different pieces, if fewer than ranks: each is then held by ranks/shards neighbouring ranks.
+            None: as many as ranks.
     """
     said = {"tensor_parallel": "sharded", "tensor_parallel_dim": dim, "tensor_parallel_shards": shards}
     vars(parameter).update(said)
@@ -47,17 +47,17 @@ def shards(parameter: Tensor, ranks: int) -> int:
 
 
 def copies(parameter: Tensor, ranks: int) -> int:
-    """How many of `ranks` ranks hold the same piece: a sum over ranks counts it so many times."""
+    """How many of `ranks` ranks hold the same piece: a sum over ranks counts it that many times."""
     return ranks // shards(parameter, ranks)
 
 
 def mark_partial(parameter: Tensor) -> None:
-    """Say that the gradient of each rank is one summand, to be added over the ranks that hold the same piece."""
+    """Declare that each rank's gradient is a partial sum, to be added over the ranks that hold the same piece."""
     vars(parameter)["tensor_parallel_partial"] = True
 
 
 def is_partial(parameter: Tensor) -> bool:
-    """Whether the gradient of each rank is one summand."""
+    """Whether the gradient of each rank is a partial sum."""
     return getattr(parameter, "tensor_parallel_partial", False)
 
 
@@ -65,12 +65,12 @@ def is_partial(parameter: Tensor) -> bool:
 def sum_partial_gradients(module: nn.Module, comm: AnyComm = None) -> None:
     """Add the gradients of partial parameters over the ranks that hold the same piece: one all-reduce for each dtype.
 
-    To be called once a step, after the last backward. A second call would add sums. Gradients that are None are left
-    out, and must be None on all ranks.
+    To be called once per step, after the last backward. A second call would add the sums again. Gradients that are None
+    are left out, and must be None on all ranks.
 
-    A piece of which there are several has a slot for each in the bucket: a rank adds to its own piece's slot and leaves
-    the others at 0, so that one all-reduce over the whole group adds over exactly the ranks that share. It sends the
-    whole parameter where groups of their own would send a piece, and needs no groups.
+    A parameter with several different pieces has a slot for each in the bucket: a rank adds to its own piece's slot and
+    leaves the others at 0, so that one all-reduce over the whole group adds over exactly the ranks that share. It sends
+    the whole parameter where groups of their own would send a piece, and needs no groups.
 
     Args:
         module: The module with the parameters, the same on all ranks.
@@ -122,7 +122,7 @@ class ParallelLayer(nn.Module):
         self.rank, self.ranks = self.comm.rank, self.comm.ranks
 
     def mark_parameters(self) -> None:
-        """Say how the layer's own parameters lie over the ranks."""
+        """Declare how the layer's own parameters are laid out over the ranks."""
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)

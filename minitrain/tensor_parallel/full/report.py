@@ -1,4 +1,4 @@
-"""The report of what has become of every parameter of a model that was divided over tensor-parallel ranks."""
+"""The report on every parameter of a model that was divided over tensor-parallel ranks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ REPLICATED = "replicated"
 
 @dataclass(frozen=True)
 class Row:
-    """What became of a parameter.
+    """A parameter before and after.
 
     Attributes:
         name: Its name, the same before and after.
-        how: How it lies over the ranks, in words.
+        how: Its layout over the ranks, in words.
         before: Its shape on one device.
         now: Its shape on this rank.
     """
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Replaced:
-    """What was done to a model; printed, it lists every parameter.
+    """The changes to a model; printed, it lists every parameter.
 
     Attributes:
         parameters: Every parameter of the model.
@@ -42,11 +42,11 @@ class Replaced:
 
     @property
     def replicated(self) -> list[str]:
-        """Names of the parameters that every rank holds whole."""
+        """Names of the parameters that every rank holds in full."""
         return [row.name for row in self.parameters if row.how.startswith(REPLICATED)]
 
     def __str__(self) -> str:
-        """A line for each parameter; those that are alike in all layers share one."""
+        """A line for each parameter; parameters that are alike in all layers share one."""
         layers: dict[Row, list[int]] = {}
         for row in self.parameters:
             head, _, rest = row.name.partition("blocks.")
@@ -64,7 +64,7 @@ class Replaced:
 
 
 class Before:
-    """A model before parts of it are replaced; `replaced` then reports what has become of it."""
+    """A model before parts of it are replaced; `replaced` then reports the changes."""
 
     def __init__(self, model: nn.Module):
         self.shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}

@@ -1,7 +1,7 @@
 """The full form of `minitrain.tensor_parallel.vocab_parallel` adds a bias, gathered logits, overlap, and checks.
 
 Rank r of n holds rows r·V'/n up to (r+1)·V'/n of the table. Rows from V on are padding: zeros that no token looks up.
-**Their logits are set to −∞**, because the logits 0 that they would give take part in the softmax, and may even be the
+**Their logits are set to −∞**, because otherwise they would be 0, take part in the softmax, and might even be the
 largest. A tied head has the same parameter as the embedding.
 
 **Sent.** `gather_logits` adds an all-gather, for generation; the loss needs none.
@@ -69,7 +69,7 @@ class VocabParallelEmbedding(ParallelLayer):
     one device's table, whatever the number of ranks.
 
     Args:
-        num_embeddings: V, the tokens that there are.
+        num_embeddings: V, the number of tokens.
         embedding_dim: h.
         comm: The ranks that share the rows, as of `minitrain.comm.comm.Comm`; None means everyone. Checking compares
             tokens across ranks and with the vocabulary; a GPU must then finish all that it was given.
@@ -145,7 +145,7 @@ class VocabParallelHead(ParallelLayer):
 
     Args:
         in_features: h.
-        vocabulary: V, the tokens that there are.
+        vocabulary: V, the number of tokens.
         bias: Whether each token has a bias.
         comm: The ranks that share the rows, as of `minitrain.comm.comm.Comm`; None means everyone.
         dtype: Of weight and bias.
@@ -248,7 +248,7 @@ def gather_logits(
 
     Args:
         logits: This rank's.
-        vocabulary: V, the tokens that there are.
+        vocabulary: V, the number of tokens.
         comm: The ranks that share the rows, as of `minitrain.comm.comm.Comm`; None means everyone.
     """
     return gather_from_parallel(logits, comm)[..., :vocabulary]

@@ -1,8 +1,8 @@
 """Which optimizers can step on flat shards: those that treat every element by itself.
 
-A shard is a piece of a line, and knows neither the shapes of the tensors in it nor what the other ranks hold. Adam or
-SGD need neither. An optimizer whose step for one element depends on other elements of its tensor would silently compute
-something else.
+A shard is a piece of a flat line: it has neither the shapes of the tensors in it nor the values of the other ranks.
+Adam or SGD need neither. An optimizer whose step for one element depends on other elements of its tensor would silently
+compute something else.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ELEMENTWISE = (
     optim.ASGD,
 )
 
-# What mixes the elements of a tensor, in each optimizer of torch that does.
+# How each of torch's optimizers that mixes the elements of a tensor does so.
 MIXING: dict[type[optim.Optimizer], str] = {
     optim.Adafactor: "it keeps means over the rows and columns of a matrix",
     optim.Muon: "it makes the update of a whole matrix orthogonal",
@@ -39,7 +39,7 @@ MIXING: dict[type[optim.Optimizer], str] = {
 def check_elementwise(optimizer_class: type[optim.Optimizer], options: Mapping[str, Any]) -> None:
     """Refuse an optimizer whose step mixes the elements of a tensor.
 
-    Torch's own are known. Of any other, a small matrix tells: it is stepped whole, and as two flat halves by two
+    Torch's own are known. Any other is tried on a small matrix: stepped whole, and as two flat halves by two
     optimizers, as on two ranks. Only if both give the same can its states be sharded.
 
     Raises:
@@ -49,7 +49,7 @@ def check_elementwise(optimizer_class: type[optim.Optimizer], options: Mapping[s
     for known, reason in MIXING.items():
         if issubclass(optimizer_class, known):
             raise ValueError(f"optimizer_class={name} cannot step on flat shards: {reason}; use one like AdamW")
-    # A subclass that keeps the step of its parent is what its parent is.
+    # A subclass that keeps its parent's step counts as its parent.
     if any(optimizer_class.step is known.step for known in ELEMENTWISE):
         return
     try:
@@ -70,7 +70,7 @@ def _trial(optimizer_class: type[optim.Optimizer], options: Mapping[str, Any], s
     whole, *halves = (nn.Parameter(part.clone()) for part in (values, *values.flatten().chunk(2)))
     optimizers = [optimizer_class([part], **options) for part in (whole, *halves)]
     for step in range(steps):
-        # Each step's gradient has another size, which shows what is divided by a norm.
+        # Each step's gradient has a different size, which reveals a division by a norm.
         gradient = 10.0**step * torch.randn(8, 32, generator=generator, dtype=torch.float64)
         for part, its in zip((whole, *halves), (gradient, *gradient.flatten().chunk(2)), strict=True):
             part.grad = its.clone()

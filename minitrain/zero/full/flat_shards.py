@@ -26,8 +26,8 @@ class FlatShard:
         group: As given.
         partition: Where each parameter lies.
         trainable: Whether the optimizer steps it.
-        flat: The whole line, padding included. In stage 3 its storage has 0 bytes while nobody needs it; gathering into
-            the same storage makes all views of it right again, those that autograd has saved too.
+        flat: The whole line, padding included. In stage 3 its storage has 0 bytes while it is not needed; gathering
+            into the same storage makes all views of it valid again, including those that autograd has saved.
         shard: This rank's part: a view of `flat`, in stage 3 of its own memory.
         master: What the optimizer steps: the shard itself (same memory), or, where parameters are held in fewer bits,
             a copy in float32, taken before they were rounded. None for frozen parameters.
@@ -52,7 +52,7 @@ class FlatShard:
 
     @property
     def whole(self) -> bool:
-        """Whether all values are there: not where stage 3 has freed them."""
+        """Whether all values are in memory: not where stage 3 has freed them."""
         return self.flat.untyped_storage().nbytes() > 0 or not self.flat.numel()
 
     def free(self) -> None:
@@ -61,13 +61,13 @@ class FlatShard:
 
     def check_in_place(self) -> None:
         """Raise RuntimeError if a parameter is no longer a view of the line: what is gathered would not reach it."""
-        here = self.flat.untyped_storage()._cdata  # a storage's own address, which it has without memory, too
+        here = self.flat.untyped_storage()._cdata  # the storage's own address, which it has even without memory
         for name, parameter in self.parameters.items():
             if parameter.untyped_storage()._cdata != here:
                 raise RuntimeError(f"{name} was moved out of its line, as .to(…) and .half() do; wrap it again")
 
     def allocate(self) -> None:
-        """Give `flat` memory again, of undefined values; every view of it is of use again."""
+        """Give `flat` memory again, with undefined values; every view of it is usable again."""
         self.flat.untyped_storage().resize_(self.flat.numel() * self.flat.element_size())
 
 

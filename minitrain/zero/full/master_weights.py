@@ -1,9 +1,9 @@
 """Mixed precision: the master copy of a shard, in float32, which the optimizer steps while parameters have 16 bits.
 
-**Idea.** An update is often too small to change a weight of 16 bits. So the optimizer steps a copy of more bits, and
+**Idea.** An update is often too small to change a weight of 16 bits. So the optimizer steps a copy with more bits, and
 each new value is rounded into the parameter. A rank has the master of its own shard only.
 **Source.** Micikevicius et al. 2018, "Mixed Precision Training", §3.1.
-In FSDP2 the sharded parameters are the masters, and `MixedPrecisionPolicy` has the dtype of computing; in DeepSpeed
+In FSDP2 the sharded parameters are the masters, and `MixedPrecisionPolicy` has the compute dtype; in DeepSpeed
 they are `fp32_groups_flat`.
 """
 
@@ -20,7 +20,7 @@ def make_master(line: FlatShard, exact: Shaped[Tensor, " shard"], compute_dtype:
     """What the optimizer steps: the shard itself, if it has enough bits, else a copy in float32 at least.
 
     Args:
-        line: Its shard has the dtype of computing.
+        line: Its shard has the compute dtype.
         exact: The shard's values as the module had them, before they were rounded.
         compute_dtype: What parameters are held in; None: as the module has them.
     """
@@ -37,6 +37,6 @@ def copy_master_to_shard(line: FlatShard) -> None:
 
 
 def copy_shard_to_master(line: FlatShard) -> None:
-    """After parameters were loaded: take them over, with the bits that they have."""
+    """After parameters were loaded: copy them to the master, with all their bits."""
     if line.master is not None and line.master.data_ptr() != line.shard.data_ptr():
         line.master.copy_(line.shard)

@@ -46,10 +46,10 @@ class ZeroOffload(Zero2):
         dtype = exact.dtype
         if self.compute_dtype is not None and dtype.is_floating_point:
             dtype = torch.promote_types(dtype, torch.float32)
-        return nn.Parameter(exact.to("cpu", dtype, copy=True))  # memory of its own, also where that is a CPU's anyway
+        return nn.Parameter(exact.to("cpu", dtype, copy=True))  # memory of its own, even if the device is a CPU
 
     def _keep(self, collector: Collector, part: Shaped[Tensor, " shard"]) -> None:
-        """Copy this rank's part of a mean gradient to the host, and add it there to what has come before."""
+        """Copy this rank's part of a mean gradient to the host, and add it there to earlier ones."""
         if collector.shard is None:
             collector.shard = self.host_pool.empty(part)
         if collector.fresh:

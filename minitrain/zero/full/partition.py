@@ -1,6 +1,6 @@
 """The arithmetic of ZeRO: tensors side by side in one flat line, cut into equal shards, one for each rank.
 
-**Idea.** Whole tensors cannot be dealt out evenly, since one may be larger than all others together. Elements can. So
+**Idea.** Whole tensors cannot be distributed evenly, since one may be larger than all others together. Elements can. So
 the line is padded with zeros until the ranks divide it, and rank r takes the r-th part. A shard may begin and end in
 the middle of a tensor; an optimizer that treats each element by itself does not mind.
 
@@ -49,7 +49,7 @@ class Partition:
         ranks: As given.
         offsets: Where each tensor begins in the line, by name.
         elements: Elements of all tensors.
-        padding: Elements added behind them, fewer than `ranks`.
+        padding: Elements added after them, fewer than `ranks`.
         shard_elements: Elements of each shard; times `ranks` it is `elements` + `padding`.
 
     Raises:
@@ -70,7 +70,7 @@ class Partition:
         self.padding = ranks * self.shard_elements - self.elements
 
     def flatten(self, tensors: Mapping[str, Tensor]) -> Shaped[Tensor, " padded"]:
-        """A new line that holds a copy of the tensors and zeros behind them; the inverse of `views`.
+        """A new line that holds a copy of the tensors, followed by zeros; the inverse of `views`.
 
         Raises:
             ValueError: Names or shapes are not those of the partition.
@@ -94,12 +94,12 @@ class Partition:
         }
 
     def shard(self, flat: Shaped[Tensor, " padded"], rank: int) -> Shaped[Tensor, " shard"]:
-        """The part of the line that is rank's, as a view."""
+        """The part of the line that belongs to `rank`, as a view."""
         self._check(rank)
         return flat[rank * self.shard_elements : (rank + 1) * self.shard_elements]
 
     def segments(self, rank: int) -> list[Segment]:
-        """What lies in rank's shard: a piece for each tensor that reaches into it, in order. Padding is left out."""
+        """The contents of rank's shard: a piece of each tensor that reaches into it, in order. Padding is left out."""
         self._check(rank)
         begin = rank * self.shard_elements
         end = begin + self.shard_elements

@@ -1,4 +1,4 @@
-"""Two memories, told apart also where there is one: the device's and the host's.
+"""Two memories, the device's and the host's, kept apart even where they are one.
 
 On a machine with a GPU the pools are the GPU's memory and the CPU's. On one without, both are the CPU's, and the pools
 are names: what belongs to one has storages of its own, and goes to the other only by a copy. So the bytes of a lesson
@@ -17,7 +17,7 @@ from minitrain.comm.memory import storage_bytes
 
 
 class Pool:
-    """A memory, and what lies in it.
+    """A memory, and the tensors in it.
 
     Args:
         name: "device" or "host".
@@ -32,7 +32,7 @@ class Pool:
     def __init__(self, name: str, device: torch.device, members: Callable[[], Iterable[Tensor | None]]):
         self.name, self.device = name, device
         self._members = members
-        self._stream: torch.Stream | None = None  # on which a GPU copies to the host, beside what it computes
+        self._stream: torch.Stream | None = None  # on which a GPU copies to the host while it computes
 
     @property
     def bytes(self) -> int:
@@ -40,14 +40,14 @@ class Pool:
         return storage_bytes(self._members())
 
     def empty(self, like: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
-        """Memory in this pool for a tensor of the other; on the host such that a GPU can write to it by itself."""
+        """Memory in this pool for a tensor of the other; on the host, pinned if there is a GPU."""
         pinned = self.device.type == "cpu" and like.device.type == "cuda"
         return torch.empty(like.shape, dtype=like.dtype, device=self.device, pin_memory=pinned)
 
     def start_copy(self, target: Shaped[Tensor, "*shape"], source: Shaped[Tensor, "*shape"]) -> None:
         """Start to copy from the other pool into `target`, which is defined after `wait()`.
 
-        From a GPU the copy runs beside what the GPU computes. `source` may be freed at once, but not overwritten.
+        From a GPU the copy runs while the GPU computes. `source` may be freed at once, but not overwritten.
         """
         if source.device.type == "cpu":
             target.copy_(source)
@@ -57,7 +57,7 @@ class Pool:
         self._stream.wait_stream(torch.accelerator.current_stream(source.device))  # `source` is computed there
         with self._stream:
             target.copy_(source, non_blocking=True)
-        source.record_stream(self._stream)  # its memory is given to nobody else before the copy is done
+        source.record_stream(self._stream)  # its memory is not reused before the copy is done
 
     def wait(self) -> None:
         """Wait until all copies are done."""

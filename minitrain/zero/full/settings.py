@@ -1,4 +1,4 @@
-"""What is checked before a module is sharded: that ranks ask for the same, and that parameter groups are right."""
+"""The checks before a module is sharded: ranks ask for the same settings, and parameter groups are right."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check_groups(module: nn.Module, groups: Groups) -> None:
                     f"parameter_groups[{number}] holds a {type(parameter).__name__} that is no parameter of `module`"
                 )
             if id(parameter) in seen:
-                raise ValueError(f"parameter_groups[{number}]: {names[id(parameter)]} is there for the second time")
+                raise ValueError(f"parameter_groups[{number}]: {names[id(parameter)]} is listed twice")
             seen.add(id(parameter))
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and id(parameter) not in seen:

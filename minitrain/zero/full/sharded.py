@@ -1,14 +1,14 @@
-"""What the stages of ZeRO share: lines of parameters in memory, an optimizer on this rank's shards, and a step.
+"""The common part of ZeRO's stages: lines of parameters in memory, an optimizer on this rank's shards, and a step.
 
 The module's parameters are laid side by side in flat lines (`partition.py`), one for each unit, dtype, device and
 parameter group. Rank r has the r-th shard of every line, and its optimizer knows these shards only: that is what makes
 optimizer states 1/n as large. After the step each rank has new values for its own shards, and the lines are gathered.
-What is done with gradients (stage 2) and with parameters (stage 3) is what the stages differ in.
+The stages differ in how they treat gradients (stage 2) and parameters (stage 3).
 
-For whoever builds a stage on `Sharded`: `_prepare()` runs once lines and optimizer are there; `synchronize()` has to
+To build a stage on `Sharded`: `_prepare()` runs once lines and optimizer exist; `synchronize()` has to
 call `_check_unchanged()` and to set `line.gradient` of every trainable line; `_all_gather_parameters()` runs after the
 step; `shards_parameters = True` gives each line a shard of its own memory and frees the storage of `flat`, which the
-stage has then to fill when parameters are needed; `_make_master` decides what the optimizer steps, and where.
+stage must then fill when parameters are needed; `_make_master` decides what the optimizer steps, and where.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class Sharded(nn.Module, ABC):
         **optimizer_options: Any,
     ):
         super().__init__()
-        self.comm = as_comm(comm).unchecked  # what was asked for is compared here, and so nothing afterwards
+        self.comm = as_comm(comm).unchecked  # settings are compared here, so nothing is compared afterwards
         self.ranks, self.rank = self.comm.ranks, self.comm.rank
         parts = default_units(module) if units is None else units
         parts = list({id(part): part for part in parts if part is not module}.values())  # each once; the root is one
         groups = listed(module, parameter_groups)
-        # What was asked for is compared before it is checked: a mistake is then an error on every rank, or on none.
+        # The settings are compared before they are checked: a mistake is then an error on every rank, or on none.
         settings = {
             "the class": type(self).__name__,
             "optimizer_class": optimizer_class.__name__,
@@ -122,13 +122,13 @@ class Sharded(nn.Module, ABC):
             if line.master is not None:
                 masters[line.group]["params"].append(line.master)
         self.optimizer = optimizer_class(masters, **optimizer_options)
-        # Whoever loads the module's state dict loads what the optimizer steps, too.
+        # Loading the module's state dict also loads what the optimizer steps.
         module.register_load_state_dict_pre_hook(self._before_loading)
         module.register_load_state_dict_post_hook(lambda *_: self._refresh_masters())
         self._prepare()
 
     def _prepare(self) -> None:
-        """What a stage does once, when lines and optimizer are there."""
+        """Setup that a stage does once, when lines and optimizer exist."""
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's own forward, its floating inputs in `compute_dtype`."""
@@ -203,7 +203,7 @@ class Sharded(nn.Module, ABC):
         self._all_gather_parameters()
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget all gradients; `set_to_none` is there for `nn.Module`'s sake, and the memory is the stage's matter."""
+        """Forget all gradients; `set_to_none` is only for `nn.Module`'s sake: the stage decides about the memory."""
         for line in self._trainable:
             line.gradient = None
 
@@ -220,7 +220,7 @@ class Sharded(nn.Module, ABC):
 
     @torch.no_grad()
     def load_optimizer_state_dict(self, state: dict[str, Any] | Sequence[dict[str, Any]]) -> None:
-        """Load what `optimizer_state_dict` gave, of any stage; nothing is sent, but for copies in float32.
+        """Load what `optimizer_state_dict` gave, of any stage; nothing is sent, except for copies in float32.
 
         Ranks' own states bring these copies, where there are any; parameters are then made from them and gathered.
 
@@ -229,7 +229,7 @@ class Sharded(nn.Module, ABC):
                 any number of ranks and any units, which are then cut anew.
 
         Raises:
-            ValueError: It is another model's (names the first mismatch), or another rank's alone.
+            ValueError: It belongs to another model (names the first mismatch), or to another rank only.
         """
         if states.load(self.optimizer, self.lines, self._group_names, self.rank, self.ranks, state):
             self.restore()
@@ -286,7 +286,7 @@ class Sharded(nn.Module, ABC):
     def _broadcast_states(self) -> None:
         started = []
         for tensor in [*(line.flat for line in self.lines), *self.module.buffers()]:
-            whole = tensor.detach().contiguous()  # the tensor itself, but where it has gaps a copy
+            whole = tensor.detach().contiguous()  # the tensor itself, or a copy where it has gaps
             # Rank 0's value goes to all, so that all begin equal.
             started.append((tensor, whole, self.comm.broadcast(whole)))
         for tensor, whole, handle in started:
@@ -318,7 +318,7 @@ class Sharded(nn.Module, ABC):
         for line in self._trainable:
             if line.flat.numel():
                 # Each rank brings its shard, and all get the whole line, into the memory of the parameters. One by one:
-                # gloo needs as much memory again for each that is under way.
+                # gloo needs as much memory again for each one in flight.
                 self.comm.all_gather(line.flat).wait()
 
     @torch.no_grad()
@@ -339,7 +339,7 @@ class Sharded(nn.Module, ABC):
         return self.lines[0].flat.device if self.lines else torch.device("cpu")
 
     def _check_unchanged(self) -> None:
-        """Refuse parameters that are not those that were laid out."""
+        """Refuse parameters that differ from those that were laid out."""
         known = {name: (parameter, line) for line in self.lines for name, parameter in line.parameters.items()}
         advice = "wrap the module again"
         for name, parameter in self.module.named_parameters():

@@ -1,6 +1,6 @@
 """The full form of `minitrain.zero.stage1` adds frozen and unused parameters, several dtypes, groups, and checks.
 
-`Zero1` averages the gradients itself. `ShardedOptimizer` goes with any data parallelism, whose all-reduce (2Ψ) has
+`Zero1` averages the gradients itself. `ShardedOptimizer` works with any data parallelism, whose all-reduce (2Ψ) has
 given every rank all gradients; after its step, one all-gather of each line gives every rank the new parameters.
 
 **Source.** Besides Rajbhandari et al. 2020: Xu et al. 2020, who call it weight-update sharding.
@@ -94,7 +94,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
             self._inner.add_param_group(masters)
         self.lines += lines
         self._names.append(names)
-        self._copy_options(self._inner.param_groups[-1], added)  # with those that only the optimizer inside knows
+        self._copy_options(self._inner.param_groups[-1], added)  # with those that only the optimizer inside has
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -134,7 +134,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """Load this rank's own state dict, a whole one, or the list of all ranks' own; nothing is sent.
 
         Raises:
-            ValueError: It is that of other parameters (names the first mismatch), or of another rank alone.
+            ValueError: It belongs to other parameters (names the first mismatch), or to another rank only.
         """
         states.load(self._within(), self.lines, self._names, self.rank, self.ranks, state_dict)
         self.state = self._within().state
@@ -210,7 +210,7 @@ class Zero1(Sharded):
                 line.parameters[name].grad = view
 
     def _collect(self, name: str, parameter: nn.Parameter, view: Tensor) -> None:
-        """Bring a gradient to its place, should someone have put it elsewhere."""
+        """Bring a gradient to its place, in case it was put elsewhere."""
         if parameter.grad is None:
             view.zero_()  # set to None by the user
         elif parameter.grad.layout != torch.strided:

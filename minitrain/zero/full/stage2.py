@@ -5,7 +5,7 @@ the line before it is done. Without this *draining*, gradients that wait to be s
 held, as in stage 1. All ranks start the lines in one order, from the last unit to the first.
 
 **Source.** Besides Rajbhandari et al. 2020: Zhao et al. 2023, "PyTorch FSDP", §3.4, for limiting what is in flight.
-**Cost.** In backward also two lines of whole gradients: one that fills, and one that is on its way. Bytes:
+**Cost.** In backward also two lines of whole gradients: one that is filling, and one that is being sent. Bytes:
 `minitrain.costs.zero.step_traffic`.
 Near to it are `reshard_after_forward=False` of FSDP2, and DeepSpeed's stage 2, whose `overlap_comm` must drain, too.
 """
@@ -26,14 +26,14 @@ from minitrain.zero.full.sharded import Sharded
 
 
 class Collector:
-    """Collects the gradients of one line: whole while backward runs, then this rank's shard of their mean.
+    """Collects the gradients of one line: in full while backward runs, then this rank's shard of their mean.
 
     Args:
         line: The parameters that they belong to.
 
     Attributes:
-        missing: Parameters whose gradients have not come in this micro-batch.
-        flat: The whole gradients, side by side; None before the first has come and after all have left.
+        missing: Parameters whose gradients have not arrived in this micro-batch.
+        flat: The whole gradients, side by side; None before the first has arrived and after all have left.
         shard: This rank's part of the mean, added up over micro-batches.
         fresh: Whether nothing has been added to `shard` in this step.
     """
@@ -56,7 +56,7 @@ class Collector:
             self._views[name].add_(gradient, alpha=scale)
 
     def take(self) -> Shaped[Tensor, " padded"]:
-        """The whole line, with zeros where no gradient has come; from here on it is the caller's."""
+        """The whole line, with zeros where no gradient has arrived; from here on it belongs to the caller."""
         flat = self._open()
         for name in self.missing:
             self._views[name].zero_()  # this rank did not use it, others may have
@@ -91,7 +91,7 @@ class Zero2(Sharded):
     `line.gradient`, 1/n of them, once `synchronize()` has been called.
 
     Attributes:
-        drain: Whether a reduce-scatter must be done before the next is started. Set it to False to see what it is for.
+        drain: Whether a reduce-scatter must be done before the next is started. Set it to False to see its purpose.
 
     Raises:
         RuntimeError: In backward, when a parameter gets a second gradient in one micro-batch.
@@ -112,7 +112,7 @@ class Zero2(Sharded):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """The backward of one micro-batch that is not the last of its step; its gradients are sent all the same."""
+        """The backward of one micro-batch that is not the last of its step; its gradients are sent nonetheless."""
         yield
         self._finish_micro_batch()
 
@@ -143,7 +143,7 @@ class Zero2(Sharded):
             )
         # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
         collector.put(name, gradient.detach(), 1 / self.ranks)
-        del gradient  # before a line is sent, which may need memory
+        del gradient  # before sending a line, which may need memory
         self._advance()
 
     def _check_first(self, collector: Collector, name: str) -> None:
@@ -155,12 +155,12 @@ class Zero2(Sharded):
             )
 
     def _advance(self) -> None:
-        """Start the lines that are full and have their turn."""
+        """Start the lines that are full and next in turn."""
         while self._started < len(self._collectors) and not self._collectors[self._started].missing:
             self._start(self._collectors[self._started])
 
     def _start(self, collector: Collector) -> None:
-        """Reduce-scatter a line; of those that are under way at most one is not done."""
+        """Reduce-scatter a line; at most one reduce-scatter is in flight."""
         self._started += 1
         if self.drain:
             self._wait()  # so at most two lines are whole: this one, and the one that will fill next
@@ -194,6 +194,6 @@ class Zero2(Sharded):
 
 
 class Undrained(Zero2):
-    """Stage 2 with its typical mistake, for the lesson: gradients wait for each other until backward has ended."""
+    """Stage 2 with its typical mistake, for the lesson: gradients pile up until backward has ended."""
 
     drain = False

@@ -25,7 +25,7 @@ class Event(NamedTuple):
     """What happened to a unit's parameters or gradients.
 
     Attributes:
-        what: "gather" (started), "forward" and "backward" (each begins, with the parameters there), "free",
+        what: "gather" (started), "forward" and "backward" (each begins, with its parameters in memory), "free",
             "gradient" (the first of its gradients has arrived), "reduce-scatter" (started), "shard" (this rank has its
             part of the mean, and the rest is freed).
         unit: The unit's name in the module, or "root".
@@ -38,18 +38,18 @@ class Event(NamedTuple):
 class Zero3(Zero2):
     """Divides parameters, gradients and optimizer states over the ranks.
 
-    Between its uses a parameter has no elements, so its shape is (0,): parameters are there for the forward of the unit
-    that they belong to, and for its backward, and other code cannot read them. What forward returns may be nested in
+    Between its uses a parameter has no elements, so its shape is (0,): parameters are in memory for the forward and
+    backward of the unit that they belong to, and other code cannot read them. The results of forward may be nested in
     containers of any kind that `torch.utils._pytree` knows, and in dataclasses. Gradients can only reach a unit through
     what it returns, not through tensors that it keeps elsewhere. All ranks must call the same units in the same order.
 
     `full_state_dict()` gives the module's parameters; its own `state_dict()` is refused. Evaluate under
-    `torch.no_grad()`: a unit's gradients are sent when all its calls have gone backward, and for one that never does
-    they wait, whole, for `synchronize()`.
+    `torch.no_grad()`: a unit's gradients are sent when all its calls have gone backward, and if one never does, they
+    wait, unsharded, for `synchronize()`.
 
     Attributes:
         unshard_hooks: They gather and free; `unshard_hooks.prefetch = False` holds one unit less.
-        events: None; or a list, put there to be filled with what happens to which unit.
+        events: None, or a list that you put there; it is filled with what happens to which unit.
 
     Raises:
         RuntimeError: In forward and backward, with torch's debug level above OFF: ranks call different units. In

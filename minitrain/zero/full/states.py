@@ -1,8 +1,8 @@
 """The optimizer's states as dicts: one rank's, everyone's, and from any of these back onto any number of ranks.
 
 A state of the optimizer is either a shard (momentum: one number for each element) or one value for the whole line (a
-counter of steps). Shards are joined and cut anew through the names and shapes of the parameters, which a rank's own
-dict carries; what is cut anew has no padding.
+counter of steps). Shards are joined and cut again using the names and shapes of the parameters, which a rank's own dict
+carries; the newly cut states have no padding.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def whole(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: N
         found: ByName = {name: {} for name in line.parameters}
         for key, value in optimizer.state.get(line.master, {}).items():
             if _is_shard(value, line.partition):
-                here = value.to(line.shard.device)  # ranks' connections may not reach the host, where offload keeps it
+                here = value.to(line.shard.device)  # the ranks' backend may not reach the host, where offload keeps it
                 flat = gathered(here, line.partition, comm).to(value.device)
                 _spread(found, key, line.partition.views(flat))
             else:
@@ -67,7 +67,7 @@ def whole(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: N
 
 
 def merge(shards: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The whole state dict, from the own ones of all ranks, in any order; nothing is sent.
+    """The whole state dict, from those of all ranks, in any order; nothing is sent.
 
     Raises:
         ValueError: A rank is missing, or there are two of one.
@@ -245,7 +245,7 @@ def _same(saved: dict[str, Any], lines: Sequence[FlatShard]) -> bool:
 
 
 def _compare(piece: dict[str, Any], names: Names, shapes: dict[str, torch.Size]) -> None:
-    """Raise at the first parameter that is not the same in the saved state."""
+    """Raise at the first parameter that differs in the saved state."""
     saved_names = [each["params"] for each in piece["param_groups"]]
     _compare_groups(list(map(len, saved_names)), list(map(len, names)), saved_names, names)
     saved_shapes = {name: shape for entry in piece["lines"] for name, shape in entry["shapes"].items()}

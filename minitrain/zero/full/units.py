@@ -2,7 +2,7 @@
 
 A unit is a part of the module, such as one block of a GPT, whose parameters and gradients are sent as one line. Stage 2
 frees a unit's gradients, and stage 3 its parameters, when that part is done: small units save memory, large units save
-messages. What lies outside all units is the root's.
+messages. Parameters outside all units belong to the root.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 def default_units(module: nn.Module) -> list[nn.Module]:
     """The elements of every outermost `nn.ModuleList` or `nn.Sequential` in `module`, those with parameters."""
     if isinstance(module, (nn.ModuleList, nn.Sequential)):
-        elements = {id(element): element for element in module.children()}  # one that is there twice counts once
+        elements = {id(element): element for element in module.children()}  # a repeated one counts once
         return [element for element in elements.values() if next(element.parameters(), None) is not None]
     found = {id(unit): unit for child in module.children() for unit in default_units(child)}
     return list(found.values())
@@ -25,8 +25,8 @@ def unit_of_parameters(module: nn.Module, units: Sequence[nn.Module]) -> dict[st
     """For each parameter, by name, the number of its unit in `units`; −1 where it is the root's.
 
     It is the innermost unit that contains the parameter. One that is known by several names (a tied weight, a module
-    used in two places) needs a unit that contains all of them, or else it is the root's: it is then there whoever uses
-    it.
+    used in two places) needs a unit that contains all of them, or else it belongs to the root, and is in memory
+    whichever module uses it.
 
     Raises:
         ValueError: A unit is no part of `module`.

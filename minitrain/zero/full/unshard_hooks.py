@@ -6,9 +6,9 @@ then, but only to their storage: freeing gives the memory back, and gathering fi
 **Backward** has no calls to hook. It begins for a unit when the gradient of one of its outputs has arrived: a hook on
 that output gathers. How its end is noticed: `UnshardHooks._backward_reached`.
 
-**A unit that is called twice** is freed when none of its calls is active any more, in forward or in backward. With one
-flag in place of this count, it would be freed in the middle of the other call's backward. Its gradient is complete when
-all of its calls have gone backward, which takes a second count.
+**A unit that is called twice** is freed when none of its calls is active any more, in forward or in backward. With a
+single flag instead of this count, it would be freed in the middle of the other call's backward. Its gradient is
+complete when all of its calls have gone backward, which takes a second count.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from minitrain.comm.control import checking, gather_objects
 from minitrain.zero.full.flat_shards import Unit
 from minitrain.zero.full.unsharded_unit import PrefetchOrder, UnshardedUnit
 
-NO_TASK = -1  # what torch calls the backward pass that runs now, where none does
+NO_TASK = -1  # torch's number of the current backward pass when none is running
 
 
 @dataclass(eq=False)
@@ -39,8 +39,9 @@ class Call:
     Attributes:
         unsharded: The unit's parameters.
         began: The moment.
-        counted: Whether it is among the unit's pending backwards. A call that recomputes is only once its own backward
-            begins: it may run only for what autograd saves, and its backward be that of the first call.
+        counted: Whether it is among the unit's pending backwards. A call that recomputes is counted only once its own
+            backward begins: it may run only to fill in what autograd saves, while the backward is that of the first
+            call.
         came_in: While it runs, the operations that made its inputs.
     """
 
@@ -51,7 +52,7 @@ class Call:
 
 
 class UnshardHooks:
-    """Gathers the units of a module when they are needed, and frees them after.
+    """Gathers the units of a module when they are needed, and frees them afterwards.
 
     Args:
         units: The root first.
@@ -61,8 +62,8 @@ class UnshardHooks:
 
     Attributes:
         units: The parameters of each unit, in their order.
-        prefetch: Whether to start gathering the unit that followed in the pass before. Set it to False, and one unit
-            less is held, but each is waited for.
+        prefetch: Whether to start gathering the unit that came next in the previous pass. If False, one unit less is
+            held, but each gathering is waited for.
     """
 
     def __init__(
@@ -79,16 +80,16 @@ class UnshardHooks:
         self._calls: list[Call] = []  # running forward, the innermost last
         self._backward: dict[int, list[Call]] = {}  # running backward, by torch's number of the backward pass
         self._orders = {"forward": PrefetchOrder(), "backward": PrefetchOrder()}
-        self._ahead: UnshardedUnit | None = None  # prefetched, or kept since it is next
+        self._ahead: UnshardedUnit | None = None  # prefetched, or kept because it is next
         for unsharded in self.units:
             part = unsharded.unit.module
-            # First of all hooks before the call, so that the user's find the parameters. Behind the call also when it
-            # failed, as recomputation does on purpose when it has what it needs.
+            # First of all hooks before the call, so that the user's hooks find the parameters. After the call also if
+            # it failed, as recomputation does on purpose once it has what it needs.
             part.register_forward_pre_hook(partial(self._begin_call, unsharded), prepend=True, with_kwargs=True)
             part.register_forward_hook(partial(self._end_call, unsharded), with_kwargs=True, always_call=True)
 
     def reset(self) -> None:
-        """Forget what an exception has left behind: calls that never ended, parameters that nobody freed."""
+        """Forget what an exception has left behind: calls that never ended, parameters that were never freed."""
         self._calls.clear()
         self._backward.clear()
         self._ahead = None
@@ -118,18 +119,18 @@ class UnshardHooks:
                 call.came_in.add(tensor.grad_fn)
 
     def _end_call(self, unsharded: UnshardedUnit, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        """The hook behind a unit's forward; without output where that failed."""
+        """The hook after a unit's forward; without output if that failed."""
         if not self._calls or self._calls[-1].unsharded is not unsharded:
             return  # it failed before it began
         call = self._calls.pop()
         moment = next(self._moments)
-        # What is passed on as it came is not this call's work; an input that was changed in place is.
+        # An input that is returned unchanged is not this call's work; one that was changed in place is.
         made = [tensor for tensor in _with_gradient(output) if tensor.grad_fn not in call.came_in]
         call.came_in.clear()
         for tensor in made:
             tensor.register_hook(partial(self._begin_backward, call, moment))
         if _task() != NO_TASK:
-            # What is recomputed is needed at once, so it stays until its backward is finished.
+            # A recomputed call's unit is needed at once, so it stays until its backward is finished.
             self._running(_task()).append(Call(unsharded, call.began))
             return
         call.counted = bool(made)
@@ -137,7 +138,7 @@ class UnshardHooks:
         self._release(unsharded)
 
     def _begin_backward(self, call: Call, moment: int, gradient: Tensor) -> None:
-        """The hook on a call's output: its gradient is there, so the call's backward begins."""
+        """The hook on a call's output: its gradient has arrived, so the call's backward begins."""
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "backward(create_graph=True) would need parameters again that are freed by then; use stage 1 or 2"
@@ -188,7 +189,7 @@ class UnshardHooks:
     def _call_finished(self, running: list[Call], call: Call) -> None:
         running.remove(call)
         self._release(call.unsharded)
-        # Where it was recomputed for a backward pass of its own, the outer pass need not hold it any longer.
+        # If it was recomputed for a backward pass of its own, the outer pass need not hold it any longer.
         for others in self._backward.values():
             for other in [other for other in others if other.began == call.began]:
                 others.remove(other)
@@ -200,10 +201,10 @@ class UnshardHooks:
                 self._done(call.unsharded.unit)
 
     def _unshard_and_wait(self, unsharded: UnshardedUnit, order: PrefetchOrder | None) -> None:
-        """Gather the parameters, and start to gather those that were needed next in the pass before.
+        """Gather the parameters, and start to gather those that were needed next in the previous pass.
 
-        Where a pass goes another way than the one before, nothing is prefetched until it ends. All ranks must call the
-        same units in the same order, with or without prefetching, since each gathering needs all of them.
+        Where a pass takes a different path from the previous one, nothing is prefetched until it ends. All ranks must
+        call the same units in the same order, with or without prefetching, since each gathering needs all of them.
         """
         following = None
         if order is not None:

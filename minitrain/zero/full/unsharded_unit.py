@@ -17,7 +17,7 @@ class UnshardedUnit:
     Attributes:
         unit: The unit.
         active_calls: Calls of the unit that are running now, forward or backward.
-        pending_backwards: Calls whose backward is still to come, or is running.
+        pending_backwards: Calls whose backward has yet to begin, or is running.
     """
 
     def __init__(self, unit: Unit):
@@ -60,7 +60,7 @@ class UnshardedUnit:
         for handle in self._arriving or []:
             handle.wait()
         for line, places in zip(self.unit.lines, self._places, strict=True):
-            nothing = line.flat[:0]  # of the same storage, so that it is still seen where the parameter belongs
+            nothing = line.flat[:0]  # of the same storage, which still shows where the parameter belongs
             for parameter in places:
                 parameter.data = nothing
             line.free()
@@ -73,7 +73,7 @@ class PrefetchOrder:
 
     before: list[UnshardedUnit] = field(default_factory=list)
     now: list[UnshardedUnit] = field(default_factory=list)
-    follows: bool = False  # whether this pass has gone so far as the one before
+    follows: bool = False  # whether this pass has so far followed the previous one
 
     def begin(self) -> None:
         """A new pass begins."""

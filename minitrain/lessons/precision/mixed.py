@@ -1,0 +1,157 @@
+"""The lesson of `minitrain.precision.mixed`: steps in 16 bits against steps in float32, with an overflow on the way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from minitrain.comm import Ledger, World
+from minitrain.comm.memory import storage_bytes
+from minitrain.costs import precision as costs
+from minitrain.lessons.claims import Claim, fold
+from minitrain.lessons.precision.common import Loss, batch, differing, over_ranks
+from minitrain.precision.mixed import MixedPrecision
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPER = "Micikevicius et al. 2018, §3"
+DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
+RATE = 3e-3
+
+
+def demo(world: World, steps: int = 5) -> list[Claim]:
+    """Trains a GPT in float16 and bfloat16; the table shows bytes, weights that all ranks share, and the losses.
+
+    Args:
+        steps: Steps of each training.
+    """
+    world.figure(lambda: picture(world))
+    exact = in_float32(world, steps)
+    spread, sent, held, steps_taken = {}, {}, {}, {}
+    for name, dtype in DTYPES.items():
+        training = MixedPrecision(Loss(world.device), dtype, torch.optim.AdamW, lr=RATE)
+        elements = sum(master.numel() for master in training.masters)
+        with Ledger() as ledger:
+            found = [training.step(*batch(world, step)).float() for step in range(steps)]
+        finite = 4 * steps
+        sent[name] = Claim("", "2Ψ", 2 * elements, (ledger.payload("all_reduce") - finite) / steps, "B", PAPER)
+        held[name] = Claim(
+            "", "2 + 2 + 4 + 8", costs.STATES["16 bits, as ZeRO counts"].total, bytes_of(training), "B", PAPER
+        )
+        steps_taken[name] = clipped(world, dtype)
+        spread[name] = Claim(
+            "", "0", 0, differing(torch.cat([master.flatten() for master in training.masters])), "1", PAPER, "compared"
+        )
+        off = abs(over_ranks(found[-1]) / world.size - exact).item()
+        world.cost(f"loss after {steps} steps in {name}, difference from float32's", off, "nats")
+    return [
+        fold("bytes per step in float16; in bfloat16", sent, key=True),
+        fold("bytes per parameter in float16; in bfloat16", held, key=True),
+        fold("weights that differ between ranks, float16; bfloat16", spread, key=True),
+        fold("length of an SGD step, gradients clipped to c after they were unscaled", steps_taken, key=True),
+        *overflow(world),
+    ]
+
+
+def in_float32(world: World, steps: int) -> Tensor:
+    """The last loss of the same training in float32, on the whole batch at once."""
+    model = Loss(world.device)
+    optimizer, loss = torch.optim.AdamW(model.parameters(), lr=RATE), torch.zeros(())
+    for step in range(steps):
+        parts = [batch(world, step, rank) for rank in range(world.size)]
+        loss = model(*(torch.cat(each) for each in zip(*parts, strict=True)))
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+    return loss.detach()
+
+
+def clipped(world: World, dtype: torch.dtype, clip: float = 0.125) -> Claim:
+    """The claim on how far one step of SGD goes whose gradient is longer than `clip`."""
+    training = MixedPrecision(Loss(world.device), dtype, torch.optim.SGD, lr=0.5)
+    before = [master.detach().clone() for master in training.masters]
+    training.step(*batch(world, 0), clip=clip)
+    moved = [(a - b).detach().double().square().sum() for a, b in zip(before, training.masters, strict=True)]
+    length = torch.stack(moved).sum().sqrt().item()
+    source = "Micikevicius et al. 2018, §3.2"
+    # Weights of about 1 are off by 2⁻²⁴ each after the step, and there are 35,000.
+    return Claim("", "lr · c", 0.5 * clip, length, "1", source, "compared", tolerance=1e-3)
+
+
+def bytes_of(training: MixedPrecision) -> float:
+    """Per parameter: the module and its gradients, the copies and the optimizer's states."""
+    states = [value for state in training.optimizer.state.values() for value in state.values() if value.dim()]
+    parameters = list(training.module.parameters())
+    # Gradients of the module live from backward to the sum, as large as the module; those of the copies within a step.
+    seen: set[int] = set()
+    found = storage_bytes([*parameters, *training.masters, *states], seen) + storage_bytes(parameters, set())
+    return found / sum(master.numel() for master in training.masters)
+
+
+def overflow(world: World, at: int = 1) -> list[Claim]:
+    """Claims on a step whose scale is so large that gradients become infinite."""
+    training = MixedPrecision(Loss(world.device), torch.float16, torch.optim.AdamW, lr=RATE)
+    training.step(*batch(world, 0))
+    before = [master.detach().clone() for master in training.masters]
+    training.scale.scale = 2.0**40
+    training.step(*batch(world, 1))
+    moved = sum(int((a != b).sum()) for a, b in zip(before, training.masters, strict=True))
+    halved = training.scale.scale
+    training.scale.scale = 2.0**10
+    training.step(*batch(world, 1))
+    after = sum(int((a != b).sum()) for a, b in zip(before, training.masters, strict=True))
+    return [
+        Claim("weights that a step with an overflow changes", "0", 0, moved, "1", PAPER, key=True),
+        Claim("scale after it", "2⁴⁰ / 2", 2.0**39, halved, "1", PAPER),
+        Claim("weights that the next step changes, at least", "1", 1, after, "1", PAPER, "counted", ">="),
+    ]
+
+
+def curves(world: World, seed: int, steps: int) -> dict[str, list[float]]:
+    """Losses of one seed: float32, float16 and bfloat16 as they should be, and float16 without copy and scale."""
+    found: dict[str, list[float]] = {}
+    parts = [tuple(each for each in batch(world, step, rank=0, samples=8)) for step in range(steps)]
+    exact = Loss(world.device, seed)
+    plain = Loss(world.device, seed).half()
+    for name, model in (("float32", exact), ("float16, no copy, no scale", plain)):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=1e-8 if name == "float32" else 1e-7)
+        found[name] = []
+        for part in parts:
+            loss = model(*part)
+            optimizer.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            found[name].append(loss.item())
+    alone = dist.new_group([world.rank], use_local_synchronization=True)
+    assert isinstance(alone, dist.ProcessGroup)
+    for name, dtype in DTYPES.items():
+        training = MixedPrecision(Loss(world.device, seed), dtype, torch.optim.AdamW, alone, lr=RATE)
+        found[name] = [training.step(*part).item() for part in parts]
+    dist.destroy_process_group(alone)
+    return found
+
+
+def picture(world: World, seeds: int = 5, steps: int = 120) -> Figure:
+    """The losses of several seeds in each precision: the mean as a line, all of them as a band."""
+    from matplotlib.figure import Figure
+
+    runs = [curves(world, seed, steps) for seed in world.progress(range(seeds), "seeds")]
+    figure = Figure(figsize=(9, 3.8), layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    looks = {"float32": ("black", "-"), "bfloat16": ("#0072B2", "--"), "float16": ("#009E73", ":")}
+    for name in runs[0]:
+        losses = torch.tensor([run[name] for run in runs])
+        colour, style = looks.get(name, ("#D55E00", "-."))
+        axes.plot(range(steps), losses.mean(0), style, color=colour, label=name)
+        axes.fill_between(range(steps), losses.amin(0), losses.amax(0), color=colour, alpha=0.15, linewidth=0)
+    axes.set_xlabel("step")
+    axes.set_ylabel(f"loss, {seeds} seeds")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure

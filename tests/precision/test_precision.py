@@ -1,0 +1,189 @@
+"""The small forms of chapter 06, against torch's own and against one device."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from minitrain.precision import accumulate, formats, fp8, quantised_gradients
+from minitrain.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FLOAT32, TF32
+from minitrain.precision.loss_scaling import LossScale
+from minitrain.precision.master_weights import MasterWeights
+from minitrain.precision.mixed import MixedPrecision
+
+TORCH = {
+    FLOAT32: torch.float32,
+    FLOAT16: torch.float16,
+    BFLOAT16: torch.bfloat16,
+    E5M2: torch.float8_e5m2,
+    E4M3: torch.float8_e4m3fn,
+}
+
+
+@pytest.mark.parametrize("to", TORCH, ids=lambda each: each.name)
+@given(x=st.floats(width=32, allow_nan=False))
+def test_rounding_is_torch_s_cast(to, x):
+    value = torch.tensor([x], dtype=torch.float32)
+    if not to.infinity and abs(x) > to.largest:
+        assert formats.round_to(value, to).abs() == to.largest  # saturating, whichever torch it is
+        return
+    assert torch.equal(formats.round_to(value, to), value.to(TORCH[to]).double())
+
+
+def test_the_smallest_and_the_largest():
+    # Micikevicius et al. 2022, table 1.
+    assert (E4M3.largest, E4M3.smallest_normal, E4M3.smallest) == (448, 2**-6, 2**-9)
+    assert (E5M2.largest, E5M2.smallest_normal, E5M2.smallest) == (57344, 2**-14, 2**-16)
+    assert (TF32.largest, TF32.spacing) == ((2 - 2**-10) * 2.0**127, 2**-10)
+
+
+def test_bits_of_zero_one_and_infinity():
+    x = torch.tensor([0.0, -0.0, 1.0, -2.0, torch.inf, -torch.inf])
+    codes = formats.encode(x, FLOAT16)
+    assert [f"{code:04x}" for code in codes.tolist()] == ["0000", "8000", "3c00", "c000", "7c00", "fc00"]
+    assert formats.encode(torch.tensor([448.0, -448.0]), E4M3).tolist() == [0x7E, 0xFE]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_master_weights_are_float32_training_of_rounded_gradients(dtype):
+    torch.manual_seed(0)
+    exact, half = nn.Linear(8, 8), nn.Linear(8, 8)
+    half.load_state_dict(exact.state_dict())
+    optimizer = MasterWeights(half, torch.optim.AdamW, lr=0.01)
+    half.to(dtype)
+    reference = torch.optim.AdamW(exact.parameters(), lr=0.01)
+    for _ in range(5):
+        for a, b in zip(exact.parameters(), half.parameters(), strict=True):
+            b.grad = torch.randn(b.shape).to(dtype)
+            a.grad = b.grad.float()
+        optimizer.step()
+        reference.step()
+        optimizer.zero_grad()
+        assert all(b.grad is None for b in half.parameters())
+    for a, master, b in zip(exact.parameters(), optimizer.masters, half.parameters(), strict=True):
+        assert torch.equal(a, master)
+        assert torch.equal(b, a.to(dtype))
+
+
+def test_master_weights_leave_out_parameters_without_a_gradient():
+    module = nn.Linear(2, 2).bfloat16()
+    before = module.bias.clone()
+    optimizer = MasterWeights(module, torch.optim.SGD, lr=1.0)
+    module.weight.grad = torch.ones_like(module.weight)
+    optimizer.step()
+    assert torch.equal(module.bias, before)
+
+
+def one_overflow(world):
+    """Scales with hysteresis 2, where rank 0 overflows at steps 1, 2 and 3, and nobody afterwards."""
+    scale, seen = LossScale(2.0**8, every=3, hysteresis=2, least=2.0**6), []
+    for step in range(10):
+        gradient = torch.full((2,), torch.nan if step in (1, 2, 3) and world.rank == 0 else 1.0)
+        finite = scale.unscale([gradient, torch.ones(1)])
+        scale.update()
+        seen.append((finite, scale.scale))
+    return seen
+
+
+def test_a_scale_waits_then_halves_and_stops_at_its_floor(ranks):
+    first, second = ranks(2).run(one_overflow)
+    assert first == second
+    assert [finite for finite, _ in first] == [step not in (1, 2, 3) for step in range(10)]
+    # The first overflow is borne; the next two halve, and the second halving reaches the floor.
+    assert [scale for _, scale in first] == [256, 256, 128, 64, 64, 64, 128, 128, 128, 256]
+
+
+def test_a_scaled_loss_and_back():
+    scale, weight = LossScale(2.0**16), torch.full((3,), 2.0**-30, requires_grad=True)
+    scale.overflow = False
+    (gradient,) = torch.autograd.grad(scale.scaled((weight * 2.0**-20).sum()), weight)
+    assert (gradient / scale.scale == 2.0**-20).all()
+
+
+def test_sums_and_norms_are_torch_s():
+    torch.manual_seed(0)
+    x, targets = torch.randn(4, 64).bfloat16(), torch.randint(64, (4,))
+    assert torch.allclose(accumulate.rms_norm(x), F.rms_norm(x.float(), (64,), eps=1e-6).bfloat16(), rtol=2**-7)
+    assert torch.equal(accumulate.softmax(x), F.softmax(x.float(), -1).bfloat16())
+    assert torch.allclose(accumulate.cross_entropy(x, targets), F.cross_entropy(x.float(), targets), rtol=1e-6)
+    assert accumulate.dot(x[0], x[1]) == (x[0].float() * x[1].float()).sum().bfloat16()
+    assert accumulate.running_sum(torch.ones(3000), torch.float16) == 2048
+
+
+def plain_and_mixed(world):
+    """Whether a step in 32 bits is AdamW and clipping, on the mean of all ranks' gradients, to the bit."""
+    torch.manual_seed(0)
+    plain, mixed = nn.Linear(4, 1), nn.Linear(4, 1)
+    mixed.load_state_dict(plain.state_dict())
+    loss = Loss(mixed)
+    training = MixedPrecision(loss, torch.float32, torch.optim.AdamW, lr=0.1)
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.1)
+    for step in range(5):
+        x = torch.randn(8, 4, generator=torch.Generator().manual_seed(step))  # the same on all ranks
+        assert torch.equal(training.step(x, clip=0.5), Loss(plain)(x).detach())
+        optimizer.zero_grad()
+        Loss(plain)(x).backward()
+        nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
+        optimizer.step()
+    return all(torch.equal(a, b) for a, b in zip(plain.parameters(), mixed.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_mixed_in_32_bits_is_plain_training(ranks, n):
+    assert all(ranks(n).run(plain_and_mixed))
+
+
+class Loss(nn.Module):
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x).square().mean()
+
+
+@pytest.mark.parametrize("history", [0, 4])
+def test_a_tensor_of_zeros_needs_no_scale(history):
+    scale = fp8.Scale(history)
+    eight, factor = scale.quantise(torch.zeros(4), fp8.E4M3)
+    assert factor == 1.0
+    assert eight.float().abs().max() == 0
+
+
+def test_a_layer_in_8_bits_is_float32_s_for_numbers_that_8_bits_have():
+    x, w, g = (torch.tensor(values).reshape(2, 2) for values in ([1.0, 2, -4, 8], [1.0, 0.5, -1, 4], [1.0, -2, 4, 1]))
+    x, w = x.requires_grad_(), w.requires_grad_()
+    # Their largest elements are powers of two, and so are those of the formats but for 1.75: scales are not exact.
+    found = fp8.Linear.apply(x, w, (fp8.Scale(), fp8.Scale(), fp8.Scale()))
+    found.backward(g)
+    assert torch.allclose(found, x @ w, rtol=1e-6)
+    assert torch.allclose(x.grad, g @ w.t(), rtol=1e-6)
+    assert torch.allclose(w.grad, x.t() @ g, rtol=1e-6)
+
+
+@given(st.integers(0, 700), st.sampled_from([16, 256]))
+def test_bytes_and_back(elements, block):
+    x = torch.randn(elements, generator=torch.Generator().manual_seed(elements))
+    message = quantised_gradients.quantise(x, block)
+    assert len(message) == elements + 4 * -(-elements // block)
+    found = quantised_gradients.dequantise(message, elements, block)
+    assert ((found - x).abs() <= x.abs().amax() / 250 if elements else found == x).all()
+
+
+def summed(world, elements):
+    gradient = torch.arange(elements, dtype=torch.float32) * (world.rank + 1)
+    residual = torch.zeros(elements)
+    return quantised_gradients.all_reduce(gradient, residual), residual
+
+
+@pytest.mark.parametrize(("n", "elements"), [(1, 10), (2, 301), (3, 1000), (4, 3)])
+def test_the_ring_in_8_bits(ranks, n, elements):
+    results = ranks(n).run(summed, elements)
+    exact = torch.arange(elements, dtype=torch.float32) * n * (n + 1) / 2
+    assert all(torch.equal(result, results[0][0]) for result, _ in results)
+    assert torch.allclose(results[0][0] + sum(residual for _, residual in results), exact, atol=1e-3)
+    assert (results[0][0] - exact).abs().max() <= n * exact.max() / 250
