@@ -77,6 +77,13 @@ CHAPTERS = (
         column=0,
     ),
     Chapter(
+        "07",
+        "optimizers",
+        "Adam, Adafactor, SM3, LARS, LAMB, 8-bit Adam, Muon: bytes of states, and what a shard can be stepped with",
+        ("zero",),
+        column=2,
+    ),
+    Chapter(
         "08",
         "tensor_parallel",
         "linear layers, attention and vocabulary split over ranks",

@@ -14,6 +14,7 @@ CHAPTERS = (
     "zero",
     "recomputation",
     "precision",
+    "optimizers",
     "tensor_parallel",
     "sequence_parallel",
     "pipeline_parallel",

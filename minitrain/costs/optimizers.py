@@ -1,0 +1,149 @@
+"""What an optimizer keeps for the parameters it steps, in bytes, and what a step sends where layers are divided.
+
+Letters: r × c, a matrix; E, the elements of a tensor; w, bytes of a number, 4 for float32. A weight in 32 bits and its
+gradient take 8 bytes per parameter; the states are in addition to those.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+Shape = Sequence[int]
+
+
+def adam(shape: Shape, item: int = 4) -> int:
+    """2wE: both moments.
+
+    Source: Kingma & Ba 2015, algorithm 1; Rajbhandari et al. 2020, §3.1, for the bytes.
+    """
+    return 2 * item * math.prod(shape)
+
+
+def adafactor(shape: Shape, item: int = 4) -> int:
+    """w(r + c) for a matrix; wE for anything else.
+
+    Source: Shazeer & Stern 2018, §3 and algorithms 4 and 5.
+    """
+    return item * (sum(shape) if len(shape) == 2 else math.prod(shape))
+
+
+def sm3(shape: Shape, item: int = 4) -> int:
+    """w times the sum of the lengths of all dimensions: w(r + c) for a matrix, wE for a vector.
+
+    Source: Anil et al. 2019: the sets are the slices along each dimension.
+    """
+    return item * sum(shape)
+
+
+def lars(shape: Shape, item: int = 4) -> int:
+    """wE: the momentum.
+
+    Source: You et al. 2017, algorithm 1.
+    """
+    return item * math.prod(shape)
+
+
+def lamb(shape: Shape, item: int = 4) -> int:
+    """2wE: Adam's moments.
+
+    Source: You et al. 2020, algorithm 2.
+    """
+    return 2 * item * math.prod(shape)
+
+
+def adam8bit(shape: Shape, block: int = 2048) -> int:
+    """2E + 2 · 4⌈E/B⌉: a byte per element and a scale in float32 per block of B, for both moments.
+
+    Source: Dettmers et al. 2021, §2.
+    """
+    elements = math.prod(shape)
+    return 2 * (elements + 4 * math.ceil(elements / block))
+
+
+TABLES_8BIT = 2 * 256 * 4
+"""Bytes of the values that 8-bit states choose from, signed and unsigned, in float32; once for all tensors."""
+
+
+def muon(shape: Shape, item: int = 4) -> int:
+    """wE: the momentum.
+
+    Source: Jordan et al. 2024.
+    """
+    return item * math.prod(shape)
+
+
+def per_parameter(shapes: Sequence[Shape]) -> dict[str, float]:
+    """Bytes of states per parameter of a model with these tensors, by optimizer.
+
+    Muon's holds if it steps the matrices, and Adam all other tensors.
+
+    Source: the sum of the above.
+    """
+    elements = sum(map(math.prod, shapes))
+    held = {
+        "Adam": sum(map(adam, shapes)),
+        "LAMB": sum(map(lamb, shapes)),
+        "LARS": sum(map(lars, shapes)),
+        "Muon": sum(muon(shape) if len(shape) == 2 else adam(shape) for shape in shapes),
+        "8-bit Adam": sum(map(adam8bit, shapes)) + TABLES_8BIT,
+        "Adafactor": sum(map(adafactor, shapes)),
+        "SM3": sum(map(sm3, shapes)),
+    }
+    return {name: each / elements for name, each in held.items()}
+
+
+def largest_rounding(signed: bool) -> float:
+    """0.9 / 2⁷ or 0.9 / 2⁸ of a block's largest number: the most that its 8-bit value is off.
+
+    With a sign, the decade from 0.1 to 1 has 6 bits of fraction, so its values are 0.9/2⁶ apart, and the error is
+    at most half of that. It is as large for −1, which has no value of its own. Without a sign there are 7 bits.
+
+    Source: derived from Dettmers et al. 2021, §2 and figure 1.
+    """
+    return 0.9 / 2 ** (7 if signed else 8)
+
+
+class Traffic(NamedTuple):
+    """Payloads of the collectives of a step under ZeRO-1, in bytes."""
+
+    reduce_scatter: int
+    all_gather: int
+    all_reduce: int
+
+
+def zero1_traffic(elements: Sequence[int], ranks: int, norms: int = 0, item: int = 4) -> Traffic:
+    """Padded Ψ twice, as for any optimizer, and `norms` numbers for each layer: two for LARS and LAMB.
+
+    Every other optimizer that works element by element sends no more than ZeRO does.
+
+    Args:
+        elements: Those of each layer; together they are padded to a multiple of the ranks.
+        ranks: n.
+        norms: Sums of squares that ranks need of each layer.
+        item: w.
+
+    Source: Rajbhandari et al. 2020, §7.2.1; the norms derived from You et al. 2017, 2020.
+    """
+    padded = item * ranks * math.ceil(sum(elements) / ranks)
+    return Traffic(padded, padded, norms * item * len(elements))
+
+
+def newton_schulz(singular_value: float, steps: int = 5) -> float:
+    """A singular value σ of a matrix of norm 1 after some steps of σ ← aσ + bσ³ + cσ⁵.
+
+    Source: Jordan et al. 2024: of X = USVᵀ, (XXᵀ)ᵏX is U S²ᵏ⁺¹ Vᵀ.
+    """
+    for _ in range(steps):
+        singular_value = 3.4445 * singular_value - 4.7750 * singular_value**3 + 2.0315 * singular_value**5
+    return singular_value
+
+
+def newton_schulz_flops(rows: int, columns: int, steps: int = 5) -> int:
+    """4r²c + 2r³ per step for r ≤ c: XXᵀ, its square, and the product with X.
+
+    Source: Jordan et al. 2024, runtime analysis; derived.
+    """
+    small, large = sorted((rows, columns))
+    return steps * (4 * small**2 * large + 2 * small**3)

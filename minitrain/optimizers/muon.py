@@ -1,0 +1,71 @@
+"""Muon: a matrix's step is its momentum, with all singular values made about 1.
+
+**Idea.** Of G = USVᵀ take UVᵀ, a step of the same length in every direction that the gradients have. No SVD is needed:
+the polynomial aX + b(XXᵀ)X + c(XXᵀ)²X acts on each singular value by itself, and five times over it brings all from
+0.003 to 1 to between 0.68 and 1.21.
+
+**Source.** Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks": coefficients, bfloat16, and
+√max(1, r/c). Decoupled weight decay from Liu et al. 2025, "Muon is scalable for LLM training", §2.2, who take
+0.2 √max(r, c) instead of that root. `torch.optim.Muon` with its defaults computes the same.
+**Cost.** The momentum, 4 bytes of states per parameter; 5 · (4r²c + 2r³) FLOPs per step for r ≤ c.
+Muon needs whole matrices, so ZeRO's flat shards won't do. Embeddings, head and vectors are left to Adam.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from minitrain.optimizers.adam import gradients
+
+A, B, C = 3.4445, -4.7750, 2.0315  # the slope at 0 is large, so that small singular values grow fast
+
+
+def newton_schulz(g: Tensor, steps: int = 5, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """About UVᵀ of g = USVᵀ."""
+    # XXᵀ is smaller if X is wide.
+    tall = g.shape[0] > g.shape[1]
+    x = g.to(dtype).T if tall else g.to(dtype)  # (r, c), r ≤ c
+    # No singular value exceeds the root of the sum of their squares, so all are at most 1 now.
+    x = x / x.norm().clamp(min=1e-7)
+    for _ in range(steps):
+        gram = x @ x.T  # (r, r)
+        polynomial = torch.addmm(gram, gram, gram, beta=B, alpha=C)  # b XXᵀ + c (XXᵀ)²
+        x = torch.addmm(x, polynomial, x, beta=A)  # aX + (b XXᵀ + c (XXᵀ)²) X
+    return x.T if tall else x
+
+
+class Muon:
+    """`Muon(matrices, lr=0.02)`, and `step()` after each backward."""
+
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        dtype: torch.dtype = torch.bfloat16,
+    ):
+        self.parameters, self.lr, self.weight_decay = list(parameters), lr, weight_decay
+        self.momentum, self.dtype = momentum, dtype
+        assert lr > 0 and weight_decay >= 0 and 0 <= momentum < 1, f"invalid: {lr=}, {weight_decay=}, {momentum=}"
+        assert all(theta.dim() == 2 for theta in self.parameters), "Muon steps matrices; give all others to Adam"
+        self.b = [torch.zeros_like(theta) for theta in self.parameters]
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for theta, g, b in zip(self.parameters, gradients(self.parameters), self.b, strict=True):
+            b.lerp_(g, 1 - self.momentum)  # μB + (1 − μ)g
+            # Nesterov's momentum: once more on the way to where B will be.
+            o = newton_schulz(g.lerp(b, self.momentum), dtype=self.dtype)
+            theta.mul_(1 - self.lr * self.weight_decay)
+            # A tall matrix has fewer singular values than rows; the factor makes up for that.
+            theta.add_(o, alpha=-self.lr * max(1, theta.shape[0] / theta.shape[1]) ** 0.5)
+
+
+if __name__ == "__main__":
+    from minitrain.lessons import run
+
+    run(__spec__.name)

@@ -1,0 +1,213 @@
+"""Mistakes in the chapter of the optimizers."""
+
+from tests.mutations import Mutation
+
+HOME, THEORY, LESSONS = "minitrain.optimizers", "minitrain.costs.optimizers", "minitrain.lessons.optimizers"
+ADAM, ADAFACTOR, SM3, LARS, LAMB, ADAM8BIT, MUON = (
+    f"{HOME}.{name}" for name in ("adam", "adafactor", "sm3", "lars", "lamb", "adam8bit", "muon")
+)
+BY_HAND = f"{LESSONS}.by_hand"
+STEPS = "three steps of a 2 × 3 matrix"
+HELD = "bytes of states in float32"
+TORCH = "five steps: largest difference from torch"
+ON_A_SHARD = "elements that differ after three steps under ZeRO-1"
+NORMS = "three steps under ZeRO-1, norms all-reduced"
+TRAFFIC = "bytes of 3 steps under ZeRO-1"
+
+MUTATIONS = [
+    # Practice: Adam.
+    Mutation(f"{ADAM}.moments", "m.mul_(beta_1)", "m.mul_(beta_2)", ADAM, STEPS),
+    Mutation(f"{ADAM}.moments", "value=1 - beta_2", "value=1 - beta_1", ADAM, TORCH),
+    Mutation(f"{ADAM}.moments", "addcmul_(g, g,", "addcmul_(g, g.abs(),", ADAM, STEPS),
+    Mutation(f"{ADAM}.moments", "m / (1 - beta_1**t)", "m", ADAM, "the first step's length"),
+    Mutation(f"{ADAM}.moments", "1 - beta_2**t", "1 - beta_2 ** (t + 1)", ADAM, STEPS),
+    Mutation(f"{ADAM}.Adam.step", "v_hat.sqrt() + self.eps", "(v_hat + self.eps).sqrt()", ADAM, STEPS),
+    Mutation(f"{ADAM}.Adam.step", "self.t += 1", "self.t = 1", ADAM, TORCH),
+    Mutation(
+        f"{ADAM}.Adam.__init__",
+        "self.t = 0",
+        "self.t, self.spare = 0, [torch.zeros_like(theta) for theta in self.parameters]",
+        ADAM,
+        HELD,
+    ),
+    Mutation(
+        f"{ADAM}.gradients",
+        "len(found) == len(parameters)",
+        "found is not None",
+        test="tests/optimizers/test_bad_input.py",
+        why="no demo leaves out a gradient",
+    ),
+    # Adafactor.
+    Mutation(f"{ADAFACTOR}.second_moment", "/ r.sum()", "/ c.numel()", ADAFACTOR, STEPS),
+    Mutation(f"{ADAFACTOR}.second_moment", "torch.outer(r, c)", "torch.outer(r, c.flip(0))", ADAFACTOR, TORCH),
+    Mutation(f"{ADAFACTOR}.second_moment", "alpha=1 - beta_2", "alpha=beta_2", ADAFACTOR, STEPS),
+    Mutation(f"{ADAFACTOR}.second_moment", "square.sum(0)", "square.amax(0)", ADAFACTOR, "squares of rank one"),
+    Mutation(f"{ADAFACTOR}.Adafactor.step", "**-0.8", "**-0.5", ADAFACTOR, STEPS),
+    Mutation(f"{ADAFACTOR}.Adafactor.step", "min(self.lr, self.t**-0.5)", "self.lr", ADAFACTOR, STEPS),
+    Mutation(f"{ADAFACTOR}.Adafactor.step", "max(self.eps[1], rms(x))", "rms(x)", ADAFACTOR, STEPS),
+    Mutation(f"{ADAFACTOR}.Adafactor.step", " + self.eps[0]", "", ADAFACTOR, STEPS),
+    Mutation(f"{ADAFACTOR}.Adafactor.step", "rms(u) / self.d", "rms(u)", ADAFACTOR, "a step over the parameters' size"),
+    Mutation(f"{ADAFACTOR}.Adafactor.step", "max(1,", "max(0,", ADAFACTOR, "a step over the parameters' size"),
+    Mutation(f"{ADAFACTOR}.rms", "mean()", "sum()", ADAFACTOR, STEPS),
+    Mutation(f"{ADAFACTOR}.Adafactor.__init__", "x.dim() == 2", "x.dim() == 9", ADAFACTOR, HELD),
+    # SM3.
+    Mutation(f"{SM3}.sm3_i", "torch.minimum", "torch.maximum", SM3, STEPS),
+    Mutation(f"{SM3}.sm3_i", "mu_r.add_(largest(g * g, dim))", "mu_r.copy_(largest(g * g, dim))", SM3, STEPS),
+    Mutation(f"{SM3}.sm3_ii", "torch.minimum", "torch.maximum", SM3, "elements in 6 steps whose ν of SM3-II is above"),
+    Mutation(
+        f"{SM3}.sm3_ii",
+        "mu_r.copy_(largest(nu",
+        "mu_r.copy_(-largest(-nu",
+        SM3,
+        "elements in 6 steps whose ν of SM3-II is below",
+    ),
+    Mutation(f"{SM3}.sm3_ii", "+ g * g", "+ largest(g * g, 0)", SM3, STEPS),
+    Mutation(f"{SM3}.largest", "amax(other", "amin(other", SM3, STEPS),
+    Mutation(f"{SM3}.SM3.__init__", "largest(torch.zeros_like(w), dim)", "torch.zeros_like(w)", SM3, HELD),
+    Mutation(
+        f"{SM3}.SM3.__init__",
+        "range(w.dim())",
+        "[*range(w.dim()), 0]",
+        SM3,
+        "bytes of states on this rank under ZeRO-1",
+    ),
+    Mutation(f"{SM3}.SM3.step", "nu.sqrt()", "nu", SM3, "vectors: largest difference from torch.optim.Adagrad"),
+    Mutation(
+        f"{SM3}.SM3.step",
+        "torch.where(nu > 0, g / nu.sqrt(), 0)",
+        "g / nu.sqrt()",
+        test="tests/optimizers/test_sm3.py",
+        why="no gradient of a demo is 0",
+    ),
+    # LARS.
+    Mutation(f"{LARS}.LARS.step", "(g_norm + self.weight_decay * w_norm)", "g_norm", LARS, STEPS),
+    Mutation(f"{LARS}.LARS.step", "(g_l + self.weight_decay * w)", "g_l", LARS, STEPS),
+    Mutation(f"{LARS}.LARS.step", "self.eta * w_norm", "self.eta", LARS, "elements that change after three steps"),
+    Mutation(f"{LARS}.LARS.step", "self.eta * w_norm", "w_norm", LARS, "length of a layer's first step"),
+    Mutation(f"{LARS}.LARS.step", "w.sub_(v)", "w.sub_(v * self.lr)", LARS, STEPS),
+    Mutation(f"{LARS}.LARS.step", "v.mul_(self.momentum)", "v.zero_()", LARS, STEPS),
+    Mutation(f"{LARS}.LARS.step", "norms.sqrt()", "norms", LARS, "elements that change after three steps"),
+    Mutation(f"{LARS}.LARS.step", "if self.sharded:", "if False:", LARS, NORMS),
+    Mutation(f"{LARS}.LARS.step", "if self.sharded:", "if True:", LARS, "elements that differ under ZeRO-1 where each"),
+    Mutation(
+        f"{LARS}.LARS.step",
+        "all_reduce(norms, self.group).wait()",
+        "[all_reduce(each, self.group).wait() for each in norms]",
+        LARS,
+        "all-reduces in 3 steps",
+    ),
+    Mutation(
+        f"{LARS}.LARS.step",
+        "(w_norm > 0) & (g_norm > 0)",
+        "w_norm >= 0",
+        test="tests/optimizers/test_lars.py",
+        why="no layer of the demo is zero",
+    ),
+    # LAMB.
+    Mutation(f"{LAMB}.LAMB.step", " + self.weight_decay * x", "", LAMB, STEPS),
+    Mutation(f"{LAMB}.LAMB.step", ".clamp(*self.phi)", "", LAMB, STEPS),
+    Mutation(f"{LAMB}.LAMB.step", "v_hat.sqrt()", "v_hat", LAMB, STEPS),
+    Mutation(f"{LAMB}.LAMB.step", "x_norm.clamp(*self.phi)", "1.0", LAMB, "elements that change after three steps"),
+    Mutation(f"{LAMB}.LAMB.step", " / u_norm", "", LAMB, "length of a layer's step over the norm"),
+    Mutation(f"{LAMB}.LAMB.step", "self.t += 1", "self.t = 1", LAMB, STEPS),
+    Mutation(f"{LAMB}.LAMB.step", "norms.sqrt()", "norms", LAMB, "length of a layer's step over the norm"),
+    Mutation(f"{LAMB}.LAMB.step", "if self.sharded:", "if False:", LAMB, NORMS),
+    Mutation(f"{LAMB}.LAMB.step", "norms = torch.stack(squares)", "norms = torch.stack(squares).sqrt()", LAMB, NORMS),
+    Mutation(
+        f"{LAMB}.LAMB.step",
+        "all_reduce(norms, self.group).wait()",
+        "all_reduce(norms, self.group).wait()\n            all_reduce(norms.clone(), self.group).wait()",
+        LAMB,
+        TRAFFIC,
+    ),
+    Mutation(
+        f"{LAMB}.LAMB.step",
+        "(x_norm > 0) & (u_norm > 0)",
+        "x_norm >= 0",
+        test="tests/optimizers/test_lamb.py",
+        why="no layer of the demo is zero",
+    ),
+    # 8-bit Adam.
+    Mutation(f"{ADAM8BIT}.value", "10**-zeros", "2.0**-zeros", ADAM8BIT, "values of a byte"),
+    Mutation(f"{ADAM8BIT}.value", "+ 0.5", "", ADAM8BIT, "values of a byte"),
+    Mutation(f"{ADAM8BIT}.table", "range(1, 128)", "range(2, 128)", ADAM8BIT, "values of a byte"),
+    Mutation(f"{ADAM8BIT}.table", 'in "01"', 'in "00"', ADAM8BIT, "values of a byte"),
+    Mutation(f"{ADAM8BIT}.quantise", "table[:-1]) / 2", "table[:-1])", ADAM8BIT, "largest rounding error"),
+    Mutation(f"{ADAM8BIT}.quantise", "(table[1:] + table[:-1]) / 2", "table[1:]", ADAM8BIT, "largest rounding error"),
+    Mutation(f"{ADAM8BIT}.quantise", ".abs().amax(1)", ".amax(1)", ADAM8BIT, STEPS),
+    Mutation(f"{ADAM8BIT}.quantise", ".float()", ".double()", ADAM8BIT, HELD),
+    Mutation(f"{ADAM8BIT}.quantise", ".to(torch.uint8)", ".to(torch.int16)", ADAM8BIT, HELD),
+    Mutation(f"{ADAM8BIT}.dequantise", " * each", "", ADAM8BIT, "largest rounding error"),
+    Mutation(
+        f"{ADAM8BIT}.Adam8bit.step", "zip((m, v), self.tables", "zip((m_hat, v_hat), self.tables", ADAM8BIT, STEPS
+    ),
+    Mutation(f"{ADAM8BIT}.Adam8bit.step", "self.t += 1", "self.t = 1", ADAM8BIT, STEPS),
+    Mutation(
+        f"{ADAM8BIT}.quantise",
+        "scales.clamp(min=torch.finfo(torch.float32).tiny)",
+        "scales",
+        test="tests/optimizers/test_adam8bit.py",
+        why="the number of NaN is that of 0 in a signed table only by chance",
+    ),
+    # Muon.
+    Mutation(f"{MUON}.newton_schulz", "beta=B", "beta=A", MUON, "singular values after five steps"),
+    Mutation(f"{MUON}.newton_schulz", "alpha=C", "alpha=2", MUON, "singular values after five steps"),
+    Mutation(f"{MUON}.newton_schulz", "beta=A", "beta=1", MUON, "singular values after five steps"),
+    Mutation(f"{MUON}.newton_schulz", "x.norm()", "(2 * x.norm())", MUON, "singular values after five"),
+    Mutation(
+        f"{MUON}.newton_schulz", "g.shape[0] > g.shape[1]", "g.shape[0] < g.shape[1]", MUON, "operations of five steps"
+    ),
+    Mutation(
+        f"{MUON}.newton_schulz", "range(steps)", "range(steps - 1)", MUON, "least singular value after five steps"
+    ),
+    Mutation(f"{MUON}.Muon.step", "1 - self.momentum)", "1)", MUON, STEPS),
+    Mutation(f"{MUON}.Muon.step", "g.lerp(b, self.momentum)", "b", MUON, "elements that differ from torch"),
+    Mutation(f"{MUON}.Muon.step", "self.lr * self.weight_decay", "self.weight_decay", MUON, STEPS),
+    Mutation(f"{MUON}.Muon.step", "theta.shape[0] / theta.shape[1]", "1", MUON, STEPS),
+    # Theory: bytes, traffic, roundings.
+    Mutation(f"{THEORY}.adam", "2 * item", "item", ADAM, HELD),
+    Mutation(f"{THEORY}.adafactor", "sum(shape) if", "math.prod(shape) if", ADAFACTOR, HELD),
+    Mutation(
+        f"{THEORY}.adafactor",
+        "len(shape) == 2",
+        "True",
+        test="tests/costs/test_optimizers.py",
+        why="for a vector both are the number of its elements",
+    ),
+    Mutation(f"{THEORY}.sm3", "sum(shape)", "math.prod(shape)", SM3, HELD),
+    Mutation(f"{THEORY}.lars", "item * math", "2 * item * math", LARS, HELD),
+    Mutation(f"{THEORY}.lamb", "2 * item", "item", LAMB, HELD),
+    Mutation(f"{THEORY}.adam8bit", "math.ceil(elements / block)", "elements // block", ADAM8BIT, HELD),
+    Mutation(f"{THEORY}.adam8bit", "+ 4 * math", "+ math", ADAM8BIT, HELD),
+    Mutation(f"{THEORY}.muon", "item * math", "2 * item * math", MUON, HELD),
+    Mutation(
+        f"{THEORY}.per_parameter",
+        "muon(shape) if len(shape) == 2 else adam(shape)",
+        "muon(shape)",
+        ADAM,
+        "bytes of states per parameter of a GPT",
+    ),
+    Mutation(f"{THEORY}.largest_rounding", "7 if signed else 8", "7", ADAM8BIT, "largest rounding error"),
+    Mutation(f"{THEORY}.zero1_traffic", "norms * item", "norms", LAMB, TRAFFIC),
+    Mutation(f"{THEORY}.zero1_traffic", "len(elements)", "sum(elements)", LARS, TRAFFIC),
+    Mutation(f"{THEORY}.zero1_traffic", "math.ceil(sum(elements) / ranks)", "sum(elements) // ranks", LAMB, TRAFFIC),
+    Mutation(f"{THEORY}.newton_schulz", "4.7750", "4.7500", MUON, "singular values after five steps"),
+    Mutation(f"{THEORY}.newton_schulz", "singular_value**5", "singular_value**4", MUON, STEPS),
+    Mutation(f"{THEORY}.newton_schulz_flops", "2 * small**3", "small**3", MUON, "operations of five steps"),
+    Mutation(f"{THEORY}.newton_schulz_flops", "sorted((rows, columns))", "rows, columns", MUON, "operations of five"),
+    # Theory: the papers' formulas by hand.
+    Mutation(f"{BY_HAND}.mean", "beta ** (t - i)", "beta ** i", ADAM, STEPS),
+    Mutation(f"{BY_HAND}.adam", "math.sqrt(v) + eps", "math.sqrt(v + eps)", ADAM, STEPS),
+    Mutation(f"{BY_HAND}.lamb", "+ decay * x", "", LAMB, STEPS),
+    Mutation(f"{BY_HAND}.lamb", "min(max(norm(x), phi[0]), phi[1])", "norm(x)", LAMB, STEPS),
+    Mutation(f"{BY_HAND}.lars", "+ decay * norm(w)", "", LARS, STEPS),
+    Mutation(f"{BY_HAND}.lars", "momentum**a", "momentum", LARS, STEPS),
+    Mutation(f"{BY_HAND}.adafactor", "range(i + 1, t + 1)", "range(i + 1, t)", ADAFACTOR, STEPS),
+    Mutation(f"{BY_HAND}.adafactor", "column / sum(rows)", "column / sum(columns) * 2", ADAFACTOR, STEPS),
+    Mutation(f"{BY_HAND}.adafactor", "rms(u) / d", "rms(u)", ADAFACTOR, STEPS),
+    Mutation(f"{BY_HAND}.sm3_i_bounds", "min(row, column)", "max(row, column)", SM3, STEPS),
+    Mutation(f"{BY_HAND}.sm3_ii_bounds", "min(row, column)", "row", SM3, STEPS),
+    Mutation(f"{BY_HAND}.table", "0.1 + 0.9 * part", "part", ADAM8BIT, "values of a byte"),
+    Mutation(f"{BY_HAND}.adam8bit", "table(signed=False)", "table(signed=True)", ADAM8BIT, STEPS),
+    Mutation(f"{LESSONS}.muon.by_svd", "momentum ** (t - i)", "momentum ** t", MUON, STEPS),
+]
