@@ -37,7 +37,8 @@ class MixedPrecision:
         self.module, self.group, self.ranks = module.to(dtype), group, place(group)[1]
         self.optimizer = optimizer_class(self.masters, **options)
         # bfloat16 reaches as far as float32, so its gradients need no help.
-        self.scale = LossScale(2.0**16 if dtype == torch.float16 else 1.0, group=group)
+        self.scaling = dtype == torch.float16
+        self.scale = LossScale(2.0**16 if self.scaling else 1.0, group=group)
 
     def step(self, *batch: Any, clip: float = 1.0) -> torch.Tensor:
         """One step with the module's loss of a batch; returns that loss."""
@@ -56,7 +57,8 @@ class MixedPrecision:
         with torch.no_grad():
             for parameter, master in zip(self.module.parameters(), self.masters, strict=True):
                 parameter.copy_(master)
-        if self.scale.scale > 1:
+                master.grad = None  # gradients in float32 live within a step only
+        if self.scaling:
             self.scale.update()
         return loss.detach()
 

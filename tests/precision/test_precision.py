@@ -137,6 +137,21 @@ def test_mixed_in_32_bits_is_plain_training(ranks, n):
     assert all(ranks(n).run(plain_and_mixed))
 
 
+def from_the_floor(world):
+    """The scale after each of three steps that begin at its floor, and what is left of the float32 gradients."""
+    training = MixedPrecision(Loss(nn.Linear(4, 1)), torch.float16, torch.optim.SGD, lr=0.1)
+    training.scale.scale, training.scale.every = 1.0, 2
+    scales = []
+    for _ in range(3):
+        training.step(torch.ones(2, 4, dtype=torch.float16))
+        scales.append(training.scale.scale)
+    return scales, [master.grad for master in training.masters]
+
+
+def test_a_scale_at_its_floor_rises_again(ranks):
+    assert ranks(2).run(from_the_floor) == [([1.0, 2.0, 2.0], [None, None])] * 2
+
+
 class Loss(nn.Module):
     def __init__(self, inner):
         super().__init__()

@@ -1,1 +1,1 @@
-"""The lessons of `minitrain.roofline`."""
+"""The lessons of `minitrain.precision`."""

@@ -95,8 +95,9 @@ def by_mask(x: Tensor) -> Tensor:
 
 
 def picture() -> Figure:
-    """The range of each format as a bar over powers of two, with what its numbers are apart."""
+    """The range of each format as a bar over powers of two, with how far apart its numbers are at 1."""
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
     figure = Figure(figsize=(9, 3.4), layout="constrained", facecolor="white")
     axes = figure.add_subplot()
@@ -105,15 +106,15 @@ def picture() -> Figure:
         normal, top = 1 - each.bias, torch.tensor(each.largest).log2().item()
         axes.barh(row, top - normal, 0.55, normal, color="#0072B2", edgecolor="white")
         axes.barh(row, each.mantissa, 0.55, normal - each.mantissa, color="#56B4E9", hatch="///", edgecolor="white")
-        text = f"  {size(each)} bits, neighbours 2^−{each.mantissa} apart"
+        text = f"  {size(each)} bits, 2^−{each.mantissa} apart at 1"
         axes.text(max(top, 20), row, text.replace("19 bits", "19 of 32 bits"), va="center", fontsize=9)
     axes.set_yticks(range(len(shown)), [each.name.replace("float8_", "").replace("fn", "") for each in shown])
     axes.invert_yaxis()
     axes.set_xlim(-155, 235)
     axes.set_xticks(range(-150, 151, 50), [f"$2^{{{power}}}$" for power in range(-150, 151, 50)])
     handles = [
-        axes.barh([0], [0], color="#0072B2", label="normal numbers"),
-        axes.barh([0], [0], color="#56B4E9", hatch="///", edgecolor="white", label="subnormal numbers"),
+        Rectangle((0, 0), 1, 1, color="#0072B2", label="normal numbers"),
+        Rectangle((0, 0), 1, 1, facecolor="#56B4E9", hatch="///", edgecolor="white", label="subnormal numbers"),
     ]
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
     axes.spines[["top", "right"]].set_visible(False)

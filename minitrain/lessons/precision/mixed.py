@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -144,16 +145,23 @@ def curves(world: World, seed: int, steps: int) -> dict[str, list[float]]:
 
 def picture(world: World, seeds: int = 5, steps: int = 120) -> Figure:
     """The losses of several seeds in each precision: the mean as a line, all of them as a band."""
+    return draw([curves(world, seed, steps) for seed in world.progress(range(seeds), "seeds")])
+
+
+def draw(runs: Sequence[dict[str, list[float]]]) -> Figure:
+    """The losses of several seeds, as `curves` returns them; a curve ends where its loss is not finite."""
     from matplotlib.figure import Figure
 
-    runs = [curves(world, seed, steps) for seed in world.progress(range(seeds), "seeds")]
+    seeds, steps = len(runs), len(runs[0]["float32"])
     figure = Figure(figsize=(9, 3.8), layout="constrained", facecolor="white")
     axes = figure.add_subplot()
     looks = {"float32": ("black", "-"), "bfloat16": ("#0072B2", "--"), "float16": ("#009E73", ":")}
     for name in runs[0]:
         losses = torch.tensor([run[name] for run in runs])
         colour, style = looks.get(name, ("#D55E00", "-."))
-        axes.plot(range(steps), losses.mean(0), style, color=colour, label=name)
+        # Where only the first loss is finite there is no line to see, but a point.
+        mark = None if losses.isfinite().all() else "o"
+        axes.plot(range(steps), losses.mean(0), style, color=colour, label=name, marker=mark)
         axes.fill_between(range(steps), losses.amin(0), losses.amax(0), color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel("step")
     axes.set_ylabel(f"loss, {seeds} seeds")
