@@ -45,9 +45,9 @@ def course_step(gpus: int = 64, sequences: int = 1, experts: int = 0, **layout: 
 
 
 def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
-    """One bar for each layout: a step's seconds as a part of 100, and next to it the days of the whole training.
+    """One bar for each layout, as long as its step, and the days of the whole training next to it.
 
-    A bar's length is the step. Hidden communication lies in a thin bar below it, since it takes no time of its own.
+    Hidden communication is a thin bar below, since it takes no time of its own.
 
     Args:
         bars: Name of a layout -> its bar.
@@ -72,10 +72,9 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
         for kind, begin, length, below, height in pieces:
             if length:
                 seen.add(kind)
-                left, width = 100 * begin / bar.step, 100 * length / bar.step
                 colour, hatch = LOOKS[kind]
-                axes.barh(row + below, width, height, left, color=colour, hatch=hatch, edgecolor="white")
-        axes.text(102, row, f"{seconds(bar.step)} per step, {days(bar.days(steps))}", va="center", fontsize=9)
+                axes.barh(row + below, length, height, begin, color=colour, hatch=hatch, edgecolor="white")
+        axes.text(bar.step, row, f"  {seconds(bar.step)} per step, {days(bar.days(steps))}", va="center", fontsize=9)
     handles = [
         axes.barh([0], [0], color=colour, hatch=hatch, edgecolor="white", label=kind)
         for kind, (colour, hatch) in LOOKS.items()
@@ -83,9 +82,8 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
     ]
     axes.set_yticks(range(len(bars)), list(bars))
     axes.invert_yaxis()
-    axes.set_xlim(0, 140)
-    axes.set_xticks(range(0, 101, 20))
-    axes.set_xlabel("% of a step")
+    axes.set_xlim(0, 1.45 * max(bar.step for bar in bars.values()))
+    axes.set_xlabel("seconds")
     axes.set_title(title, fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(handles=handles, loc="outside lower center", ncols=max(1, len(handles)), frameon=False)
