@@ -198,7 +198,7 @@ def overview(tutorials: Path, link: str) -> str:
 
 
 def minutes(notebook: Path) -> int:
-    """How long a notebook takes, exercises apart: its first cell says so, and tutorials/build.py works it out."""
+    """How long a notebook takes without its exercises: its first cell says so, and tutorials/build.py works it out."""
     first = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
     return int(re.search(r"about (\d+) minutes", first)[1])  # type: ignore[index]
 
