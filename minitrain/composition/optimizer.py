@@ -10,8 +10,14 @@ import torch
 from torch import nn
 
 from minitrain.composition.settings import Steps
+from minitrain.optimizers.full.layer_wise import LAMB, LARS
 
-OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}
+OPTIMIZERS: dict[str, type[torch.optim.Optimizer]] = {
+    "adamw": torch.optim.AdamW,
+    "sgd": torch.optim.SGD,
+    "lamb": LAMB,
+    "lars": LARS,
+}
 
 
 def learning_rate(steps: Steps, number: int) -> float:
@@ -30,7 +36,7 @@ def learning_rate(steps: Steps, number: int) -> float:
 
 def options(steps: Steps) -> dict[str, Any]:
     """The optimizer's options, without the parameters; β₂ = 0.95 as in Brown et al. 2020, appendix B."""
-    return {"lr": steps.lr} | ({"betas": (0.9, 0.95)} if steps.optimizer == "adamw" else {})
+    return {"lr": steps.lr} | ({"betas": (0.9, 0.95)} if steps.optimizer in ("adamw", "lamb") else {})
 
 
 def groups(parameters: Mapping[str, nn.Parameter], steps: Steps) -> list[dict[str, Any]]:

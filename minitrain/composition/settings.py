@@ -16,7 +16,7 @@ Preset = Literal["tiny", "gpt2", "xl", "175b", "1t"]
 ScheduleName = Literal["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
 Recompute = Literal["none", "selective", "full"]
 Stage = Literal[0, 1, 2, 3]
-OptimizerName = Literal["adamw", "sgd"]
+OptimizerName = Literal["adamw", "sgd", "lamb", "lars"]
 Decay = Literal["cosine", "constant", "linear"]
 DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
 ReduceName = Literal["same", "float32"]
@@ -134,7 +134,7 @@ class Steps:
         data: "reference" (0.4 MB), "library" (12 MB), or the path of a text or a folder.
         steps: Optimizer steps of the whole run.
         batch: Sequences in a step, over all ranks.
-        optimizer: adamw, or sgd without momentum.
+        optimizer: adamw; sgd without momentum; lamb or lars, for large batches, whose steps depend on norms of layers.
         lr: Learning rate at its highest.
         decay: Its course after warm-up: cosine to a tenth, constant, or linear to 0.
         warmup: Steps in which it rises from 0.
@@ -290,6 +290,9 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
             f"zero={layout.zero} with pp={pp} would reduce-scatter gradients (and in stage 3 gather parameters) for "
             "every micro-batch of every stage; use zero=1"
         )
+    if steps.optimizer in ("lamb", "lars") and (layout.tp > 1 or model.experts):
+        what = f"tp={layout.tp} divides layers" if layout.tp > 1 else f"experts={model.experts} lie on several ranks"
+        yield f"optimizer={steps.optimizer} needs the norm of each whole layer, and {what}; use adamw"
     if layout.zero >= 2 and model.experts:
         yield f"zero={layout.zero} shards a line over all of dp, and experts have replicas on a part of it; use zero=1"
 

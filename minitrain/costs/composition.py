@@ -207,13 +207,16 @@ def lines(parameters: Sequence[Parameter], stage: int) -> list[list[Parameter]]:
 def state_bytes(optimizer: str, item: int) -> tuple[int, int]:
     """Bytes of optimizer states for each element, and of a step counter.
 
-    AdamW has momentum and variance, in float32 at least; parameters of 16 bits also have a float32 copy. SGD without
-    momentum has only that copy.
+    AdamW and LAMB have momentum and variance, LARS has momentum, in float32 at least; parameters of 16 bits also have a
+    float32 copy. SGD without momentum has only that copy.
 
     Source: Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2.
     """
     copy = 4 if item < 4 else 0
-    return {"adamw": (2 * max(4, item) + copy, 4), "sgd": (copy, 0)}[optimizer]
+    one = max(4, item)  # bytes of a state's element
+    states = {"adamw": (2 * one, 4), "lamb": (2 * one, 4), "lars": (one, 0), "sgd": (0, 0)}
+    size, counter = states[optimizer]
+    return size + copy, counter
 
 
 def model_states(
@@ -233,7 +236,7 @@ def model_states(
         data: Data-parallel ranks, over which states of shared parameters are divided.
         replicas: Ranks that hold the same experts, over which those of experts are divided.
         item: Bytes of a parameter.
-        optimizer: "adamw" or "sgd".
+        optimizer: "adamw", "lamb", "lars" or "sgd".
         gradient_item: Bytes of a gradient's element; None: as many as of a parameter's.
 
     Source: `minitrain.costs.zero.held`.

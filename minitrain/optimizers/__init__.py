@@ -1,5 +1,24 @@
 """Chapter 07, optimizers: what an optimizer keeps for each parameter, and which of them may step a part of a layer.
 
 Adam as the reference, `adam`; smaller states: `adafactor`, `sm3`, `adam8bit`; a step whose length follows each layer's
-norm, for large batches: `lars`, `lamb`; and one for whole matrices, `muon`.
+norm, for large batches: `lars`, `lamb`; and one for whole matrices, `muon`. `LAMB` and `LARS` are their full forms,
+for any model and under ZeRO.
 """
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from minitrain.optimizers.full.layer_wise import LAMB, LARS
+
+_HOME = {"LAMB": "full.layer_wise", "LARS": "full.layer_wise"}
+__all__ = ["LAMB", "LARS"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that `import minitrain.optimizers` needs no torch."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

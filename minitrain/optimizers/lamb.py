@@ -7,6 +7,7 @@ weight's norm, weight decay λx inside the ratio, m and v corrected for bias. Pu
 `phi=(0, 10)`, or skip the bias correction, or leave λx out of the norm. Here φ(z) = z unless bounds are given.
 **Sent.** Nothing. Where ranks have parts of layers (ZeRO), one all-reduce of 2 numbers per layer.
 **Cost.** m and v, 8 bytes of states per parameter in float32; and each layer's update is kept until its norm is known.
+The full form, `minitrain.optimizers.full.layer_wise`, adds parameter groups, state dicts, and ZeRO's shards.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ Weight decay β is in the ratio, as in the paper; several public versions leave 
 are inside the momentum, so a later rate doesn't change earlier steps; in torch's SGD the rate is outside.
 **Sent.** Nothing. Where ranks have parts of layers (ZeRO), one all-reduce of 2 numbers per layer.
 **Cost.** The momentum, 4 bytes of states per parameter in float32.
+The full form, `minitrain.optimizers.full.layer_wise`, adds parameter groups, state dicts, and ZeRO's shards.
 """
 
 from __future__ import annotations

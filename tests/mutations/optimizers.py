@@ -210,4 +210,19 @@ MUTATIONS = [
     Mutation(f"{BY_HAND}.table", "0.1 + 0.9 * part", "part", ADAM8BIT, "values of a byte"),
     Mutation(f"{BY_HAND}.adam8bit", "table(signed=False)", "table(signed=True)", ADAM8BIT, STEPS),
     Mutation(f"{LESSONS}.muon.by_svd", "momentum ** (t - i)", "momentum ** t", MUON, STEPS),
+    # The full forms, under ZeRO.
+    Mutation(
+        "minitrain.optimizers.full.layer_wise.LayerWise.step",
+        "self._comm.all_reduce(norms).wait()",
+        "pass",
+        test="tests/optimizers/test_full.py",
+        why="the demos' sharded steps are those of the small forms",
+    ),
+    Mutation(
+        "minitrain.zero.full.flat_shards.FlatShard.pieces",
+        "slice(offset, offset + stop - start)",
+        "slice(0, stop - start)",
+        test="tests/optimizers/test_full.py",
+        why="the demos' sharded steps are those of the small forms",
+    ),
 ]

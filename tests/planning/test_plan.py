@@ -77,6 +77,26 @@ def test_sixteen_bits_and_sgd(ranks):
     same(ranks, {"dp": 2}, optimizer="sgd")
 
 
+@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
+def test_optimizers_that_need_norms(ranks, optimizer):
+    layout = {"dp": 2, "zero": 1}
+    settings = Settings(SMALL, Layout(**layout), Steps(batch=8, optimizer=optimizer))
+    for rank, (_, sent, held) in enumerate(ranks(2).run(measured, settings)):
+        found = predict(settings.model, settings.layout, settings.steps, rank)
+        assert held == {name: found.held[name] for name in held}
+        # Norms travel beside what the plan counts: two sums of squares for each parameter.
+        parameters = len(list(plain_parameters(settings)))
+        assert (
+            sent["all_reduce"] == sum(each.bytes for each in found.sends if each.verb == "all_reduce") + 8 * parameters
+        )
+
+
+def plain_parameters(settings):
+    from minitrain.lessons.composition.common import plain_model
+
+    return plain_model(settings).parameters()
+
+
 @pytest.mark.parametrize(
     "layout",
     [

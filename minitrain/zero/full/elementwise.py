@@ -46,6 +46,8 @@ def check_elementwise(optimizer_class: type[optim.Optimizer], options: Mapping[s
         ValueError: The step mixes elements, or the trial failed.
     """
     name = optimizer_class.__name__
+    if hasattr(optimizer_class, "share_layers"):
+        return  # it is told what of which layer a shard has
     for known, reason in MIXING.items():
         if issubclass(optimizer_class, known):
             raise ValueError(f"optimizer_class={name} cannot step on flat shards: {reason}; use one like AdamW")

@@ -47,7 +47,8 @@ class Sharded(nn.Module, ABC):
 
     Args:
         module: Any module, on the device where it will train. Rank 0's parameters and buffers go to all.
-        optimizer_class: One whose step treats each element by itself, such as `torch.optim.AdamW`.
+        optimizer_class: One whose step treats each element by itself, such as `torch.optim.AdamW`, or needs no more
+            than norms of layers, such as `minitrain.optimizers.full.layer_wise.LAMB`.
         comm: The ranks that share the batch, as of `minitrain.comm.comm.Comm`; None means everyone.
         compute_dtype: Floating parameters are held in it, and their gradients arrive and travel in it, while the
             optimizer steps copies in float32; floating inputs of forward are cast to it. Buffers keep their dtype, as
@@ -127,6 +128,9 @@ class Sharded(nn.Module, ABC):
             if line.master is not None:
                 masters[line.group]["params"].append(line.master)
         self.optimizer = optimizer_class(masters, **optimizer_options)
+        if hasattr(self.optimizer, "share_layers"):  # it needs the norms of whole layers, of which a shard has pieces
+            pieces = {line.master: line.pieces() for line in self.lines if line.master is not None}
+            self.optimizer.share_layers(pieces, self.comm)
         # Loading the module's state dict also loads what the optimizer steps.
         module.register_load_state_dict_pre_hook(self._before_loading)
         module.register_load_state_dict_post_hook(lambda *_: self._refresh_masters())

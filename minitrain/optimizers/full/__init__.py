@@ -1,0 +1,1 @@
+"""The full forms of chapter 07."""

@@ -1,0 +1,215 @@
+"""Optimizers that need the norms of whole layers, also where a rank has only pieces of them.
+
+**Idea.** A flat shard of ZeRO holds pieces of several layers. What an optimizer such as LAMB needs of a layer is a sum
+of squares, and sums can be added over ranks: all layers' pieces go into one small all-reduce per step.
+
+**Source.** As `minitrain.optimizers.lamb` and `minitrain.optimizers.lars`.
+**Sent.** 2 numbers per layer in an all-reduce over the ranks that have its pieces.
+Megatron-LM keeps whole layers together for such optimizers, and DeepSpeed's LAMB needs ZeRO to be off.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minitrain.comm.comm import Comm
+
+Pieces = Sequence[slice | None]
+"""Of each layer the part of a flat shard that belongs to it; None where the shard has none of it."""
+
+
+class LayerWise(torch.optim.Optimizer):
+    """Steps each layer by a length that depends on its norm. A parameter is a layer, unless `share_layers` is called.
+
+    Args:
+        params: Parameters, or parameter groups.
+        defaults: Options of the optimizer.
+
+    Raises:
+        ValueError: An option is not what it should be.
+    """
+
+    def __init__(self, params: Any, defaults: dict[str, Any]):
+        if not defaults["lr"] > 0:
+            raise ValueError(f"lr={defaults['lr']} must be positive")
+        if not defaults["weight_decay"] >= 0:
+            raise ValueError(f"weight_decay={defaults['weight_decay']} must be at least 0; use 0.01 or 0")
+        self._pieces: dict[Tensor, Pieces] = {}
+        self._comm: Comm | None = None
+        super().__init__(params, defaults)
+
+    def share_layers(self, pieces: Mapping[Tensor, Pieces], comm: Comm) -> None:
+        """Say which parameters are flat shards, and what of which layer lies where in them.
+
+        Args:
+            pieces: Shard -> its pieces; all ranks list the same layers in the same order.
+            comm: The ranks that have the rest of the layers.
+        """
+        self._pieces, self._comm = dict(pieces), comm
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """One step; parameters without a gradient stay as they are.
+
+        Args:
+            closure: Called first, with gradients enabled, as in torch's optimizers.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        found = [
+            (parameter, group, parameter.grad)
+            for group in self.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        layers: list[tuple[Tensor, slice, Tensor, Tensor, dict[str, Any]]] = []
+        squares: list[Tensor] = []
+        for parameter, group, gradient in found:
+            x, u = parameter.view(-1), self._direction(parameter, gradient, group).reshape(-1)
+            for piece in self._pieces.get(parameter, (slice(None),)):
+                # An empty piece where this rank has nothing of the layer: its squares are 0, and nothing moves.
+                own = slice(0, 0) if piece is None else piece
+                squares.append(torch.stack([x[own].square().sum(), u[own].square().sum()]))
+                layers.append((parameter, own, x[own], u[own], group))
+        if not layers:
+            return loss
+        norms = torch.stack(squares)  # (layers, 2)
+        if self._comm is not None and self._comm.ranks > 1:
+            # Squares can be added over ranks, norms cannot.
+            self._comm.all_reduce(norms).wait()
+        for (parameter, piece, x, u, group), (x_norm, u_norm) in zip(layers, norms.sqrt(), strict=True):
+            self._move(parameter, piece, x, u, x_norm, u_norm, group)
+        return loss
+
+    @abstractmethod
+    def _direction(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+        """What the second norm is taken of; updates the states."""
+
+    @abstractmethod
+    def _move(
+        self,
+        parameter: Tensor,
+        piece: slice,
+        x: Tensor,
+        u: Tensor,
+        x_norm: Tensor,
+        u_norm: Tensor,
+        group: dict[str, Any],
+    ) -> None:
+        """Step one layer's piece, given the norms of the whole layer and of its direction."""
+
+
+class LAMB(LayerWise):
+    """The full form of `minitrain.optimizers.lamb`: parameter groups, frozen and unused parameters, states, ZeRO.
+
+    Args:
+        params: Parameters, or parameter groups.
+        lr: α, the part of its norm by which a layer moves.
+        betas: As Adam's.
+        eps: As Adam's.
+        weight_decay: λ.
+        phi: The least and the largest norm that φ lets pass.
+
+    Raises:
+        ValueError: An option is not what it should be.
+
+    Source: You et al. 2020, algorithm 2.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-2,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 0.01,
+        phi: tuple[float, float] = (0.0, float("inf")),
+    ):
+        if not all(0 <= beta < 1 for beta in betas):
+            raise ValueError(f"betas={betas} must be at least 0 and below 1; use (0.9, 0.999)")
+        if not eps >= 0:
+            raise ValueError(f"eps={eps} must be at least 0; use 1e-6")
+        if not 0 <= phi[0] <= phi[1]:
+            raise ValueError(f"phi={phi} must be the least and the largest norm; use (0, 10), or (0, inf)")
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "phi": phi})
+
+    def _direction(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(parameter), torch.zeros_like(parameter)
+        state["step"] += 1
+        beta_1, beta_2 = group["betas"]
+        t, m, v = int(state["step"].item()), state["exp_avg"], state["exp_avg_sq"]
+        m.mul_(beta_1).add_(gradient, alpha=1 - beta_1)
+        v.mul_(beta_2).addcmul_(gradient, gradient, value=1 - beta_2)
+        m_hat, v_hat = m / (1 - beta_1**t), v / (1 - beta_2**t)
+        return m_hat / (v_hat.sqrt() + group["eps"]) + group["weight_decay"] * parameter
+
+    def _move(
+        self,
+        parameter: Tensor,
+        piece: slice,
+        x: Tensor,
+        u: Tensor,
+        x_norm: Tensor,
+        u_norm: Tensor,
+        group: dict[str, Any],
+    ) -> None:
+        ratio = torch.where((x_norm > 0) & (u_norm > 0), x_norm.clamp(*group["phi"]) / u_norm, 1.0)
+        x.sub_(group["lr"] * ratio * u)
+
+
+class LARS(LayerWise):
+    """The full form of `minitrain.optimizers.lars`: parameter groups, frozen and unused parameters, states, ZeRO.
+
+    Args:
+        params: Parameters, or parameter groups.
+        lr: The global rate γ.
+        momentum: m.
+        weight_decay: β.
+        eta: η, how far a layer trusts its step.
+
+    Raises:
+        ValueError: An option is not what it should be.
+
+    Source: You et al. 2017, algorithm 1.
+    """
+
+    def __init__(
+        self, params: Any, lr: float = 1.0, momentum: float = 0.9, weight_decay: float = 5e-4, eta: float = 1e-3
+    ):
+        if not 0 <= momentum < 1:
+            raise ValueError(f"momentum={momentum} must be at least 0 and below 1; use 0.9")
+        if not eta > 0:
+            raise ValueError(f"eta={eta} must be positive; use 0.001")
+        super().__init__(params, {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "eta": eta})
+
+    def _direction(self, parameter: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+        state = self.state[parameter]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        return gradient
+
+    def _move(
+        self,
+        parameter: Tensor,
+        piece: slice,
+        x: Tensor,
+        u: Tensor,
+        x_norm: Tensor,
+        u_norm: Tensor,
+        group: dict[str, Any],
+    ) -> None:
+        rate = group["eta"] * x_norm / (u_norm + group["weight_decay"] * x_norm)
+        rate = torch.where((x_norm > 0) & (u_norm > 0), rate, 1.0)
+        v = self.state[parameter]["momentum_buffer"].view(-1)[piece]
+        v.mul_(group["momentum"]).add_(group["lr"] * rate * (u + group["weight_decay"] * x))
+        x.sub_(v)

@@ -1,0 +1,121 @@
+"""The full forms of LAMB and LARS: the small forms' steps to the bit, and the same on every stage of ZeRO."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.comm import Ledger
+from minitrain.optimizers import lamb, lars
+from minitrain.optimizers import LAMB, LARS
+from minitrain.zero.full.stage1 import Zero1
+from minitrain.zero.full.stage2 import Zero2
+from minitrain.zero.full.stage3 import Zero3
+
+FULL = {"lamb": (LAMB, {"lr": 0.05, "weight_decay": 0.1}), "lars": (LARS, {"lr": 0.5, "weight_decay": 0.01})}
+SMALL = {"lamb": lamb.LAMB, "lars": lars.LARS}
+
+
+def small_model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
+
+
+def losses(model, rank=0, ranks=1, steps=4):
+    """The losses of this rank's part of each step's batch."""
+    for step in range(steps):
+        x = torch.randn(12, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+        yield model(x.chunk(ranks)[rank]).square().mean()
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_the_small_form_s_steps_to_the_bit(name):
+    kind, options = FULL[name]
+    one, other = small_model(), small_model()
+    full, small = kind(one.parameters(), **options), SMALL[name](other.parameters(), **options)
+    for a, b in zip(losses(one), losses(other), strict=True):
+        for model, loss, optimizer in ((one, a, full), (other, b, small)):
+            model.zero_grad()
+            loss.backward()
+            optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+
+
+def sharded(world, stage, name):
+    """The largest difference from one device after four steps, and bytes of norms per step."""
+    kind, options = FULL[name]
+    plain, wrapped = small_model(), small_model()
+    optimizer = kind(plain.parameters(), **options)
+    for loss in losses(plain):
+        plain.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model = stage(wrapped, kind, None, **options)
+    with Ledger() as ledger:
+        for loss in losses(model, world.rank, world.size):
+            loss.backward()
+            model.synchronize()
+            model.step()
+            model.zero_grad()
+    found = model.full_state_dict()
+    off = max(float((found[key] - value).abs().max()) for key, value in plain.state_dict().items())
+    return off, ledger.payload("all_reduce") / 4
+
+
+@pytest.mark.parametrize("name", FULL)
+@pytest.mark.parametrize("stage", [Zero1, Zero2, Zero3])
+@pytest.mark.parametrize("n", [2, 3])
+def test_on_shards_as_on_one_device(ranks, n, stage, name):
+    for off, sent in ranks(n).run(sharded, stage, name):
+        assert off <= 1e-12
+        assert sent == 4 * 2 * 8  # four layers, two sums of squares each
+
+
+def test_groups_unused_and_frozen_parameters():
+    model = small_model()
+    model[0].bias.requires_grad_(False)
+    optimizer = LAMB([{"params": [model[0].weight], "lr": 0.1}, {"params": model[2].parameters()}], lr=0.01)
+    before = [parameter.clone() for parameter in model.parameters()]
+    model[0].weight.grad = torch.ones_like(model[0].weight)
+    optimizer.step()
+    moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
+    assert moved == [True, False, False, False]
+    assert float((model[0].weight - before[0]).detach().norm()) == pytest.approx(0.1 * float(before[0].detach().norm()))
+
+
+def test_states_are_saved_and_loaded():
+    model = small_model()
+    optimizer = LAMB(model.parameters())
+    for loss in losses(model, steps=2):
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    again = small_model()
+    again.load_state_dict(model.state_dict())
+    other = LAMB(again.parameters())
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # torch shares what it loads
+    for each, its in ((model, optimizer), (again, other)):
+        its.zero_grad()
+        next(losses(each)).backward()
+        its.step()
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        (LAMB, {"lr": 0.0}, "lr=0.0 must be positive"),
+        (LAMB, {"betas": (0.9, 1.0)}, r"betas=\(0.9, 1.0\) must be at least 0 and below 1"),
+        (LAMB, {"eps": -1.0}, "eps=-1.0 must be at least 0"),
+        (LAMB, {"phi": (2.0, 1.0)}, r"phi=\(2.0, 1.0\) must be the least and the largest norm"),
+        (LAMB, {"weight_decay": -0.1}, "weight_decay=-0.1 must be at least 0"),
+        (LARS, {"momentum": 1.0}, "momentum=1.0 must be at least 0 and below 1"),
+        (LARS, {"eta": 0.0}, "eta=0.0 must be positive"),
+    ],
+)
+def test_bad_options(kind, options, message):
+    with pytest.raises(ValueError, match=message):
+        kind(small_model().parameters(), **options)
