@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from minitrain.comm import Ledger
-from minitrain.optimizers import lamb, lars
-from minitrain.optimizers import LAMB, LARS
+from minitrain.optimizers import LAMB, LARS, lamb, lars
 from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Zero2
 from minitrain.zero.full.stage3 import Zero3
