@@ -29,7 +29,9 @@ class Adafactor:
         d: The largest root mean square of an update.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-2, eps=(1e-30, 1e-3), d: float = 1.0):
+    def __init__(
+        self, parameters: Iterable[Tensor], lr: float = 1e-2, eps: tuple[float, float] = (1e-30, 1e-3), d: float = 1.0
+    ):
         assert lr > 0 and d > 0 and min(eps) >= 0, f"invalid: {lr=}, {eps=}, {d=}"
         self.parameters, self.lr, self.eps, self.d, self.t = list(parameters), lr, eps, d, 0
         # R and C of a matrix, V of anything else.

@@ -20,7 +20,13 @@ from torch import Tensor
 class Adam:
     """`Adam(model.parameters(), lr=0.001)`, and `step()` after each backward."""
 
-    def __init__(self, parameters: Iterable[Tensor], lr: float = 1e-3, betas=(0.9, 0.999), eps: float = 1e-8):
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ):
         assert lr > 0 and eps >= 0 and all(0 <= beta < 1 for beta in betas), f"invalid: {lr=}, {betas=}, {eps=}"
         self.parameters, self.lr, self.betas, self.eps = list(parameters), lr, betas, eps
         self.m = [torch.zeros_like(theta) for theta in self.parameters]

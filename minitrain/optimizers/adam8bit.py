@@ -62,7 +62,14 @@ def dequantise(numbers: Tensor, scales: Tensor, table: Tensor, block: int) -> Te
 class Adam8bit:
     """`Adam8bit(model.parameters(), lr=0.001)`, and `step()` after each backward."""
 
-    def __init__(self, parameters: Iterable[Tensor], lr=1e-3, betas=(0.9, 0.999), eps=1e-8, block=2048):
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        block: int = 2048,
+    ):
         assert lr > 0 and eps >= 0 and all(0 <= beta < 1 for beta in betas), f"invalid: {lr=}, {betas=}, {eps=}"
         self.parameters, self.lr, self.betas, self.eps, self.block, self.t = list(parameters), lr, betas, eps, block, 0
         assert block > 0 and all(theta.numel() for theta in self.parameters), f"invalid: {block=}, or nothing to step"

@@ -39,10 +39,10 @@ class LAMB:
         self,
         parameters: Iterable[Tensor],
         lr: float = 1e-2,
-        betas=(0.9, 0.999),
+        betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-6,
         weight_decay: float = 0.01,
-        phi=(0.0, float("inf")),
+        phi: tuple[float, float] = (0.0, float("inf")),
         sharded: bool = False,
         group: Group = None,
     ):
