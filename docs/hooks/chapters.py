@@ -139,7 +139,7 @@ PATHS = (
     (
         "Language models",
         "everything that a transformer's training uses",
-        "00 01 02 03 04 05 06 08a 08b 09 11a 11b 12a 12b 13",
+        "00 01 02 03 04 05 06 07 08a 08b 09 11a 11b 12a 12b 13",
     ),
     ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02 03 04 05 08a 13"),
     ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02 18 19"),
