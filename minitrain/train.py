@@ -68,7 +68,7 @@ def build(settings: Settings, device: torch.device, instruments: Instruments | N
     """
     check(settings.model, settings.layout, settings.steps, dist.get_world_size())
     instruments = instruments or Instruments()
-    # This rank's coordinates in the grid of dp · pp · tp ranks, and its process group along each axis.
+    # This rank's coordinates in the grid of dp · pp · cp · tp ranks, and its process group along each axis.
     axes = make_axes(settings.layout)
     part = make_part(settings, axes, device, instruments)
     # Gradients, their average over dp, and the optimizer. With ZeRO 1, 2, 3 each rank keeps only its shard of optimizer
@@ -86,6 +86,7 @@ def make_part(settings: Settings, axes: Axes, device: torch.device, instruments:
     # Each of these changes the model in place, or does nothing if the layout does not ask for it. Experts come after
     # tensor parallelism, which would cut them as it cuts every other matrix.
     model.apply_tensor_parallel(gpt, axes, instruments.collectives.tp)
+    model.apply_context_parallel(gpt, axes)
     model.insert_experts(gpt, settings.model, settings.layout.microbatches)
     model.apply_expert_parallel(gpt, axes, instruments.collectives.ep)
     model.apply_recomputation(gpt, settings.layout)
@@ -120,13 +121,14 @@ def forward_backward(training: Training, step: int, position: int, samples: Samp
         The mean loss of this rank's samples, []; None on ranks without the last pipeline stage.
     """
     layout, timer = training.settings.layout, training.instruments.timer
-    # Ranks along dp take different samples of the batch, all other ranks take the same.
+    # Ranks along dp take different samples of the batch, those along cp other tokens of them; all others take the same.
     indices = training.share(position)
     with timer("data"):
-        # For each micro-batch, inputs and targets of [samples, seq].
-        inputs, targets = (each.to(training.device).chunk(layout.microbatches) for each in samples.take(indices))
+        # For each micro-batch, inputs and targets of [samples, seq/cp].
+        batch = training.own_tokens(*samples.take(indices))
+        inputs, targets = (each.to(training.device).chunk(layout.microbatches) for each in batch)
     # Dropout depends on the step and on a token's number in the batch, so it is the same in every layout.
-    first_token = (indices.start - position) * inputs[0].shape[1]
+    first_token = (indices.start - position) * samples.seq
     training.rng.begin_step(step, first_token)
     if training.pipeline is not None:
         with timer("pipeline"):
@@ -145,7 +147,7 @@ def forward_backward(training: Training, step: int, position: int, samples: Samp
                     # Divided, so that gradients add up to those of the mean loss; float16 needs a larger loss.
                     training.loss_scale.scaled(mean / layout.microbatches).backward()
             loss = loss + mean.detach() / layout.microbatches
-    # The mean over dp of the gradients; with sequence parallelism also the sum over tp, where gradients are partial.
+    # The mean of gradients over dp and cp; with sequence parallelism also the sum over tp, where they are partial.
     with timer("gradients"):
         training.gradients.synchronize()
     return loss

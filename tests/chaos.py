@@ -1,12 +1,17 @@
 """Kills trainings at random, resumes them, and compares what comes out with a training that nobody killed.
 
-    python -m tests.chaos                        # 60 kills in one layout, then 60 through several; about 20 minutes
-    python -m tests.chaos --kills 10 --seed 3
+    python -m tests.chaos                        # 60 kills in each of four cases; about 40 minutes
+    python -m tests.chaos --kills 10 --seed 3 --case memory
+    python -m tests.chaos --supervise --rounds 200    # the program lives, and starts its ranks again itself
 
 No test of the suite: it takes too long, and it is most useful with another seed each time. A kill is SIGKILL, to the
 program or to one of its ranks, at any moment from the start on. Each time the same command is given again with
 `--resume`. In one layout everything must have the same bits. Through several layouts additions change their order, so
-in float64 the weights may differ by 1e-9. Each step's loss shows that the step has taken its own samples, each once.
+in float64 the weights may differ by 1e-9; with ordered sums they must have the same bits. Each step's loss shows that
+the step has taken its own samples, each once.
+
+With `--supervise` the program is started once, and a kill hits one of its ranks or, seldom, the process that forks
+them. Then the seconds from each kill to the end of the next step are measured, too.
 """
 
 from __future__ import annotations
@@ -14,9 +19,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import random
 import shutil
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -33,14 +40,19 @@ ROOT = Path(__file__).parent.parent
 MODEL = "--layers 2 --hidden 32 --heads 4 --positions 32 --dropout 0.1 --batch 12 --dtype float64"
 WRITTEN = "--sample 0 --evaluate-every 0 --save-every 2 --device cpu --export weights.safetensors"
 ONE = ["--dp 2"]
+MEMORY = ["--dp 2 --async-save --flash-every 1 --save-every 7"]
+ORDERED = [f"--ordered-sums --dp {dp} --microbatches {12 // dp}" for dp in (4, 2, 3, 4)]
 SEVERAL = ["--dp 4", "--dp 2", "--dp 3", "--dp 4 --zero 1", "--tp 2 --dp 2 --zero 1 --sequence-parallel"]
+FINE = ("kills", "in a save", "trainings", "of them the ranks' parent")  # all else that is counted is wrong
 PATIENCE = 300.0  # seconds without a new step, after which a run hangs
 
 
 def main() -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=60, help="in each of the two cases")
+    parser.add_argument("--kills", "--rounds", type=int, default=60, help="in each case")
+    parser.add_argument("--supervise", action="store_true", help="kill ranks of one program, which restarts them")
+    parser.add_argument("--case", default="", help="a part of the names of the cases to run")
     parser.add_argument(
         "--steps", type=int, default=200, help="of a training; there are as many trainings as the kills need"
     )
@@ -48,8 +60,17 @@ def main() -> int:
     options = parser.parse_args()
     wrong = 0
     with tempfile.TemporaryDirectory(prefix="minitrain-chaos-") as folder:
-        for name, layouts, bound in (("one layout", ONE, 0.0), ("several layouts", SEVERAL, 1e-9)):
-            case = Case(Path(folder) / name.replace(" ", "-"), layouts, bound, options.steps, options.seed)
+        cases = (
+            ("one layout", ONE, 0.0),
+            ("several layouts", SEVERAL, 1e-9),
+            ("behind and in memory", MEMORY, 0.0),
+            ("ordered sums", ORDERED, 0.0),
+        )
+        if options.supervise:
+            cases = (("supervised", ONE, 0.0), ("supervised, in memory", MEMORY, 0.0))
+        for name, layouts, bound in (each for each in cases if options.case in each[0]):
+            kind = Supervised if options.supervise else Case
+            case = kind(Path(folder) / name.replace(" ", "-"), layouts, bound, options.steps, options.seed)
             wrong += case.run(options.kills)
             print(f"{name}: {case.told()}", flush=True)
     return 1 if wrong else 0
@@ -61,7 +82,7 @@ class Case:
     Args:
         folder: Where they run.
         layouts: Options of each start, in turns; the first are those of the training that nobody kills.
-        bound: How far weights may be from that training's; 0: all files have its bits.
+        bound: How far weights may be from that training's; 0: they have its bits, and in one layout all files do.
         steps: Of a training.
         seed: Of the moments and of who is killed.
     """
@@ -81,17 +102,19 @@ class Case:
                 break
             self.train(self.folder / f"killed-{number}", kills)
             shutil.rmtree(self.folder / f"killed-{number}")
-        return sum(count for what, count in self.seen.items() if what not in ("kills", "in a save", "trainings"))
+        return sum(count for what, count in self.seen.items() if what not in FINE)
 
     def told(self) -> str:
         """All that was seen, in a line."""
         counts = ", ".join(f"{what} {count}" for what, count in self.seen.items())
         return f"{counts}; weights apart by {self.apart:.1e}, losses by {self.losses_apart:.1e}"
 
+    more = ""  # options
+
     def start(self, folder: Path, layout: str) -> subprocess.Popen[bytes]:
         """Begin, or go on with, a training."""
         folder.mkdir(parents=True, exist_ok=True)
-        options = f"{MODEL} {WRITTEN} {layout} --steps {self.steps} --resume".split()
+        options = f"{MODEL} {WRITTEN} {layout} --steps {self.steps} --resume {self.more}".split()
         with open(folder / "told", "ab") as told:
             command = [sys.executable, "-m", "minitrain.train", *options]
             environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"}
@@ -112,10 +135,13 @@ class Case:
                 break
         self.compare(folder)
 
-    def await_steps(self, program: subprocess.Popen[bytes], folder: Path, count: int, seconds: float | None) -> bool:
-        """Wait for so many new steps, or so many seconds; False if the program has ended before."""
+    def await_steps(
+        self, program: subprocess.Popen[bytes], folder: Path, count: int, seconds: float | None, done: int = 0
+    ) -> bool:
+        """Wait for so many steps more than there are, or than `done`, or so many seconds; False if the program ends."""
         begun = moved = time.monotonic()
-        first = last = len(lines(folder))
+        last = len(lines(folder))
+        first = max(last, done)
         while program.poll() is None:
             now, found = time.monotonic(), len(lines(folder))
             moved, last = (now, found) if found != last else (moved, last)
@@ -160,8 +186,83 @@ class Case:
         far = max(float(abs(weights[name] - others[name]).max()) for name in weights)
         self.losses_apart, self.apart = max(self.losses_apart, gap), max(self.apart, far)
         self.seen["weights or losses too far apart"] += max(gap, far) > self.bound
-        if not self.bound:
+        if len(self.layouts) == 1:  # others write other files
             self.seen["checkpoints of other bits"] += sums(self.folder / "whole") != sums(folder)
+
+
+class Supervised(Case):
+    """Trainings under `--supervise`, of which ranks are killed."""
+
+    more = "--supervise"
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self.seconds: list[float] = []
+
+    def told(self) -> str:
+        """All that was seen, in a line."""
+        known = sorted(self.seconds)
+        restarts = f"{statistics.median(known):.2f} s, at most {known[-1]:.2f} s" if known else "none measured"
+        return f"{super().told()}; from kill to step: median {restarts}"
+
+    def train(self, folder: Path, kills: int) -> None:
+        """One training to its end, whose ranks are killed on the way."""
+        self.seen["trainings"] += 1
+        program = self.start(folder, self.layouts[0])
+        try:
+            self.kill_ranks(program, folder, kills)
+        finally:
+            program.kill()  # where this test itself is ended
+        self.compare(folder)
+
+    def kill_ranks(self, program: subprocess.Popen[bytes], folder: Path, kills: int) -> None:
+        """Kill ranks of a program at random, and wait for its end."""
+        # The third kill without a new step between them would look like a failure that comes back. A step that is done
+        # again, after a restart from the checkpoint before it, is not new.
+        starting, furthest = 0, 0
+        while self.seen["kills"] < kills:
+            early = starting < 1 and self.random.random() < 0.3  # also while ranks start and load
+            moment = self.random.uniform(0.0, 0.3) if early else None
+            if not self.await_steps(program, folder, self.random.randrange(2, 40), moment, furthest):
+                break
+            starting = starting + 1 if early else 0
+            furthest = max(furthest, len(lines(folder)))
+            family = [each for each in children(program.pid) if alive(each)]
+            if not family:
+                continue  # not started yet
+            forkserver, *ranks = family
+            victim = forkserver if not ranks or self.random.random() < 0.05 else self.random.choice(ranks)
+            self.seen["in a save"] += any((folder / "runs" / "train" / "checkpoints").glob("*.unfinished"))
+            before, killed = started(folder), time.monotonic()
+            with suppress(ProcessLookupError):
+                os.kill(victim, signal.SIGKILL)
+            self.seen["kills"] += 1
+            self.seen["of them the ranks' parent"] += victim == forkserver
+            if victim != forkserver and not early:
+                self.measure(program, folder, before, killed)
+        while self.await_steps(program, folder, 2 * self.steps, None):
+            pass
+        if status := program.wait():
+            self.seen[f"ended with status {status}"] += 1
+            print((folder / "told").read_text()[-500:], file=sys.stderr)
+
+    def measure(self, program: subprocess.Popen[bytes], folder: Path, before: tuple[int, bool], killed: float) -> None:
+        """Wait for the first step of the ranks that are started again."""
+        while program.poll() is None and time.monotonic() < killed + PATIENCE:
+            now = started(folder)
+            if now[0] != before[0] and now[1]:
+                self.seconds.append(time.monotonic() - killed)
+                return
+            time.sleep(0.005)
+        self.seen["hangs"] += program.poll() is None
+
+
+def started(folder: Path) -> tuple[int, bool]:
+    """Which file of metrics there is, a new one at each start, and whether it ends with a step."""
+    path = folder / "runs" / "train" / "metrics.jsonl"
+    with suppress(OSError, IndexError):
+        return path.stat().st_ino, b'"loss"' in path.read_bytes().splitlines()[-1]
+    return 0, False
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

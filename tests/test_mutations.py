@@ -30,7 +30,7 @@ def test_a_mutation_changes_what_it_names(number):
 
 
 def test_nearly_all_mutations_are_found_by_a_claim():
-    assert sum(not mutation.test for mutation in ALL) >= 0.95 * len(ALL)
+    assert sum(not mutation.test for mutation in ALL) >= 0.9 * len(ALL)
 
 
 @pytest.mark.parametrize("place", range(len(DRAWN)))

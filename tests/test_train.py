@@ -134,6 +134,63 @@ def test_ranks_end_with_torchrun(tmp_path):
     assert not (tmp_path / "runs" / "train" / "checkpoints").exists()
 
 
+@needs_proc
+def test_supervised_through_kills_and_signals(tmp_path, monkeypatch):
+    """A rank dies, then the process that forks ranks; SIGUSR1 saves, SIGTERM ends in order, and nothing is left."""
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    run = start(*SMALL, "--dp", "2", "--steps", "1000000", "--save-every", "3", "--supervise", folder=tmp_path)
+    grows(tmp_path, run, 6)
+    os.kill(descendants(run.pid)[1], signal.SIGKILL)
+    await_start(tmp_path, run, 2)
+    os.kill(descendants(run.pid)[0], signal.SIGKILL)
+    await_start(tmp_path, run, 3)
+    checkpoints = tmp_path / "runs" / "train" / "checkpoints"
+    for process in (*descendants(run.pid), run.pid):
+        os.kill(process, signal.SIGUSR1)
+    grows(tmp_path, run)
+    run.terminate()
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    assert ", restart 1: rank " in err and ", restart 2: " in err
+    assert out.count("s after the failure") == 2 and out.count("as asked; going on") == 1
+    assert "saved; --resume goes on from there" in out
+    lines = [json.loads(line) for line in (tmp_path / "runs" / "train" / "metrics.jsonl").read_text().splitlines()]
+    done = [line["step"] for line in lines if "step" in line]
+    assert done == [*range(1, len(done) + 1)] and max(checkpoints.iterdir()).name == f"step-{done[-1]:08d}"
+    assert list((tmp_path / "tmp").glob("minitrain-*")) == []
+
+
+def await_start(folder, run, count):
+    """Wait until a run has started for so many times, and has done a step."""
+    path, until = folder / "runs" / "train" / "metrics.jsonl", time.monotonic() + 120
+    while True:
+        text = path.read_text()
+        if text.count('"settings"') >= count and '"loss"' in text.splitlines()[-1]:
+            return
+        assert run.poll() is None, run.communicate()
+        assert time.monotonic() < until, "no step in two minutes"
+        time.sleep(0.1)
+
+
+@needs_proc
+def test_torchrun_restarts_ranks(tmp_path, monkeypatch):
+    """With gloo, ranks can only meet again if torchrun does not share its own store with them."""
+    monkeypatch.setenv("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    options = ("--dp", "2", "--steps", "1000000", "--save-every", "3", "--resume")
+    run = start(*SMALL, *options, folder=tmp_path, by=torchrun)
+    grows(tmp_path, run, 6)
+    os.kill(descendants(run.pid)[1], signal.SIGKILL)
+    await_start(tmp_path, run, 2)
+    os.kill(descendants(run.pid)[0], signal.SIGUSR1)  # any rank will do
+    grows(tmp_path, run)
+    run.terminate()
+    out, err = run.communicate(timeout=120)
+    assert "going on from runs/train/checkpoints/step-" in out and "as asked; going on" in out, err
+    assert "saved; --resume goes on from there" in out
+
+
 def test_a_dry_run_needs_no_torch():
     arguments = "--preset 175b --dp 16 --pp 12 --tp 8 --microbatches 8 --batch 1536 --dry-run".split()
     code = f"""

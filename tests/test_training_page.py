@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import tyro
 
 from minitrain.composition.settings import Layout, Model, Steps
-from minitrain.planning import plan_time
+from minitrain.costs.composition_work import days_estimate
+from minitrain.planning import plan_time, published
 from minitrain.planning.plan import Plan, predict
 from minitrain.trainer import command
 
@@ -62,7 +66,7 @@ def test_every_command_is_accepted(capsys):
         dry = [] if "--dry-run" in arguments else ["--dry-run"]
         status = command.run("minitrain.train", [*arguments.split(), *asked, *dry])
         assert status == 0, (before, arguments, capsys.readouterr().err)
-    assert len(seen) >= 10 and {None, 4, 8, 32} == set(seen.values())
+    assert len(seen) >= 10 and {None, 4, 8, 32, 1024} == set(seen.values())
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -95,6 +99,25 @@ def most(layout: Layout) -> dict[str, float]:
     return {"states": max(states), "activations": max(activations), "together": max(together), **sent}
 
 
+def test_the_page_shows_what_the_search_prints():
+    section = PAGE.split("## Which layout?")[1].split("\n### ")[0]
+    asked = re.search(r"```sh\npython (-m minitrain\.plan .*)\n```", section)[1]
+    ran = [sys.executable, *shlex.split(asked)]
+    printed = subprocess.run(ran, capture_output=True, text=True, timeout=100, check=True).stdout
+    shown = re.search(r"```text\n(.*?)```", section, re.DOTALL)[1]
+    assert [line.rstrip() for line in printed.splitlines()] == shown.splitlines()
+
+
+def test_days_and_hours_of_published_trainings():
+    text = " ".join(PAGE.split())
+    for ranks, speed, tokens, parameters, printed in ((1024, 140, 300e9, 175e9, 34), (3072, 163, 450e9, 1008e9, 84)):
+        days = days_estimate(tokens, parameters, ranks, speed * 1e12)
+        assert f"on {ranks:,} GPUs at {speed} TFLOP/s take" in text
+        assert f"{days:.1f}" in text and f"and {printed} in print" in text
+    for billions, hours in published.LLAMA_2_HOURS.items():
+        assert f"{hours:,}" in text and f"{100 * published.llama_2_mfu(billions):.1f} %" in text
+
+
 def test_what_to_turn_on_first():
     table, base = rows("What to turn on first"), ""
     assert len(table) == 8
@@ -112,6 +135,27 @@ def test_what_to_turn_on_first():
     once = most(Layout(dp=8, microbatches=1, zero=3, recompute="full"))
     assert f"holds {once['together']:.1f} GB, and sends {once['dp']:.0f} GB per step" in text
     assert f"of dp's {most(Layout(dp=8, microbatches=64))['dp']:.1f} GB" in text
+
+
+def test_long_sequences():
+    table, steps = [row for row in rows("Long sequences") if len(row) == 5], Steps(batch=8, dtype="bfloat16")
+    assert len(table) == 6
+    for what, *held, sent in table:
+        layout = tyro.cli(Layout, args=what.strip("`").split())
+        plan = predict(replace(MODEL, positions=65536), layout, steps)
+        activations, together = plan.held["activations"] / GB, sum(plan.held.values()) / GB
+        assert all(map(same, held, (together - activations, activations, together))), what
+        named, found = dict(re.findall(r"([dtc]p) ([\d.,]*\d)", sent)), {}
+        for axis, ranks in {"tp": layout.tp, "cp": layout.cp, "dp": layout.dp * layout.cp}.items():
+            one = 1 - 1 / ranks  # of a ring's round; an all-to-all keeps a rank's own part, too
+            for each in plan.sends:
+                if each.axis == axis:
+                    share = {"all_reduce": 2 * one, "send": 1.0}.get(each.verb, one)
+                    found[axis] = found.get(axis, 0.0) + share * each.bytes / GB
+        assert named.keys() == found.keys() and all(same(said, found[axis]) for axis, said in named.items()), (
+            what,
+            found,
+        )
 
 
 def test_the_layouts_of_gpt_3():
@@ -137,3 +181,11 @@ def test_the_heads_of_xl(capsys):
     """Why the commands for many machines ask for 40 heads."""
     assert command.run("minitrain.train", "--preset xl --tp 8 --dry-run".split()) == 2
     assert "heads=25 do not divide by tp=8" in capsys.readouterr().err
+
+
+def test_the_faults_have_tests():
+    """Each row of the table of faults names a test that exists."""
+    rows = re.findall(r"\| `(test_\w+)`, `([\w/]+\.py)` \|$", PAGE, re.MULTILINE)
+    assert len(rows) > 20
+    for test, path in rows:
+        assert f"def {test}(" in (ROOT / "tests" / path).read_text("utf-8"), (test, path)

@@ -21,6 +21,7 @@ class Chapter:
     techniques: str
     builds_on: tuple[str, ...] = ()
     column: float = 0.0  # where it stands in the chapter map, in columns from the left
+    row: int = 0  # and in which row at least, from the top
 
     @property
     def title(self) -> str:
@@ -74,14 +75,14 @@ CHAPTERS = (
         "precision",
         "float16, bfloat16 and fp8: master weights, loss scaling, sums in float32; gradients sent in 8 bits",
         ("data_parallel",),
-        column=0,
+        column=2,
     ),
     Chapter(
         "07",
         "optimizers",
-        "Adam, Adafactor, SM3, LARS, LAMB, 8-bit Adam, Muon: bytes of states, and what a shard can be stepped with",
+        "Adam, Adafactor, SM3, LARS, LAMB, 8-bit Adam, Muon: bytes of states, rates for large batches, and shards",
         ("zero",),
-        column=2,
+        column=1,
     ),
     Chapter(
         "08",
@@ -98,9 +99,16 @@ CHAPTERS = (
         column=3,
     ),
     Chapter(
+        "10",
+        "context_parallel",
+        "one long sequence over ranks: softmax in blocks, ring attention, zigzag, Ulysses, all-gather",
+        ("sequence_parallel",),
+        column=3,
+    ),
+    Chapter(
         "11",
         "pipeline_parallel",
-        "GPipe, 1F1B, interleaved and zero-bubble schedules; a simulator and an executor",
+        "GPipe, 1F1B, interleaved and zero-bubble schedules; a simulator and an executor; PipeDream without a flush",
         ("matrix_product",),
         column=3,
     ),
@@ -110,11 +118,26 @@ CHAPTERS = (
         "routers (noisy top-k, GShard, Switch, expert choice), the layer, expert parallelism",
         ("data_parallel",),
         column=2,
+        row=4,
     ),
     Chapter(
         "13",
         "composition",
         "data, pipeline, tensor, sequence and expert parallelism with ZeRO and recomputation in one step",
+    ),
+    Chapter(
+        "14",
+        "planning",
+        "profiles, stages with replicas, models of memory and time, the search over all layouts, short trials",
+        ("composition",),
+        column=0.5,
+    ),
+    Chapter(
+        "15",
+        "checkpointing",
+        "atomic, asynchronous and flash checkpoints, read in any layout; the position in the data; how often to save",
+        ("composition",),
+        column=1.5,
     ),
     Chapter(
         "18",
@@ -139,9 +162,9 @@ PATHS = (
     (
         "Language models",
         "everything that a transformer's training uses",
-        "00 01 02 03 04 05 06 07 08a 08b 09 11a 11b 12a 12b 13",
+        "00 01 02 03 04 05 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 13 14 15",
     ),
-    ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02 03 04 05 08a 13"),
+    ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02 03 04 05 08a 13 14 15"),
     ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02 18 19"),
 )
 
@@ -149,8 +172,10 @@ BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
 
 
 def depth(chapter: Chapter) -> int:
-    """How many chapters stand on the longest way from a beginning to this one."""
-    return max((1 + depth(BY_NAME[name]) for name in chapter.builds_on), default=0)
+    """The chapter's row in the map: below all that it builds on."""
+    names = [each.name for each in CHAPTERS]
+    before = names[: names.index(LAST)] if chapter.name == LAST else chapter.builds_on
+    return max(chapter.row, *(1 + depth(BY_NAME[name]) for name in before), 0)
 
 
 def page_name(notebook: str) -> str:

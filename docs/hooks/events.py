@@ -142,6 +142,8 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
     }
     if "<!-- site:game -->" in markdown:
         places["game"] = game.table(_folder(config, "package"))  # worked out, which takes a second
+    if "<!-- site:published -->" in markdown:
+        places["published"] = game.published(_folder(config, "package"))
     for name, content in places.items():
         markdown = markdown.replace(f"<!-- site:{name} -->", content)
     return glossary.with_index(markdown) if page.file.src_uri == "glossary.md" else markdown

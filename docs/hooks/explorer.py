@@ -13,6 +13,7 @@ from typing import Any
 
 STAGES = range(2, 9)
 MICROBATCHES = range(1, 17)
+WHOLE_RUN = range(1, 25)  # micro-batches without a flush: of all steps
 CHUNKS = {"interleaved": (2, 3, 4), "zb-v": (2,)}  # of the others a rank has one
 # Backward over forward, and what it is made of: time for the gradient of the input, and for that of the weights. 3 is
 # a step with full recomputation, whose backward begins with another forward.
@@ -26,9 +27,9 @@ def files(package: Path) -> Iterator[tuple[str, str]]:
         package: folder of the package that has the schedules; it is imported, without torch.
     """
     sys.path.insert(0, str(package.parent))
-    from minitrain.pipeline_parallel.schedules import SCHEDULES
+    from minitrain.pipeline_parallel.schedules import SCHEDULES, WITHOUT_FLUSH
 
-    for name in SCHEDULES:
+    for name in (*SCHEDULES, *WITHOUT_FLUSH):
         for stages in STAGES:
             yield f"{name}-{stages}.json", json.dumps(timetables(name, stages), separators=(",", ":"))
 
@@ -37,18 +38,23 @@ def timetables(name: str, stages: int) -> dict[str, Any]:
     """All timetables of one schedule on `stages` ranks, by "micro-batches,chunks,ratio"."""
     from minitrain.pipeline_parallel.full.drawing import as_json
     from minitrain.pipeline_parallel.full.simulator import simulate
-    from minitrain.pipeline_parallel.schedules import SCHEDULES
+    from minitrain.pipeline_parallel.schedules import SCHEDULES, WITHOUT_FLUSH
 
     found = {}
     for chunks in CHUNKS.get(name, (1,)):
-        for microbatches in MICROBATCHES:
-            if name == "interleaved" and microbatches % stages:
+        for microbatches in WHOLE_RUN if name in WITHOUT_FLUSH else MICROBATCHES:
+            # Interleaving takes micro-batches in groups of p, and 2BW, here with k = p, in batches.
+            if name in ("interleaved", "2bw") and microbatches % stages:
                 continue
-            schedule = SCHEDULES[name](stages, microbatches, chunks)
+            if name in WITHOUT_FLUSH:
+                schedule = WITHOUT_FLUSH[name](stages, microbatches)
+            else:
+                schedule = SCHEDULES[name](stages, microbatches, chunks)
             for ratio, costs in RATIOS.items():
                 # A rank's forward of one micro-batch takes 1, of a chunk its part.
                 times = (cost / chunks for cost in (1.0, *costs))
                 record = as_json(simulate(schedule, *times))
                 kept = ("placement", "longest_span", "bubble_over_ideal", "bubble_over_total", "peak_in_flight", "rows")
-                found[f"{microbatches},{chunks},{ratio}"] = {key: record[key] for key in kept}
+                about_versions = ("versions_kept", "staleness", "mixed") if name in WITHOUT_FLUSH else ()
+                found[f"{microbatches},{chunks},{ratio}"] = {key: record[key] for key in (*kept, *about_versions)}
     return found

@@ -1,8 +1,9 @@
-"""The table of the game's page: the layouts to beat, as the game itself prints them."""
+"""Tables that the package itself works out: the game's layouts to beat, and published trainings next to our times."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
@@ -15,6 +16,21 @@ def table(package: Path) -> str:
     sys.path.insert(0, str(package.parent))
     from minitrain.planning.game import COLUMNS, rows
 
-    right = {"sequences", "published", "here", "tokens/s"}
-    lines = [COLUMNS, ["---:" if name in right else "---" for name in COLUMNS], *rows()]
+    return _markdown(COLUMNS, rows(), right={"sequences", "published", "here", "tokens/s"})
+
+
+def published(package: Path) -> str:
+    """The trainings that were published, next to what our model of time says about them, as Markdown.
+
+    Args:
+        package: as for `table`.
+    """
+    sys.path.insert(0, str(package.parent))
+    from minitrain.planning.published import COLUMNS, rows
+
+    return _markdown(COLUMNS, rows(), right={"published", "here", "off by"})
+
+
+def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]], right: set[str]) -> str:
+    lines = [columns, ["---:" if name in right else "---" for name in columns], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -23,7 +23,7 @@ def chapter_map(links: Mapping[str, str]) -> str:
     rows = max(map(chapters.depth, chapters.CHAPTERS)) + 1
     middles = {c.name: (54 + 104 * c.column, 30 + row_pitch * chapters.depth(c)) for c in chapters.CHAPTERS}
     last = chapters.LAST  # builds on all before it: a bar below them instead of ten arrows
-    middles[last] = (WIDTH / 2, 30 + row_pitch * rows)
+    middles[last] = (WIDTH / 2, middles[last][1])
     parts = []
     for basis, chapter in chapters.edges():
         (x1, y1), (x2, y2) = middles[basis.name], middles[chapter.name]
@@ -47,7 +47,7 @@ def chapter_map(links: Mapping[str, str]) -> str:
         else:
             parts.append(f'<g class="map-later">{node}</g>')
     label = "Chapter map: " + "; ".join(_sentence(c) for c in chapters.CHAPTERS)
-    return _svg("chapter-map", 30 + row_pitch * rows + high / 2 + 3, label, parts)
+    return _svg("chapter-map", 30 + row_pitch * (rows - 1) + high / 2 + 3, label, parts)
 
 
 def _sentence(chapter: chapters.Chapter) -> str:

@@ -16,13 +16,26 @@ const SCHEDULES = {
   "zb-h2": "zero bubble H2",
   "zb-v": "zero bubble V",
 }
+const WITHOUT_FLUSH = {
+  "no-stashing": "no stashing",
+  pipedream: "weight stashing",
+  "vertical-sync": "vertical sync",
+  "2bw": "PipeDream-2BW",
+}
+const TITLES = { ...SCHEDULES, ...WITHOUT_FLUSH }
+const VERSIONS = 8 // colours of versions of the weights, which repeat
 const CHUNKS = { interleaved: [2, 4], "zb-v": [2, 2] }
 const ROW = 30, LEFT = 52, WIDTH = 900
 
-const FORM = `
-  <label>schedule <select name="schedule">${Object.entries(SCHEDULES)
+function options(schedules) {
+  return Object.entries(schedules)
     .map(([name, title]) => `<option value="${name}"${name === "1f1b" ? " selected" : ""}>${title}</option>`)
-    .join("")}</select></label>
+    .join("")
+}
+
+const FORM = `
+  <label>schedule <select name="schedule">
+    ${options(SCHEDULES)}<optgroup label="without a flush">${options(WITHOUT_FLUSH)}</optgroup></select></label>
   <label>stages <output name="p_"></output><input type="range" name="p" min="2" max="8" value="4"></label>
   <label>micro-batches <output name="m_"></output><input type="range" name="m" min="1" max="16" value="8"></label>
   <label>chunks <output name="v_"></output><input type="range" name="v" min="1" max="4" value="2"></label>
@@ -73,8 +86,10 @@ function explore(root) {
   async function update() {
     const schedule = field.schedule.value
     const p = Number(field.p.value)
-    const groups = schedule === "interleaved" ? p : 1 // it takes micro-batches in groups of p
-    const m = limit(field.m, groups, 16 - (16 % groups), groups)
+    const groups = ["interleaved", "2bw"].includes(schedule) ? p : 1 // they take micro-batches in groups of p
+    // 2BW has its steady state from the third batch on.
+    const [fewest, most] = [schedule === "2bw" ? 3 * p : groups, schedule in WITHOUT_FLUSH ? 24 : 16]
+    const m = limit(field.m, fewest, most - (most % groups), groups)
     const v = limit(field.v, ...(CHUNKS[schedule] ?? [1, 1]))
     const r = Number(field.r.value)
     Object.entries({ p, m, v, r }).forEach(([name, value]) => (field[`${name}_`].value = value))
@@ -83,7 +98,7 @@ function explore(root) {
     try {
       const timetable = (await load(`${schedule}-${p}`))[[m, v, r].join()]
       if (root.dataset.wanted !== choice) return // another choice was made meanwhile
-      show(timetable, SCHEDULES[schedule], p, m, v)
+      show(timetable, TITLES[schedule], p, m, v)
     } catch (error) {
       caption.textContent = `The timetables could not be loaded (${error}). Open this page through a web server: make serve.`
     }
@@ -95,13 +110,31 @@ function explore(root) {
     const percent = (part) => `${(100 * part).toFixed(1)} %`
     caption.textContent =
       `${title}, ${p} stages, ${m} micro-batch${m > 1 ? "es" : ""}${v > 1 ? `, ${v} chunks a rank` : ""}: ` +
-      `a step takes ${Number(timetable.longest_span.toFixed(2))}. ` +
+      `${timetable.versions_kept ? "the whole run" : "a step"} takes ${Number(timetable.longest_span.toFixed(2))}. ` +
       `The bubble is ${percent(timetable.bubble_over_total)} of the total, ${percent(timetable.bubble_over_ideal)} over ` +
-      `the ideal. Held at most: ${held}${v > 1 ? " (chunks of micro-batches)" : ""}.`
+      `the ideal. Held at most: ${held}${v > 1 ? " (chunks of micro-batches)" : ""}.` +
+      (timetable.versions_kept ? aboutVersions(timetable) : "")
     scroll.replaceChildren(draw(timetable, p, v))
     const kinds = new Set(timetable.rows.flat().map((bar) => bar[1]))
-    legend.replaceChildren(...[...kinds].sort((a, b) => "FBIW".indexOf(a) - "FBIW".indexOf(b)).map(entry))
+    const plain = timetable.versions_kept ? "none" : undefined // colour belongs to versions, so kinds have none
+    const inOrder = [...kinds].sort((a, b) => "FBIW".indexOf(a) - "FBIW".indexOf(b))
+    legend.replaceChildren(...inOrder.map((kind) => entry(kind, plain)))
     if (v > 1) legend.append(`letter: chunk, a the first`)
+    const versions = timetable.rows.flat().map((bar) => bar[5] ?? 0)
+    const newest = Math.max(...versions)
+    for (let version = 0; timetable.versions_kept && version <= Math.min(newest, VERSIONS - 1); version++) {
+      const repeated = version + VERSIONS <= newest ? `, ${version + VERSIONS}` : ""
+      legend.append(entry("F", version, `${version ? "" : "version "}${version}${repeated}`))
+    }
+  }
+
+  // What the caption adds where weights change between the actions.
+  function aboutVersions(timetable) {
+    const kept = timetable.versions_kept.join(", "), staleness = timetable.staleness.join(", ")
+    const mixed = timetable.mixed
+      ? ` ${timetable.mixed} backwards find other weights than their forward.`
+      : ` Their last gradients are ${staleness} updates old.`
+    return ` Ranks keep ${kept} versions of their weights.${mixed}`
   }
 
   function draw(timetable, p, v) {
@@ -114,9 +147,10 @@ function explore(root) {
       element("text", { x: 0, y: y + 18, class: "explorer-rank" }, svg, `rank ${rank}`)
       element("rect", { x: LEFT, y, width: WIDTH - LEFT, height, class: "explorer-idle" }, svg)
       const stages = timetable.placement.flatMap((place, stage) => (place === rank ? [stage] : []))
-      for (const [stage, kind, microbatch, start, stop] of row) {
+      for (const [stage, kind, microbatch, start, stop, version] of row) {
         const chunk = stages.indexOf(stage), width = x(stop) - x(start) - 1
-        const bar = element("g", { class: `explorer-bar explorer-${kind}`, "data-chunk": chunk }, svg)
+        const look = version === undefined ? {} : { "data-version": version % VERSIONS }
+        const bar = element("g", { class: `explorer-bar explorer-${kind}`, "data-chunk": chunk, ...look }, svg)
         element("rect", { x: x(start), y, width, height, rx: 2 }, bar)
         if (kind !== "F") element("rect", { x: x(start), y, width, height, rx: 2, fill: `url(#explorer-${kind})` }, bar)
         const label = microbatch + (v > 1 ? "abcd"[chunk] : "")
@@ -124,20 +158,22 @@ function explore(root) {
           element("text", { x: x(start) + width / 2, y: y + 18, "text-anchor": "middle" }, bar, label)
         }
         const where = v > 1 ? `, chunk ${"abcd"[chunk]} (stage ${stage})` : ""
+        const weights = version === undefined ? "" : `, weights of version ${version}`
         const when = [start, stop].map((time) => Number(time.toFixed(2)))
-        element("title", {}, bar, `${KINDS[kind]} of micro-batch ${microbatch}${where}, from ${when[0]} to ${when[1]}`)
+        element("title", {}, bar, `${KINDS[kind]} of micro-batch ${microbatch}${where}${weights}, from ${when[0]} to ${when[1]}`)
       }
     })
     return svg
   }
 
-  function entry(kind) {
+  function entry(kind, version, title) {
     const made = document.createElement("span")
     const svg = element("svg", { viewBox: "0 0 26 14", width: 26, height: 14 }, made)
-    const bar = element("g", { class: `explorer-bar explorer-${kind}`, "data-chunk": 0 }, svg)
+    const look = version === undefined ? {} : { "data-version": version }
+    const bar = element("g", { class: `explorer-bar explorer-${kind}`, "data-chunk": 0, ...look }, svg)
     element("rect", { width: 26, height: 14, rx: 2 }, bar)
     if (kind !== "F") element("rect", { width: 26, height: 14, rx: 2, fill: `url(#explorer-${kind})` }, bar)
-    made.append(` ${KINDS[kind]} `)
+    made.append(` ${title ?? KINDS[kind]} `)
     return made
   }
 

@@ -1,6 +1,7 @@
 """Chapter 15, checkpointing: a training is saved in one layout of ranks and read in any other.
 
-`resharding` saves one tensor in one layout and loads it in another; `checkpoint` does so with whole trainings. In
-`full`, `shards` says which part of each tensor a rank holds, `manifest` what is complete and undamaged, and `weights`
-brings plain weights in and out.
+`atomic` saves completely or not at all, `asynchronous` behind the training's back, and `flash` into shared memory;
+`position` is all that the data have to keep, and `interval` how often to save. `resharding` saves one tensor in one
+layout and loads it in another; `checkpoint` does so with whole trainings. In `full`, `shards` says which part of each
+tensor a rank holds, `manifest` what is complete and undamaged, and `weights` brings plain weights in and out.
 """

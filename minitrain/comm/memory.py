@@ -36,7 +36,7 @@ def storage_bytes(tensors: Iterable[Tensor | None], seen: set[int] | None = None
 
 def optimizer_states(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
     """Every tensor among an optimizer's states."""
-    return (value for each in optimizer.state.values() for value in each.values() if isinstance(value, Tensor))
+    return _tensors(optimizer.state)
 
 
 def model_states(module: nn.Module, *optimizers: torch.optim.Optimizer) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Saving a picture so that the same picture gives the same bytes."""
+"""What all pictures share: the looks of bytes and of time, and saving the same picture as the same bytes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+# kind -> (colour, hatch): colours that the colour-blind can tell apart, and a pattern for those who see none.
+BYTES = {
+    "parameters": ("#0072B2", ""),
+    "gradients": ("#E69F00", "///"),
+    "optimizer states": ("#56B4E9", "..."),
+    "activations": ("#F0E442", "xx"),
+}
+# Computing and sending look as on timelines.
+TIME = {
+    "compute": ("#56B4E9", ""),
+    "computed again": ("#F0E442", "xx"),
+    "idle in the pipeline": ("#BBBBBB", ""),
+    "communication, hidden": ("#009E73", "..."),
+    "communication, exposed": ("#D55E00", "///"),
+}
 
 
 def save_figure(figure: Figure, path: Path) -> None:

@@ -241,11 +241,16 @@ class World:
         text = what if callable(what) else lambda: what
         if total is None and isinstance(items, Sized):
             total = len(items)
-        with Progress(console=console, transient=True, disable=self.rank != 0 or not console.is_terminal) as progress:
+        hidden = self.rank != 0 or not console.is_terminal
+        # Drawn by no thread: what is printed counts as progress, so a bar that draws itself would hide a hang.
+        with Progress(console=console, transient=True, disable=hidden, auto_refresh=False) as progress:
             task = progress.add_task(text(), total=total)
+            drawn = 0.0
             for item in items:
                 yield item
-                progress.update(task, advance=1, description=text())
+                due = time.monotonic() - drawn > 0.1
+                drawn = time.monotonic() if due else drawn
+                progress.update(task, advance=1, description=text(), refresh=due)
 
 
 def describe(world: World) -> dict[str, Any]:

@@ -1,12 +1,14 @@
 """From the gradients that backward leaves on each rank to those of one device, their norm, and the optimizer's step.
 
 **Idea.** A rank's parameters lie in lines (chapter 04), and every stage of ZeRO leaves each rank with a shard of a
-line's mean gradient; in stage 0 the shard is the whole line. So the rest is the same for every layout.
+line's mean gradient; in stage 0 the shard is the whole line. So the rest is the same for every layout. Context-parallel
+ranks have the same weights and other tokens, as data-parallel ranks do; so gradients are averaged over both at once.
 
 **Source.** Shoeybi et al. 2019 for the norm over model-parallel ranks; Korthikanti et al. 2022, §4.2.2, for the sum
 over sequence shards; Rajbhandari et al. 2020 for lines and shards.
-**Sent.** `synchronize()`: for each line an all-reduce (stage 0) or a reduce-scatter, over dp, of experts over their
-replicas; with sequence parallelism, one all-reduce of partial gradients over tp. `step()`: with ZeRO an all-gather.
+**Sent.** `synchronize()`: for each line an all-reduce (stage 0) or a reduce-scatter, over dp · cp, of experts over
+their replicas, or the messages of `ordered_sums`; with sequence parallelism, one all-reduce of partial gradients over
+tp. `step()`: with ZeRO an all-gather.
 **Cost.** `minitrain.costs.zero.step_traffic` and `minitrain.costs.composition`.
 Also called `finalize_model_grads` and `clip_grad_norm` with `param_is_not_shared` (Megatron-LM).
 """
@@ -26,6 +28,7 @@ from minitrain.comm.comm import Collectives, Comm
 from minitrain.composition import optimizer
 from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import HALVES, Part
+from minitrain.composition.ordered_sums import OrderedSums
 from minitrain.composition.settings import Steps
 from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.sharded import Sharded
@@ -73,7 +76,7 @@ class Gradients:
         part: This rank's part of the model. It is changed: parameters become views of lines.
         axes: The ranks.
         steps: Optimizer and precision.
-        collectives: The collectives for gradients and parameters along dp.
+        collectives: The collectives for gradients and parameters along dp and cp.
         tensor_collectives: The collectives for partial gradients along tp.
 
     Attributes:
@@ -104,13 +107,13 @@ class Gradients:
         if axes.layout.zero >= 2:
             assert part.whole is not None
             stage = Zero2 if axes.layout.zero == 2 else Zero3
-            self.model = self._wrap(stage, part.whole, part.parameters, Comm(axes.dp, collectives), steps)
+            self.model = self._wrap(stage, part.whole, part.parameters, Comm(axes.dp_cp, collectives), steps)
             self.shards.append(self.model)
         else:
             shared = {name: p for name, p in part.parameters.items() if name not in of_experts}
             experts = {name: p for name, p in part.parameters.items() if name in of_experts}
             # Experts have lines of their own, since they have replicas of their own.
-            for named, group in ((shared, axes.dp), (experts, axes.replicas)):
+            for named, group in ((shared, axes.dp_cp), (experts, axes.replicas)):
                 if named:
                     self.shards.append(self._wrap(Zero1, _Bag.by_layer(named), named, Comm(group, collectives), steps))
 
@@ -125,11 +128,14 @@ class Gradients:
         options = optimizer.options(steps) | {"parameter_groups": optimizer.groups(named, steps)}
         if steps.dtype in HALVES:
             options["compute_dtype"] = HALVES[steps.dtype]  # and the optimizer steps copies in float32
-        if steps.reduce_dtype == "float32":
-            options["reduce_dtype"] = torch.float32
-        kind = optimizer.OPTIMIZERS[steps.optimizer]
-        if self.axes.layout.zero == 0:
-            return Replicated(module, kind, comm, Comm(self.axes.alone, comm.collectives), **options)
+        if steps.reduce_dtype != "same":
+            options["reduce_dtype"] = getattr(torch, steps.reduce_dtype)
+        kind, layout = optimizer.OPTIMIZERS[steps.optimizer], self.axes.layout
+        alone = Comm(self.axes.alone, comm.collectives)
+        if steps.ordered_sums:
+            return OrderedSums(module, kind, comm, comm if layout.zero else alone, layout.microbatches, **options)
+        if layout.zero == 0:
+            return Replicated(module, kind, comm, alone, **options)
         return stage(module, kind, comm, **options)
 
     @contextmanager
@@ -171,6 +177,8 @@ class Gradients:
 
         The step adds them up over all ranks, together with the loss.
         """
+        if isinstance(self.shards[0], OrderedSums):
+            return self.shards[0].squares  # of whole parameters: shards end elsewhere for each number of ranks
         counted = [piece for name, piece in self.gradient_pieces() if self.spread[name].first]
         if not counted:
             return torch.zeros((), dtype=torch.float64, device=self.device)

@@ -1,6 +1,6 @@
 """The axes of a layout, and in one place: the axes over which each parameter's gradient is summed.
 
-**Idea.** Every rank is one point of a grid with the axes pp, dp and tp; dp is cut once more, into replicas and
+**Idea.** Every rank is one point of a grid with the axes pp, dp, cp and tp; dp is cut once more, into replicas and
 experts. Each technique talks along its own axis and knows nothing of the others. What goes wrong when they are combined
 is always the same question: over which ranks is this gradient summed, and how many ranks hold the same element? So it
 is answered once, here, from what each technique has declared about a parameter, and printed as a table.
@@ -35,20 +35,24 @@ class Axes:
 
     Attributes:
         layout: The sizes.
-        grid: All ranks, tp varying fastest.
+        grid: All ranks, tp varying fastest, then cp.
         pp: The ranks of this rank's pipeline.
-        dp: The ranks that share the batch, and hold what this rank holds; experts apart.
+        dp: The ranks that share the batch.
+        cp: The ranks that share each sequence: each has some of its tokens.
+        dp_cp: The ranks of both, which hold what this rank holds (experts apart), and average its gradient.
         tp: The ranks that share this rank's matrices.
         experts: The data-parallel ranks that hold all experts together.
         replicas: The data-parallel ranks that hold the same experts.
         alone: This rank.
-        place: This rank's place along pp, dp, tp, experts and replicas.
+        place: This rank's place along pp, dp, cp, tp, experts, replicas, and along dp and cp together ("dp·cp").
     """
 
     layout: Layout
-    grid: Int[Tensor, "pp dp tp"]
+    grid: Int[Tensor, "pp dp cp tp"]
     pp: dist.ProcessGroup
     dp: dist.ProcessGroup
+    cp: dist.ProcessGroup
+    dp_cp: dist.ProcessGroup
     tp: dist.ProcessGroup
     experts: dist.ProcessGroup
     replicas: dist.ProcessGroup
@@ -62,42 +66,52 @@ class Axes:
 
     def close(self) -> None:
         """Give the groups back, for programs that go on to another layout. All ranks call it."""
-        leave((self.pp, self.dp, self.tp, self.experts, self.replicas, self.alone))
+        leave((self.pp, self.dp, self.cp, self.dp_cp, self.tp, self.experts, self.replicas, self.alone))
 
 
 def make_axes(layout: Layout) -> Axes:
     """Arrange all ranks as the layout says. Every rank must call it, with the same layout.
 
     Tensor parallelism sends whole activations several times per layer and waits for them, so its ranks are neighbours,
-    within a machine. Data parallelism sends each gradient once per step, and can do it while backward runs. A pipeline
-    sends one activation for each micro-batch and stage boundary, to neighbours only, so it is outermost, between
-    machines.
+    within a machine. Context parallelism sends keys and values in every layer, and can do it while attention computes:
+    its ranks come next. Data parallelism sends each gradient once per step, and can do it while backward runs. A
+    pipeline sends one activation for each micro-batch and stage boundary, to neighbours only, so it is outermost,
+    between machines.
 
     Raises:
         ValueError: The number of ranks is not the layout's.
     """
     apart = layout.ep > 1  # experts have axes of their own
     data = {"replicas": layout.dp // layout.ep, "experts": layout.ep} if apart else {"dp": layout.dp}
-    sizes = {"pp": layout.pp, **data, "tp": layout.tp}
+    sizes = {"pp": layout.pp, **data, "cp": layout.cp, "tp": layout.tp}
     # Along an axis of size 1 each rank is alone: no group of its own, since on GPUs each group costs time and memory.
     mesh = axes(**{name: size for name, size in sizes.items() if size > 1}, alone=1)
-    grid = mesh.mesh.reshape(layout.pp, layout.dp, layout.tp)
+    grid = mesh.mesh.reshape(layout.pp, layout.dp, layout.cp, layout.tp)
     groups = {name: mesh[name if size > 1 else "alone"].get_group() for name, size in sizes.items()}
     place = {name: mesh.get_local_rank(name) if size > 1 else 0 for name, size in sizes.items()}
-    if apart:
-        lines = [grid[pipeline, :, tensor].tolist() for pipeline in range(layout.pp) for tensor in range(layout.tp)]
-        # Every rank makes every group, also those that it is not in.
-        made = {tuple(ranks): new_group(ranks, description="mesh_dp") for ranks in lines}
-        groups["dp"] = next(group for ranks, group in made.items() if dist.get_rank() in ranks)
+    # The ranks that hold the same weights: those along dp and cp together, at one place along pp and tp.
+    lines = grid.permute(0, 3, 1, 2).flatten(0, 1).flatten(1).tolist()  # [pp · tp, dp · cp]
+    if apart:  # without cp, which is refused together with experts
+        groups["dp"] = _own(lines, "mesh_dp")
         place["dp"] = place["replicas"] * layout.ep + place["experts"]
     else:
-        if 1 < layout.dp == grid.numel():  # its own group, not everyone's: loss and norm are summed over that
-            groups["dp"] = new_group(grid.flatten().tolist(), description="mesh_dp")
+        for name in ("dp", "cp"):
+            if 1 < sizes[name] == grid.numel():  # its own group, not everyone's: loss and norm are summed over that
+                groups[name] = new_group(grid.flatten().tolist(), description=f"mesh_{name}")
         groups |= {"replicas": groups["dp"], "experts": mesh["alone"].get_group()}
         place |= {"replicas": place["dp"], "experts": 0}
+    # Where there is cp, a group of its own also for dp = 1: gradients may travel while attention uses that of cp.
+    groups["dp_cp"] = _own(lines, "mesh_dp_cp") if layout.cp > 1 else groups["dp"]
+    place["dp·cp"] = place["dp"] * layout.cp + place["cp"]
     # Ranks meet: one that gave its groups back at once would break the connections of one that is still making them.
     gather_objects(None)
     return Axes(layout, grid, alone=mesh["alone"].get_group(), place=place, **groups)
+
+
+def _own(lines: list[list[int]], description: str) -> dist.ProcessGroup:
+    """Of one group for each of these lists of ranks, this rank's. Every rank makes every group."""
+    made = {tuple(ranks): new_group(ranks, description=description) for ranks in lines}
+    return next(group for ranks, group in made.items() if dist.get_rank() in ranks)
 
 
 @dataclass(frozen=True)
@@ -131,7 +145,8 @@ def spread_of(name: str, parameter: nn.Parameter, axes: Axes, expert: bool, stag
         stages: The places along pp that hold a copy, rising, where there are several (a tied embedding).
     """
     layout = axes.layout
-    data, sharers = ("replicas", layout.dp // layout.ep) if expert else ("dp", layout.dp)
+    shared = ("dp·cp" if layout.cp > 1 else "dp"), layout.dp * layout.cp  # all weights, whatever tokens a rank has
+    data, sharers = ("replicas", layout.dp // layout.ep) if expert else shared
     holders = {"pp": max(1, len(stages)), data: 1 if layout.zero else sharers, "tp": copies(parameter, layout.tp)}
     several = {
         "pp": layout.pp > 1 and len(stages) < 2,

@@ -1,8 +1,9 @@
 """A rank's part of the GPT, made without any rank ever holding all of it.
 
 **Idea.** The model is first made without memory, on torch's `meta` device, which has shapes only. Each technique then
-takes its part, in this order: tensor parallelism replaces layers, experts replace MLPs, recomputation wraps them, the
-pipeline keeps some. Only the rest gets memory and initial values, one tensor at a time.
+takes its part, in this order: tensor parallelism replaces layers, context parallelism the core of attention, experts
+replace MLPs, recomputation wraps them, the pipeline keeps some. Only the rest gets memory and initial values, one
+tensor at a time.
 
 **Source.** The order is that of torchtitan's `parallelize` and of Megatron-LM's model provider.
 **Cost.** The memory of the layers of this rank's pipeline stages (of these its tensor-parallel shards, and its
@@ -21,6 +22,7 @@ from minitrain.comm import native
 from minitrain.comm.comm import Collectives, Comm
 from minitrain.composition.layout import Axes
 from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.context_parallel.full import parallelize as context_parallel
 from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Router, Switch, all_to_all
 from minitrain.mixture_of_experts.full.expert_parallel import Carrier, ExpertParallelLayer
 from minitrain.mixture_of_experts.moe_gpt import expert_weight, replace_mlps, router_generator
@@ -85,7 +87,14 @@ def make_config(model: Model) -> GPTConfig:
     """The configuration of the reference model of these sizes."""
     # A fused kernel would draw masks of its own, different ones in every layout.
     attention = "plain" if model.dropout else "sdpa"
-    return GPTConfig(**vars(model.sizes), dropout=model.dropout, tied=model.tied, attention=attention)
+    return GPTConfig(
+        **vars(model.sizes),
+        dropout=model.dropout,
+        tied=model.tied,
+        attention=attention,
+        positions_kind=model.positions_kind,
+        rope_base=model.rope_base,
+    )
 
 
 def make_schedule(axes: Axes) -> Schedule:
@@ -130,6 +139,13 @@ def apply_expert_parallel(gpt: GPT, axes: Axes, carrier: Carrier = all_to_all.na
     if axes.layout.ep > 1:
         for name, layer in [(n, m) for n, m in gpt.named_modules() if isinstance(m, MoELayer)]:
             gpt.set_submodule(name, ExpertParallelLayer(layer, axes.data, carrier))
+
+
+def apply_context_parallel(gpt: GPT, axes: Axes) -> None:
+    """Have attention reach the tokens of the ranks along cp; all else treats each token by itself."""
+    if axes.layout.cp > 1:
+        comm = Comm(axes.cp, check=False)
+        context_parallel.parallelize(gpt, comm, axes.layout.cp_mode, gpt.config.positions)
 
 
 def apply_recomputation(gpt: GPT, layout: Layout) -> None:

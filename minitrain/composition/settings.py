@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -16,11 +17,13 @@ Preset = Literal["tiny", "gpt2", "xl", "175b", "1t"]
 ScheduleName = Literal["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
 Recompute = Literal["none", "selective", "full"]
 Stage = Literal[0, 1, 2, 3]
-OptimizerName = Literal["adamw", "sgd", "lamb", "lars"]
+OptimizerName = Literal["adamw", "sgd", "lamb", "lars", "adafactor", "muon"]
 Decay = Literal["cosine", "constant", "linear"]
 DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
-ReduceName = Literal["same", "float32"]
+ReduceName = Literal["same", "float32", "bfloat16"]
+PositionsKind = Literal["learned", "rope"]
 RouterName = Literal["noisy_top_k", "gshard", "switch", "expert_choice"]
+ContextMode = Literal["ring", "zigzag", "ulysses", "gather"]
 
 # layers, hidden, heads, positions, vocabulary. Radford et al. 2019 (gpt2, xl); Brown et al. 2020, table 2.1 (175b);
 # Narayanan et al. 2021, table 1 (1t).
@@ -30,6 +33,15 @@ _SIZES: dict[str, tuple[int, int, int, int, int]] = {
     "xl": (48, 1600, 25, 1024, 50257),
     "175b": (96, 12288, 96, 2048, 50257),
     "1t": (128, 25600, 160, 2048, 51200),
+}
+
+
+# What an optimizer needs that is more than single elements; dp, pp and ZeRO can provide it.
+_WHOLE = {
+    "lamb": "the norm of each whole layer",
+    "lars": "the norm of each whole layer",
+    "adafactor": "sums over whole rows and columns",
+    "muon": "whole matrices",
 }
 
 
@@ -49,6 +61,9 @@ class Model:
         tied: The head uses the weight of the token embedding; --no-tied gives it one of its own.
         experts: Experts in place of every second block's MLP; 0: none.
         router: The rule by which experts are chosen.
+        positions_kind: A learned row for each position, added to tokens; or rope, which has no table and rotates
+            queries and keys, so that weights can be loaded into a run with longer sequences.
+        rope_base: Of rope: a larger one rotates more slowly, for longer sequences.
     """
 
     preset: Preset = "tiny"
@@ -61,6 +76,8 @@ class Model:
     tied: bool = True
     experts: int = 0
     router: RouterName = "switch"
+    positions_kind: PositionsKind = "learned"
+    rope_base: float = 10000.0
 
     @property
     def sizes(self) -> Sizes:
@@ -82,16 +99,19 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Layout:
-    """How ranks share the work: dp · pp · tp ranks.
+    """How ranks share the work: dp · pp · cp · tp ranks.
 
     Attributes:
         dp: Data-parallel ranks: each has its own part of the batch.
         pp: Pipeline ranks: each has some of the layers.
         tp: Tensor-parallel ranks: each has a part of every matrix.
         ep: Expert-parallel ranks, which divide dp: each has some of the experts.
+        cp: Context-parallel ranks: each has some of the tokens of every sequence, and all weights.
+        cp_mode: How their attention reaches the other tokens: keys and values travel around a ring (ring), with equal
+            work for all ranks (zigzag), are gathered (gather), or tokens are exchanged for heads (ulysses).
         sequence_parallel: Cut activations along the sequence where tensor parallelism leaves them whole.
-        zero: Stage of ZeRO: what data-parallel ranks divide: 0 nothing, 1 optimizer states, 2 gradients too,
-            3 parameters too.
+        zero: Stage of ZeRO: what data-parallel ranks divide (with cp, dp · cp ranks): 0 nothing, 1 optimizer states,
+            2 gradients too, 3 parameters too.
         schedule: The order of the pipeline's forwards and backwards.
         chunks: Stages of each pipeline rank under --schedule interleaved.
         microbatches: Into how many parts each data-parallel rank cuts its part of the batch.
@@ -102,6 +122,8 @@ class Layout:
     pp: int = 1
     tp: int = 1
     ep: int = 1
+    cp: int = field(default=1, kw_only=True)
+    cp_mode: ContextMode = field(default="zigzag", kw_only=True)
     sequence_parallel: bool = False
     zero: Stage = 0
     schedule: ScheduleName = "1f1b"
@@ -112,7 +134,7 @@ class Layout:
     @property
     def ranks(self) -> int:
         """How many ranks it takes."""
-        return self.dp * self.pp * self.tp
+        return self.dp * self.pp * self.cp * self.tp
 
     @property
     def stages(self) -> int:
@@ -122,7 +144,7 @@ class Layout:
         return self.pp * {"interleaved": self.chunks, "zb-v": 2}.get(self.schedule, 1)
 
     def __str__(self) -> str:
-        parts = [f"{axis}{size}" for axis in ("dp", "pp", "tp", "ep") if (size := getattr(self, axis)) > 1]
+        parts = [f"{axis}{size}" for axis in ("dp", "pp", "cp", "tp", "ep") if (size := getattr(self, axis)) > 1]
         return "×".join(parts) or "one device"
 
 
@@ -134,15 +156,20 @@ class Steps:
         data: "reference" (0.4 MB), "library" (12 MB), or the path of a text or a folder.
         steps: Optimizer steps of the whole run.
         batch: Sequences in a step, over all ranks.
-        optimizer: adamw; sgd without momentum; lamb or lars, for large batches, whose steps depend on norms of layers.
-        lr: Learning rate at its highest.
+        optimizer: adamw; sgd without momentum; lamb or lars, for large batches, whose steps depend on norms of layers;
+            adafactor, which keeps sums of rows and columns; muon for the matrices of blocks, with adamw for the rest.
+        lr: Learning rate at its highest. Muon's is scaled so that adamw's suits it. For lamb and adafactor it is the
+            part of its own size by which a tensor moves; 0.01 is usual.
         decay: Its course after warm-up: cosine to a tenth, constant, or linear to 0.
         warmup: Steps in which it rises from 0.
         weight_decay: Of matrices and embeddings; norms and biases have none.
         clip: Largest norm of the gradient of all parameters together; 0: not clipped.
         dtype: Of parameters and activations; bfloat16 and float16 also keep float32 master weights.
-        reduce_dtype: In which gradients are added up, over micro-batches and ranks: that of their parameters (same), or
-            float32, which doubles their bytes.
+        reduce_dtype: In which gradients are added up, over micro-batches and ranks: that of their parameters (same);
+            float32, which doubles the bytes of those in 16 bits; bfloat16, which halves those of float32.
+        ordered_sums: Add gradients and losses in the order of micro-batches, so that any number of data-parallel ranks
+            gives the bits of one device, as long as dp · microbatches stays the same. Keeps every micro-batch's
+            gradient. Only for dp, without ZeRO or with ZeRO 1.
         loss_scale: What the loss is multiplied by at the beginning, so that gradients fit into float16; it is halved
             when one overflows, and doubled after 2000 steps without. A power of two; for float16 alone.
         compile: Compile each block with torch.compile.
@@ -160,6 +187,7 @@ class Steps:
     clip: float = 1.0
     dtype: DtypeName = "float32"
     reduce_dtype: ReduceName = "same"
+    ordered_sums: bool = False
     loss_scale: float = 65536.0
     compile: bool = False
     seed: int = 0
@@ -176,10 +204,13 @@ class Run:
         sample: Bytes of text to generate at the end.
         save_every: Steps between two checkpoints; 0: only at the end, and on SIGTERM.
         keep: How many checkpoints to keep.
+        async_save: Write checkpoints while the training goes on; takes a copy of the rank's state in host memory.
+        flash_every: Steps between two checkpoints in shared memory, from which --resume goes on after processes have
+            died; 0: none.
         resume: Continue from the newest complete checkpoint of runs/<name>, in this or any other layout; start from the
             beginning if there is none.
         overwrite: Remove what an earlier run has left in runs/<name>.
-        load: Start with the weights of this safetensors file.
+        load: Start with the weights of this safetensors file; with --resume only if there is no checkpoint yet.
         export: Write the weights to this safetensors file at the end.
         tensorboard: Write TensorBoard's event files too; it has to be installed.
     """
@@ -190,6 +221,8 @@ class Run:
     sample: int = 200
     save_every: int = 0
     keep: int = 2
+    async_save: bool = False
+    flash_every: int = 0
     resume: bool = False
     overwrite: bool = False
     load: str | None = None
@@ -244,12 +277,20 @@ def check(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) 
 
 
 def fitting(model: Model, layout: Layout, steps: Steps, ranks: int) -> Iterator[Layout]:
-    """The layouts of this many ranks that fit, all else being as in `layout`; one axis first, then two, then three."""
+    """The layouts of this many ranks that fit, all else being as in `layout`; one axis first, then two, then three.
+
+    Context-parallel ranks are as many as in `layout`, or one: each sequence is cut only where that was asked for.
+    """
     sizes = [number for number in range(1, ranks + 1) if ranks % number == 0]
-    ways = [(dp, pp, ranks // (dp * pp)) for dp in sizes for pp in sizes if ranks % (dp * pp) == 0]
-    for dp, pp, tp in sorted(ways, key=lambda way: (sum(size > 1 for size in way), [-size for size in way])):
+    ways = [
+        (dp, pp, cp, ranks // (dp * pp * cp))
+        for dp, pp, cp in product(sizes, sizes, sorted({1, layout.cp}))
+        if ranks % (dp * pp * cp) == 0
+    ]
+    for dp, pp, cp, tp in sorted(ways, key=lambda way: (sum(size > 1 for size in way), [-size for size in way])):
         ep = layout.ep if dp % layout.ep == 0 else 1
-        other = replace(layout, dp=dp, pp=pp, tp=tp, ep=ep, sequence_parallel=layout.sequence_parallel and tp > 1)
+        sequence = layout.sequence_parallel and tp > 1
+        other = replace(layout, dp=dp, pp=pp, cp=cp, tp=tp, ep=ep, sequence_parallel=sequence)
         if problem(model, other, steps, ranks) is None:
             yield other
 
@@ -260,14 +301,17 @@ def problem(model: Model, layout: Layout, steps: Steps, ranks: int | None = None
 
 
 def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> Iterator[str]:
-    sizes, tp, pp, dp = model.sizes, layout.tp, layout.pp, layout.dp
+    sizes, tp, pp, dp, cp = model.sizes, layout.tp, layout.pp, layout.dp, layout.cp
     if ranks is not None and layout.ranks != ranks:
-        yield f"dp={dp} · pp={pp} · tp={tp} takes {layout.ranks} ranks, and there are {ranks}"
+        along_cp = f" · cp={cp}" if cp > 1 else ""
+        yield f"dp={dp} · pp={pp}{along_cp} · tp={tp} takes {layout.ranks} ranks, and there are {ranks}"
     if sizes.heads % tp:
         yield f"heads={sizes.heads} do not divide by tp={tp}"
+    if cp > 1:
+        yield from _problems_of_context(model, layout)
     if layout.sequence_parallel and tp == 1:
         yield "sequence_parallel needs tp of 2 or more: it cuts what tensor-parallel ranks hold alike"
-    if layout.sequence_parallel and sizes.positions % tp:
+    if layout.sequence_parallel and cp == 1 and sizes.positions % tp:
         yield f"positions={sizes.positions} do not divide by tp={tp}, as sequence_parallel needs"
     if layout.sequence_parallel and model.experts:
         yield "sequence_parallel gives a router a part of each sequence, which changes whom it chooses"
@@ -290,24 +334,57 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
             f"zero={layout.zero} with pp={pp} would reduce-scatter gradients (and in stage 3 gather parameters) for "
             "every micro-batch of every stage; use zero=1"
         )
-    if steps.optimizer in ("lamb", "lars") and (layout.tp > 1 or model.experts):
+    if steps.optimizer in _WHOLE and (layout.tp > 1 or model.experts):
         what = f"tp={layout.tp} divides layers" if layout.tp > 1 else f"experts={model.experts} lie on several ranks"
-        yield f"optimizer={steps.optimizer} needs the norm of each whole layer, and {what}; use adamw"
+        yield f"optimizer={steps.optimizer} needs {_WHOLE[steps.optimizer]}, and {what}; use adamw, or dp, pp and zero"
+    if steps.ordered_sums and (pp > 1 or cp > 1 or tp > 1):
+        here = f"pp={pp} and cp={cp}" if cp > 1 else f"pp={pp} and tp={tp}"
+        yield f"ordered_sums is for data parallelism alone, and here {here}; use dp, or no ordered_sums"
+    if steps.ordered_sums and model.experts:
+        yield f"ordered_sums needs one gradient for each micro-batch, and experts={model.experts} have others; use none"
+    if steps.ordered_sums and layout.zero >= 2:
+        yield f"zero={layout.zero} adds gradients over ranks in every backward, not in order; use zero=1 or 0"
+    if steps.ordered_sums and layout.zero and steps.optimizer in _WHOLE:
+        yield (
+            f"optimizer={steps.optimizer} with zero={layout.zero} adds up numbers of shards, which differ for each dp, "
+            "not in order; with ordered_sums use zero=0, or adamw or sgd"
+        )
     if layout.zero >= 2 and model.experts:
         yield f"zero={layout.zero} shards a line over all of dp, and experts have replicas on a part of it; use zero=1"
 
 
+def _problems_of_context(model: Model, layout: Layout) -> Iterator[str]:
+    """What does not fit where ranks divide each sequence."""
+    sizes, tp, cp = model.sizes, layout.tp, layout.cp
+    if layout.cp_mode == "ulysses" and sizes.heads % (tp * cp):
+        yield (
+            f"heads={sizes.heads} do not divide by tp={tp} · cp={cp}, as cp_mode='ulysses' needs, which gives each "
+            "rank some heads of all tokens; zigzag, ring and gather do without"
+        )
+    chunks = (2 if layout.cp_mode == "zigzag" else 1) * cp
+    if sizes.positions % chunks:
+        two = f"chunks, of which cp_mode='zigzag' gives each rank two (other modes need multiples of {cp})"
+        what = f"2 · cp={chunks} {two}" if chunks > cp else f"cp={cp}"
+        yield f"positions={sizes.positions} do not divide by {what}"
+    if layout.sequence_parallel and sizes.positions // cp % tp:
+        yield f"positions={sizes.positions} do not divide by cp={cp} · tp={tp}, as sequence_parallel needs"
+    if model.experts:
+        yield f"cp={cp} gives a router a part of each sequence, which changes whom it chooses"
+
+
 def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
     _at_least(1, vars(model.sizes))
-    _at_least(1, {name: getattr(layout, name) for name in ("dp", "pp", "tp", "ep", "chunks", "microbatches")})
+    _at_least(1, {name: getattr(layout, name) for name in ("dp", "pp", "tp", "ep", "cp", "chunks", "microbatches")})
     _at_least(1, {"batch": steps.batch})
     _at_least(0, {"experts": model.experts, "steps": steps.steps, "warmup": steps.warmup, "clip": steps.clip})
     _at_least(0, {"lr": steps.lr, "weight_decay": steps.weight_decay})
     for holder, name, kind in (
         (model, "preset", Preset),
         (model, "router", RouterName),
+        (model, "positions_kind", PositionsKind),
         (layout, "schedule", ScheduleName),
         (layout, "recompute", Recompute),
+        (layout, "cp_mode", ContextMode),
         (steps, "optimizer", OptimizerName),
         (steps, "decay", Decay),
         (steps, "dtype", DtypeName),
@@ -319,11 +396,28 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
         raise ValueError(f"zero={layout.zero} is no stage; use 0, 1, 2 or 3")
     if steps.reduce_dtype == "float32" and steps.dtype == "float64":
         raise ValueError("reduce_dtype='float32' has fewer bits than dtype='float64'; use same")
+    if steps.reduce_dtype == "bfloat16" and steps.dtype in ("float16", "float64"):
+        raise ValueError(
+            f"reduce_dtype='bfloat16' is for float32 and bfloat16, not for dtype={steps.dtype!r}; use same"
+        )
     if steps.loss_scale < 1 or math.frexp(steps.loss_scale)[0] != 0.5:
         raise ValueError(f"loss_scale={steps.loss_scale:g} must be a power of two, and at least 1; use 65536")
     sizes = model.sizes
     if sizes.hidden % sizes.heads:
         raise ValueError(f"hidden={sizes.hidden} does not divide by heads={sizes.heads}")
+    rope = model.positions_kind == "rope"
+    if rope and sizes.hidden // sizes.heads % 2:
+        raise ValueError(
+            f"hidden={sizes.hidden} over heads={sizes.heads} makes heads of {sizes.hidden // sizes.heads}, which "
+            f"positions_kind='rope' cannot divide into pairs; use a multiple of {2 * sizes.heads} for hidden"
+        )
+    if not 1 < model.rope_base < math.inf:
+        raise ValueError(f"rope_base={model.rope_base:g} must be above 1 and finite; 10000 is usual")
+    if not rope and model.rope_base != Model.rope_base:
+        raise ValueError(
+            f"rope_base={model.rope_base:g} changes nothing with positions_kind={model.positions_kind!r}; "
+            "use positions_kind='rope', or leave rope_base out"
+        )
     if sizes.vocabulary < 256:
         raise ValueError(f"vocabulary={sizes.vocabulary} is less than the 256 different bytes of the data")
     if not 0 <= model.dropout < 1:

@@ -5,7 +5,8 @@ gradients are one device's; clipping by the norm of all of them; the optimizer. 
 part, and nothing else changes. `minitrain/train.py` shows it.
 
 **Source.** Shoeybi et al. 2019 and Narayanan et al. 2021 for the combination; Pascanu et al. 2013, §3.2, for clipping.
-**Sent.** What each technique sends along its own axis, and one all-reduce of two numbers over all ranks.
+**Sent.** What each technique sends along its own axis, and one all-reduce of two numbers over all ranks (with
+ordered sums, of the norm and each micro-batch's loss).
 **Waits for the GPU** once per step, to read these two numbers; a mixture of experts waits separately.
 `minitrain.planning.plan` predicts all of it. Also called `train_step` (Megatron-LM, torchtitan).
 """
@@ -24,12 +25,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from minitrain.comm import native
-from minitrain.comm.comm import Collectives
+from minitrain.comm.comm import Collectives, Comm
 from minitrain.comm.control import gather_objects
 from minitrain.composition.gradients import Gradients
 from minitrain.composition.layout import Axes
 from minitrain.composition.model import Part
+from minitrain.composition.ordered_sums import Losses, in_order
 from minitrain.composition.settings import Settings
+from minitrain.context_parallel.full.batches import take
 from minitrain.data.text import share
 from minitrain.mixture_of_experts import all_to_all
 from minitrain.mixture_of_experts.full.expert_parallel import Carrier
@@ -65,7 +68,7 @@ class NotFinite(ArithmeticError):
 
 
 class AxisCollectives(NamedTuple):
-    """The collectives of each axis. The pipeline sends messages of its own, and the norm has an all-reduce of its own.
+    """The collectives of each axis. Pipeline and context parallelism send messages of their own.
 
     Attributes:
         dp: Gradients and parameters.
@@ -102,7 +105,8 @@ class Instruments(NamedTuple):
 class CounterRng:
     """Sets the counters that dropout and routers' noise are drawn from: seed, step, and a token's number in the batch.
 
-    Therefore both are the same in every layout, whichever rank computes a micro-batch.
+    Tokens are counted through whole sequences, also where a rank has only some of them. Therefore both are the same in
+    every layout, whichever rank computes a micro-batch.
     """
 
     def __init__(self, settings: Settings):
@@ -135,6 +139,7 @@ class Training:
         rng: The counters that dropout and routers' noise are drawn from.
         loss_scale: What the loss is multiplied by before backward; it stays 1 but in float16.
         pipeline: Runs the stages, if there are several.
+        losses: With ordered sums, those of this rank's micro-batches one by one.
     """
 
     settings: Settings
@@ -146,9 +151,13 @@ class Training:
     pipeline: Pipeline | None = None
 
     def __post_init__(self) -> None:
-        steps = self.settings.steps
+        steps, layout = self.settings.steps, self.settings.layout
         self.rng = CounterRng(self.settings)
         self.loss_scale = LossScale(steps.loss_scale) if steps.dtype == "float16" else LossScale(1.0, every=0)
+        self.losses: Losses | None = None
+        if steps.ordered_sums:
+            sharers = Comm(self.axes.dp, check=False)
+            self.losses = Losses(self.gradients.model, layout.microbatches, sharers, self.loss_scale)
 
     @property
     def last(self) -> bool:
@@ -167,11 +176,21 @@ class Training:
         """
         return share(position, self.settings.steps.batch, self.axes.place["dp"], self.settings.layout.dp)
 
+    def own_tokens(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """This rank's tokens of each sequence, from [samples, seq] to [samples, seq/cp]: ranks along cp divide it.
+
+        Each token comes with its target, so at the end of a chunk the target is the first token of another rank.
+        """
+        layout = self.settings.layout
+        if layout.cp == 1:
+            return inputs, targets
+        return take(inputs, targets, layout.cp_mode, Comm(self.axes.cp, check=False))
+
     def share_of_mean(self, loss: Tensor | None) -> Float[Tensor, ""]:
         """This rank's part of the mean loss over all ranks; `loss` is its own, None without the model's end."""
         if loss is None or self.axes.place["tp"]:
             return torch.zeros((), dtype=torch.float64, device=self.device)  # tensor-parallel ranks have the same loss
-        return loss.detach().double() / self.settings.layout.dp
+        return loss.detach().double() / (self.settings.layout.dp * self.settings.layout.cp)
 
 
 def make_pipeline(training: Training) -> Pipeline | None:
@@ -204,9 +223,13 @@ def loss_and_norm(training: Training, loss: Tensor | None) -> tuple[float, float
     """
     # Two numbers over all ranks: the squares of what counts here, and this rank's part of the mean loss. Everyone must
     # scale by the same norm, and stop at the same step if it is not a number.
-    numbers = torch.stack([training.gradients.squares(), training.share_of_mean(loss)])
+    parts, dtype = training.share_of_mean(loss).reshape(1), torch.float64
+    if training.losses:
+        parts, dtype = training.losses.take()  # a part for each micro-batch, to be added in order
+    numbers = torch.cat([training.gradients.squares().reshape(1), parts])
     dist.all_reduce(numbers)
-    squares, mean = numbers.tolist()
+    numbers = numbers.cpu()
+    squares, mean = numbers[0].item(), in_order(numbers[1:].to(dtype)).item()
     return mean, math.sqrt(squares) / training.loss_scale.scale if squares >= 0 else math.nan
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from minitrain.costs import memory, mixture_of_experts, vocabulary, zero
+from minitrain.costs import memory, mixture_of_experts, optimizers, vocabulary, zero
 
 TABLE = "embedding.tokens.weight"
 
@@ -34,6 +34,7 @@ class Shape(NamedTuple):
         tied: The head uses the embedding's matrix.
         experts: E in place of the MLP of every second layer; 0: none.
         gates: Matrices of h × E that a router has: noisy top-k has 2, the others 1.
+        learned: Whether there is a table of positions, of s × h; with rotary embedding there is none.
     """
 
     layers: int
@@ -44,6 +45,7 @@ class Shape(NamedTuple):
     tied: bool = True
     experts: int = 0
     gates: int = 1
+    learned: bool = True
 
     def is_mixture(self, layer: int) -> bool:
         """Whether a layer has experts: the second, the fourth, … (Lepikhin et al. 2020, §2.1)."""
@@ -58,17 +60,24 @@ class Parameter(NamedTuple):
         elements: Of this rank's part.
         whole: Whether every tensor-parallel rank holds all of it.
         expert: Whether it belongs to an expert.
+        shape: Of this rank's part of a matrix; empty for a vector.
     """
 
     name: str
     elements: int
     whole: bool = False
     expert: bool = False
+    shape: tuple[int, ...] = ()
 
     @property
     def decays(self) -> bool:
         """Whether weight decay applies: to matrices and embeddings, but not to norms and biases."""
         return self.name.endswith(".weight") and not self.name.endswith("norm.weight")
+
+    @property
+    def hidden(self) -> bool:
+        """Whether it is a matrix of a block, which Muon steps."""
+        return self.decays and self.name.startswith("blocks.")
 
 
 def layer_counts(layers: int, stages: int) -> list[int]:
@@ -115,7 +124,8 @@ def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterabl
     if not shape.is_mixture(layer):
         return [*found, *_column(f"{name}.mlp.up", h, 4 * h, tensor), *_row(f"{name}.mlp.down", 4 * h, h, tensor)]
     for gate in ("gate", "noise_gate")[: shape.gates]:
-        found.append(Parameter(f"{name}.mlp.router.{gate}.weight", h * shape.experts, whole=True))
+        gates = f"{name}.mlp.router.{gate}.weight"
+        found.append(Parameter(gates, h * shape.experts, whole=True, shape=(shape.experts, h)))
     for number in experts:
         expert = f"{name}.mlp.experts.{number}"
         both = [*_column(f"{expert}.up", h, 4 * h, 1), *_row(f"{expert}.down", 4 * h, h, 1)]
@@ -138,26 +148,32 @@ def stage_parameters(
         tensor: Tensor-parallel ranks.
         experts: Those that the rank holds of each mixture.
     """
-    table = vocabulary.rows(shape.vocabulary, tensor) * shape.hidden
+    rows = vocabulary.rows(shape.vocabulary, tensor)
+    table = rows * shape.hidden, False, False, (rows, shape.hidden)
     experts, found = list(experts), []
     if stage == 0:
-        positions = Parameter("embedding.positions.weight", shape.positions * shape.hidden, whole=True)
-        found += [Parameter(TABLE, table), positions]
+        size = shape.positions, shape.hidden
+        positions = Parameter("embedding.positions.weight", shape.positions * shape.hidden, whole=True, shape=size)
+        found += [Parameter(TABLE, *table), *([positions] if shape.learned else [])]
     for layer in layers_of(shape.layers, stages, stage):
         found += layer_parameters(shape, layer, tensor, experts)
     if stage == stages - 1:
         found += _norm("norm", shape.hidden)
         if stages > 1 or not shape.tied:
-            found.append(Parameter(TABLE if shape.tied else "head.weight", table))
+            found.append(Parameter(TABLE if shape.tied else "head.weight", *table))
     return found
 
 
 def model_parameters(shape: Shape) -> int:
     """Number of parameters of the whole model: L(12h² + 13h) + (V + s)h + 2h, and what experts add.
 
-    Source: `minitrain.costs.memory.gpt_parameters`; a mixture has E MLPs and a router in place of one MLP.
+    Rotary positions have no parameters, so that sh is missing.
+
+    Source: `minitrain.costs.memory.gpt_parameters`; a mixture has E MLPs and a router in place of one MLP; Su et al.
+    2021, §3.2.2.
     """
-    dense = memory.gpt_parameters(shape.vocabulary, shape.positions, shape.layers, shape.hidden, shape.tied)
+    table = shape.positions if shape.learned else 0
+    dense = memory.gpt_parameters(shape.vocabulary, table, shape.layers, shape.hidden, shape.tied)
     expert = mixture_of_experts.expert_parameters(shape.hidden, 4 * shape.hidden)
     mixture = (shape.experts - 1) * expert + shape.gates * shape.hidden * shape.experts
     return dense + sum(mixture for layer in range(shape.layers) if shape.is_mixture(layer))
@@ -177,11 +193,13 @@ def _norm(name: str, width: int) -> list[Parameter]:
 
 
 def _column(name: str, inputs: int, outputs: int, tensor: int) -> list[Parameter]:
-    return [Parameter(f"{name}.weight", inputs * outputs // tensor), Parameter(f"{name}.bias", outputs // tensor)]
+    weight = Parameter(f"{name}.weight", inputs * outputs // tensor, shape=(outputs // tensor, inputs))
+    return [weight, Parameter(f"{name}.bias", outputs // tensor)]
 
 
 def _row(name: str, inputs: int, outputs: int, tensor: int) -> list[Parameter]:
-    return [Parameter(f"{name}.weight", inputs * outputs // tensor), Parameter(f"{name}.bias", outputs, whole=True)]
+    weight = Parameter(f"{name}.weight", inputs * outputs // tensor, shape=(outputs, inputs // tensor))
+    return [weight, Parameter(f"{name}.bias", outputs, whole=True)]
 
 
 def lines(parameters: Sequence[Parameter], stage: int) -> list[list[Parameter]]:
@@ -204,19 +222,28 @@ def lines(parameters: Sequence[Parameter], stage: int) -> list[list[Parameter]]:
     return list(found.values())
 
 
-def state_bytes(optimizer: str, item: int) -> tuple[int, int]:
-    """Bytes of optimizer states for each element, and of a step counter.
+def state_bytes(optimizer: str, item: int, line: Sequence[Parameter]) -> tuple[int, int]:
+    """Bytes of optimizer states of a line: for each element, and in all, on each rank, whatever it has of the line.
 
-    AdamW and LAMB have momentum and variance, LARS has momentum, in float32 at least; parameters of 16 bits also have a
-    float32 copy. SGD without momentum has only that copy.
+    AdamW and LAMB have momentum and variance and a step counter, LARS has momentum, in float32 at least; parameters of
+    16 bits also have a float32 copy. SGD without momentum has only that copy. Muon has momentum for matrices of blocks,
+    and all else is AdamW's. What Adafactor has is whole on each rank.
 
-    Source: Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2.
+    Source: Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2; `minitrain.costs.optimizers`.
     """
     copy = 4 if item < 4 else 0
     one = max(4, item)  # bytes of a state's element
-    states = {"adamw": (2 * one, 4), "lamb": (2 * one, 4), "lars": (one, 0), "sgd": (0, 0)}
-    size, counter = states[optimizer]
-    return size + copy, counter
+    factored = sum(optimizers.adafactor(each.shape or (each.elements,), one) for each in line)
+    states = {
+        "adamw": (2 * one, 4),
+        "lamb": (2 * one, 4),
+        "lars": (one, 0),
+        "sgd": (0, 0),
+        "adafactor": (0, factored + 4),
+        "muon": (one, 0) if line[0].hidden else (2 * one, 4),
+    }
+    size, whole = states[optimizer]
+    return size + copy, whole
 
 
 def model_states(
@@ -236,16 +263,16 @@ def model_states(
         data: Data-parallel ranks, over which states of shared parameters are divided.
         replicas: Ranks that hold the same experts, over which those of experts are divided.
         item: Bytes of a parameter.
-        optimizer: "adamw", "lamb", "lars" or "sgd".
+        optimizer: "adamw", "sgd", "lamb", "lars", "adafactor" or "muon".
         gradient_item: Bytes of a gradient's element; None: as many as of a parameter's.
 
     Source: `minitrain.costs.zero.held`.
     """
     total = {"parameters": 0, "gradients": 0, "optimizer states": 0}
     for line in lines(parameters, stage):
-        one = zero.Line(sum(each.elements for each in line), item)  # one step counter for the whole line
+        one = zero.Line(sum(each.elements for each in line), item)  # one step counter for all of its tensors
         held = zero.held(
-            stage, [one], replicas if line[0].expert else data, *state_bytes(optimizer, item), gradient_item
+            stage, [one], replicas if line[0].expert else data, *state_bytes(optimizer, item, line), gradient_item
         )
         total = {name: size + held[name] for name, size in total.items()}
     return total

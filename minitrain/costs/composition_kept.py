@@ -16,7 +16,9 @@ from minitrain.costs.composition import Shape
 
 _DIVIDED = ("attention: ", "output projection: ", "GELU: ", "down projection: ")
 _SUM, _SOFTMAX, _MASK = "attention: log of the softmax's sum", "attention: softmax", "attention: mask"
-_CORE = (_SUM, _SOFTMAX, _MASK)
+_OUTPUT = "attention: output of all tokens, of some heads"
+_ANGLES = "positions: cosines and sines"
+_CORE = (_SUM, _SOFTMAX, _MASK, _OUTPUT)
 
 
 def layer_kept(
@@ -28,12 +30,17 @@ def layer_kept(
     item: int = 4,
     fused: bool = True,
     dropout: bool = False,
+    mode: str | None = None,
 ) -> int:
     """Bytes that a dense layer keeps on a rank from forward to backward.
 
     The terms of one device: those inside attention and MLP are divided by the tensor-parallel ranks, the others with
     sequence parallelism. Dropout adds a mask of one byte per element after attention and MLP; that of attention weights
     is inside the fused kernel, or without one, 1/item of the softmax and the softmax once more.
+
+    Rotary positions keep the cosines of h/2a angles for each position, and the sines with both signs, in float32 at
+    least. They are the same for all sequences and heads, so no rank has fewer. Rotated queries and keys are kept in
+    place of the others.
 
     Args:
         batch: Sequences in a micro-batch, b.
@@ -44,6 +51,9 @@ def layer_kept(
         item: Bytes of an element.
         fused: Attention is one kernel, which keeps no scores.
         dropout: Whether there is dropout.
+        mode: How attention reaches the tokens of other context-parallel ranks, if there are some; `shape` then has the
+            positions that a rank holds. No mode keeps scores, or what has come from others, but ulysses, where a rank
+            keeps as many tokens of all, has its outputs a second time; and so have kernels that are written out.
 
     Source: `minitrain.costs.memory.gpt_layer_activations`; Korthikanti et al. 2022, §4.2 and §5, for what is divided.
     """
@@ -51,7 +61,11 @@ def layer_kept(
     wide = batch * seq * shape.hidden
     if recompute == "full":
         return item * wide // outside
+    again = mode == "ulysses" or (mode is not None and not fused)
+    fused = fused or mode is not None
     terms = memory.gpt_layer_activations(batch, seq, shape.hidden, shape.heads, fused, item)
+    if again:
+        terms[_OUTPUT] = item * wide
     if fused:
         terms[_SUM] = max(4, item) * batch * shape.heads * seq  # in float32 at least
     if recompute == "selective":
@@ -60,7 +74,9 @@ def layer_kept(
         terms |= {"dropout: masks": 2 * wide}
         if _SOFTMAX in terms:
             terms[_SOFTMAX] += terms[_SOFTMAX] + terms[_SOFTMAX] // item
-    cut = {name: tensor if name.startswith(_DIVIDED) else outside for name in terms} | {_MASK: 1}
+    if not shape.learned:
+        terms[_ANGLES] = max(4, item) * seq * 3 * (shape.hidden // shape.heads // 2)
+    cut = {name: tensor if name.startswith(_DIVIDED) else outside for name in terms} | {_MASK: 1, _ANGLES: 1}
     return sum(size // cut[name] for name, size in terms.items())
 
 
@@ -106,16 +122,16 @@ def ends_kept(
 ) -> tuple[int, int]:
     """Bytes that embedding and output keep, in so many of the first and of the last stage; 0 for what is elsewhere.
 
-    Embedding: numbers of tokens (where the table is cut, also which of them are elsewhere), positions, and the mask of
-    dropout. Output: the
-    last norm's input with mean and 1/deviation, the head's input, targets, and what the loss keeps: on one device the
-    logarithms of probabilities, in float32 at least, and the number of targets. Where the vocabulary is cut, this
-    rank's logits as they are, and of each token largest logit, sum, and whether and where its target is.
+    Embedding: numbers of tokens (where the table is cut, also which of them are elsewhere), positions where these are
+    learned, and the mask of dropout. Output: the last norm's input with mean and 1/deviation, the head's input,
+    targets, and what the loss keeps: on one device the logarithms of probabilities, in float32 at least, and the number
+    of targets. Where the vocabulary is cut, this rank's logits as they are, and of each token largest logit, sum, and
+    whether and where its target is.
 
     Source: `minitrain.costs.memory.gpt_activations`; `minitrain.tensor_parallel.cross_entropy`.
     """
     tokens, outside = batch * shape.positions, tensor if sequence else 1
-    numbers = (8 + (tensor > 1)) * tokens + 8 * shape.positions // outside if first else 0
+    numbers = (8 + (tensor > 1)) * tokens + 8 * shape.learned * shape.positions // outside if first else 0
     if first and dropout:
         numbers += tokens * shape.hidden // outside
     if not last:

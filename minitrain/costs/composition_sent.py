@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from minitrain.costs import mixture_of_experts, sequence_parallel, tensor_parallel, vocabulary, zero
+from minitrain.costs import mixture_of_experts, optimizers, sequence_parallel, tensor_parallel, vocabulary, zero
 from minitrain.costs.composition import Parameter, Shape, experts_of, lines
 
 Payload = dict[str, int]
@@ -59,6 +59,47 @@ def tensor_payload(
     gathers = count * (forwards * ways.forward.all_gathers + ways.backward.all_gathers) + first + 2 * last
     scatters = count * (forwards * ways.forward.reduce_scatters + ways.backward.reduce_scatters) + first + last
     return {"all_gather": gathers * size + loss, "reduce_scatter": scatters * size}
+
+
+def context_payload(
+    batch: int,
+    shape: Shape,
+    layers: int,
+    mode: str,
+    context: int,
+    tensor: int = 1,
+    recompute: str = "none",
+    item: int = 4,
+) -> Payload:
+    """Payload of one micro-batch in a stage, over the context-parallel ranks: their keys and values, b(s/n)(h/t)w each.
+
+    Ring and zigzag send both to the next rank n − 1 times, in forward and again in backward, and their gradients as
+    often, in float32 at least. Gather gathers both each time, and reduce-scatters their gradients. Ulysses exchanges
+    queries, keys, values and outputs, and then their gradients. Recomputation repeats what forward sends.
+
+    Args:
+        batch: b.
+        shape: The model, with whole sequences.
+        layers: Number of layers of the stage.
+        mode: "ring", "zigzag", "ulysses" or "gather".
+        context: Context-parallel ranks, n.
+        tensor: Tensor-parallel ranks, t.
+        recompute: "none", "selective" or "full".
+        item: w.
+
+    Source: Liu et al. 2023, "Ring attention", §3; Jacobs et al. 2023, "DeepSpeed Ulysses", §3.2; Llama Team 2024,
+        "The Llama 3 Herd of Models", §3.3.2, for gather.
+    """
+    if context == 1:
+        return {}
+    one = batch * (shape.positions // context) * (shape.hidden // tensor)  # elements of a rank's keys, as of its values
+    times, wide = 2 if recompute == "none" else 3, max(4, item)
+    if mode == "ulysses":
+        return {"all_to_all": layers * times * 4 * one * item}
+    if mode == "gather":
+        both = layers * context * 2 * one
+        return {"all_gather": times * both * item, "reduce_scatter": both * wide}
+    return {"send": layers * (context - 1) * 2 * one * (times * item + wide)}
 
 
 def partial_payload(parameters: Sequence[Parameter], stage: int, data: int, rank: int, item: int = 4) -> int:
@@ -149,6 +190,60 @@ def data_payload(
         total["reduce_scatter" if stage else "all_reduce"] += reduced * (gradient_item or item) * padded
         total["all_gather"] += gathered * item * padded
     return {verb: size for verb, size in total.items() if size}
+
+
+def ordered_sent(
+    parameters: Sequence[Parameter], stage: int, data: int, rank: int, item: int = 4, gradient_item: int | None = None
+) -> Payload:
+    """Bytes of ordered sums: the sum so far to the next rank, and back what the ranks before need of the whole sum.
+
+    In stage 0 they need all of it, as in `minitrain.costs.resilience.ordered_sum_sent`; in stage 1 their shards, rS/n
+    of rank r. Then parameters are gathered as without ordered sums.
+
+    Args:
+        parameters: Of the rank.
+        stage: Stage of ZeRO, 0 or 1.
+        data: Data-parallel ranks.
+        rank: Which of them.
+        item: w.
+        gradient_item: Bytes of a gradient's element; None: w as well.
+
+    Source: derived.
+    """
+    total = {"send": 0, "all_gather": 0}
+    for line in lines(parameters, stage) if data > 1 else ():
+        elements = sum(each.elements for each in line)
+        padded = elements + (zero.padding(elements, data) if stage else 0)
+        back = rank * padded // data if stage else padded * (rank > 0)
+        total["send"] += (gradient_item or item) * (padded * (rank < data - 1) + back)
+        total["all_gather"] += stage * item * padded
+    return {verb: size for verb, size in total.items() if size}
+
+
+def optimizer_payload(parameters: Sequence[Parameter], stage: int, data: int, optimizer: str, item: int = 4) -> Payload:
+    """Payload of what an optimizer needs of whole tensors, over data-parallel ranks; nothing without ZeRO.
+
+    Args:
+        parameters: Of the rank.
+        stage: Stage of ZeRO.
+        data: Data-parallel ranks.
+        optimizer: By name, as for `model_states`.
+        item: w.
+
+    Source: `minitrain.costs.optimizers`.
+    """
+    if stage == 0 or data == 1:
+        return {}
+    one = max(4, item)  # what the optimizer steps is in float32 at least
+    shapes = [each.shape or (each.elements,) for each in parameters]
+    if optimizer in ("lamb", "lars"):
+        return {"all_reduce": optimizers.norms_payload(shapes, one)}
+    if optimizer == "adafactor":
+        return {"all_reduce": optimizers.adafactor_payload(shapes, one)}
+    if optimizer == "muon":
+        sizes = [sum(each.elements for each in line) for line in lines(parameters, stage) if line[0].hidden]
+        return {"all_gather": optimizers.muon_payload(sizes, data, 8 if item == 8 else 2)}
+    return {}
 
 
 def routes(tokens: int, group: int, experts: int, choices: int, factor: float | None) -> int:

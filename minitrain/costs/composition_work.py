@@ -7,6 +7,7 @@ Notation as in `minitrain.costs.composition`.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import NamedTuple
 
 from minitrain.costs import mixture_of_experts, recomputation, vocabulary
@@ -30,17 +31,54 @@ class Work(NamedTuple):
         return Work(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
-def layer_work(batch: int, shape: Shape, layer: int, rows: int = 0, tensor: int = 1, recompute: str = "none") -> Work:
+def core_share(mode: str, context: int) -> Fraction:
+    """The part of attention's core that the busiest of n context-parallel ranks computes: 1/n, or (2n − 1)/n².
+
+    Under a causal mask, tokens a to b of s have b² − a² of the s² pairs in its area. With one chunk of n for each rank
+    (ring, gather) the last has (2n − 1)/n², and the others wait for it in each layer. Zigzag gives each rank two chunks
+    of 2n, the r-th from the front and from the back, which have 1/n together; ulysses gives each all tokens of 1/n of
+    the heads.
+
+    Args:
+        mode: "ring", "zigzag", "ulysses" or "gather".
+        context: Context-parallel ranks, n.
+
+    Source: derived; Llama Team 2024, "The Llama 3 Herd of Models", §3.3.2, for the chunks from both ends.
+    """
+    return Fraction(2 * context - 1, context**2) if mode in ("ring", "gather") else Fraction(1, context)
+
+
+def core_work(batch: int, shape: Shape, tensor: int = 1, share: Fraction = Fraction(1)) -> int:
+    """4bs²h of a layer's core in forward, over t, of which a context-parallel rank has a share (`core_share`).
+
+    Source: Narayanan et al. 2021, appendix.
+    """
+    return int(recomputation.core_flops(batch, shape.positions, shape.hidden) * share) // tensor
+
+
+def layer_work(
+    batch: int,
+    shape: Shape,
+    layer: int,
+    rows: int = 0,
+    tensor: int = 1,
+    recompute: str = "none",
+    context: int = 1,
+    share: Fraction = Fraction(1),
+) -> Work:
     """F = 24bsh² + 4bs²h of a dense layer, over t; I as much and the core once more; W without the core.
 
     A mixture has 16h² for each of its rows and 2hE for each token and gate, on every tensor-parallel rank, in place of
     the MLP's 16bsh².
 
+    Context-parallel ranks divide the tokens, and of the core each has a share (`core_share`).
+
     Source: Narayanan et al. 2021, appendix; `minitrain.costs.mixture_of_experts`.
     """
-    tokens, h = batch * shape.positions, shape.hidden
-    core = recomputation.core_flops(batch, shape.positions, h) // tensor
-    products = (recomputation.layer_flops(batch, shape.positions, h) // tensor) - core
+    tokens, h = batch * shape.positions // context, shape.hidden
+    whole = recomputation.core_flops(batch, shape.positions, h)
+    products = (recomputation.layer_flops(batch, shape.positions, h) - whole) // (tensor * context)
+    core = core_work(batch, shape, tensor, share)
     if shape.is_mixture(layer):
         products -= 16 * tokens * h * h // tensor
         products += mixture_of_experts.expert_flops(rows, h, 4 * h)
@@ -49,9 +87,10 @@ def layer_work(batch: int, shape: Shape, layer: int, rows: int = 0, tensor: int 
     return Work(products + core, products + 2 * core + again, products)
 
 
-def head_work(batch: int, shape: Shape, tensor: int = 1) -> Work:
-    """2bshV, over t with the vocabulary padded, for each of the three."""
-    return Work(*[2 * batch * shape.positions * shape.hidden * vocabulary.rows(shape.vocabulary, tensor)] * 3)
+def head_work(batch: int, shape: Shape, tensor: int = 1, context: int = 1) -> Work:
+    """2bshV, over t with the vocabulary padded, for each of the three; context-parallel ranks divide the tokens."""
+    tokens = batch * shape.positions // context
+    return Work(*[2 * tokens * shape.hidden * vocabulary.rows(shape.vocabulary, tensor)] * 3)
 
 
 def stage_work(
@@ -62,12 +101,14 @@ def stage_work(
     rows: int = 0,
     tensor: int = 1,
     recompute: str = "none",
+    context: int = 1,
+    share: Fraction = Fraction(1),
 ) -> Work:
     """A stage's layers, and on the last one the head. Looking up embeddings counts nothing."""
     total = Work(0, 0, 0)
     for layer in layers_of(shape.layers, stages, stage):
-        total += layer_work(batch, shape, layer, rows, tensor, recompute)
-    return total + head_work(batch, shape, tensor) if stage == stages - 1 else total
+        total += layer_work(batch, shape, layer, rows, tensor, recompute, context, share)
+    return total + head_work(batch, shape, tensor, context) if stage == stages - 1 else total
 
 
 def step_flops(batch: int, shape: Shape, rows: int = 0, recompute: str = "none") -> int:

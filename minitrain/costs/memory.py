@@ -83,6 +83,8 @@ def gpt_layer_parameters(hidden: int) -> int:
 def gpt_parameters(vocabulary: int, positions: int, layers: int, hidden: int, tied: bool = True) -> int:
     """Number of parameters of the whole model, L(12h² + 13h) + (V + positions)h + 2h; without tying Vh more.
 
+    With rotary positions there is no table of them: `positions` is 0.
+
     Source: Radford et al. 2019, §2.3; counted on `minitrain.models.gpt`.
     """
     embeddings = (vocabulary + positions) * hidden

@@ -130,6 +130,58 @@ def zero1_traffic(elements: Sequence[int], ranks: int, norms: int = 0, item: int
     return Traffic(padded, padded, norms * item * len(elements))
 
 
+def norms_payload(shapes: Sequence[Shape], item: int = 4) -> int:
+    """2w for each layer: two sums of squares, for LARS and LAMB under any stage of ZeRO.
+
+    Source: derived from You et al. 2017, 2020.
+    """
+    return 2 * item * len(shapes)
+
+
+def adafactor_payload(shapes: Sequence[Shape], item: int = 4) -> int:
+    """w(r + c + 2) for each matrix and w(E + 2) for any other tensor, in two all-reduces under any stage of ZeRO.
+
+    The first has the sums of squares over rows and columns, or the squares of a vector, and of each tensor the sum of
+    its squared parameters. The second has the sum of each tensor's squared updates, which depend on the first.
+
+    Source: derived from Shazeer & Stern 2018, algorithms 4 and 5.
+    """
+    return sum(adafactor(shape, item) + 2 * item for shape in shapes)
+
+
+def muon_payload(lines: Sequence[int], ranks: int, item: int = 2) -> int:
+    """An all-gather of each padded line of matrices, in the format in which Newton–Schulz computes: 2 bytes per number.
+
+    Args:
+        lines: Elements of each line.
+        ranks: n.
+        item: Bytes of a number.
+
+    Source: derived; Liu et al. 2025, §2.3, gather gradients in bfloat16 likewise.
+    """
+    return sum(item * ranks * math.ceil(elements / ranks) for elements in lines)
+
+
+def own_collectives(optimizer: str, lines: int = 1) -> int:
+    """Collectives that a step under ZeRO needs besides those of gradients and parameters.
+
+    Args:
+        optimizer: "AdamW", "LARS", "LAMB", "Adafactor" or "Muon".
+        lines: Lines of matrices, each of which Muon gathers by itself.
+
+    Source: derived: one sum of norms (LARS, LAMB); of rows and columns, then of updates (Adafactor).
+    """
+    return {"AdamW": 0, "LARS": 1, "LAMB": 1, "Adafactor": 2, "Muon": lines}[optimizer]
+
+
+def scaled_variance(times: float, rate: float) -> float:
+    """Variance of a step of SGD over that of before, with a batch and a learning rate so many times as large.
+
+    Source: Krizhevsky 2014: a mean of independent examples has a variance of σ²/B, and a rate α makes it α²σ²/B.
+    """
+    return rate**2 / times
+
+
 def newton_schulz(singular_value: float, steps: int = 5) -> float:
     """A singular value σ of a matrix of norm 1 after some steps of σ ← aσ + bσ³ + cσ⁵.
 

@@ -182,3 +182,63 @@ def messages(ranks: int, microbatches: int, chunks: int = 1) -> int:
     Source: Narayanan et al. 2021, §2.2.2.
     """
     return 2 * microbatches * (chunks * ranks - 1) if ranks > 1 else 0
+
+
+# ---- without a flush: one pipeline over all N micro-batches of a training, an update after each backward ----
+
+
+def without_flush_speedup(ranks: int, microbatches: int, total: int) -> Fraction:
+    """(N/m)(m+p−1)/(N+p−1): 1F1B's time for N micro-batches over that without a flush; 1+(p−1)/m as N → ∞.
+
+    Args:
+        ranks: p.
+        microbatches: m, of a step of 1F1B, which ends with a flush.
+        total: N, a multiple of m.
+
+    Source: derived from the bubble of each, p−1 micro-batches per flush (Narayanan et al. 2021, §2.2.1).
+    """
+    return Fraction(total, microbatches) * Fraction(microbatches + ranks - 1, total + ranks - 1)
+
+
+def pipedream_versions(ranks: int, rank: int) -> int:
+    """p−r versions of the weights on rank r, for N ≥ 2(p−1−r): one for each micro-batch in flight.
+
+    The newest of these micro-batches uses the latest version, so that none is kept besides.
+
+    Source: derived; weight stashing is Narayanan et al. 2019, "PipeDream", §3.3.
+    """
+    return ranks - rank
+
+
+def vertical_sync_versions(ranks: int) -> int:
+    """p versions on every rank, for N ≥ 2(p−1): r more than with weight stashing alone.
+
+    Rank r uses version i−(p−1) for micro-batch i, and its latest one is then i−(p−1−r). While p−1−r more micro-batches
+    are in flight, i−(p−1)−(p−1−r) is the oldest that is still needed: from there to the latest it is p versions.
+
+    Source: derived; vertical sync is Narayanan et al. 2019, §3.3.
+    """
+    return ranks
+
+
+def two_buffered_versions() -> int:
+    """2, whatever p (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", §3.1), for N ≥ 2k."""
+    return 2
+
+
+def pipedream_staleness(ranks: int, rank: int) -> int:
+    """p−1−r updates between the weights of a gradient and those that it changes: p−1, p−2, …, 0 along the stages.
+
+    Source: Narayanan et al. 2019, §3.3: w(t+1) = w(t) − ν·∇f(w₁(t−n+1), w₂(t−n+2), …, wₙ(t)), with n stages from 1.
+    """
+    return ranks - 1 - rank
+
+
+def vertical_sync_staleness(ranks: int) -> int:
+    """p−1 on every rank: w(t+1) = w(t) − ν·∇f(w₁(t−n+1), …, wₙ(t−n+1)) (Narayanan et al. 2019, §3.3)."""
+    return ranks - 1
+
+
+def two_buffered_staleness() -> int:
+    """1 on every rank: w(t+1) = w(t) − ν·∇f(w(t−1)) (Narayanan et al. 2021, 2BW, §3.1)."""
+    return 1

@@ -52,15 +52,29 @@ class Machine(NamedTuple):
         return self.flops / self.memory
 
 
+# What a GPU's name has in it -> operations in a second in bfloat16, dense, and in float32 without TF32: NVIDIA's data
+# sheets. The first that fits.
+PEAKS: dict[str, tuple[float, float]] = {
+    "B200": (2250e12, 75e12),
+    "GH200": (989.4e12, 67e12),
+    "H200": (989.4e12, 67e12),
+    "H100 PCIe": (756e12, 51e12),
+    "H100 NVL": (835e12, 60e12),
+    "H100": (989.4e12, 67e12),
+    "A100": (312e12, 19.5e12),
+    "L40S": (362e12, 91.6e12),
+    "L4": (121e12, 30.3e12),
+}
+
 # NVIDIA's data sheets, where NVLink counts both directions together: half of it leaves. Networks are those of DGX A100
 # and DGX H100, 200 and 400 Gbit/s for each GPU. The TPU: the scaling book's table, one direction of two links.
 MACHINES = {
     each.name: each
     for each in (
-        Machine("A100 40 GB", 312e12, 1.555e12, 40e9, 300e9, 25e9),
-        Machine("A100 80 GB", 312e12, 2.039e12, 80e9, 300e9, 25e9),
-        Machine("H100", 989.4e12, 3.35e12, 80e9, 450e9, 50e9),
-        Machine("H200", 989.4e12, 4.8e12, 141e9, 450e9, 50e9),
+        Machine("A100 40 GB", PEAKS["A100"][0], 1.555e12, 40e9, 300e9, 25e9),
+        Machine("A100 80 GB", PEAKS["A100"][0], 2.039e12, 80e9, 300e9, 25e9),
+        Machine("H100", PEAKS["H100"][0], 3.35e12, 80e9, 450e9, 50e9),
+        Machine("H200", PEAKS["H200"][0], 4.8e12, 141e9, 450e9, 50e9),
         Machine("TPU v5e", 197e12, 0.81e12, 16e9, 90e9, 3.125e9),
     )
 }

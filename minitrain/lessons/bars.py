@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from minitrain.comm.pictures import TIME as LOOKS
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.roofline import MACHINES
 from minitrain.costs.time_bar import Bar
@@ -12,15 +13,6 @@ from minitrain.planning.time_model import Cluster, step_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# kind -> (colour, hatch): as on timelines, so that computing and sending look alike in the whole course.
-LOOKS = {
-    "compute": ("#56B4E9", ""),
-    "computed again": ("#F0E442", "xx"),
-    "idle in the pipeline": ("#BBBBBB", ""),
-    "communication, hidden": ("#009E73", "..."),
-    "communication, exposed": ("#D55E00", "///"),
-}
 
 SEQUENCES = 2048  # in a step of the course's training, each of 2,048 tokens
 STEPS = 2e12 / (SEQUENCES * 2048)  # this many make two trillion tokens

@@ -17,14 +17,17 @@ CHAPTERS = (
     "optimizers",
     "tensor_parallel",
     "sequence_parallel",
+    "context_parallel",
     "pipeline_parallel",
     "mixture_of_experts",
     "composition",
     "planning",
     "checkpointing",
+    "resilience",
     "trainer",
     "parameter_server",
     "recommender",
+    "inference",
 )
 
 

@@ -8,16 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from minitrain.comm.pictures import BYTES as LOOKS
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-# kind -> (colour, hatch): colours that the colour-blind can tell apart, and a pattern for those who see none.
-LOOKS = {
-    "parameters": ("#0072B2", ""),
-    "gradients": ("#E69F00", "///"),
-    "optimizer states": ("#56B4E9", "..."),
-    "activations": ("#F0E442", "xx"),
-}
 
 
 def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title: str = "") -> Figure:

@@ -2,7 +2,8 @@
 
 Tokens and positions are embedded and added. Each block adds attention, then a two-layer MLP, to the residual
 stream, each after a LayerNorm (pre-norm). A last LayerNorm and a linear head give the logits of the next
-token. Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", §2.3.
+token. Radford et al. 2019, "Language Models are Unsupervised Multitask Learners", §2.3. One choice is newer:
+with rotary position embedding, attention learns of positions by itself, and there is no table of them.
 
 The parts are small modules with one tensor in and one out, so that a chapter can replace one and leave the
 rest: tensor parallelism replaces `nn.Linear` and `nn.Embedding`, recomputation wraps a `Block` or its
@@ -29,6 +30,7 @@ IGNORE = -100
 """Targets of this value take no part in the loss (torch's own default `ignore_index`)."""
 
 AttentionKind = Literal["sdpa", "plain"]
+PositionKind = Literal["learned", "rope"]
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class GPTConfig:
 
     Attributes:
         vocabulary: Number of different tokens; 256 for bytes.
-        positions: The longest sequence the model can take.
+        positions: The longest sequence the model can take. With "rope" no weight depends on it: the same weights
+            work in a model of more positions, as well as training on long sequences has taught them to.
         layers: Number of blocks.
         hidden: Width of the residual stream.
         heads: Query heads; each is `hidden / heads` wide.
@@ -48,6 +51,9 @@ class GPTConfig:
         tied: The head uses the weight of the token embedding (Press & Wolf 2017).
         attention: "sdpa" calls torch's fused kernel; "plain" writes the scores out, for lessons that look
             inside.
+        positions_kind: "learned" adds a row of a table to each token, as in GPT-2; "rope" has no table, and rotates
+            queries and keys instead (`Rotary`).
+        rope_base: Of the rotary embedding, θ's base; a larger one turns more slowly, for longer sequences.
 
     Raises:
         ValueError: If a value cannot work; names the argument, the value and what would do.
@@ -62,6 +68,8 @@ class GPTConfig:
     dropout: float = 0.0
     tied: bool = True
     attention: AttentionKind = "sdpa"
+    positions_kind: PositionKind = "learned"
+    rope_base: float = 10000.0
 
     def __post_init__(self) -> None:
         for name in ("vocabulary", "positions", "layers", "hidden", "heads"):
@@ -79,6 +87,15 @@ class GPTConfig:
             raise ValueError(f"dropout={self.dropout} must be at least 0 and below 1")
         if self.attention not in get_args(AttentionKind):
             raise ValueError(f"attention={self.attention!r} is unknown; use one of {get_args(AttentionKind)}")
+        if self.positions_kind not in get_args(PositionKind):
+            raise ValueError(f"positions_kind={self.positions_kind!r} is unknown; use one of {get_args(PositionKind)}")
+        if not 1 < self.rope_base < math.inf:
+            raise ValueError(f"rope_base={self.rope_base} must be above 1 and finite; 10000 is usual")
+        if self.positions_kind == "rope" and self.head_size % 2:
+            raise ValueError(
+                f"hidden={self.hidden} over heads={self.heads} makes heads of {self.head_size}, which rope cannot "
+                f"divide into pairs; use a multiple of {2 * self.heads} for hidden"
+            )
 
     @property
     def head_size(self) -> int:
@@ -86,21 +103,98 @@ class GPTConfig:
         return self.hidden // self.heads
 
 
+class Positions(nn.Module):
+    """The true positions of the tokens at hand, each in its own sequence: 0, 1, 2, ….
+
+    A module of its own, so that it can be replaced where a rank holds another part of each sequence than the
+    beginning (context parallelism). Nothing else in the model counts tokens.
+    """
+
+    def forward(self, seq: int, device: torch.device) -> Int[Tensor, " seq"]:
+        return torch.arange(seq, device=device)
+
+
 class Embedding(nn.Module):
-    """Token embedding plus learned position embedding, then dropout."""
+    """Token embedding, plus position embedding if that is learned, then dropout.
+
+    Attributes:
+        positions: The table of learned positions; None with rotary ones, which attention applies.
+        places: The positions of the tokens.
+        longest: The longest sequence.
+    """
 
     def __init__(self, config: GPTConfig):
         super().__init__()
         self.tokens = nn.Embedding(config.vocabulary, config.hidden)
-        self.positions = nn.Embedding(config.positions, config.hidden)
+        learned = config.positions_kind == "learned"
+        self.positions = nn.Embedding(config.positions, config.hidden) if learned else None
+        self.places = Positions()
+        self.longest = config.positions
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch seq hidden"]:
-        seq, longest = tokens.shape[1], self.positions.num_embeddings
-        if seq > longest:
-            raise ValueError(f"tokens of length {seq} do not fit positions={longest}; use at most {longest}")
-        positions = torch.arange(seq, device=tokens.device)
-        return self.dropout(self.tokens(tokens) + self.positions(positions))  # [batch, seq, hidden]
+        seq = tokens.shape[1]
+        if seq > self.longest:
+            raise ValueError(f"tokens of length {seq} do not fit positions={self.longest}; use at most {self.longest}")
+        x = self.tokens(tokens)  # [batch, seq, hidden]
+        if self.positions is not None:
+            x = x + self.positions(self.places(seq, tokens.device))  # [batch, seq, hidden]
+        return self.dropout(x)
+
+
+class Rotary(nn.Module):
+    """Rotary position embedding: turns pairs of a query's or key's elements by angles that grow with its position.
+
+    At position m, pair i of a head with d elements is turned by the angle m · base^(−2i/d). A turned query times a
+    turned key is then a function of the *difference* of their positions alone, because turning both by the same
+    angle changes no product. Su et al. 2021, "RoFormer", §3.2.2 and §3.4.2; base is 10,000 there.
+
+    Pair i is elements i and i + d/2, as in GPT-NeoX and Hugging Face's Llama. In the paper it is 2i and 2i + 1, which
+    is the same with the columns of the query and key matrices in another order. **Weights of one convention give wrong
+    results in the other**, and no error.
+
+    Nothing here is a parameter or buffer: angles are computed when needed, in float32 at least, as bfloat16 has no
+    odd number above 256.
+
+    Args:
+        base: Larger ones turn more slowly: the slowest pair takes nearly 2π · base positions to come around.
+    """
+
+    def __init__(self, base: float):
+        super().__init__()
+        self.base = base
+        self.places = Positions()
+
+    def forward(
+        self, query: Float[Tensor, "batch heads seq head"], key: Float[Tensor, "batch kv_heads seq head"]
+    ) -> tuple[Float[Tensor, "batch heads seq head"], Float[Tensor, "batch kv_heads seq head"]]:
+        seq, head = query.shape[-2:]
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        pairs = torch.arange(head // 2, device=query.device, dtype=dtype)  # [head/2]
+        positions = self.places(seq, query.device).to(dtype)  # [seq]
+        angles = torch.outer(positions, self.base ** (-2 * pairs / head))  # [seq, head/2]
+        cos, sin = angles.cos().unsqueeze(1), torch.stack([-angles.sin(), angles.sin()], dim=1)
+        return turn(query, cos, sin), turn(key, cos, sin)
+
+    def extra_repr(self) -> str:
+        return f"base={self.base:g}"
+
+
+def turn(
+    x: Float[Tensor, "batch heads seq head"], cos: Float[Tensor, "seq 1 pairs"], sin: Float[Tensor, "seq 2 pairs"]
+) -> Float[Tensor, "batch heads seq head"]:
+    """Turns pairs (a, b) of elements into (a·cos − b·sin, b·cos + a·sin), in the dtype of the angles.
+
+    It leaves the order of elements in memory as it is, so that attention and what follows copy nothing.
+
+    Args:
+        x: Queries or keys; element i of a head pairs with i + head/2.
+        cos: Of each position and pair.
+        sin: The same, first with the sign of the pairs' first elements, −, then with that of the others, +.
+    """
+    halves = x.to(cos.dtype).unflatten(-1, (2, -1))  # [batch, heads, seq, 2, head/2]
+    turned = halves * cos + halves.flip(-2) * sin  # [batch, heads, seq, 2, head/2]
+    return turned.flatten(-2).to(x.dtype)  # [batch, heads, seq, head]
 
 
 class CausalAttention(nn.Module):
@@ -121,9 +215,13 @@ class CausalAttention(nn.Module):
     def forward(
         self,
         query: Float[Tensor, "batch heads seq head"],
-        key: Float[Tensor, "batch heads seq head"],
-        value: Float[Tensor, "batch heads seq head"],
+        key: Float[Tensor, "batch kv_heads seq head"],
+        value: Float[Tensor, "batch kv_heads seq head"],
     ) -> Float[Tensor, "batch heads seq head"]:
+        sharing = query.shape[1] // key.shape[1]
+        if sharing > 1:
+            key = key.repeat_interleave(sharing, dim=1)  # [batch, heads, seq, head]
+            value = value.repeat_interleave(sharing, dim=1)  # [batch, heads, seq, head]
         if self.kind == "sdpa":
             dropout = self.dropout.p if self.training else 0.0
             return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
@@ -149,6 +247,7 @@ class Attention(nn.Module):
         self.query = nn.Linear(config.hidden, config.hidden)
         self.key = nn.Linear(config.hidden, kv_hidden)
         self.value = nn.Linear(config.hidden, kv_hidden)
+        self.rotary = Rotary(config.rope_base) if config.positions_kind == "rope" else None
         self.core = CausalAttention(config.attention, config.dropout)
         self.output = nn.Linear(config.hidden, config.hidden)
 
@@ -168,10 +267,8 @@ class Attention(nn.Module):
         query = self.split_heads(query)  # [batch, heads, seq, head]
         key = self.split_heads(key)  # [batch, kv_heads, seq, head]
         value = self.split_heads(value)  # [batch, kv_heads, seq, head]
-        sharing = query.shape[1] // key.shape[1]
-        if sharing > 1:
-            key = key.repeat_interleave(sharing, dim=1)  # [batch, heads, seq, head]
-            value = value.repeat_interleave(sharing, dim=1)  # [batch, heads, seq, head]
+        if self.rotary is not None:
+            query, key = self.rotary(query, key)  # same shapes; values have no position
         mixed = self.core(query, key, value)  # [batch, heads, seq, head]
         return self.output(mixed.transpose(1, 2).flatten(2))  # [batch, seq, hidden]
 

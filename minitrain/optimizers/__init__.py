@@ -1,8 +1,8 @@
 """Chapter 07, optimizers: what an optimizer keeps for each parameter, and which of them may step a part of a layer.
 
 Adam as the reference, `adam`; smaller states: `adafactor`, `sm3`, `adam8bit`; a step whose length follows each layer's
-norm, for large batches: `lars`, `lamb`; and one for whole matrices, `muon`. `LAMB` and `LARS` are their full forms,
-for any model and under ZeRO.
+norm, for large batches: `lars`, `lamb`; and one for whole matrices, `muon`. `Adafactor`, `LAMB`, `LARS` and `Muon` are
+full forms, for any model and under ZeRO.
 """
 
 from __future__ import annotations
@@ -11,10 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minitrain.optimizers.full.adafactor import Adafactor
     from minitrain.optimizers.full.layer_wise import LAMB, LARS
+    from minitrain.optimizers.full.muon import Muon
 
-_HOME = {"LAMB": "full.layer_wise", "LARS": "full.layer_wise"}
-__all__ = ["LAMB", "LARS"]
+_HOME = {
+    "Adafactor": "full.adafactor",
+    "LAMB": "full.layer_wise",
+    "LARS": "full.layer_wise",
+    "Muon": "full.muon",
+}
+__all__ = ["LAMB", "LARS", "Adafactor", "Muon"]
 
 
 def __getattr__(name: str) -> Any:

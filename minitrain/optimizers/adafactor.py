@@ -7,6 +7,7 @@ step's length follows the parameters' own size (relative step), and an update th
 **Cost.** 4(r + c) bytes of states for a matrix of r × c; 4 per parameter for other shapes, which are not factored.
 `torch.optim.Adafactor` differs in ε₁: it doesn't add ε₁ to g², but keeps V above ε₁² and R's mean above ε₁, by default
 the dtype's precision. Its `lr` is the bound of ρ, as here; others (fairseq) take a given `lr` as ρ itself.
+The full form, `minitrain.optimizers.full.adafactor`, is torch's, also on ZeRO's shards.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ the polynomial aX + b(XXᵀ)X + c(XXᵀ)²X acts on each singular value by itsel
 √max(1, r/c). Decoupled weight decay from Liu et al. 2025, "Muon is scalable for LLM training", §2.2, who take
 0.2 √max(r, c) instead of that root. `torch.optim.Muon` with its defaults computes the same.
 **Cost.** The momentum, 4 bytes of states per parameter; 5 · (4r²c + 2r³) FLOPs per step for r ≤ c.
-Muon needs whole matrices, so ZeRO's flat shards won't do. Embeddings, head and vectors are left to Adam.
+Embeddings, head and vectors are left to Adam. Muon needs whole matrices; the full form, in
+`minitrain.optimizers.full.muon`, gathers them from ZeRO's flat shards, and has Adam in it.
 """
 
 from __future__ import annotations

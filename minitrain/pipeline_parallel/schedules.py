@@ -10,6 +10,16 @@
 | `zero_bubble_h2` | 2(p−1−r) | two parts, W comes 2r micro-batches late | 1 |
 | `zero_bubble_v` | 2p−1, over both chunks | two parts, W late at the end only | 2 |
 
+Without a flush, the order is that of 1F1B over all micro-batches of a training, and each action says which version of
+its stage's weights it uses (`WITHOUT_FLUSH`):
+
+| schedule (stage s of p) | version of micro-batch i, forward / backward | update after |
+|---|---|---|
+| `no_stashing` | i−(p−1−s) / i | each backward |
+| `pipedream` | i−(p−1−s) | each backward |
+| `vertical_sync` | i−(p−1) | each backward |
+| `two_buffered` | ⌊i/k⌋−1 | k backwards |
+
 Bubbles, micro-batches in flight, and bytes: `minitrain.costs.pipeline`; to see one: `pipeline_parallel.full.simulator`.
 """
 
@@ -20,7 +30,7 @@ from collections.abc import Callable, Sequence
 
 from minitrain.pipeline_parallel.full.actions import Action, Kind, Schedule, validate
 
-__all__ = ["SCHEDULES", "Action", "Kind", "Schedule", "validate"]
+__all__ = ["SCHEDULES", "WITHOUT_FLUSH", "Action", "Kind", "Schedule", "validate"]
 
 
 def naive(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
@@ -130,6 +140,59 @@ def zero_bubble_v(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     return _schedule("zb-v", microbatches, rows, placement)
 
 
+def no_stashing(ranks: int, microbatches: int) -> Schedule:
+    """Every action uses its stage's latest weights: a backward has others than its forward (the mistake)."""
+    _check("no-stashing", ranks, microbatches, chunks=1)
+
+    def version(action: Action) -> int:
+        return action.microbatch - (ranks - 1 - action.stage if action.kind == "F" else 0)
+
+    return _without_flush("no-stashing", ranks, microbatches, version)
+
+
+def pipedream(ranks: int, microbatches: int) -> Schedule:
+    """Weight stashing: a backward uses the weights of its forward, the latest then (Narayanan et al. 2019, §3.3)."""
+    _check("pipedream", ranks, microbatches, chunks=1)
+    # Stage s has done p−1−s forwards more than backwards when micro-batch i arrives.
+    return _without_flush(
+        "pipedream", ranks, microbatches, lambda action: action.microbatch - (ranks - 1 - action.stage)
+    )
+
+
+def vertical_sync(ranks: int, microbatches: int) -> Schedule:
+    """All stages use the version that was the first stage's latest (Narayanan et al. 2019, §3.3)."""
+    _check("vertical-sync", ranks, microbatches, chunks=1)
+    return _without_flush("vertical-sync", ranks, microbatches, lambda action: action.microbatch - (ranks - 1))
+
+
+def two_buffered(ranks: int, microbatches: int, every: int | None = None) -> Schedule:
+    """PipeDream-2BW: an update per k micro-batches, from weights one update old (Narayanan et al. 2021, 2BW, §3.1).
+
+    Args:
+        ranks: p.
+        microbatches: N, of the whole training.
+        every: k, the micro-batches of a batch; None for p.
+
+    Raises:
+        ValueError: k < p, or k does not divide N.
+    """
+    _check("2bw", ranks, microbatches, chunks=1)
+    k = ranks if every is None else every
+    if k < ranks:
+        raise ValueError(f"every={k} is less than ranks={ranks}, and 2BW asks for k ≥ p; use {ranks} or more")
+    if microbatches % k:
+        raise ValueError(f"microbatches={microbatches} is not a multiple of every={k}; use whole batches")
+    return _without_flush("2bw", ranks, microbatches, lambda action: action.microbatch // k - 1, k)
+
+
+def _without_flush(
+    name: str, ranks: int, microbatches: int, version: Callable[[Action], int], every: int = 1
+) -> Schedule:
+    rows = one_f_one_b(ranks, microbatches).actions
+    versions = tuple(tuple(max(0, version(action)) for action in row) for row in rows)
+    return Schedule(name, microbatches, rows, tuple(range(ranks)), versions, every)
+
+
 def _phases(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
     ahead = min(warmup, len(forwards))
     pairs = zip(forwards[ahead:], backwards, strict=False)  # forwards end first: those ahead have no partner
@@ -220,3 +283,11 @@ SCHEDULES: dict[str, Callable[..., Schedule]] = {
     "zb-v": zero_bubble_v,
 }
 """By the names of the command line; each called with (ranks, microbatches, chunks)."""
+
+WITHOUT_FLUSH: dict[str, Callable[..., Schedule]] = {
+    "no-stashing": no_stashing,
+    "pipedream": pipedream,
+    "vertical-sync": vertical_sync,
+    "2bw": two_buffered,
+}
+"""Over all micro-batches of a training, with versions of the weights; each called with (ranks, microbatches)."""

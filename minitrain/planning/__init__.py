@@ -1,4 +1,9 @@
-"""Chapter 14, planning: what a layout of ranks will hold, send and wait for, before a single rank is started."""
+"""Chapter 14, planning: what a layout of ranks will hold, send and wait for, and which layout to choose.
+
+What there is to plan with: `profile`, time and bytes of each layer; `memory_model`, what a rank holds, on one screen;
+`plan`, the trainer's dry run, with `plan_time`; `time_model`, a step on a cluster. How to choose: `partition`, the best
+cut into stages; `pipedream_planner`, stages with replicas; `halving`, by short trials. And `game`: choose yourself.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from minitrain.planning.plan import predict
+    from minitrain.planning.proposals import propose
 
 _HOME = {
     "predict": "plan",
+    "propose": "proposals",
 }
-__all__ = ["predict"]
+__all__ = ["predict", "propose"]
 
 
 def __getattr__(name: str) -> Any:

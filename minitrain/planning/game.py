@@ -30,9 +30,8 @@ from minitrain.costs.memory import GB, ROOM
 from minitrain.costs.roofline import MACHINES
 from minitrain.costs.time_bar import Bar
 from minitrain.planning import plan_time
-from minitrain.planning.time_model import Cluster, most_held, step_time
-
-REACHED = 0.6  # what products reach of a GPU's peak, in all rounds; with it the model comes close to what was published
+from minitrain.planning.published import LLAMA_3, TABLE_1, llama_3_layout
+from minitrain.planning.time_model import REACHED, Cluster, most_held, step_time
 
 
 @dataclass(frozen=True)
@@ -64,24 +63,18 @@ class Round:
         return Cluster(MACHINES[self.gpu], reached=REACHED)
 
 
-def _narayanan(row: int, layers: int, hidden: int, heads: int, layout: Layout, batch: int, flops: float) -> Round:
-    model = Model(layers=layers, hidden=hidden, heads=heads, positions=2048, vocabulary=51200)
-    return Round(model, "A100 80 GB", batch, layout, flops, f"Narayanan et al. 2021, table 1, row {row}")
+def _narayanan(number: int) -> Round:
+    row = TABLE_1[number - 1]
+    source = f"Narayanan et al. 2021, table 1, row {number}"
+    return Round(row.model, "A100 80 GB", row.batch, row.layout, row.teraflops * 1e12, source)
 
 
 ROUNDS = {
-    "7.5b": _narayanan(3, 36, 4096, 32, Layout(dp=32, tp=4, microbatches=16, recompute="full"), 512, 142e12),
-    "39b": _narayanan(5, 48, 8192, 64, Layout(dp=32, pp=2, tp=8, microbatches=48, recompute="full"), 1536, 138e12),
-    "145b": _narayanan(7, 80, 12288, 96, Layout(dp=24, pp=8, tp=8, microbatches=96, recompute="full"), 2304, 148e12),
-    "1t": _narayanan(10, 128, 25600, 160, Layout(dp=6, pp=64, tp=8, microbatches=512, recompute="full"), 3072, 163e12),
-    "405b": Round(
-        Model(layers=126, hidden=16384, heads=128, positions=8192, vocabulary=128256, tied=False),
-        "H100",
-        2048,
-        Layout(128, 16, 8, zero=1, schedule="interleaved", chunks=4, microbatches=16, recompute="full"),
-        400e12,
-        "Llama team 2024, table 4",
-    ),
+    "7.5b": _narayanan(3),
+    "39b": _narayanan(5),
+    "145b": _narayanan(7),
+    "1t": _narayanan(10),
+    "405b": Round(LLAMA_3, "H100", 2048, llama_3_layout(16384), 400e12, "Llama team 2024, table 4"),
 }
 
 

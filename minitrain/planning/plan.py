@@ -15,14 +15,24 @@ auto-tuner's cost model, simulator.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_kept as kept_costs
 from minitrain.costs import composition_sent as sent_costs
-from minitrain.planning.plan_time import few, microbatch, placement, rows_of, schedule_of, shape_of, splits_backward
+from minitrain.planning.plan_time import (
+    few,
+    microbatch,
+    own_shape,
+    placement,
+    rows_of,
+    schedule_of,
+    shape_of,
+    splits_backward,
+)
 
 if TYPE_CHECKING:
     from minitrain.comm import World
@@ -34,22 +44,23 @@ ITEM = {"bfloat16": 2, "float16": 2, "float32": 4, "float64": 8}
 
 def gradient_item(steps: Steps) -> int:
     """Bytes of a gradient's element."""
-    return 4 if steps.reduce_dtype == "float32" else ITEM[steps.dtype]
+    return ITEM[steps.dtype if steps.reduce_dtype == "same" else steps.reduce_dtype]
 
 
 class Coordinate(NamedTuple):
-    """A rank's place on the axes; tp varies fastest, then dp, then pp."""
+    """A rank's place on the axes; tp varies fastest, then cp, then dp, then pp."""
 
     pp: int = 0
     dp: int = 0
     tp: int = 0
+    cp: int = 0
 
 
 class Sent(NamedTuple):
     """One kind of data that a rank sends in a step.
 
     Attributes:
-        axis: "tp", "pp", "dp", "ep", or "all" ranks.
+        axis: "tp", "cp", "pp", "dp" (with cp, over dp · cp ranks), "ep", or "all" ranks.
         what: Its description.
         verb: As the ledger calls it: "all_reduce", "send", … .
         bytes: Payload of a collective, bytes of messages.
@@ -98,22 +109,41 @@ def predict(model: Model, layout: Layout, steps: Steps, at: int | Coordinate = 0
     """
     check(model, layout, steps)
     place = coordinate(layout, at) if isinstance(at, int) else _on_axes(layout, at)
-    shape, plan = shape_of(model), schedule_of(layout, few(layout))
-    own = plan.stages_of(place.pp)
-    experts = costs.experts_of(model.experts, layout.ep, place.dp % layout.ep) if model.experts else range(0)
-    parameters = costs.rank_parameters(shape, plan.stages, own, layout.tp, experts)
-    counts = costs.layer_counts(shape.layers, plan.stages)
-    replicas, item = layout.dp // layout.ep, ITEM[steps.dtype]
-    states = costs.model_states(
-        parameters, layout.zero, layout.dp, replicas, item, steps.optimizer, gradient_item(steps)
-    )
+    parameters = _parameters(model, layout, place)
+    counts = costs.layer_counts(model.sizes.layers, layout.stages)
     return Plan(
         place,
-        tuple(counts[stage] for stage in own),
+        tuple(counts[stage] for stage, rank in enumerate(placement(layout)) if rank == place.pp),
         sum(each.elements for each in parameters),
-        states | {"activations": _activations(model, layout, steps, place)},
-        tuple(each for each in _sends(model, layout, steps, place, parameters) if each.bytes),
+        held(model, layout, steps, place),
+        sent(model, layout, steps, place),
     )
+
+
+def held(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> dict[str, int]:
+    """Bytes that a rank of a layout that fits the model holds, as `Plan.held`; without its messages, in less time."""
+    # Neither micro-batches nor recomputation change states, and a search asks for many layouts that differ in these.
+    alike = replace(layout, microbatches=layout.pp, recompute="none", sequence_parallel=False)
+    states = _states(model, alike, steps.dtype, steps.optimizer, gradient_item(steps), place)
+    if steps.ordered_sums and place.dp > 0:  # the first rank begins the sum, and adds as it goes
+        states = states | {"gradients": layout.microbatches * states["gradients"]}
+    return states | {"activations": _activations(model, layout, steps, place)}
+
+
+def _parameters(model: Model, layout: Layout, place: Coordinate) -> list[costs.Parameter]:
+    holders = placement(layout)
+    own = [stage for stage, rank in enumerate(holders) if rank == place.pp]
+    experts = costs.experts_of(model.experts, layout.ep, place.dp % layout.ep) if model.experts else range(0)
+    return costs.rank_parameters(shape_of(model), len(holders), own, layout.tp, experts)
+
+
+@cache
+def _states(
+    model: Model, layout: Layout, dtype: str, optimizer: str, gradients: int, place: Coordinate
+) -> dict[str, int]:
+    parameters, replicas = _parameters(model, layout, place), layout.dp // layout.ep
+    sharers = layout.dp * layout.cp
+    return costs.model_states(parameters, layout.zero, sharers, replicas, ITEM[dtype], optimizer, gradients)
 
 
 def coordinate(layout: Layout, rank: int) -> Coordinate:
@@ -125,8 +155,14 @@ def coordinate(layout: Layout, rank: int) -> Coordinate:
     if not 0 <= rank < layout.ranks:
         raise ValueError(f"rank={rank} is none of {layout.ranks} ranks; use 0 to {layout.ranks - 1}")
     rest, tp = divmod(rank, layout.tp)
+    rest, cp = divmod(rest, layout.cp)
     pp, dp = divmod(rest, layout.dp)
-    return Coordinate(pp, dp, tp)
+    return Coordinate(pp, dp, tp, cp)
+
+
+def with_most(layout: Layout, steps: Steps, pp: int = 0) -> Coordinate:
+    """The data-parallel rank that holds and sends the most: any, but with ordered sums the last but one."""
+    return Coordinate(pp, max(layout.dp - 2, min(1, layout.dp - 1)) if steps.ordered_sums else 0)
 
 
 def _on_axes(layout: Layout, at: Coordinate) -> Coordinate:
@@ -137,14 +173,19 @@ def _on_axes(layout: Layout, at: Coordinate) -> Coordinate:
 
 
 def _activations(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> int:
-    shape, sequences, item = shape_of(model), microbatch(layout, steps), ITEM[steps.dtype]
+    shape, sequences, item = own_shape(model, layout), microbatch(layout, steps), ITEM[steps.dtype]
     plan, rows, cut = schedule_of(layout, few(layout)), rows_of(model, sequences), (layout.tp, layout.sequence_parallel)
     dropout = model.dropout > 0  # which fused attention does not have
+    mode = layout.cp_mode if layout.cp > 1 else None
+
+    @cache  # by kind: layers differ only in having experts or not
+    def kept_by(mixture: bool, recompute: str) -> int:
+        if mixture:
+            return kept_costs.mixture_kept(sequences, shape, rows, layout.tp, recompute, item, dropout)
+        return kept_costs.layer_kept(sequences, shape, *cut, recompute, item, not dropout, dropout, mode)
 
     def layer(number: int, recompute: str) -> int:
-        if shape.is_mixture(number):
-            return kept_costs.mixture_kept(sequences, shape, rows, layout.tp, recompute, item, dropout)
-        return kept_costs.layer_kept(sequences, shape, *cut, recompute, item, not dropout, dropout)
+        return kept_by(shape.is_mixture(number), recompute)
 
     kept, output, again = {}, {}, {}
     for stage in plan.stages_of(place.pp):
@@ -162,14 +203,33 @@ def _activations(model: Model, layout: Layout, steps: Steps, place: Coordinate) 
 
 def _boundary(model: Model, layout: Layout, steps: Steps) -> int:
     """Bytes of a micro-batch between two stages."""
-    size = microbatch(layout, steps) * model.sizes.positions * model.sizes.hidden * ITEM[steps.dtype]
+    size = microbatch(layout, steps) * model.sizes.positions // layout.cp * model.sizes.hidden * ITEM[steps.dtype]
     return size // layout.tp if layout.sequence_parallel else size
 
 
-def _sends(
-    model: Model, layout: Layout, steps: Steps, place: Coordinate, parameters: list[costs.Parameter]
-) -> list[Sent]:
-    shape, sequences, item, m = shape_of(model), microbatch(layout, steps), ITEM[steps.dtype], layout.microbatches
+def sent(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> tuple[Sent, ...]:
+    """What a rank of a layout that fits the model sends, as `Plan.sends`; without what it holds, in less time."""
+    return tuple(each for each in _sends(model, layout, steps, place) if each.bytes)
+
+
+@cache
+def _parameters_sent(
+    model: Model, layout: Layout, item: int, gradients: int, place: Coordinate
+) -> tuple[dict[str, int], int]:
+    """Payload of parameters and gradients over data-parallel ranks, and of gradients that are partial over tp."""
+    parameters, axes = _parameters(model, layout, place), (layout.zero, layout.dp * layout.cp)
+    data = sent_costs.data_payload(parameters, *axes, layout.dp // layout.ep, layout.microbatches, item, gradients)
+    return data, sent_costs.partial_payload(parameters, *axes, place.dp * layout.cp + place.cp, gradients)
+
+
+def _sends(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> list[Sent]:
+    shape, sequences = own_shape(model, layout), microbatch(layout, steps)
+    item, m = ITEM[steps.dtype], layout.microbatches
+    alike = replace(layout, microbatches=m if layout.zero >= 2 else layout.pp, recompute="none")
+    data, partial = _parameters_sent(model, alike, item, gradient_item(steps), place)
+    if steps.ordered_sums:
+        cut = layout.zero, layout.dp, place.dp, item, gradient_item(steps)
+        data = sent_costs.ordered_sent(_parameters(model, layout, place), *cut)
     holders = placement(layout)
     stages = [stage for stage, rank in enumerate(holders) if rank == place.pp]
     found = []
@@ -178,15 +238,17 @@ def _sends(
         cut = layout.tp, layout.sequence_parallel, layout.recompute, item
         for verb, size in sent_costs.tensor_payload(sequences, shape, layers, *ends, *cut).items():
             found.append(Sent("tp", "activations and their gradients", verb, m * size))
+        along_cp = len(layers), layout.cp_mode, layout.cp, layout.tp, layout.recompute, item
+        for verb, size in sent_costs.context_payload(sequences, shape_of(model), *along_cp).items():
+            found.append(Sent("cp", "keys, values and their gradients", verb, m * size))
         mixtures = sum(shape.is_mixture(layer) for layer in layers)
         where = layout.ep, place.dp % layout.ep, layout.recompute == "full", item
         for verb, size in sent_costs.expert_payload(rows_of(model, sequences), shape, mixtures, *where).items():
             found.append(Sent("ep", "tokens to experts and back", verb, m * size))
     if layout.sequence_parallel:
-        size = sent_costs.partial_payload(parameters, layout.zero, layout.dp, place.dp, gradient_item(steps))
-        found.append(Sent("tp", "gradients of norms, row biases, positions", "all_reduce", size))
-    sent = sent_costs.pipeline_sent(_boundary(model, layout, steps), holders, m, place.pp)
-    found.append(Sent("pp", "activations and their gradients", "send", sent))
+        found.append(Sent("tp", "gradients of norms, row biases, positions", "all_reduce", partial))
+    crossing = sent_costs.pipeline_sent(_boundary(model, layout, steps), holders, m, place.pp)
+    found.append(Sent("pp", "activations and their gradients", "send", crossing))
     found.append(
         Sent(
             "pp",
@@ -195,12 +257,14 @@ def _sends(
             sent_costs.tied_sent(shape, holders, layout.tp, place.pp, gradient_item(steps)),
         )
     )
-    replicas = layout.dp // layout.ep
-    for verb, size in sent_costs.data_payload(
-        parameters, layout.zero, layout.dp, replicas, m, item, gradient_item(steps)
-    ).items():
+    for verb, size in data.items():
         found.append(Sent("dp", "parameters" if verb == "all_gather" else "gradients", verb, size))
-    found.append(Sent("all", "loss and squared norm", "all_reduce", 16 if layout.ranks > 1 else 0))
+    parameters = _parameters(model, layout, place)
+    sharers = layout.dp * layout.cp
+    for verb, size in sent_costs.optimizer_payload(parameters, layout.zero, sharers, steps.optimizer, item).items():
+        found.append(Sent("dp", "what the optimizer needs of whole tensors", verb, size))
+    losses = layout.dp * m if steps.ordered_sums else 1
+    found.append(Sent("all", "loss and squared norm", "all_reduce", 8 * (1 + losses) if layout.ranks > 1 else 0))
     return found
 
 

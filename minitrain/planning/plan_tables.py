@@ -19,7 +19,7 @@ from minitrain.costs import composition as costs
 from minitrain.costs import composition_work as work_costs
 from minitrain.costs.memory import GB, ROOM, fitting
 from minitrain.planning import plan, plan_time
-from minitrain.planning.plan import Coordinate, Plan
+from minitrain.planning.plan import Plan
 from minitrain.planning.plan_time import Bubble
 
 NOT_COUNTED = (
@@ -58,7 +58,7 @@ def show(settings: Settings, tokens: float = 300e9, flops: float = 312e12, utili
 
 def _parts(settings: Settings, tokens: float, flops: float, utilisation: float) -> Iterator[Table | str]:
     model, layout, steps = settings.model, settings.layout, settings.steps
-    plans = [plan.predict(model, layout, steps, Coordinate(pp)) for pp in range(layout.pp)]
+    plans = [plan.predict(model, layout, steps, plan.with_most(layout, steps, pp)) for pp in range(layout.pp)]
     groups = alike(plans)
     sizes, waits = model.sizes, plan_time.bubble(model, layout, steps)
     sequences = plan_time.microbatch(layout, steps)
@@ -67,8 +67,10 @@ def _parts(settings: Settings, tokens: float, flops: float, utilisation: float) 
         f"[bold]{costs.model_parameters(plan_time.shape_of(model)):,} parameters[/bold] ({model.preset}: {described}, "
         f"vocabulary {sizes.vocabulary:,}) in {steps.dtype} on [bold]{layout.ranks:,} ranks[/bold], {layout}"
     )
+    divided = f"Each is divided over cp={layout.cp} ranks ({layout.cp_mode}). " if layout.cp > 1 else ""
     yield (
         f"A step has {steps.batch:,} sequences: dp={layout.dp} · {layout.microbatches} micro-batches of {sequences}. "
+        f"{divided}"
         f"ZeRO {layout.zero}, schedule {layout.schedule}, recompute {layout.recompute}, sequence parallelism "
         f"{'on' if layout.sequence_parallel else 'off'}."
     )
@@ -135,7 +137,7 @@ def sent_table(groups: dict[str, Plan]) -> Table:
     shown = list(dict.fromkeys([names[0], names[len(names) // 2], names[-1]]))
     table = _table(["axis", "what", "by", *[f"pp {name}" for name in shown]])
     rows = dict.fromkeys(each[:3] for name in shown for each in groups[name].sends)
-    for axis, what, verb in sorted(rows, key=lambda row: ("tp", "ep", "pp", "dp", "all").index(row[0])):
+    for axis, what, verb in sorted(rows, key=lambda row: ("tp", "cp", "ep", "pp", "dp", "all").index(row[0])):
         cells = [sum(each.bytes for each in groups[name].sends if each[:3] == (axis, what, verb)) for name in shown]
         table.add_row(axis, what, verb, *[_bytes(size) for size in cells])
     return table
@@ -187,6 +189,11 @@ def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]
             text += f" The busiest of {fewer} stages would work {longer:.2f} times as long, on {fewer / p:.2f} times as"
             text += " many ranks."
         yield text
+    if steps.ordered_sums and layout.dp > 1:
+        yield (
+            "Ordered sums: each data-parallel rank but the first keeps the gradients of its micro-batches apart. Bytes "
+            "are those of the rank that sends the most, the last but one."
+        )
     if p > 1 and layout.schedule == "naive":
         yield "Under the schedule naive one pipeline rank works at a time, whatever the number of micro-batches."
     elif p > 1 and waits.over_total > 0.1:

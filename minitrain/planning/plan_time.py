@@ -5,7 +5,8 @@ Settings are translated for the formulas here, too: the model's shape, the rows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -85,7 +86,14 @@ class Work:
 def shape_of(model: Model) -> costs.Shape:
     """The model in the form of `minitrain.costs.composition`."""
     gates = _ROUTERS[model.router][2]
-    return costs.Shape(**vars(model.sizes), tied=model.tied, experts=model.experts, gates=gates)
+    learned = model.positions_kind == "learned"
+    return costs.Shape(**vars(model.sizes), tied=model.tied, experts=model.experts, gates=gates, learned=learned)
+
+
+def own_shape(model: Model, layout: Layout) -> costs.Shape:
+    """The model as `shape_of`, but with those positions of a sequence that a context-parallel rank holds."""
+    shape = shape_of(model)
+    return shape._replace(positions=shape.positions // layout.cp)
 
 
 def microbatch(layout: Layout, steps: Steps) -> int:
@@ -104,37 +112,95 @@ def rows_of(model: Model, sequences: int) -> int:
 
 def placement(layout: Layout) -> tuple[int, ...]:
     """For each stage the pipeline rank that holds it."""
-    return schedule_of(layout, few(layout)).placement
+    return schedule_of(layout, layout.pp).placement  # as with any other number of micro-batches
+
+
+def stage_times(model: Model, layout: Layout, steps: Steps) -> tuple[work_costs.Work, ...]:
+    """Operations of each stage for one micro-batch."""
+    return _stage_times(model, _alike(layout), steps)
+
+
+def _alike(layout: Layout) -> Layout:
+    """The layout that takes as long in its pipeline, with the options that make no difference there left out."""
+    return replace(layout, zero=0, ep=1, sequence_parallel=False)
 
 
 @cache
+def _stage_times(model: Model, layout: Layout, steps: Steps) -> tuple[work_costs.Work, ...]:
+    shape, sequences, stages = shape_of(model), microbatch(layout, steps), layout.stages
+    rows, share = rows_of(model, sequences), _share(layout)
+    found = []
+    for stage in range(stages):
+        cut = layout.tp, layout.recompute, layout.cp, share
+        found.append(work_costs.stage_work(sequences, shape, stages, stage, rows, *cut))
+    return tuple(found)
+
+
+def busy(model: Model, layout: Layout, steps: Steps) -> tuple[int, ...]:
+    """Operations of each pipeline rank in a step."""
+    work = [0] * layout.pp
+    for rank, one in zip(placement(layout), stage_times(model, layout, steps), strict=True):
+        work[rank] += layout.microbatches * sum(one)
+    return tuple(work)
+
+
+def core(model: Model, layout: Layout, steps: Steps) -> int:
+    """Operations of attention's cores in a step, forward and backward, on the pipeline rank that computes most."""
+    work = busy(model, layout, steps)
+    counts = costs.layer_counts(model.sizes.layers, layout.stages)
+    own = sum(n for n, rank in zip(counts, placement(layout), strict=True) if rank == work.index(max(work)))
+    done = work_costs.core_work(microbatch(layout, steps), shape_of(model), layout.tp, _share(layout))
+    return 3 * layout.microbatches * own * done
+
+
+def _share(layout: Layout) -> Fraction:
+    return work_costs.core_share(layout.cp_mode, layout.cp)
+
+
 def bubble(model: Model, layout: Layout, steps: Steps) -> Bubble:
     """How long a step makes the ranks of a pipeline wait, for the operations of the real stages.
 
     Simulated. If a schedule has too many actions for that, the last micro-batches are assumed to add as much as those
     before them: once full, a pipeline is periodic.
     """
-    shape, sequences, m = shape_of(model), microbatch(layout, steps), layout.microbatches
-    stages, rows = len(placement(layout)), rows_of(model, sequences)
-    each = [
-        work_costs.stage_work(sequences, shape, stages, stage, rows, layout.tp, layout.recompute)
-        for stage in range(stages)
-    ]
-    work = [0] * layout.pp
-    for stage, rank in enumerate(placement(layout)):
-        work[rank] += m * sum(each[stage])
+    return _bubble(model, _alike(layout), steps)
+
+
+@cache
+def _bubble(model: Model, layout: Layout, steps: Steps) -> Bubble:
+    each = stage_times(model, layout, steps)
+    slowest = max(range(len(each)), key=lambda stage: sum(each[stage]))
+    return Bubble(busy(model, layout, steps), span_of(layout, each), _equal_stages(layout), slowest)
+
+
+def least_span(model: Model, layout: Layout, steps: Steps) -> int:
+    """Operations that `Bubble.span` has at least: a rank's own, after those that must come before, and before others.
+
+    A rank waits for its first micro-batch until all stages before its own have sent it forward. After its last backward
+    these stages still have theirs to do. (Where backward is divided, a rank may fill that time with W.) For equal
+    stages under 1F1B, also interleaved, this is the span itself on the last rank.
+    """
+    divided = splits_backward(layout) and layout.schedule.startswith("zb")
+    around, found = 0, []
+    each = stage_times(model, layout, steps)
+    for own, one in zip(busy(model, layout, steps), each, strict=False):  # stage r is the lowest of rank r
+        found.append(around + own)
+        around += one.forward if divided else sum(one)
+    return max(found)
+
+
+def span_of(layout: Layout, each: Sequence[work_costs.Work]) -> float | Fraction:
+    """From the first start to the last end of a step, if stages have these operations for one micro-batch."""
     if not splits_backward(layout):
         each = [work_costs.Work(one.forward, one.backward + one.weight, 0) for one in each]
     times: Any = tuple(zip(*each, strict=True))
-    most = max(4, _SIMULATED // (3 * stages * layout.pp)) * layout.pp
+    m = layout.microbatches
+    most = max(4, _SIMULATED // (3 * len(each) * layout.pp)) * layout.pp
     if m <= most + layout.pp:
-        span = simulate(schedule_of(layout, m), *times).makespan
-    else:
-        before = most - layout.pp + m % layout.pp
-        one, two = (simulate(schedule_of(layout, count), *times).makespan for count in (before, before + layout.pp))
-        span = two + (m - before - layout.pp) * (two - one) / layout.pp
-    slowest = max(range(stages), key=lambda stage: sum(each[stage]))
-    return Bubble(tuple(work), span, _equal_stages(layout), slowest)
+        return simulate(schedule_of(layout, m), *times).makespan
+    before = most - layout.pp + m % layout.pp
+    one, two = (simulate(schedule_of(layout, count), *times).makespan for count in (before, before + layout.pp))
+    return two + (m - before - layout.pp) * (two - one) / layout.pp
 
 
 def work(model: Model, layout: Layout, steps: Steps) -> Work:
@@ -151,13 +217,14 @@ def splits_backward(layout: Layout) -> bool:
     return layout.tp == 1
 
 
-@cache
 def schedule_of(layout: Layout, microbatches: int) -> Schedule:
     """The order of a step's actions; on one pipeline rank each micro-batch forward and back, whatever is asked for."""
-    if layout.pp == 1:
-        return SCHEDULES["naive"](1, microbatches)
-    chunks = layout.stages // layout.pp
-    return SCHEDULES[layout.schedule](layout.pp, microbatches, chunks)
+    return _schedule("naive" if layout.pp == 1 else layout.schedule, layout.pp, microbatches, layout.stages)
+
+
+@cache
+def _schedule(name: str, ranks: int, microbatches: int, stages: int) -> Schedule:
+    return SCHEDULES[name](ranks, microbatches, *(() if ranks == 1 else (stages // ranks,)))
 
 
 def few(layout: Layout) -> int:

@@ -7,22 +7,29 @@ What remains is to say which messages can travel while something is computed.
 **Source.** The bubble is simulated as in Narayanan et al. 2021, §2.2; links of two speeds as in their §3.2 and §5.
 **Predicted.** A model, not a measurement: messages have no latency, links are never shared, products always run at the
 same part of the peak, and optimizer, norms and loss take no time. Messages overlap as a good implementation lets them,
-which is more than this project's own trainer does (see docs/training.md). Tensor and expert parallelism wait for their
-messages. Gradients hide behind backward: behind that of the last micro-batch in stages 0 and 1, behind all in 2 and 3.
-Stages 1 and 2 gather parameters during the next forward; stage 3 during all forwards, and again during all backwards.
-Messages of a pipeline hide behind other micro-batches. Also called performance model, auto-tuner's cost model.
+which is more than this project's own trainer does (see docs/training.md). Tensor, context and expert parallelism wait
+for their messages; those of a ring hide behind attention. Gradients hide behind backward: behind that of the last
+micro-batch in stages 0 and 1, behind all in 2 and 3. Stages 1 and 2 gather parameters during the next forward; stage 3
+during all forwards, and again during all backwards. Messages of a pipeline hide behind other micro-batches. Also called
+performance model, auto-tuner's cost model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs.memory import ROOM
 from minitrain.costs.roofline import Machine
 from minitrain.costs.time_bar import Bar, overlap
-from minitrain.planning import plan_time
-from minitrain.planning.plan import Coordinate, Plan, predict
+from minitrain.planning import plan, plan_time
+from minitrain.planning.plan import Coordinate, Sent
+
+# What products reach of a GPU's peak in plans of large models; with it, steps come close to what was published
+# (`minitrain.planning.published`). The course's bar of time, which begins with small models, assumes half.
+REACHED = 0.6
+WAITED = ("tp", "cp", "ep")  # axes whose messages hide behind nothing, but for a ring's along cp
 
 
 @dataclass(frozen=True)
@@ -51,10 +58,35 @@ def step_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> B
         ValueError: The layout does not fit the model.
     """
     check(model, layout, steps)
-    waits, speed = plan_time.bubble(model, layout, steps), cluster.reached * cluster.machine.flops
-    compute = max(plan_time.bubble(model, replace(layout, recompute="none"), steps).work) / speed
-    again, idle = waits.ideal / speed - compute, float(waits.span - waits.ideal) / speed
-    sent = _seconds_sent(predict(model, layout, steps, Coordinate(pp=waits.work.index(waits.ideal))), layout, cluster)
+    return _bar(model, layout, steps, cluster, float(plan_time.bubble(model, layout, steps).span))
+
+
+def least_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
+    """Seconds that a step of a layout that fits the model takes at least: without simulating its pipeline, at once.
+
+    Messages are those of `step_time`, and the time of the pipeline is `plan_time.least_span`.
+    """
+    return _bar(model, layout, steps, cluster, plan_time.least_span(model, layout, steps)).step
+
+
+def waited_for(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> float:
+    """Seconds of messages that hide behind nothing, on the pipeline rank that computes most: those of tp, cp and ep."""
+    sent = _sent_by_busiest(model, layout, steps, cluster)
+    return sum(seconds for (verb, axis), seconds in sent.items() if axis in WAITED and verb != "send")
+
+
+def _sent_by_busiest(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> dict[tuple[str, str], float]:
+    work = plan_time.busy(model, layout, steps)
+    place = Coordinate(pp=work.index(max(work)))
+    return _seconds_sent(plan.sent(model, layout, steps, place), layout, cluster)
+
+
+def _bar(model: Model, layout: Layout, steps: Steps, cluster: Cluster, span: float) -> Bar:
+    """The seconds of a step, if its pipeline takes `span` operations from the first start to the last end."""
+    work, speed = plan_time.busy(model, layout, steps), cluster.reached * cluster.machine.flops
+    compute = max(plan_time.busy(model, replace(layout, recompute="none"), steps)) / speed
+    again, idle = max(work) / speed - compute, (span - max(work)) / speed
+    sent = _sent_by_busiest(model, layout, steps, cluster)
     forward, backward, m = compute / 3, 2 / 3 * compute + again, layout.microbatches
     gradients = sent["all_reduce", "dp"] + sent["reduce_scatter", "dp"]
     if layout.zero == 3:
@@ -63,30 +95,42 @@ def step_time(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> B
     else:
         data = [(gradients, backward / (1 if layout.zero == 2 else m)), (sent["all_gather", "dp"], forward / m)]
     boundary = (sent["send", "pp"], (compute + again) * (m > 1))
-    waited = sum(seconds for (_, axis), seconds in sent.items() if axis in ("tp", "ep"))
-    return Bar(compute, *overlap(*data, boundary, (waited, 0.0)), again, idle)
+    # Each rank of a ring attends to the keys at hand while the next ones come.
+    cores = plan_time.core(model, layout, steps) / speed if layout.cp > 1 else 0.0
+    ring = (sent.get(("send", "cp"), 0.0), cores)
+    waited = sum(seconds for (verb, axis), seconds in sent.items() if axis in WAITED and verb != "send")
+    return Bar(compute, *overlap(*data, boundary, ring, (waited, 0.0)), again, idle)
 
 
-def _seconds_sent(plan: Plan, layout: Layout, cluster: Cluster) -> dict[tuple[str, str], float]:
+def _seconds_sent(sends: Sequence[Sent], layout: Layout, cluster: Cluster) -> dict[tuple[str, str], float]:
     """Seconds for which messages occupy the rank's link, by verb and axis; a ring sends (n−1)/n of a payload."""
-    strides = {"tp": 1, "ep": layout.tp, "dp": layout.tp, "pp": layout.tp * layout.dp}
+    sharers, inner = layout.dp * layout.cp, layout.tp
+    axes = {"tp": (layout.tp, 1), "cp": (layout.cp, inner), "ep": (layout.ep, inner), "dp": (sharers, inner)}
+    axes["pp"] = (layout.pp, inner * sharers)
     seconds = dict.fromkeys(((verb, "dp") for verb in ("all_reduce", "reduce_scatter", "all_gather")), 0.0)
     seconds["send", "pp"] = 0.0
-    for axis, stride in strides.items():
-        ranks = getattr(layout, axis)
-        for verb in ("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "send"):
-            share = {"all_reduce": 2 * (ranks - 1) / ranks, "send": 1}.get(verb, (ranks - 1) / ranks)
-            if size := plan.payload(axis, verb):
-                seconds[verb, axis] = share * size / cluster.link(ranks, stride)
+    for each in sends:
+        if each.axis in axes:
+            ranks, stride = axes[each.axis]
+            share = {"all_reduce": 2 * (ranks - 1) / ranks, "send": 1}.get(each.verb, (ranks - 1) / ranks)
+            way, bandwidth = (each.verb, each.axis), cluster.link(ranks, stride)
+            seconds[way] = seconds.get(way, 0.0) + share * each.bytes / bandwidth
     return seconds
 
 
 def fits(model: Model, layout: Layout, steps: Steps, machine: Machine) -> bool:
     """Whether every rank's part fits the GPU, with the room that the dry run leaves for what it does not count."""
-    return most_held(model, layout, steps) <= (1 - ROOM) * machine.size
+    check(model, layout, steps)
+    # The first pipeline rank usually holds most, so that a layout that does not fit is recognised at once.
+    return all(size <= (1 - ROOM) * machine.size for size in _held(model, layout, steps))
 
 
 def most_held(model: Model, layout: Layout, steps: Steps) -> int:
     """Bytes on the rank that holds most."""
-    plans = (predict(model, layout, steps, Coordinate(pp)) for pp in range(layout.pp))
-    return max(sum(plan.held.values()) for plan in plans)
+    check(model, layout, steps)
+    return max(_held(model, layout, steps))
+
+
+def _held(model: Model, layout: Layout, steps: Steps) -> Iterator[int]:
+    """Bytes on a rank of each pipeline rank."""
+    return (sum(plan.held(model, layout, steps, Coordinate(pp)).values()) for pp in range(layout.pp))

@@ -24,6 +24,7 @@ import subprocess
 import sys
 import traceback
 import weakref
+from collections.abc import Sequence
 from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from minitrain.ranks import worker
+from minitrain.ranks.failures import RanksError
 from minitrain.ranks.worker import Plan
 
 # What ranks need not import again. torch._dynamo: the first optimizer imports it, for a second and a half.
@@ -39,12 +41,16 @@ LENGTH = struct.Struct("!I")  # a request is its length, then a pickled (rank, p
 
 
 class Forkserver:
-    """The program's side: starts the forkserver, and asks it for ranks."""
+    """The program's side: starts the forkserver, and asks it for ranks.
 
-    def __init__(self) -> None:
+    Args:
+        more: Modules that it imports besides torch.
+    """
+
+    def __init__(self, more: Sequence[str] = ()) -> None:
         self.control, theirs = socket.socketpair()
         root = str(Path(worker.__file__).parents[2])
-        code = f"from minitrain.ranks.forkserver import main; main({theirs.fileno()}, {PRELOAD!r})"
+        code = f"from minitrain.ranks.forkserver import main; main({theirs.fileno()}, {[*PRELOAD, *more]!r})"
         # torch logs errors about other ranks with times and addresses: the ranks' tracebacks say it better. On GPUs
         # NCCL's watchdog may end a process, and only the log says why.
         level = "ERROR" if Path("/dev/nvidiactl").exists() else "FATAL"
@@ -65,7 +71,11 @@ class Forkserver:
         return self.owner == os.getpid() and self.end.alive and self.process.poll() is None
 
     def start(self, rank: int, plan: Plan) -> Rank:
-        """Fork a process that becomes `rank`."""
+        """Fork a process that becomes `rank`.
+
+        Raises:
+            RanksError: The forkserver has ended.
+        """
         pipe, theirs = Pipe()
         status, report = Pipe(duplex=False)
         request = pickle.dumps((rank, plan))
@@ -75,8 +85,8 @@ class Forkserver:
             theirs.close()
             report.close()
             return Rank(status.recv(), pipe, status)
-        except (EOFError, BrokenPipeError):
-            raise RuntimeError("the process that imports torch for the ranks ended; see what it said above") from None
+        except (EOFError, OSError):
+            raise RanksError("the process that imports torch for the ranks ended; see what it said above") from None
 
 
 class Rank:
@@ -121,7 +131,8 @@ def end(control: socket.socket, process: subprocess.Popen, owner: int) -> None:
 
 def main(control_descriptor: int, preload: list[str]) -> None:
     """The forkserver's program: import, then fork whenever asked, until the parent program is gone."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # they are for the program, and this process ends with it
+    # They are for the program, and this process ends with it.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # nothing of what is imported is garbage
     for module in preload:

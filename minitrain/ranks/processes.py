@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,11 @@ TORCHRUN = r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|POR
 _forkserver: Forkserver | None = None  # one per program: importing torch is the slow part
 
 
-def forkserver() -> Forkserver:
-    """The program's forkserver, started when first needed."""
+def forkserver(more: Sequence[str] = ()) -> Forkserver:
+    """The program's forkserver, started when first needed; it then imports the modules `more`, too."""
     global _forkserver
     if _forkserver is None or not _forkserver.usable():
-        _forkserver = Forkserver()
+        _forkserver = Forkserver(more)
     return _forkserver
 
 
@@ -95,6 +96,13 @@ class Processes:
     def exitcode(self, rank: int) -> int | None:
         """How a process ended: its exit code, or minus the number of the signal that ended it."""
         return self.ranks[rank].exitcode(seconds=5.0)
+
+    def stopped(self, rank: int) -> bool:
+        """Whether a process stands still since it got SIGSTOP; False where there is no /proc."""
+        try:
+            return Path(f"/proc/{self.ranks[rank].pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except OSError:
+            return False
 
     def ask_for_stacks(self, ranks: list[int]) -> dict[int, str]:
         """Where these ranks are: faulthandler writes the stack to a file, also of a process stuck inside C++."""

@@ -33,6 +33,7 @@ __all__ = ["Ranks", "RanksError", "RanksStopped"]
 START = 60.0  # seconds without progress after which ranks that should meet are given up
 GRACE = 1.0  # seconds for which the others must have been idle once a rank has failed
 LONGEST_GRACE = 5.0  # seconds that they get if they are busy
+HASTE = 0.1  # seconds in place of both, for a rank that died to be seen after those that have lost it
 
 
 @dataclass
@@ -43,6 +44,7 @@ class Call:
     output: Live | Grouped
     limit: float | None
     survives: bool = False  # whether ranks that die are no reason to end the others
+    hasty: bool = False  # whether a failure ends the others at once
     values: dict[int, bytes | None] = field(default_factory=dict)
     failed: dict[int, Failure] = field(default_factory=dict)
     start: float = field(default_factory=time.monotonic)
@@ -67,6 +69,8 @@ class Call:
         if not self.fatal:
             return self.limit is None or now - max(self.active.values(), default=self.start) < self.limit
         since = min(failure.at for failure in self.fatal)
+        if self.hasty:
+            return now - since < HASTE
         if any(failure.pending for failure in self.fatal):
             return now - since < LONGEST_GRACE  # the others are about to find out, too, and say the same
         # Ranks that can survive a death get a second to notice it: what they report matters more.
@@ -97,6 +101,8 @@ class Ranks:
         survives: Whether `run` goes on when a rank dies: its result is then None, and fresh ranks start with the next
             call. For code that can do without a rank.
         rehearse: "nccl" is an error in each call that would fail with NCCL, as in `World.start`.
+        hasty: Whether a failure ends the other ranks at once, without asking where they are: for a program that starts
+            again with the next call.
 
     Raises:
         ValueError: An invalid argument, or a device that does not exist.
@@ -113,12 +119,13 @@ class Ranks:
         setup: Callable[..., Any] | None = None,
         survives: bool = False,
         rehearse: str | None = None,
+        hasty: bool = False,
     ) -> None:
         if not isinstance(n, int) or n < 1:
             raise ValueError(f"n={n!r} ranks cannot be started; use a whole number from 1 on")
         _check_timeout(timeout)
         self.size, self.device, self.timeout, self.check, self.setup = n, device, timeout, check, setup
-        self.survives, self.rehearse = survives, rehearse
+        self.survives, self.rehearse, self.hasty = survives, rehearse, hasty
         self._processes: Processes | None = None  # None: ended after a failure; the next call starts new ones
         self._closed = False
         self._cells = self._calls = 0
@@ -150,7 +157,7 @@ class Ranks:
         payload = to_ranks(f"{name} with its arguments", (function, args, kwargs))
         file = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_filename", "")
         call = self._all(Live())
-        call.survives = self.survives
+        call.survives, call.hasty = self.survives, self.hasty
         return self._ask("run", payload, call, file)
 
     def __getitem__(self, expression: str) -> list[Any]:
@@ -223,7 +230,7 @@ class Ranks:
         # torch's own limit is for ranks that wait while others compute. It comes later than ours, which names lines.
         patience = 86400.0 if self.timeout is None else self.timeout + 30.0
         started = self._processes = Processes(self.size, self.device, patience, self.check, self.rehearse)
-        call = Call(list(range(self.size)), Live(), START)
+        call = Call(list(range(self.size)), Live(), START, hasty=self.hasty)
         try:
             self._listen(started, call)
             for failure in call.failed.values():
@@ -293,7 +300,9 @@ class Ranks:
             return
         lost = not in_step(call.failed, call.ranks)
         try:
-            stacks = processes.ask_for_stacks(call.waiting)
+            asked = [] if call.hasty and call.failed else call.waiting
+            stacks = processes.ask_for_stacks(asked)
+            stopped = [rank for rank in asked if processes.stopped(rank)]
         finally:
             if lost:
                 self._kill()
@@ -302,7 +311,8 @@ class Ranks:
             place = places.waiting_place(stack, file)
             # Where neither a failure nor the reader ended the call, the time limit has found that all of them wait.
             verb = "busy" if rank not in call.idle and (call.fatal or call.stopped) else "waiting"
-            waiting[rank] = f"{verb} in {place}" if place else "not answering"
+            silent = "stopped by a signal (SIGSTOP)" if rank in stopped else "not answering"
+            waiting[rank] = f"{verb} in {place}" if place else silent
         first = "Stopped." if call.stopped else "" if call.failed else f"No rank made progress for {call.limit:g} s."
         message, failures = report(first, call.failed, waiting, self.size)
         if lost and self._cells:

@@ -53,6 +53,7 @@ class ParallelAttention(nn.Module):
         heads = attention.query.out_features // attention.head_size
         assert heads % place(group)[1] == 0, "all ranks have equally many heads"
         assert attention.key.out_features == attention.query.out_features, "the full form shares keys"
+        assert attention.rotary is None, "the full form rotates queries and keys"
         self.query = shard(attention.query, 0, group)
         self.key = shard(attention.key, 0, group)
         self.value = shard(attention.value, 0, group)

@@ -5,6 +5,7 @@ A layout that does not fit, and a run that would be overwritten, are refused her
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import Annotated, Literal, NoReturn
@@ -25,12 +26,15 @@ class Start:
         device: auto takes a GPU where there is one; ranks share GPUs where there are fewer.
         rehearse: nccl: run on CPUs what would run on GPUs, and replay all communication under NCCL's rules.
         timeout: Seconds without any progress after which ranks that wait for each other are given up.
+        supervise: When a rank fails, start all again from the newest checkpoint; give up after three failures in a row
+            at one step.
     """
 
     ranks: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     device: Literal["auto", "cpu", "cuda"] = "auto"
     rehearse: Literal["nccl"] | None = None
     timeout: float = 300.0
+    supervise: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,11 +96,27 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
         if settings.model.preset in ("175b", "1t") and given is None:
             raise ValueError(f"preset={settings.model.preset} is larger than a machine; --dry-run plans it")
         refuse(settings)
+        if given is not None:
+            _check_restarts(command)
     except ValueError as error:
         if speaks():
             print(error, file=sys.stderr)
         return 2
-    return launch(settings, loop, ranks, command.start.device, command.start.timeout, command.start.rehearse)
+    start = command.start
+    return launch(settings, loop, ranks, start.device, start.timeout, start.rehearse, start.supervise)
+
+
+def _check_restarts(command: Command) -> None:
+    """torchrun starts a command again as it is, so that has to go on from checkpoints, and torchrun supervises it."""
+    if command.start.supervise:
+        raise ValueError("supervise=True starts ranks of its own; with torchrun use its --max-restarts in place of it")
+    # Its TORCHELASTIC_RESTART_COUNT cannot tell a restart: machines count their own failures only.
+    most = int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
+    if most and not command.run.resume:
+        raise ValueError(
+            f"torchrun would restart this run up to {most} times, each time from its beginning: add --resume, which "
+            "begins where there is no checkpoint yet, or use --max-restarts 0"
+        )
 
 
 def _ranks(command: Command, given: int | None) -> int:

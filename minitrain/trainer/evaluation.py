@@ -14,25 +14,34 @@ import torch.distributed as dist
 from jaxtyping import Int
 from torch import Tensor
 
-from minitrain.comm.messages import receive, send
+from minitrain.comm.comm import Comm
+from minitrain.comm.messages import all_gather, receive, send
 from minitrain.composition.model import DTYPES, HALVES
+from minitrain.composition.ordered_sums import evaluated
 from minitrain.composition.step import Training
+from minitrain.context_parallel.full.places import held
 from minitrain.data.text import Batch
 from minitrain.tensor_parallel.full.vocab_parallel import gather_logits
 
 
 @torch.no_grad()
 def evaluate(training: Training, batches: Iterable[Batch]) -> float:
-    """The mean loss over some batches, each shared by the data-parallel ranks, which must divide it."""
+    """The mean loss over some batches, each shared by the data-parallel ranks, which must divide it.
+
+    Ranks along cp share each sequence.
+    """
     dp, place = training.settings.layout.dp, training.axes.place["dp"]
-    total, count = torch.zeros((), dtype=torch.float64, device=training.device), 0
+    means: list[Tensor | None] = []
     with _evaluating(training):
         for inputs, targets in batches:
-            mine = inputs.chunk(dp)[place].to(training.device), targets.chunk(dp)[place].to(training.device)
-            total += training.share_of_mean(_loss(training, *mine))
-            count += 1
+            mine = training.own_tokens(inputs.chunk(dp)[place], targets.chunk(dp)[place])
+            means.append(_loss(training, *(part.to(training.device) for part in mine)))
+    if training.losses:
+        return evaluated(means, Comm(training.axes.dp, check=False))
+    nothing = torch.zeros((), dtype=torch.float64, device=training.device)
+    total = sum((training.share_of_mean(mean) for mean in means), nothing)
     dist.all_reduce(total)  # every rank must know the mean
-    return total.item() / count
+    return total.item() / len(means)
 
 
 @torch.no_grad()
@@ -45,12 +54,13 @@ def generate(training: Training, prompt: bytes, count: int, temperature: float =
     generator = torch.Generator().manual_seed(training.settings.steps.seed)
     text = list(prompt)
     schedule = training.part.schedule
-    end = training.axes.grid[schedule.rank_of(schedule.stages - 1), 0, 0].item()
+    end = training.axes.grid[schedule.rank_of(schedule.stages - 1), 0, 0, 0].item()
     with _evaluating(training):
         for _ in range(count):
             window = text[-length:]
             tokens = torch.tensor([window + [0] * (length - len(window))], device=training.device)
-            logits = _logits(training, tokens)
+            own, _ = training.own_tokens(tokens, tokens)
+            logits = _of_all_tokens(training, _logits(training, own))
             drawn = torch.zeros(1, dtype=torch.int64, device=training.device)
             if logits is not None:
                 row = logits[0, len(window) - 1, :256].float().cpu() / temperature
@@ -76,6 +86,18 @@ def _logits(training: Training, tokens: Int[Tensor, "batch seq"]) -> Tensor | No
     if outputs is None or training.settings.layout.tp == 1:
         return outputs
     return gather_logits(outputs, training.settings.model.sizes.vocabulary, training.axes.tp)
+
+
+def _of_all_tokens(training: Training, logits: Tensor | None) -> Tensor | None:
+    """The logits of one whole sequence, [1, seq, vocabulary], from those of the tokens that each rank along cp has."""
+    layout = training.settings.layout
+    if logits is None or layout.cp == 1:
+        return logits
+    seq = training.settings.model.sizes.positions
+    order = torch.cat([held(layout.cp_mode, seq, place, layout.cp) for place in range(layout.cp)])
+    rows = all_gather(logits[0].contiguous(), training.axes.cp).wait()  # [seq, vocabulary], ordered by rank
+    assert rows is not None
+    return rows[order.argsort()].unsqueeze(0)
 
 
 def _through_stages(training: Training, tokens: Int[Tensor, "batch seq"]) -> Tensor | None:

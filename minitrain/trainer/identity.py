@@ -2,7 +2,11 @@
 
 The layout does not matter: it determines how something is computed, not what. Neither do the number of steps, the
 learning rate and its schedule, weight decay, clipping, dropout, and what is written when. Other sizes, another
-optimizer, dtype, seed, batch or text make another training. Also called config validation.
+optimizer, dtype, seed, batch or text make another training. So do ordered sums, which promise the same bits, with other
+micro-batches, or if they are turned on or off. Also called config validation.
+
+Longer sequences and another base of rotary positions make another training, too: a sample's number means other text
+then. The late stage of a pretraining, which has both, is a run of its own, which begins with the weights of the first.
 """
 
 from __future__ import annotations
@@ -10,9 +14,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from minitrain.composition.settings import Settings
+from minitrain.composition.settings import Model, Settings
 
-SIZES = ("layers", "hidden", "heads", "positions", "vocabulary", "tied", "experts")
+STAGED = ("positions", "rope_base")
+SIZES = ("layers", "hidden", "heads", "vocabulary", "tied", "experts", "positions_kind", *STAGED)
 STEPS = ("optimizer", "dtype", "seed", "batch")
 
 
@@ -28,12 +33,30 @@ def described(settings: Settings, text: str) -> dict[str, Any]:
     return about | {"ranks": str(settings.layout), "text": text}
 
 
+def in_memory(about: dict[str, Any]) -> dict[str, Any]:
+    """What has to be the same for the ranks' shards in shared memory to be those of this training; of `described`."""
+    steps = {name: about["steps"][name] for name in (*STEPS, "ordered_sums")}
+    return {"model": about["model"], "layout": about["layout"], "steps": steps, "text": about["text"]}
+
+
 def different(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """The differences that make a saved training another one, in words; none if it is the same. Both as `described`."""
+    # A checkpoint that was written before there was an option has its default.
+    saved = saved | {"model": asdict(Model()) | saved["model"]}
     names = [("model", name) for name in (*SIZES, *(["router"] if now["model"]["experts"] else []))]
     names += [("steps", name) for name in STEPS]
     pairs = [(name, saved[part].get(name), now[part][name]) for part, name in names]
+    # Checkpoints of earlier versions do not have all settings.
+    pairs.append(("ordered_sums", saved["steps"].get("ordered_sums", False), now["steps"]["ordered_sums"]))
     found = [f"{name}={there} there and {here} here" for name, there, here in pairs if there != here]
+    there, here = (each["layout"]["dp"] * each["layout"]["microbatches"] for each in (saved, now))
+    if now["steps"]["ordered_sums"] and there != here:
+        each, rest = divmod(there, now["layout"]["dp"])
+        cure = f"dp that divides {there}" if rest else f"microbatches={each}"
+        found.append(f"dp · microbatches={there} there and {here} here, which ordered_sums add one by one: use {cure}")
     if saved["text"] != now["text"]:
         found.append(f"data={saved['steps']['data']} there and {now['steps']['data']} here are not the same text")
+    rope = saved["model"]["positions_kind"] == now["model"]["positions_kind"] == "rope"
+    if rope and found and all(each.startswith(STAGED) for each in found):
+        found.append("to go on with its weights, end that run with --export FILE, and begin another with --load FILE")
     return found

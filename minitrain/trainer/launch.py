@@ -1,11 +1,11 @@
 """Starts a training on ranks, torchrun's or its own, and ends it: with its status, or on request.
 
 A run is asked to stop by SIGTERM or Ctrl-C. All ranks then end after the same step, save, and exit with status 0. A
-second Ctrl-C ends at once.
+second Ctrl-C ends at once. SIGUSR1 asks it to save and go on.
 
-Ranks of our own ignore both signals, which batch systems may send to all processes at once. So this program takes the
+Ranks of our own ignore these signals, which batch systems may send to all processes at once. So this program takes the
 signal, and leaves a file for rank 0 to find. That is never too early, as a signal would be for a rank that has just
-been started.
+been started. With `--supervise` (`supervise.py`) ranks that fail are started again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -48,8 +49,8 @@ def refuse(settings: Settings) -> None:
             f"{options.folder} has a run already, with {found[-1].name}: go on with --resume, call this one something "
             "else with --name, or remove that one with --overwrite"
         )
-    if options.resume and (options.overwrite or options.load):
-        raise ValueError("resume=True goes on from a checkpoint; leave out overwrite and load")
+    if options.resume and options.overwrite:
+        raise ValueError("resume=True goes on from a checkpoint; leave out overwrite")
     if options.load and not Path(options.load).is_file():
         raise ValueError(f"load={options.load!r} is no file; give a safetensors file")
     if options.export and not Path(options.export).absolute().parent.is_dir():
@@ -58,9 +59,50 @@ def refuse(settings: Settings) -> None:
         raise ValueError("tensorboard=True needs the package tensorboard: pip install tensorboard")
     if options.keep < 1:
         raise ValueError(f"keep={options.keep} must be at least 1")
+    if options.flash_every < 0:
+        raise ValueError(f"flash_every={options.flash_every} must be at least 0, which means never")
 
 
-def launch(settings: Settings, loop: str, ranks: int, device: str, timeout: float, rehearse: str | None = None) -> int:
+@dataclass(frozen=True)
+class Requests:
+    """What the run has been asked to do, as files that the program leaves for rank 0.
+
+    The name cannot be guessed, and no file exists until something is asked for: a program that is killed leaves none.
+    """
+
+    prefix: str
+
+    @classmethod
+    def none_yet(cls) -> Requests:
+        """Of a run that has not been asked for anything."""
+        return cls(f"{tempfile.gettempdir()}/minitrain-{secrets.token_hex(16)}")
+
+    @property
+    def stop(self) -> Path:
+        """Exists once the run is to stop."""
+        return Path(self.prefix + ".stop")
+
+    @property
+    def save(self) -> Path:
+        """Exists while the run is to save and go on."""
+        return Path(self.prefix + ".save")
+
+    def take_save(self) -> bool:
+        """Whether the run is to save; once per request."""
+        found = self.save.exists()
+        self.save.unlink(missing_ok=True)
+        return found
+
+
+def launch(
+    settings: Settings,
+    loop: str,
+    ranks: int,
+    device: str,
+    timeout: float,
+    rehearse: str | None = None,
+    supervised: bool = False,
+) -> int:
     """Train on torchrun's ranks, or on `ranks` of our own; returns the exit status.
 
     Args:
@@ -70,79 +112,116 @@ def launch(settings: Settings, loop: str, ranks: int, device: str, timeout: floa
         device: "auto", "cpu" or "cuda", as in `World.start`.
         timeout: Seconds without any progress after which ranks that wait for each other are given up.
         rehearse: As in `World.start`.
+        supervised: Start ranks of our own again when one of them fails.
     """
     if given_ranks() is not None:
         return _under_torchrun(settings, loop, device, timeout, rehearse)
-    # A name that cannot be guessed, and no file until a stop is requested: a program that is killed leaves nothing.
-    request = Path(tempfile.gettempdir()) / f"minitrain-stop-{secrets.token_hex(16)}"
-    try:
-        with _on_signal(request.touch, "stopping after this step; Ctrl-C again ends at once"):
-            return _on_own_ranks(settings, loop, ranks, device, timeout, request, rehearse)
-    finally:
-        request.unlink(missing_ok=True)
-
-
-def _on_own_ranks(
-    settings: Settings, loop: str, ranks: int, device: str, timeout: float, request: Path, rehearse: str | None
-) -> int:
     from minitrain.ranks.ranks import Ranks, RanksError
+    from minitrain.trainer.supervise import supervise
 
+    def start() -> Ranks:
+        return Ranks(ranks, device, timeout, check=False, rehearse=rehearse, hasty=supervised)
+
+    def train(ranks: Ranks, settings: Settings, failed: float | None = None) -> int:
+        return max(ranks.run(work, settings, loop, requests, os.getpid(), failed))
+
+    requests = Requests.none_yet()
     try:
-        with Ranks(ranks, device, timeout, check=False, rehearse=rehearse) as pool:
-            return max(pool.run(work, settings, loop, request, os.getpid()))
+        with _on_signal(
+            requests.stop.touch, requests.save.touch, "stopping after this step; Ctrl-C again ends at once"
+        ):
+            if supervised:
+                return supervise(start, train, settings)
+            with start() as pool:
+                return train(pool, settings)
     except KeyboardInterrupt:
         print("ended at once; --resume can use what was saved before", file=sys.stderr)
         return 130
     except (ValueError, RanksError) as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
+    finally:
+        for file in (requests.stop, requests.save):
+            file.unlink(missing_ok=True)
 
 
 def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float, rehearse: str | None) -> int:
-    asked: list[bool] = []
+    asked: set[str] = set()
+
+    def take_save() -> bool:
+        found = "save" in asked
+        asked.discard("save")
+        return found
+
     end_with_torchrun()  # another run may already go on from the last checkpoint
     try:
         # torchrun passes SIGTERM on to its ranks, and gives them 30 seconds. It ends with status 1 itself.
-        with _on_signal(lambda: asked.append(True)):
+        with _on_signal(lambda: asked.add("stop"), lambda: asked.add("save")):
             from minitrain.comm.world import World
 
             world = World.start(device=device, timeout=timeout, check=False, rehearse=rehearse)
-            status = _train(world, settings, loop, lambda: bool(asked), os.getpid())
+            status = _train(world, settings, loop, lambda: "stop" in asked, take_save, os.getpid())
             world.stop()
             return status
     except Exception as error:
         # A rank whose partner died learns of it from a broken connection. The partner's own error matters more:
-        # torchrun ends this rank while it waits here.
-        if "onnection" in str(error):
-            time.sleep(3)
+        # torchrun ends this rank while it waits here, by SIGTERM.
+        until = time.monotonic() + (3 if "onnection" in str(error) else 0)
+        while "stop" not in asked and time.monotonic() < until:
+            time.sleep(0.05)
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # leaving the group in order would wait for ranks that may never come
 
 
-def work(world: World, settings: Settings, loop: str, request: Path, program: int) -> int:
+def work(
+    world: World, settings: Settings, loop: str, requests: Requests, program: int, failed: float | None = None
+) -> int:
     """Train on this rank; returns the exit status.
 
     Args:
         world: This rank.
         settings: What to train.
         loop: As of `launch`.
-        request: A file that exists once a stop is requested.
+        requests: What is asked of the run.
         program: The process that has started the ranks.
+        failed: When the ranks before these have failed, on this machine's clock.
     """
-    return _train(world, settings, loop, lambda: world.rank == 0 and request.exists(), program)
+    first = world.rank == 0
+    return _train(
+        world,
+        settings,
+        loop,
+        lambda: first and requests.stop.exists(),
+        lambda: first and requests.take_save(),
+        program,
+        failed,
+    )
 
 
-def _train(world: World, settings: Settings, loop: str, asked_to_stop: Callable[[], bool], process: int) -> int:
+def _train(
+    world: World,
+    settings: Settings,
+    loop: str,
+    asked_to_stop: Callable[[], bool],
+    asked_to_save: Callable[[], bool],
+    process: int,
+    failed: float | None = None,
+) -> int:
     """Train in a folder that no other run writes to meanwhile; `process` is the one to name to others."""
     from minitrain.checkpointing.full.agreement import same_on_all_ranks
     from minitrain.trainer.trainer import Refused, Trainer, refusing
 
+    if settings.steps.ordered_sums and world.device.type == "cpu":
+        import torch
+
+        torch.set_num_threads(1)  # a kernel's own sums depend on their number, and that on how many ranks there are
     lock = None
     try:
         with refusing():  # before anything in the folder is written or removed
             lock = same_on_all_ranks(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
-        status = importlib.import_module(loop).train(Trainer(world, settings, asked_to_stop))
+        trainer = Trainer(world, settings, asked_to_stop, asked_to_save=asked_to_save, failed=failed)
+        status = importlib.import_module(loop).train(trainer)
         if world.rehearsal is not None and world.rank == 0:
             print(world.rehearsal)
         world.rehearsed()
@@ -157,17 +236,20 @@ def _train(world: World, settings: Settings, loop: str, asked_to_stop: Callable[
 
 
 @contextmanager
-def _on_signal(stop: Callable[[], None], message: str = "") -> Iterator[None]:
-    """Call `stop` at SIGTERM and at the first Ctrl-C, which is answered with `message`."""
+def _on_signal(stop: Callable[[], None], save: Callable[[], None], message: str = "") -> Iterator[None]:
+    """Call `stop` at SIGTERM and at the first Ctrl-C, which is answered with `message`; and `save` at SIGUSR1."""
 
     def receive(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGUSR1:
+            save()
+            return
         stop()
         if number == signal.SIGINT:
             signal.signal(signal.SIGINT, signal.default_int_handler)  # the next one ends at once
             if message:
                 os.write(2, f"\n{message}\n".encode())  # print may be interrupted in the middle of a print
 
-    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, receive) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
     try:
         yield
     finally:

@@ -23,7 +23,7 @@ from minitrain.collectives.all_to_all import Carrier
 from minitrain.comm import World
 from minitrain.comm.comm import Collectives
 from minitrain.comm.control import gather_objects
-from minitrain.comm.messages import Handle
+from minitrain.comm.messages import Communication, Handle, Watch
 from minitrain.comm.timeline import Span
 from minitrain.composition.settings import Layout
 from minitrain.composition.step import AxisCollectives
@@ -35,6 +35,7 @@ PARTS = {
     "forward": ("forward", "forward"),
     "backward": ("backward", "backward"),
     "tp": ("communication along tp", "communicate"),
+    "cp": ("communication along cp", "communicate"),
     "ep": ("communication along ep", "communicate"),
     "pipeline": ("communication along pp, waiting for stages", "receive"),
     "dp": ("communication along dp", "communicate"),
@@ -76,11 +77,14 @@ class Profile:
         self._left = ON_GPU - 1 if self._world.device.type == "cuda" else 0
         del self._world.timeline.spans[self._before :]
         self._open("rest")
+        Handle.observers.append(self._message)
         try:
             yield
         except BaseException:
             self._stack.clear()
             raise
+        finally:
+            Handle.observers.remove(self._message)
         self._close()
         self.steps += 1
 
@@ -92,11 +96,16 @@ class Profile:
         """Around an action of a pipeline."""
         return self.timer("forward" if action.kind == "F" else "backward")
 
+    def _message(self, communication: Communication) -> Watch | None:
+        """Watch messages along cp, which attention sends by itself, and waits for in the middle of its work."""
+        group = communication.group
+        return _Waiting(self) if group is not None and group.group_desc == "mesh_cp" else None
+
     def collectives(self, layout: Layout, collectives: AxisCollectives | None = None) -> AxisCollectives:
         """The collectives, timed along axes of more than one rank."""
         dp, tp, ep = collectives or AxisCollectives()
         return AxisCollectives(
-            Timed(dp, "dp", self) if layout.dp > 1 else dp,
+            Timed(dp, "dp", self) if layout.dp * layout.cp > 1 else dp,
             Timed(tp, "tp", self) if layout.tp > 1 else tp,
             timed_carrier(ep, self) if layout.ep > 1 else ep,
         )
@@ -143,6 +152,20 @@ class _Timer:
     def __exit__(self, *error: object) -> None:
         if self.profile._stack:  # an error may have ended the step
             self.profile._close()
+
+
+class _Waiting(Watch):
+    """The waiting for one message is part "cp" of a step."""
+
+    def __init__(self, profile: Profile):
+        self._profile, self._timer = profile, profile.timer("cp")
+
+    def waits(self) -> None:
+        self._timer = self._profile.timer("cp")
+        self._timer.__enter__()
+
+    def ends(self) -> None:
+        self._timer.__exit__(None, None, None)
 
 
 class Timed:

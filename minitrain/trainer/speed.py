@@ -5,7 +5,7 @@ operations of a step, without what is computed again, over the step's time and t
 `minitrain.costs.composition_work.step_flops`: 6 for each parameter of a matrix and token, and 12·h·s for each layer and
 token for attention.
 
-Source: Chowdhery et al. 2022, "PaLM", appendix B. Peaks: NVIDIA's data sheets, dense, without sparsity.
+Source: Chowdhery et al. 2022, "PaLM", appendix B. Peaks: `minitrain.costs.roofline`.
 """
 
 from __future__ import annotations
@@ -19,20 +19,8 @@ import torch
 from minitrain.comm import World
 from minitrain.composition.settings import Model, Steps
 from minitrain.costs import composition_work as costs
+from minitrain.costs.roofline import PEAKS
 from minitrain.planning.plan_time import rows_of, shape_of
-
-# What a GPU's name has in it -> operations in a second in bfloat16, and in float32 without TF32. The first that fits.
-PEAKS: dict[str, tuple[float, float]] = {
-    "B200": (2250e12, 75e12),
-    "GH200": (989e12, 67e12),
-    "H200": (989e12, 67e12),
-    "H100 PCIe": (756e12, 51e12),
-    "H100 NVL": (835e12, 60e12),
-    "H100": (989e12, 67e12),
-    "A100": (312e12, 19.5e12),
-    "L40S": (362e12, 91.6e12),
-    "L4": (121e12, 30.3e12),
-}
 
 
 def peak_flops(name: str, dtype: str) -> float | None:

@@ -25,6 +25,8 @@ import torch
 from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.full import manifest, state
 from minitrain.checkpointing.full.agreement import same_on_all_ranks
+from minitrain.checkpointing.full.background import Background
+from minitrain.checkpointing.full.memory import Memory, place
 from minitrain.checkpointing.full.weights import export_safetensors, import_safetensors
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
@@ -34,6 +36,7 @@ from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
 from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
 from minitrain.data.text import Batch, Samples, Text, bigram_entropy, windows
+from minitrain.precision.full import products
 from minitrain.trainer import identity, metrics, profile
 from minitrain.trainer.display import Display
 from minitrain.trainer.evaluation import evaluate, generate
@@ -56,6 +59,8 @@ class Trainer:
         asked_to_stop: Whether the run is to end after the current step; called on each rank.
         collectives: Of each axis; the default is torch.distributed.
         tell: Shows a text to the reader, on rank 0.
+        asked_to_save: Whether the run is to save before the next step; called on each rank.
+        failed: When the ranks before these have failed (`time.monotonic`); None for those that are started first.
 
     Attributes:
         profile: Where a step's time goes.
@@ -69,7 +74,7 @@ class Trainer:
         status: The exit status, once `run` is over.
 
     Raises:
-        Refused: There is no such text.
+        Refused: There is no such text, or the device lacks products in `dtype`.
     """
 
     training: Training
@@ -81,12 +86,16 @@ class Trainer:
         asked_to_stop: Callable[[], bool] = lambda: False,
         collectives: AxisCollectives | None = None,
         tell: Callable[[str], None] = print,
+        asked_to_save: Callable[[], bool] = lambda: False,
+        failed: float | None = None,
     ):
-        self.world, self.settings, self.asked_to_stop = world, settings, asked_to_stop
+        self.world, self.settings, self.failed = world, settings, failed
+        self.asked_to_stop, self.asked_to_save = asked_to_stop, asked_to_save
         self.display = Display(world, settings, tell)
         self.folder, self.checkpoints = settings.run.folder, settings.run.folder / "checkpoints"
         sizes, steps = settings.model.sizes, settings.steps
         with refusing():
+            products.check(world.device, getattr(torch, steps.dtype))
             self.text = same_on_all_ranks(lambda: Text.load(steps.data), None)
             self.samples = Samples(self.text.training, sizes.positions, steps.seed)
             self.held_out = self._held_out()
@@ -94,10 +103,12 @@ class Trainer:
         self.profile = profile.Profile(world)
         timed = self.profile.collectives(settings.layout, collectives)
         self.instruments = Instruments(timed, self.profile.timer, self.profile.watch)
-        self.done = self.position = self.saved = self.skipped = 0
+        self.done = self.position = self.saved = self.skipped = self._begun = 0
         self.reports: list[Report] = []
         self.stopped, self.status, self._seconds = False, 0, 0.0
         self._newest: Path | None = None
+        self._background: Background | None = None
+        self._memory: Memory | None = None
         self._metrics: metrics.Metrics | None = None
 
     @contextmanager
@@ -109,7 +120,8 @@ class Trainer:
         """
         self.begin(training)
         parameters = sum(shape.numel() for shape in training.part.shapes.values())
-        self.display.begin(self.done, parameters, self.text)
+        if self.failed is None:  # not again after each failure
+            self.display.begin(self.done, parameters, self.text)
         with refusing():
             same_on_all_ranks(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
         with self.display.notes():
@@ -120,57 +132,80 @@ class Trainer:
                 yield
             except NotFinite as error:
                 self.display.say(str(error))
+                self._written()
                 self._keep_aside()
+                self._free()  # the states of the last few steps lead here
                 self.status = 1
             finally:
                 if self._metrics:
                     self._metrics.close()
             if not self.status:
                 self._end()
+            if self._background:
+                self._background.close()
 
     def begin(self, training: Training) -> None:
         """Load the requested weights."""
         self.training = training
         options = self.settings.run
-        if options.overwrite and self.world.rank == 0:
-            for name in ("checkpoints", "tensorboard", ASIDE):
-                checkpoint.delete(self.folder / name)
+        clear(self.settings, self.world.rank == 0)
+        gather_objects(None)
+        if options.async_save:
+            self._background = Background()
         with refusing(), self.display.notes():
             if options.resume:
                 self._resume()
-            elif options.load:
+            if options.load and not self.done:
                 import_safetensors(Path(options.load), self.state())
                 state.refresh(training.gradients)
                 self.display.say(f"weights of {options.load}")
+            if options.flash_every and self._memory is None:
+                self._memory = Memory(self.folder, self.state(), identity.in_memory(self.about))
 
     def _resume(self) -> None:
         path = checkpoint.newest(self.checkpoints)
+        if path:
+            extra = same_on_all_ranks(lambda: manifest.read(path).extra, None)
+            if apart := identity.different(extra["settings"], self.about):
+                raise ValueError(f"{path} is of another training: {'; '.join(apart)}")
+            self.saved, self._newest = extra["step"], path
+        if self.settings.run.flash_every:
+            self._memory = Memory(self.folder, self.state(), identity.in_memory(self.about))
+            if (step := self._memory.find()) > self.saved:
+                self._go_on(self._memory.load(self.state()))
+                self.display.say(f"going on from step {step} in shared memory")
+                return
         if path is None:
             if any(self.checkpoints.glob("step-*[0-9]")):
                 raise ValueError(f"{self.checkpoints} has no checkpoint that is complete and undamaged")
             self.display.say(f"{self.checkpoints} has no checkpoint: this is the run's beginning")
             return
-        extra = same_on_all_ranks(lambda: manifest.read(path).extra, None)
-        if apart := identity.different(extra["settings"], self.about):
-            raise ValueError(f"{path} is of another training: {'; '.join(apart)}")
-        checkpoint.load(path, self.state(), check=False)  # newest() has just checked it
+        loaded = self.state()
+        extra = checkpoint.load(path, loaded, check=False)  # newest() has just checked it
+        state.check_finite(loaded, path)
+        self._go_on(extra)
+        self.display.say(f"going on from {path}, saved by {extra['settings']['ranks']}")
+
+    def _go_on(self, extra: dict[str, Any]) -> None:
+        """Take over what was saved besides tensors, once these are loaded."""
         # A step that was skipped in float16 is none of the optimizer's.
         self.skipped = extra.get("skipped", 0)
         state.set_steps(self.training.gradients, extra["step"] - self.skipped)
         vars(self.training.loss_scale).update(extra.get("loss scale", {}))
         state.refresh(self.training.gradients)
         self.done, self.position = extra["step"], extra["position"]
-        self.saved, self._newest = self.done, path
-        self.display.say(f"going on from {path}, saved by {extra['settings']['ranks']}")
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are left, under a progress bar, until the run is asked to stop."""
         for number in self.world.progress(range(self.done, self.settings.steps.steps), self.display.beside_bar):
-            # A signal reaches ranks in different steps, and all must end after the same one. So a rank that has got it
-            # tells all.
-            if any(gather_objects(self.asked_to_stop())):
+            # A signal reaches ranks in different steps, and all must end after the same one, or save there. So a rank
+            # that has got it tells all.
+            stop, save = map(any, zip(*gather_objects((self.asked_to_stop(), self.asked_to_save())), strict=True))
+            if stop:
                 self.stopped = True
                 return
+            if save and self.done and self.save():
+                self.display.say(f"saved after step {self.done}, as asked; going on")
             yield number
 
     @contextmanager
@@ -188,6 +223,8 @@ class Trainer:
         self.reports.append(report)
         self.done, self.position = self.done + 1, self.position + steps.batch
         self.skipped += report.skipped
+        if self.failed is not None and len(self.reports) == 1:
+            self.display.say(f"step {self.done} is done, {time.monotonic() - self.failed:.2f} s after the failure")
         line: dict[str, Any] = {"step": self.done, **report._asdict(), "seconds": self._seconds}
         if report.skipped:
             line.pop("norm")  # infinite, which JSON has no word for
@@ -201,25 +238,49 @@ class Trainer:
         if self._metrics:
             self._metrics.write(line)
         if options.save_every and self.done % options.save_every == 0 and not last:
-            self.save()
+            self.save(at_once=False)
+        elif self._memory and self.done % options.flash_every == 0 and not last:
+            self._memory.save(self.done, self.state(), self._extra())
 
     def _end(self) -> None:
         """The last checkpoint, and the results."""
         kept = self.save() if self.done else True  # before the first step there is nothing to keep
+        if kept:
+            self._free()
         self._finish(kept)
         if self.stopped or not kept:
             how = "saved; --resume goes on from there" if kept and self.done else "not saved"
             self.display.say(f"ended after step {self.done} of {self.settings.steps.steps}: {how}")
         self.status = 0 if kept else 1
 
-    def save(self) -> bool:
-        """Write a checkpoint of all steps done, if there is none yet; whether there is one. Every rank calls it."""
+    def save(self, at_once: bool = True) -> bool:
+        """Write a checkpoint of all steps done, if there is none yet; whether there is one. Every rank calls it.
+
+        Args:
+            at_once: Return when it is on the disk. Otherwise, with `--async-save`, a thread writes it meanwhile; True
+                then means that it has begun.
+        """
+        self._written()
         if self.saved == self.done > 0:
+            return True
+        if self._background and not at_once:
+            self._background.save(self.checkpoints, self.done, self.state(), self._extra(), self.settings.run.keep)
+            self._begun = self.done
             return True
         path = checkpoint.save(self.checkpoints, self.done, self.state(), self._extra(), self.settings.run.keep)
         if path:
             self.saved, self._newest = self.done, path
         return path is not None
+
+    def _written(self) -> None:
+        """Wait for the checkpoint that a thread is writing, if there is one."""
+        if self._background and (path := self._background.wait()):
+            self.saved, self._newest = self._begun, path
+
+    def _free(self) -> None:
+        if self._memory:
+            self._memory.free()
+            self._memory = None
 
     def _keep_aside(self) -> None:
         """Save weights whose loss was not a number, for inspection: --resume should take others."""
@@ -279,6 +340,21 @@ class Trainer:
         lines = metrics.read(self.folder / metrics.NAME)
         figure = metrics.draw(lines, bigram_entropy(self.text.validation), self.folder.name)
         save_figure(figure, self.folder / "loss.svg")
+
+
+def clear(settings: Settings, first: bool) -> None:
+    """Remove what earlier runs have left in the run's folder and in memory, unless this one goes on with it.
+
+    Args:
+        settings: Of this run.
+        first: Whether this is rank 0, to which the folder belongs; each machine has its own memory.
+    """
+    options = settings.run
+    if options.overwrite and first:
+        for name in ("checkpoints", "tensorboard", ASIDE, metrics.NAME):
+            checkpoint.delete(options.folder / name)
+    if not (options.resume and options.flash_every):
+        checkpoint.delete(place(options.folder))  # it would be found much later
 
 
 @contextmanager

@@ -21,7 +21,14 @@ from minitrain.composition.layout import Axes, make_axes
 from minitrain.composition.settings import Layout
 from minitrain.ranks import Ranks
 
-LAYOUTS = (Layout(dp=2, tp=2), Layout(pp=2, tp=2), Layout(pp=2, dp=2), Layout(dp=4, ep=2), Layout(tp=4))
+LAYOUTS = (
+    Layout(dp=2, tp=2),
+    Layout(pp=2, tp=2),
+    Layout(pp=2, dp=2),
+    Layout(dp=4, ep=2),
+    Layout(tp=4),
+    Layout(dp=2, cp=2),
+)
 LIMIT = 4.0  # seconds
 
 
@@ -32,12 +39,13 @@ def members(group):
 def made(axes: Axes) -> list[tuple[int, ...]]:
     """The ranks of each group of a layout, in the order of making. Everyone's group may be one of them; it stays."""
     shared = (dist.group.WORLD, axes.alone, axes.dp)  # an axis without a group of its own has one of these
-    groups = [axes.pp, axes.replicas, axes.experts, axes.tp]
+    groups = [axes.pp, axes.replicas, axes.experts, axes.cp, axes.tp]
     own = [group for group in groups if group not in shared]
     last = [axes.dp] if axes.layout.ep > 1 or axes.layout.dp == dist.get_world_size() else []
     first = [axes.dp] if not last and axes.dp is not axes.alone else []
     order = [group for group in own if group is axes.pp] + first + [group for group in own if group is not axes.pp]
-    return [members(group) for group in [*order, axes.alone, *last]]
+    both = [axes.dp_cp] if axes.layout.cp > 1 else []  # made after all others
+    return [members(group) for group in [*order, axes.alone, *last, *both]]
 
 
 @contextmanager

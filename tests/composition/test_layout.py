@@ -20,23 +20,33 @@ MODEL = Model(layers=4, hidden=8, heads=4, positions=8, vocabulary=257)
 
 def groups(world, layout):
     axes = make_axes(layout)
-    members = {name: dist.get_process_group_ranks(getattr(axes, name)) for name in ("pp", "dp", "tp", "alone")}
-    members |= {name: dist.get_process_group_ranks(getattr(axes, name)) for name in ("experts", "replicas")}
+    members = {name: dist.get_process_group_ranks(getattr(axes, name)) for name in ("pp", "dp", "cp", "tp", "alone")}
+    members |= {name: dist.get_process_group_ranks(getattr(axes, name)) for name in ("experts", "replicas", "dp_cp")}
     axes.close()
     return members, axes.place
 
 
-@pytest.mark.parametrize("layout", (Layout(dp=2, tp=2), Layout(pp=2, tp=2), Layout(dp=4, ep=2), Layout(pp=2, dp=2)))
+GROUPS = [Layout(dp=2, tp=2), Layout(pp=2, tp=2), Layout(dp=4, ep=2), Layout(pp=2, dp=2)]
+WITH_CP = [Layout(cp=4), Layout(dp=2, cp=2), Layout(cp=2, tp=2), Layout(pp=2, cp=2)]
+
+
+@pytest.mark.parametrize("layout", [*GROUPS, *WITH_CP], ids=str)
 def test_groups(ranks, layout):
+    inner, wide = layout.cp * layout.tp, layout.dp * layout.cp
     for rank, (members, place) in enumerate(ranks(4).run(groups, layout)):
-        tp, dp, pp = rank % layout.tp, rank // layout.tp % layout.dp, rank // (layout.tp * layout.dp)
-        assert place == {"pp": pp, "dp": dp, "tp": tp, "replicas": dp // layout.ep, "experts": dp % layout.ep}
-        first = rank - tp - dp * layout.tp  # tensor-parallel ranks are neighbours, pipelines are outermost
-        along_dp = [first + tp + each * layout.tp for each in range(layout.dp)]
+        tp, cp = rank % layout.tp, rank // layout.tp % layout.cp
+        dp, pp = rank // inner % layout.dp, rank // (inner * layout.dp)
+        experts = {"replicas": dp // layout.ep, "experts": dp % layout.ep}
+        assert place == {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "dp·cp": dp * layout.cp + cp, **experts}
+        # Tensor-parallel ranks are neighbours, then come context-parallel ones, and pipelines are outermost.
+        first = rank - tp - (dp * layout.cp + cp) * layout.tp
+        along_dp = [rank + (each - dp) * inner for each in range(layout.dp)]
         assert members == {
             "tp": [rank - tp + each for each in range(layout.tp)],
+            "cp": [rank + (each - cp) * layout.tp for each in range(layout.cp)],
             "dp": along_dp,
-            "pp": [rank + (each - pp) * layout.dp * layout.tp for each in range(layout.pp)],
+            "dp_cp": [first + tp + each * layout.tp for each in range(wide)],
+            "pp": [rank + (each - pp) * layout.dp * inner for each in range(layout.pp)],
             "experts": along_dp[dp // layout.ep * layout.ep :][: layout.ep],
             "replicas": along_dp[dp % layout.ep :: layout.ep],
             "alone": [rank],
@@ -48,6 +58,9 @@ LAYOUTS = [
     Layout(dp=2, tp=2, sequence_parallel=True, zero=1),
     Layout(dp=2, pp=2, zero=1),
     Layout(pp=2, tp=2),
+    Layout(dp=2, cp=2),
+    Layout(dp=2, cp=2, zero=1),
+    Layout(cp=2, tp=2, zero=1),
 ]
 EXPERTS = [Layout(dp=4, ep=2), Layout(dp=4, ep=2, zero=1), Layout(dp=2, ep=2, tp=2, zero=1)]
 
@@ -90,6 +103,9 @@ def test_what_is_summed_where(ranks):
     assert summed["embedding.tokens.weight"] == ("pp", "dp")  # in this order: each stage's copy is complete first
     assert {axes for name, axes in summed.items() if "blocks" in name} == {("dp",)}
     assert set(ranks(4).run(rows, Layout(tp=4))[0][0].values()) == {()}
+    summed, shown = ranks(4).run(rows, Layout(pp=2, cp=2))[0]
+    assert summed["embedding.tokens.weight"] == ("pp", "dp·cp") and "dp·cp 2" in shown
+    assert {axes for name, axes in summed.items() if "blocks" in name} == {("dp·cp",)}
 
 
 def wrong_size(world):

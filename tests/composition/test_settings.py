@@ -31,6 +31,12 @@ REFUSED = [
     (Layout(dp=5), {}, "batch=24 does not divide by dp=5 · microbatches=1"),
     (Layout(dp=2, pp=2, zero=2), {}, "zero=2 with pp=2 .* use zero=1"),
     (Layout(dp=2, zero=3), {"experts": 2}, "zero=3 shards a line over all of dp"),
+    (Layout(cp=2, pp=2), {"ranks": 2}, "dp=1 · pp=2 · cp=2 · tp=1 takes 4 ranks, and there are 2"),
+    (Layout(cp=2), {}, "positions=6 do not divide by 2 · cp=4 chunks, of which cp_mode='zigzag' gives each rank two"),
+    (Layout(cp=4, cp_mode="ring"), {}, "positions=6 do not divide by cp=4"),
+    (Layout(cp=3, tp=2, cp_mode="ulysses"), {}, "heads=4 do not divide by tp=2 · cp=3, .* zigzag, ring and gather do"),
+    (Layout(cp=3, tp=4, cp_mode="ring", sequence_parallel=True), {}, "positions=6 do not divide by cp=3 · tp=4"),
+    (Layout(cp=3, cp_mode="ring"), {"experts": 2}, "cp=3 gives a router a part of each sequence"),
 ]
 
 
@@ -48,6 +54,8 @@ def test_what_does_not_fit_is_named(layout, more, message):
     ("model", {"dropout": 1.0}, "dropout=1.0 must be"),
     ("model", {"router": "best"}, "router='best' is unknown; use one of"),
     ("layout", {"dp": 0}, "dp=0 must be at least 1"),
+    ("layout", {"cp": 0}, "cp=0 must be at least 1"),
+    ("layout", {"cp_mode": "rings"}, "cp_mode='rings' is unknown; use one of"),
     ("layout", {"zero": 4}, "zero=4 is no stage"),
     ("layout", {"schedule": "2f2b"}, "schedule='2f2b' is unknown"),
     ("steps", {"lr": float("nan")}, "lr=nan must be at least 0"),
@@ -68,6 +76,8 @@ def test_numbers_and_names(part, change, message):
 def test_the_layouts_that_are_listed_fit():
     listed = [str(layout) for layout in fitting(MODEL, Layout(sequence_parallel=True, tp=2), STEPS, 4)]
     assert listed == ["dp4", "pp4", "dp2×pp2", "dp2×tp2", "pp2×tp2"]  # tp4 would cut 6 positions
+    listed = [str(layout) for layout in fitting(MODEL, Layout(cp=3, cp_mode="ring"), STEPS, 6)]
+    assert listed == ["dp6", "pp6", "dp3×pp2", "dp3×tp2", "dp2×pp3", "dp2×cp3", "pp3×tp2", "pp2×cp3", "cp3×tp2"]
     with pytest.raises(ValueError, match=r"layouts of 7 ranks that fit: none"):
         check(replace(MODEL, heads=4), Layout(tp=7), STEPS)
 

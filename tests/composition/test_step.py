@@ -69,6 +69,27 @@ def test_two_axes(ranks):
     check(ranks, THREE)
 
 
+CONTEXT = [
+    Layout(cp=2, cp_mode="ring", microbatches=2, recompute="full"),
+    Layout(cp=2, zero=1, recompute="selective"),
+    Layout(cp=2, cp_mode="ulysses", zero=2, microbatches=2),
+    Layout(cp=2, cp_mode="gather", zero=3),
+]
+CONTEXT_AND = [
+    Layout(cp=4),
+    Layout(dp=2, cp=2, cp_mode="ring", zero=1),
+    Layout(cp=2, tp=2, cp_mode="ulysses"),
+    Layout(cp=2, tp=2, sequence_parallel=True, zero=1, recompute="selective"),
+    Layout(pp=2, cp=2, microbatches=2, recompute="full"),
+    Layout(pp=2, cp=2, cp_mode="gather", microbatches=4, schedule="zb-v", zero=1),
+]
+
+
+@pytest.mark.parametrize("layouts", (CONTEXT, CONTEXT_AND), ids=("cp2", "cp4, and with other axes"))
+def test_context_parallelism(ranks, layouts):
+    check(ranks, layouts)
+
+
 SCHEDULES = ("naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v")
 
 
@@ -131,6 +152,7 @@ def test_evaluation_and_generated_text(ranks):
     ((loss, text, again, _),) = ranks(1).run(looks, [Layout()])[0]
     assert len(text) == 6
     layouts = [Layout(dp=2, pp=2), Layout(pp=2, tp=2, sequence_parallel=True), Layout(dp=2, tp=2, zero=3), Layout(tp=4)]
+    layouts += [Layout(cp=4), Layout(pp=2, cp=2, cp_mode="ring"), Layout(cp=2, tp=2, cp_mode="ulysses")]
     for found in ranks(4).run(looks, layouts):
         for layout, each in zip(layouts, found, strict=True):
             assert each == (pytest.approx(loss, abs=1e-12), text, pytest.approx(again, abs=1e-12), True), layout

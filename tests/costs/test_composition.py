@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.costs import activations, data_parallel, memory, pipeline, recomputation, sequence_parallel, zero
+from minitrain.costs import (
+    activations,
+    data_parallel,
+    memory,
+    pipeline,
+    recomputation,
+    resilience,
+    sequence_parallel,
+    zero,
+)
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_kept as kept_costs
 from minitrain.costs import composition_sent as sent_costs
@@ -126,6 +135,23 @@ def test_tensor_payload_is_that_of_its_chapters(tensor, recompute):
     }
 
 
+def test_context_payload_by_hand():
+    """The whole sequence's keys S_K and values S_V have 2 · 8 · 12 elements each; 2 ranks in bfloat16, 5 layers."""
+    whole = 2 * 8 * 12
+
+    def sent(mode: str, recompute: str = "none") -> dict[str, int]:
+        return sent_costs.context_payload(2, SMALL, 5, mode, 2, recompute=recompute, item=2)
+
+    # Ring, forward: (n − 1)/n · (S_K + S_V). Backward: the same, and the gradients of both in float32.
+    once = (2 * whole) // 2
+    assert sent("ring") == sent("zigzag") == {"send": 5 * once * (2 + 2 + 4)}
+    assert sent("zigzag", "full") == {"send": 5 * once * (2 + 2 + 2 + 4)}
+    assert sent("gather") == {"all_gather": 5 * 2 * whole * (2 + 2), "reduce_scatter": 5 * 2 * whole * 4}
+    # Queries, keys, values and outputs of a rank's tokens, then their gradients.
+    assert sent("ulysses") == {"all_to_all": 5 * 4 * whole // 2 * (2 + 2)}
+    assert sent_costs.context_payload(2, SMALL, 5, "ring", 1) == {}
+
+
 @given(st.integers(1, 7), st.sampled_from(zero.STAGES))
 def test_partial_gradients_of_all_shards_are_those_of_the_model(data, stage):
     parameters = costs.stage_parameters(SMALL, 1, 0, 2)
@@ -162,6 +188,19 @@ def test_data_payload_by_hand():
     assert sent_costs.data_payload(shared, 2, 4, 4, 3) == {"reduce_scatter": 3 * 48, "all_gather": 48}
     assert sent_costs.data_payload(shared, 3, 4, 4, 3) == {"reduce_scatter": 3 * 48, "all_gather": 6 * 48}
     assert sent_costs.data_payload(shared, 3, 1, 1, 3) == {}
+
+
+def test_ordered_sums_by_hand():
+    parameters = [Parameter("blocks.1.x.weight", 10)]
+    # Onward 10 elements of 4 bytes, from all ranks but the last; back as many, from all but the first.
+    one = [sent_costs.ordered_sent(parameters, 0, 3, rank) for rank in range(3)]
+    assert one == [{"send": resilience.ordered_sum_sent(40, rank, 3)} for rank in range(3)]
+    assert one == [{"send": 40}, {"send": 80}, {"send": 40}]
+    # With ZeRO 1 there are 3 shards of 4 elements; back go the shards of all ranks before.
+    sent = [sent_costs.ordered_sent(parameters, 1, 3, rank, 2, 4)["send"] for rank in range(3)]
+    assert sent == [4 * 12, 4 * (12 + 4), 4 * 8]
+    assert sent_costs.ordered_sent(parameters, 1, 3, 0, 2, 4)["all_gather"] == 2 * 12
+    assert sent_costs.ordered_sent(parameters, 0, 1, 0) == {}
 
 
 def test_routes_and_experts_by_hand():

@@ -71,3 +71,25 @@ def test_newton_schulz():
     assert 0.68 < min(after) < 0.69 and 1.20 < max(after) < 1.21
     # As the polynomial of four products: twice r²c, r³ and r²c.
     assert costs.newton_schulz_flops(3, 5, steps=1) == costs.newton_schulz_flops(5, 3, steps=1) == 180 + 54
+
+
+def test_what_ranks_need_of_whole_tensors_by_hand():
+    shapes = [(31, 17), (21,), (5, 63)]
+    assert costs.norms_payload(shapes) == 4 * 2 * 3
+    # Sums of rows and columns, or squares; squares of parameters and of updates.
+    assert costs.adafactor_payload(shapes, 8) == 8 * ((31 + 17) + 21 + (5 + 63) + 3 + 3)
+    assert costs.muon_payload([527 + 315, 7], 4) == 2 * (844 + 8)
+    assert [costs.own_collectives(name, 5) for name in ("AdamW", "LARS", "LAMB", "Adafactor", "Muon")] == [
+        0,
+        1,
+        1,
+        2,
+        5,
+    ]
+
+
+@given(st.integers(1, 1000))
+def test_scaled_variance(k):
+    # α²σ²/B: k times the rate and the batch is k²/k; the root of k is k/k.
+    assert costs.scaled_variance(k, k) == k and costs.scaled_variance(k, 1) == 1 / k
+    assert costs.scaled_variance(k * k, k) == 1

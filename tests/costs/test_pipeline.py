@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from minitrain.costs import pipeline as costs
-from minitrain.pipeline_parallel.schedules import SCHEDULES, interleaved
+from minitrain.pipeline_parallel.full import versions
+from minitrain.pipeline_parallel.schedules import SCHEDULES, WITHOUT_FLUSH, interleaved, two_buffered
 
 
 def test_four_ranks_by_hand():
@@ -81,3 +82,30 @@ def test_v_chunks_cross_between_ranks_v_times_as_often():
     assert costs.sent([10], 1, 8, 0) == (0, 0) and costs.messages(1, 8) == 0
     assert [costs.messages(4, 8, v) for v in (1, 2, 3)] == [2 * 8 * 3, 2 * 8 * 7, 2 * 8 * 11]
     assert set(SCHEDULES) > {"1f1b", "interleaved"}
+
+
+def test_without_a_flush_by_hand():
+    """p = 4: a step of 8 takes 11 units with a flush, so that 24 take 33; without one they take 27."""
+    assert costs.without_flush_speedup(4, 8, 24) == Fraction(33, 27)
+    assert costs.without_flush_speedup(1, 8, 24) == 1
+    # In the limit 1 + 3/8.
+    assert abs(costs.without_flush_speedup(4, 8, 8 * 10**6) - Fraction(11, 8)) < Fraction(1, 10**6)
+    assert [costs.pipedream_versions(4, rank) for rank in range(4)] == [4, 3, 2, 1]
+    assert costs.vertical_sync_versions(4) == 4 and costs.two_buffered_versions() == 2
+    assert [costs.pipedream_staleness(4, rank) for rank in range(4)] == [3, 2, 1, 0]
+    assert costs.vertical_sync_staleness(4) == 3 and costs.two_buffered_staleness() == 1
+
+
+@given(st.integers(1, 6), st.integers(0, 8))
+def test_versions_and_staleness_are_those_of_the_schedules(p, more):
+    total = max(1, 2 * (p - 1)) + more
+    for rank in range(p):
+        schedule = WITHOUT_FLUSH["pipedream"](p, total)
+        assert versions.kept(schedule, rank) == costs.pipedream_versions(p, rank)
+        assert versions.staleness(schedule, rank)[-1] == costs.pipedream_staleness(p, rank)
+        schedule = WITHOUT_FLUSH["vertical-sync"](p, total)
+        assert versions.kept(schedule, rank) == costs.vertical_sync_versions(p)
+        assert versions.staleness(schedule, rank)[-1] == costs.vertical_sync_staleness(p)
+        schedule = two_buffered(p, 3 * (p + more), p + more)
+        assert versions.kept(schedule, rank) == costs.two_buffered_versions()
+        assert versions.staleness(schedule, rank)[-1] == costs.two_buffered_staleness()

@@ -52,8 +52,9 @@ class Mutation:
 
 def all_mutations() -> list[Mutation]:
     """Those of all chapters."""
-    chapters = [chapter for chapter in CHAPTERS if (Path(__file__).parent / f"{chapter}.py").exists()]
-    return [mutation for chapter in chapters for mutation in import_module(f"tests.mutations.{chapter}").MUTATIONS]
+    # A chapter may have several files, as context_parallel.py and context_parallel_exchange.py.
+    files = [path.stem for chapter in CHAPTERS for path in sorted(Path(__file__).parent.glob(f"{chapter}*.py"))]
+    return [mutation for file in files for mutation in import_module(f"tests.mutations.{file}").MUTATIONS]
 
 
 def rows_with(world: World, mutation: Mutation) -> list[Row]:

@@ -11,7 +11,13 @@ MUTATIONS = [
     Mutation(f"{GRADIENTS}.Replicated._average", "1 / self.sharers.ranks", "1", GRADIENTS, APART),
     Mutation(f"{GRADIENTS}.Gradients._sum_partial", "piece.copy_(summed)", "piece.copy_(piece)", GRADIENTS, APART),
     Mutation(f"{GRADIENTS}.Gradients.squares", "if self.spread[name].first]", "if True]", GRADIENTS, REPORTS),
-    Mutation(f"{STEP}.Training.share_of_mean", " / self.settings.layout.dp", "", GRADIENTS, REPORTS),
+    Mutation(
+        f"{STEP}.Training.share_of_mean",
+        " / (self.settings.layout.dp * self.settings.layout.cp)",
+        "",
+        GRADIENTS,
+        REPORTS,
+    ),
     Mutation(f"{STEP}.Training.share_of_mean", 'self.axes.place["tp"]', "False", GRADIENTS, REPORTS),
     Mutation("minitrain.models.gpt.MLP.forward", '"tanh"', '"none"', GRADIENTS, "one device's gradients"),
     Mutation(
@@ -45,7 +51,16 @@ MUTATIONS = [
     ),
     Mutation(f"{CHAPTER}.optimizer.learning_rate", "0.1 + 0.9 *", "1.0 *", STEP, "learning rates of a run"),
     Mutation(f"{GRADIENTS}.Gradients._divide_experts", "1 / self.axes.layout.ep", "1.0", STEP, "losses, norms and"),
+    Mutation(f"{GRADIENTS}.Gradients.__init__", "(shared, axes.dp_cp)", "(shared, axes.dp)", STEP, "losses, norms and"),
+    Mutation(
+        f"{STEP}.Training.own_tokens", "take(inputs, targets,", "take(targets, inputs,", STEP, "losses, norms and"
+    ),
+    Mutation(f"{LAYOUT}.make_axes", "grid.permute(0, 3, 1, 2)", "grid.permute(0, 1, 3, 2)", STEP, "losses, norms and"),
+    Mutation(
+        f"{CHAPTER}.ordered_sums.OrderedSums._sum", "rows[1:]", "rows[1:].flip(0)", STEP, "ordered sums: elements"
+    ),
     # Theory.
+    Mutation(f"{THEORY}_sent.ordered_sent", "rank * padded // data", "padded", STEP, "payload of a step along dp"),
     Mutation(f"{THEORY}._row", "outputs, whole=True", "outputs // tensor", MODEL, "bytes of this rank's part"),
     Mutation(
         f"{THEORY}.layer_counts", "stage < layers % stages", "stage > layers % stages", MODEL, "bytes of this rank's"
@@ -71,6 +86,7 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}_sent.tensor_payload", "inside + first + last", "inside + first", STEP, "payload of a step along tp"
     ),
+    Mutation(f"{THEORY}_sent.context_payload", "(context - 1) * 2", "context * 2", STEP, "payload of a step along cp"),
     Mutation(f"{THEORY}_sent.data_payload", "2 * microbatches)}", "microbatches)}", STEP, "payload of a step along dp"),
     Mutation(f"{THEORY}_kept.peak_kept", '"BW"', '"W"', STEP, "bytes kept for backward"),
 ]
@@ -105,7 +121,7 @@ MUTATIONS += [
         f"{COSTS}.vocabulary.rows", "padded(vocabulary, ranks, multiple)", "vocabulary", PLANNING, "parameters of this"
     ),
     Mutation(f"{COSTS}.composition_work.days_estimate", "8 * tokens", "6 * tokens", PLANNING, "training of GPT-3"),
-    Mutation(f"{COSTS}.composition_work.head_work", "2 * batch", "batch", PLANNING, "operations of a step"),
+    Mutation(f"{COSTS}.composition_work.head_work", "2 * tokens", "tokens", PLANNING, "operations of a step"),
     Mutation(
         f"{COSTS}.composition_work.layer_work",
         '"selective": core',
@@ -131,21 +147,21 @@ MUTATIONS += [
         "activations of GPT-3",
     ),
     Mutation(
-        f"{TRAINER}.Trainer._resume",
+        f"{TRAINER}.Trainer._go_on",
         'state.set_steps(self.training.gradients, extra["step"] - self.skipped)',
         "pass",
         TRAINER,
         "dp4, interrupted after 2 of 4 steps and resumed: elements",
     ),
     Mutation(
-        f"{TRAINER}.Trainer._resume",
+        f"{TRAINER}.Trainer._go_on",
         "state.refresh(self.training.gradients)",
         "pass",
         TRAINER,
         "dp4, interrupted after 2 of 4 steps and resumed: elements",
     ),
     Mutation(
-        f"{TRAINER}.Trainer._resume",
+        f"{TRAINER}.Trainer._go_on",
         'extra["step"], extra["position"]',
         'extra["step"], 0',
         TRAINER,
@@ -178,5 +194,23 @@ MUTATIONS += [
         "scale.overflow = False",
         test="tests/trainer/test_float16.py",
         why="no demo trains in float16",
+    ),
+    Mutation(
+        f"{THEORY}.stage_parameters", "[positions] if shape.learned else []", "[positions]", STEP, "bytes of parameters"
+    ),
+    Mutation("minitrain.costs.composition_kept.layer_kept", "seq * 3 *", "seq * 2 *", STEP, "bytes kept for backward"),
+    *(
+        Mutation(
+            f"minitrain.models.gpt.{where}",
+            old,
+            new,
+            test="tests/models/test_rope.py",
+            why="every layout is compared with one device, which has the same mistake",
+        )
+        for where, old, new in (
+            ("turn", "halves.flip(-2)", "halves"),
+            ("Rotary.forward", "-2 * pairs / head", "-pairs / head"),
+            ("Rotary.forward", "dtype = torch.promote_types(query.dtype, torch.float32)", "dtype = query.dtype"),
+        )
     ),
 ]

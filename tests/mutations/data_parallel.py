@@ -3,11 +3,14 @@
 from tests.mutations import Mutation
 
 HOME = "minitrain.data_parallel"
-NAIVE, BUCKETED, OVERLAPPED, ACCUMULATION = (
-    f"{HOME}.{name}" for name in ("naive", "bucketed", "overlapped", "accumulation")
+NAIVE, BUCKETED, OVERLAPPED, ACCUMULATION, LOCAL, NODES, DILOCO = (
+    f"{HOME}.{name}"
+    for name in ("naive", "bucketed", "overlapped", "accumulation", "local_sgd", "hierarchical_sgd", "diloco")
 )
 FULL = f"{HOME}.full"
-THEORY = "minitrain.costs.data_parallel"
+THEORY, PERIODIC = "minitrain.costs.data_parallel", "minitrain.costs.local_sgd"
+WITHIN, ACROSS = (f"bytes in 24 steps, H = 4: all-reduces {where}" for where in ("within a node", "across nodes"))
+REDUCED, NO_DEMO = "tests/data_parallel/test_reduce_dtype.py", "the demos add up gradients in the parameters' dtype"
 
 MUTATIONS = [
     # Practice.
@@ -44,6 +47,68 @@ MUTATIONS = [
         "momentum / micro_batches",
         ACCUMULATION,
         "part of the old running mean kept by a step of A micro-batches, adjusted",
+    ),
+    # Averages of parameters in some steps only.
+    Mutation(f"{LOCAL}.average", "1 / place(group)[1]", "1", LOCAL, "H = 1: largest difference"),
+    Mutation(f"{LOCAL}.LocalSGD.after_step", "self.steps % self.every == 0", "True", LOCAL, "where averages settle"),
+    Mutation(
+        f"{LOCAL}.LocalSGD.after_step",
+        "self.steps % self.every == 0",
+        "self.steps % self.every == 1 % self.every",
+        LOCAL,
+        "elements that differ between ranks",
+    ),
+    Mutation(
+        f"{NODES}.HierarchicalSGD.synchronize",
+        "self.within",
+        "self.across",
+        NODES,
+        "elements that differ between ranks",
+    ),
+    Mutation(
+        f"{NODES}.HierarchicalSGD.after_step", "average([mine], self.across)", "pass", NODES, "where nodes settle"
+    ),
+    Mutation(
+        f"{NODES}.HierarchicalSGD.after_step",
+        ".chunk(ranks)[rank]",
+        ".chunk(ranks)[0]",
+        NODES,
+        "largest difference from data",
+    ),
+    Mutation(f"{NODES}.HierarchicalSGD.after_step", "chunk(ranks)[rank]", "chunk(1)[0]", NODES, ACROSS),
+    Mutation(f"{DILOCO}.DiLoCo.after_step", "shared - mine", "mine - shared", DILOCO, "H = 1, inner SGD"),
+    Mutation(f"{DILOCO}.nesterov", "nesterov=True", "nesterov=False", DILOCO, "12 rounds"),
+    Mutation(f"{DILOCO}.DiLoCo.after_step", "mine.copy_(shared)", "pass", DILOCO, "outer SGD of rate 1"),
+    Mutation(f"{PERIODIC}.settles_at", "** every", "", LOCAL, "where averages settle"),
+    Mutation(f"{PERIODIC}.rounds", "steps // every", "-(-steps // every)", LOCAL, "bytes into all-reduces"),
+    Mutation(f"{PERIODIC}.bytes_across", "-(-elements // local)", "elements // local", NODES, ACROSS),
+    Mutation(f"{PERIODIC}.bytes_within", "steps * size", "size", NODES, WITHIN),
+    Mutation(f"{PERIODIC}.outer_bytes", "2 * size", "size", DILOCO, "bytes held besides"),
+    # The dtype in which gradients are added up.
+    Mutation(
+        f"{FULL}.replica.reduced_in", "return reduce_dtype if", "return parameter.dtype if", test=REDUCED, why=NO_DEMO
+    ),
+    Mutation(f"{FULL}.replica.Replica.__init__", "parameter.grad_dtype = wide", "pass", test=REDUCED, why=NO_DEMO),
+    Mutation(
+        f"{FULL}.replica.Replica.__init__",
+        "torch.promote_types(parameter.dtype, reduced_in(parameter, reduce_dtype))",
+        "reduced_in(parameter, reduce_dtype)",
+        test=REDUCED,
+        why=NO_DEMO,
+    ),
+    Mutation(
+        f"{FULL}.naive.NaiveDataParallel.synchronize",
+        "mean.to(reduced_in(parameter, self.reduce_dtype))",
+        "mean",
+        test=REDUCED,
+        why=NO_DEMO,
+    ),
+    Mutation(
+        f"{FULL}.replica.agree_on_states",
+        '"reduce_dtype": str(reduce_dtype)',
+        '"reduce_dtype": ""',
+        test=REDUCED,
+        why=NO_DEMO,
     ),
     # Theory.
     Mutation(f"{THEORY}.naive_all_reduces", "len(parameters) + 1", "len(parameters)", NAIVE, "all-reduces in a step"),

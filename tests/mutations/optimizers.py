@@ -13,8 +13,29 @@ TORCH = "five steps: largest difference from torch"
 ON_A_SHARD = "elements that differ after three steps under ZeRO-1"
 NORMS = "three steps under ZeRO-1, norms all-reduced"
 TRAFFIC = "bytes of 3 steps under ZeRO-1"
+FULL = f"{HOME}.full"
+FULL_STEPS = "3 steps of the full form on flat shards"
+FULL_SENT = "bytes of 3 steps under ZeRO-1"
+FULL_HELD = "bytes of the full form's states"
+OWN = "collectives in 3 steps under ZeRO-1 besides"
+LET = "of torch's Adafactor, torch's Muon, LBFGS and SM3"
+ONE_MATRIX = {"test": "tests/optimizers/test_adafactor_muon.py", "why": "the demo has no stack of matrices"}
+OPTION = {"test": "tests/optimizers/test_adafactor_muon.py", "why": "the demo compares both ways with one rate"}
+
+SCALING = f"{HOME}.scaling"
+VARIANCE = "SGD: variance of one step of the large batch"
+DRAWN = {"test": "tests/optimizers/test_scaling.py", "why": "losses and trust ratios are drawn, not claimed"}
 
 MUTATIONS = [
+    # Scaling.
+    Mutation(f"{SCALING}.linear", "batch / base", "base / batch", SCALING, "SGD, linear loss"),
+    Mutation(
+        f"{SCALING}.square_root", "math.sqrt(batch / base)", "batch / base", SCALING, f"{VARIANCE}, square-root rule"
+    ),
+    Mutation(f"{SCALING}.warm_up", "(step + 1)", "step", SCALING, "warm-up of 3 steps"),
+    Mutation(f"{THEORY}.scaled_variance", "rate**2", "rate", SCALING, f"{VARIANCE}, linear rule"),
+    Mutation(f"{LESSONS}.scaling.held_out", "RULES[training.rule](best, training.batch, BATCHES[0])", "best", **DRAWN),
+    Mutation(f"{LESSONS}.scaling.trust_ratios", "1 - beta_2**t", "1 - beta_1**t", **DRAWN),
     # Practice: Adam.
     Mutation(f"{ADAM}.moments", "m.mul_(beta_1)", "m.mul_(beta_2)", ADAM, STEPS),
     Mutation(f"{ADAM}.moments", "value=1 - beta_2", "value=1 - beta_1", ADAM, TORCH),
@@ -211,18 +232,47 @@ MUTATIONS = [
     Mutation(f"{BY_HAND}.adam8bit", "table(signed=False)", "table(signed=True)", ADAM8BIT, STEPS),
     Mutation(f"{LESSONS}.muon.by_svd", "momentum ** (t - i)", "momentum ** t", MUON, STEPS),
     # The full forms, under ZeRO.
+    Mutation(f"{FULL}.on_shards.OnShards.summed", "all_reduce(total).wait()", "rank", ADAFACTOR, FULL_STEPS),
+    Mutation(f"{FULL}.on_shards.OnShards.summed", "self._comm.ranks == 1", "True", ADAM, OWN),
     Mutation(
-        "minitrain.optimizers.full.layer_wise.LayerWise.step",
-        "self._comm.all_reduce(norms).wait()",
-        "pass",
-        test="tests/optimizers/test_full.py",
-        why="the demos' sharded steps are those of the small forms",
-    ),
-    Mutation(
-        "minitrain.zero.full.flat_shards.FlatShard.pieces",
+        "minitrain.zero.full.partition.Partition.pieces",
         "slice(offset, offset + stop - start)",
         "slice(0, stop - start)",
-        test="tests/optimizers/test_full.py",
-        why="the demos' sharded steps are those of the small forms",
+        ADAFACTOR,
+        FULL_STEPS,
+    ),
+    Mutation("minitrain.zero.full.partition.Partition.pieces", "self.offsets[name]", "0", MUON, FULL_STEPS),
+    Mutation(f"{FULL}.adafactor.reach", "divmod(piece.start, ", "divmod(0, ", ADAFACTOR, FULL_STEPS),
+    Mutation(f"{FULL}.adafactor.squares", "square.sum(1)", "square.amax(1)", ADAFACTOR, FULL_STEPS),
+    Mutation(f"{FULL}.adafactor.squares", "index_add_(0, matrix, square)", "add(square.sum(0))", **ONE_MATRIX),
+    Mutation(f"{FULL}.adafactor.Adafactor.step", "self.summed(torch.stack(", "(torch.stack(", ADAFACTOR, FULL_STEPS),
+    Mutation(f"{FULL}.adafactor.Adafactor.step", "total[-1] / elements", "total[-1]", ADAFACTOR, FULL_STEPS),
+    Mutation(f"{FULL}.adafactor.Adafactor.step", "** group", "* group", ADAFACTOR, FULL_STEPS),
+    Mutation(
+        f"{FULL}.adafactor.Adafactor._second_moment", "/ rows, weight", "/ columns, weight", ADAFACTOR, FULL_STEPS
+    ),
+    Mutation(f"{FULL}.adafactor.Adafactor._state", "torch.tensor(0.0)", "shard.new_zeros(())", ADAFACTOR, FULL_HELD),
+    Mutation(f"{FULL}.muon.Muon._gathered", "comm.all_gather(line).wait()", "pass", MUON, FULL_STEPS),
+    Mutation(f"{FULL}.muon.Muon._muon", "o[piece.start : piece.start + size]", "o[:size]", MUON, FULL_STEPS),
+    Mutation(f"{FULL}.muon.Muon._muon", "self._gathered(update.to", "self._gathered(g.to", MUON, FULL_STEPS),
+    Mutation(f"{FULL}.muon.rate", "rows / columns", "columns / rows", **OPTION),
+    Mutation(f"{FULL}.muon.rate", "0.2 *", "", **OPTION),
+    Mutation("minitrain.zero.full.elementwise.check_elementwise", "if mixes:", "if not mixes:", ADAM, LET),
+    Mutation(f"{THEORY}.adafactor_payload", "+ 2 * item", "+ item", ADAFACTOR, FULL_SENT),
+    Mutation(f"{THEORY}.muon_payload", "math.ceil(elements / ranks)", "elements // ranks", MUON, FULL_SENT),
+    Mutation(f"{THEORY}.own_collectives", '"Adafactor": 2', '"Adafactor": 1', ADAM, OWN),
+    Mutation(
+        f"{THEORY}.norms_payload",
+        "2 * item",
+        "item",
+        test="tests/costs/test_optimizers.py",
+        why="the demos of LARS and LAMB are of the small forms",
+    ),
+    Mutation(
+        "minitrain.checkpointing.full.state.check_finite",
+        "for s in each.shards",
+        "for s in each.shards[1:]",
+        test="tests/trainer/test_optimizers.py",
+        why="no demo saves a NaN",
     ),
 ]

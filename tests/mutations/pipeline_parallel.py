@@ -8,6 +8,14 @@ FULL, SCHEDULES, SPLIT = f"{CHAPTER}.executor", f"{CHAPTER}.schedules", f"{CHAPT
 THEORY = "minitrain.costs.pipeline"
 SAME = "gradient elements of this rank, and the loss, that differ"
 PUBLISHED = "bubble of 1f1b, zb-h1 and zb-h2 in %"
+STREAM, STASHED, SYNCED = f"{CHAPTER}.without_flush", f"{CHAPTER}.pipedream", f"{CHAPTER}.vertical_sync"
+BUFFERED, NAIVE = f"{CHAPTER}.two_buffered", f"{CHAPTER}.no_stashing"
+VERSIONS = "bytes of versions of its weights"
+STALE = "updates between the weights of a gradient"
+EQUATION = "weights of this stage, and losses, that differ from the paper's equation"
+BY_HAND = "two layers z = b(ax)"
+SCHEDULED = "actions of all ranks that use another version"
+MIXED = "backwards of this rank r that find other weights"
 IN_FLIGHT = "micro-batches in flight at most on this rank r"
 
 MUTATIONS = [
@@ -16,6 +24,24 @@ MUTATIONS = [
     Mutation(f"{SMALL_GPIPE}.step", "losses[1:]", "losses[2:]", SMALL_GPIPE, f"small form: {SAME}"),
     Mutation(f"{SMALL_GPIPE}.step", "for x, y in held:", "for x, y in held[::-1]:", SMALL_GPIPE, "small form: "),
     Mutation(f"{SMALL_1F1B}.step", "held.popleft()", "held.pop()", SMALL_1F1B, f"small form: {SAME}"),
+    # Without a flush.
+    Mutation(f"{STREAM}.stream", "min(ranks - 1 - rank, microbatches)", "0", STREAM, "virtual seconds that this rank"),
+    Mutation(f"{STREAM}.updated", "- lr * gradient", "- 2 * lr * gradient", STASHED, EQUATION),
+    Mutation(f"{STASHED}.train", "- {i + 1}:", "- {0, i + 1}:", STASHED, VERSIONS),
+    Mutation(f"{STASHED}.train", "updated(versions[i],", "updated(versions[version],", STASHED, EQUATION),
+    Mutation(f"{STASHED}.train", "version = max(versions)", "version = min(versions)", STASHED, STALE),
+    Mutation(f"{SYNCED}.train", "versions.pop(i + 1 - ranks, None)", "versions.pop(i - ranks, None)", SYNCED, VERSIONS),
+    Mutation(f"{SYNCED}.train", "updated(versions[i],", "updated(versions[version],", SYNCED, EQUATION),
+    Mutation(f"{BUFFERED}.train", "max(0, i // k - 1)", "max(versions)", BUFFERED, STALE),
+    Mutation(f"{BUFFERED}.train", "y = y / k", "y = y / 1", BUFFERED, EQUATION),
+    Mutation(f"{BUFFERED}.train", "versions.pop(t - 1, None)", "versions.pop(t - 2, None)", BUFFERED, VERSIONS),
+    Mutation(f"{BUFFERED}.train", "total.clear()", "total[:] = total", BUFFERED, EQUATION),
+    Mutation(f"{NAIVE}.train", "lr * gradient", "0 * gradient", NAIVE, MIXED),
+    Mutation(f"{NAIVE.replace('minitrain', 'minitrain.lessons')}.mixed_gradient", "-= delta", "-= 0", NAIVE, BY_HAND),
+    Mutation(f"{SCHEDULES}.pipedream", "(ranks - 1 - action.stage)", "(ranks - 1)", STASHED, SCHEDULED),
+    Mutation(f"{SCHEDULES}.vertical_sync", "(ranks - 1)", "ranks", SYNCED, SCHEDULED),
+    Mutation(f"{SCHEDULES}.two_buffered", "// k - 1, k", "// k, k", BUFFERED, SCHEDULED),
+    Mutation(f"{SCHEDULES}.no_stashing", 'if action.kind == "F" else 0', "", NAIVE, SCHEDULED),
     # The full form.
     Mutation(f"{FULL}.Pipeline._scaled_loss", "loss / self.schedule.microbatches", "loss", FULL, SAME),
     Mutation(f"{FULL}.Pipeline._forward", "get_gradient_edge(output) for", "output for", FULL, "bytes of sent outputs"),
@@ -54,6 +80,13 @@ MUTATIONS = [
     Mutation(f"{THEORY}.one_f_one_b_in_flight", "min(microbatches, ranks - rank)", "ranks - rank", FULL, IN_FLIGHT),
     Mutation(f"{THEORY}.zero_bubble_h1_in_flight", "ranks - rank", "ranks - 1", FULL, f"{IN_FLIGHT}, 1f1b and zb-h1"),
     Mutation(f"{THEORY}.interleaved_in_flight", "warmup + 1)", "warmup)", FULL, f"chunks of {IN_FLIGHT}, interleaved"),
+    Mutation(f"{THEORY}.without_flush_speedup", "total + ranks - 1", "total", STREAM, "time of 1F1B with a flush"),
+    Mutation(f"{THEORY}.pipedream_versions", "ranks - rank", "ranks", STASHED, VERSIONS),
+    Mutation(f"{THEORY}.vertical_sync_versions", "return ranks", "return ranks - 1", SYNCED, VERSIONS),
+    Mutation(f"{THEORY}.two_buffered_versions", "return 2", "return 3", BUFFERED, VERSIONS),
+    Mutation(f"{THEORY}.pipedream_staleness", "ranks - 1 - rank", "ranks - rank", STASHED, STALE),
+    Mutation(f"{THEORY}.vertical_sync_staleness", "ranks - 1", "ranks", SYNCED, STALE),
+    Mutation(f"{THEORY}.two_buffered_staleness", "return 1", "return 2", BUFFERED, STALE),
     Mutation(f"{THEORY}.sent", "(stage, stage + 1)", "(stage, stage)", FULL, "bytes sent by this rank r"),
     Mutation(f"{THEORY}.messages", "chunks * ranks - 1", "chunks * (ranks - 1)", FULL, "messages sent by all ranks"),
     Mutation(f"{THEORY}.outputs_released", "ranks - 1 - rank", "ranks - rank", FULL, "bytes of sent outputs"),

@@ -83,7 +83,17 @@ MUTATIONS = [
         "all that was received",
     ),
     Mutation(f"{QUANTISED}.all_reduce", "messages[rank] = rounded(rank)", "pass", QUANTISED, "all that was received"),
+    Mutation(
+        "minitrain.optimizers.adam8bit.quantise",
+        ".to(torch.uint8)",
+        ".to(torch.int16)",
+        MASTERS,
+        "bytes of 16 bits with",
+    ),
     # Theory.
+    Mutation(
+        "minitrain.costs.optimizers.adam8bit", "math.ceil(elements / block)", "(elements // block)", MASTERS, "bytes of"
+    ),
     Mutation(
         f"{THEORY}.always_lost_below", "mantissa + 2", "mantissa + 1", MASTERS, "significands that stay, update of 2"
     ),

@@ -66,7 +66,7 @@ def sharded(world, stage, name):
 
 @pytest.mark.parametrize("name", FULL)
 @pytest.mark.parametrize("stage", [Zero1, Zero2, Zero3])
-@pytest.mark.parametrize("n", [2, 3])
+@pytest.mark.parametrize("n", [2, 3, 4])
 def test_on_shards_as_on_one_device(ranks, n, stage, name):
     for off, sent in ranks(n).run(sharded, stage, name):
         assert off <= 1e-12

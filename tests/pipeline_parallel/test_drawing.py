@@ -11,7 +11,14 @@ from matplotlib.colors import to_rgb
 from minitrain.comm.timeline import Span, trace_events
 from minitrain.pipeline_parallel.full import drawing
 from minitrain.pipeline_parallel.full.simulator import simulate
-from minitrain.pipeline_parallel.schedules import interleaved, one_f_one_b, zero_bubble_h1, zero_bubble_v
+from minitrain.pipeline_parallel.schedules import (
+    interleaved,
+    one_f_one_b,
+    pipedream,
+    two_buffered,
+    zero_bubble_h1,
+    zero_bubble_v,
+)
 
 
 def bars(figure) -> set[tuple]:
@@ -120,3 +127,35 @@ def test_in_words():
         "2 chunks per rank. A step takes 18, and the busiest rank idles 0.0 % of it. "
         "The most chunks of micro-batches held at once: 4 on each rank."
     )
+
+
+def test_versions_are_colours():
+    """Rank 1, the last, updates after each backward; on rank 0 a forward uses weights one update older."""
+    figure = drawing.draw(simulate(pipedream(2, 3), 1, 1, 1))
+    colours = {
+        (piece.get_hatch(), round(path.get_extents().x0)): tuple(round(float(part), 3) for part in face[:3])
+        for piece in figure.axes[0].collections
+        for path, face in zip(piece.get_paths(), piece.get_facecolor(), strict=True)
+        if round(path.get_extents().y0 + 0.4) == 1
+    }
+    expected = {("", 1): 0, ("///", 2): 0, ("", 4): 1, ("///", 5): 1, ("", 7): 2, ("///", 8): 2}
+    looks = {key: tuple(round(part, 3) for part in to_rgb(drawing.VERSIONS[used])) for key, used in expected.items()}
+    assert {(hatch or "", start): look for (hatch, start), look in colours.items()} == looks
+    assert words(figure) == ["forward", "backward", "version 0", "1", "2"]
+
+
+def test_versions_in_json_and_in_words():
+    timetable = simulate(two_buffered(2, 4), 1, 1, 1)
+    data = drawing.as_json(timetable)
+    assert data["rows"][1] == [
+        [1, "F", 0, 1, 2, 0],
+        [1, "B", 0, 2, 4, 0],
+        [1, "F", 1, 4, 5, 0],
+        [1, "B", 1, 5, 7, 0],
+        [1, "F", 2, 7, 8, 0],
+        [1, "B", 2, 8, 10, 0],
+        [1, "F", 3, 10, 11, 0],
+        [1, "B", 3, 11, 13, 0],
+    ]
+    assert data["versions_kept"] == [2, 2] and data["staleness"] == [1, 1] and data["mixed"] == 0
+    assert drawing.describe(timetable).endswith("Versions of the weights that the ranks keep, in order: 2, 2.")

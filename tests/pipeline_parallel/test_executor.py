@@ -25,7 +25,15 @@ from minitrain.pipeline_parallel.full.checks import inputs_of
 from minitrain.pipeline_parallel.full.mail import Mail
 from minitrain.pipeline_parallel.full.nccl_order import in_common_order
 from minitrain.pipeline_parallel.full.simulator import simulate
-from minitrain.pipeline_parallel.schedules import SCHEDULES, gpipe, interleaved, naive, one_f_one_b, zero_bubble_h1
+from minitrain.pipeline_parallel.schedules import (
+    SCHEDULES,
+    gpipe,
+    interleaved,
+    naive,
+    one_f_one_b,
+    pipedream,
+    zero_bubble_h1,
+)
 from minitrain.ranks.failures import RanksError
 from tests.pipeline_parallel.models import (
     Mixed,
@@ -300,6 +308,7 @@ def refusals(world):
     refused("schedule=gpipe is for 3 ranks, but the group has 2", [layer], gpipe(3, 2), loss)
     refused(r"stages are 2, but this rank holds the stages \[0\] of gpipe; bring 1", [layer, layer], good, loss)
     refused(r"loss=None, but this rank holds the last stage.* \(rank 1\)", [layer], good)
+    refused("schedule=pipedream changes the weights between its actions", [layer], pipedream(2, 2), loss)
     refused("differs between ranks: naive on rank 0, gpipe on rank 1", [layer], (naive, gpipe)[world.rank](2, 2), loss)
     refused("differs between ranks", [layer], gpipe(2, 2 + world.rank), loss)
     actions = (good.actions[0], tuple(reversed(good.actions[1])))

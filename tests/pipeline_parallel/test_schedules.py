@@ -12,14 +12,17 @@ import torch.distributed.pipelining.schedules as torch_schedules
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from minitrain.pipeline_parallel.full import versions
 from minitrain.pipeline_parallel.schedules import (
     SCHEDULES,
+    WITHOUT_FLUSH,
     Action,
     Schedule,
     gpipe,
     interleaved,
     naive,
     one_f_one_b,
+    two_buffered,
     validate,
     zero_bubble_h1,
     zero_bubble_h2,
@@ -264,3 +267,74 @@ def test_torch_is_not_needed():
     code = "; ".join(f"import minitrain.pipeline_parallel.{name}" for name in names)
     code += "; import minitrain.costs.pipeline, sys; assert not {'torch', 'matplotlib'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+# ---- without a flush ----
+
+
+def at_versions(schedule: Schedule, rank: int) -> str:
+    return str(schedule).split("\n")[rank].partition(": ")[2]
+
+
+def test_versions_by_hand():
+    """Three stages, five micro-batches. The middle stage is one micro-batch ahead of its backwards."""
+    assert at_versions(WITHOUT_FLUSH["pipedream"](3, 5), 1) == (
+        "1F0@0 1F1@0 1B0@0 1F2@1 1B1@0 1F3@2 1B2@1 1F4@3 1B3@2 1B4@3"
+    )
+    assert at_versions(WITHOUT_FLUSH["vertical-sync"](3, 5), 2) == (
+        "2F0@0 2B0@0 2F1@0 2B1@0 2F2@0 2B2@0 2F3@1 2B3@1 2F4@2 2B4@2"
+    )
+    assert at_versions(WITHOUT_FLUSH["no-stashing"](3, 5), 1) == (
+        "1F0@0 1F1@0 1B0@0 1F2@1 1B1@1 1F3@2 1B2@2 1F4@3 1B3@3 1B4@4"
+    )
+    # Batches of three: the third, from micro-batch 6 on, is the first that uses version 1.
+    assert at_versions(WITHOUT_FLUSH["2bw"](3, 9), 2) == (
+        "2F0@0 2B0@0 2F1@0 2B1@0 2F2@0 2B2@0 2F3@0 2B3@0 2F4@0 2B4@0 2F5@0 2B5@0 2F6@1 2B6@1 2F7@1 2B7@1 2F8@1 2B8@1"
+    )
+
+
+def test_kept_and_staleness_by_hand():
+    """Four stages in the steady state, as in figure 4 of PipeDream and in the papers' equations."""
+    expected = {
+        "pipedream": ([4, 3, 2, 1], [3, 2, 1, 0]),
+        "vertical-sync": ([4, 4, 4, 4], [3, 3, 3, 3]),
+        "2bw": ([2, 2, 2, 2], [1, 1, 1, 1]),
+        "no-stashing": ([1, 1, 1, 1], [0, 0, 0, 0]),
+    }
+    for name, (kept, staleness) in expected.items():
+        schedule = WITHOUT_FLUSH[name](4, 12)
+        assert [versions.kept(schedule, rank) for rank in range(4)] == kept
+        assert [versions.staleness(schedule, rank)[-1] for rank in range(4)] == staleness
+        # Without stashing all backwards but the first mix versions, on all ranks but the last.
+        assert len(versions.mixed(schedule)) == (3 * 11 if name == "no-stashing" else 0)
+
+
+@patient
+@given(st.sampled_from(sorted(WITHOUT_FLUSH)), P, M, st.integers(0, 2))
+def test_every_schedule_without_a_flush_is_valid_and_in_the_order_of_1f1b(name, p, m, more):
+    k = p + more
+    schedule = two_buffered(p, m * k, k) if name == "2bw" else WITHOUT_FLUSH[name](p, m)
+    validate(schedule)
+    assert schedule.actions == one_f_one_b(p, schedule.microbatches).actions
+
+
+def test_validate_refuses_a_version_that_does_not_exist_yet():
+    schedule = WITHOUT_FLUSH["pipedream"](2, 3)
+    early = replace(schedule, versions=((0, 0, 0, 2, 0, 1), schedule.versions[1]))
+    with pytest.raises(ValueError, match="rank 0, action 3: 0F2 uses version 2, but the newest is 1 after 1 backwards"):
+        validate(early)
+    with pytest.raises(ValueError, match=r"versions are for \[2\] actions, .* one for each of \[6, 6\] actions"):
+        validate(replace(schedule, versions=((0, 0),)))
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "every", "message"),
+    [
+        (6, 2, "every=2 is less than ranks=3, and 2BW asks for k ≥ p; use 3 or more"),
+        (7, 3, "microbatches=7 is not a multiple of every=3; use whole batches"),
+        (0, None, "microbatches=0 must be at least 1"),
+    ],
+)
+def test_bad_sizes_of_two_buffered(microbatches, every, message):
+    with pytest.raises(ValueError, match=message):
+        two_buffered(3, microbatches, every)

@@ -6,14 +6,16 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 
 import pytest
 import torch
 
 from minitrain.comm import Ledger, SavedActivations
-from minitrain.comm.memory import storage_bytes
-from minitrain.composition.settings import Layout, Model, Settings, Steps
+from minitrain.comm.memory import optimizer_states, storage_bytes
+from minitrain.composition.settings import Layout, Model, Settings, Steps, problem
+from minitrain.context_parallel.full import places
 from minitrain.costs import composition_work as work_costs
 from minitrain.costs import pipeline
 from minitrain.data.text import Samples
@@ -40,7 +42,7 @@ def measured(world, settings):
             sent[entry.operation] += entry.bytes
     lines = [line for shards in training.gradients.shards for line in shards.lines]
     seen: set[int] = set()
-    states = [state.values() for shards in training.gradients.shards for state in shards.optimizer.state.values()]
+    states = [optimizer_states(shards.optimizer) for shards in training.gradients.shards]
     held = {
         "parameters": storage_bytes([line.shard if settings.layout.zero == 3 else line.flat for line in lines], seen),
         "optimizer states": storage_bytes([line.master for line in lines], seen)
@@ -57,7 +59,7 @@ def same(ranks, layout, model=SMALL, evenly=True, batch=8, **options):
     settings = Settings(model, Layout(**layout), Steps(batch=batch, **options))
     for rank, (place, sent, held) in enumerate(ranks(settings.layout.ranks).run(measured, settings)):
         found = predict(settings.model, settings.layout, settings.steps, rank)
-        assert found.coordinate == Coordinate(place["pp"], place["dp"], place["tp"])
+        assert found.coordinate == Coordinate(place["pp"], place["dp"], place["tp"], place["cp"])
         expected = Counter()
         for each in found.sends:
             expected[each.verb] += each.bytes
@@ -72,29 +74,35 @@ def test_data_parallel_ranks_with_each_stage_of_zero(ranks, zero):
     same(ranks, {"dp": 3, "zero": zero, "microbatches": 2}, batch=6)
 
 
+@pytest.mark.parametrize("zero", (0, 1))
+def test_ordered_sums(ranks, zero):
+    same(ranks, {"dp": 4, "zero": zero, "microbatches": 3}, batch=12, ordered_sums=True)
+    same(ranks, {"dp": 3, "zero": zero, "microbatches": 1}, batch=6, ordered_sums=True, dtype="bfloat16")
+    # The dry run shows the rank that holds and sends the most.
+    for dp in (1, 2, 3, 5):
+        layout, steps = Layout(dp=dp, zero=zero, microbatches=4), Steps(batch=120, ordered_sums=True)
+        plans = [predict(SMALL, layout, steps, rank) for rank in range(dp)]
+        shown = plans[plan.with_most(layout, steps).dp]
+        assert shown.held["gradients"] == max(each.held["gradients"] for each in plans)
+        assert dp == 2 or shown.payload() == max(each.payload() for each in plans)
+
+
 def test_sixteen_bits_and_sgd(ranks):
     same(ranks, {"dp": 2, "zero": 1}, dtype="bfloat16")
     same(ranks, {"dp": 2}, optimizer="sgd")
 
 
-@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
-def test_optimizers_that_need_norms(ranks, optimizer):
-    layout = {"dp": 2, "zero": 1}
-    settings = Settings(SMALL, Layout(**layout), Steps(batch=8, optimizer=optimizer))
-    for rank, (_, sent, held) in enumerate(ranks(2).run(measured, settings)):
-        found = predict(settings.model, settings.layout, settings.steps, rank)
-        assert held == {name: found.held[name] for name in held}
-        # Norms travel beside what the plan counts: two sums of squares for each parameter.
-        parameters = len(list(plain_parameters(settings)))
-        assert (
-            sent["all_reduce"] == sum(each.bytes for each in found.sends if each.verb == "all_reduce") + 8 * parameters
-        )
+@pytest.mark.parametrize("optimizer", ["lamb", "lars", "adafactor", "muon"])
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_optimizers_that_need_more_than_single_elements(ranks, optimizer, zero):
+    same(ranks, {"dp": 3, "zero": zero}, optimizer=optimizer, batch=6)
 
 
-def plain_parameters(settings):
-    from minitrain.lessons.composition.common import plain_model
-
-    return plain_model(settings).parameters()
+@pytest.mark.parametrize("optimizer", ["adafactor", "muon"])
+def test_these_optimizers_on_pipelines_and_in_other_formats(ranks, optimizer):
+    same(ranks, {"dp": 2, "pp": 2, "zero": 1, "microbatches": 2}, optimizer=optimizer)
+    same(ranks, {"dp": 2, "zero": 1}, optimizer=optimizer, dtype="bfloat16")
+    same(ranks, {"dp": 2, "zero": 2}, optimizer=optimizer, dtype="float64")
 
 
 @pytest.mark.parametrize(
@@ -109,6 +117,11 @@ def plain_parameters(settings):
 )
 def test_gradients_in_32_bits(ranks, layout):
     same(ranks, layout, dtype="float16", reduce_dtype="float32")
+
+
+@pytest.mark.parametrize("layout", [{"dp": 2, "zero": zero, "microbatches": 2} for zero in (0, 1, 2, 3)], ids=str)
+def test_gradients_of_32_bits_sent_in_16(ranks, layout):
+    same(ranks, layout, reduce_dtype="bfloat16")
 
 
 @pytest.mark.parametrize("recompute", ("none", "full"))
@@ -135,12 +148,24 @@ def test_expert_parallel_ranks(ranks):
     same(ranks, {"dp": 4, "ep": 2, "zero": 1}, replace(model, experts=3, router="noisy_top_k"), evenly=False)
 
 
+@pytest.mark.parametrize("mode", ("ring", "zigzag", "ulysses", "gather"))
+def test_context_parallel_ranks(ranks, mode):
+    same(ranks, {"cp": 2, "cp_mode": mode, "recompute": "full", "microbatches": 2}, replace(SMALL, dropout=0.1))
+    same(ranks, {"cp": 2, "cp_mode": mode, "zero": 1}, dtype="bfloat16")
+
+
+def test_context_parallelism_and_another_axis(ranks):
+    same(ranks, {"dp": 2, "cp": 2, "zero": 3, "microbatches": 2})
+    same(ranks, {"cp": 2, "tp": 2, "cp_mode": "gather", "sequence_parallel": True, "zero": 1})
+    same(ranks, {"pp": 2, "cp": 2, "cp_mode": "ulysses", "microbatches": 2}, replace(SMALL, positions_kind="rope"))
+
+
 def kept(world, settings):
     """Bytes that forward of one micro-batch keeps, without a pipeline."""
     training = build(settings, world.device)
     sizes = settings.model.sizes
     generator = torch.Generator().manual_seed(0)
-    shape = (settings.steps.batch // settings.layout.microbatches, sizes.positions)
+    shape = (settings.steps.batch // settings.layout.microbatches, sizes.positions // settings.layout.cp)
     inputs, targets = (torch.randint(256, shape, generator=generator) for _ in range(2))
     assert training.part.whole is not None
     counter_rng.set_position(seed=0, step=0)
@@ -157,6 +182,10 @@ def kept(world, settings):
         {"recompute": "full", "tp": 2},
         {"tp": 2, "sequence_parallel": True},
         {"tp": 2, "sequence_parallel": True, "recompute": "selective"},
+        {"cp": 2},
+        {"cp": 2, "cp_mode": "gather", "recompute": "selective"},
+        {"cp": 2, "cp_mode": "ulysses", "recompute": "full"},
+        {"cp": 2, "cp_mode": "ulysses", "tp": 2, "sequence_parallel": True},
     ),
 )
 def test_activations_are_predicted_to_the_byte(ranks, layout):
@@ -201,7 +230,7 @@ def test_long_schedules_are_simulated_in_part(schedule, monkeypatch):
     layout = Layout(pp=4, microbatches=96, schedule=schedule)
     whole = plan_time.bubble(model, layout, steps)
     monkeypatch.setattr(plan_time, "_SIMULATED", 0)
-    plan_time.bubble.cache_clear()
+    plan_time._bubble.cache_clear()
     assert plan_time.bubble(model, layout, steps) == whole
 
 
@@ -247,11 +276,33 @@ def test_work_of_gpt_3():
     assert found.most == pytest.approx((1 - waits.idle) * found.model / found.done, rel=1e-3)  # but for padding
 
 
+@pytest.mark.parametrize("cp", (1, 2, 3))
+@pytest.mark.parametrize("mode", ("ring", "zigzag", "ulysses", "gather"))
+def test_the_busiest_context_parallel_rank(mode, cp):
+    """Its share of attention's core is that of the mask's area: a token at position p sees p + ½ of the keys."""
+    model, steps, seq = replace(SMALL, heads=6, hidden=24), Steps(batch=2), SMALL.positions
+    layout = Layout(cp=cp, cp_mode=mode)
+    assert problem(model, layout, steps) is None
+    every = [range(seq)] if mode == "ulysses" else [places.held(mode, seq, rank, cp).tolist() for rank in range(cp)]
+    area = Fraction(max(sum(2 * position + 1 for position in each) for each in every), seq**2)
+    if mode == "ulysses":
+        area /= cp  # all tokens, of some heads
+    (one,), (found,) = (plan_time.busy(model, each, steps) for each in (Layout(), layout))
+    core = 4 * 3 * 2 * seq**2 * 24 * 3  # Narayanan et al. 2021, appendix: 4bs²h of each layer, three times
+    assert found == (one - core) / cp + core * area
+    assert plan_time.work(model, layout, steps).most == pytest.approx(one / (cp * found))
+
+
 def test_coordinates_count_tp_fastest():
     layout = Layout(dp=2, pp=3, tp=4)
     every = [plan.coordinate(layout, rank) for rank in range(24)]
-    assert every[:5] == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3), (0, 1, 0)] and every[8] == (1, 0, 0)
+    assert [each[:3] for each in every[:5]] == [(0, 0, 0), (0, 0, 1), (0, 0, 2), (0, 0, 3), (0, 1, 0)]
+    assert every[8] == Coordinate(pp=1)
     assert len(set(every)) == 24
+    layout = replace(layout, cp=2)
+    every = [plan.coordinate(layout, rank) for rank in range(48)]
+    assert [every[number] for number in (3, 4, 8)] == [Coordinate(tp=3), Coordinate(cp=1), Coordinate(dp=1)]
+    assert len(set(every)) == 48
 
 
 def test_mistakes_are_named():

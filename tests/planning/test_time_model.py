@@ -79,6 +79,21 @@ def test_full_recomputation_adds_a_forward_of_the_blocks():
     assert found.compute == step_time(BLOCKS, Layout(dp=64, microbatches=32), BATCH, CLUSTER).compute
 
 
+@pytest.mark.parametrize(("positions", "hidden"), [(2048, False), (131072, True)])
+def test_a_ring_hides_behind_attention_where_sequences_are_long(positions, hidden):
+    """In bfloat16 cp ranks each send 2(cp−1)bs/cp · h numbers of 2 + 2 + 4 bytes per layer, and compute 12bs²h/cp."""
+    cp, blocks, batch = 8, replace(BLOCKS, positions=positions), Steps(batch=8, dtype="bfloat16")
+    found, gather = (
+        step_time(blocks, Layout(cp=cp, cp_mode=mode, microbatches=8), batch, CLUSTER) for mode in ("zigzag", "gather")
+    )
+    gradients = step_time(blocks, Layout(dp=cp), batch, CLUSTER)  # as many ranks and bytes
+    sent = 32 * 8 * 2 * (cp - 1) * (positions / cp) * 4096 * 8 / H100.link
+    core = 32 * 8 * 12 * positions**2 * 4096 / cp / (0.5 * H100.flops)
+    assert (sent <= core) == hidden
+    assert found.hidden + found.exposed == pytest.approx(sent + gradients.hidden + gradients.exposed)
+    assert found.exposed >= sent - core and gather.exposed >= sent
+
+
 def test_links_within_a_node_and_across():
     assert CLUSTER.link(8, 1) == CLUSTER.link(4, 2) == H100.link
     assert CLUSTER.link(16, 1) == CLUSTER.link(2, 8) == H100.network

@@ -30,6 +30,7 @@ import notebooks  # noqa: E402
 import reference  # noqa: E402
 
 NOTEBOOKS = sorted((ROOT / "tutorials").glob("*.ipynb"))
+pytestmark = pytest.mark.timeout(600)  # the first test builds the site, which takes a minute of CPU time
 
 # torch is made impossible to import: the site must build where it is not installed.
 BUILD = "import sys; sys.modules['torch'] = None; from mkdocs.__main__ import cli; cli()"
@@ -45,7 +46,7 @@ def build(project: Path, target: Path) -> subprocess.CompletedProcess[str]:
     """Build a copy of the site strictly, as `make docs` does."""
     command = [sys.executable, "-c", BUILD, "build", "--strict", "-f", project / "mkdocs.yml", "-d", target]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=100)
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, timeout=400)
 
 
 @pytest.fixture(scope="module")
@@ -260,4 +261,13 @@ def test_the_explorer_follows_its_sliders(address: str, browser) -> None:
     page.get_by_text("interleaved 1F1B, 6 stages, 6 micro-batches, 2 chunks a rank").wait_for(timeout=5_000)
     assert "held at most" in (caption.text_content() or "").lower()
     assert bars.first.locator("title").text_content() == "forward of micro-batch 0, chunk a (stage 0), from 0 to 0.5"
+    page.select_option("select[name=schedule]", "2bw")  # batches of p; the third is the first that uses version 1
+    page.get_by_text("PipeDream-2BW, 6 stages, 18 micro-batches: the whole run takes 69.").wait_for(timeout=5_000)
+    assert {bar.get_attribute("data-version") for bar in bars.all()} == {"0", "1"}
+    page.select_option("select[name=schedule]", "pipedream")
+    page.get_by_text("Ranks keep 6, 5, 4, 3, 2, 1 versions of their weights.").wait_for(timeout=5_000)
+    # The first rank makes version 1 by its first backward, which follows the sixth forward.
+    titles = [bars.nth(number).locator("title").text_content() or "" for number in (6, 7)]
+    assert titles[0].startswith("backward of micro-batch 0, weights of version 0, from")
+    assert titles[1].startswith("forward of micro-batch 6, weights of version 1, from")
     page.close()

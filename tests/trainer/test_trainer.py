@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import resource
@@ -71,7 +72,8 @@ def whole(ranks, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "layout",
-    [Layout(dp=2, zero=1), Layout(dp=2, zero=3), Layout(tp=2, sequence_parallel=True), Layout(pp=2, microbatches=2)],
+    [Layout(dp=2, zero=1), Layout(dp=2, zero=3), Layout(tp=2, sequence_parallel=True), Layout(pp=2, microbatches=2)]
+    + [Layout(cp=2, zero=1)],
     ids=str,
 )
 def test_resumed_in_another_layout(ranks, whole, tmp_path, layout):
@@ -88,6 +90,15 @@ def test_resumed_in_another_layout(ranks, whole, tmp_path, layout):
     lines = metrics.read(tmp_path / "run" / "metrics.jsonl")
     assert [line["step"] for line in lines if "step" in line] == [1, 2, 3, 4]
     assert [line.get("resumed at") for line in lines if "settings" in line] == [None, 2]
+
+
+@pytest.mark.parametrize("before, after", ((Layout(cp=2), Layout(dp=2, zero=1)), (Layout(dp=2), Layout(cp=2, zero=3))))
+def test_a_checkpoint_is_the_same_with_context_parallelism(ranks, tmp_path, before, after):
+    """No element of weights and optimizer states differs when one layout loads what the other has saved."""
+    settings = asked(tmp_path, before, steps=2)
+    saved = ranks(2).run(do, settings)[0][2]
+    loaded = ranks(2).run(do, replace(settings, layout=after, run=replace(settings.run, resume=True)))[0][2]
+    assert saved.keys() == loaded.keys() and apart(saved, loaded) == 0
 
 
 def test_what_a_run_leaves(whole):
@@ -187,8 +198,8 @@ def test_damaged_checkpoints(ranks, tmp_path):
     assert message == f"{folder} has no checkpoint that is complete and undamaged"
 
 
-def run_on_full_disk(world, settings):
-    """The disk is full for the checkpoint after step 2, and has room again after step 4."""
+def run_on_full_disk(world, settings, code):
+    """The checkpoint after step 2 cannot be written; later ones can."""
     from minitrain.checkpointing.full import manifest
 
     calls, write = [], manifest.write
@@ -196,7 +207,7 @@ def run_on_full_disk(world, settings):
     def full_at_first(path, content):
         calls.append(content.step)
         if content.step == 2:
-            raise OSError(28, "No space left on device")
+            raise OSError(code, os.strerror(code))
         write(path, content)
 
     manifest.write = full_at_first
@@ -206,12 +217,13 @@ def run_on_full_disk(world, settings):
         manifest.write = write
 
 
-def test_a_full_disk(ranks, tmp_path):
-    found = ranks(2).run(run_on_full_disk, asked(tmp_path, Layout(dp=2), save_every=1, keep=9, steps=3))
+@pytest.mark.parametrize("code", (errno.ENOSPC, errno.EROFS))
+def test_a_full_disk_and_a_read_only_folder(ranks, tmp_path, code):
+    found = ranks(2).run(run_on_full_disk, asked(tmp_path, Layout(dp=2), save_every=1, keep=9, steps=3), code)
     assert {status for status, *_ in found} == {0}
     saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert saved == ["step-00000001", "step-00000003"]
-    assert "note: " in found[0][3] and "step-00000002 could not be saved: " in found[0][3]
+    assert "note: " in found[0][3] and f"step-00000002 could not be saved: [Errno {code}] " in found[0][3]
 
 
 def test_export_and_load(ranks, whole, tmp_path):
@@ -242,7 +254,7 @@ def test_held_out_text_in_every_layout(ranks, tmp_path):
     for data, count in (("reference", 256), (str(tmp_path / "short"), 4)):
         ((one, windows),) = ranks(1).run(evaluated, asked(tmp_path, data=data))
         assert windows == count
-        for layout in (Layout(dp=2, microbatches=2), Layout(pp=2, microbatches=4), Layout(tp=2)):
+        for layout in (Layout(dp=2, microbatches=2), Layout(pp=2, microbatches=4), Layout(tp=2), Layout(cp=2)):
             for loss, windows in ranks(2).run(evaluated, asked(tmp_path, layout, data=data)):
                 assert windows == count and loss == pytest.approx(one, abs=1e-12)
 
@@ -257,16 +269,25 @@ def profiled(world, settings):
     return trainer.profile.seconds, trainer.profile.steps, time.perf_counter() - start
 
 
-@pytest.mark.parametrize("layout", [Layout(pp=2, microbatches=2), Layout(tp=2), Layout(dp=2, zero=2)], ids=str)
+LAYOUTS = [
+    Layout(pp=2, microbatches=2),
+    Layout(tp=2),
+    Layout(dp=2, zero=2),
+    Layout(cp=2),
+    Layout(cp=2, cp_mode="gather"),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_parts_of_a_step(ranks, tmp_path, layout):
     for seconds, steps, took in ranks(2).run(profiled, asked(tmp_path, layout)):
         assert steps == 2
         # Exclusive: what is nested counted twice would be more than all the time there was.
         assert 0.5 * took < sum(seconds.values()) <= took
         parts = {name for name, value in seconds.items() if value}
-        axis = {"pp": "pipeline"}.get(str(layout)[:2], str(layout)[:2])
+        axes = {"pp": {"pipeline"}, "cp": {"cp", "dp"}}.get(str(layout)[:2], {str(layout)[:2]})
         everywhere = {"data", "forward", "backward", "gradients", "norm", "optimizer", "rest"}
-        assert parts == everywhere | {axis}
+        assert parts == everywhere | axes
 
 
 def clocked(moments):
@@ -391,7 +412,7 @@ def test_metrics_on_a_full_disk(ranks, tmp_path, full, kept):
 
 
 def test_peaks():
-    assert speed.peak_flops("NVIDIA H100 80GB HBM3", "bfloat16") == 989e12
+    assert speed.peak_flops("NVIDIA H100 80GB HBM3", "bfloat16") == 989.4e12
     assert speed.peak_flops("NVIDIA A100-SXM4-80GB", "float32") == 19.5e12
     assert speed.peak_flops("NVIDIA L40S", "bfloat16") == 362e12
     assert speed.peak_flops("CPU", "bfloat16") is speed.peak_flops("NVIDIA H100", "float64") is None
@@ -482,3 +503,22 @@ def test_resume_where_there_is_nothing_begins(ranks, tmp_path):
     assert "has no checkpoint: this is the run's beginning" in told
     ((status, losses, _, told, _),) = ranks(1).run(do, asked(tmp_path, resume=True, steps=1))
     assert (status, losses) == (0, []) and "all of its 1 steps are done" in told
+
+
+def test_asked_to_save_it_goes_on(ranks, tmp_path):
+    """Rank 1 is asked after step 2: all ranks save, and go on."""
+    found = ranks(2).run(saved_when_asked, asked(tmp_path, Layout(dp=2), keep=9))
+    assert [status for status, _ in found] == [0, 0]
+    assert found[0][1].count("saved after step 2, as asked; going on") == 1 and not found[1][1]
+    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert names == ["step-00000002", "step-00000004"]
+
+
+def saved_when_asked(world, settings):
+    told, left = [], [True]
+
+    def asked_to_save():
+        return world.rank == 1 and trainer.done == 2 and left.pop()
+
+    trainer = Trainer(world, settings, tell=told.append, asked_to_save=asked_to_save)
+    return train(trainer), "\n".join(map(str, told))

@@ -15,6 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from minitrain.comm.comm import Comm
+from minitrain.lessons.optimizers.on_shards import AsTorchs
 from minitrain.zero import Zero1, Zero2, Zero3
 from tests.zero.models import Branches, Few, Mixed, Normalised, ddp, gpt, part, same_weights, train, twins
 
@@ -323,11 +324,12 @@ class Mine(torch.optim.Adam):
 
 def optimizers(world):
     for mixing, reason in (
-        (torch.optim.Adafactor, "means over the rows and columns"),
-        (torch.optim.Muon, "whole matrix orthogonal"),
-        (torch.optim.LBFGS, "inner products"),
+        (torch.optim.Adafactor, "means over the rows and columns of a matrix; use minitrain.optimizers.Adafactor with"),
+        (torch.optim.Muon, "whole matrix orthogonal; use minitrain.optimizers.Muon with any stage"),
+        (torch.optim.LBFGS, r"inner products .* or data parallelism without ZeRO \(stage 0\)"),
         (torch.optim.SparseAdam, "sparse gradients"),
-        (Lamb, "mixes the elements of a tensor"),
+        (Lamb, r"mixes the elements of a tensor; .* or data parallelism without ZeRO \(stage 0\)"),
+        (AsTorchs, "mixes the elements of a tensor"),
     ):
         with pytest.raises(
             ValueError, match=f"optimizer_class={mixing.__name__} cannot step on flat shards: .*{reason}"

@@ -7,10 +7,13 @@ tensor of one device, under its name there. With these, no knowledge of the layo
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from minitrain.checkpointing.full.shards import Shard, ShardedTensor, State, flat_regions
+from minitrain.comm.control import gather_objects
 from minitrain.composition.gradients import Gradients
 from minitrain.composition.model import Part
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim, shards
@@ -33,7 +36,25 @@ def state_of(part: Part, gradients: Gradients) -> State:
                 if isinstance(value, Tensor) and value.shape == line.master.shape:
                     kept[f"optimizer.{name}"] = value
             _add(state, part, gradients, line, kept)
+            for kind, of_each in shard.optimizer.state[line.master].items():
+                if isinstance(of_each, dict):
+                    _add_whole(state, f"optimizer.{kind}", part, gradients, line, of_each)
     return state
+
+
+def check_finite(state: State, path: Path) -> None:
+    """Refuse what a checkpoint held, on all ranks alike, if there is a NaN or an infinite number in it.
+
+    Raises:
+        ValueError: Names the states.
+    """
+    mine = [name for name, each in state.items() if not all(bool(s.tensor.isfinite().all()) for s in each.shards)]
+    if found := sorted({name for names in gather_objects(mine) for name in names}):
+        more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+        raise ValueError(
+            f"{path}: NaN or infinite numbers in {', '.join(found[:3])}{more}; remove the folder to resume from an "
+            "earlier checkpoint"
+        )
 
 
 def _add(state: State, part: Part, gradients: Gradients, line: FlatShard, kept: dict[str, Tensor]) -> None:
@@ -58,6 +79,18 @@ def _add(state: State, part: Part, gradients: Gradients, line: FlatShard, kept: 
                 if all(real):
                     entry.shards.append(Shard(region[tuple(slice(size) for size in real)], place))
             state[f"{kind}.{name}"] = entry
+
+
+def _add_whole(
+    state: State, kind: str, part: Part, gradients: Gradients, line: FlatShard, values: dict[str, Tensor]
+) -> None:
+    """States of which every rank that shares a line has all; the first of them writes."""
+    names = {id(parameter): name for name, parameter in part.parameters.items()}
+    for local, value in values.items():
+        name = names[id(line.parameters[local])]
+        writes = gradients.spread[name].first and line.rank == 0
+        whole = Shard(value, (0,) * value.dim())
+        state[f"{kind}.{name}"] = ShardedTensor(tuple(value.shape), value.dtype, [whole], writes)
 
 
 def _count(sizes: tuple[int, ...]) -> int:

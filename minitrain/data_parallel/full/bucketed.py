@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from minitrain.comm.comm import AnyComm
 from minitrain.comm.messages import Handle
-from minitrain.data_parallel.full.replica import Replica
+from minitrain.data_parallel.full.replica import Replica, reduced_in
 
 
 class Bucket:
@@ -23,16 +23,18 @@ class Bucket:
 
     Args:
         parameters: By name, in the order in which they lie; all of one dtype and device.
+        reduce_dtype: As of `Replica`.
 
     Attributes:
         flat: The gradients side by side, and after them a flag for each.
     """
 
-    def __init__(self, parameters: dict[str, nn.Parameter]):
+    def __init__(self, parameters: dict[str, nn.Parameter], reduce_dtype: torch.dtype | None = None):
         self.parameters = parameters
         first = next(iter(parameters.values()))
+        self._packed = first.dtype
         sizes = [*(parameter.numel() for parameter in parameters.values()), len(parameters)]
-        self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        self.flat = torch.zeros(sum(sizes), dtype=reduced_in(first, reduce_dtype), device=first.device)
         *parts, self._flags = self.flat.split(sizes)
         pairs = zip(parameters.items(), parts, strict=True)
         self._views = {name: part.view(parameter.shape) for (name, parameter), part in pairs}
@@ -45,15 +47,16 @@ class Bucket:
             RuntimeError: The parameter has another dtype or device than when it was packed.
         """
         parameter = self.parameters[name]
-        if parameter.dtype != self.flat.dtype or parameter.device != self.flat.device:
+        if parameter.dtype != self._packed or parameter.device != self.flat.device:
             raise RuntimeError(
-                f"{name} was {self.flat.dtype} on {self.flat.device} when the module was wrapped and now is "
+                f"{name} was {self._packed} on {self.flat.device} when the module was wrapped and now is "
                 f"{parameter.dtype} on {parameter.device}; wrap the module after changing it"
             )
         if gradient is None:
             self._views[name].zero_()  # this rank adds nothing
             self._absent.add(name)
         else:
+            # Where the bucket has fewer bits than the gradient, the product is rounded once.
             torch.mul(gradient, scale, out=self._views[name])
 
     def seal(self) -> Shaped[Tensor, " elements"]:
@@ -71,12 +74,14 @@ class Bucket:
             if not some:
                 continue  # no rank used it: a gradient of zeros would move it where an optimizer has momentum
             if parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter)
+                parameter.grad = torch.empty_like(parameter, dtype=parameter.grad_dtype)
             parameter.grad.copy_(view)
         self._absent.clear()
 
 
-def pack(parameters: dict[str, nn.Parameter], bucket_megabytes: float) -> list[Bucket]:
+def pack(
+    parameters: dict[str, nn.Parameter], bucket_megabytes: float, reduce_dtype: torch.dtype | None = None
+) -> list[Bucket]:
     """Pack parameters into buckets, the last parameter first; a bucket is closed when it has reached the size.
 
     The last parameters come first because backward reaches them first, which matters once buckets leave during it. A
@@ -90,9 +95,10 @@ def pack(parameters: dict[str, nn.Parameter], bucket_megabytes: float) -> list[B
         if not bucket:
             buckets.append(bucket)
         bucket[name] = parameter
-        if sum(member.nbytes for member in bucket.values()) >= bucket_megabytes * 2**20:
+        size = sum(member.numel() for member in bucket.values()) * reduced_in(parameter, reduce_dtype).itemsize
+        if size >= bucket_megabytes * 2**20:
             del filling[kind]
-    return [Bucket(bucket) for bucket in buckets]
+    return [Bucket(bucket, reduce_dtype) for bucket in buckets]
 
 
 class BucketedDataParallel(Replica):
@@ -102,9 +108,15 @@ class BucketedDataParallel(Replica):
         buckets: The buckets, in the order in which they are sent.
     """
 
-    def __init__(self, module: nn.Module, comm: AnyComm = None, bucket_megabytes: float = 25.0):
-        super().__init__(module, comm, bucket_megabytes)
-        self.buckets = pack(self.trainable, bucket_megabytes)
+    def __init__(
+        self,
+        module: nn.Module,
+        comm: AnyComm = None,
+        bucket_megabytes: float = 25.0,
+        reduce_dtype: torch.dtype | None = None,
+    ):
+        super().__init__(module, comm, bucket_megabytes, reduce_dtype)
+        self.buckets = pack(self.trainable, bucket_megabytes, reduce_dtype)
 
     @torch.no_grad()
     def synchronize(self) -> None:

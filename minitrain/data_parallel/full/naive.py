@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from minitrain.data_parallel.full.replica import Replica
+from minitrain.data_parallel.full.replica import Replica, reduced_in
 
 
 class NaiveDataParallel(Replica):
@@ -27,10 +27,10 @@ class NaiveDataParallel(Replica):
                 continue
             gradient = self._gradient(name)
             mean = torch.zeros_like(parameter) if gradient is None else gradient * (1 / self.ranks)
-            mean = mean.contiguous()
+            mean = mean.to(reduced_in(parameter, self.reduce_dtype)).contiguous()
             # The sum of every rank's 1/n: one all-reduce for this parameter, waited for before the next is started.
             self.comm.all_reduce(mean).wait()
-            parameter.grad = mean
+            parameter.grad = mean.to(parameter.grad_dtype or parameter.dtype)
 
     def _used_anywhere(self) -> dict[str, bool]:
         """Which parameters have a gradient on at least one rank."""

@@ -32,8 +32,14 @@ class DataParallel(BucketedDataParallel):
             `synchronize()`: its bucket may have left with the first alone.
     """
 
-    def __init__(self, module: nn.Module, comm: AnyComm = None, bucket_megabytes: float = 25.0):
-        super().__init__(module, comm, bucket_megabytes)
+    def __init__(
+        self,
+        module: nn.Module,
+        comm: AnyComm = None,
+        bucket_megabytes: float = 25.0,
+        reduce_dtype: torch.dtype | None = None,
+    ):
+        super().__init__(module, comm, bucket_megabytes, reduce_dtype)
         self._started: list[Handle] = []  # handles of the buckets that are on their way
         self._missing = [set(bucket.parameters) for bucket in self.buckets]  # gradients that a bucket waits for
         self._number = {name: number for number, bucket in enumerate(self.buckets) for name in bucket.parameters}

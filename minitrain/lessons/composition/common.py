@@ -92,6 +92,20 @@ def shared_folder(world: World) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
+@contextmanager
+def same_bits(world: World) -> Iterator[None]:
+    """On a GPU, kernels that add in the same order each time; on a CPU all do."""
+    if world.device.type == "cpu":
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
 def one_device(settings: Settings, count: int, device: torch.device | str = "cpu") -> OneDevice:
     """Train in plain PyTorch: the whole model, the whole batch at once, torch's own optimizer and clipping.
 
@@ -269,6 +283,8 @@ def rounding(settings: Settings) -> float:
 def label(layout: Layout) -> str:
     """A layout in a few words, with its unusual settings."""
     parts = [str(layout)]
+    if layout.cp > 1 and layout.cp_mode != "zigzag":
+        parts.append(layout.cp_mode)
     if layout.pp > 1 and layout.schedule != "1f1b":
         parts.append(layout.schedule)
     if layout.zero:

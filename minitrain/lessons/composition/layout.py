@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 NARAYANAN, DEEPSPEED = "Narayanan et al. 2021, §3", "Rajbhandari et al. 2022, §5.2"
 ELEMENTS = "L(12h² + 13h) + (V + s)h + 2h, and of experts E times 8h² + 5h, and hE, in place of 8h² + 5h"
 # What does not vary along each axis.
-FIXED = {"tp": ("pp", "dp"), "dp": ("pp", "tp"), "pp": ("dp", "tp"), "experts": ("pp", "tp", "replicas")}
-FIXED["replicas"] = ("pp", "tp", "experts")
+FIXED = {"tp": ("pp", "dp", "cp"), "cp": ("pp", "dp", "tp"), "dp": ("pp", "cp", "tp"), "pp": ("dp", "cp", "tp")}
+FIXED |= {"experts": ("pp", "cp", "tp", "replicas"), "replicas": ("pp", "cp", "tp", "experts")}
 
 
 def claims(world: World, zero: Literal[0, 1]) -> list[Claim]:
@@ -43,7 +43,8 @@ def claims(world: World, zero: Literal[0, 1]) -> list[Claim]:
     elsewhere, unlike, counted = 0, 0, {}
     for training in trainings:
         layout, model = training.settings.layout, training.settings.model
-        strides = {"tp": 1, "dp": layout.tp, "pp": layout.dp * layout.tp}
+        inner = layout.cp * layout.tp
+        strides = {"tp": 1, "cp": layout.tp, "dp_cp": layout.tp, "dp": inner, "pp": layout.dp * inner}
         elsewhere += strangers_in(training)
         elsewhere += sum(stride_of(getattr(training.axes, axis)) not in (0, each) for axis, each in strides.items())
         wrong, mine = holders(training)
@@ -59,7 +60,8 @@ def claims(world: World, zero: Literal[0, 1]) -> list[Claim]:
     for training in trainings:
         training.close()
     world.figure(lambda: picture(where))
-    place = "of a group's ranks those at another place of another axis, or not 1 (tp), tp (dp), dp·tp (pp) apart"
+    apart = "1 (tp), tp (cp), cp·tp (dp), dp·cp·tp (pp) apart"
+    place = f"of a group's ranks those at another place of another axis, or not {apart}"
     table = "parameters whose elements are not stepped by as many ranks as the table says, in every layout"
     return [
         Claim(place, "0", 0, elsewhere, "1", NARAYANAN, key=True),
@@ -69,10 +71,13 @@ def claims(world: World, zero: Literal[0, 1]) -> list[Claim]:
 
 
 def every(world: World, zero: Literal[0, 1]) -> Iterator[Settings]:
-    """A training for each layout that so many ranks allow, sequence-parallel where it can be, and two with experts."""
+    """A training for each layout that so many ranks allow, sequence-parallel where it can be; with cp; with experts."""
     model, steps = lesson.small_model(world.size), lesson.small_steps(world.size)
     for layout in fitting(model, Layout(), steps, world.size):
         yield Settings(model, replace(layout, zero=zero, sequence_parallel=layout.tp > 1), steps)
+    if world.size > 1:
+        cp = 2 if world.size % 2 == 0 else world.size
+        yield Settings(model, Layout(dp=world.size // cp, cp=cp, zero=zero), steps)
     experts = replace(model, experts=world.size + 1)
     for ep in sorted({world.size, world.size // 2} - {0, 1} if world.size % 2 == 0 else {world.size} - {1}):
         yield Settings(experts, Layout(dp=world.size, ep=ep, zero=zero), steps)
@@ -97,7 +102,7 @@ def stride_of(group: dist.ProcessGroup) -> int:
 def strangers_in(training: Training) -> int:
     """How many ranks of this rank's groups differ from it in what their axis leaves fixed: they say where they are."""
     found, axes = 0, training.axes
-    names = ("pp", "dp", "tp", "replicas", "experts")
+    names = ("pp", "dp", "cp", "tp", "replicas", "experts")
     for axis, fixed in FIXED.items():
         group = getattr(axes, axis)
         mine = torch.tensor([axes.place[name] for name in names], device=training.device)

@@ -36,18 +36,20 @@ from minitrain.train import build, forward_backward, train_step, update
 
 FORMULAS = {
     "tp": "calls of each layer and micro-batch · bsh·w",
+    "cp": "calls of each layer and micro-batch · b(s/cp)h·w, gradients in float32 at least",
     "pp": "m · b(s/tp)h·w for each boundary and way, and the tied table",
-    "dp": "w · its parameters, twice with ZeRO-1, 3m times with ZeRO-3",
+    "dp": "w · its parameters, twice with ZeRO-1, 3m times with ZeRO-3; ordered sums by neighbour",
     "ep": "4 · rows · h·w for each mixture, and 8 for each expert",
 }
 SOURCES = {
     "tp": "Shoeybi et al. 2019, §3",
+    "cp": "Liu et al. 2023, §3",
     "pp": "Narayanan et al. 2021, §3.2",
     "dp": "Rajbhandari et al. 2020, §7",
     "ep": "Lepikhin et al. 2020, §3.2",
 }
-# The groups along each axis; experts' gradients go over their replicas.
-GROUPS = {"tp": ("tp",), "pp": ("pp",), "dp": ("dp", "replicas"), "ep": ("experts",)}
+# The groups along each axis; experts' gradients go over their replicas, all others over dp and cp at once.
+GROUPS = {"tp": ("tp",), "cp": ("cp",), "pp": ("pp",), "dp": ("dp_cp", "replicas"), "ep": ("experts",)}
 STATES = ("parameters", "gradients", "optimizer states")
 TITLES = {
     "parameters": "bytes of parameters, and of gradients, on this rank, in every layout",
@@ -94,6 +96,8 @@ def claims(world: World) -> list[Claim]:
     every = [*chosen(world)]
     for settings in every:
         name = lesson.label(settings.layout) + (f", {settings.model.experts} experts" if settings.model.experts else "")
+        name += ", rope" if settings.model.positions_kind == "rope" else ""
+        name += ", ordered sums" if settings.steps.ordered_sums else ""
         for what, claim in as_planned(world, settings).items():
             rows["parameters" if what == "gradients" else what][f"{name}: {what}"] = claim
     dense = [settings for settings in every if not settings.model.experts]
@@ -112,21 +116,26 @@ def claims(world: World) -> list[Claim]:
 def chosen(world: World) -> Iterator[Settings]:
     """A layout for each pair of axes, or where the ranks have one divisor only, for each axis; and one with experts.
 
-    The pair pp and tp also without sequence parallelism, and with every block computed again; and ZeRO-3.
+    The pair pp and tp also without sequence parallelism, and with every block computed again; ZeRO-3; sequences that
+    all ranks divide; and ordered sums. The first layout also with rotary positions.
     """
     ranks = world.size
     model, steps = lesson.small_model(ranks), replace(lesson.small_steps(ranks), dtype="float32")
     layouts = list(fitting(model, Layout(), steps, ranks))
     most = max(axes_used(layout) for layout in layouts)
-    for layout in layouts:
-        if axes_used(layout) == most:
-            zero = 1 if layout.dp > 1 and layout.tp > 1 else 0
-            cut = replace(layout, microbatches=layout.pp, zero=zero, sequence_parallel=layout.tp > 1)
-            yield Settings(model, cut, steps)
-            if layout.pp > 1 and layout.tp > 1:
-                yield Settings(model, replace(cut, sequence_parallel=False, recompute="full"), steps)
+    widest = [layout for layout in layouts if axes_used(layout) == most]
+    for number, layout in enumerate(widest):
+        zero = 1 if layout.dp > 1 and layout.tp > 1 else 0
+        cut = replace(layout, microbatches=layout.pp, zero=zero, sequence_parallel=layout.tp > 1)
+        yield Settings(model, cut, steps)
+        if number == 0:
+            yield Settings(replace(model, positions_kind="rope"), cut, steps)
+        if layout.pp > 1 and layout.tp > 1:
+            yield Settings(model, replace(cut, sequence_parallel=False, recompute="full"), steps)
     if ranks > 1:
         yield Settings(model, Layout(dp=ranks, zero=3, microbatches=2), steps)
+        yield Settings(model, Layout(cp=ranks, zero=1), steps)
+        yield Settings(model, Layout(dp=ranks, zero=1, microbatches=2), replace(steps, ordered_sums=True))
         # Experts choose equally many tokens each, so that all-to-alls can be predicted.
         yield Settings(
             replace(model, experts=ranks, router="expert_choice"), Layout(dp=ranks, ep=ranks), replace(steps, clip=0.0)
@@ -141,11 +150,12 @@ def axes_used(layout: Layout) -> int:
 def as_planned(world: World, settings: Settings) -> dict[str, Claim]:
     """Claims on one layout, by what they are about."""
     model, layout, steps = settings.model, settings.layout, settings.steps
-    operations = None if model.experts else counted(world, settings)
+    # With cp, blocks are computed whole or left out, and the plan counts what the mask leaves of them.
+    operations = None if model.experts or layout.cp > 1 else counted(world, settings)
     predicted, found = plan.predict(model, layout, steps, world.rank), measure(world, settings, operations)
     made = {}
     for axis in FORMULAS:
-        if getattr(layout, axis) > 1:
+        if getattr(layout, axis) > 1 or (axis == "dp" and layout.cp > 1):
             payload = found.payload.get(axis, 0)
             made[axis] = Claim("", FORMULAS[axis], predicted.payload(axis), payload, "B", SOURCES[axis])
     for category in STATES:
@@ -154,10 +164,12 @@ def as_planned(world: World, settings: Settings) -> dict[str, Claim]:
         made[category] = Claim("", formula, *sizes, "B", source)
     if operations:
         made["operations"] = work_of_rank(world, settings, operations)
-    if operations and layout.recompute == "none" and layout.zero < 3:  # else more is kept than autograd knows of
+    if not model.experts and layout.recompute == "none" and layout.zero < 3:  # else more is kept than autograd knows of
         kept = predicted.held["activations"]
-        # All micro-batches' numbers of tokens lie in one storage, and one that is kept keeps the others'.
+        # All micro-batches' numbers of tokens lie in one storage, and one that is kept keeps the others'. Inputs are on
+        # the first stage and targets on the last.
         others = 8 * (layout.microbatches - 1) * model.sizes.positions * plan_time.microbatch(layout, steps)
+        others *= 2 if layout.pp == 1 else 1
         slack = others + gpu_slack(world.device, settings, sum(predicted.layers))
         source = "Korthikanti et al. 2022, §4"
         made["kept"] = Claim("", "in flight · of its layers", kept, found.activations, "B", source, absolute=slack)

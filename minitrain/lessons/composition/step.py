@@ -13,6 +13,7 @@ most T · 6Ku of the largest change (`lesson.rounding`). Losses differ by as muc
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from itertools import product
 from typing import TYPE_CHECKING, get_args
@@ -26,6 +27,7 @@ from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
 from minitrain.lessons.composition import common as lesson
 from minitrain.lessons.composition import predicted as lesson_predicted
+from minitrain.train import build, train_step
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,7 +39,12 @@ def claims(world: World, blocks: int) -> list[Claim]:
     """All claims of the demo."""
     curves: dict[str, list[float]] = {}
     with world.timed("all layouts"):
-        made = [like_one_device(world, blocks, curves), single_precision(world), learning_rates()]
+        made = [
+            like_one_device(world, blocks, curves),
+            single_precision(world),
+            ordered_sums(world),
+            learning_rates(),
+        ]
     world.figure(lambda: picture(curves))
     return [*made, *lesson_predicted.claims(world)]
 
@@ -50,6 +57,7 @@ def trainings(world: World, blocks: int) -> Iterator[Settings]:
         wide = model if layout.stages <= model.sizes.layers else deep
         if problem(wide, layout, steps, ranks) is None:
             yield Settings(wide, layout, steps)
+    yield from (Settings(model, layout, steps) for layout in with_context(ranks))
     experts = replace(model, experts=ranks + 2)
     for layout in with_experts(ranks):
         yield Settings(experts, layout, steps)
@@ -71,6 +79,16 @@ def variants(ranks: int) -> Iterator[Layout]:
             yield from (replace(layout, zero=zero, microbatches=2) for zero in (2, 3))
     if ranks == 1:
         yield Layout(microbatches=2, recompute="full")
+
+
+def with_context(ranks: int) -> Iterator[Layout]:
+    """Layouts that divide each sequence, in each mode once if the ranks allow that, and with each other axis."""
+    if ranks > 1:
+        yield Layout(cp=ranks, zero=1)
+    if ranks > 2 and ranks % 2 == 0:
+        yield Layout(dp=ranks // 2, cp=2, cp_mode="gather", zero=2)
+        yield Layout(pp=ranks // 2, cp=2, cp_mode="ring", microbatches=2, recompute="full")
+        yield Layout(cp=2, tp=ranks // 2, cp_mode="ulysses", sequence_parallel=True)
 
 
 def with_experts(ranks: int) -> Iterator[Layout]:
@@ -138,6 +156,33 @@ def single_precision(world: World) -> Claim:
         worst = max(worst, lesson.distance(cut, one, world.device).weights / change)
     what = f"weights after {STEPS} steps of SGD in float32, distance from one device's in the largest change"
     return Claim(what, "12Ku", allowed, worst, "1", "heuristic, no proof", "compared", "<=", key=True)
+
+
+def ordered_sums(world: World) -> Claim:
+    """The claim that ordered sums give the bits of one device, which adds up the same micro-batches one by one."""
+    layout = Layout(dp=world.size, microbatches=3, zero=1)
+    steps = replace(lesson.small_steps(world.size), dtype="float32", batch=6 * world.size, clip=0.0, ordered_sums=True)
+    settings, count = Settings(lesson.small_model(world.size), layout, steps), 3 * world.size
+    samples, plain = lesson.samples_of(settings), lesson.plain_model(settings).to(world.device)
+    matrices, vectors = ([p for p in plain.parameters() if (p.dim() > 1) == matrix] for matrix in (True, False))
+    groups = [{"params": matrices, "weight_decay": steps.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, betas=(0.9, 0.95))
+    with lesson.same_bits(world), closing(build(settings, world.device)) as training:
+        for step in range(STEPS):
+            position = step * steps.batch
+            for batch in zip(
+                *(part.chunk(count) for part in samples.take(range(position, position + steps.batch))), strict=True
+            ):
+                (plain(*(each.to(world.device) for each in batch))[1] / count).backward()
+            for group in adamw.param_groups:
+                group["lr"] = learning_rate(steps, step)
+            adamw.step()
+            adamw.zero_grad()
+            train_step(training, step, position, samples)
+        pairs = [(training.part.parameters[name], whole) for name, whole in plain.named_parameters()]
+        unlike = sum(int((found != whole).sum()) for found, whole in pairs)
+    what = f"ordered sums: elements of weights that differ from one device's after {STEPS} steps of AdamW in float32"
+    return Claim(what, "0", 0, unlike, "elements", "derived", "compared")
 
 
 def picture(curves: dict[str, list[float]]) -> Figure:

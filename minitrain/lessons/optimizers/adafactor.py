@@ -10,8 +10,9 @@ from torch import Tensor
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
 from minitrain.lessons.claims import Claim, fold
-from minitrain.lessons.optimizers import by_hand, common
+from minitrain.lessons.optimizers import by_hand, common, on_shards
 from minitrain.optimizers.adafactor import Adafactor
+from minitrain.optimizers.full.adafactor import Adafactor as FullAdafactor
 
 PAPER = "Shazeer & Stern 2018"
 
@@ -41,6 +42,7 @@ def demo(world: World, lr: float = 0.6) -> list[Claim]:
         rank_one(world, lr),
         clipped(world),
         common.on_a_flat_shard(world, make, costs.adafactor, "derived"),
+        *full_form(world, lr),
     ]
     thetas = common.parameters(world, [(256, 1024)], torch.float32)
     optimizer = make(thetas)
@@ -93,6 +95,25 @@ def clipped(world: World) -> Claim:
             "", formula, predicted, measured, source=source, how="compared", absolute=common.bound(2, 6)
         )
     return fold("a step over the parameters' size, after a gradient 100 times as large, d = ½; and not clipped", cases)
+
+
+def full_form(world: World, lr: float) -> list[Claim]:
+    """Claims on the full form, which fetches the sums of rows and columns from the other ranks.
+
+    The bound: a sum of E squares has a relative error of at most (E + 1)u in any order, and a step is a product of at
+    most five such sums and roots, so that it differs by at most 5(E + 20)u of itself. Twice that allows for what
+    earlier differences add to later steps, and 2u of a parameter for each subtraction.
+    """
+    found = on_shards.run(world, partial(FullAdafactor, lr=lr))
+    largest = max(torch.Size(shape).numel() for shape in common.SHAPES)
+    most = (2 * on_shards.STEPS * found.size + 2 * 5 * (largest + 20) * found.path) * 2.0**-53
+    states = sum(costs.adafactor(shape, 8) for shape in common.SHAPES) + 4
+    payload = on_shards.STEPS * costs.adafactor_payload(common.SHAPES, 8)
+    return [
+        on_shards.equal(found, most),
+        on_shards.sent(world, found, "all_reduce", payload, "w(r + c + 2); w(E + 2) for a vector", key=True),
+        on_shards.states_held(found, states, "w(r + c) + 4; wE for a vector"),
+    ]
 
 
 def size_of(x: Tensor) -> float:

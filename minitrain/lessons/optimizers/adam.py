@@ -11,7 +11,7 @@ from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import optimizers as costs
 from minitrain.lessons.claims import Claim, fold
-from minitrain.lessons.optimizers import by_hand, common
+from minitrain.lessons.optimizers import by_hand, common, on_shards
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.optimizers.adafactor import Adafactor
 from minitrain.optimizers.adam import Adam
@@ -52,6 +52,8 @@ def demo(world: World, lr: float = 0.1) -> list[Claim]:
         common.by_element(world, make, common.SHAPES, "derived"),
         *without_norms(world, make),
         per_parameter(world),
+        on_shards.collectives_of_their_own(world),
+        on_shards.refused(world),
     ]
     thetas = common.parameters(world, [(256, 1024)], torch.float32)
     optimizer = make(thetas)

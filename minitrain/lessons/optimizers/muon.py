@@ -10,8 +10,9 @@ from torch import Tensor
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
 from minitrain.lessons.claims import Claim, fold
-from minitrain.lessons.optimizers import common
+from minitrain.lessons.optimizers import common, on_shards
 from minitrain.lessons.optimizers.by_hand import Matrix
+from minitrain.optimizers.full.muon import Muon as FullMuon
 from minitrain.optimizers.muon import Muon, newton_schulz
 from minitrain.roofline.flops import Flops
 
@@ -42,6 +43,7 @@ def demo(world: World, lr: float = 0.1, momentum: float = 0.8, decay: float = 0.
         singular_values(world),
         near_one(world),
         operations(world),
+        *full_form(world, lr),
     ]
     thetas = common.parameters(world, [(256, 1024)], torch.float32)
     optimizer = Muon(thetas, lr)
@@ -142,3 +144,29 @@ def operations(world: World) -> Claim:
         predicted = costs.newton_schulz_flops(rows, columns)
         cases[f"{rows} × {columns}"] = Claim("", "5(4r²c + 2r³), r ≤ c", predicted, flops.total, "FLOP", SOURCE)
     return fold("operations of five steps, 31 × 17; other shapes", cases, key=True)
+
+
+def full_form(world: World, lr: float) -> list[Claim]:
+    """Claims on the full form, which gathers each line's update; AdamW steps the vector.
+
+    The bound: `error` of each step's matrix, twice because both ways may be off, and 2u of a parameter for each of the
+    other roundings, of which there are at most 50 in a step of Muon's or AdamW's.
+    """
+    make = partial(FullMuon, lr=lr, ns_dtype=torch.float64)
+    found = on_shards.run(world, make, on_shards.matrices_apart)
+    sizes = {True: 0, False: 0}  # elements of matrices, and of all other tensors
+    for shape in common.SHAPES:
+        sizes[len(shape) == 2] += torch.Size(shape).numel()
+    newton = sum(error(*sorted(shape)) for shape in common.SHAPES if len(shape) == 2)
+    tall = max(1, 31 / 17) ** 0.5
+    most = on_shards.STEPS * (2 * lr * tall * newton + 2 * 50 * found.size * 2.0**-53)
+    shards = {matrix: -(-elements // world.size) for matrix, elements in sizes.items()}
+    parameters = sum(costs.zero1_traffic([elements], world.size, item=8).all_gather for elements in sizes.values())
+    payload = on_shards.STEPS * (parameters + costs.muon_payload([sizes[True]], world.size, 8))
+    return [
+        on_shards.equal(found, most),
+        on_shards.sent(world, found, "all_gather", payload, "w · padded Ψ, and again w · padded Ψ of matrices"),
+        on_shards.states_held(
+            found, costs.muon([shards[True]], 8) + costs.adam([shards[False]], 8) + 4, "w⌈Ψ/n⌉; 2w⌈Ψ/n⌉ + 4 of AdamW"
+        ),
+    ]

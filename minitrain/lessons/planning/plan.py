@@ -24,6 +24,7 @@ from minitrain.pipeline_parallel.splitting import evenly, split
 from minitrain.planning import plan_time
 from minitrain.planning.plan import Coordinate, predict
 from minitrain.planning.plan_time import shape_of
+from minitrain.planning.published import TABLE_1
 from minitrain.recomputation.full import selective
 from minitrain.recomputation.full.every_block import every_block
 from minitrain.tensor_parallel.parallelize import parallelize
@@ -33,36 +34,6 @@ if TYPE_CHECKING:
 
 NARAYANAN, KORTHIKANTI, BROWN = "Narayanan et al. 2021", "Korthikanti et al. 2022", "Brown et al. 2020"
 RAJBHANDARI = "Rajbhandari et al. 2020, figure 1"
-
-
-class Published(NamedTuple):
-    """A line of table 1 of Narayanan et al. 2021; 51,200 tokens in the vocabulary, 2,048 in a sequence.
-
-    Attributes:
-        billions: Of parameters.
-        heads: Attention heads.
-        hidden: Width.
-        layers: Blocks.
-    """
-
-    billions: float
-    heads: int
-    hidden: int
-    layers: int
-
-
-TABLE_1 = (
-    Published(1.7, 24, 2304, 24),
-    Published(3.6, 32, 3072, 30),
-    Published(7.5, 32, 4096, 36),
-    Published(18.4, 48, 6144, 40),
-    Published(39.1, 64, 8192, 48),
-    Published(76.1, 80, 10240, 60),
-    Published(145.6, 96, 12288, 80),
-    Published(310.1, 128, 16384, 96),
-    Published(529.6, 128, 20480, 105),
-    Published(1008.0, 160, 25600, 128),
-)
 
 
 def claims(world: World, preset: str, stages: int) -> list[Claim]:
@@ -160,8 +131,8 @@ def parameters() -> Claim:
     for name, published, shape in (
         ("GPT-3", 174.6, shape_of(gpt3)),
         *(
-            (f"{billions} · 10⁹", billions, costs.Shape(layers, hidden, heads, 2048, 51200))
-            for billions, heads, hidden, layers in TABLE_1
+            (f"{row.billions} · 10⁹", row.billions, costs.Shape(row.layers, row.hidden, row.heads, 2048, 51200))
+            for row in TABLE_1
         ),
     ):
         predicted = costs.model_parameters(shape) / 1e9

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -25,6 +28,20 @@ class Loss(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         logits, _ = self.gpt(tokens)
         return nn.functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one core in this block: the models are so small that several threads would only wait for each other.
+
+    Where other programs use the cores, waiting threads made a demo on one rank ten times as slow.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def batch(world: World, step: int, rank: int | None = None, samples: int = 4) -> tuple[Tensor, Tensor]:

@@ -106,7 +106,7 @@ def picture() -> Figure:
         normal, top = 1 - each.bias, torch.tensor(each.largest).log2().item()
         axes.barh(row, top - normal, 0.55, normal, color="#0072B2", edgecolor="white")
         axes.barh(row, each.mantissa, 0.55, normal - each.mantissa, color="#56B4E9", hatch="///", edgecolor="white")
-        text = f"  {size(each)} bits, 2^−{each.mantissa} apart at 1"
+        text = f"  {size(each)} bits, $2^{{-{each.mantissa}}}$ apart at 1"
         axes.text(max(top, 20), row, text.replace("19 bits", "19 of 32 bits"), va="center", fontsize=9)
     axes.set_yticks(range(len(shown)), [each.name.replace("float8_", "").replace("fn", "") for each in shown])
     axes.invert_yaxis()

@@ -10,7 +10,7 @@ from torch import Tensor
 from minitrain.comm import Ledger, World
 from minitrain.costs import precision as costs
 from minitrain.lessons.claims import Claim, fold
-from minitrain.lessons.precision.common import Loss, batch, differing
+from minitrain.lessons.precision.common import Loss, batch, differing, one_thread
 from minitrain.precision.formats import FLOAT16
 from minitrain.precision.loss_scaling import LossScale
 
@@ -53,6 +53,7 @@ def demo(world: World) -> list[Claim]:
     ]
 
 
+@one_thread()
 def real_gradients(world: World, steps: int = 20) -> Tensor:
     """All gradients of a small GPT in float32, after some steps on real text; the same on each rank."""
     model = Loss(world.device)

@@ -7,8 +7,10 @@ from torch import nn
 
 from minitrain.comm import World
 from minitrain.comm.memory import storage_bytes
+from minitrain.costs import optimizers as optimizer_costs
 from minitrain.costs import precision as costs
 from minitrain.lessons.claims import Claim, fold
+from minitrain.optimizers.adam8bit import Adam8bit
 from minitrain.precision.formats import BFLOAT16, FLOAT16, Format
 from minitrain.precision.master_weights import MasterWeights
 
@@ -49,6 +51,7 @@ def demo(world: World) -> list[Claim]:
         fold("weight after updates of u, without a copy in float32", stuck, key=True),
         fold("weight after updates of u, with a copy in float32", moved, key=True),
         held(world),
+        *with_eight_bits(world),
     ]
 
 
@@ -89,3 +92,48 @@ def held(world: World) -> Claim:
     predicted = costs.STATES["16 bits, as ZeRO counts"].total
     what = "bytes per parameter with Adam and a float32 copy, the step's own apart"
     return Claim(what, "2 + 2 + 4 + 8", predicted, found / module.weight.numel(), "B", "Rajbhandari et al. 2020, §3.1")
+
+
+def with_eight_bits(world: World) -> list[Claim]:
+    """Claims on the bytes of a layer in 16 bits with 8-bit Adam, with a float32 copy and without one, counted."""
+    return [
+        Claim(
+            f"bytes of 16 bits with 8-bit Adam, {name} a float32 copy",
+            f"{formula} + 8⌈N/B⌉ + 2 KB",
+            eight_bits_predicted(copy),
+            eight_bits_held(world, copy),
+            "B",
+            "Dettmers et al. 2021, §2",
+        )
+        for name, formula, copy in (("with", "(2 + 2 + 4 + 2)N", True), ("without", "(2 + 2 + 2)N", False))
+    ]
+
+
+SHAPE, BLOCK = (65, 63), 64  # 4,095 elements: the last block is not full
+
+
+def eight_bits_predicted(copy: bool) -> int:
+    """The recipe's bytes per parameter, and what does not grow with each: a scale per block, and the tables."""
+    elements, recipe = SHAPE[0] * SHAPE[1], costs.STATES["16 bits, 8-bit Adam"]
+    whole = (recipe.parameters + recipe.gradients + recipe.optimizer - (0 if copy else 4)) * elements
+    scales = optimizer_costs.adam8bit(SHAPE, BLOCK) - 2 * elements
+    return whole + scales + optimizer_costs.TABLES_8BIT
+
+
+def eight_bits_held(world: World, copy: bool) -> int:
+    """What is in memory after a step: parameter, gradient, copy, and all that the optimizer keeps."""
+    module = nn.Linear(SHAPE[1], SHAPE[0], bias=False).to(world.device, torch.bfloat16)
+    weight = module.weight
+    if copy:
+        training = MasterWeights(module, Adam8bit, block=BLOCK)
+        optimizer, masters = training.optimizer, training.masters
+    else:
+        training = optimizer = Adam8bit([weight], block=BLOCK)
+        masters = []
+    module(torch.ones(1, SHAPE[1], dtype=torch.bfloat16, device=world.device)).sum().backward()
+    gradient = weight.grad
+    training.step()
+    for master in masters:
+        master.grad = None  # lives within a step only
+    states = [tensor for moments in optimizer.states for each in moments for tensor in each]
+    return storage_bytes([weight, gradient, *masters, *states, *optimizer.tables], set())

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from minitrain.comm import Ledger, World
@@ -14,13 +10,11 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.costs import precision as costs
 from minitrain.costs import zero as zero_costs
 from minitrain.lessons.claims import Claim, fold
-from minitrain.lessons.precision.common import Loss, batch, differing, over_ranks
+from minitrain.lessons.precision import curves
+from minitrain.lessons.precision.common import Loss, batch, differing, one_thread, over_ranks
 from minitrain.lessons.zero import common as zero_lesson
 from minitrain.precision.mixed import MixedPrecision
 from minitrain.zero.full.stage1 import Zero1
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PAPER = "Micikevicius et al. 2018, §3"
 ZERO = "Rajbhandari et al. 2020, §3.1"
@@ -28,13 +22,14 @@ DTYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 RATE = 3e-3
 
 
+@one_thread()
 def demo(world: World, steps: int = 5) -> list[Claim]:
     """Trains a GPT in float16 and bfloat16; the table shows bytes, weights that all ranks share, and the losses.
 
     Args:
         steps: Steps of each training.
     """
-    world.figure(lambda: picture(world))
+    world.figure(lambda: curves.picture(world))
     exact = in_float32(world, steps)
     spread, sent, held, steps_taken = {}, {}, {}, {}
     for name, dtype in DTYPES.items():
@@ -116,58 +111,6 @@ def overflow(world: World, at: int = 1) -> list[Claim]:
         Claim("scale after it", "2⁴⁰ / 2", 2.0**39, halved, "1", PAPER),
         Claim("weights that the next step changes, at least", "1", 1, after, "1", PAPER, "counted", ">="),
     ]
-
-
-def curves(world: World, seed: int, steps: int) -> dict[str, list[float]]:
-    """Losses of one seed: float32, float16 and bfloat16 as they should be, and float16 without copy and scale."""
-    found: dict[str, list[float]] = {}
-    parts = [tuple(each for each in batch(world, step, rank=0, samples=8)) for step in range(steps)]
-    exact = Loss(world.device, seed)
-    plain = Loss(world.device, seed).half()
-    for name, model in (("float32", exact), ("float16, no copy, no scale", plain)):
-        optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, eps=1e-8 if name == "float32" else 1e-7)
-        found[name] = []
-        for part in parts:
-            loss = model(*part)
-            optimizer.zero_grad()
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            found[name].append(loss.item())
-    alone = dist.new_group([world.rank], use_local_synchronization=True)
-    assert isinstance(alone, dist.ProcessGroup)
-    for name, dtype in DTYPES.items():
-        training = MixedPrecision(Loss(world.device, seed), dtype, torch.optim.AdamW, alone, lr=RATE)
-        found[name] = [training.step(*part).item() for part in parts]
-    dist.destroy_process_group(alone)
-    return found
-
-
-def picture(world: World, seeds: int = 5, steps: int = 120) -> Figure:
-    """The losses of several seeds in each precision: the mean as a line, all of them as a band."""
-    return draw([curves(world, seed, steps) for seed in world.progress(range(seeds), "seeds")])
-
-
-def draw(runs: Sequence[dict[str, list[float]]]) -> Figure:
-    """The losses of several seeds, as `curves` returns them; a curve ends where its loss is not finite."""
-    from matplotlib.figure import Figure
-
-    seeds, steps = len(runs), len(runs[0]["float32"])
-    figure = Figure(figsize=(9, 3.8), layout="constrained", facecolor="white")
-    axes = figure.add_subplot()
-    looks = {"float32": ("black", "-"), "bfloat16": ("#0072B2", "--"), "float16": ("#009E73", ":")}
-    for name in runs[0]:
-        losses = torch.tensor([run[name] for run in runs])
-        colour, style = looks.get(name, ("#D55E00", "-."))
-        # Where only the first loss is finite there is no line to see, but a point.
-        mark = None if losses.isfinite().all() else "o"
-        axes.plot(range(steps), losses.mean(0), style, color=colour, label=name, marker=mark)
-        axes.fill_between(range(steps), losses.amin(0), losses.amax(0), color=colour, alpha=0.15, linewidth=0)
-    axes.set_xlabel("step")
-    axes.set_ylabel(f"loss, {seeds} seeds")
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    return figure
 
 
 def full_form(world: World, width: int = 64) -> list[Claim]:

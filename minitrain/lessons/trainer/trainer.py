@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.data.text import Batch
 from minitrain.lessons.claims import Claim, as_key, fold
-from minitrain.lessons.composition.common import shared_folder
+from minitrain.lessons.composition.common import same_bits, shared_folder
 from minitrain.lessons.composition.step import BOUND
 from minitrain.train import build, train_step
 from minitrain.trainer.trainer import Trainer
@@ -33,7 +32,7 @@ def claims(world: World, make: MakeTrainer, steps: int) -> list[Claim]:
     """All claims of the demo; `make` makes a trainer."""
     first, second = layouts(world.size)
     batch = 2 * world.size
-    with shared_folder(world) as folder, _same_bits(world):
+    with shared_folder(world) as folder, same_bits(world):
         asked = settings(first, steps, folder / "whole", batch)
         whole = watch(make(world, asked), steps)
         before = watch(make(world, replace(asked, run=Run(name="cut", runs=str(folder)))), steps // 2)
@@ -110,7 +109,7 @@ def watch(trainer: Trainer, steps: int) -> Watched:
 
     def counted(samples: Iterable[int]) -> Batch:
         numbers = list(samples)
-        taken.update(numbers if place["pp"] == place["tp"] == 0 else [])
+        taken.update(numbers if place["pp"] == place["cp"] == place["tp"] == 0 else [])
         return take(numbers)
 
     trainer.samples.take = counted  # type: ignore[method-assign]
@@ -161,20 +160,6 @@ def apart(one: Tensors, other: Tensors) -> float:
 def _once(taken: Counter[int], samples: int) -> Claim:
     wrong = sum(taken[number] != 1 for number in {*range(samples), *taken})
     return Claim("", "each once", 0, wrong, "samples", "derived")
-
-
-@contextmanager
-def _same_bits(world: World) -> Iterator[None]:
-    """On a GPU, kernels that add in the same order each time; on a CPU all do."""
-    if world.device.type == "cpu":
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
 
 
 def demo(world: World, steps: int = 4) -> list[Claim]:

@@ -11,20 +11,16 @@ Megatron-LM keeps whole layers together for such optimizers, and DeepSpeed's LAM
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from minitrain.comm.comm import Comm
-
-Pieces = Sequence[slice | None]
-"""Of each layer the part of a flat shard that belongs to it; None where the shard has none of it."""
+from minitrain.optimizers.full.on_shards import OnShards
 
 
-class LayerWise(torch.optim.Optimizer):
-    """Steps each layer by a length that depends on its norm. A parameter is a layer, unless `share_layers` is called.
+class LayerWise(OnShards):
+    """Steps each layer by a length that depends on its norm. A parameter is a layer, unless it is a flat shard.
 
     Args:
         params: Parameters, or parameter groups.
@@ -39,18 +35,7 @@ class LayerWise(torch.optim.Optimizer):
             raise ValueError(f"lr={defaults['lr']} must be positive")
         if not defaults["weight_decay"] >= 0:
             raise ValueError(f"weight_decay={defaults['weight_decay']} must be at least 0; use 0.01 or 0")
-        self._pieces: dict[Tensor, Pieces] = {}
-        self._comm: Comm | None = None
         super().__init__(params, defaults)
-
-    def share_layers(self, pieces: Mapping[Tensor, Pieces], comm: Comm) -> None:
-        """Say which parameters are flat shards, and what of which layer lies where in them.
-
-        Args:
-            pieces: Shard -> its pieces; all ranks list the same layers in the same order.
-            comm: The ranks that have the rest of the layers.
-        """
-        self._pieces, self._comm = dict(pieces), comm
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -63,27 +48,18 @@ class LayerWise(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        found = [
-            (parameter, group, parameter.grad)
-            for group in self.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        ]
         layers: list[tuple[Tensor, slice, Tensor, Tensor, dict[str, Any]]] = []
         squares: list[Tensor] = []
-        for parameter, group, gradient in found:
+        for parameter, gradient, group in self.found():
             x, u = parameter.view(-1), self._direction(parameter, gradient, group).reshape(-1)
-            for piece in self._pieces.get(parameter, (slice(None),)):
-                # An empty piece where this rank has nothing of the layer: its squares are 0, and nothing moves.
-                own = slice(0, 0) if piece is None else piece
+            for piece in self.pieces(parameter):
+                own = piece.own  # empty where this rank has nothing of the layer: its squares are 0, and nothing moves
                 squares.append(torch.stack([x[own].square().sum(), u[own].square().sum()]))
                 layers.append((parameter, own, x[own], u[own], group))
         if not layers:
             return loss
-        norms = torch.stack(squares)  # (layers, 2)
-        if self._comm is not None and self._comm.ranks > 1:
-            # Squares can be added over ranks, norms cannot.
-            self._comm.all_reduce(norms).wait()
+        # (layers, 2). Squares can be added over ranks, norms cannot.
+        norms = self.summed(torch.stack(squares))
         for (parameter, piece, x, u, group), (x_norm, u_norm) in zip(layers, norms.sqrt(), strict=True):
             self._move(parameter, piece, x, u, x_norm, u_norm, group)
         return loss

@@ -58,12 +58,17 @@ class Schedule:
         microbatches: m, the micro-batches of a step.
         actions: For each rank its actions, in order.
         placement: For each stage the rank that holds it.
+        versions: For each rank and each of its actions, the version of the stage's weights that the action uses: how
+            many updates they have seen. Empty where weights change between steps only.
+        every: Where there are versions, how many backwards of a stage make its next one.
     """
 
     name: str
     microbatches: int
     actions: tuple[tuple[Action, ...], ...]
     placement: tuple[int, ...]
+    versions: tuple[tuple[int, ...], ...] = ()
+    every: int = 1
 
     @property
     def ranks(self) -> int:
@@ -107,13 +112,26 @@ class Schedule:
         own = Action(stage, "F", microbatch)
         return [own] if stage == self.stages - 1 else [own, self.backward(stage + 1, microbatch)]
 
+    def version_of(self, action: Action) -> int:
+        """The version of its stage's weights that `action` uses; 0 where weights change between steps only."""
+        return self._versions.get(action, 0)
+
+    @cached_property
+    def _versions(self) -> dict[Action, int]:
+        pairs = zip(self.actions, self.versions, strict=True) if self.versions else ()
+        return {action: used for row, versions in pairs for action, used in zip(row, versions, strict=True)}
+
     @cached_property
     def _all(self) -> frozenset[Action]:
         return frozenset(action for actions in self.actions for action in actions)
 
     def __str__(self) -> str:
-        """A line for each rank."""
-        return "\n".join(f"rank {rank}: {' '.join(map(str, row))}" for rank, row in enumerate(self.actions))
+        """A line for each rank; `2F7@3` uses version 3 of the weights."""
+        lines = []
+        for rank, row in enumerate(self.actions):
+            words = [f"{action}@{self.version_of(action)}" if self.versions else str(action) for action in row]
+            lines.append(f"rank {rank}: {' '.join(words)}")
+        return "\n".join(lines)
 
 
 def validate(schedule: Schedule) -> None:
@@ -121,8 +139,10 @@ def validate(schedule: Schedule) -> None:
 
     Raises:
         ValueError: Names the first action that does not exist, belongs to another rank, comes twice, is missing, comes
-            before what it needs on the same rank, or waits for ever for another rank.
+            before what it needs on the same rank, or waits for ever for another rank; or that uses a version of the
+            weights that does not exist yet.
     """
+    _check_versions(schedule)
     for _ in in_turn(schedule):
         pass
 
@@ -202,3 +222,25 @@ def _check_all_there(schedule: Schedule) -> None:
                 half = weights if parts == [inputs] else inputs
                 missing = str(half) if parts else f"{whole}, or {inputs} and {weights},"
                 raise ValueError(f"{schedule.name}: {missing} is missing on rank {schedule.rank_of(stage)}")
+
+
+def _check_versions(schedule: Schedule) -> None:
+    if not schedule.versions:
+        return
+    sizes = [len(row) for row in schedule.actions]
+    if [len(row) for row in schedule.versions] != sizes or schedule.every < 1 or schedule.chunks != 1:
+        raise ValueError(
+            f"{schedule.name}: versions are for {[len(row) for row in schedule.versions]} actions, with "
+            f"every={schedule.every} and {schedule.chunks} stages per rank; give one for each of {sizes} actions, "
+            "every from 1 on, and one stage per rank"
+        )
+    for rank, (row, versions) in enumerate(zip(schedule.actions, schedule.versions, strict=True)):
+        backwards = 0
+        for place, (action, version) in enumerate(zip(row, versions, strict=True)):
+            if not 0 <= version <= backwards // schedule.every:
+                newest = backwards // schedule.every
+                raise ValueError(
+                    f"{_place(schedule, rank, place)} uses version {version}, but the newest is {newest} after "
+                    f"{backwards} backwards"
+                )
+            backwards += action.kind == "B"

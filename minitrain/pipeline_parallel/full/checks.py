@@ -37,6 +37,8 @@ def _problem(schedule: Schedule, stages: int, has_loss: bool, rank: int, size: i
         validate(schedule)
     except ValueError as error:
         return str(error)
+    if schedule.versions:
+        return f"schedule={schedule.name} changes the weights between its actions; a Pipeline runs those of SCHEDULES"
     mine = schedule.stages_of(rank)
     if stages != len(mine):
         return f"stages are {stages}, but this rank holds the stages {mine} of {schedule.name}; bring {len(mine)}"

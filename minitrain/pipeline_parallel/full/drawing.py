@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from minitrain.pipeline_parallel.full import versions
 from minitrain.pipeline_parallel.full.actions import Action, Kind, Schedule
 from minitrain.pipeline_parallel.full.simulator import Time, Timetable
 
@@ -29,6 +30,8 @@ KINDS: dict[Kind, tuple[str, str, str]] = {
     "W": ("backward for the weights", "#009E73", "..."),
 }
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
+# Where a schedule has versions of the weights, colour tells the version, and hatch the kind; they repeat after eight.
+VERSIONS = ("#56B4E9", "#F0E442", "#CC79A7", "#2FB58C", "#E69F00", "#B8B8B8", "#E5734A", "#A79BFF")
 WIDTH = 9.0  # inches
 POINTS = 0.88 * 72 * WIDTH  # of the axes, which share the width with the ranks' names
 
@@ -111,7 +114,7 @@ def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Tim
             axes.set_title(title)
         if line == lines - 1:
             axes.set_xlabel(f"{unit} (number: micro-batch{chunks})")
-    _add_legend(figure, {bar.action.kind for bar in bars})
+    _add_legend(figure, {bar.action.kind for bar in bars}, {schedule.version_of(bar.action) for bar in bars})
     return figure
 
 
@@ -123,6 +126,8 @@ def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, len
                 mine = [bar for bar in bars if bar.action.stage == stage and bar.action.kind == kind]
                 pieces = [(float(bar.start), float(bar.end - bar.start)) for bar in mine]
                 face = _lighter(colour, chunk, schedule.chunks)
+                if schedule.versions:
+                    face = [VERSIONS[schedule.version_of(bar.action) % len(VERSIONS)] for bar in mine]
                 axes.broken_barh(pieces, (rank - 0.4, 0.8), facecolor=face, hatch=hatch, edgecolor="white", lw=0.5)
                 for bar in mine:
                     if begin <= float(bar.start + bar.end) / 2 <= begin + length:
@@ -151,12 +156,19 @@ def _lighter(colour: str, chunk: int, chunks: int) -> tuple[float, float, float]
     return red + (1 - red) * part, green + (1 - green) * part, blue + (1 - blue) * part
 
 
-def _add_legend(figure: Figure, kinds: set[Kind]) -> None:
+def _add_legend(figure: Figure, kinds: set[Kind], versions: set[int]) -> None:
     from matplotlib.patches import Patch
 
     shown = [look for kind, look in KINDS.items() if kind in kinds]
+    if len(versions) > 1:  # colour is the version's, so that kinds are told by their hatch
+        shown = [(name, "#DDDDDD", hatch) for name, _, hatch in shown]
+        for version, colour in enumerate(VERSIONS[: max(versions) + 1]):
+            alike = [str(other) for other in range(version, max(versions) + 1, len(VERSIONS))]
+            numbers = ", ".join(alike if len(alike) < 3 else [*alike[:2], "…"])
+            shown.append((f"version {numbers}" if version == 0 else numbers, colour, ""))
     patches = [Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name) for name, colour, hatch in shown]
-    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False)
+    narrow = {"fontsize": 8, "columnspacing": 1.2, "handlelength": 1.4} if len(patches) > 6 else {}
+    figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, **narrow)
 
 
 def describe(timetable: Timetable) -> str:
@@ -167,10 +179,14 @@ def describe(timetable: Timetable) -> str:
     chunks = f", {schedule.chunks} chunks per rank" if schedule.chunks > 1 else ""
     counted = "chunks of micro-batches" if schedule.chunks > 1 else "micro-batches"
     step, rate = float(timetable.longest_span), 100 * float(timetable.bubble_over_total)
+    kept = ""
+    if schedule.versions:
+        each = ", ".join(str(versions.kept(schedule, rank)) for rank in range(schedule.ranks))
+        kept = f" Versions of the weights that the ranks keep, in order: {each}."
     return (
         f"Timetable of {schedule.name}: {schedule.ranks} ranks, {schedule.microbatches} micro-batches{chunks}. "
         f"A step takes {step:g}, and the busiest rank idles {rate:.1f} % of it. "
-        f"The most {counted} held at once: {held}."
+        f"The most {counted} held at once: {held}.{kept}"
     )
 
 
@@ -178,13 +194,26 @@ def as_json(timetable: Timetable) -> dict[str, Any]:
     """The timetable as data that `json.dumps` takes.
 
     Returns:
-        "rows" has for each rank its actions in order, each as [stage, kind, micro-batch, start, end]. The other keys
+        "rows" has for each rank its actions in order, each as [stage, kind, micro-batch, start, end], and with the
+        version of the weights where the schedule has versions. It then also has "versions_kept" and "staleness", of
+        each rank's last update, and "mixed", the number of backwards that use other weights than their forward. The
+        other keys
         are schedule, ranks, microbatches, chunks, placement, makespan, longest_span, ideal, bubble_over_ideal,
         bubble_over_total, and for each rank spans, idle, peak_in_flight (chunks of micro-batches up to the end of B or
         W) and peak_before_weights (up to the end of B or I).
     """
     schedule, ranks = timetable.schedule, range(timetable.schedule.ranks)
     rows = [[[*slot.action, _number(slot.start), _number(slot.end)] for slot in row] for row in timetable.slots]
+    about_versions = {}
+    if schedule.versions:
+        for row, used in zip(rows, schedule.versions, strict=True):
+            for bar, version in zip(row, used, strict=True):
+                bar.append(version)
+        about_versions = {
+            "versions_kept": [versions.kept(schedule, rank) for rank in ranks],
+            "staleness": [versions.staleness(schedule, rank)[-1] for rank in ranks],
+            "mixed": len(versions.mixed(schedule)),
+        }
     names = ("makespan", "longest_span", "ideal", "bubble_over_ideal", "bubble_over_total")
     return {
         "schedule": schedule.name,
@@ -198,6 +227,7 @@ def as_json(timetable: Timetable) -> dict[str, Any]:
         "peak_in_flight": [_number(timetable.peak_in_flight(rank)) for rank in ranks],
         "peak_before_weights": [_number(timetable.peak_in_flight(rank, rest=0)) for rank in ranks],
         "rows": rows,
+        **about_versions,
     }
 
 

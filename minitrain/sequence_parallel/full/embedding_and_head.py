@@ -67,11 +67,11 @@ class PositionsOnSequence(ParallelLayer):
     def mark_parameters(self) -> None:
         mark_partial(self.weight)
 
-    def forward(self, seq: int) -> Float[Tensor, "shard hidden"]:
-        """The rows of this rank's tokens in a sequence of `seq`, `[seq/tp, hidden]`."""
-        shard = check_split("seq", seq, self.ranks)
-        start = self.rank * shard
-        return F.embedding(torch.arange(start, start + shard, device=self.weight.device), self.weight)
+    def forward(self, places: Int[Tensor, " seq"]) -> Float[Tensor, "shard hidden"]:
+        """The rows of this rank's tokens in a sequence with these positions, `[seq/tp, hidden]`."""
+        shard = check_split("seq", len(places), self.ranks)
+        # A copy: backward keeps it, and a view would keep all positions.
+        return F.embedding(places.narrow(0, self.rank * shard, shard).clone(), self.weight)
 
 
 class TokensToSequence(VocabParallelEmbedding):
@@ -104,29 +104,34 @@ class TokensToSequence(VocabParallelEmbedding):
 
 
 class EmbeddingToSequence(reference.Embedding):
-    """`gpt.Embedding` that returns this rank's tokens, with their positions.
+    """`gpt.Embedding` that returns this rank's tokens, with their positions if these are learned.
 
     Args:
         embedding: One whose table of tokens is divided over the ranks (`minitrain.tensor_parallel.vocab_parallel`).
     """
 
     tokens: TokensToSequence  # type: ignore[bad-override]
-    positions: PositionsOnSequence  # type: ignore[bad-override]
+    positions: PositionsOnSequence | None  # type: ignore[bad-override]
 
     def __init__(self, embedding: reference.Embedding):
         nn.Module.__init__(self)
         assert isinstance(embedding.tokens, VocabParallelEmbedding)
         self.tokens = TokensToSequence.of(embedding.tokens)
-        self.positions = PositionsOnSequence(embedding.positions, self.tokens)
+        table = embedding.positions
+        self.positions = None if table is None else PositionsOnSequence(table, self.tokens)
+        self.places, self.longest = embedding.places, embedding.longest
         self.dropout = embedding.dropout
         self.train(embedding.training)
 
     def forward(self, tokens: Int[Tensor, "batch seq"]) -> Float[Tensor, "batch shard hidden"]:
         """`[batch, seq/tp, hidden]`; errors as `TokensToSequence.forward`, and if the sequence is too long."""
-        seq, longest = tokens.shape[1], self.positions.num_embeddings
-        if seq > longest:
-            raise ValueError(f"tokens of length {seq} do not fit positions={longest}; use at most {longest}")
-        return self.dropout(self.tokens(tokens) + self.positions(seq))  # [batch, seq/tp, hidden]
+        seq = tokens.shape[1]
+        if seq > self.longest:
+            raise ValueError(f"tokens of length {seq} do not fit positions={self.longest}; use at most {self.longest}")
+        x = self.tokens(tokens)  # [batch, seq/tp, hidden]
+        if self.positions is not None:
+            x = x + self.positions(self.places(seq, tokens.device))  # [batch, seq/tp, hidden]
+        return self.dropout(x)
 
 
 class HeadFromSequence(VocabParallelHead):

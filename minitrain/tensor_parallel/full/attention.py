@@ -58,6 +58,7 @@ class ParallelAttention(gpt.Attention):
         self.query = ColumnParallelLinear.from_linear(attention.query, comm)
         self.key = ColumnParallelLinear.from_linear(attention.key, comm, shards=shards)
         self.value = ColumnParallelLinear.from_linear(attention.value, comm, shards=shards)
+        self.rotary = copy.deepcopy(attention.rotary)
         self.core = copy.deepcopy(attention.core)
         self.output = RowParallelLinear.from_linear(attention.output, comm)
         self.train(attention.training)

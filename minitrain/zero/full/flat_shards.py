@@ -55,14 +55,6 @@ class FlatShard:
         """Whether all values are in memory: not where stage 3 has freed them."""
         return self.flat.untyped_storage().nbytes() > 0 or not self.flat.numel()
 
-    def pieces(self) -> list[slice | None]:
-        """Of each parameter, the part of this rank's shard that belongs to it; None where the shard has none of it."""
-        own = {
-            name: slice(offset, offset + stop - start)
-            for name, start, stop, offset in self.partition.segments(self.rank)
-        }
-        return [own.get(name) for name in self.parameters]
-
     def free(self) -> None:
         """Give the memory of `flat` back; `shard` must have memory of its own."""
         self.flat.untyped_storage().resize_(0)

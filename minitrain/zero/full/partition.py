@@ -37,6 +37,24 @@ class Segment(NamedTuple):
     offset: int
 
 
+class Piece(NamedTuple):
+    """What one rank's shard has of one tensor, for optimizers that need to know it.
+
+    Attributes:
+        name: Of the tensor.
+        shape: Of the whole tensor.
+        place: Where the tensor begins in the line.
+        start: Where the piece begins in the tensor's flat elements.
+        own: Where the piece lies in the shard; empty where the shard has nothing of the tensor.
+    """
+
+    name: str
+    shape: torch.Size
+    place: int
+    start: int
+    own: slice
+
+
 class Partition:
     """Where each tensor lies in the line, and which part of the line each rank has.
 
@@ -108,6 +126,15 @@ class Partition:
             first, last = max(begin, offset), min(end, offset + math.prod(shape))
             if first < last:
                 found.append(Segment(name, first - offset, last - offset, first - begin))
+        return found
+
+    def pieces(self, rank: int) -> list[Piece]:
+        """What rank's shard has of each tensor, in order; every tensor is listed."""
+        own = {segment.name: segment for segment in self.segments(rank)}
+        found = []
+        for name, shape in self.shapes.items():
+            _, start, stop, offset = own.get(name, Segment(name, 0, 0, 0))
+            found.append(Piece(name, shape, self.offsets[name], start, slice(offset, offset + stop - start)))
         return found
 
     def _check(self, rank: int) -> None:

@@ -26,7 +26,7 @@ from torch.utils._pytree import tree_map_only
 from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.zero.full import master_weights, states
-from minitrain.zero.full.elementwise import check_elementwise
+from minitrain.zero.full.elementwise import check_elementwise, share_layers
 from minitrain.zero.full.flat_shards import FlatShard, Unit, lay_out
 from minitrain.zero.full.settings import (
     Groups,
@@ -47,8 +47,8 @@ class Sharded(nn.Module, ABC):
 
     Args:
         module: Any module, on the device where it will train. Rank 0's parameters and buffers go to all.
-        optimizer_class: One whose step treats each element by itself, such as `torch.optim.AdamW`, or needs no more
-            than norms of layers, such as `minitrain.optimizers.full.layer_wise.LAMB`.
+        optimizer_class: One whose step treats each element by itself, such as `torch.optim.AdamW`, or one of
+            `minitrain.optimizers.full`, which get what they need of whole layers from the other ranks.
         comm: The ranks that share the batch, as of `minitrain.comm.comm.Comm`; None means everyone.
         compute_dtype: Floating parameters are held in it, and their gradients arrive and travel in it, while the
             optimizer steps copies in float32; floating inputs of forward are cast to it. Buffers keep their dtype, as
@@ -116,21 +116,25 @@ class Sharded(nn.Module, ABC):
         for each in groups:
             options = {name: value for name, value in each.items() if name != "params"}
             check_elementwise(optimizer_class, {**optimizer_options, **options})
+        if shares := hasattr(optimizer_class, "share_layers"):
+            # It checks options and shapes while parameters still have shapes; it gets the shards below.
+            self.optimizer = optimizer_class([dict(each) for each in groups], **optimizer_options)
         self.module, self.compute_dtype, self.reduce_dtype = module, compute_dtype, reduce_dtype
         self._group_names = [names_of(module.named_parameters(), each["params"]) for each in groups]
         self.units: list[Unit] = lay_out(module, parts, self._group_names, self.rank, self.ranks)
         self.lines = [line for unit in self.units for line in unit.lines]
         self._trainable = [line for line in self.lines if line.trainable]
         self._broadcast_states()
-        masters: list[dict[str, Any]] = [{**each, "params": []} for each in groups]
         for line in self.lines:
             self._cast_and_shard(line)
-            if line.master is not None:
-                masters[line.group]["params"].append(line.master)
-        self.optimizer = optimizer_class(masters, **optimizer_options)
-        if hasattr(self.optimizer, "share_layers"):  # it needs the norms of whole layers, of which a shard has pieces
-            pieces = {line.master: line.pieces() for line in self.lines if line.master is not None}
-            self.optimizer.share_layers(pieces, self.comm)
+        mine = [[line for line in self._trainable if line.group == number] for number in range(len(groups))]
+        if shares:
+            share_layers(self.optimizer, mine, self.comm)
+        else:
+            masters = [
+                {**each, "params": [line.master for line in its]} for each, its in zip(groups, mine, strict=True)
+            ]
+            self.optimizer = optimizer_class(masters, **optimizer_options)
         # Loading the module's state dict also loads what the optimizer steps.
         module.register_load_state_dict_pre_hook(self._before_loading)
         module.register_load_state_dict_post_hook(lambda *_: self._refresh_masters())

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from minitrain.comm.comm import AnyComm, as_comm
 from minitrain.zero.full import states
-from minitrain.zero.full.elementwise import check_elementwise
+from minitrain.zero.full.elementwise import check_elementwise, share_layers
 from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.settings import agree_on_settings, described
 from minitrain.zero.full.sharded import Sharded
@@ -35,7 +35,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     Args:
         params: Parameters, or parameter groups, as torch's optimizers take them. Their `.data` become views of lines.
-        optimizer_class: One whose step treats each element by itself, such as `torch.optim.AdamW`.
+        optimizer_class: As for `Sharded`.
         comm: The ranks among which states are divided, as of `minitrain.comm.comm.Comm`; None means everyone.
         **options: Given to `optimizer_class`, as `lr=0.1`.
 
@@ -80,6 +80,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         settings = {"parameters": str(shapes), "optimizer_class": self._optimizer_class.__name__}
         agree_on_settings(settings | {"options": str([described(self._options), described(options)])}, self.comm.group)
         check_elementwise(self._optimizer_class, {**self._options, **options})
+        shares = hasattr(self._optimizer_class, "share_layers")
+        if shares:  # it checks options and shapes; it gets the shards below
+            self._add_inside({"params": parameters, **options})
         members: dict[Any, dict[str, nn.Parameter]] = {}
         for name, parameter, kind in zip(names, parameters, kinds, strict=True):
             if parameter.requires_grad:
@@ -87,14 +90,20 @@ class ShardedOptimizer(torch.optim.Optimizer):
         lines = [FlatShard(its, len(self._names), self.rank, self.ranks) for its in members.values()]
         for line in lines:
             line.master = nn.Parameter(line.shard)  # the same memory: no byte more
-        masters = {"params": [line.master for line in lines], **options}
-        if self._inner is None:
-            self._inner = self._optimizer_class([masters], **self._options)
-        else:
-            self._inner.add_param_group(masters)
         self.lines += lines
         self._names.append(names)
-        self._copy_options(self._inner.param_groups[-1], added)  # with those that only the optimizer inside has
+        if shares:
+            mine = [[line for line in self.lines if line.group == number] for number in range(len(self._names))]
+            share_layers(self._within(), mine, self.comm)
+        else:
+            self._add_inside({"params": [line.master for line in lines], **options})
+        self._copy_options(self._within().param_groups[-1], added)  # with those that only the optimizer inside has
+
+    def _add_inside(self, group: dict[str, Any]) -> None:
+        if self._inner is None:
+            self._inner = self._optimizer_class([group], **self._options)
+        else:
+            self._inner.add_param_group(group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]

@@ -1,8 +1,9 @@
 """The optimizer's states as dicts: one rank's, everyone's, and from any of these back onto any number of ranks.
 
-A state of the optimizer is either a shard (momentum: one number for each element) or one value for the whole line (a
-counter of steps). Shards are joined and cut again using the names and shapes of the parameters, which a rank's own dict
-carries; the newly cut states have no padding.
+A state of the optimizer is a shard (momentum: one number for each element), or one value for the whole line (a counter
+of steps), or so small that every rank keeps all of it, for each parameter by name (Adafactor's). Shards are joined and
+cut again using the names and shapes of the parameters, which a rank's own dict carries; the newly cut states have no
+padding.
 """
 
 from __future__ import annotations
@@ -59,6 +60,8 @@ def whole(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: N
                 here = value.to(line.shard.device)  # the ranks' backend may not reach the host, where offload keeps it
                 flat = gathered(here, line.partition, comm).to(value.device)
                 _spread(found, key, line.partition.views(flat))
+            elif isinstance(value, dict):
+                _spread(found, key, value)
             else:
                 for name in found:
                     found[name][key] = _copy(value)
@@ -104,10 +107,11 @@ def load(
         for piece in pieces:
             _compare(piece, names, shapes)
         state, options, masters = _by_name(pieces)
-    _compare_shapes(state, shapes)
+    kept_whole = getattr(optimizer, "whole_states", ())
+    _compare_shapes(state, shapes, kept_whole)
     numbered: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(_in_order(optimizer, trainable)):
-        if cut := _cut(state, line, rank):
+        if cut := _cut(state, line, rank, kept_whole):
             numbered[number] = cut
         if all(name in masters for name in line.parameters):
             assert line.master is not None
@@ -155,6 +159,8 @@ def _by_name(shards: Sequence[dict[str, Any]]) -> tuple[ByName, list[dict[str, A
             if _is_shard(value, partition):
                 flat = torch.cat([entry["state"][key] for entry in entries])
                 _spread(found, key, partition.views(flat))
+            elif isinstance(value, dict):
+                _spread(found, key, value)
             else:
                 for name in found:
                     found[name][key] = _copy(value)
@@ -164,12 +170,15 @@ def _by_name(shards: Sequence[dict[str, Any]]) -> tuple[ByName, list[dict[str, A
     return state, shards[0]["param_groups"], masters
 
 
-def _cut(state: ByName, line: FlatShard, rank: int) -> dict[str, Any]:
+def _cut(state: ByName, line: FlatShard, rank: int, kept_whole: Sequence[str]) -> dict[str, Any]:
     """The states of one line's shard, from those of its whole parameters."""
     assert line.master is not None
     shapes, cut = line.partition.shapes, {}
     for key in dict.fromkeys(key for name in shapes for key in state.get(name, {})):
         values = {name: state[name][key] for name in shapes if key in state.get(name, {})}
+        if key in kept_whole:
+            cut[key] = _copy(values)
+            continue
         if _is_elementwise(key, values, shapes):
             # A parameter that the plain optimizer never stepped has no state there; here its states would be zeros.
             example = next(iter(values.values()))
@@ -206,6 +215,8 @@ def _spread(found: ByName, key: str, views: dict[str, Tensor]) -> None:
 
 
 def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _copy(each) for name, each in value.items()}
     return value.clone() if isinstance(value, Tensor) else value
 
 
@@ -266,13 +277,13 @@ def _compare_groups(
         raise ValueError(f"the saved state has parameter groups of {saved} parameters, here they have {here}")
 
 
-def _compare_shapes(state: ByName, shapes: dict[str, torch.Size]) -> None:
+def _compare_shapes(state: ByName, shapes: dict[str, torch.Size], kept_whole: Sequence[str]) -> None:
     """Raise at the first state whose shape is not its parameter's."""
     for name, entry in state.items():
         if name not in shapes:
             raise ValueError(f"{name} is frozen here, but has states in the saved one")
         for key, value in entry.items():
-            if isinstance(value, Tensor) and value.dim() and value.shape != shapes[name]:
+            if isinstance(value, Tensor) and value.dim() and key not in kept_whole and value.shape != shapes[name]:
                 raise ValueError(
                     f"{key} of {name} has shape {tuple(value.shape)} in the saved state, but the parameter is "
                     f"{tuple(shapes[name])}; load it into the same model"

@@ -1,0 +1,139 @@
+"""`minitrain.checkpointing.flash` for a whole training: every rank's shards and the run's other data, in /dev/shm.
+
+All shards of a rank are packed into one buffer, as long as that of the largest rank. What lies in memory can only be
+read in the layout in which it was saved: in any other, and after a machine has been switched off, a checkpoint on the
+disk is taken. The folder of a training in memory is named after the training's own, and freed when the training ends,
+when another one takes its place, or when the training's own folder is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from minitrain.checkpointing.flash import Flash
+from minitrain.checkpointing.full.agreement import same_on_all_ranks
+from minitrain.checkpointing.full.shards import State
+from minitrain.comm.control import gather_objects
+from minitrain.comm.groups import new_group
+
+ROOT = Path("/dev/shm")
+EXTRA = 1 << 16  # bytes for the run's other data
+OWNER = "owner"
+
+
+class Memory:
+    """Checkpoints in shared memory; every rank makes one, and calls alike.
+
+    Args:
+        folder: Of the training. Its memory is found by this name.
+        state: This rank's shards.
+        about: What makes a training, and its layout; with another the memory is freed.
+        root: A folder in memory.
+
+    Raises:
+        OSError: On every rank alike: there is no such memory, or too little of it.
+    """
+
+    def __init__(self, folder: Path, state: State, about: dict[str, Any], root: Path = ROOT):
+        hosts = gather_objects(socket.gethostname())
+        # Ranks are numbered machine by machine, so the same number of ranks further on is another machine.
+        apart = hosts.count(hosts[0])
+        sizes = gather_objects(_bytes(state))
+        self._path, size = place(folder, root), EXTRA + max(sizes)
+        self._group = new_group(range(dist.get_world_size()), backend="gloo", description="memory")
+        same_on_all_ranks(lambda: self._make(folder, 4 * size * hosts.count(socket.gethostname()), root), None)
+        text = json.dumps([about, sizes, str(folder.absolute())], sort_keys=True)
+        run = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
+        self._buffer = torch.zeros(size, dtype=torch.uint8)
+        self._flash = Flash(self._path, self._buffer, run, min(apart, len(hosts)), self._group)
+
+    def _make(self, folder: Path, needed: int, root: Path) -> None:
+        if not root.is_dir():
+            raise OSError(f"{root} is no folder, so there is no shared memory to save in; leave out --flash-every")
+        free_left(root)
+        held = sum(file.stat().st_blocks * 512 for file in self._path.glob("*.slots"))
+        free = shutil.disk_usage(root).free + held
+        # Memory that a file stands for is taken when it is first written. Too little would end the process.
+        if free < needed:
+            raise OSError(
+                f"{root} has {free} bytes left of {needed} for --flash-every; make it larger, or leave that out"
+            )
+        self._path.mkdir(mode=0o700, exist_ok=True)
+        (self._path / OWNER).write_text(str(folder.absolute()), encoding="utf-8")
+
+    def save(self, step: int, state: State, extra: dict[str, Any]) -> None:
+        """Copy all shards, and exchange the copies with the peers."""
+        text = json.dumps(extra).encode()
+        if len(text) > EXTRA:
+            raise ValueError(f"extra has {len(text)} bytes as JSON; there is room for {EXTRA}")
+        self._buffer[:EXTRA].fill_(ord(" "))
+        self._buffer[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
+        for part, tensor in self._parts(state):
+            part.copy_(tensor, non_blocking=True)
+        if torch.cuda.is_initialized():
+            torch.cuda.current_stream().synchronize()
+        self._flash.save(step, self._buffer)
+
+    def find(self) -> int:
+        """The newest step that all ranks can have, which is then ready for `load`; -1 if there is none."""
+        return self._flash.load(self._buffer)
+
+    def load(self, state: State) -> dict[str, Any]:
+        """Fill all shards with what `find` has found; returns the run's other data."""
+        for part, tensor in self._parts(state):
+            tensor.copy_(part)
+        return json.loads(self._buffer[:EXTRA].numpy().tobytes())
+
+    def free(self) -> None:
+        """Give the memory back; every rank calls it."""
+        self._flash.free()
+        gather_objects(None)
+        shutil.rmtree(self._path, ignore_errors=True)
+
+    def _parts(self, state: State) -> list[tuple[Tensor, Tensor]]:
+        """Each shard, and its part of the buffer in the same dtype and shape."""
+        found, start = [], EXTRA
+        for sharded in state.values():
+            for tensor, _ in sharded.shards:
+                part = self._buffer[start : start + tensor.nbytes]
+                start += _room(tensor)
+                found.append((part.view(tensor.dtype).view(tensor.shape), tensor.detach()))
+        return found
+
+
+def place(folder: Path, root: Path = ROOT) -> Path:
+    """The folder in memory of the training in `folder`."""
+    name = hashlib.sha256(str(folder.absolute()).encode()).hexdigest()[:16]
+    return root / f"minitrain-{os.getuid()}-{name}"
+
+
+def free_left(root: Path = ROOT) -> list[Path]:
+    """Free what dead trainings have left whose folders are gone; returns whose."""
+    freed = []
+    for path in root.glob(f"minitrain-{os.getuid()}-*"):
+        try:
+            owner = Path((path / OWNER).read_text(encoding="utf-8"))
+        except OSError:
+            continue  # another training has just made it, or freed it
+        if not owner.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+            freed.append(owner)
+    return freed
+
+
+def _room(tensor: Tensor) -> int:
+    return -(-tensor.nbytes // 16) * 16  # each begins where any dtype may begin
+
+
+def _bytes(state: State) -> int:
+    return sum(_room(tensor) for sharded in state.values() for tensor, _ in sharded.shards)

@@ -1,0 +1,140 @@
+"""Writing token by token: bytes of the cache, operations of prefill and decode, and which batch a device wants.
+
+Letters as in `minitrain.costs.roofline`: L layers of width h, a heads of which k are key and value heads, d = h/a, V
+words, b sequences, s tokens in the cache, w bytes per number, t tensor-parallel and p pipeline ranks.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from minitrain.costs.roofline import Machine, Work
+
+
+class Model(NamedTuple):
+    """What inference depends on.
+
+    Attributes:
+        layers: L.
+        hidden: h.
+        heads: a.
+        kv_heads: k.
+        parameters: All that take part in products: without the tables of tokens and positions, which are looked up.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    parameters: float
+
+    @property
+    def head(self) -> int:
+        """d = h/a."""
+        return self.hidden // self.heads
+
+
+def gpt_parameters(layers: int, hidden: int, kv_hidden: int, vocabulary: int) -> int:
+    """L (10h² + 2h · kd) + hV: the matrices of a GPT's blocks and its head, without biases."""
+    return layers * (10 * hidden**2 + 2 * hidden * kv_hidden) + hidden * vocabulary
+
+
+# Touvron et al. 2023, "Llama 2", table 1 and §2.2, and its published configuration: 80 layers, 64 heads of 128, 8 key
+# and value heads, three MLP matrices 28,672 wide, 32,000 words.
+LLAMA_2_70B = Model(80, 8192, 64, 8, 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8192 * 28672) + 32000 * 8192)
+
+
+def cache_bytes(
+    layers: int, kv_heads: int, head: int, tokens: int, batch: int, item: int = 2, tensor: int = 1, pipeline: int = 1
+) -> int:
+    """2 L k d s b w: keys and values of all tokens (Pope et al. 2022, §2). Ranks have 1/(t p) of it where heads divide.
+
+    Args:
+        layers: L; of a pipeline's rank ⌈L/p⌉ at most.
+        kv_heads: k; with more tensor-parallel ranks than heads, a rank keeps one all the same.
+        head: d.
+        tokens: s, or the number for which there is room.
+        batch: b.
+        item: w.
+        tensor: t.
+        pipeline: p.
+    """
+    return 2 * -(-layers // pipeline) * max(1, kv_heads // tensor) * head * tokens * batch * item
+
+
+def tokens_that_fit(size: float, layers: int, kv_heads: int, head: int, item: int = 2) -> int:
+    """⌊M / 2Lkdw⌋: tokens of all sequences together whose keys and values fit into M bytes."""
+    return math.floor(size / cache_bytes(layers, kv_heads, head, 1, 1, item))
+
+
+def token_flops(parameters: float, layers: int, hidden: int, tokens: float) -> float:
+    """2N + 4Lhs: the operations of one new token that sees s (Kaplan et al. 2020, §2.1, table 1)."""
+    return 2 * parameters + 4 * layers * hidden * tokens
+
+
+def prefill_flops(parameters: float, layers: int, hidden: int, tokens: int) -> float:
+    """(2N + 4Lhs) s: of a prompt of s tokens, where attention computes masked scores, too."""
+    return tokens * token_flops(parameters, layers, hidden, tokens)
+
+
+def without_cache_flops(parameters: float, layers: int, hidden: int, prompt: int, count: int) -> float:
+    """Σ prefill(s + i) for i < c: each of c tokens takes the whole text again."""
+    return sum(prefill_flops(parameters, layers, hidden, prompt + i) for i in range(count))
+
+
+def with_cache_flops(parameters: float, layers: int, hidden: int, prompt: int, count: int) -> float:
+    """Prefill, and then c − 1 single tokens, of which the i-th sees s + i."""
+    single = sum(token_flops(parameters, layers, hidden, prompt + i) for i in range(1, count))
+    return prefill_flops(parameters, layers, hidden, prompt) + single
+
+
+# ---- on a device ----
+
+
+def decode(model: Model, batch: int, tokens: int, item: int = 2) -> Work:
+    """One step: 2N + 4Lhs operations for each of b sequences; all weights are read once, and every sequence's cache.
+
+    Reading is what limits it: in 16 bits the weights alone have b operations per byte (Pope et al. 2022, §2).
+    """
+    flops = batch * token_flops(model.parameters, model.layers, model.hidden, tokens)
+    cache = cache_bytes(model.layers, model.kv_heads, model.head, tokens, batch, item)
+    return Work(flops, model.parameters * item + cache)
+
+
+def seconds(work: Work, machine: Machine) -> float:
+    """The longer of the two: computing, and reading (`minitrain.costs.roofline`)."""
+    return max(work.flops / machine.flops, work.bytes / machine.memory)
+
+
+def full_batch(machine: Machine, item: int = 2) -> float:
+    """w/2 · F/W: the sequences from which on products take as long as reading the weights, caches left out.
+
+    b · 2N / F = N w / W.
+    """
+    return item / 2 * machine.flops / machine.memory
+
+
+# ---- over ranks ----
+
+
+def tensor_parallel_bytes(layers: int, hidden: int, batch: int, item: int = 2) -> int:
+    """(2L + 1) b h w: what goes into the all-reduces of a decoding step, two per layer and one for the embedding.
+
+    Source: Shoeybi et al. 2019, §3; the logits, which are gathered at the end, come on top.
+    """
+    return (2 * layers + 1) * batch * hidden * item
+
+
+def pipeline_bytes(hidden: int, batch: int, item: int, count: int, prompt: int) -> int:
+    """(s + c − 1) b h w: what one stage sends to the next while a prompt of s tokens gets c more."""
+    return (prompt + count - 1) * batch * hidden * item
+
+
+def pipeline_seconds(stage: float, ranks: int, groups: int, count: int) -> float:
+    """Time to write c tokens for each of g groups through p stages of t seconds, where messages take none.
+
+    A round of all groups takes max(p, g) t, since the first group's token is back after p t, and the first stage is
+    free after g t. The last round ends when its last group has passed all stages: (c − 1) max(p, g) t + (p + g − 1) t.
+    """
+    return ((count - 1) * max(ranks, groups) + ranks + groups - 1) * stage

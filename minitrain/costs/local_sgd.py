@@ -1,0 +1,79 @@
+"""Averaging every H-th step: bytes by kind of link, and where ranks settle whose data differ.
+
+Notation: n ranks on N nodes of L; S bytes of parameters, w per element; H steps between two averages; T steps.
+
+The second part is about losses ½ Σ aᵣ (θ − cᵣ)², one for each rank r, whose mean is to be minimised. Each element is a
+problem by itself, and can be solved by hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def rounds(steps: int, every: int) -> int:
+    """⌊T/H⌋ averages in T steps.
+
+    Raises:
+        ValueError: H is less than 1.
+    """
+    if every < 1:
+        raise ValueError(f"every={every} must be at least 1, the number of steps between two averages")
+    return steps // every
+
+
+def averaged_bytes(size: int, steps: int, every: int) -> int:
+    """⌊T/H⌋ S: what goes into all-reduces in T steps of local SGD or DiLoCo (Stich 2019, §1; Douillard et al. 2023)."""
+    return rounds(steps, every) * size
+
+
+def bytes_within(size: int, padded: int, steps: int, every: int) -> tuple[int, int]:
+    """T · S and ⌊T/H⌋ · S: what goes into all-reduces and all-gathers within a node (Lin et al. 2020, appendix D).
+
+    Args:
+        size: S.
+        padded: S, filled up to a multiple of L elements.
+        steps: T.
+        every: H.
+
+    Returns:
+        Bytes that go into all-reduces, and into all-gathers.
+    """
+    return steps * size, rounds(steps, every) * padded
+
+
+def bytes_across(elements: int, item_size: int, steps: int, every: int, local: int) -> int:
+    """⌊T/H⌋ · ⌈elements/L⌉ · w: what goes into this rank's all-reduces across nodes."""
+    return rounds(steps, every) * -(-elements // local) * item_size
+
+
+def outer_bytes(size: int) -> int:
+    """2S: DiLoCo's parameters of the last round, and the momentum of its outer optimizer."""
+    return 2 * size
+
+
+def optimum(curvatures: Sequence[float], centres: Sequence[float]) -> float:
+    """Σ aᵣ cᵣ / Σ aᵣ, at which the mean of the ranks' losses is smallest."""
+    return sum(a * c for a, c in zip(curvatures, centres, strict=True)) / sum(curvatures)
+
+
+def settles_at(curvatures: Sequence[float], centres: Sequence[float], lr: float, every: int) -> float:
+    """Σ (1 − qᵣ) cᵣ / Σ (1 − qᵣ) with qᵣ = (1 − αaᵣ)ᴴ: where averaging every H-th step ends.
+
+    A step takes θ − cᵣ to (1 − αaᵣ)(θ − cᵣ), so H of them take θ to cᵣ + qᵣ (θ − cᵣ). The mean over the ranks does not
+    change if Σ (1 − qᵣ)(θ − cᵣ) = 0. With H = 1 that is the optimum. As H grows, all qᵣ go to 0 and θ to the mean of
+    the ranks' own optima, however little the loss of some of them rises there.
+
+    Args:
+        curvatures: aᵣ of each rank.
+        centres: cᵣ, this rank's own optimum.
+        lr: α, below 1/aᵣ.
+        every: H.
+    """
+    moved = [1 - (1 - lr * a) ** every for a in curvatures]
+    return sum(m * c for m, c in zip(moved, centres, strict=True)) / sum(moved)
+
+
+def step_seconds(compute: float, network: float, every: int) -> float:
+    """t + c/H: seconds of a step that computes for t, where an average of c seconds follows every H-th."""
+    return compute + network / every

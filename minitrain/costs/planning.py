@@ -1,0 +1,97 @@
+"""Cutting a model into stages: bounds, the best by trying all, how long a pipeline takes; and the rounds of trials.
+
+Letters: N layers, p stages, M workers, m replicas of a stage, B bytes per second, K minibatches; n candidates, η.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import combinations, pairwise
+
+
+def cut_bounds(seconds: Sequence[float], stages: int) -> tuple[float, float]:
+    """The least and the most that the slowest stage of the best cut can take.
+
+    At least the mean Σt/p, and the longest layer; at most Σt/p + (1 − 1/p) of the longest layer.
+
+    Source: Pinar & Aykanat 2004, §2; the upper bound is of cuts that may leave stages empty, which are no faster than
+    those that fill them by cutting on.
+    """
+    mean, longest = sum(seconds) / stages, max(seconds)
+    return max(mean, longest), mean + (1 - 1 / stages) * longest
+
+
+def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
+    """All ways to write a number as a sum of so many numbers from 1 on, in order: C(total − 1, parts − 1)."""
+    for ends in combinations(range(1, total), parts - 1):
+        yield tuple(end - begin for begin, end in pairwise((0, *ends, total)))
+
+
+def best_cut(seconds: Sequence[float], stages: int, messages: Sequence[float] = ()) -> float:
+    """The slowest stage or message of the best cut into p stages, by trying all C(N − 1, p − 1) of them.
+
+    Source: the definition in Bokhari 1988.
+    """
+    found = []
+    for counts in compositions(len(seconds), stages):
+        begin, times = 0, []
+        for count in counts:
+            times.append(sum(seconds[begin : begin + count]))
+            begin += count
+            if messages and begin < len(seconds):
+                times.append(messages[begin - 1])
+        found.append(max(times))
+    return min(found)
+
+
+def best_plan(
+    seconds: Sequence[float],
+    activations: Sequence[float],
+    weights: Sequence[float],
+    workers: int,
+    bandwidth: float,
+) -> float:
+    """Seconds per minibatch of the best stages with replicas on M workers, by trying all of them.
+
+    A stage of m replicas takes max(Σt, 2(m − 1) Σw / B) / m, and a cut 2a/B.
+
+    Source: Narayanan et al. 2019, §3.1, for one level.
+    """
+    found = []
+    for stages in range(1, min(len(seconds), workers) + 1):
+        for counts in compositions(len(seconds), stages):
+            ends = [sum(counts[:stage]) for stage in range(stages + 1)]
+            sums = [(sum(seconds[i:j]), sum(weights[i:j])) for i, j in pairwise(ends)]
+            cuts = max((2 * activations[end - 1] / bandwidth for end in ends[1:-1]), default=0)
+            for replicas in compositions(workers, stages):
+                times = [
+                    max(time / m, 2 * (m - 1) / m * size / bandwidth)
+                    for (time, size), m in zip(sums, replicas, strict=True)
+                ]
+                found.append(max(cuts, *times))
+    return min(found)
+
+
+def flow(stages: Sequence[float], minibatches: int) -> float:
+    """Seconds until K minibatches have passed through a pipeline: the first needs Σt, each other the slowest stage.
+
+    Messages count as stages of their own.
+
+    Source: derived: behind the slowest stage nothing waits, before it everything does.
+    """
+    return sum(stages) + (minibatches - 1) * max(stages)
+
+
+def halving_rounds(candidates: int, budget: int, eta: int = 2) -> list[tuple[int, int]]:
+    """Candidates and steps of each, in each round: ⌈n/ηᵏ⌉ candidates share 1/⌈log_η n⌉ of the budget.
+
+    Source: Jamieson & Talwalkar 2016, figure 1, for η = 2; Li et al. 2018, §3, for other η.
+    """
+    rounds = 0
+    while eta**rounds < candidates:
+        rounds += 1
+    found = []
+    for k in range(rounds):
+        count = -(-candidates // eta**k)
+        found.append((count, budget // (count * rounds)))
+    return found

@@ -1,0 +1,267 @@
+"""The command line of `python -m minitrain.plan`: a model and some GPUs in, the ten best layouts out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import tyro
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from minitrain.composition.settings import DtypeName, Model, OptimizerName, PositionsKind, Preset, Steps
+from minitrain.costs import composition as costs
+from minitrain.costs.memory import GB, ROOM
+from minitrain.costs.roofline import MACHINES, Machine
+from minitrain.planning import plan_time, proposals
+from minitrain.planning.proposals import Proposal
+from minitrain.planning.time_model import REACHED, Cluster
+
+NAMES = {name.lower().removesuffix(" gb").replace(" ", "-"): machine for name, machine in MACHINES.items()}
+COLUMNS = ("", "layout", "ZeRO", "schedule", "micro-batches", "recompute", "tokens/s", "MFU", "GB held", "limited by")
+TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
+NOTE = (
+    "This is a model of time with one free number, and not a measurement: on published trainings it is off by up to a "
+    "third (`python -m minitrain.planning.published`). Where two layouts differ by a few per cent, measure."
+)
+
+
+@dataclass(frozen=True)
+class Command:
+    """Propose layouts for a model and some GPUs: the ten fastest that fit, and how to start the best.
+
+    Attributes:
+        gpus: Number of GPUs.
+        gpu: a100-40, a100-80, h100, h200 or tpu-v5e; any other name with --flops, --memory, --link and --network.
+        per_node: GPUs in a node.
+        preset: Sizes of the model to begin with.
+        layers: Blocks, if not the preset's; likewise the next four.
+        hidden: Width.
+        heads: Attention heads.
+        positions: Tokens in a sequence.
+        vocabulary: Different tokens.
+        experts: Experts in place of every second block's MLP.
+        dropout: Probability of dropping an element; above 0, attention is written out.
+        positions_kind: Learned positions, or rope, which has no table of them.
+        batch: Sequences in a step, over all GPUs.
+        dtype: Of parameters and activations.
+        optimizer: adamw, sgd, lamb or lars.
+        tokens: Tokens to train on.
+        reached: The part of the GPU's peak that products reach.
+        flops: Operations that a GPU can do in a second, if not those of its data sheet; likewise the next three.
+        memory: Bytes of a GPU's memory.
+        link: Bytes per second that leave a GPU for others in its node.
+        network: Bytes per second that leave a GPU for other nodes.
+        top: Layouts to show.
+        every: Show all variants of one dp × pp × tp, not only the fastest of them.
+        measure: Try the three best layouts for five steps each, with the trainer, on this machine.
+        figure: Save a picture of the best layout's memory and of its step (.svg, .png or .pdf).
+        json: Print JSON.
+    """
+
+    gpus: int = 8
+    gpu: str = "a100-80"
+    per_node: int = 8
+    preset: Preset = "175b"
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int | None = None
+    positions: int | None = None
+    vocabulary: int | None = None
+    experts: int = 0
+    dropout: float = 0.0
+    positions_kind: PositionsKind = "learned"
+    batch: int = 1536
+    dtype: DtypeName = "bfloat16"
+    optimizer: OptimizerName = "adamw"
+    tokens: float = 300e9
+    reached: float = REACHED
+    flops: float | None = None
+    memory: float | None = None
+    link: float | None = None
+    network: float | None = None
+    top: int = 10
+    every: bool = False
+    measure: bool = False
+    figure: Path | None = None
+    json: bool = False
+
+    @property
+    def model(self) -> Model:
+        sizes = (self.layers, self.hidden, self.heads, self.positions, self.vocabulary)
+        kind = self.positions_kind
+        return Model(self.preset, *sizes, dropout=self.dropout, experts=self.experts, positions_kind=kind)
+
+    @property
+    def steps(self) -> Steps:
+        return Steps(batch=self.batch, dtype=self.dtype, optimizer=self.optimizer)
+
+    @property
+    def cluster(self) -> Cluster:
+        """The GPUs.
+
+        Raises:
+            ValueError: The GPU is unknown and its figures are not given, or a figure is none.
+        """
+        known = NAMES.get(self.gpu.lower())
+        given = {"flops": self.flops, "size": self.memory, "link": self.link, "network": self.network}
+        if known is None and None in given.values():
+            raise ValueError(
+                f"gpu={self.gpu!r} is unknown; use one of {', '.join(NAMES)}, or give the figures of its data sheet, "
+                f"for example --gpu {self.gpu} --flops 312e12 --memory 80e9 --link 300e9 --network 25e9 (operations "
+                "per second, bytes, and bytes per second within a node and across nodes)"
+            )
+        for name, value in {**given, "reached": self.reached, "tokens": self.tokens, "top": self.top}.items():
+            if value is not None and not value > 0:
+                raise ValueError(f"{'memory' if name == 'size' else name}={value:g} must be above 0")
+        if self.reached > 1:
+            raise ValueError(f"reached={self.reached:g} is a part of the peak: at most 1")
+        machine = known or Machine(self.gpu, 0.0, 0.0, 0.0, 0.0, 0.0)
+        chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+        return Cluster(machine._replace(**chosen), self.per_node, self.reached)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    settled = (tyro.conf.FlagCreatePairsOff,)
+    asked = tyro.cli(Command, prog="python -m minitrain.plan", args=arguments, config=settled)
+    try:
+        if asked.figure is not None and not asked.figure.absolute().parent.is_dir():
+            raise ValueError(f"figure={str(asked.figure)!r} lies in no folder that exists")
+        if asked.measure:
+            from minitrain.planning.measure import refuse
+
+            refuse(asked.model, asked.gpus)
+        cluster = asked.cluster
+        found = proposals.propose(asked.model, asked.steps, asked.gpus, cluster, asked.top, asked.every)
+        measured = _measured(asked, found) if asked.measure else []
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 2
+    if asked.json:
+        print(json.dumps(as_json(asked, found, measured), indent=1, ensure_ascii=False))
+    else:
+        _show(asked, cluster, found, measured)
+    if asked.figure is not None:
+        from minitrain.comm.pictures import save_figure
+        from minitrain.planning.step_picture import picture
+
+        save_figure(picture(asked.model, found[0].layout, asked.steps, cluster), asked.figure)
+    return 0
+
+
+def as_json(asked: Command, found: list[Proposal], measured: list[float]) -> dict[str, Any]:
+    """The answer as plain values: "layouts" from the best on."""
+    rows = []
+    for number, each in enumerate(found):
+        row = {
+            "layout": asdict(each.layout),
+            "seconds": {"step": each.bar.step, **each.bar._asdict()},
+            "tokens_per_second": each.tokens,
+            "mfu": each.mfu,
+            "bytes_held": each.held,
+            "limited_by": each.limit,
+            "days": days(asked.tokens, each),
+            "command": proposals.command_line(asked.model, each.layout, asked.steps, asked.per_node),
+        }
+        if number < len(measured):
+            row["measured_tokens_per_second"] = measured[number]
+        rows.append(row)
+    return {"model": asdict(asked.model.sizes), "gpus": asked.gpus, "gpu": asked.gpu, "layouts": rows}
+
+
+def days(tokens: float, proposal: Proposal) -> float:
+    """Days of a training on so many tokens."""
+    return tokens / proposal.tokens / 86400
+
+
+def table(asked: Command, found: list[Proposal]) -> Table:
+    """The proposals, from the fastest on."""
+    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in COLUMNS:
+        shown.add_column(name, justify="left" if name in ("layout", "schedule", "recompute", "limited by") else "right")
+    for number, each in enumerate(found, 1):
+        layout, sequences = each.layout, plan_time.microbatch(each.layout, asked.steps)
+        schedule = "–" if layout.pp == 1 else layout.schedule
+        schedule += f" × {layout.chunks}" if schedule == "interleaved" else ""
+        numbers = f"{each.tokens:,.0f}", f"{100 * each.mfu:.1f} %", f"{each.held / GB:.1f}"
+        split = f"{layout.microbatches} × {sequences}"
+        shown.add_row(
+            str(number), str(layout), str(layout.zero), schedule, split, layout.recompute, *numbers, each.limit
+        )
+    return shown
+
+
+def _show(asked: Command, cluster: Cluster, found: list[Proposal], measured: list[float]) -> None:
+    console = Console(width=None if sys.stdout.isatty() else 118, highlight=False)
+    sizes, best = asked.model.sizes, found[0]
+    parameters = costs.model_parameters(plan_time.shape_of(asked.model))
+    console.print(
+        f"[bold]{parameters:,} parameters[/bold] ({sizes.layers} layers, hidden {sizes.hidden:,}, {sizes.heads} heads, "
+        f"{sizes.positions:,} positions, vocabulary {sizes.vocabulary:,}) on [bold]{asked.gpus:,} {asked.gpu}[/bold], "
+        f"{asked.per_node} in a node; {asked.batch:,} sequences per step in {asked.dtype}"
+    )
+    console.print(table(asked, found))
+    parts = {"products": best.bar.compute, "recomputation": best.bar.again}
+    parts |= {"pipeline bubble": best.bar.idle, "messages": best.bar.exposed}
+    spent = ", ".join(f"{name} {seconds:.3g} s" for name, seconds in parts.items() if seconds)
+    console.print(
+        f"The best: {best.bar.step:.3g} s per step ({spent}), {days(asked.tokens, best):,.1f} days for "
+        f"{asked.tokens / 1e9:,.4g} · 10⁹ tokens. Start it with"
+    )
+    print("\n" + folded(proposals.command_line(asked.model, best.layout, asked.steps, asked.per_node)) + "\n")
+    for each, speed in zip(found, measured, strict=False):
+        console.print(
+            f"• Measured here: {each.layout} {speed:,.0f} tokens/s; planned for {asked.gpu} {each.tokens:,.0f}."
+        )
+    for note in notes(asked, cluster, found):
+        console.print(f"• {note}")
+
+
+def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
+    """Remarks on the proposals."""
+    said = []
+    for number, each in enumerate(found, 1):
+        counts = costs.layer_counts(asked.model.sizes.layers, each.layout.stages)
+        if counts[0] != counts[-1]:
+            said.append(f"Layout {number} is uneven: {runs(counts)} layers in its stages.")
+        if (other := proposals.uneven(asked.model, each.layout, asked.steps)) is not None:
+            said.append(
+                f"Layout {number} would need {100 * (1 - other[1]):.1f} % less time in its pipeline with "
+                f"{runs(other[0])} layers in its stages, because the last stage has the head, too. The trainer cannot "
+                "do this yet; Megatron-LM can (--decoder-last-pipeline-num-layers)."
+            )
+    room = (1 - ROOM) * cluster.machine.size / GB
+    said.append(f"GB held are those of the rank that holds most; {room:.1f} GB of a GPU are planned with.")
+    return [*said, NOTE]
+
+
+def runs(counts: list[int]) -> str:
+    """Numbers with repetitions counted: "32 × 2 + 32 × 1"."""
+    found: list[list[int]] = []
+    for count in counts:
+        if found and found[-1][1] == count:
+            found[-1][0] += 1
+        else:
+            found.append([1, count])
+    return " + ".join(f"{times} × {count}" for times, count in found)
+
+
+def folded(line: str, width: int = 100) -> str:
+    """A command in lines that end with a backslash, none cut between an option and its value."""
+    lines, words = [""], line.replace(" -", "\n-").split("\n")
+    for word in words:
+        if lines[-1] and len(lines[-1]) + len(word) + 3 > width:
+            lines.append("   ")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return " \\\n".join(lines)
+
+
+def _measured(asked: Command, found: list[Proposal]) -> list[float]:
+    from minitrain.planning.measure import tokens_per_second
+
+    return [tokens_per_second(asked.model, each.layout, asked.steps, TRIED_STEPS) for each in found[:TRIED]]

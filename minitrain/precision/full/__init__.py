@@ -1,0 +1,1 @@
+"""The full forms of `minitrain.precision`, and what serves them."""

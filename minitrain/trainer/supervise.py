@@ -1,0 +1,106 @@
+"""Keeps a run on ranks of our own alive: after a failure all ranks start again from the newest checkpoint.
+
+The full form of `minitrain.resilience.supervisor`. Ranks are forks of a process that has imported torch and the
+trainer, so a restart imports nothing. `Ranks` finds what has failed: a rank that died, raised or stopped, or that
+nobody has made any progress for `--timeout` seconds. A failure that comes back at the same step is no accident: after
+the third in a row the run ends. Other ends, such as a loss that is not a number, come back as well: they are final.
+
+Also called elastic agent (torchrun), watchdog, auto-restart.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from minitrain.composition.settings import Settings
+from minitrain.ranks.failures import RanksError
+from minitrain.ranks.processes import forkserver
+from minitrain.trainer import metrics
+
+if TYPE_CHECKING:
+    from minitrain.comm import World
+    from minitrain.ranks.ranks import Ranks
+else:
+    World = Ranks = Any  # no torch here, as in `launch`
+
+SAME = 3  # failures in a row at one step, after which the run ends
+WARM = ["minitrain.train", "minitrain.trainer.trainer", "rich.progress"]  # imported once, for all ranks
+
+
+def supervise(
+    start: Callable[[], Ranks], train: Callable[[Ranks, Settings, float | None], int], settings: Settings
+) -> int:
+    """Train until the run ends by itself or is asked to; returns the exit status.
+
+    Args:
+        start: Starts the ranks. Those that failed are replaced with the next call.
+        train: Trains on ranks, and returns the exit status; the number is when those before them have failed.
+        settings: What to train.
+    """
+    ranks: Ranks | None = None
+    failed: float | None = None
+    reached: list[int] = []  # at each failure the steps done
+    try:
+        while True:
+            try:
+                forkserver(WARM)  # a fresh one only if it was killed, too
+                ranks = ranks or start()
+                # Only once: ranks that are started again must not remove what those before them have saved.
+                if not settings.run.resume:
+                    if status := max(ranks.run(prepare, settings, os.getpid())):
+                        return status
+                    settings = replace(settings, run=replace(settings.run, resume=True, overwrite=False))
+                return train(ranks, settings, failed)
+            except RanksError as error:
+                failed = time.monotonic()
+                reached.append(steps_done(settings))
+                if reached[-SAME:] == SAME * reached[-1:]:
+                    how = f"gave up: {SAME} failures in a row after step {reached[-1]}, this is the last"
+                    print(f"{how}:\n{error}", file=sys.stderr)
+                    return 1
+                where = f"after step {reached[-1]}, restart {len(reached)}"
+                print(f"{where}: {brief(error)}", file=sys.stderr, flush=True)
+    finally:
+        if ranks is not None:
+            ranks.close()
+
+
+def prepare(world: World, settings: Settings, program: int) -> int:
+    """On each rank, before the first start: remove what the run is to begin without; returns the exit status."""
+    from minitrain.checkpointing.full.agreement import same_on_all_ranks
+    from minitrain.trainer.lock import Lock
+    from minitrain.trainer.trainer import clear
+
+    def alone() -> None:
+        if world.rank == 0:
+            lock = Lock(settings.run.folder, program)
+            clear(settings, first=True)
+            lock.release()
+
+    try:
+        same_on_all_ranks(alone, None)
+    except (ValueError, OSError) as error:
+        if world.rank == 0:
+            print(error, file=sys.stderr, flush=True)
+        return 2
+    return 0
+
+
+def steps_done(settings: Settings) -> int:
+    """The steps that the run had done when it failed, by its log."""
+    lines = metrics.read(settings.run.folder / metrics.NAME)
+    return lines[-1].get("step", lines[-1].get("resumed at", 0)) if lines else 0
+
+
+def brief(error: RanksError) -> str:
+    """The failure in a line, the first cause of it: a message has tracebacks, and what other ranks lost by it."""
+    first, *others = str(error).splitlines()
+    for text in error.failures.values():
+        if str(error).startswith(f"{first}\n{text}"):  # a traceback: its last line is the exception
+            return f"{first} {text.splitlines()[-1]}"
+    return first if " died: " in first else " ".join([first, *others])

@@ -1,0 +1,95 @@
+"""Asynchronous checkpoints: values of the moment, one writer, and errors that are not lost."""
+
+from __future__ import annotations
+
+import errno
+import threading
+
+import pytest
+import torch
+
+from minitrain.checkpointing.asynchronous import Asynchronous
+
+
+def test_the_training_goes_on_while_the_writer_waits():
+    may_write, written = threading.Event(), []
+
+    def write(state):
+        may_write.wait(20)
+        written.append(state["a"].clone())
+
+    state = {"a": torch.zeros(5)}
+    saver = Asynchronous(write)
+    saver.save(state)
+    for _ in range(3):
+        state["a"] += 1  # three steps
+    assert not written
+    may_write.set()
+    saver.wait()
+    assert written[0].eq(0).all()
+
+
+def test_there_is_never_a_second_writer():
+    lock, started, states = threading.Lock(), [], []
+
+    def write(state):
+        assert lock.acquire(blocking=False)
+        started.append(threading.get_ident())
+        states.append(state["a"].item())
+        lock.release()
+
+    saver, state = Asynchronous(write), {"a": torch.zeros(())}
+    for _ in range(50):
+        state["a"] += 1
+        saver.save(state)
+    saver.wait()
+    assert states == list(range(1, 51)) and len(set(started)) == 1
+
+
+def test_shapes_dtypes_and_views():
+    saved = []
+    saver = Asynchronous(lambda state: saved.append({name: tensor.clone() for name, tensor in state.items()}))
+    base = torch.arange(12.0)
+    state = {
+        "view": base.view(3, 4).T,
+        "half": base.to(torch.bfloat16),
+        "number": torch.tensor(7),
+        "empty": torch.empty(0, 3),
+        "parameter": torch.nn.Parameter(torch.ones(2)),
+    }
+    saver.save(state)
+    saver.wait()
+    for name, tensor in state.items():
+        assert torch.equal(saved[0][name], tensor) and saved[0][name].dtype == tensor.dtype
+        assert not saved[0][name].requires_grad
+
+
+@pytest.mark.parametrize("asks", ("save", "wait"))
+def test_the_error_of_a_write_is_raised_once_by_whatever_comes_next(asks):
+    full = [OSError(errno.ENOSPC, "No space left on device")]
+    written = []
+
+    def write(state):
+        if full:
+            raise full.pop()
+        written.append(state["a"].item())
+
+    saver, state = Asynchronous(write), {"a": torch.ones(())}
+    saver.save(state)
+    with pytest.raises(OSError, match="No space left"):
+        saver.save(state) if asks == "save" else saver.wait()
+    saver.save(state)
+    saver.wait()
+    assert written == [1.0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_from_a_gpu():
+    state, saved = {"a": torch.zeros(10_000_000, device="cuda")}, []
+    saver = Asynchronous(lambda now: saved.append(now["a"].clone()))
+    for step in range(5):
+        state["a"].fill_(step)
+        saver.save(state)
+        state["a"].fill_(-1)
+    saver.wait()
+    assert [int(each.unique()) for each in saved] == list(range(5)) and saver.buffer["a"].is_pinned()

@@ -1,0 +1,170 @@
+"""Flash checkpoints: processes and nodes that die, several to a node, and memory that is not ours or is damaged."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from minitrain.checkpointing.flash import Flash
+from minitrain.comm.control import gather_objects
+
+RUN = 5
+
+
+def state(rank, step):
+    return 100.0 * step + 10 * rank + torch.arange(7.0)
+
+
+def nodes(world, folder, apart):
+    """This rank's node, and its folder."""
+    node = world.rank // apart
+    (folder / str(node)).mkdir(exist_ok=True)
+    return node, folder / str(node)
+
+
+def node_dies(world, folder, apart, dead):
+    node, mine = nodes(world, folder, apart)
+    flash = Flash(mine, state(world.rank, 0), RUN, apart)
+    for step in (1, 2, 3):
+        flash.save(step, state(world.rank, step))
+    if node == dead:
+        flash.free()
+    gather_objects(None)
+    shard = torch.zeros(7)
+    flash = Flash(mine, shard, RUN, apart)
+    assert flash.load(shard) == 3
+    assert torch.equal(shard, state(world.rank, 3))
+    # It goes on from there, and the next failure may hit any other node.
+    flash.save(4, shard + 100)
+    if node == dead:
+        flash.free()
+    gather_objects(None)
+    shard.zero_()
+    Flash(mine, shard, RUN, apart).load(shard)
+    assert torch.equal(shard, state(world.rank, 4))
+    return True
+
+
+@pytest.mark.parametrize(("size", "apart"), ((2, 1), (3, 1), (4, 1), (4, 2), (4, 3)))
+def test_a_node_dies(ranks, tmp_path, size, apart):
+    if apart == 3:  # nodes of 3 and 1 ranks: the second one's peers lie on the first, and only it may die
+        assert all(ranks(size).run(node_dies, tmp_path, apart, 1))
+        return
+    for dead in range(size // apart):
+        (tmp_path / str(dead)).mkdir()
+        assert all(ranks(size).run(node_dies, tmp_path / str(dead), apart, dead))
+
+
+def both_die(world, folder):
+    flash = Flash(folder, state(world.rank, 0), RUN)
+    flash.save(1, state(world.rank, 1))
+    if world.rank < 2:
+        flash.free()
+    gather_objects(None)
+    shard = torch.zeros(7)
+    assert Flash(folder, shard, RUN).load(shard) == -1
+    return bool(shard.eq(0).all())  # as it was
+
+
+@pytest.mark.parametrize("size", (2, 3))
+def test_where_a_node_and_its_peer_die_nothing_is_loaded(ranks, tmp_path, size):
+    assert all(ranks(size).run(both_die, tmp_path))
+
+
+def flipped(world, folder, copies):
+    flash = Flash(folder, state(world.rank, 0), RUN)
+    for step in (1, 2):
+        flash.save(step, state(world.rank, step))
+    newest = int(flash.heads[:, 3].argmax())
+    if world.rank == 0:
+        flash.slots[newest, 0, 3] ^= 1  # its own
+    if copies and world.rank == 1 % world.size:
+        flash.slots[newest, 1, 3] ^= 1  # and the copy that its peer has
+    gather_objects(None)
+    shard = torch.zeros(7)
+    step = Flash(folder, shard, RUN).load(shard)
+    assert torch.equal(shard, state(world.rank, step))
+    return step
+
+
+@pytest.mark.parametrize("size", (2, 3))
+def test_a_flipped_byte_is_found_and_the_peers_copy_taken(ranks, tmp_path, size):
+    assert ranks(size).run(flipped, tmp_path, False) == [2] * size
+
+
+@pytest.mark.parametrize("size", (1, 2, 3))
+def test_with_both_copies_damaged_all_take_the_step_before(ranks, tmp_path, size):
+    assert ranks(size).run(flipped, tmp_path, True) == [1] * size
+
+
+def stale(world, folder):
+    Flash(folder, state(world.rank, 0), RUN).save(1, state(world.rank, 1))
+    larger = torch.zeros(1000)
+    flash = Flash(folder, larger, RUN)  # the same run, but a layout with other shards
+    assert flash.load(larger) == -1
+    flash.save(7, larger + 3)
+    other = Flash(folder, larger, RUN + 1)
+    assert other.load(larger) == -1
+    other.free()
+    return sorted(path.name for path in folder.glob(f"{world.rank}.*"))
+
+
+@pytest.mark.parametrize("size", (1, 3))
+def test_memory_of_another_training_or_layout_is_freed(ranks, tmp_path, size):
+    assert ranks(size).run(stale, tmp_path) == [[]] * size
+
+
+def half_made(world, folder):
+    Flash(folder, torch.zeros(3), RUN).save(1, torch.zeros(3))
+    (folder / f"{world.rank}.slots").unlink()  # killed before it was made again
+    return Flash(folder, torch.zeros(3), RUN).load(torch.zeros(3))
+
+
+def test_a_process_killed_while_it_made_its_memory(ranks, tmp_path):
+    assert ranks(2).run(half_made, tmp_path) == [-1, -1]
+
+
+def bad_input(world, folder):
+    with pytest.raises(AssertionError, match="apart=9, but there are 2 ranks"):
+        Flash(folder, torch.zeros(3), RUN, apart=9)
+    return True
+
+
+def test_bad_input(ranks, tmp_path):
+    assert all(ranks(2).run(bad_input, tmp_path))
+
+
+PROGRAM = """
+import sys, torch, torch.distributed as dist
+from pathlib import Path
+from minitrain.checkpointing.flash import Flash
+folder = Path(sys.argv[1])
+dist.init_process_group("gloo", store=dist.FileStore(sys.argv[2], 1), rank=0, world_size=1)
+shard = torch.zeros(250_000)
+flash = Flash(folder, shard, 5)
+first = flash.load(shard)
+print(first, bool((shard == max(first, 0)).all()), flush=True)
+for step in range(first + 1, 10**9):
+    flash.save(step, shard.fill_(step))
+    print(step, flush=True)
+"""
+
+
+def test_a_process_that_is_really_killed(tmp_path):
+    last = -1
+    for life in range(3):
+        command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(tmp_path / f"store{life}")]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=os.getcwd())
+        assert process.stdout is not None
+        first, sound = process.stdout.readline().split()
+        assert sound == "True" and int(first) in (last, last + 1)
+        while last < 20 * (life + 1):
+            last = int(process.stdout.readline())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        last = int([str(last), *process.stdout.read().split()][-1])

@@ -1,0 +1,53 @@
+"""The interval: Daly's figures, limits, and a simulation that can be followed by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from minitrain.checkpointing import interval
+
+
+def test_dalys_figures():
+    # Figures 3 to 5: δ = 5 min, M = 24 h, 6 h, 15 min.
+    assert round(interval.daly(5, 24 * 60)) == 117
+    assert round(interval.daly(5, 6 * 60)) == 57
+    assert round(interval.daly(5, 15), 1) == 9.1
+
+
+def test_young_and_the_limits_of_daly():
+    assert interval.young(2, 9) == 6
+    assert interval.daly(1e-6, 1) == pytest.approx(interval.young(1e-6, 1), rel=1e-3)
+    assert interval.daly(20, 10) == interval.daly(50, 10) == 10
+    # No jump where the rule changes: 2M (1 + 1/3 + 1/9) − 2M = 8/9 M, and M.
+    assert interval.daly(2 * (1 - 1e-9), 1) == pytest.approx(8 / 9)
+
+
+def test_a_simulation_followed_by_hand(monkeypatch):
+    lasts = iter([10.0, 2.0, 7.5])
+    monkeypatch.setattr(random.Random, "expovariate", lambda self, rate: next(lasts))
+    # Restart 1, then 2 of work and 1 of saving: 3 intervals are kept; none, in a span shorter than one; 2.
+    assert interval.simulate(2, 1, 1, mean=5, failures=3) == (3 + 0 + 2) * 2 / 19.5
+
+
+def test_a_failure_in_the_restart_keeps_nothing(monkeypatch):
+    lasts = iter([0.5, 0.75])
+    monkeypatch.setattr(random.Random, "expovariate", lambda self, rate: next(lasts))
+    assert interval.simulate(0.1, 0.01, 1, mean=5, failures=2) == 0
+
+
+def test_without_failures_worth_mentioning():
+    assert interval.simulate(9, 1, 5, mean=1e5, failures=20) == pytest.approx(0.9, rel=1e-2)
+
+
+@pytest.mark.parametrize("wrong", (0, -1))
+def test_bad_input(wrong):
+    with pytest.raises(AssertionError, match="saving"):
+        interval.daly(wrong, 1)
+    with pytest.raises(AssertionError, match="mean"):
+        interval.young(1, wrong)
+    with pytest.raises(AssertionError, match="interval"):
+        interval.simulate(wrong, 1, 1, 1, 1)
+    assert math.isfinite(interval.daly(1, 1))

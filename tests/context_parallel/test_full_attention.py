@@ -1,0 +1,281 @@
+"""The full core in all its modes against one device: outputs, gradients, bytes, and what is refused."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
+from minitrain.context_parallel import all_gather, ulysses
+from minitrain.context_parallel.full.attention import ContextAttention
+from minitrain.context_parallel.full.places import MODES, held
+from minitrain.context_parallel.ring_attention import ring_attention
+from minitrain.context_parallel.zigzag import zigzag_attention
+from minitrain.models import counter_rng
+from minitrain.recomputation.full import checkpoint, early_stop, every_block
+from minitrain.tensor_parallel.dropout_rng import AttentionDropout
+
+BATCH, HEAD = 2, 8
+
+
+def drawn(heads, kv_heads, seq, dtype=torch.float64):
+    """Query, key, value, and the gradient of the output."""
+    generator = torch.Generator().manual_seed(heads * seq)
+    return [
+        torch.randn(BATCH, count, seq, HEAD, generator=generator, dtype=torch.float64).to(dtype)
+        for count in (heads, kv_heads, kv_heads, heads)
+    ]
+
+
+def one_device(query, key, value, gradient, mask):
+    """Output and gradients by torch's attention, of all tokens; `mask` says who sees whom, True for all."""
+    inputs = [each.double().requires_grad_() for each in (query, key, value)]
+    repeated = [each.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for each in inputs[1:]]
+    output = F.scaled_dot_product_attention(inputs[0], *repeated, attn_mask=mask)
+    return [output.detach(), *torch.autograd.grad(output, inputs, gradient.double())]
+
+
+def run(core, at, query, key, value, gradient, **documents):
+    """Output and gradients of this rank's tokens."""
+    inputs = [each[:, :, at].requires_grad_() for each in (query, key, value)]
+    output = core(*inputs, **documents)
+    return [output.detach(), *torch.autograd.grad(output, inputs, gradient[:, :, at])]
+
+
+def triangle(seq):
+    return torch.ones(seq, seq, dtype=torch.bool).tril()
+
+
+def as_one_device(world, mode):
+    rank, n = world.rank, world.size
+    for seq, heads, kv_heads in ((2 * n + 3, n, n), (4 * n, 2 * n, 2), (2 * n, 2 * n, 1), (2 * n + 1, 3 * n, n)):
+        if heads % kv_heads:
+            continue
+        at, whole = held(mode, seq, rank, n), drawn(heads, kv_heads, seq)
+        for causal in (True, False):
+            found = run(ContextAttention(None, mode, seq, causal=causal), at, *whole)
+            for mine, expected in zip(found, one_device(*whole, triangle(seq) if causal else None), strict=True):
+                torch.testing.assert_close(mine, expected[:, :, at], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("mode", MODES)
+def test_outputs_and_gradients_are_those_of_one_device(ranks, size, mode):
+    """Sequences that divide by the ranks and that do not; as many key heads as query heads, and fewer."""
+    ranks(size).run(as_one_device, mode)
+
+
+def like_small(world, mode):
+    """The small form adds the same terms in another order, in float64."""
+    for seq in (4 * world.size, 2 * world.size + 1):
+        whole, at = drawn(3, 3, seq), held(mode, seq, world.rank, world.size)
+        small = ring_attention if mode == "ring" else zigzag_attention
+        found = [run(core, at, *whole) for core in (ContextAttention(None, mode, seq), partial(small, seq=seq))]
+        for full, other in zip(*found, strict=True):
+            torch.testing.assert_close(full, other, rtol=1e-12, atol=1e-12)
+
+
+def like_small_exchanges(world):
+    """The same where heads are exchanged, or keys and values gathered; with fewer key heads than query heads."""
+    n = world.size
+    for mode, small in (("ulysses", ulysses.attention), ("gather", all_gather.attention)):
+        whole, at = drawn(2 * n, 2, 3 * n), held(mode, 3 * n, world.rank, n)
+        for full, other in zip(
+            *(run(core, at, *whole) for core in (ContextAttention(None, mode, 3 * n), small)), strict=True
+        ):
+            torch.testing.assert_close(full, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("size", (2, 3, 4))
+def test_small_like_full(ranks, size):
+    ranks(size).run(like_small, "ring")
+    ranks(size).run(like_small, "zigzag")
+    ranks(size).run(like_small_exchanges)
+
+
+def shared_unevenly(world):
+    """Three ranks with two query heads each, of which three share a key head: rank 1 needs both, one for each."""
+    at, whole = held("ulysses", 7, world.rank, 3), drawn(6, 2, 7)
+    found = run(ContextAttention(None, "ulysses", 7), at, *whole)
+    for mine, expected in zip(found, one_device(*whole, triangle(7)), strict=True):
+        torch.testing.assert_close(mine, expected[:, :, at], rtol=1e-12, atol=1e-12)
+
+
+def test_ulysses_where_a_rank_has_heads_of_two_groups(ranks):
+    ranks(3).run(shared_unevenly)
+
+
+def in_16_bits(world, mode):
+    """bfloat16 against float64 on the same inputs. With unit roundoff u = 2⁻⁸, per element:
+
+    - Output: kernels round each weight (u), and each block's output (u); blocks are merged in float32, as a mean whose
+      weights add up to 1, and the result is rounded (u). So the error is at most 3u · Σ weight |value|.
+    - Value's gradient: weights and each block's sum are rounded, and after sums in float32 the result: 3u · Σ weight
+      |gradient|.
+    - Query and key: the gradient of a score is weight · (a − D), D = Σ gradient · output. The rounded output changes D
+      by at most δ = Σ |gradient| · (the bound above). Then the same three roundings. So for query
+      Σ (weight · δ + 3u · |gradient of score|) |key| / √d, and for key with |query| instead.
+
+    A tenth more covers products of roundings, and float32.
+    """
+    u = 1.1 * 2**-8
+    seq, heads, kv_heads = 6 * world.size + 1, 2 * world.size, 2
+    at, whole = held(mode, seq, world.rank, world.size), drawn(heads, kv_heads, seq, torch.bfloat16)
+    found = run(ContextAttention(None, mode, seq), at, *whole)
+    assert all(each.dtype == torch.bfloat16 for each in found)
+    expected = one_device(*whole, triangle(seq))
+    query, key, value, gradient = (each.double() for each in whole)
+    sharing = heads // kv_heads
+    key, value = (each.repeat_interleave(sharing, dim=1) for each in (key, value))
+    scores = (query @ key.mT / HEAD**0.5).masked_fill(~triangle(seq), -torch.inf)
+    weights = scores.softmax(-1)
+    output = 3 * u * weights @ value.abs()
+    dots = (gradient * expected[0]).sum(-1, keepdim=True)
+    to_scores = (weights * (gradient @ value.mT - dots)).abs()
+    wrong = (weights * (gradient.abs() * output).sum(-1, keepdim=True) + 3 * u * to_scores) / HEAD**0.5
+    bounds = [output, wrong @ key.abs(), wrong.mT @ query.abs(), 3 * u * weights.mT @ gradient.abs()]
+    bounds[2:] = [each.unflatten(1, (kv_heads, sharing)).sum(2) for each in bounds[2:]]
+    for mine, right, bound in zip(found, expected, bounds, strict=True):
+        assert ((mine.double() - right[:, :, at]).abs() <= bound[:, :, at]).all()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_bfloat16_is_within_its_rounding(ranks, mode):
+    ranks(4).run(in_16_bits, mode)
+
+
+def dropped(world, mode):
+    """Two micro-batches forward, then backward in the opposite order, against one device that writes all out."""
+    n, p, seq = world.size, 0.3, 2 * world.size + 3
+    whole, at = drawn(2 * n, n, seq), held(mode, seq, world.rank, n)
+    core = ContextAttention(None, mode, seq, dropout=p, site="here", head_rank=1)
+    outputs, expected = [], []
+    for micro_batch in range(2):
+        counter_rng.set_position(4, 0, micro_batch * BATCH * seq)
+        inputs = [each[:, :, at].requires_grad_() for each in whole[:3]]
+        outputs.append((core(*inputs), inputs))
+        all_inputs = [each.clone().requires_grad_() for each in whole[:3]]
+        key, value = (each.repeat_interleave(2, dim=1) for each in all_inputs[1:])
+        scores = (all_inputs[0] @ key.mT / HEAD**0.5).masked_fill(~triangle(seq), -torch.inf)
+        expected.append((AttentionDropout(p, "here", rank=1)(scores.softmax(-1)) @ value, all_inputs))
+    for (mine, inputs), (right, all_inputs) in reversed(list(zip(outputs, expected, strict=True))):
+        torch.testing.assert_close(mine, right[:, :, at], rtol=1e-12, atol=1e-12)
+        found = torch.autograd.grad(mine, inputs, whole[3][:, :, at])
+        for one, other in zip(found, torch.autograd.grad(right, all_inputs, whole[3]), strict=True):
+            torch.testing.assert_close(one, other[:, :, at], rtol=1e-12, atol=1e-12)
+    core.eval()
+    torch.manual_seed(0)  # no position: drawing would be an error
+    core(*inputs)
+
+
+@pytest.mark.parametrize(("mode", "size"), [("ring", 2), ("zigzag", 4), ("ulysses", 3), ("gather", 3)])
+def test_dropout_drops_what_one_device_drops(ranks, mode, size):
+    ranks(size).run(dropped, mode)
+
+
+def in_documents(world, mode):
+    seq, n = 3 * world.size + 2, world.size
+    whole, at = drawn(n, n, seq), held(mode, seq, world.rank, n)
+    documents = torch.arange(seq).repeat(BATCH, 1) // torch.tensor([[3], [seq - 2]])  # cut at other places in each
+    found = run(ContextAttention(None, mode, seq), at, *whole, documents=documents)
+    mask = triangle(seq) & (documents[:, None, :, None] == documents[:, None, None, :])
+    for mine, expected in zip(found, one_device(*whole, mask), strict=True):
+        torch.testing.assert_close(mine, expected[:, :, at], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", ("gather", "ulysses"))
+def test_documents(ranks, mode):
+    ranks(3).run(in_documents, mode)
+
+
+def recomputed(world, mode, how):
+    """The same bits as without recomputation, whose second forward sends its messages in backward."""
+    seq, n = 4 * world.size, world.size
+    whole, at = drawn(n, n, seq), held(mode, seq, world.rank, n)
+    plain, again = (ContextAttention(None, mode, seq, dropout=p) for p in (0.2, 0.2))
+    every_block.recompute([again], how)
+    results = []
+    for core in (plain, again):
+        counter_rng.set_position(1, 2)
+        results.append(run_all(core, at, *whole))
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
+
+
+def run_all(core, at, query, key, value, gradient):
+    inputs = [each[:, :, at].requires_grad_() for each in (query, key, value)]
+    output = core(*inputs)
+    counter_rng.set_position(7, 7)  # the next micro-batch has begun
+    output.backward(gradient[:, :, at])
+    return [output.detach(), *(each.grad for each in inputs)]
+
+
+@pytest.mark.parametrize("how", (checkpoint.checkpoint, early_stop.checkpoint), ids=("ours", "early"))
+@pytest.mark.parametrize("mode", MODES)
+def test_a_recomputed_core_has_the_same_bits(ranks, mode, how):
+    ranks(2).run(recomputed, mode, how)
+
+
+def sent(world, mode):
+    """Bytes of a rank's messages: of the ring, (n−1) chunks of keys and values, whose gradients are in float32."""
+    n, seq, heads, kv_heads = world.size, 8 * world.size, 2 * world.size, 2
+    whole, at = drawn(heads, kv_heads, seq, torch.bfloat16), held(mode, seq, world.rank, world.size)
+    core = ContextAttention(Comm(check=False), mode, seq)
+    inputs = [each[:, :, at].requires_grad_() for each in whole[:3]]
+    with Ledger() as forward:
+        output = core(*inputs)
+    with Ledger() as backward:
+        output.backward(whole[3][:, :, at])
+    both = 2 * BATCH * kv_heads * (seq // n) * HEAD  # elements of a rank's keys and values
+    assert forward.sent == (n - 1) * both * 2 and forward.messages == n - 1
+    assert backward.sent == (n - 1) * both * (2 + 4) and backward.messages == 2 * (n - 1)
+
+
+@pytest.mark.parametrize("mode", ("ring", "zigzag"))
+def test_key_heads_travel_once_in_16_bits_and_their_gradients_in_32(ranks, mode):
+    ranks(3).run(sent, mode)
+
+
+def wrong(world, mode, seq=8, held_here=None, heads=4, dtypes=(torch.float64,), documents=None, check=None):
+    """The error on this rank, and that nothing was sent."""
+    core = ContextAttention(Comm(check=check), mode, seq)
+    count = len(held(mode, seq, world.rank, world.size)) if held_here is None else held_here[world.rank]
+    inputs = torch.ones(3, 1, heads, count, 2, dtype=dtypes[world.rank % len(dtypes)])
+    with Ledger() as ledger:
+        try:
+            core(*inputs, documents=documents)
+        except ValueError as error:
+            return str(error), len(ledger.entries)
+    return "nothing", 0
+
+
+@pytest.mark.parametrize(
+    ("size", "arguments", "message"),
+    [
+        (4, {"mode": "ulysses", "heads": 2}, "heads=2 cannot be divided over 4 ranks"),
+        (3, {"mode": "ulysses", "heads": 4, "seq": 9}, "use one of [1, 2, 4] ranks, or one of the modes"),
+        (2, {"mode": "ring", "held_here": (4, 5)}, "query has 5 tokens on rank 1, which holds 4 of seq=8"),
+        (2, {"mode": "gather", "held_here": (3, 5)}, "query has 3 tokens on rank 0, which holds 4 of seq=8"),
+        (2, {"mode": "zigzag", "dtypes": (torch.float64, torch.float32)}, "query and key differ between ranks"),
+        (2, {"mode": "zigzag", "documents": torch.zeros(1, 8, dtype=torch.int64)}, "mode='zigzag' has no document"),
+        (2, {"mode": "gather", "documents": torch.zeros(1, 4, dtype=torch.int64)}, "documents of shape (1, 4) must be"),
+    ],
+)
+def test_bad_input_is_refused_on_all_ranks_before_anything_is_sent(ranks, size, arguments, message):
+    everyone = ranks(size).run(wrong, **arguments)
+    assert all(message in said and not entries for said, entries in everyone), everyone
+
+
+def made(world, mode, seq):
+    try:
+        ContextAttention(None, mode, seq)
+    except ValueError as error:
+        return str(error)
+
+
+def test_what_cannot_be_made_is_refused_on_all_ranks(ranks):
+    for mode, seq, message in (("zigzag", 5, "seq=5 is too short"), ("whirl", 8, "mode='whirl' is unknown")):
+        assert all(said and message in said for said in ranks(3).run(made, mode, seq))

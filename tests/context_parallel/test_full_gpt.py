@@ -1,0 +1,200 @@
+"""A whole GPT over context-parallel ranks trains as one device does, alone and together with other techniques."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+
+from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
+from minitrain.comm.mesh import axes
+from minitrain.comm.messages import all_reduce
+from minitrain.context_parallel.full.batches import SequenceLoss, take
+from minitrain.context_parallel.full.parallelize import parallelize
+from minitrain.models import counter_rng
+from minitrain.models.gpt import GPT, IGNORE, GPTConfig, NextTokenLoss
+from minitrain.recomputation.full import early_stop, every_block, selective
+from minitrain.sequence_parallel import megatron
+from minitrain.tensor_parallel import parallelize as tensor
+from minitrain.tensor_parallel.dropout_rng import place_dropout
+from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
+
+BATCH, STEPS = 2, 2
+
+
+def gpt(seq, heads=4, kv_heads=None, dropout=0.0, positions_kind="learned"):
+    attention = "plain" if dropout else "sdpa"
+    config = GPTConfig(17, seq, 2, 4 * heads, heads, kv_heads, dropout, True, attention, positions_kind)
+    return GPT(config, seed=0).double()
+
+
+def batch(step, seq):
+    """Tokens, and targets already shifted. Some are ignored: in one step all of the first half."""
+    text = torch.randint(17, (BATCH, seq + 1), generator=torch.Generator().manual_seed(step))
+    tokens, targets = text[:, :-1], text[:, 1:].clone()
+    targets[0, :2] = IGNORE
+    if step == 1:
+        targets[:, : seq // 2] = IGNORE
+    return tokens, targets
+
+
+def learn(module, step, tokens, targets, share=lambda module: None):
+    """A step of SGD; the loss, and the gradients of all parameters."""
+    counter_rng.set_position(3, step)
+    loss = module(tokens, targets)[1]
+    loss.backward()
+    share(module)
+    gradients = [parameter.grad.clone() for parameter in module.parameters()]
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter -= 0.3 * parameter.grad
+    module.zero_grad()
+    return [loss.detach(), *gradients]
+
+
+def sum_over(comm, module):
+    for parameter in module.parameters():
+        all_reduce(parameter.grad, comm.group).wait()
+
+
+def train(world, mode, seq, how=lambda module: None, **options):
+    comm = Comm()
+    reference, module = gpt(seq, **options), gpt(seq, **options)
+    place_dropout(reference)
+    parallelize(module, comm, mode, seq)
+    module.loss = SequenceLoss(module.loss, comm)
+    how(module)
+    for step in range(STEPS):
+        whole = batch(step, seq)
+        found = learn(module, step, *take(*whole, mode, comm), partial(sum_over, comm))
+        for mine, expected in zip(found, learn(reference, step, *whole), strict=True):
+            torch.testing.assert_close(mine, expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("size", "mode", "seq", "options"),
+    [
+        (1, "zigzag", 5, {}),
+        (2, "ring", 9, {"kv_heads": 2}),
+        (3, "zigzag", 11, {"kv_heads": 1, "positions_kind": "rope"}),
+        (4, "zigzag", 16, {"dropout": 0.2}),
+        (2, "ulysses", 7, {"positions_kind": "rope", "dropout": 0.2}),
+        (4, "ulysses", 6, {"kv_heads": 2}),
+        (3, "gather", 8, {"positions_kind": "rope"}),
+        (4, "ring", 4, {"dropout": 0.2, "kv_heads": 2}),
+    ],
+)
+def test_a_gpt_is_that_of_one_device(ranks, size, mode, seq, options):
+    """Chunks of unequal length; ranks with fewer targets than others, and with none."""
+    ranks(size).run(train, mode, seq, **options)
+
+
+def cores_early(module):
+    selective.recompute(module, early_stop.checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("mode", "how"),
+    [
+        ("zigzag", selective.cores),
+        ("gather", cores_early),
+        ("ulysses", every_block.every_block),
+        ("ring", every_block.every_block_early),
+    ],
+)
+def test_recomputation_sends_again_and_changes_nothing(ranks, mode, how):
+    ranks(2).run(train, mode, 9, how, dropout=0.2)
+
+
+def with_tensor_parallel(world, mode, divide):
+    """Two ranks share each sequence, and two each head's matrices; with dropout in all places."""
+    mesh, seq, kv_heads = axes(cp=2, tp=2), 8, 2
+    tp, cp = (Comm(mesh[name].get_group()) for name in ("tp", "cp"))
+    reference, module = gpt(seq, 4, kv_heads, 0.2), gpt(seq, 4, kv_heads, 0.2)
+    place_dropout(reference)
+    divide(module, tp)
+    parallelize(module, cp, mode, seq)
+    module.loss = SequenceLoss(module.loss, cp)
+
+    def share(module):
+        sum_partial_gradients(module, tp)
+        sum_over(cp, module)
+
+    for step in range(STEPS):
+        whole = batch(step, seq)
+        loss, *gradients = learn(module, step, *take(*whole, mode, cp), share)
+        expected, *others = learn(reference, step, *whole)
+        torch.testing.assert_close(loss, expected, rtol=1e-11, atol=1e-12)
+        for parameter, found, right in zip(module.parameters(), gradients, others, strict=True):
+            torch.testing.assert_close(found, tensor.piece_of(right, parameter, tp), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mode", "divide"), [("zigzag", megatron.parallelize), ("ulysses", tensor.parallelize)], ids=("sequence", "tensor")
+)
+def test_with_tensor_and_sequence_parallelism(ranks, mode, divide):
+    ranks(4).run(with_tensor_parallel, mode, divide)
+
+
+def ignored(world):
+    """A loss without any target is not a number, as on one device; with one target on one rank it is that one's."""
+    loss = SequenceLoss(NextTokenLoss(), Comm())
+    logits = torch.arange(15.0).view(1, 5, 3).requires_grad_()
+    none = torch.full((1, 5), IGNORE)
+    alone = none.clone()
+    if world.rank == 1:
+        alone[0, 3] = 2
+    found = loss(logits, alone)
+    (gradient,) = torch.autograd.grad(found, logits)
+    expected = torch.nn.functional.cross_entropy(logits[0, 3], torch.tensor(2))
+    assert torch.allclose(found, expected) and bool(gradient.any()) == (world.rank == 1)
+    return bool(loss(logits, none).isnan())
+
+
+def test_ranks_without_targets(ranks):
+    assert all(ranks(3).run(ignored))
+
+
+def refused(world, what):
+    """The error on this rank; nothing was sent."""
+    module, (tokens, targets) = gpt(8), batch(0, 8)
+    with Ledger() as ledger:
+        try:
+            if what == "heads":
+                parallelize(module, None, "ulysses", 8)
+            elif what == "long":
+                parallelize(module, None, "ring", 9)
+            elif what == "twice":
+                parallelize(module, None, "ring", 8)
+                parallelize(module, None, "ring", 8)
+            elif what == "short":
+                parallelize(module, None, "zigzag", 5)
+            elif what == "whole":
+                parallelize(module, None, "ring", 8)
+                module(tokens, targets)
+            elif what == "shapes":
+                take(tokens, targets[:, 1:], "ring")
+            elif what == "lengths":
+                take(tokens[:, world.rank :], targets[:, world.rank :], "ring")
+        except ValueError as error:
+            return str(error), len(ledger.entries)
+    return "nothing", 0
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("heads", "heads=4 cannot be divided over 3 ranks, as mode='ulysses' needs; use one of [1, 2, 4] ranks"),
+        ("long", "seq=9 does not fit positions=8"),
+        ("twice", "gpt is context-parallel already"),
+        ("short", "seq=5 is too short for 3 ranks"),
+        ("whole", "tokens of length 8: this rank holds"),
+        ("shapes", "tokens of shape (2, 8) and targets of shape (2, 7) differ"),
+        ("lengths", "tokens differ in shape between ranks"),
+    ],
+)
+def test_bad_input_is_refused_on_all_ranks_before_anything_is_sent(ranks, what, message):
+    everyone = ranks(3).run(refused, what)
+    assert all(message in said and not entries for said, entries in everyone), everyone

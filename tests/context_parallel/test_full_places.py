@@ -1,0 +1,69 @@
+"""Which tokens ranks hold, and which blocks a causal mask leaves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.context_parallel.full.places import MODES, chunks, held, length, positions, visible
+
+
+@given(st.sampled_from(MODES), st.integers(1, 5), st.integers(0, 30))
+def test_every_token_is_on_one_rank_and_chunks_are_nearly_equal(mode, ranks, more):
+    seq = 2 * ranks + more
+    everyone = [held(mode, seq, rank, ranks) for rank in range(ranks)]
+    assert torch.cat(everyone).sort().values.tolist() == list(range(seq))
+    assert all(torch.equal(each, each.sort().values) for each in everyone)
+    lengths = [len(chunk) for rank in range(ranks) for chunk in chunks(mode, seq, rank, ranks)]
+    assert len(lengths) == (2 * ranks if mode == "zigzag" else ranks)
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_zigzag_gives_a_rank_a_chunk_from_the_front_and_one_from_the_back():
+    assert held("zigzag", 12, 0, 3).tolist() == [0, 1, 10, 11]
+    assert held("zigzag", 12, 2, 3).tolist() == [4, 5, 6, 7]
+    assert held("zigzag", 7, 1, 2).tolist() == [2, 3, 4, 5], "chunks of 2, 2, 2 and 1"
+    assert held("ring", 7, 1, 2).tolist() == [4, 5, 6]
+
+
+@pytest.mark.parametrize("causal", (True, False))
+@given(st.sampled_from(("ring", "zigzag")), st.integers(1, 4), st.integers(0, 9))
+def test_blocks_are_all_that_a_mask_leaves(causal, mode, ranks, more):
+    """Each visible pair is in one block; a pair in a block is visible, but for the triangle of a causal block."""
+    seq = 2 * ranks + more
+    cpu = torch.device("cpu")
+    for mine in (chunks(mode, seq, rank, ranks) for rank in range(ranks)):
+        for theirs in (chunks(mode, seq, rank, ranks) for rank in range(ranks)):
+            times = torch.zeros(length(mine), length(theirs), dtype=torch.int64)
+            for queries, keys, triangle in visible(mine, theirs, causal):
+                block = torch.ones_like(times[queries, keys])
+                times[queries, keys] += block.tril() if triangle else block
+            later = positions(theirs, cpu) > positions(mine, cpu)[:, None]
+            assert torch.equal(times, (~later).long() if causal else torch.ones_like(times))
+
+
+def test_with_zigzag_a_step_is_one_block_of_the_same_size_on_all_ranks():
+    """n ranks with 2c tokens each: 2c² pairs in each step but the first, a triangle of c(2c+1); so all do the same."""
+    ranks, c = 4, 3
+    for rank in range(ranks):
+        mine = chunks("zigzag", 2 * ranks * c, rank, ranks)
+        for other in set(range(ranks)) - {rank}:
+            ((queries, keys, triangle),) = visible(mine, chunks("zigzag", 2 * ranks * c, other, ranks), True)
+            assert (queries.stop - queries.start) * (keys.stop - keys.start) == 2 * c * c and not triangle
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("rings", 8, 0, 2), r"mode='rings' is unknown; use one of \('ring', 'zigzag', 'ulysses', 'gather'\)"),
+        (("zigzag", 7, 0, 4), "seq=7 is too short for 4 ranks, .* use at least 8 tokens, or at most 3 ranks"),
+        (("ring", 3, 0, 4), "seq=3 is too short for 4 ranks, .* use at least 4 tokens, or at most 3 ranks"),
+        (("ulysses", 0, 0, 1), "seq=0 is too short for 1 ranks, .* use at least 1 tokens$"),
+        (("gather", 8, 2, 2), "rank=2 is no rank of 2; use 0 to 1"),
+    ],
+)
+def test_what_cannot_be_divided_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        held(*arguments)

@@ -1,0 +1,77 @@
+"""The cache of a published model, operations, batches that fill a device, and a pipeline's rounds by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.costs import inference as costs
+from minitrain.costs.roofline import MACHINES
+
+LLAMA = costs.LLAMA_2_70B
+
+
+def test_llama_2_70b():
+    # 4096 tokens of 8 sequences in 16 bits: with a key and value head per query head, and with 8.
+    assert costs.cache_bytes(80, 64, 128, 4096, 8) == 85_899_345_920
+    assert costs.cache_bytes(80, 8, 128, 4096, 8) == 10_737_418_240
+    # An often quoted 40 GB is 40 GiB: without grouped heads, and with four sequences or with 8 bits.
+    assert costs.cache_bytes(80, 64, 128, 4096, 4) == costs.cache_bytes(80, 64, 128, 4096, 8, 1) == 40 * 2**30
+    # The paper's 70 billion, but for the token table, which no product reads.
+    assert LLAMA.parameters + 32000 * 8192 == pytest.approx(70e9, rel=0.02)
+
+
+def test_ranks_divide_it():
+    whole = costs.cache_bytes(80, 8, 128, 100, 2)
+    assert costs.cache_bytes(80, 8, 128, 100, 2, tensor=8, pipeline=10) == whole // 80
+    # Twice as many ranks as heads: each keeps one.
+    assert costs.cache_bytes(80, 8, 128, 100, 2, tensor=16) == whole // 8
+    # 7 layers in 3 stages: at most 3 in one.
+    assert costs.cache_bytes(7, 1, 1, 1, 1, 1, pipeline=3) == 2 * 3
+
+
+def test_tokens_that_fit():
+    per_token = costs.cache_bytes(32, 32, 128, 1, 1)
+    assert per_token == 524_288
+    assert costs.tokens_that_fit(10 * per_token - 1, 32, 32, 128) == 9
+
+
+@given(st.integers(1, 100), st.integers(1, 30))
+def test_a_cache_saves_work(prompt, count):
+    sizes = 1000, 2, 8
+    plain = costs.without_cache_flops(*sizes, prompt, count)
+    cached = costs.with_cache_flops(*sizes, prompt, count)
+    assert cached < plain if count > 1 else cached == plain
+    assert cached >= (prompt + count - 1) * 2 * 1000
+
+
+def test_by_hand():
+    # One layer of width 2: 10 · 4 + 2 · 2 · 2 and a head of 3 words.
+    assert costs.gpt_parameters(1, 2, 2, 3) == 40 + 8 + 6
+    assert costs.token_flops(54, 1, 2, 5) == 108 + 40
+    assert costs.tensor_parallel_bytes(3, 4, 2, 8) == 7 * 2 * 4 * 8
+    assert costs.pipeline_bytes(4, 2, 8, count=5, prompt=6) == 10 * 2 * 4 * 8
+
+
+def test_reading_limits_a_small_batch():
+    machine = MACHINES["H100"]
+    # 989.4e12 / 3.35e12 operations for each byte.
+    assert costs.full_batch(machine) == pytest.approx(295.3, abs=0.1)
+    alone = costs.decode(LLAMA, 1, 1)
+    assert costs.seconds(alone, machine) == pytest.approx(2 * LLAMA.parameters / 3.35e12, rel=1e-4)
+    many = costs.decode(LLAMA, 400, 1)
+    assert costs.seconds(many, machine) == many.flops / machine.flops
+
+
+@pytest.mark.parametrize(
+    ("ranks", "groups", "seconds"),
+    [
+        (1, 1, 5),  # a token per second
+        (3, 1, 15),  # one group: three seconds for each of five tokens
+        (3, 3, 17),  # fifteen in a row on each rank, and two before the last one begins
+        (2, 3, 16),  # the first rank is never idle: fifteen, and one more
+    ],
+)
+def test_rounds_of_a_pipeline(ranks, groups, seconds):
+    assert costs.pipeline_seconds(1.0, ranks, groups, count=5) == seconds

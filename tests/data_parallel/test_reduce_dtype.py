@@ -1,0 +1,141 @@
+"""The dtype in which gradients are added up: float32 for parameters of 16 bits, bfloat16 for those of 32."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+from torch.nn.parallel import DistributedDataParallel
+
+from minitrain.comm import Ledger
+from minitrain.data_parallel.full.bucketed import BucketedDataParallel
+from minitrain.data_parallel.full.naive import NaiveDataParallel
+from minitrain.data_parallel.full.overlapped import DataParallel
+from minitrain.precision.master_weights import MasterWeights
+
+RUNGS = (NaiveDataParallel, BucketedDataParallel, DataParallel)
+rungs = pytest.mark.parametrize("rung", RUNGS)
+
+
+class Ones(nn.Module):
+    """A loss whose gradient is the input, element by element."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(10, dtype=dtype))
+
+    def forward(self, x):
+        return (self.weight * x).sum()
+
+
+def summed(world, rung, dtype, reduce_dtype):
+    """The gradient after micro-batches of 256, 1, 1, 1 and 1 on each rank, and the bytes that travelled."""
+    model = rung(Ones(dtype), reduce_dtype=reduce_dtype)
+    parts = (256.0, 1.0, 1.0, 1.0, 1.0)
+    with Ledger() as ledger:
+        for number, value in enumerate(parts):
+            with nullcontext() if number == len(parts) - 1 else model.no_sync():
+                model(torch.full((10,), value, dtype=dtype)).backward()
+        model.synchronize()
+    gradient = model.module.weight.grad
+    return gradient.dtype, gradient.tolist(), ledger.payload("all_reduce")
+
+
+def flags(rung, item):
+    """Bytes of the one parameter's flag: its own message of 4, or one element of the bucket."""
+    return 4 if rung is NaiveDataParallel else item
+
+
+@rungs
+def test_sums_in_32_bits_lose_nothing(ranks, rung):
+    expected = torch.float32, [260.0] * 10, 4 * 10 + flags(rung, 4)
+    assert ranks(2).run(summed, rung, torch.bfloat16, torch.float32) == [expected] * 2
+
+
+@rungs
+def test_sums_in_16_bits_stop_and_send_half(ranks, rung):
+    # 256 + 1 is 256 in bfloat16, four times.
+    expected = torch.bfloat16, [256.0] * 10, 2 * 10 + flags(rung, 2)
+    assert ranks(2).run(summed, rung, torch.bfloat16, None) == [expected] * 2
+
+
+@rungs
+def test_gradients_of_32_bits_are_rounded_for_the_journey_alone(ranks, rung):
+    # 260 is added up exactly; half of it, and both halves together, are numbers of bfloat16: 130 and 260.
+    expected = torch.float32, [260.0] * 10, 2 * 10 + flags(rung, 2)
+    assert ranks(2).run(summed, rung, torch.float32, torch.bfloat16) == [expected] * 2
+
+
+def like_ddp(world, rung):
+    """Whether gradients are those of DDP with its hook for bfloat16, to the bit."""
+    torch.manual_seed(0)
+    ours, theirs = (nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8)) for _ in range(2))
+    theirs.load_state_dict(ours.state_dict())
+    model, ddp = rung(ours, reduce_dtype=torch.bfloat16), DistributedDataParallel(theirs)
+    # DDP refuses the hook by its name where there is no NCCL, though gloo can do what it does.
+    ddp.register_comm_hook(dist.group.WORLD, lambda group, bucket: bf16_compress_hook(group, bucket))
+    same = True
+    for step in range(3):
+        x = torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * step + world.rank))
+        for each in (model, ddp):
+            each.zero_grad()
+            each(x).square().mean().backward()
+        model.synchronize()
+        same &= all(torch.equal(a.grad, b.grad) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    return same
+
+
+@rungs
+def test_gradients_are_those_of_ddp_with_its_hook(ranks, rung):
+    # On two ranks a sum is the same in either order.
+    assert ranks(2).run(like_ddp, rung) == [True, True]
+
+
+def mixed(world, rung):
+    """Float32 copies after three steps of a model in bfloat16, and those of one device with the whole batch."""
+    torch.manual_seed(0)
+    ours, reference = nn.Linear(8, 8), nn.Linear(8, 8)
+    reference.load_state_dict(ours.state_dict())
+    steppers = [MasterWeights(module, torch.optim.SGD, lr=0.125) for module in (ours, reference)]
+    model = rung(ours.bfloat16(), reduce_dtype=torch.float32)
+    reference.bfloat16()
+    for step in range(3):
+        whole = [torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * step + r)) for r in range(world.size)]
+        total = [torch.zeros(p.shape) for p in reference.parameters()]
+        for x in whole:
+            reference.zero_grad()
+            reference(x.bfloat16()).float().square().mean().backward()
+            for into, parameter in zip(total, reference.parameters(), strict=True):
+                into += parameter.grad.float() / world.size
+        for parameter, into in zip(reference.parameters(), total, strict=True):
+            parameter.grad = None
+            parameter.grad_dtype = torch.float32
+            parameter.grad = into
+        model(whole[world.rank].bfloat16()).float().square().mean().backward()
+        model.synchronize()
+        for stepper, module in zip(steppers, (ours, reference), strict=True):
+            stepper.step()
+            module.zero_grad()
+    return all(torch.equal(a, b) for a, b in zip(steppers[0].masters, steppers[1].masters, strict=True))
+
+
+@rungs
+@pytest.mark.parametrize("n", [1, 2])
+def test_with_master_weights_it_is_one_device_that_adds_in_32_bits(ranks, rung, n):
+    assert all(ranks(n).run(mixed, rung))
+
+
+def refused(world, rung):
+    with pytest.raises(ValueError, match=r"reduce_dtype=torch.int32 is not floating; use torch.bfloat16"):
+        rung(Ones(), reduce_dtype=torch.int32)
+    with pytest.raises(ValueError, match=r"reduce_dtype differs between ranks"):
+        rung(Ones(), reduce_dtype=torch.bfloat16 if world.rank else None)
+
+
+@rungs
+def test_bad_input(ranks, rung):
+    ranks(2).run(refused, rung)

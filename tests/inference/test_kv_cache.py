@@ -1,0 +1,70 @@
+"""A cache changes no logits, in any cut of the text and in any layout of heads; a full one says so."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from minitrain.inference.kv_cache import add_caches, generate
+from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.tensor_parallel.parallelize import parallelize
+
+KINDS = {
+    "as in GPT-2": {},
+    "grouped heads": {"kv_heads": 2},
+    "one key and value head": {"kv_heads": 1},
+    "rope": {"positions_kind": "rope"},
+    "untied": {"tied": False},
+}
+
+
+def gpt(**options):
+    return GPT(GPTConfig(vocabulary=37, positions=24, layers=2, hidden=24, heads=4, **options), seed=3).double().eval()
+
+
+def tokens(batch, seq):
+    return torch.randint(37, (batch, seq), generator=torch.Generator().manual_seed(4))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("cuts", [[20], [1] * 20, [7, 1, 1, 8, 3]])
+@torch.no_grad()
+def test_logits_do_not_change(kind, cuts):
+    model, text = gpt(**KINDS[kind]), tokens(3, 20)
+    right, _ = model(text)
+    add_caches(model, 3, 20)
+    found = torch.cat([model(part)[0] for part in text.split(cuts, dim=1)], dim=1)
+    torch.testing.assert_close(found, right)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_text(kind):
+    model, prompt = gpt(**KINDS[kind]), tokens(2, 5)
+    right = model.generate(prompt, 19, temperature=0.0)
+    add_caches(model, 2, 24)
+    assert generate(model, prompt, 19).equal(right)
+
+
+def test_a_full_cache():
+    model = gpt()
+    add_caches(model, 1, 6)
+    generate(model, tokens(1, 4), 3)  # the last token is written, and not yet read
+    with pytest.raises(AssertionError, match="the cache is full: 7 tokens, and longest=6"):
+        model(tokens(1, 1))
+
+
+def divided(world, kv_heads):
+    model, prompt = gpt(kv_heads=kv_heads), tokens(2, 5)
+    right = model.generate(prompt, 10, temperature=0.0)
+    parallel = copy.deepcopy(model)
+    parallelize(parallel)
+    caches = add_caches(parallel, 2, 15)
+    assert generate(parallel, prompt, 10).equal(right)
+    return caches[0].keys.shape[1]
+
+
+@pytest.mark.parametrize(("size", "kv_heads", "kept"), [(2, None, 2), (4, None, 1), (4, 2, 1), (2, 1, 1)])
+def test_heads_over_ranks(ranks, size, kv_heads, kept):
+    assert ranks(size).run(divided, kv_heads) == [kept] * size

@@ -1,0 +1,180 @@
+"""Rotary positions against complex numbers and the paper's property; the model without a table of positions."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from minitrain.models.gpt import GPT, GPTConfig, Positions, Rotary
+
+ROPE = GPTConfig(vocabulary=11, positions=8, layers=2, hidden=24, heads=3, positions_kind="rope", rope_base=100.0)
+
+
+class At(nn.Module):
+    """Positions that are given."""
+
+    def __init__(self, places: Tensor):
+        super().__init__()
+        self.places = places
+
+    def forward(self, seq: int, device: torch.device) -> Tensor:
+        assert seq == len(self.places)
+        return self.places.to(device)
+
+
+def rotary(base: float, *places: int) -> Rotary:
+    made = Rotary(base)
+    if places:
+        made.places = At(torch.tensor(places))  # type: ignore[bad-assignment]
+    return made
+
+
+def by_complex_numbers(x: Tensor, base: float) -> Tensor:
+    """Each pair as one complex number, times e^(i·m·base^(−2i/d)): Su et al. 2021, equations 12 and 15."""
+    seq, size = x.shape[-2:]
+    turned = torch.empty_like(x)
+    for pair in range(size // 2):
+        frequency = math.exp(-2 * pair / size * math.log(base))
+        for position in range(seq):
+            angle = position * frequency
+            z = torch.complex(x[..., position, pair], x[..., position, pair + size // 2])
+            z = z * complex(math.cos(angle), math.sin(angle))
+            turned[..., position, pair], turned[..., position, pair + size // 2] = z.real, z.imag
+    return turned
+
+
+@pytest.mark.parametrize("base, size", ((10000.0, 8), (7.5, 6), (500000.0, 2)))
+def test_a_pair_is_a_complex_number_that_is_turned(base: float, size: int):
+    query, key = torch.randn(2, 4, 5, size, dtype=torch.double), torch.randn(2, 2, 5, size, dtype=torch.double)
+    for found, x in zip(rotary(base)(query, key), (query, key), strict=True):
+        torch.testing.assert_close(found, by_complex_numbers(x, base), rtol=0, atol=1e-13)
+        torch.testing.assert_close(found.norm(dim=-1), x.norm(dim=-1), rtol=0, atol=1e-13)
+        assert torch.equal(found[..., 0, :], x[..., 0, :]), "position 0 is not turned"
+
+
+def test_the_papers_pairs_are_the_same_in_another_order():
+    """Equation 34 of Su et al. 2021 has pairs 2i and 2i + 1: permuted columns give the same scores."""
+    size, base = 8, 100.0
+    query, key = torch.randn(2, 1, 1, 6, size, dtype=torch.double)
+    angles = [[m * base ** (-2 * (i // 2) / size) for i in range(size)] for m in range(6)]
+    cos, sin = torch.tensor(angles, dtype=torch.double).cos(), torch.tensor(angles, dtype=torch.double).sin()
+
+    def papers(x: Tensor) -> Tensor:
+        other = torch.stack([-x[..., 1::2], x[..., 0::2]], dim=-1).flatten(-2)
+        return x * cos + other * sin
+
+    order = [*range(0, size, 2), *range(1, size, 2)]
+    ours_query, ours_key = rotary(base)(query[..., order], key[..., order])
+    scores = papers(query) @ papers(key).transpose(-2, -1)
+    torch.testing.assert_close(ours_query @ ours_key.transpose(-2, -1), scores, rtol=0, atol=1e-12)
+    wrong_query, wrong_key = rotary(base)(query, key)
+    assert (wrong_query @ wrong_key.transpose(-2, -1) - scores).abs().max() > 0.1, "conventions do not mix"
+
+
+def test_scores_depend_on_the_difference_of_positions_alone():
+    query, key = torch.randn(2, 1, 1, 1, 8, dtype=torch.double)
+
+    def score(at: int, other: int) -> float:
+        turned = rotary(100.0, at)(query, query)[0]
+        return (turned * rotary(100.0, other)(key, key)[1]).sum().item()
+
+    first = [score(difference, 0) for difference in range(5)]
+    for start in (1, 17, 1000):
+        assert [score(start + difference, start) for difference in range(5)] == pytest.approx(first, abs=1e-12)
+    assert len({round(value, 6) for value in first}) == 5
+
+
+def test_a_model_sees_differences_of_positions_alone():
+    gpt = GPT(ROPE, seed=1).double()
+    tokens = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
+    logits, _ = gpt(tokens)
+    for module in [module for module in gpt.modules() if isinstance(module, Rotary)]:
+        module.places = At(torch.arange(50, 58))  # type: ignore[bad-assignment]
+    torch.testing.assert_close(gpt(tokens)[0], logits, rtol=0, atol=1e-12)
+    for module in [module for module in gpt.modules() if isinstance(module, Rotary)]:
+        module.places = At(torch.arange(0, 16, 2))  # type: ignore[bad-assignment]
+    assert (gpt(tokens)[0] - logits).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("kind", ("learned", "rope"))
+def test_positions_can_be_replaced(kind: Any):
+    """As context parallelism does: some of the tokens' positions, in any order, in every module that asks for them."""
+    gpt = GPT(replace(ROPE, positions_kind=kind, rope_base=10000.0, layers=1), seed=1).double()
+    tokens = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
+    whole, order = gpt.embedding(tokens), torch.tensor([1, 0, 6, 7])
+    attention = gpt.blocks[0].attention
+    heads = [attention.split_heads(attention.query(whole))] * 2
+    turned = attention.rotary(*heads)[0] if attention.rotary else heads[0]
+    for name in [name for name, module in gpt.named_modules() if isinstance(module, Positions)]:
+        gpt.set_submodule(name, At(order))
+    some = gpt.embedding(tokens[:, order])
+    torch.testing.assert_close(some, whole[:, order])
+    heads = [attention.split_heads(attention.query(some))] * 2
+    torch.testing.assert_close(attention.rotary(*heads)[0] if attention.rotary else heads[0], turned[:, :, order])
+
+
+def test_angles_are_in_float32_at_least():
+    """In bfloat16 position 1001 would be 1000: a key's error would be that of half a turn, not of rounding."""
+    key = torch.randn(1, 1, 1, 8).bfloat16()
+    exact = rotary(10000.0, 1001)(key.double(), key.double())[1]
+    found = rotary(10000.0, 1001)(key, key)[1]
+    assert found.dtype == torch.bfloat16
+    size = float(key.double().abs().max())
+    # Two numbers of at most `size` in float32, and the sum rounded to 8 bits; the angle is off by 1001 · 2⁻²³.
+    assert (found.double() - exact).abs().max() <= size * (2 * 2**-8 + 1001 * 2**-21)
+
+
+@pytest.mark.parametrize("attention", ("sdpa", "plain"))
+def test_gradients_against_finite_differences(attention: Any):
+    tiny = replace(ROPE, vocabulary=5, positions=3, layers=1, hidden=8, heads=2, kv_heads=1, attention=attention)
+    gpt = GPT(tiny, seed=0).double()
+    tokens, targets = torch.tensor([[0, 3, 1], [4, 4, 2]]), torch.tensor([[3, 1, 0], [4, 2, 0]])
+    names = [name for name, _ in gpt.named_parameters()]
+
+    def loss(*parameters: Tensor) -> Tensor:
+        return torch.func.functional_call(gpt, dict(zip(names, parameters, strict=True)), (tokens, targets))[1]
+
+    parameters = [parameter.detach().clone().requires_grad_() for parameter in gpt.parameters()]
+    assert torch.autograd.gradcheck(loss, parameters, fast_mode=True)
+
+
+def test_there_is_no_table_and_all_else_is_equal():
+    rope = dict(GPT(ROPE, seed=3).named_parameters())
+    learned = dict(GPT(replace(ROPE, positions_kind="learned"), seed=3).named_parameters())
+    assert learned.keys() - rope.keys() == {"embedding.positions.weight"} and rope.keys() <= learned.keys()
+    assert all(torch.equal(parameter, learned[name]) for name, parameter in rope.items())
+    assert GPT(ROPE).parameter_count() == sum(parameter.numel() for parameter in learned.values()) - 8 * 24
+
+
+def test_weights_fit_a_model_of_more_positions():
+    short = GPT(ROPE, seed=3).double()
+    long = GPT(replace(ROPE, positions=32), seed=4).double()
+    long.load_state_dict(short.state_dict())
+    tokens = torch.randint(11, (2, 32), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(long(tokens)[0][:, :8], short(tokens[:, :8])[0])
+    with pytest.raises(ValueError, match="tokens of length 9 do not fit positions=8; use at most 8"):
+        short(tokens[:, :9])
+    assert short.generate(tokens[:, :2], 12, temperature=0.0).shape == (2, 14)
+
+
+@pytest.mark.parametrize("changes, message", (
+    ({"rope_base": 1.0}, "rope_base=1.0 must be above 1 and finite"),
+    ({"rope_base": math.inf}, "rope_base=inf must be above 1"),
+    ({"rope_base": math.nan}, "rope_base=nan must be above 1"),
+    ({"hidden": 9}, "hidden=9 over heads=3 makes heads of 3, .* use a multiple of 6 for hidden"),
+))  # fmt: skip
+def test_refused(changes: dict[str, Any], message: str):
+    with pytest.raises(ValueError, match=message):
+        replace(ROPE, **changes)
+
+
+def test_an_unknown_kind():
+    config = replace(ROPE)
+    object.__setattr__(config, "positions_kind", "alibi")  # the run's type checker refuses it in a call
+    with pytest.raises(ValueError, match=r"positions_kind='alibi' is unknown; use one of \('learned', 'rope'\)"):
+        config.__post_init__()

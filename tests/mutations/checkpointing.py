@@ -1,0 +1,184 @@
+"""Mistakes in the chapter of checkpoints."""
+
+from tests.mutations import Mutation
+
+HOME, THEORY, LESSONS = "minitrain.checkpointing", "minitrain.costs.checkpointing", "minitrain.lessons.checkpointing"
+ATOMIC, ASYNCHRONOUS, FLASH, POSITION, INTERVAL = (
+    f"{HOME}.{name}" for name in ("atomic", "asynchronous", "flash", "position", "interval")
+)
+NEITHER = "moments of a save whose end leaves neither the old nor the new"
+BYTES = "of all bytes of a checkpoint, those whose flip"
+STALL = "stall of 4 saves"
+VALUES = "elements written that are not those at the moment"
+PROCESS = "elements changed after a process has died"
+NODE = "elements changed after the last rank's node has died"
+ANYWHERE = "moments of a save whose end leaves neither its state"
+NEVER = "moments after which a state is loaded that no step"
+APART = "the step that all load where rank 0 and its peer"
+ONCE = "samples not taken once in each epoch"
+SAME = "samples that differ from one device's"
+GOODPUT = "goodput through 100,000 failures"
+
+MUTATIONS = [
+    # Practice: atomic.
+    Mutation(f"{ATOMIC}.write", "os.fsync(stream.fileno())", "pass", ATOMIC, NEITHER),
+    Mutation(f"{ATOMIC}.save", "sync(unfinished)", "pass", ATOMIC, NEITHER),
+    Mutation(f"{ATOMIC}.save", "sync(root)", "pass", ATOMIC, NEITHER),
+    Mutation(
+        f"{ATOMIC}.save",
+        "os.rename(unfinished, final)",
+        "[shutil.rmtree(old) for old in checkpoints(root)[: 1 - keep or None]]\n    os.rename(unfinished, final)",
+        ATOMIC,
+        NEITHER,
+    ),
+    Mutation(
+        f"{ATOMIC}.save", "checkpoints(root)[:-keep]", "checkpoints(root)[: 1 - keep]", ATOMIC, "most bytes on the disk"
+    ),
+    Mutation(
+        f"{ATOMIC}.save", "{lines}\\n{sha256(lines.encode())}", "{lines}\\n{sha256(lines.encode())}\\n", ATOMIC, NEITHER
+    ),
+    Mutation(f"{ATOMIC}.damage", "if sha256(data) != digest:", "if False:", ATOMIC, BYTES),
+    Mutation(f"{ATOMIC}.damage", 'if own != sha256(b"\\n".join(lines)).encode():', "if False:", ATOMIC, BYTES),
+    Mutation(
+        f"{ATOMIC}.load", "reversed(checkpoints(root))", "checkpoints(root)", ATOMIC, "moments whose end leaves the old"
+    ),
+    Mutation(
+        f"{ATOMIC}.damage",
+        "if len(data) != int(size):",
+        "if False:",
+        test="tests/checkpointing/test_atomic.py",
+        why="the checksum finds it, too; the size only says what happened",
+    ),
+    # Practice: asynchronous.
+    Mutation(f"{ASYNCHRONOUS}.Asynchronous.save", "self.wait()", "pass", ASYNCHRONOUS, "most writes under way"),
+    Mutation(
+        f"{ASYNCHRONOUS}.Asynchronous.save",
+        "self.pool.submit(self.write, self.buffer)",
+        "self.pool.submit(self.write, self.buffer)\n        self.wait()",
+        ASYNCHRONOUS,
+        STALL,
+    ),
+    Mutation(
+        f"{ASYNCHRONOUS}.Asynchronous.save",
+        "self.pool.submit(self.write, self.buffer)",
+        "self.pool.submit(self.write, state)",
+        ASYNCHRONOUS,
+        VALUES,
+    ),
+    Mutation(
+        f"{ASYNCHRONOUS}.Asynchronous.save",
+        "self.buffer[name].copy_(tensor, non_blocking=True)",
+        "self.buffer[name].copy_(tensor.clone().copy_(tensor), non_blocking=True)",
+        ASYNCHRONOUS,
+        "bytes copied while",
+    ),
+    Mutation(
+        f"{ASYNCHRONOUS}.Asynchronous.save",
+        "torch.empty(tensor.shape",
+        "torch.empty((2, *tensor.shape)",
+        ASYNCHRONOUS,
+        "bytes of copies in memory",
+    ),
+    Mutation(
+        f"{ASYNCHRONOUS}.Asynchronous.wait",
+        "writing.result()",
+        "writing",
+        test="tests/checkpointing/test_asynchronous.py",
+        why="the demo would end while its thread writes, with an error",
+    ),
+    # Practice: flash.
+    Mutation(f"{FLASH}.Flash.save", "self.heads[slot, STEP] = NOTHING", "pass", FLASH, NEVER),
+    Mutation(f"{FLASH}.Flash.save", ".argmin()", ".argmax()", FLASH, ANYWHERE),
+    Mutation(
+        f"{FLASH}.Flash.save",
+        "exchange(own, self.right, copy, self.left, self.group)",
+        "exchange(own, self.left, copy, self.right, self.group)",
+        FLASH,
+        NODE,
+    ),
+    Mutation(
+        f"{FLASH}.Flash.save",
+        "copy, self.left, self.group).wait()",
+        "copy, self.left, self.group).wait()\n        exchange(own, self.right, copy, self.left, self.group).wait()",
+        FLASH,
+        "bytes sent in 3 saves",
+    ),
+    Mutation(f"{FLASH}.Flash.load", "max(common, default=NOTHING)", "min(common)", FLASH, PROCESS),
+    Mutation(
+        f"{FLASH}.Flash.load",
+        "every.roll(-self.apart, 0)",
+        "every.roll(self.apart, 0)",
+        test="tests/checkpointing/test_flash.py",
+        why="it tells only where a copy is lost, too, and then the demo would end with an error",
+    ),
+    Mutation(f"{FLASH}.Flash.load", "self.heads[self.heads[:, STEP] > step, STEP] = NOTHING", "pass", FLASH, APART),
+    Mutation(
+        f"{FLASH}.Flash.__init__",
+        "(self.heads[:, RUN] != run).any()",
+        "(self.heads[:, RUN] == 0).any()",
+        FLASH,
+        "memory of another training",
+    ),
+    Mutation(
+        f"{FLASH}.checksum",
+        "zlib.crc32(data.numpy().data)",
+        "0",
+        test="tests/checkpointing/test_flash.py",
+        why="a process that dies leaves no half-written slot that counts; only a flipped byte needs the checksum",
+    ),
+    # Practice: position.
+    Mutation(
+        f"{POSITION}.Position.take",
+        "self.position += self.batch",
+        "self.position += self.batch // ranks",
+        POSITION,
+        ONCE,
+    ),
+    Mutation(f"{POSITION}.Position.take", "part * self.batch // ranks", "part * (self.batch // ranks)", POSITION, ONCE),
+    Mutation(
+        f"{POSITION}.Position.sample", "if epoch != self.epoch:", "if self.epoch < 0:", POSITION, "different orders"
+    ),
+    Mutation(f"{POSITION}.Position.sample", "self.seed + epoch", "self.seed + number", POSITION, ONCE),
+    Mutation(f"{POSITION}.Position.take", "numbers[start:stop]", "numbers[rank::ranks]", POSITION, SAME),
+    # Practice: interval.
+    Mutation(f"{INTERVAL}.young", "2 * saving", "saving", INTERVAL, "Young's interval is longer"),
+    Mutation(f"{INTERVAL}.daly", "/ 3", "/ 2", INTERVAL, "Daly's interval, and the best"),
+    Mutation(f"{INTERVAL}.daly", "part / 9", "part / 3", INTERVAL, "Daly's interval, and the best"),
+    Mutation(f"{INTERVAL}.daly", " - saving", "", INTERVAL, "Daly's own intervals"),
+    Mutation(f"{INTERVAL}.simulate", "now += restart", "pass", INTERVAL, GOODPUT),
+    Mutation(
+        f"{INTERVAL}.simulate",
+        "while now + interval + saving <= failure:",
+        "while now + interval <= failure:",
+        INTERVAL,
+        GOODPUT,
+    ),
+    Mutation(f"{INTERVAL}.simulate", "kept += interval", "kept += interval + saving", INTERVAL, GOODPUT),
+    Mutation(f"{INTERVAL}.simulate", "1 / mean", "1 / (mean + saving)", INTERVAL, GOODPUT),
+    # Theory.
+    Mutation(f"{THEORY}.atomic_operations", "+ 4 + removed", "+ 3 + removed", ATOMIC, "operations of a save"),
+    Mutation(f"{THEORY}.kill_points", "+ 1 + writes", "+ writes", ATOMIC, "moments at which a save can end"),
+    Mutation(f"{THEORY}.lost_in_place", "3 * files", "2 * files", ATOMIC, "the same where the only checkpoint"),
+    Mutation(f"{THEORY}.renamed_after", "+ 3", "+ 4", ATOMIC, "moments whose end leaves the old"),
+    Mutation(f"{THEORY}.asynchronous_stall", "(saves - 1)", "saves", ASYNCHRONOUS, STALL),
+    Mutation(f"{THEORY}.asynchronous_stall", "write - work", "write - work - copy", ASYNCHRONOUS, STALL),
+    Mutation(f"{THEORY}.synchronous_stall", "(copy + write)", "copy / 2", ASYNCHRONOUS, "no more than the stall"),
+    Mutation(f"{THEORY}.flash_memory", "4 * 8", "8", FLASH, "bytes of memory"),
+    Mutation(f"{THEORY}.flash_stall", "alpha + beta * size", "2 * (alpha + beta * size)", FLASH, "stall of a save"),
+    Mutation(
+        f"{THEORY}.per_rank_sampler", "taken += steps", "taken = steps", POSITION, "a sampler per rank: samples lost"
+    ),
+    Mutation(f"{THEORY}.goodput", "math.exp(restart / mean) * ", "", INTERVAL, GOODPUT),
+    Mutation(f"{THEORY}.goodput", "interval + saving", "interval", INTERVAL, GOODPUT),
+    Mutation(f"{THEORY}.optimum", "(middle + saving)", "middle", INTERVAL, "Daly's interval, and the best"),
+    Mutation(f"{THEORY}.young_error", "/ 3", "/ 6", INTERVAL, "Young's interval is longer"),
+    Mutation(f"{THEORY}.daly_error", "/ 270", "/ 2700", INTERVAL, "Daly's interval, and the best"),
+    Mutation(
+        f"{THEORY}.goodput_noise",
+        "* 2 * mean**2",
+        "* mean**2",
+        test="tests/costs/test_checkpointing.py",
+        why="it bounds what five claims may differ by; half of it is enough for most",
+    ),
+    # The lessons' own disk.
+]

@@ -1,0 +1,31 @@
+"""Mistakes in the chapter of inference."""
+
+from tests.mutations import Mutation
+
+CACHE, PIPELINE = "minitrain.inference.kv_cache", "minitrain.inference.pipeline_decode"
+THEORY = "minitrain.costs.inference"
+
+MUTATIONS = [
+    # Practice.
+    Mutation(f"{CACHE}.KVCache.forward", ".tril(start)", ".tril(0)", CACHE, "tokens that differ"),
+    Mutation(f"{CACHE}.KVCache.forward", "self.tokens = end", "self.tokens = start", CACHE, "tokens that differ"),
+    Mutation(f"{CACHE}.add_caches", "attention.rotary.places = Onward(cache)", "pass", CACHE, "tokens that"),
+    Mutation(f"{CACHE}.add_caches", "gpt.embedding.places = Onward(caches[0])", "pass", CACHE, "tokens that differ"),
+    Mutation(f"{CACHE}.generate", "new = logits[:, -1:]", "new = logits[:, :1]", CACHE, "tokens that differ"),
+    Mutation(f"{PIPELINE}.decode", "x[:, -1:].argmax", "x[:, :1].argmax", PIPELINE, "tokens that differ"),
+    # Theory.
+    Mutation(f"{THEORY}.cache_bytes", "2 * -(-layers", "-(-layers", CACHE, "bytes of the caches"),
+    Mutation(f"{THEORY}.cache_bytes", "-(-layers // pipeline)", "layers", PIPELINE, "bytes of this rank's caches"),
+    Mutation(f"{THEORY}.token_flops", "4 * layers", "2 * layers", CACHE, "operations of the prefill"),
+    Mutation(
+        f"{THEORY}.with_cache_flops", "range(1, count)", "range(count)", CACHE, "operations to write 9 tokens with a"
+    ),
+    Mutation(
+        f"{THEORY}.without_cache_flops", "prompt + i", "prompt", CACHE, "operations to write 9 tokens without a cache"
+    ),
+    Mutation(
+        f"{THEORY}.tensor_parallel_bytes", "2 * layers + 1", "2 * layers", CACHE, "tensor parallelism, 4 ranks: byt"
+    ),
+    Mutation(f"{THEORY}.pipeline_bytes", "count - 1", "count", PIPELINE, "bytes that this rank sends"),
+    Mutation(f"{THEORY}.pipeline_seconds", "max(ranks, groups)", "groups", PIPELINE, "time for 5 tokens"),
+]

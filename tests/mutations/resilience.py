@@ -1,0 +1,171 @@
+"""Mistakes in the chapter on resilience."""
+
+from tests.mutations import Mutation
+
+HOME, THEORY = "minitrain.resilience", "minitrain.costs.resilience"
+EXIT, BEAT, STUCK, FIRST, SUPERVISOR, PAIRS, ORDERED, REGROUP = (
+    f"{HOME}.{name}"
+    for name in (
+        "exit_codes",
+        "heartbeat",
+        "stuck",
+        "first_failure",
+        "supervisor",
+        "pairs",
+        "ordered_sum",
+        "regroup",
+    )
+)
+BITS = "elements that differ from one device's after"
+EXACT = "up to 2 faults among 4 to 8 nodes: sets found exactly"
+LATE = "time until it does, with a limit"
+NAMED = "8 ranks, each stuck in turn"
+LOSSES = "losses that differ from those with all ranks"
+
+MUTATIONS = [
+    # Practice: exit codes.
+    Mutation(f"{EXIT}.verdict", "code - 128", "code - 127", EXIT, "deaths of which Popen's code"),
+    Mutation(f"{EXIT}.verdict", "(broken or found)[0]", "found[0]", EXIT, "pairs of lines in which a broken GPU"),
+    Mutation(f"{EXIT}.verdict", "-code if code < 0", "code if code < 0", EXIT, "deaths of which Popen's code"),
+    Mutation(f"{EXIT}.verdict", "each[0] == REPLACE", "each[0] == STOP", EXIT, "pairs of lines in which a broken GPU"),
+    # Heartbeat.
+    Mutation(f"{BEAT}.Monitor.late", "step == min(steps)", "step == max(steps)", BEAT, NAMED),
+    Mutation(f"{BEAT}.Monitor.late", "< self.limit", "<= self.limit / 2", BEAT, LATE),
+    Mutation(f"{BEAT}.Monitor.late", "self.since[rank] = step, now", "self.since[rank] = step, 0", BEAT, LATE),
+    Mutation(f"{BEAT}.beat", "str(step)", "str(0)", BEAT, "real ranks, each silent in turn"),
+    Mutation(
+        f"{BEAT}.stragglers",
+        "median(times)",
+        "max(times)",
+        BEAT,
+        "20 runs with a rank that is half slower: by computing",
+    ),
+    Mutation(f"{BEAT}.stragglers", "factor * usual", "usual", BEAT, "false alarms in 20 clean runs"),
+    Mutation(f"{BEAT}.stragglers", "> factor", "< factor", BEAT, "false alarms in 20 clean runs"),
+    # Stuck.
+    Mutation(f"{STUCK}.place", "verb + 1 :", "verb:", STUCK, "ranks whose function and line"),
+    Mutation(
+        f"{STUCK}.place",
+        "= max(verbs",
+        "= min(verbs",
+        test="tests/resilience/test_stuck.py",
+        why="one verb deep in the demo",
+    ),
+    Mutation(f"{STUCK}.sentence", "not item[0][0]", "item[0][0]", STUCK, "sentences that say of all ranks"),
+    Mutation(
+        f"{STUCK}.sentence",
+        "setdefault(place(dumps[rank]), [])",
+        "setdefault(rank, [])",
+        test="tests/resilience/test_stuck.py",
+        why="an error and no claim",
+    ),
+    Mutation(
+        f"{STUCK}.place",
+        'rpartition("Thread 0x")',
+        'partition("Thread 0x")',
+        STUCK,
+        "ranks whose function and line",
+    ),
+    # First failure.
+    Mutation(
+        f"{FIRST}.first",
+        "if not report.consequence",
+        "if report.consequence",
+        FIRST,
+        "causes found among 256 tracebacks, by message",
+    ),
+    Mutation(
+        f"{FIRST}.first",
+        "(report.step, report.seconds,",
+        "(report.seconds, report.step,",
+        FIRST,
+        "causes found although another",
+    ),
+    Mutation(f"{FIRST}.first", "set(range(ranks)) -", "set(range(ranks)) &", FIRST, "real ranks: kills whose rank"),
+    # Supervisor.
+    Mutation(f"{SUPERVISOR}.supervise", "len(last) == most", "len(last) > 1", SUPERVISOR, "attempts at a training"),
+    Mutation(
+        f"{SUPERVISOR}.supervise",
+        "len({crash.step for crash in last}) == 1",
+        "False",
+        test="tests/resilience/test_supervisor.py::test_a_crash_that_repeats_at_one_step",
+        why="the demo would then go on until its errors run out",
+    ),
+    Mutation(
+        f"{SUPERVISOR}.supervise",
+        "crash.code > 0",
+        "crash.code < 0",
+        test="tests/resilience/test_supervisor.py",
+        why="two ranks must end between two looks",
+    ),
+    # Pairs.
+    Mutation(f"{PAIRS}.find", "if not well]", "if well]", PAIRS, EXACT),
+    Mutation(f"{PAIRS}.find", "suspects[len(pairs) :]", "[]", PAIRS, EXACT),
+    Mutation(f"{PAIRS}.find", "        return None", "        return []", PAIRS, "any faults among 1 to 8 nodes"),
+    Mutation(f"{PAIRS}.find", "        if healthy:\n            break", "        break", PAIRS, EXACT),
+    Mutation(
+        f"{PAIRS}.exchange_in_pairs",
+        "not torch.equal(arrived, tensor)",
+        "False",
+        PAIRS,
+        "real ranks, each faulty in turn",
+    ),
+    Mutation(f"{PAIRS}.pairings", "circle[-1], *circle[1:-1]", "*circle[1:]", PAIRS, EXACT),
+    Mutation(
+        f"{PAIRS}.product",
+        "% 7 - 3",
+        "% 7 - 3 + 0.5",
+        test="tests/resilience/test_pairs.py",
+        why="an error and no claim",
+    ),
+    # Ordered sums.
+    Mutation(
+        f"{ORDERED}.ordered_sum",
+        "if rank > 0:\n            # The sum",
+        "if rank > 1:\n            # The sum",
+        test="tests/resilience/test_ordered_sum.py",
+        why="messages that nobody receives",
+    ),
+    Mutation(f"{ORDERED}.ordered_sum", "in gradients:", "in reversed(gradients):", ORDERED, BITS),
+    Mutation(
+        f"{ORDERED}.ordered_sum",
+        "math.ceil(len(total) / pieces)",
+        "len(total)",
+        ORDERED,
+        "time of one sum",
+    ),
+    Mutation(f"{ORDERED}.ordered_norm", "total.split(piece)", "[total]", ORDERED, "ways in which the norms"),
+    # Regroup.
+    Mutation(f"{REGROUP}.data_parallel_size", "max(size", "min(size", REGROUP, "ranks that share 7, 12, 30"),
+    Mutation(
+        f"{REGROUP}.data_parallel_size", "micro_batches % size == 0", "True", REGROUP, "ranks that share 7, 12, 30"
+    ),
+    Mutation(f"{REGROUP}.checkpoint", "weights[mine], momentum", "weights[mine], momentum * 0", REGROUP, LOSSES),
+    Mutation(f"{REGROUP}.restore", "    load(folder, weights.view(1, -1), (0, 0))\n", "", REGROUP, LOSSES),
+    # Theory.
+    Mutation(f"{THEORY}.any_fails", "1 - (1 - p) ** n", "n * p", SUPERVISOR, "share of 20,000"),
+    Mutation(f"{THEORY}.exit_code", "128 + signal", "127 + signal", EXIT, "exit code of a shell"),
+    Mutation(f"{THEORY}.seen_after", "+ interval - since_look", "", BEAT, LATE),
+    Mutation(f"{THEORY}.seen_after", "math.ceil(limit / interval)", "limit // interval", BEAT, LATE),
+    Mutation(f"{THEORY}.fault_sets", "faults + 1", "faults", PAIRS, EXACT),
+    Mutation(f"{THEORY}.undecidable", "nodes + 1", "nodes", PAIRS, "any faults among 1 to 8 nodes"),
+    Mutation(f"{THEORY}.spoilt_pairings", "nodes - 2 * k", "nodes - k", PAIRS, "up to 2 faults: sets that fail"),
+    Mutation(
+        f"{THEORY}.found_by_shifted_pairs", "2 if nodes == 4 else nodes", "nodes", PAIRS, "the same by two rounds"
+    ),
+    Mutation(f"{THEORY}.found_by_shifted_pairs", " - (nodes - 4)", "", PAIRS, "the same by two rounds"),
+    Mutation(f"{THEORY}.pair_bytes", "2 * math.ceil(nodes / 2)", "nodes // 2", PAIRS, "real ranks, none faulty: bytes"),
+    Mutation(f"{THEORY}.rounds_with_one_fault", "nodes % 2)", "0)", PAIRS, "one fault among 4 to 8 nodes"),
+    Mutation(f"{THEORY}.computed_again", "crash % every", "every", SUPERVISOR, "steps finished in all"),
+    Mutation(f"{THEORY}.data_parallel_size", "micro_batches // low", "low", REGROUP, "ranks that share 7, 12, 30"),
+    Mutation(f"{THEORY}.ordered_sum_sent", "rank < ranks - 1", "rank < ranks", ORDERED, "bytes sent by this rank"),
+    Mutation(f"{THEORY}.ordered_sum_sent_in_all", "2 * (ranks - 1)", "2 * ranks", ORDERED, "bytes sent by all ranks"),
+    Mutation(f"{THEORY}.ordered_sum_seconds", "pieces + ranks - 2", "pieces + ranks - 1", ORDERED, "time of one sum"),
+    Mutation(
+        f"{THEORY}.named_by_clock",
+        "math.ceil(delay)",
+        "math.floor(delay)",
+        FIRST,
+        "causes found among 256 tracebacks, by clock",
+    ),
+]

@@ -1,0 +1,265 @@
+"""Pipelines without a flush: one process with the same delays, versions kept, no message unasked, and bad input."""
+
+from __future__ import annotations
+
+import copy
+from unittest import mock
+
+import pytest
+import torch
+
+from minitrain.comm import Ledger, messages
+from minitrain.comm.mesh import axes
+from minitrain.lessons.pipeline_parallel import losses
+from minitrain.lessons.pipeline_parallel.no_stashing import mixed_gradient
+from minitrain.lessons.pipeline_parallel.versions import taken_out
+from minitrain.lessons.pipeline_parallel.without_flush import waits
+from minitrain.pipeline_parallel import no_stashing, pipedream, splitting, two_buffered, vertical_sync, without_flush
+from minitrain.ranks.failures import RanksError
+from tests.pipeline_parallel.models import gpt, tokens
+from tests.pipeline_parallel.small import lone_exchange, strict_exchange, strict_receive, strict_send, template
+
+LR = 0.05
+FORMS = {
+    "pipedream": pipedream.train,
+    "vertical_sync": vertical_sync.train,
+    "two_buffered": two_buffered.train,
+    "no_stashing": no_stashing.train,
+}
+
+
+def stages_of(ranks):
+    model = gpt(ranks + 1)  # the first stage has a block more
+    return splitting.split(model, splitting.evenly(model, ranks)), model.loss
+
+
+def delays_of(form, ranks):
+    """By hand, from the papers' equations."""
+    return {
+        "pipedream": [ranks - 1 - stage for stage in range(ranks)],
+        "vertical_sync": [ranks - 1] * ranks,
+        "two_buffered": [1] * ranks,
+    }[form]
+
+
+def train(form, microbatches, k=None, group=None, versions=None, watch=None):
+    """The last weights of this rank's stage, and the losses."""
+    rank, ranks = messages.place(group)
+    stages, loss = stages_of(ranks)
+    stage = stages[rank]
+    versions = {} if versions is None else versions
+    versions[0] = taken_out(stage)
+    if watch is not None:
+        stage.register_forward_pre_hook(lambda *_: watch(versions))
+    inputs, targets = tokens(microbatches)
+    options = {} if k is None else {"k": k}
+    losses = FORMS[form](stage, versions, inputs, targets, loss, template(), LR, **options, group=group)
+    (weights,) = versions.values()
+    return weights, losses
+
+
+def reference(ranks, microbatches, delays, k=1):
+    """Whole modules in place of functional calls: stage s computes with a copy from `delays[s]` updates ago."""
+    stages, loss = stages_of(ranks)
+    inputs, targets = tokens(microbatches)
+    history = [[stage] for stage in stages]
+    losses = []
+    for t in range(microbatches // k):
+        old = [copies[max(0, t - delay)] for copies, delay in zip(history, delays, strict=True)]
+        for stage in old:
+            stage.zero_grad()
+        for x, target in list(zip(inputs, targets, strict=True))[t * k : (t + 1) * k]:
+            for stage in old:
+                x = stage(x)
+            value = loss(x, target)
+            (value / k).backward()
+            losses.append(value.detach())
+        for copies, stage in zip(history, old, strict=True):
+            new = copy.deepcopy(copies[-1])
+            for parameter, source in zip(new.parameters(), stage.parameters(), strict=True):
+                parameter.data = parameter.data - LR * source.grad
+            copies.append(new)
+    return [dict(copies[-1].named_parameters()) for copies in history], losses
+
+
+def like_the_equation(world, form, group=None):
+    torch.set_num_threads(1)
+    rank, ranks = messages.place(group)
+    for microbatches, k in sizes(form, ranks):
+        weights, losses = train(form, microbatches, k, group)
+        expected, expected_losses = reference(ranks, microbatches, delays_of(form, ranks), k or 1)
+        assert len(losses) == (microbatches if rank == ranks - 1 else 0)
+        assert all(torch.equal(found, loss) for found, loss in zip(losses, expected_losses, strict=False))
+        assert weights.keys() == expected[rank].keys()
+        for name, weight in weights.items():
+            assert torch.equal(weight, expected[rank][name]), (name, microbatches)
+
+
+def sizes(form, ranks):
+    """Micro-batches and k: also fewer micro-batches than ranks, and a k that is no multiple of the ranks."""
+    if form == "two_buffered":
+        return [(4 * ranks, ranks), (3 * (ranks + 1), ranks + 1), (2 * ranks + 2, 2 * ranks + 2)]
+    return [(1, None), (max(1, ranks - 1), None), (ranks, None), (2 * ranks + 3, None)]
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("form", ("pipedream", "vertical_sync", "two_buffered"))
+def test_weights_and_losses_are_those_of_the_papers_equation(ranks, form, size):
+    ranks(size).run(like_the_equation, form)
+
+
+def in_a_group(world, form):
+    like_the_equation(world, form, axes(dp=2, pp=2)["pp"].get_group())
+
+
+@pytest.mark.parametrize("form", ("pipedream", "vertical_sync", "two_buffered"))
+def test_ranks_are_those_of_the_group(ranks, form):
+    ranks(4).run(in_a_group, form)
+
+
+def like_sgd(world, form):
+    """On one rank nothing is stale, and all that update per micro-batch are torch's SGD."""
+    stages, loss = stages_of(1)
+    optimizer = torch.optim.SGD(stages[0].parameters(), lr=LR)
+    for x, target in zip(*tokens(5), strict=True):
+        optimizer.zero_grad()
+        loss(stages[0](x), target).backward()
+        optimizer.step()
+    weights, _ = train(form, 5)
+    for name, parameter in stages[0].named_parameters():
+        torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-12, atol=1e-14, check_dtype=True)
+
+
+@pytest.mark.parametrize("form", ("pipedream", "vertical_sync", "no_stashing"))
+def test_on_one_rank_it_is_sgd(ranks, form):
+    ranks(1).run(like_sgd, form)
+
+
+def most_versions(world, form, microbatches, k):
+    most = 0
+
+    def watch(versions):
+        nonlocal most
+        most = max(most, len(versions))
+
+    train(form, microbatches, k, watch=watch)
+    return most
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("pipedream", [4, 3, 2, 1]),
+        ("vertical_sync", [4, 4, 4, 4]),
+        ("two_buffered", [2, 2, 2, 2]),
+        ("no_stashing", [1, 1, 1, 1]),
+    ],
+)
+def test_versions_kept_on_four_ranks(ranks, form, expected):
+    k = 4 if form == "two_buffered" else None
+    assert ranks(4).run(most_versions, form, 12, k) == expected
+
+
+def test_a_run_may_go_on_with_the_versions_that_it_left(ranks):
+    ranks(2).run(goes_on)
+
+
+def goes_on(world):
+    """The versions are numbered from 0 again, since the pipeline has drained in between."""
+    stages, loss = stages_of(world.size)
+    versions = {0: taken_out(stages[world.rank])}
+    for number in range(2):
+        inputs, targets = tokens(5, number)
+        pipedream.train(stages[world.rank], versions, inputs, targets, loss, template(), LR)
+        (last,) = versions
+        assert last == 5
+        versions = {0: versions[last]}
+
+
+def by_strict_rules(world, form, exchange=strict_exchange):
+    strict = {"send": strict_send, "receive": strict_receive, "exchange": exchange}
+    for microbatches, k in sizes(form, world.size):
+        expected, _ = train(form, microbatches, k)
+        with mock.patch.multiple(without_flush, **strict):
+            found, _ = train(form, microbatches, k)
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_message_waits_for_one_that_waits_for_it(ranks, form):
+    ranks(4).run(by_strict_rules, form)
+
+
+def test_break_it_lone_sends_in_place_of_an_exchange_wait_for_each_other(ranks):
+    with pytest.raises(RanksError, match="a lone send meets a send"):
+        ranks(2).run(by_strict_rules, "pipedream", lone_exchange)
+
+
+def in_place_as_autograd_sees_it(world):
+    """Without `.data`, autograd finds out that the weights of the forward are gone."""
+    weight = torch.ones(3, requires_grad=True)
+    x = torch.ones(3, requires_grad=True)
+    loss = (weight * x).sum()
+    with torch.no_grad():
+        weight -= 0.5
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_break_it_autograd_refuses_weights_that_were_updated_in_its_sight(ranks):
+    ranks(1).run(in_place_as_autograd_sees_it)
+
+
+def test_the_mixed_gradient_is_that_of_the_text():
+    """a = 1.5, b = 2, t = 1: r = 2, so that the gradient is (rb, ra) = (4, 3); with b − ½ it becomes (3, 3)."""
+    assert mixed_gradient(1.5, 2.0, 0.0) == (4.0, 3.0)
+    assert mixed_gradient(1.5, 2.0, 0.5) == (3.0, 3.0)
+
+
+def refuses(world, microbatches, k, message):
+    with Ledger() as ledger, pytest.raises(AssertionError, match=message):
+        train("two_buffered", microbatches, k)
+    assert not ledger.sent
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "k", "message"),
+    [
+        (6, 2, "k=2 micro-batches per update are fewer than the 3 stages; use k=3 or more"),
+        (7, 3, "inputs has 7 micro-batches; use a multiple of k=3"),
+    ],
+)
+def test_two_buffered_refuses_on_every_rank_before_anything_is_sent(ranks, microbatches, k, message):
+    ranks(3).run(refuses, microbatches, k, message)
+
+
+def test_a_pipeline_that_is_deeper_than_its_model_is_refused():
+    with pytest.raises(ValueError, match="stages=4 are more than the 3 blocks; use at most 3"):
+        splitting.evenly(gpt(3), 4)
+
+
+def test_waits_are_the_gaps_of_the_steady_state():
+    from minitrain.comm.timeline import Span
+
+    kinds = ["forward", "forward", "backward", "forward", "backward", "backward"]
+    starts = [0, 1, 7, 9, 12, 20]  # a wait of 5 before the first backward, and one of 8 in the cool-down, do not count
+    ends = [1, 2, 9, 10, 14, 22]
+    spans = [Span(0, "compute", *each) for each in zip(kinds, map(str, starts), starts, ends, strict=True)]
+    assert waits(spans) == 0
+    spans[3] = Span(0, "compute", "forward", "late", 11, 12)
+    assert waits(spans) == 2
+
+
+def learns(world):
+    return {name: losses.train(world, name, lr=0.1, seed=1, microbatches=16) for name in losses.LOOKS}
+
+
+def test_all_ways_learn_from_the_same_tokens(ranks):
+    runs = ranks(2).run(learns)
+    assert runs[0] == runs[1], "every rank knows the losses"
+    for seen in runs[0].values():
+        assert len(seen) == 8 and seen[-1] < seen[0]
+    figure = losses.picture({0.1: {name: [seen] for name, seen in runs[0].items()}}, ranks=2)
+    (axes,) = figure.axes
+    assert [line.get_label() for line in axes.lines] == list(losses.LOOKS)
+    assert list(axes.lines[0].get_xdata())[-1] == 16 * losses.SEQ * losses.SAMPLES / 1000

@@ -1,0 +1,60 @@
+"""Successive halving: who survives, how long each is tried, ties, and bad input."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.costs import planning as costs
+from minitrain.planning.halving import successive_halving
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=40), st.integers(2, 5), st.integers(0, 300))
+def test_the_best_wins_when_scores_do_not_change(scores, eta, more):
+    tried = []
+
+    def run(candidate, steps):
+        tried.append((candidate, steps))
+        return scores[candidate]
+
+    budget = 7 * len(scores) + more
+    best, rounds = successive_halving(range(len(scores)), run, budget, eta)
+    assert scores[best] == min(scores) and best == scores.index(min(scores))
+    assert rounds == costs.halving_rounds(len(scores), budget, eta)
+    assert len(tried) == sum(count for count, _ in rounds)
+    assert sum(steps for _, steps in tried) == sum(count * steps for count, steps in rounds) <= budget
+
+
+def test_a_slow_starter_is_lost_unless_the_first_round_is_long():
+    # Number 3 is best, but looks worst in trials of less than five steps.
+    def run(candidate, steps):
+        return candidate if steps < 5 else -candidate
+
+    assert successive_halving(range(4), run, 20)[0] == 1  # 2 steps each; 0 and 1 go on, 5 steps each
+    assert successive_halving(range(4), run, 40)[0] == 3  # 5 steps each, then 10
+
+
+def test_equals_keep_their_order():
+    assert successive_halving("abcd", lambda *_: 0.0, 8)[0] == "a"
+
+
+def test_a_single_candidate_is_not_tried():
+    assert successive_halving(["only"], lambda *_: 1 / 0, 0) == ("only", [])
+
+
+def no_run(*_):
+    raise RuntimeError("nothing may be tried")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([], no_run, 5), "there are no candidates; give at least one"),
+        (([1, 2], no_run, 5, 1), "eta=1 must be at least 2"),
+        ((range(5), no_run, 14), "budget=14 is too small for 5 candidates; use at least 15 steps"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(AssertionError, match=message):
+        successive_halving(*arguments)

@@ -1,0 +1,66 @@
+"""One screen of memory: equal to the dry run in every layout that it covers, and bad input."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from minitrain.composition.settings import Layout, Model, Steps
+from minitrain.lessons.planning import memory_model as lesson
+from minitrain.planning.memory_model import GPT, held
+from minitrain.planning.plan import Coordinate, predict
+
+GPT3 = GPT(96, 12288, 96, 2048, 50257)
+
+
+@pytest.mark.parametrize("gpt", [GPT(3, 16, 4, 12, 259), GPT(5, 24, 3, 10, 261), GPT(1, 8, 2, 3, 300)])
+def test_as_the_dry_run(gpt):
+    same(gpt, (1, 2, 3), (1, 2, 5), (1, 4), (1, 3))
+
+
+def test_as_the_dry_run_of_gpt3():
+    same(GPT3, (1, 5, 96), (1, 7), (8,), (1,))
+
+
+def same(gpt, stages, replicas, microbatches, sequences):
+    model = Model(layers=gpt.L, hidden=gpt.h, heads=gpt.a, positions=gpt.s, vocabulary=gpt.V)
+    for p, d, m, b, zero, full in product(stages, replicas, microbatches, sequences, (0, 1, 2, 3), (False, True)):
+        if p > gpt.L or zero > 1 and p > 1:
+            continue
+        layout = Layout(dp=d, pp=p, zero=zero, microbatches=m, recompute="full" if full else "none")
+        for i in range(p):
+            expected = predict(model, layout, Steps(batch=d * m * b), Coordinate(pp=i)).held
+            assert held(gpt, i, p, d, b, m, zero, full) == expected, (p, d, m, b, zero, full, i)
+
+
+def test_parameters_of_gpt3():
+    # Brown et al. 2020, table 2.1: 175.0 · 10⁹, of which our vocabulary and positions give 174.6.
+    assert round(held(GPT3, 0)["parameters"] / 4e9, 1) == 174.6
+
+
+def on_ranks(world, layout):
+    gpt = GPT(L=world.size + 1, h=20, a=5, s=9, V=257)
+    return lesson.in_a_layout(world, gpt, layout)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_real_ranks(ranks, size):
+    for layout in (Layout(dp=size, zero=1), Layout(dp=size, zero=3), Layout(pp=size, microbatches=2)):
+        for predicted, measured in ranks(size).run(on_ranks, layout):
+            assert predicted == measured
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"i": 0, "p": 4}, "p=4: there are 3 layers, so use p up to 3"),
+        ({"i": 2, "p": 2}, "stage i=2 of p=2"),
+        ({"i": 0, "zero": 4}, "zero=4"),
+        ({"i": 0, "d": 0}, "d=0"),
+        ({"i": 0, "p": 2, "zero": 2}, "zero=2 would send gradients .* use zero=1"),
+    ],
+)
+def test_bad_input(arguments, message):
+    with pytest.raises(AssertionError, match=message):
+        held(GPT(3, 8, 2, 4, 259), **arguments)

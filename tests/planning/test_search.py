@@ -1,0 +1,138 @@
+"""The search: the same layouts as an exhaustive one, only such as the trainer takes, and few simulations."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from minitrain.composition.settings import Layout, Model, Steps, check
+from minitrain.costs.roofline import MACHINES
+from minitrain.lessons.planning.search import SPACES, Space
+from minitrain.planning import plan_time, proposals
+from minitrain.planning.search import layouts, search
+from minitrain.planning.time_model import Cluster, least_time, step_time
+
+A100 = Cluster(MACHINES["A100 80 GB"], reached=0.6)
+GPT3, BATCH = Model("175b"), Steps(batch=1536, dtype="bfloat16")
+
+
+@pytest.mark.parametrize("space", [Space(*each) for each in SPACES], ids=lambda space: space.name)
+@pytest.mark.parametrize("keep", [1, 10, 10_000])
+def test_the_search_finds_what_an_exhaustive_one_finds(space, keep):
+    simulated = []
+
+    def seconds(layout):
+        simulated.append(layout)
+        return space.seconds(layout)
+
+    fit = [layout for layout in space.layouts if space.fits(layout)]
+    assert 0 < len(fit) < len(space.layouts), "memory prunes some, not all"
+    found = search(space.layouts, space.least, space.fits, seconds, keep=keep)
+    assert found == space.exhaustive(keep)
+    assert len(found) == min(keep, len(fit))
+    assert set(simulated) <= set(fit)
+    if keep <= 10:
+        assert len(simulated) < len(space.layouts) / 4
+
+
+@pytest.mark.parametrize("space", [Space(*each) for each in SPACES], ids=lambda space: space.name)
+def test_of_layouts_that_are_alike_only_the_fastest_is_found(space):
+    found = search(space.layouts, space.least, space.fits, space.seconds, proposals.axes, keep=5)
+    best: dict[tuple, float] = {}
+    for seconds, layout in space.exhaustive(10_000):
+        best.setdefault(proposals.axes(layout), seconds)
+    assert [seconds for seconds, _ in found] == sorted(best.values())[:5]
+    assert len({proposals.axes(layout) for _, layout in found}) == len(found)
+
+
+def test_the_faster_of_two_that_are_alike_is_kept_also_where_its_bound_is_higher():
+    # Bounds 1, 2, 3 and seconds 9, 4, 5: the first in the order of bounds is the slowest.
+    a, b, c = (Layout(dp=dp) for dp in (1, 2, 3))
+    bounds, seconds = {a: 1.0, b: 2.0, c: 3.0}, {a: 9.0, b: 4.0, c: 5.0}
+    found = search([a, b, c], bounds.__getitem__, lambda layout: True, seconds.__getitem__, lambda layout: "alike")
+    assert found == [(4.0, b)]
+
+
+def test_nothing_that_fits_gives_nothing():
+    space = Space(*SPACES[0])
+    assert search(space.layouts, space.least, lambda layout: False, space.seconds) == []
+
+
+def test_a_bound_that_is_too_low_costs_time_only():
+    space = Space(*SPACES[0])
+    assert search(space.layouts, lambda layout: 0.0, space.fits, space.seconds) == space.exhaustive(10)
+
+
+@pytest.mark.parametrize(
+    ("model", "gpus", "batch"),
+    [
+        (Model("gpt2", layers=10), 8, 16),
+        (Model("gpt2", experts=4), 8, 16),
+        (Model("tiny", dropout=0.1), 6, 24),
+        (Model("gpt2", heads=12, hidden=768), 12, 24),
+    ],
+)
+def test_all_layouts_are_accepted_by_the_trainer(model, gpus, batch):
+    steps = Steps(batch=batch, dtype="bfloat16")
+    found = list(layouts(model, steps, gpus))
+    assert len(set(found)) == len(found) > 10
+    for layout in found:
+        check(model, layout, steps, gpus)  # raises where it does not fit
+        assert layout.tp <= 8 and layout.zero < 2 or layout.pp == 1
+        assert layout.sequence_parallel == (layout.tp > 1 and not model.experts)
+    kinds = Counter(layout.recompute for layout in found)
+    assert ("selective" in kinds) == (model.dropout > 0)  # a fused kernel recomputes by itself
+
+
+def test_uneven_stages_are_considered():
+    found = [layout for layout in layouts(GPT3, BATCH, 1024) if layout.pp == 64]
+    assert any(layout.schedule == "1f1b" for layout in found), "96 layers over 64 stages"
+    assert any(layout.stages == 80 for layout in layouts(GPT3, BATCH, 1024)), "and over 16 · 5"
+
+
+def test_the_bound_is_the_time_of_equal_stages():
+    # A head of 256 words is nearly nothing, so that stages are nearly equal.
+    model, steps = Model("gpt2", layers=8, hidden=4096, heads=32, vocabulary=256), Steps(batch=64, dtype="bfloat16")
+    for layout in (
+        Layout(pp=4, microbatches=16),
+        Layout(pp=4, microbatches=16, schedule="interleaved"),
+        Layout(pp=2, tp=4, microbatches=8, recompute="full"),
+    ):
+        assert least_time(model, layout, steps, A100) == pytest.approx(step_time(model, layout, steps, A100).step, 1e-3)
+
+
+@pytest.mark.parametrize("layers", [7, 8, 11])
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe", "interleaved", "zb-h1", "zb-h2", "zb-v"])
+@pytest.mark.parametrize("tp", [1, 2])
+def test_no_pipeline_takes_less_than_its_bound(layers, schedule, tp):
+    model, steps = Model("gpt2", layers=layers, hidden=256, heads=4), Steps(batch=48)
+    for pp, microbatches, recompute in ((2, 4, "none"), (3, 12, "full"), (3, 48, "none")):
+        layout = Layout(1, pp, tp, schedule=schedule, microbatches=microbatches, recompute=recompute)
+        found = plan_time.bubble(model, layout, steps)
+        assert plan_time.least_span(model, layout, steps) <= found.span
+        assert plan_time.least_span(model, layout, steps) >= found.ideal
+
+
+def test_uneven_splits_are_proposed_where_they_are_faster():
+    # GPT-2's head costs V/(12h + 2s) layers: 50257 / (9216 + 2048) = 4.5. Of 12 layers on 4 stages, the last stage
+    # works for 3 + 4.5 of them; with 4 + 4 + 3 + 1 the busiest works for 5.5.
+    model, steps, layout = Model("gpt2"), Steps(batch=512), Layout(pp=4, microbatches=512)
+    counts, part = proposals.uneven(model, layout, steps)
+    assert counts == [4, 4, 3, 1]
+    assert part == pytest.approx(5.46 / 7.46, abs=0.02)
+    # For GPT-3 the head costs a third of a layer, so 12 stages of 8 layers are as good as it gets.
+    assert proposals.uneven(GPT3, Layout(pp=12, tp=8, microbatches=96), Steps(batch=96)) is None
+    assert proposals.uneven(model, Layout(dp=4), steps) is None
+
+
+def test_what_limits_a_layout():
+    def limit(layout, model=GPT3, batch=1536):
+        return proposals.judge(model, layout, replace(BATCH, batch=batch), A100).limit.partition(",")[0]
+
+    assert limit(Layout(64, 2, 8, zero=1, microbatches=24, recompute="full")) == "recomputation"
+    assert limit(Layout(pp=8, tp=8, microbatches=4, sequence_parallel=True), batch=4) == "pipeline bubble"
+    assert limit(Layout(tp=8, microbatches=1536, sequence_parallel=True)) == "tp messages"
+    assert limit(Layout(dp=128, zero=3, microbatches=12)) == "dp messages"
+    assert limit(Layout(pp=64, tp=8, microbatches=1536, sequence_parallel=True)) == "uneven stages"

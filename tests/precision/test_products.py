@@ -1,0 +1,71 @@
+"""Dtypes that a device lacks are refused, with those that would do; before anything is computed, on every rank."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from minitrain.precision import fp8
+from minitrain.precision.full import products
+
+GPU = torch.device("cuda", 0)
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """Lets a GPU of some capability be asked for."""
+
+    def of(capability, name):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+
+    return of
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+def test_a_cpu_multiplies_16_bits_and_more(dtype):
+    products.check(torch.device("cpu"), dtype)
+    assert (torch.ones(2, 2, dtype=dtype) @ torch.ones(2, 2, dtype=dtype) == 2).all()
+
+
+@pytest.mark.parametrize("dtype", products.EIGHT)
+def test_a_cpu_has_no_products_in_8_bits(dtype):
+    a = torch.ones(16, 16).to(dtype)
+    with pytest.raises(ValueError, match=r"a.dtype=float8_e\dm\w+: cpu has no such products; use float64, float32"):
+        products.product(a, 1.0, a, 1.0)
+    assert (fp8.product(a, 1.0, a, 1.0) == 16).all()  # emulated
+
+
+def test_older_gpus_lack_bfloat16(gpu):
+    gpu((7, 0), "Tesla V100")
+    products.check(GPU, torch.float16)
+    with pytest.raises(
+        ValueError, match=r"dtype=bfloat16: Tesla V100 has no such products; use float64, float32, float16$"
+    ):
+        products.check(GPU, torch.bfloat16)
+
+
+def test_8_bits_came_after_the_a100(gpu):
+    gpu((8, 0), "A100")
+    products.check(GPU, torch.bfloat16)
+    with pytest.raises(ValueError, match=r"A100 has no such products; use float64, float32, float16, bfloat16$"):
+        products.check(GPU, torch.float8_e4m3fn)
+    gpu((9, 0), "H100")
+    products.check(GPU, torch.float8_e4m3fn)
+
+
+def test_sizes_that_8_bits_cannot_have(monkeypatch):
+    monkeypatch.setattr(products, "check", lambda *_: None)  # as on a GPU that has them
+    a, b = torch.ones(16, 24).to(torch.float8_e4m3fn), torch.ones(24, 16).to(torch.float8_e4m3fn)
+    with pytest.raises(ValueError, match=r"k=24 must be a multiple of 16 for products in 8 bits; pad with zeros"):
+        products.product(a, 1.0, b, 1.0)
+
+
+def test_an_unknown_dtype_is_refused_by_the_command():
+    command = [sys.executable, "-m", "minitrain.train", "--dtype", "float8"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    assert found.returncode == 2
+    assert "float16" in found.stderr + found.stdout

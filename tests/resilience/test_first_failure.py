@@ -1,0 +1,64 @@
+"""The cause among tracebacks."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from minitrain.lessons.resilience.first_failure import CONSEQUENCES, HEAD
+from minitrain.resilience.first_failure import Report, first, read, write
+
+
+def report(rank, step, seconds, error):
+    return Report(rank, f"node{rank}", step, seconds, HEAD + error)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_of_hundreds_in_any_order(seed):
+    draw = random.Random(seed)
+    culprit = draw.randrange(300)
+    reports = [report(rank, 7, draw.random(), draw.choice(CONSEQUENCES)) for rank in range(300) if rank != culprit]
+    reports.append(report(culprit, 7, 9.0, "IndexError: list index out of range"))
+    draw.shuffle(reports)
+    said = f"rank {culprit} on node{culprit} failed first, in step 7: IndexError: list index out of range"
+    assert first(reports, 300) == said
+
+
+def test_within_a_step_the_clock_decides():
+    reports = [
+        report(0, 7, 2.0, "ValueError: b"),
+        report(1, 7, 1.0, "ValueError: a"),
+        report(2, 8, 0.0, "ValueError: c"),
+    ]
+    assert first(reports, 3).startswith("rank 1 ")
+
+
+def test_killed_ranks_write_nothing():
+    reports = [report(0, 7, 2.0, CONSEQUENCES[0]), report(3, 6, 2.0, CONSEQUENCES[1])]
+    assert first(reports, 4) == "rank 1, 2 left no traceback: killed, in step 6 or just after"
+    assert first(reports, 4) == first(reports[::-1], 4)
+
+
+def test_what_cannot_be_decided():
+    assert first([], 4) == "no rank failed"
+    assert first([report(rank, 1, 0.0, CONSEQUENCES[2]) for rank in range(2)], 2).startswith("cannot decide")
+
+
+def test_a_consequence_is_told_by_the_last_line(tmp_path):
+    # The lost connection is mentioned above, and handled; what ended the rank is another error.
+    try:
+        try:
+            raise ConnectionResetError("Connection reset by peer")
+        except ConnectionResetError:
+            raise KeyError("layer.3") from None
+    except KeyError as error:
+        write(tmp_path, 5, 17, error)
+    (found,) = read(tmp_path)
+    assert (found.rank, found.step, found.error) == (5, 17, "KeyError: 'layer.3'")
+    assert not found.consequence and "test_first_failure.py" in found.traceback
+
+
+def test_an_error_without_a_message(tmp_path):
+    write(tmp_path, 0, 0, AssertionError())
+    assert first(read(tmp_path), 1).endswith("step 0: AssertionError")

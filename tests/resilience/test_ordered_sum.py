@@ -1,0 +1,68 @@
+"""Sums in the order of micro-batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minitrain.comm.groups import new_group
+from minitrain.resilience.ordered_sum import ordered_norm, ordered_sum, share
+
+
+def gradient(micro_batch, elements, dtype):
+    generator = torch.Generator().manual_seed(micro_batch)
+    # Of very different sizes, so that each order gives other bits.
+    return torch.randn(elements, generator=generator).mul(10.0 ** (micro_batch % 5)).to(dtype)
+
+
+def sums(world, micro_batches, elements, pieces, dtype):
+    mine = share(micro_batches, world.rank, world.size)
+    before = [gradient(each, elements, dtype) for each in mine]
+    found = ordered_sum(before, pieces=pieces)
+    # What was given is as it was.
+    assert all(torch.equal(a, gradient(each, elements, dtype)) for a, each in zip(before, mine, strict=True))
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+@pytest.mark.parametrize(
+    ("micro_batches", "elements", "pieces", "dtype"),
+    [(12, 10, 4, torch.float32), (7, 33, 5, torch.float32), (4, 3, 8, torch.float64), (9, 1, 1, torch.bfloat16)],
+)
+def test_the_same_bits_on_any_number_of_ranks(ranks, size, micro_batches, elements, pieces, dtype):
+    right = torch.zeros(elements, dtype=dtype)
+    for each in range(micro_batches):
+        right = right + gradient(each, elements, dtype)
+    for found in ranks(size).run(sums, micro_batches, elements, pieces, dtype):
+        assert torch.equal(found, right)
+
+
+def in_groups(world):
+    groups = [new_group([0, 2]), new_group([1, 3])]
+    group = groups[world.rank % 2]
+    return float(ordered_sum([torch.tensor([10.0**world.rank])], group))
+
+
+def test_two_groups_at_once(ranks):
+    assert ranks(4).run(in_groups) == [101.0, 1010.0, 101.0, 1010.0]
+
+
+def test_shares_follow_the_order():
+    for ranks in (1, 2, 3, 4):
+        assert [each for rank in range(ranks) for each in share(7, rank, ranks)] == list(range(7))
+
+
+def too_few(world):
+    with pytest.raises(AssertionError, match="micro_batches=2 are too few for 3 ranks"):
+        ordered_sum([torch.ones(2) for _ in share(2, world.rank, world.size)])
+    return True
+
+
+def test_bad_input_on_every_rank(ranks):
+    assert all(ranks(3).run(too_few))
+
+
+@pytest.mark.parametrize("elements", [1, 4096, 10_000])
+def test_the_norm(elements):
+    x = torch.randn(elements, generator=torch.Generator().manual_seed(elements), dtype=torch.float64)
+    assert ordered_norm(x) == pytest.approx(float(x.norm()), rel=1e-12)

@@ -1,0 +1,66 @@
+"""Ranks that are left: one that is really killed, and every number that can be lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+import torch
+
+from minitrain.comm.messages import all_gather, all_reduce, place
+from minitrain.ranks import Ranks
+from minitrain.resilience.regroup import checkpoint, data_parallel_size, meet, part, regroup, restore
+
+ELEMENTS = 11
+
+
+def survive(world, folder):
+    """Rank 1 is killed; the others meet without it and read its part of the momentum from the files."""
+    weights = torch.arange(float(ELEMENTS))
+    checkpoint(folder, weights, 100 + weights[part(ELEMENTS)])
+    if world.rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    alive = [rank for rank in range(world.size) if rank != 1]
+    group = meet(regroup(alive, micro_batches=6), seconds=30)
+    count = torch.ones(1)
+    all_reduce(count, group).wait()
+    found = torch.zeros(ELEMENTS)
+    momentum = restore(folder, found, group)
+    return place(group), float(count), found.tolist(), momentum.tolist()
+
+
+@pytest.mark.parametrize(("size", "working"), [(3, 2), (4, 3)])
+def test_a_rank_is_killed(tmp_path, size, working):
+    with Ranks(size, device="cpu", survives=True) as ranks:
+        found = ranks.run(survive, tmp_path)
+    assert found.pop(1) is None
+    expected = [100.0 + each for each in range(ELEMENTS)]
+    assert [each[0] for each in found] == [(rank, working) for rank in range(working)]
+    assert all(each[1] == working and each[2] == list(range(ELEMENTS)) for each in found)
+    assert sum((each[3] for each in found), []) == expected
+
+
+def with_spares(world, micro_batches):
+    group = meet(regroup(range(world.size), micro_batches))
+    mine = all_gather(torch.tensor([world.rank]), group).wait()
+    # Again, without rank 0: the spare's groups have been counted, too.
+    again = meet(regroup([1, 2, 3], micro_batches))
+    return mine.tolist(), all_gather(torch.tensor([world.rank]), again).wait().tolist()
+
+
+def test_spares():
+    # 9 micro-batches: three of four ranks, and then the three that are left. Fresh ranks, as names must not come again.
+    with Ranks(4, device="cpu") as ranks:
+        found = ranks.run(with_spares, 9)
+    assert [first for first, _ in found] == [[0, 1, 2]] * 3 + [[3]]
+    assert [second for _, second in found] == [[0]] + [[1, 2, 3]] * 3
+
+
+def test_who_goes_on():
+    assert regroup([0, 2, 3, 5, 7], 12) == [0, 2, 3, 5]
+
+
+def test_sizes():
+    assert [data_parallel_size(left, 12) for left in (1, 5, 7, 11, 13)] == [1, 4, 6, 6, 12]
+    assert data_parallel_size(6, 7) == 1

@@ -1,0 +1,86 @@
+"""Stacks, compared: dumps as faulthandler writes them."""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import threading
+import time
+
+import pytest
+
+from minitrain.resilience.stuck import place, sentence, watch
+
+WAITS = """Timeout (0:00:01)!
+Thread 0x00007f1 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 320 in wait
+  File "/home/me/other.py", line 3 in all_gather
+
+Thread 0x00007f2 (most recent call first):
+  File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2810 in all_reduce
+  File "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper
+  File "/home/me/train.py", line 12 in step
+  File "/home/me/train.py", line 30 in <module>
+"""
+LOADS = """Timeout (0:00:01)!
+Thread 0x00007f2 (most recent call first):
+  File "/usr/lib/python3.11/pathlib.py", line 1044 in open
+  File "/home/me/data.py", line 5 in load
+  File "/home/me/train.py", line 11 in step
+"""
+
+
+def test_places():
+    # Between the collective and our line lies torch's decorator.
+    assert place(LOADS) == (False, "in load at data.py line 5")
+    waits, where = place(WAITS)
+    assert waits and where == "in all_reduce at train.py line 12"
+
+
+def test_a_loader_that_waits_for_its_threads_does_not_wait_for_ranks():
+    threads = LOADS.replace("pathlib.py", "threading.py").replace("in open", "in wait")
+    assert place(threads) == (False, "in load at data.py line 5")
+    handle = threads.replace("/usr/lib/python3.11/threading.py", "/home/me/messages.py")
+    assert place(handle) == (True, "in wait at data.py line 5")
+
+
+def test_the_sentence():
+    ranks = {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}
+    assert sentence(ranks) == (
+        "ranks 0, 1, 3 wait in all_reduce at train.py line 12; rank 2 is in load at data.py line 5"
+    )
+
+
+def test_two_collectives_that_wait_for_each_other():
+    other = WAITS.replace("in all_reduce", "in broadcast").replace("line 12", "line 19")
+    assert sentence({0: other, 1: WAITS, 2: WAITS}) == (
+        "ranks 1, 2 wait in all_reduce at train.py line 12; rank 0 waits in broadcast at train.py line 19"
+    )
+
+
+def test_the_newest_dump_counts():
+    assert place(WAITS + LOADS) == place(LOADS)
+
+
+def test_no_stack():
+    with pytest.raises(AssertionError, match=r"was watch\(\) called"):
+        place("")
+
+
+def stuck_here(file, until):
+    while file.seek(0, 2) < until:
+        time.sleep(0.01)
+
+
+def test_a_real_dump_in_the_presence_of_another_thread(tmp_path):
+    done = threading.Event()
+    threading.Thread(target=done.wait, daemon=True).start()
+    with open(tmp_path / "stack0", "w+") as file:
+        watch(file, 0.05)
+        stuck_here(file, 1)
+        stuck_here(file, file.tell() + 400)  # one more, so that the first is complete
+        faulthandler.cancel_dump_traceback_later()
+        done.set()
+        first = (tmp_path / "stack0").read_text().split("Timeout")[1]
+    line = stuck_here.__code__.co_firstlineno
+    assert place(first)[1] in [f"in stuck_here at test_stuck.py line {line + more}" for more in (1, 2)], sys.version

@@ -1,0 +1,148 @@
+"""Ranks that are started, killed, and started again; nothing is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+
+from minitrain.lessons.resilience.child import gradient
+from minitrain.lessons.resilience.common import children
+from minitrain.resilience import heartbeat
+from minitrain.resilience.supervisor import save, supervise
+
+
+def plain(code, started):
+    """Starts processes that run a line of Python; `{rank}` is theirs, `{number}` counts all."""
+
+    def start(rank):
+        text = "import sys, time; from sys import exit\n" + code.format(rank=rank, number=len(started))
+        started.append(Popen([sys.executable, "-S", "-E", "-c", text], stderr=subprocess.DEVNULL))
+        return started[-1]
+
+    return start
+
+
+def test_all_is_well():
+    started = []
+    assert supervise(plain("pass", started), 3, lambda: 0) == []
+    assert len(started) == 3
+
+
+def test_the_others_are_stopped_and_all_start_again():
+    started = []
+    # In the first attempt rank 1 fails, and the others would run for ever; in the second all end.
+    code = "if {number} < 3: exit(7) if {rank} == 1 else time.sleep(999)"
+    crashes = supervise(plain(code, started), 3, lambda: 4)
+    assert [(crash.rank, crash.code, crash.step) for crash in crashes] == [(1, 7, 4)]
+    assert [process.returncode for process in started] == [-9, 7, -9, 0, 0, 0]
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_crash_that_repeats_at_one_step(most):
+    started = []
+    with pytest.raises(RuntimeError, match=rf"gave up: {most} crashes at step 5, the last of Crash\(rank=0, code=3"):
+        supervise(plain("exit(3)", started), 1, lambda: 5, most=most)
+    assert len(started) == most
+
+
+def test_crashes_at_different_steps_do_not_add_up():
+    started, steps = [], iter(range(99))
+    crashes = supervise(plain("exit({number} < 5)", started), 1, lambda: next(steps))
+    assert [crash.step for crash in crashes] == [0, 1, 2, 3, 4]
+
+
+def test_a_rank_that_cannot_be_started_ends_the_others():
+    started = []
+
+    def start(rank):
+        if rank == 2:
+            raise FileNotFoundError("no such program")
+        return plain("time.sleep(999)", started)(rank)
+
+    with pytest.raises(FileNotFoundError):
+        supervise(start, 3, lambda: 0)
+    assert [process.returncode for process in started] == [-9, -9]
+
+
+def test_ctrl_c_ends_the_ranks():
+    started = []
+
+    def step():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        supervise(plain("if {rank}: exit(1)\ntime.sleep(999)", started), 2, step)
+    assert all(process.returncode is not None for process in started)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_the_same_bits_after_kills(tmp_path, ranks):
+    steps, every = 7, 2
+    kills = [(ranks - 1, 3, "kill"), (0, 0, "kill"), (0, 5, "kill")]
+    with children(tmp_path / "ranks", steps, every, kills, ranks) as killed:
+        supervise(killed.start, ranks, lambda: min(heartbeat.steps(killed.folder, ranks)) + 1)
+        found = [float.fromhex(each) for each in killed.weights()]
+    # One process, in the order in which rank 0 adds.
+    w, m = [0.0] * 5, [0.0] * 5
+    for step in range(steps):
+        each = [gradient(w, rank, step) for rank in range(ranks)]
+        total = each[0]
+        for other in each[1:]:
+            total = [a + b for a, b in zip(total, other, strict=True)]
+        m = [0.9 * a + b / ranks for a, b in zip(m, total, strict=True)]
+        w = [a - 0.1 * b for a, b in zip(w, m, strict=True)]
+    assert found == w
+
+
+def test_the_same_bits_with_torch_and_gloo(tmp_path):
+    loopback = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
+    command = [sys.executable, "-m", "tests.resilience.forked", str(tmp_path)]
+    done = subprocess.run(command, env=loopback, capture_output=True, text=True, timeout=200)
+    assert done.stdout == "equal\n", done.stderr
+
+
+def test_ranks_end_when_their_parent_is_killed(tmp_path):
+    code = f"""
+import sys, time
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
+from pathlib import Path
+from minitrain.lessons.resilience import child
+import os, subprocess, json
+ours, theirs = os.pipe()
+arguments = json.dumps([0, 1, 2, 9, 3, []])
+one = subprocess.Popen([sys.executable, "-S", "-E", child.__file__, arguments], cwd={str(tmp_path)!r}, stdin=ours)
+print(one.pid, flush=True)
+time.sleep(999)
+"""
+    parent = Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    parent.stdout.close()
+    limit = time.monotonic() + 20
+    # Its rank 0 never comes, so that it would wait for ever.
+    while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def test_a_checkpoint_is_complete_or_absent(tmp_path):
+    path = tmp_path / "checkpoint.json"
+    save(path, lambda new: new.write_text(json.dumps(1)))
+
+    def killed(new):
+        new.write_text("2 and")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        save(path, killed)
+    assert json.loads(path.read_text()) == 1

@@ -1,0 +1,122 @@
+"""Training with optimizers that need more than single elements: the same in every layout that does not cut a layer.
+
+LAMB and LARS, Adafactor and Muon; also after a resume in another layout.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
+from minitrain.data.text import Samples, as_tensor
+from minitrain.train import build, train_step
+from minitrain.trainer.trainer import Refused, Trainer
+
+TINY = Model(layers=2, hidden=32, heads=2, positions=16)
+TEXT = as_tensor(b"The quick brown fox jumps over the lazy dog, and the dog is lazy still. " * 20)
+LAYOUTS = {
+    "dp2": Layout(dp=2),
+    "dp2, ZeRO 1": Layout(dp=2, zero=1),
+    "dp2, ZeRO 2": Layout(dp=2, zero=2, microbatches=2),
+    "dp2, ZeRO 3": Layout(dp=2, zero=3),
+    "pp2": Layout(pp=2, microbatches=2),
+}
+
+
+def trained(world, layout, steps, count=4):
+    training = build(Settings(TINY, layout, steps), world.device)
+    samples = Samples(TEXT, TINY.sizes.positions)
+    reports = [train_step(training, step, step * steps.batch, samples) for step in range(count)]
+    training.close()
+    return [(report.loss, report.norm) for report in reports]
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "lars", "adafactor", "muon"])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_same_curve_in_every_layout(ranks, layout, optimizer):
+    steps = Steps(batch=4, warmup=0, lr=0.05, optimizer=optimizer, dtype="float64")
+    (exact,) = ranks(1).run(trained, Layout(), steps)
+    for found in ranks(2).run(trained, layout, steps):
+        assert found == [pytest.approx(each, rel=1e-9) for each in exact]
+    assert exact[-1] != exact[0]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "need"),
+    [
+        ("lamb", "the norm of each whole layer"),
+        ("adafactor", "sums over whole rows and columns"),
+        ("muon", "whole matrices"),
+    ],
+)
+def test_layouts_that_cut_layers_are_refused(optimizer, need):
+    for model, layout, why in (
+        (TINY, Layout(tp=2), "tp=2 divides layers"),
+        (Model(layers=2, hidden=32, heads=2, experts=2), Layout(), "experts=2 lie on several ranks"),
+    ):
+        with pytest.raises(
+            ValueError, match=f"optimizer={optimizer} needs {need}, and {why}; use adamw, or dp, pp and"
+        ):
+            check(model, layout, Steps(optimizer=optimizer))
+
+
+def run(folder, optimizer, *arguments, status=0):
+    sizes = ("--positions", "16", "--hidden", "32", "--layers", "2", "--heads", "2", "--batch", "4", "--sample", "0")
+    options = ("--optimizer", optimizer, "--lr", "0.02", "--runs", str(folder), "--steps", "6", "--dtype", "float64")
+    command = [sys.executable, "-m", "minitrain.train", "--name", "run", *sizes, *options, *arguments]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert found.returncode == status, found.stderr
+    return found.stdout + found.stderr
+
+
+def losses(folder, name):
+    lines = map(json.loads, (folder / name / "metrics.jsonl").read_text().splitlines())
+    return {line["step"]: line["loss"] for line in lines if "step" in line}
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "adafactor", "muon"])
+def test_a_resume_in_another_layout_goes_on_as_if_nothing_had_been(tmp_path, optimizer):
+    run(tmp_path, optimizer, "--ranks", "2", "--dp", "2", "--zero", "1", "--save-every", "3", "--keep", "9")
+    whole = losses(tmp_path, "run")
+    for layout in (("--ranks", "2", "--pp", "2", "--microbatches", "2"), ("--ranks", "1")):
+        (last,) = (tmp_path / "run" / "checkpoints").glob("step-*6")
+        shutil.rmtree(last)
+        run(tmp_path, optimizer, *layout, "--resume")
+        assert losses(tmp_path, "run") == pytest.approx(whole, rel=1e-9)
+
+
+def broken(world, folder, name, place):
+    """Save a training in which one number of a state is NaN, and try to go on from it."""
+    options = Run(name="run", runs=str(folder), sample=0)
+    steps = Steps(batch=4, steps=1, optimizer="adafactor", data=__file__)
+    settings = Settings(TINY, Layout(dp=2, zero=1), steps, options)
+    trainer = Trainer(world, settings, tell=str)
+    trainer.training = build(settings, world.device)
+    trainer.done = 1
+    if name in (state := trainer.state()) and world.rank == place:
+        state[name].shards[0].tensor.view(-1)[0] = float("nan")
+    trainer.save()
+    trainer.training.close()
+    again = Trainer(world, replace(settings, run=replace(options, resume=True)), tell=str)
+    training = build(settings, world.device)
+    with pytest.raises(Refused, match=f"step-00000001: NaN or infinite numbers in {name}; remove the folder"):
+        again.begin(training)
+    training.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("model.embedding.tokens.weight", 0),
+        ("model.blocks.1.mlp.down.weight", 1),
+        ("optimizer.row_var.blocks.0.attention.query.weight", 0),
+    ],
+)
+def test_a_checkpoint_with_nan_is_refused_on_all_ranks(ranks, tmp_path, name, place):
+    ranks(2).run(broken, tmp_path, name, place)
