@@ -27,7 +27,9 @@ FORMS = {"local SGD": LocalSGD, "DiLoCo": DiLoCo}
 BATCH, LR = 4, 0.003
 
 
-def losses(world: World, steps: int = 128, periods=(1, 4, 16, 64), seed: int = 0) -> dict[tuple[str, int], float]:
+def losses(
+    world: World, steps: int = 128, periods: tuple[int, ...] = (1, 4, 16, 64), seed: int = 0
+) -> dict[tuple[str, int], float]:
     """Train once for each form and H, with AdamW as the inner optimizer; the same samples in each.
 
     Args:
