@@ -46,7 +46,7 @@ CHAPTERS = (
     Chapter(
         "02",
         "data_parallel",
-        "gradients summed after backward, in buckets, during backward; gradient accumulation",
+        "gradients summed after backward, in buckets, during backward; accumulation; local SGD, DiLoCo",
         ("collectives",),
         column=1,
     ),
@@ -158,14 +158,14 @@ LAST = "composition"  # builds on all chapters before it
 
 # Ways through the course: for whom, and the notebooks by number.
 PATHS = (
-    ("The idea, in two hours", "what many GPUs do for each other, and why a model fits on them", "00 02 04 11a"),
+    ("The idea, in two hours", "what many GPUs do for each other, and why a model fits on them", "00 02a 04 11a"),
     (
         "Language models",
         "everything that a transformer's training uses",
-        "00 01 02 03 04 05 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 13 14 15",
+        "00 01 02a 02b 03 04 05 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 13 14 15",
     ),
-    ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02 03 04 05 08a 13 14 15"),
-    ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02 18 19"),
+    ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02a 03 04 05 08a 13 14 15"),
+    ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02a 18 19"),
 )
 
 BY_NAME = {chapter.name: chapter for chapter in CHAPTERS}
