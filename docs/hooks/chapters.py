@@ -140,6 +140,13 @@ CHAPTERS = (
         column=1.5,
     ),
     Chapter(
+        "16",
+        "resilience",
+        "a supervisor; exit codes, first failures, hangs and faulty nodes found; fewer ranks with the same bits",
+        ("checkpointing",),
+        column=1.5,
+    ),
+    Chapter(
         "18",
         "parameter_server",
         "parameters with a home: rounds, asynchronous, bounded staleness; what servers cost against a ring",
@@ -162,9 +169,9 @@ PATHS = (
     (
         "Language models",
         "everything that a transformer's training uses",
-        "00 01 02a 02b 03 04 05 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 13 14 15",
+        "00 01 02a 02b 03 04 05 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 13 14 15 16",
     ),
-    ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02a 03 04 05 08a 13 14 15"),
+    ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02a 03 04 05 08a 13 14 15 16"),
     ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02a 18 19"),
 )
 
