@@ -48,6 +48,7 @@ def test_gpt_3_on_1024_gpus_within_ten_seconds():
         ["--preset", "175b", "--gpus", "1024", "--top", "4"],
         [*SMALL, "--experts", "8"],
         ["--preset", "tiny", "--gpus", "2", "--batch", "8", "--dtype", "float32", "--dropout", "0.1"],
+        ["--preset", "gpt2", "--positions", "32768", "--gpus", "8", "--batch", "8", "--gpu", "a100-40"],
         ["--layers", "10", "--hidden", "512", "--heads", "8", "--vocabulary", "1000", "--gpus", "4", "--every"],
     ],
 )
@@ -60,7 +61,9 @@ def test_every_command_is_accepted_by_the_trainer(capsys, arguments):
         nodes = int(before[before.index("--nnodes") + 1]) if "--nnodes" in before else 1
         assert nodes * int(before[before.index("--nproc-per-node") + 1]) == gpus
         layout = Layout(**each["layout"])
+        assert (f"--cp {layout.cp}" in each["command"]) == (layout.cp > 1)
         assert layout.ranks == gpus and each["bytes_held"] <= 0.9 * 80e9
+    assert any("--cp " in each["command"] for each in found["layouts"]) == ("--positions" in arguments)
     assert trainer.run("minitrain.train", [*options, "--ranks", str(gpus), "--dry-run"]) == 0
     assert str(layout) in capsys.readouterr().out
 
