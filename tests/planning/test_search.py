@@ -55,6 +55,14 @@ def test_the_faster_of_two_that_are_alike_is_kept_also_where_its_bound_is_higher
     assert found == [(4.0, b)]
 
 
+def test_only_a_bound_above_the_slowest_that_is_kept_ends_the_search():
+    # The third bound, 6, is above the fastest of the two that are kept, 5, and below the other, 9.
+    a, b, c = (Layout(dp=dp) for dp in (1, 2, 3))
+    bounds, seconds = {a: 1.0, b: 2.0, c: 6.0}, {a: 5.0, b: 9.0, c: 7.0}
+    found = search([a, b, c], bounds.__getitem__, lambda layout: True, seconds.__getitem__, keep=2)
+    assert found == [(5.0, a), (7.0, c)]
+
+
 def test_nothing_that_fits_gives_nothing():
     space = Space(*SPACES[0])
     assert search(space.layouts, space.least, lambda layout: False, space.seconds) == []
