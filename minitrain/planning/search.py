@@ -18,7 +18,7 @@ from typing import Any
 
 from minitrain.composition.settings import Layout, Model, Steps, problem
 
-LONG = 4096  # tokens of a sequence that a context-parallel rank holds at least
+LONG = 8192  # tokens of a sequence that a context-parallel rank holds at least, as in Llama 3
 
 
 def search(
