@@ -1,8 +1,11 @@
 """Causal attention over ranks, forward and backward, against one device's at the same work, and against torch's own.
 
 Ranks that share cores slow each other down, so on CPUs the work done is compared: CPU time of all ranks, messages
-included, against that of torch's fused kernel when each rank has whole sequences of its own. Torch's own context
-parallelism refuses CPUs; on GPUs it is a further row. There wall-clock time counts.
+included, against that of torch's fused kernel when each rank has whole sequences of its own. On GPUs wall-clock time
+counts.
+
+Torch's own context parallelism refuses CPUs. Where each rank has a GPU of its own, it is a further row of the same
+command, `python -m minitrain.benchmarks --names context_parallel`. This row has not been tried yet.
 """
 
 from __future__ import annotations
@@ -47,7 +50,7 @@ def measure(world: World, sizes: tuple[int, int, int] | None = None, repeats: in
     modes = [mode for mode in MODES if mode != "ulysses" or heads % world.size == 0]
     ways: dict[str, Callable[[], None]] = {mode: _ours(world, mode, seq, whole) for mode in modes}
     ways["one device"] = _one_device(world, whole)
-    if gpu:
+    if world.backend == "nccl":
         ways["torch"] = partial(_torchs, init_device_mesh("cuda", (world.size,)), whole)
     medians = interleaved(world, ways, repeats)
     rows = []
@@ -58,7 +61,7 @@ def measure(world: World, sizes: tuple[int, int, int] | None = None, repeats: in
         against = "torch's kernel, whole sequences"
         rows.append(Comparison(what + "CPU time", ours.cpu, alone.cpu, against, speed=False, target=target))
         rows.append(Comparison(what + "wall clock", ours.wall, alone.wall, against))
-        if gpu:
+        if "torch" in medians:
             rows.append(Comparison(what + "wall clock", ours.wall, medians["torch"].wall, "torch's context_parallel"))
     return rows
 

@@ -4,7 +4,7 @@
 and 2n−1−r: together they see 2n+1 chunks of keys, whichever r is. A chunk of keys that is later than a chunk of queries
 is hidden from it, and not computed. All else is `ring_attention`.
 **Source.** Zhu 2024, `zigzag_ring_flash_attn` of zhuzilin/ring-flash-attention; Llama Team 2024, "The Llama 3 Herd of
-Models", §3.3.2, for the 2n chunks. Brandon et al. 2023, "Striped Attention", §3, deals single tokens to ranks instead.
+Models", §3.3.2, for the 2n chunks. Brandon et al. 2023, "Striped Attention", §2, deals single tokens to ranks instead.
 **Sent.** As in ring attention: hidden chunks travel, too.
 **Cost.** Causal attention takes the same time on all ranks; contiguous chunks take (2n−1)/n times as long.
 """

@@ -57,7 +57,7 @@ class Command:
         link: Bytes per second that leave a GPU for others in its node.
         network: Bytes per second that leave a GPU for other nodes.
         top: Layouts to show.
-        every: Show all variants of one dp × pp × tp, not only the fastest of them.
+        every: Show all variants of one dp × pp × cp × tp, not only the fastest of them.
         measure: Try the three best layouts for five steps each, with the trainer, on this machine.
         figure: Save a picture of the best layout's memory and of its step (.svg, .png or .pdf).
         json: Print JSON.
@@ -235,6 +235,10 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
                 f"{runs(other[0])} layers in its stages, because the last stage has the head, too. The trainer cannot "
                 "do this yet; Megatron-LM can (--decoder-last-pipeline-num-layers)."
             )
+    modes = [(each.layout.cp_mode, str(number)) for number, each in enumerate(found, 1) if each.layout.cp > 1]
+    for mode in sorted({mode for mode, _ in modes}):
+        which = ", ".join(number for its, number in modes if its == mode)
+        said.append(f"Ranks along cp share each sequence by --cp-mode {mode} in layouts {which}.")
     room = (1 - ROOM) * cluster.machine.size / GB
     said.append(f"GB held are those of the rank that holds most; {room:.1f} GB of a GPU are planned with.")
     return [*said, NOTE]

@@ -109,7 +109,8 @@ def play(name: str, layout: Layout) -> Score:
     at, gpus = ROUNDS[name], ROUNDS[name].published.ranks
     if layout.ranks != gpus:
         raise ValueError(
-            f"dp={layout.dp} · pp={layout.pp} · tp={layout.tp} are {layout.ranks:,} ranks, but round {name} has "
+            f"dp={layout.dp} · pp={layout.pp} · {f'cp={layout.cp} · ' * (layout.cp > 1)}tp={layout.tp} are "
+            f"{layout.ranks:,} ranks, but round {name} has "
             f"{gpus:,} GPUs"
         )
     bar = step_time(at.model, layout, at.steps, at.cluster)

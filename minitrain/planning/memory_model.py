@@ -25,7 +25,7 @@ class GPT(NamedTuple):
 
 
 def held(
-    gpt: GPT, i: int, p: int = 1, d: int = 1, b: int = 1, m: int = 1, zero: int = 0, full: bool = False
+    gpt: GPT, i: int, p: int = 1, d: int = 1, b: int = 1, m: int = 1, zero: int = 0, full: bool = False, c: int = 1
 ) -> dict[str, int]:
     """Bytes on a rank of stage i.
 
@@ -38,10 +38,12 @@ def held(
         m: Micro-batches in a step.
         zero: Stage of ZeRO.
         full: Whether layers are recomputed in backward, so that only their inputs are kept.
+        c: Context-parallel ranks, which share each sequence by zigzag.
     """
     L, h, a, s, V = gpt
     assert 0 <= i < p <= L, f"stage {i=} of {p=}: there are {L} layers, so use p up to {L}, and i from 0 to p−1"
-    assert min(d, b, m) >= 1 and zero in (0, 1, 2, 3), f"invalid: {d=}, {b=}, {m=}, {zero=}"
+    assert s % (2 * c) == 0 or c == 1, f"{c=} ranks hold two chunks each: use a divisor of {s // 2} for {s} positions"
+    assert min(d, b, m, c) >= 1 and zero in (0, 1, 2, 3), f"invalid: {d=}, {b=}, {m=}, {c=}, {zero=}"
     assert zero < 2 or p == 1, f"{zero=} would send gradients of each micro-batch of {p=} stages; use zero=1"
     # The first stages have a layer more where p does not divide L.
     own, first, last = L // p + (i < L % p), i == 0, i == p - 1
@@ -49,10 +51,12 @@ def held(
     flat = [12 * h * h, 13 * h] * own
     flat += [first * (V + s) * h, (last and not first) * V * h, last * 2 * h]
     flat = [elements for elements in flat if elements]
-    # ZeRO pads each so that its d shards are equal.
-    whole, shards = sum(-(-n // d) * d for n in flat), sum(-(-n // d) for n in flat)
+    # ZeRO pads each so that its d·c shards are equal.
+    whole, shards = sum(-(-n // (d * c)) * d * c for n in flat), sum(-(-n // (d * c)) for n in flat)
     if zero == 0:
         whole = shards = sum(flat)
+    # A rank has all weights, and s/c tokens of each sequence. No keys of other ranks are kept.
+    s //= c
     # What a micro-batch keeps: of a layer 16 bsh, mean and deviation of two norms, a number per row of scores.
     layer = W * (16 * b * s * h + 4 * b * s + a * b * s)
     kept_of_layer = W * b * s * h if full else layer

@@ -56,7 +56,7 @@ def propose(
         gpus: Their number.
         cluster: The GPUs.
         keep: How many layouts.
-        every: Take the variants of one dp × pp × tp as different layouts; else the fastest of them is proposed.
+        every: Take the variants of one dp × pp × cp × tp as different layouts; else the fastest of them is proposed.
 
     Raises:
         ValueError: No layout has this number of ranks.
@@ -76,9 +76,9 @@ def propose(
     return [judge(model, layout, steps, cluster) for _, layout in found]
 
 
-def axes(layout: Layout) -> tuple[int, int, int, int]:
+def axes(layout: Layout) -> tuple[int, int, int, int, int]:
     """The sizes by which layouts differ in a table that shows one variant of each."""
-    return layout.dp, layout.pp, layout.tp, layout.ep
+    return layout.dp, layout.pp, layout.cp, layout.tp, layout.ep
 
 
 def candidates(model: Model, steps: Steps, gpus: int, cluster: Cluster) -> list[Layout]:
@@ -124,12 +124,15 @@ def judge(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Propo
 def _limit(model: Model, layout: Layout, steps: Steps, cluster: Cluster, bar: Bar, products: float) -> str:
     """The largest loss of time, with its share of the step; `products`: seconds of a rank's equal share of the work."""
     waited = min(waited_for(model, layout, steps, cluster), bar.exposed)
+    # Of a ring, only those messages count that do not hide behind attention; so do those of dp.
+    ring = layout.cp > 1 and layout.cp_mode in ("ring", "zigzag")
+    along = [axis for axis, used in (("cp", layout.cp > 1 and not ring), ("ep", layout.ep > 1)) if used]
     lost = {
         "recomputation": bar.again,
         "pipeline bubble": bar.idle,
         "uneven stages": bar.compute - products,
-        "tp messages" if layout.ep == 1 else "tp, ep messages": waited,
-        "dp messages": bar.exposed - waited,
+        f"{', '.join(['tp', *along])} messages": waited,
+        "dp, cp messages" if ring else "dp messages": bar.exposed - waited,
     }
     name = max(lost, key=lambda kind: lost[kind])
     share = lost[name] / bar.step
@@ -172,7 +175,7 @@ def _missing(model: Model, steps: Steps, gpus: int, cluster: Cluster) -> str:
     frugal = min(_frugal(model, steps, gpus, cluster), key=lambda layout: size(layout=layout))
     held, room = size(layout=frugal) / GB, (1 - ROOM) * cluster.machine.size / GB
     ranks = [predict(model, frugal, steps, Coordinate(pp)) for pp in range(frugal.pp)]
-    fullest = max(range(frugal.pp), key=lambda pp: sum(ranks[pp].held.values())) * frugal.dp * frugal.tp
+    fullest = max(range(frugal.pp), key=lambda pp: sum(ranks[pp].held.values())) * frugal.dp * frugal.cp * frugal.tp
     text = (
         f"no layout of {gpus:,} GPUs fits: {frugal} needs least ({described(frugal)}), and still holds {held:,.1f} GB "
         f"on rank {fullest}, where {room:.1f} of a GPU's {cluster.machine.size / GB:g} GB can be used (the rest is "
@@ -188,7 +191,7 @@ def _missing(model: Model, steps: Steps, gpus: int, cluster: Cluster) -> str:
 
 
 def _frugal(model: Model, steps: Steps, gpus: int, cluster: Cluster) -> list[Layout]:
-    """The candidates that hold least on each dp × pp × tp: one sequence at once, full recomputation, much ZeRO."""
+    """The candidates that hold least on each dp × pp × cp × tp: one sequence at once, full recomputation, much ZeRO."""
     found = {}
     for layout in layouts(model, steps, gpus, cluster.per_node):
         one = plan_time.microbatch(layout, steps) == 1 and layout.recompute == "full"

@@ -18,6 +18,8 @@ from typing import Any
 
 from minitrain.composition.settings import Layout, Model, Steps, problem
 
+LONG = 8192  # tokens of a sequence that a context-parallel rank holds at least, as in Llama 3
+
 
 def search(
     layouts: Iterable[Layout],
@@ -47,21 +49,23 @@ def search(
 def layouts(model: Model, steps: Steps, gpus: int, per_node: int = 8) -> Iterator[Layout]:
     """All layouts of so many GPUs that the trainer accepts and that a reader would consider."""
     # The trainer refuses some: `problem` is its own check.
-    for tp, pp, ep in product(divisors(per_node), divisors(gpus), divisors(model.experts or 1)):
+    axes = divisors(per_node), divisors(gpus), divisors(model.experts or 1), contexts(model.sizes.positions, gpus)
+    for tp, pp, ep, (cp, mode) in product(*axes):
         # Tensor parallelism stays within a node, where links are fast; data parallelism takes the ranks that remain.
-        dp, rest = divmod(gpus, tp * pp)
+        dp, rest = divmod(gpus, tp * pp * cp)
         if rest or pp > model.sizes.layers or steps.batch % dp:
             continue
-        sequence = tp > 1 and model.sizes.positions % tp == 0 and not model.experts
+        sequence = tp > 1 and model.sizes.positions % (cp * tp) == 0 and not model.experts
         # A fused kernel, which attention is without dropout, already recomputes what selective recomputation would.
         ways = ("none", "selective", "full") if model.dropout else ("none", "full")
         options: Iterable[Any] = product((1, 2, 4, 8, 16), (0, 1, 2, 3), ways)
         for sequences, zero, recompute in options:
             microbatches, rest = divmod(steps.batch // dp, sequences)
             for schedule, chunks in () if rest else schedules(model.sizes.layers, pp, tp):
-                layout = Layout(dp, pp, tp, ep, sequence, zero, schedule, chunks, microbatches, recompute)
-                # A single data-parallel rank has nothing to shard.
-                if (dp > 1 or not zero) and problem(model, layout, steps) is None:
+                way = sequence, zero, schedule, chunks, microbatches, recompute
+                layout = Layout(dp, pp, tp, ep, *way, cp=cp, cp_mode=mode)
+                # ZeRO shards over dp · cp ranks, and a single one has nothing to shard.
+                if (dp * cp > 1 or not zero) and problem(model, layout, steps) is None:
                     yield layout
 
 
@@ -72,6 +76,14 @@ def schedules(layers: int, pp: int, tp: int) -> Iterator[tuple]:
     if pp > 1:
         yield from (("interleaved", chunks) for chunks in range(2, 1 + min(8, layers // pp)))
         yield from ((name, 2) for name in ("zb-h1", "zb-h2", "zb-v") if tp == 1)
+
+
+def contexts(positions: int, gpus: int) -> Iterator[tuple]:
+    """Context-parallel ranks and their mode: one, or for long sequences more, with zigzag or Ulysses."""
+    # A short chunk has too little attention for its keys and values to hide behind. A contiguous ring, and a gather,
+    # send as much as zigzag, and their ranks wait for the last one.
+    yield 1, "zigzag"
+    yield from product((n for n in divisors(gpus) if 1 < n <= positions // LONG), ("zigzag", "ulysses"))
 
 
 def divisors(number: int) -> list[int]:

@@ -48,6 +48,7 @@ def test_gpt_3_on_1024_gpus_within_ten_seconds():
         ["--preset", "175b", "--gpus", "1024", "--top", "4"],
         [*SMALL, "--experts", "8"],
         ["--preset", "tiny", "--gpus", "2", "--batch", "8", "--dtype", "float32", "--dropout", "0.1"],
+        ["--preset", "gpt2", "--positions", "32768", "--gpus", "8", "--batch", "8", "--gpu", "a100-40"],
         ["--layers", "10", "--hidden", "512", "--heads", "8", "--vocabulary", "1000", "--gpus", "4", "--every"],
     ],
 )
@@ -60,7 +61,9 @@ def test_every_command_is_accepted_by_the_trainer(capsys, arguments):
         nodes = int(before[before.index("--nnodes") + 1]) if "--nnodes" in before else 1
         assert nodes * int(before[before.index("--nproc-per-node") + 1]) == gpus
         layout = Layout(**each["layout"])
+        assert (f"--cp {layout.cp}" in each["command"]) == (layout.cp > 1)
         assert layout.ranks == gpus and each["bytes_held"] <= 0.9 * 80e9
+    assert any("--cp " in each["command"] for each in found["layouts"]) == ("--positions" in arguments)
     assert trainer.run("minitrain.train", [*options, "--ranks", str(gpus), "--dry-run"]) == 0
     assert str(layout) in capsys.readouterr().out
 
@@ -98,6 +101,17 @@ def test_notes_on_uneven_layers(capsys):
     assert said[0] == "Layout 1 is uneven: 32 × 2 + 32 × 1 layers in its stages."
     shown = run(capsys, "--preset", "gpt2", "--gpus", "4", "--batch", "64", "--heads", "3")[1]
     assert "layers in its stages, because the last stage has the head, too" in " ".join(shown.split())
+
+
+def test_notes_on_the_modes_of_context_parallelism():
+    model, steps = Model("gpt2", positions=16384), Steps(batch=8)
+    layouts = [Layout(8), Layout(4, cp=2), Layout(2, cp=4, cp_mode="ulysses"), Layout(2, cp=4)]
+    found = [proposals.judge(model, layout, steps, cluster()) for layout in layouts]
+    said = command.notes(command.Command(gpus=8), cluster(), found)
+    assert said[:2] == [
+        "Ranks along cp share each sequence by --cp-mode ulysses in layouts 3.",
+        "Ranks along cp share each sequence by --cp-mode zigzag in layouts 2, 4.",
+    ]
 
 
 def cluster(**given):

@@ -34,19 +34,30 @@ def same(gpt, stages, replicas, microbatches, sequences):
             assert held(gpt, i, p, d, b, m, zero, full) == expected, (p, d, m, b, zero, full, i)
 
 
+@pytest.mark.parametrize("cp", [2, 3, 4])
+def test_as_the_dry_run_where_ranks_share_sequences(cp):
+    gpt = GPT(3, 16, 4, 24, 259)
+    model = Model(layers=gpt.L, hidden=gpt.h, heads=gpt.a, positions=gpt.s, vocabulary=gpt.V)
+    for (p, zero), d, full in product(((1, 0), (1, 2), (1, 3), (3, 1)), (1, 2), (False, True)):
+        layout = Layout(dp=d, pp=p, cp=cp, zero=zero, microbatches=4, recompute="full" if full else "none")
+        for i in range(p):
+            expected = predict(model, layout, Steps(batch=d * 4 * 2), Coordinate(pp=i)).held
+            assert held(gpt, i, p, d, 2, 4, zero, full, cp) == expected, (p, zero, d, full, i)
+
+
 def test_parameters_of_gpt3():
     # Brown et al. 2020, table 2.1: 175.0 · 10⁹, of which our vocabulary and positions give 174.6.
     assert round(held(GPT3, 0)["parameters"] / 4e9, 1) == 174.6
 
 
 def on_ranks(world, layout):
-    gpt = GPT(L=world.size + 1, h=20, a=5, s=9, V=257)
+    gpt = GPT(L=world.size + 1, h=20, a=5, s=12 if layout.cp > 1 else 9, V=257)
     return lesson.in_a_layout(world, gpt, layout)
 
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_real_ranks(ranks, size):
-    for layout in (Layout(dp=size, zero=1), Layout(dp=size, zero=3), Layout(pp=size, microbatches=2)):
+    for layout in (Layout(dp=size, zero=1), Layout(dp=size, zero=3), Layout(pp=size, microbatches=2), Layout(cp=size)):
         for predicted, measured in ranks(size).run(on_ranks, layout):
             assert predicted == measured
 
@@ -58,6 +69,7 @@ def test_real_ranks(ranks, size):
         ({"i": 2, "p": 2}, "stage i=2 of p=2"),
         ({"i": 0, "zero": 4}, "zero=4"),
         ({"i": 0, "d": 0}, "d=0"),
+        ({"i": 0, "c": 4}, "c=4 ranks hold two chunks each: use a divisor of 2 for 4 positions"),
         ({"i": 0, "p": 2, "zero": 2}, "zero=2 would send gradients .* use zero=1"),
     ],
 )

@@ -79,7 +79,7 @@ def test_tensor_parallelism_fills_a_node(batch):
 def test_llama_3_s_layout_is_among_those_that_fit():
     model, steps, cluster = published.LLAMA_3, published.LLAMA_3_STEPS, published.H100
     theirs = published.llama_3_layout(16384)
-    assert theirs.ranks == 16384 and proposals.axes(theirs) == (128, 16, 8, 1)
+    assert theirs.ranks == 16384 and proposals.axes(theirs) == (128, 16, 1, 8, 1)
     assert fits(model, theirs, steps, cluster.machine)
     program = (
         "from minitrain.planning import published as p, proposals\n"

@@ -10,9 +10,9 @@ import pytest
 from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.planning.search import SPACES, Space
-from minitrain.planning import plan_time, proposals
+from minitrain.planning import plan, plan_time, proposals, published
 from minitrain.planning.search import layouts, search
-from minitrain.planning.time_model import Cluster, least_time, step_time
+from minitrain.planning.time_model import Cluster, fits, least_time, step_time
 
 A100 = Cluster(MACHINES["A100 80 GB"], reached=0.6)
 GPT3, BATCH = Model("175b"), Steps(batch=1536, dtype="bfloat16")
@@ -55,6 +55,14 @@ def test_the_faster_of_two_that_are_alike_is_kept_also_where_its_bound_is_higher
     assert found == [(4.0, b)]
 
 
+def test_only_a_bound_above_the_slowest_that_is_kept_ends_the_search():
+    # The third bound, 6, is above the fastest of the two that are kept, 5, and below the other, 9.
+    a, b, c = (Layout(dp=dp) for dp in (1, 2, 3))
+    bounds, seconds = {a: 1.0, b: 2.0, c: 6.0}, {a: 5.0, b: 9.0, c: 7.0}
+    found = search([a, b, c], bounds.__getitem__, lambda layout: True, seconds.__getitem__, keep=2)
+    assert found == [(5.0, a), (7.0, c)]
+
+
 def test_nothing_that_fits_gives_nothing():
     space = Space(*SPACES[0])
     assert search(space.layouts, space.least, lambda layout: False, space.seconds) == []
@@ -72,6 +80,8 @@ def test_a_bound_that_is_too_low_costs_time_only():
         (Model("gpt2", experts=4), 8, 16),
         (Model("tiny", dropout=0.1), 6, 24),
         (Model("gpt2", heads=12, hidden=768), 12, 24),
+        (Model("gpt2", positions=32768), 12, 24),
+        (Model("gpt2", positions=32768, experts=4), 8, 16),
     ],
 )
 def test_all_layouts_are_accepted_by_the_trainer(model, gpus, batch):
@@ -81,8 +91,11 @@ def test_all_layouts_are_accepted_by_the_trainer(model, gpus, batch):
     for layout in found:
         check(model, layout, steps, gpus)  # raises where it does not fit
         assert layout.tp <= 8 and layout.zero < 2 or layout.pp == 1
+        assert layout.cp == 1 or model.sizes.positions // layout.cp >= 8192 and not model.experts
         assert layout.sequence_parallel == (layout.tp > 1 and not model.experts)
     kinds = Counter(layout.recompute for layout in found)
+    longest = max(layout.cp for layout in found)
+    assert longest == (4 if model.sizes.positions == 32768 and not model.experts else 1)  # a router would choose others
     assert ("selective" in kinds) == (model.dropout > 0)  # a fused kernel recomputes by itself
 
 
@@ -90,6 +103,39 @@ def test_uneven_stages_are_considered():
     found = [layout for layout in layouts(GPT3, BATCH, 1024) if layout.pp == 64]
     assert any(layout.schedule == "1f1b" for layout in found), "96 layers over 64 stages"
     assert any(layout.stages == 80 for layout in layouts(GPT3, BATCH, 1024)), "and over 16 · 5"
+
+
+LLAMA, LONG_STEPS = replace(published.LLAMA_3, positions=131072), replace(published.LLAMA_3_STEPS, batch=128)
+
+
+def test_llama_3_s_layout_for_long_sequences_is_among_those_that_fit():
+    # Llama team 2024, table 4, third row: tp 8, cp 16, pp 16, dp 8 on 16,384 GPUs, with 131,072 positions.
+    found = [
+        layout
+        for layout in layouts(LLAMA, LONG_STEPS, 16384)
+        if (layout.tp, layout.cp, layout.pp, layout.dp) == (8, 16, 16, 8)
+    ]
+    assert {layout.cp_mode for layout in found} == {"zigzag", "ulysses"}
+    assert any(fits(LLAMA, layout, LONG_STEPS, published.H100.machine) for layout in found)
+    # Without cp, one sequence of a micro-batch keeps 16 times as much.
+    one = Layout(8, 16, 8, sequence_parallel=True, zero=1, microbatches=16, recompute="full")
+    short, long = (plan.predict(LLAMA, replace(one, cp=cp), LONG_STEPS).held["activations"] for cp in (16, 1))
+    assert 16 * short == long
+    assert not fits(LLAMA, one, LONG_STEPS, published.H100.machine)
+
+
+def test_the_search_of_long_sequences_finds_what_an_exhaustive_one_finds():
+    model, steps = Model("gpt2", layers=4, positions=32768, vocabulary=256), Steps(batch=8, dtype="bfloat16")
+    machine = MACHINES["A100 80 GB"]._replace(size=4e9)
+    cluster = Cluster(machine, per_node=2)
+    every = list(layouts(model, steps, 4, 2))
+    fit = [layout for layout in every if fits(model, layout, steps, machine)]
+    assert 0 < len(fit) < len(every) and {layout.cp for layout in fit} == {1, 2, 4}
+    seconds = {layout: step_time(model, layout, steps, cluster).step for layout in fit}
+    found = search(
+        every, lambda layout: least_time(model, layout, steps, cluster), seconds.__contains__, seconds.__getitem__
+    )
+    assert [layout for _, layout in found] == sorted(fit, key=seconds.__getitem__)[:10]
 
 
 def test_the_bound_is_the_time_of_equal_stages():
@@ -129,10 +175,13 @@ def test_uneven_splits_are_proposed_where_they_are_faster():
 
 def test_what_limits_a_layout():
     def limit(layout, model=GPT3, batch=1536):
-        return proposals.judge(model, layout, replace(BATCH, batch=batch), A100).limit.partition(",")[0]
+        return proposals.judge(model, layout, replace(BATCH, batch=batch), A100).limit.rpartition(",")[0]
 
     assert limit(Layout(64, 2, 8, zero=1, microbatches=24, recompute="full")) == "recomputation"
     assert limit(Layout(pp=8, tp=8, microbatches=4, sequence_parallel=True), batch=4) == "pipeline bubble"
     assert limit(Layout(tp=8, microbatches=1536, sequence_parallel=True)) == "tp messages"
     assert limit(Layout(dp=128, zero=3, microbatches=12)) == "dp messages"
     assert limit(Layout(pp=64, tp=8, microbatches=1536, sequence_parallel=True)) == "uneven stages"
+    # Along cp: those of a ring as far as attention does not hide them, those of Ulysses all.
+    assert limit(Layout(4, 1, 8, cp=32, sequence_parallel=True, microbatches=384)) == "dp, cp messages"
+    assert limit(Layout(cp=32, cp_mode="ulysses", microbatches=1536)) == "tp, cp messages"

@@ -12,12 +12,12 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.context_parallel import all_gather, ulysses
 from minitrain.costs import context_parallel as costs
 from minitrain.lessons.claims import Claim, fold
-from minitrain.lessons.context_parallel import exchange
+from minitrain.lessons.context_parallel import exchange, full_form
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-RING = "Patarasuk & Yuan 2009"
+RING, LLAMA = "Patarasuk & Yuan 2009", "Grattafiori et al. 2024, §3.3.2"
 
 
 def demo(world: World, heads: int = 4, key_heads: int = 2, half: int = 2, head: int = 4) -> list[Claim]:
@@ -58,6 +58,7 @@ def demo(world: World, heads: int = 4, key_heads: int = 2, half: int = 2, head: 
         fold("messages sent by this rank, each way", messages),
         held(world, sizes),
         over_ulysses(world, head),
+        *full_form.claims(world, "gather", LLAMA),
     ]
 
 

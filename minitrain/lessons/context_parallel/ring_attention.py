@@ -16,6 +16,7 @@ from minitrain.costs.communication import Traffic, chunk_size
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
 from minitrain.lessons.context_parallel import common as lesson
+from minitrain.lessons.context_parallel import full_form
 
 LIU = 'Liu et al. 2023, "Ring Attention with Blockwise Transformers", §3'
 BETA = 2.0**-20  # powers of two, so that virtual seconds are added exactly
@@ -164,4 +165,5 @@ def demo(world: World, seq: int = 26, heads: int = 2) -> list[Claim]:
         *sent(world, results, costs.ring_forward, lambda tokens: chunk_size(tokens, n, rank)),
         *work(world, every[0]),
         *overlap(world),
+        *full_form.claims(world, "ring", LIU),
     ]

@@ -14,7 +14,7 @@ from minitrain.context_parallel import ulysses
 from minitrain.costs import context_parallel as costs
 from minitrain.costs import sequence_parallel
 from minitrain.lessons.claims import Claim, fold
-from minitrain.lessons.context_parallel import exchange
+from minitrain.lessons.context_parallel import exchange, full_form
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,6 +56,7 @@ def demo(world: World, heads: int = 2, shard: int = 3, head: int = 4) -> list[Cl
         fold("messages sent by this rank, each way", messages),
         refused(world, shard, head),
         *published(),
+        *full_form.claims(world, "ulysses", PAPER),
     ]
 
 

@@ -16,7 +16,8 @@ from minitrain.costs.communication import chunk_size
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
 from minitrain.lessons.context_parallel import common as lesson
-from minitrain.lessons.context_parallel.ring_attention import like_one_device, sent
+from minitrain.lessons.context_parallel import full_form
+from minitrain.lessons.context_parallel.ring_attention import LIU, like_one_device, sent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -126,4 +127,10 @@ def demo(world: World, seq: int = 27, heads: int = 2) -> list[Claim]:
     def tokens(whole: int) -> int:
         return chunk_size(whole, 2 * n, rank) + chunk_size(whole, 2 * n, 2 * n - 1 - rank)
 
-    return [claim, *sent(world, results, costs.zigzag_forward, tokens), work(world, every[0]), *times]
+    return [
+        claim,
+        *sent(world, results, costs.zigzag_forward, tokens),
+        work(world, every[0]),
+        *times,
+        *full_form.claims(world, "zigzag", LIU),
+    ]

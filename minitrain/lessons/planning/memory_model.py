@@ -70,7 +70,7 @@ def in_a_layout(world: World, gpt: GPT, layout: Layout) -> tuple[int, int]:
     with closing(build(settings, world.device)) as training:
         train_step(training, 0, 0, Samples(text, gpt.s))
         measured, stage = states(training), training.axes.place["pp"]
-    predicted = held(gpt, stage, layout.pp, layout.dp, 1, layout.microbatches, layout.zero)
+    predicted = held(gpt, stage, layout.pp, layout.dp, 1, layout.microbatches, layout.zero, c=layout.cp)
     kinds = ("parameters", "gradients", "optimizer states") if layout.zero < 2 else ("parameters", "optimizer states")
     return sum(predicted[kind] for kind in kinds), measured
 
