@@ -17,6 +17,7 @@ from minitrain.comm.world import World
 from minitrain.ranks.ranks import Ranks
 
 Name = Literal[
+    "checkpointing",
     "collectives",
     "composition",
     "context_parallel",

@@ -58,9 +58,21 @@ class Medians:
 
 
 def interleaved(
-    world: World, ways: Mapping[str, Callable[[], object]], repeats: int, warmups: int = 2
+    world: World,
+    ways: Mapping[str, Callable[[], object]],
+    repeats: int,
+    warmups: int = 2,
+    after: Callable[[], object] = lambda: None,
 ) -> dict[str, Medians]:
-    """Run each way in turn, there and back, `repeats` times; returns the medians of each, the same on every rank."""
+    """Run each way in turn, there and back, `repeats` times; returns the medians of each, the same on every rank.
+
+    Args:
+        world: This rank.
+        ways: What to run, by name.
+        repeats: How often each is measured.
+        warmups: How often each is run before.
+        after: Called after each repetition, outside of the time that is measured.
+    """
     wall: dict[str, list[float]] = {name: [] for name in ways}
     cpu: dict[str, list[float]] = {name: [] for name in ways}
     for turn in range(warmups + repeats):
@@ -74,6 +86,7 @@ def interleaved(
             if turn >= warmups:
                 wall[name].append(time.perf_counter() - begin)
                 cpu[name].append(time.process_time() - begin_cpu)
+            after()
     everyone = gather_objects((wall, cpu))
     medians = {}
     for name in ways:

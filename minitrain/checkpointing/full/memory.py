@@ -1,8 +1,8 @@
 """`minitrain.checkpointing.flash` for a whole training: every rank's shards and the run's other data, in /dev/shm.
 
-All shards of a rank are packed into one buffer, as long as that of the largest rank. What lies in memory can only be
-read in the layout in which it was saved: in any other, and after a machine has been switched off, a checkpoint on the
-disk is taken. The folder of a training in memory is named after the training's own, and freed when the training ends,
+All shards of a rank are packed into one buffer, as long as that of the largest rank. The training waits for this copy
+only: a thread does the rest behind its back, on a group of its own. What lies in memory can only be read in the layout
+in which it was saved: in any other, and after a machine has been switched off, a checkpoint on the disk is taken. The folder of a training in memory is named after the training's own, and freed when the training ends,
 when another one takes its place, or when the training's own folder is gone.
 """
 
@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import socket
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,10 @@ class Memory:
         same_on_all_ranks(lambda: self._make(folder, 4 * size * hosts.count(socket.gethostname()), root), None)
         text = json.dumps([about, sizes, str(folder.absolute())], sort_keys=True)
         run = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-        self._buffer = torch.zeros(size, dtype=torch.uint8)
+        self._buffer = torch.zeros(size, dtype=torch.uint8, pin_memory=torch.cuda.is_initialized())
         self._flash = Flash(self._path, self._buffer, run, min(apart, len(hosts)), self._group)
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flash")
+        self._saving: Future[None] | None = None
 
     def _make(self, folder: Path, needed: int, root: Path) -> None:
         if not root.is_dir():
@@ -72,7 +75,14 @@ class Memory:
         (self._path / OWNER).write_text(str(folder.absolute()), encoding="utf-8")
 
     def save(self, step: int, state: State, extra: dict[str, Any]) -> None:
-        """Copy all shards, and exchange the copies with the peers."""
+        """Copy all shards, and begin to save the copy; waits until an earlier save has ended.
+
+        Args:
+            step: Steps done.
+            state: This rank's shards, which may change as soon as this returns.
+            extra: Other data of the run, as JSON of at most 64 KiB.
+        """
+        self.wait()
         text = json.dumps(extra).encode()
         if len(text) > EXTRA:
             raise ValueError(f"extra has {len(text)} bytes as JSON; there is room for {EXTRA}")
@@ -82,7 +92,18 @@ class Memory:
             part.copy_(tensor, non_blocking=True)
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
+        self._saving = self._pool.submit(self._save, step)
+
+    def _save(self, step: int) -> None:
+        # A save gives up the older of two steps. So no rank may begin before all have completed the newer one.
+        dist.barrier(self._group)
         self._flash.save(step, self._buffer)
+
+    def wait(self) -> None:
+        """Wait until what was begun is in this rank's memory and the peer's."""
+        saving, self._saving = self._saving, None
+        if saving:
+            saving.result()
 
     def find(self) -> int:
         """The newest step that all ranks can have, which is then ready for `load`; -1 if there is none."""
@@ -96,6 +117,8 @@ class Memory:
 
     def free(self) -> None:
         """Give the memory back; every rank calls it."""
+        self.wait()
+        self._pool.shutdown()
         self._flash.free()
         gather_objects(None)
         shutil.rmtree(self._path, ignore_errors=True)
