@@ -42,6 +42,7 @@ SMALL_FORMS = (
     "zero/stage2",
     "zero/stage3",
     "zero/offload",
+    "zero/hybrid",
     "recomputation/checkpoint",
     "recomputation/every_kth",
     "recomputation/selective",

@@ -4,7 +4,8 @@ from tests.mutations import Mutation
 
 STAGE1, STAGE2, STAGE3 = (f"minitrain.zero.stage{number}" for number in (1, 2, 3))
 OFFLOAD, FULL = "minitrain.zero.offload", "minitrain.zero.full"
-THEORY = "minitrain.costs.zero"
+HYBRID = "minitrain.zero.hybrid"
+THEORY, HYBRID_THEORY = "minitrain.costs.zero", "minitrain.costs.hybrid_sharding"
 TIME = "minitrain.lessons.zero.step_time.step_time"
 RESHARDING, CHECKPOINT = "minitrain.checkpointing.resharding", "minitrain.checkpointing.checkpoint"
 SHARDS = "minitrain.checkpointing.full.shards"
@@ -98,6 +99,49 @@ MUTATIONS = [
     Mutation(f"{THEORY}.clip_traffic", "(1, 8, ranks", "(1, 4, ranks", STAGE2, "bytes sent by this rank for that norm"),
     Mutation(TIME, "(layers - 2) * max", "(layers // 2) * max", STAGE3, "time of a step of 4 layers, the next"),
     Mutation(TIME, "max(forward, carry)", "carry", STAGE3, "time of a step of 4 layers, the next"),
+    # Hybrid sharding.
+    Mutation(
+        f"{HYBRID}.HybridZero3.synchronize",
+        "all_reduce(gradient, self.replicas).wait()",
+        "pass",
+        HYBRID,
+        "small form: bytes of all-reduces across nodes",
+    ),
+    Mutation(
+        f"{HYBRID}.HybridZero3.__init__",
+        "unit.ranks *= nodes",
+        "pass",
+        HYBRID,
+        "small form: elements that differ",
+    ),
+    Mutation(
+        f"{FULL}.hybrid.HybridZero3._prepare",
+        "self.ranks * self.replicas.ranks",
+        "self.ranks",
+        HYBRID,
+        "gradient shards' distance",
+    ),
+    Mutation(
+        f"{FULL}.hybrid.HybridZero3._broadcast_states",
+        "super()._broadcast_states(self.replicas)",
+        "pass",
+        HYBRID,
+        "elements that differ between nodes",
+    ),
+    Mutation(
+        f"{HYBRID_THEORY}.step_traffic",
+        "shard_elements(line.elements, local)",
+        "line.elements",
+        HYBRID,
+        "bytes sent by this rank to other nodes",
+    ),
+    Mutation(
+        f"{HYBRID_THEORY}.out_of_a_node_without",
+        "(ranks - 1) // ranks",
+        "(local - 1) // local",
+        HYBRID,
+        "bytes that leave a node in a step of A = 3 micro-batches, stage 3",
+    ),
     # Checkpointing: it has no formulas in minitrain.costs.
     Mutation(
         f"{RESHARDING}.save",
