@@ -43,6 +43,7 @@ SMALL_FORMS = (
     "zero/stage3",
     "zero/offload",
     "zero/hybrid",
+    "zero/partitioned_checkpoints",
     "recomputation/checkpoint",
     "recomputation/every_kth",
     "recomputation/selective",

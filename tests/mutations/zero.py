@@ -5,6 +5,7 @@ from tests.mutations import Mutation
 STAGE1, STAGE2, STAGE3 = (f"minitrain.zero.stage{number}" for number in (1, 2, 3))
 OFFLOAD, FULL = "minitrain.zero.offload", "minitrain.zero.full"
 HYBRID = "minitrain.zero.hybrid"
+PARTITIONED = "minitrain.zero.partitioned_checkpoints"
 THEORY, HYBRID_THEORY = "minitrain.costs.zero", "minitrain.costs.hybrid_sharding"
 TIME = "minitrain.lessons.zero.step_time.step_time"
 RESHARDING, CHECKPOINT = "minitrain.checkpointing.resharding", "minitrain.checkpointing.checkpoint"
@@ -141,6 +142,39 @@ MUTATIONS = [
         "(local - 1) // local",
         HYBRID,
         "bytes that leave a node in a step of A = 3 micro-batches, stage 3",
+    ),
+    # Partitioned checkpoints.
+    Mutation(f"{PARTITIONED}.Partitioned.forward", "part.clone()", "part", PARTITIONED, "bytes of checkpoints on"),
+    Mutation(
+        f"{PARTITIONED}.Partitioned.forward", 'part.to("cpu", copy=True)', "part.clone()", PARTITIONED, "bytes of check"
+    ),
+    Mutation(
+        f"{PARTITIONED}.Partitioned.backward",
+        "all_gather(mine, ctx.group, into=flat).wait()",
+        "pass",
+        PARTITIONED,
+        "bytes sent by this rank to gather checkpoints",
+    ),
+    Mutation(
+        f"{PARTITIONED}.Partitioned.forward",
+        "chunk(ranks)[rank]",
+        "chunk(ranks)[0]",
+        PARTITIONED,
+        "elements of gradients that differ",
+    ),
+    Mutation(
+        "minitrain.costs.partitioned_checkpoints.part",
+        "-(-elements // ranks)",
+        "elements // ranks",
+        PARTITIONED,
+        "bytes of checkpoints on",
+    ),
+    Mutation(
+        "minitrain.costs.partitioned_checkpoints.overhead",
+        "1 / (2 * ALL_REDUCES)",
+        "1 / ALL_REDUCES",
+        PARTITIONED,
+        "these, over what the blocks' all-reduces send",
     ),
     # Checkpointing: it has no formulas in minitrain.costs.
     Mutation(
