@@ -44,6 +44,7 @@ SMALL_FORMS = (
     "zero/offload",
     "zero/hybrid",
     "zero/partitioned_checkpoints",
+    "zero/parameter_offload",
     "recomputation/checkpoint",
     "recomputation/every_kth",
     "recomputation/selective",

@@ -6,6 +6,7 @@ STAGE1, STAGE2, STAGE3 = (f"minitrain.zero.stage{number}" for number in (1, 2, 3
 OFFLOAD, FULL = "minitrain.zero.offload", "minitrain.zero.full"
 HYBRID = "minitrain.zero.hybrid"
 PARTITIONED = "minitrain.zero.partitioned_checkpoints"
+PARAMETERS = "minitrain.zero.parameter_offload"
 THEORY, HYBRID_THEORY = "minitrain.costs.zero", "minitrain.costs.hybrid_sharding"
 TIME = "minitrain.lessons.zero.step_time.step_time"
 RESHARDING, CHECKPOINT = "minitrain.checkpointing.resharding", "minitrain.checkpointing.checkpoint"
@@ -175,6 +176,30 @@ MUTATIONS = [
         "1 / ALL_REDUCES",
         PARTITIONED,
         "these, over what the blocks' all-reduces send",
+    ),
+    # Parameters offloaded.
+    Mutation(
+        f"{PARAMETERS}.Unit.after_backward",
+        'mean.to("cpu", copy=True)',
+        "mean",
+        PARAMETERS,
+        "bytes of gradients that leave the device",
+    ),
+    Mutation(
+        f"{PARAMETERS}.map_files", "file.copy_(unit.shard)", "unit.shard", PARAMETERS, "elements on the host, and"
+    ),
+    Mutation(
+        f"{PARAMETERS}.Unit.after_backward", "self.reshard()", "pass", PARAMETERS, "most bytes of whole parameters"
+    ),
+    Mutation(
+        "minitrain.costs.parameter_offload.crossing", "2 * micro", "micro", PARAMETERS, "bytes of parameters that come"
+    ),
+    Mutation(
+        "minitrain.costs.parameter_offload.fetched_ahead",
+        "(blocks - 1)",
+        "blocks",
+        PARAMETERS,
+        "fetches that begin while",
     ),
     # Checkpointing: it has no formulas in minitrain.costs.
     Mutation(
