@@ -45,6 +45,8 @@ SMALL_FORMS = (
     "zero/hybrid",
     "zero/partitioned_checkpoints",
     "zero/parameter_offload",
+    "zero/constant_buffers",
+    "zero/defragmentation",
     "recomputation/checkpoint",
     "recomputation/every_kth",
     "recomputation/selective",

@@ -7,6 +7,7 @@ OFFLOAD, FULL = "minitrain.zero.offload", "minitrain.zero.full"
 HYBRID = "minitrain.zero.hybrid"
 PARTITIONED = "minitrain.zero.partitioned_checkpoints"
 PARAMETERS = "minitrain.zero.parameter_offload"
+BUFFERS, DEFRAGMENTATION = "minitrain.zero.constant_buffers", "minitrain.zero.defragmentation"
 THEORY, HYBRID_THEORY = "minitrain.costs.zero", "minitrain.costs.hybrid_sharding"
 TIME = "minitrain.lessons.zero.step_time.step_time"
 RESHARDING, CHECKPOINT = "minitrain.checkpointing.resharding", "minitrain.checkpointing.checkpoint"
@@ -200,6 +201,51 @@ MUTATIONS = [
         "blocks",
         PARAMETERS,
         "fetches that begin while",
+    ),
+    # Constant buffers.
+    Mutation(f"{BUFFERS}.fillings", "if not room:", "if True:", BUFFERS, "all-reduces of 13,000 gradients through"),
+    Mutation(
+        f"{BUFFERS}.all_reduce_through", "piece.copy_(slot)", "pass", BUFFERS, "elements that differ from the sum"
+    ),
+    Mutation(
+        f"{BUFFERS}.all_reduce_through",
+        "filled = buffer[: sum(sizes)]",
+        "filled = buffer.new_empty(sum(sizes))",
+        BUFFERS,
+        "bytes for sending through a constant buffer",
+    ),
+    Mutation(
+        "minitrain.costs.constant_buffers.rounds", "-(-elements // size)", "elements // size", BUFFERS, "all-reduces of"
+    ),
+    Mutation("minitrain.costs.constant_buffers.time", "full * ring", "ring", BUFFERS, "time of 14,400 elements"),
+    # Defragmentation.
+    Mutation(
+        f"{DEFRAGMENTATION}.forward",
+        "memory.free(output)",
+        "pass",
+        DEFRAGMENTATION,
+        "bytes that forward needs, checkpoints in a region",
+    ),
+    Mutation(
+        f"{DEFRAGMENTATION}.Memory.allocate",
+        "if free >= size:",
+        "if free > size:",
+        DEFRAGMENTATION,
+        "share of memory that is free",
+    ),
+    Mutation(
+        f"{DEFRAGMENTATION}.forward",
+        "checkpoint * len(temporaries)",
+        "checkpoint",
+        DEFRAGMENTATION,
+        "bytes that forward needs, checkpoints in a region",
+    ),
+    Mutation(
+        "minitrain.costs.defragmentation.needed_at_worst",
+        "sum(temporaries)",
+        "max(temporaries)",
+        DEFRAGMENTATION,
+        "bytes that forward needs without the region",
     ),
     # Checkpointing: it has no formulas in minitrain.costs.
     Mutation(
