@@ -60,7 +60,7 @@ CHAPTERS = (
     Chapter(
         "04",
         "zero",
-        "partitioned optimizer states, gradients and parameters: stages 1, 2, 3; offload",
+        "partitioned optimizer states, gradients and parameters: stages 1, 2, 3; offload; hybrid sharding; ZeRO-R",
         ("data_parallel",),
         column=1,
     ),

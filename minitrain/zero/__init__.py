@@ -1,9 +1,10 @@
 """Chapter 04, ZeRO: data parallelism in which no rank holds what another rank already holds.
 
 A ladder with one signature, each a short step from the last: `Zero1` divides the optimizer states over the ranks,
-`Zero2` the gradients too, `Zero3` the parameters too; `ZeroOffload` keeps states and step on the host. `Partition` is
-the arithmetic beneath all of them: tensors side by side in one line, cut into equal shards. `ShardedOptimizer` is stage
-1 as an optimizer, for use after any data parallelism.
+`Zero2` the gradients too, `Zero3` the parameters too; `ZeroOffload` keeps states and step on the host, and
+`HybridZero3` has a replica of the model on every node. `Partition` is the arithmetic beneath all of them: tensors side
+by side in one line, cut into equal shards. `ShardedOptimizer` is stage 1 as an optimizer, for use after any data
+parallelism.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from minitrain.zero.full.hybrid import HybridZero3
     from minitrain.zero.full.offload import ZeroOffload
     from minitrain.zero.full.partition import Partition
     from minitrain.zero.full.stage1 import ShardedOptimizer, Zero1
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from minitrain.zero.full.stage3 import Zero3
 
 _HOME = {
+    "HybridZero3": "full.hybrid",
     "Partition": "full.partition",
     "ShardedOptimizer": "full.stage1",
     "Zero1": "full.stage1",
@@ -26,7 +29,7 @@ _HOME = {
     "Zero3": "full.stage3",
     "ZeroOffload": "full.offload",
 }
-__all__ = ["Partition", "ShardedOptimizer", "Zero1", "Zero2", "Zero3", "ZeroOffload"]
+__all__ = ["HybridZero3", "Partition", "ShardedOptimizer", "Zero1", "Zero2", "Zero3", "ZeroOffload"]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,12 @@ def test_every_row_says_what_and_against_what(ranks):
     assert rows == others
 
 
+def test_four_ranks_are_two_nodes_as_well(ranks):
+    *_, cpu, wall = ranks(4).run(measure)[0]
+    assert cpu.what == "a GPT's step, ZeRO stage 3 in 2 nodes, 4 ranks, CPU time" and cpu.target == 0.95
+    assert cpu.against == wall.against == "FSDP2 on a 2-D mesh (gloo)"
+
+
 def same_work(world, stage):
     """What is timed is the same training on both sides."""
     ours, theirs = (zero._gpt(world, TINY) for _ in range(2))

@@ -4,7 +4,11 @@ from tests.mutations import Mutation
 
 STAGE1, STAGE2, STAGE3 = (f"minitrain.zero.stage{number}" for number in (1, 2, 3))
 OFFLOAD, FULL = "minitrain.zero.offload", "minitrain.zero.full"
-THEORY = "minitrain.costs.zero"
+HYBRID = "minitrain.zero.hybrid"
+PARTITIONED = "minitrain.zero.partitioned_checkpoints"
+PARAMETERS = "minitrain.zero.parameter_offload"
+BUFFERS, DEFRAGMENTATION = "minitrain.zero.constant_buffers", "minitrain.zero.defragmentation"
+THEORY, HYBRID_THEORY = "minitrain.costs.zero", "minitrain.costs.hybrid_sharding"
 TIME = "minitrain.lessons.zero.step_time.step_time"
 RESHARDING, CHECKPOINT = "minitrain.checkpointing.resharding", "minitrain.checkpointing.checkpoint"
 SHARDS = "minitrain.checkpointing.full.shards"
@@ -98,6 +102,151 @@ MUTATIONS = [
     Mutation(f"{THEORY}.clip_traffic", "(1, 8, ranks", "(1, 4, ranks", STAGE2, "bytes sent by this rank for that norm"),
     Mutation(TIME, "(layers - 2) * max", "(layers // 2) * max", STAGE3, "time of a step of 4 layers, the next"),
     Mutation(TIME, "max(forward, carry)", "carry", STAGE3, "time of a step of 4 layers, the next"),
+    # Hybrid sharding.
+    Mutation(
+        f"{HYBRID}.HybridZero3.synchronize",
+        "all_reduce(gradient, self.replicas).wait()",
+        "pass",
+        HYBRID,
+        "small form: bytes of all-reduces across nodes",
+    ),
+    Mutation(
+        f"{HYBRID}.HybridZero3.__init__",
+        "unit.ranks *= nodes",
+        "pass",
+        HYBRID,
+        "small form: elements that differ",
+    ),
+    Mutation(
+        f"{FULL}.hybrid.HybridZero3._prepare",
+        "self.ranks * self.replicas.ranks",
+        "self.ranks",
+        HYBRID,
+        "gradient shards' distance",
+    ),
+    Mutation(
+        f"{FULL}.hybrid.HybridZero3._broadcast_states",
+        "super()._broadcast_states(self.replicas)",
+        "pass",
+        HYBRID,
+        "elements that differ between nodes",
+    ),
+    Mutation(
+        f"{HYBRID_THEORY}.step_traffic",
+        "shard_elements(line.elements, local)",
+        "line.elements",
+        HYBRID,
+        "bytes sent by this rank to other nodes",
+    ),
+    Mutation(
+        f"{HYBRID_THEORY}.out_of_a_node_without",
+        "(ranks - 1) // ranks",
+        "(local - 1) // local",
+        HYBRID,
+        "bytes that leave a node in a step of A = 3 micro-batches, stage 3",
+    ),
+    # Partitioned checkpoints.
+    Mutation(f"{PARTITIONED}.Partitioned.forward", "part.clone()", "part", PARTITIONED, "bytes of checkpoints on"),
+    Mutation(
+        f"{PARTITIONED}.Partitioned.forward", 'part.to("cpu", copy=True)', "part.clone()", PARTITIONED, "bytes of check"
+    ),
+    Mutation(
+        f"{PARTITIONED}.Partitioned.backward",
+        "all_gather(mine, ctx.group, into=flat).wait()",
+        "pass",
+        PARTITIONED,
+        "bytes sent by this rank to gather checkpoints",
+    ),
+    Mutation(
+        f"{PARTITIONED}.Partitioned.forward",
+        "chunk(ranks)[rank]",
+        "chunk(ranks)[0]",
+        PARTITIONED,
+        "elements of gradients that differ",
+    ),
+    Mutation(
+        "minitrain.costs.partitioned_checkpoints.part",
+        "-(-elements // ranks)",
+        "elements // ranks",
+        PARTITIONED,
+        "bytes of checkpoints on",
+    ),
+    Mutation(
+        "minitrain.costs.partitioned_checkpoints.overhead",
+        "1 / (2 * ALL_REDUCES)",
+        "1 / ALL_REDUCES",
+        PARTITIONED,
+        "these, over what the blocks' all-reduces send",
+    ),
+    # Parameters offloaded.
+    Mutation(
+        f"{PARAMETERS}.Unit.after_backward",
+        'mean.to("cpu", copy=True)',
+        "mean",
+        PARAMETERS,
+        "bytes of gradients that leave the device",
+    ),
+    Mutation(
+        f"{PARAMETERS}.map_files", "file.copy_(unit.shard)", "unit.shard", PARAMETERS, "elements on the host, and"
+    ),
+    Mutation(
+        f"{PARAMETERS}.Unit.after_backward", "self.reshard()", "pass", PARAMETERS, "most bytes of whole parameters"
+    ),
+    Mutation(
+        "minitrain.costs.parameter_offload.crossing", "2 * micro", "micro", PARAMETERS, "bytes of parameters that come"
+    ),
+    Mutation(
+        "minitrain.costs.parameter_offload.fetched_ahead",
+        "(blocks - 1)",
+        "blocks",
+        PARAMETERS,
+        "fetches that begin while",
+    ),
+    # Constant buffers.
+    Mutation(f"{BUFFERS}.fillings", "if not room:", "if True:", BUFFERS, "all-reduces of 13,000 gradients through"),
+    Mutation(
+        f"{BUFFERS}.all_reduce_through", "piece.copy_(slot)", "pass", BUFFERS, "elements that differ from the sum"
+    ),
+    Mutation(
+        f"{BUFFERS}.all_reduce_through",
+        "filled = buffer[: sum(sizes)]",
+        "filled = buffer.new_empty(sum(sizes))",
+        BUFFERS,
+        "bytes for sending through a constant buffer",
+    ),
+    Mutation(
+        "minitrain.costs.constant_buffers.rounds", "-(-elements // size)", "elements // size", BUFFERS, "all-reduces of"
+    ),
+    Mutation("minitrain.costs.constant_buffers.time", "full * ring", "ring", BUFFERS, "time of 14,400 elements"),
+    # Defragmentation.
+    Mutation(
+        f"{DEFRAGMENTATION}.forward",
+        "memory.free(output)",
+        "pass",
+        DEFRAGMENTATION,
+        "bytes that forward needs, checkpoints in a region",
+    ),
+    Mutation(
+        f"{DEFRAGMENTATION}.Memory.allocate",
+        "if free >= size:",
+        "if free > size:",
+        DEFRAGMENTATION,
+        "share of memory that is free",
+    ),
+    Mutation(
+        f"{DEFRAGMENTATION}.forward",
+        "checkpoint * len(temporaries)",
+        "checkpoint",
+        DEFRAGMENTATION,
+        "bytes that forward needs, checkpoints in a region",
+    ),
+    Mutation(
+        "minitrain.costs.defragmentation.needed_at_worst",
+        "sum(temporaries)",
+        "max(temporaries)",
+        DEFRAGMENTATION,
+        "bytes that forward needs without the region",
+    ),
     # Checkpointing: it has no formulas in minitrain.costs.
     Mutation(
         f"{RESHARDING}.save",

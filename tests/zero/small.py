@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from minitrain.comm.messages import all_reduce
+from minitrain.comm.messages import all_reduce, place
+from minitrain.zero.stage3 import Zero3
 
 STEPS, MICRO_BATCHES = 3, 2
 
@@ -32,11 +33,12 @@ def shards_of(model: nn.Module) -> list[torch.Tensor]:
     return model.shards if hasattr(model, "shards") else [model.shard]
 
 
-def expected_shards(world, stage, values: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-    """Where one device's values, by the parameters' names, are in a small form."""
+def expected_shards(stage, values: dict[str, torch.Tensor], group=None) -> list[torch.Tensor]:
+    """Where one device's values, by the parameters' names, are in a small form that divides them over a group."""
+    rank, ranks = place(group)
     if stage.__name__ == "Zero1":
         together = [list(values.values())]
-    elif stage.__name__ == "Zero3":
+    elif issubclass(stage, Zero3):
         blocks = dict.fromkeys(name.split(".")[0] for name in values)
         together = [[value for name, value in values.items() if name.split(".")[0] == block] for block in blocks]
     else:
@@ -44,7 +46,7 @@ def expected_shards(world, stage, values: dict[str, torch.Tensor]) -> list[torch
     found = []
     for tensors in together:
         flat = torch.cat([tensor.flatten() for tensor in tensors])
-        found.append(torch.cat([flat, flat.new_zeros(-len(flat) % world.size)]).chunk(world.size)[world.rank])
+        found.append(torch.cat([flat, flat.new_zeros(-len(flat) % ranks)]).chunk(ranks)[rank])
     return found
 
 
@@ -60,8 +62,11 @@ def synchronize(model: nn.Module) -> None:
         model.synchronize()
 
 
-def like_one_device(world, stage, bias=True):
-    """Outputs, gradients, their norm and parameters are those of one device that has all ranks' parts."""
+def like_one_device(world, stage, bias=True, group=None):
+    """Outputs, gradients, their norm and parameters are those of one device that has all ranks' parts.
+
+    `group`: the ranks that divide the model, where there are others with replicas.
+    """
     reference = chain(bias)
     model = stage(chain(bias), torch.optim.AdamW, lr=0.01)
     optimizer = torch.optim.AdamW(reference.parameters(), lr=0.01)
@@ -76,15 +81,15 @@ def like_one_device(world, stage, bias=True):
         synchronize(model)
         gradients = {name: parameter.grad for name, parameter in reference.named_parameters()}
         found = [shard.grad for shard in shards_of(model)]
-        close(found, expected_shards(world, stage, gradients))
+        close(found, expected_shards(stage, gradients, group))
         squares = torch.stack([shard.square().sum() for shard in found]).sum()
         norm = nn.utils.clip_grad_norm_(reference.parameters(), float("inf"))
-        close(all_reduce(squares).wait().sqrt(), norm)
+        close(all_reduce(squares, group).wait().sqrt(), norm)
         for each in (model, optimizer):
             each.step()
             each.zero_grad() if each is model else reference.zero_grad()
         parameters = {name: parameter.detach() for name, parameter in reference.named_parameters()}
-        close(shards_of(model), expected_shards(world, stage, parameters))
+        close(shards_of(model), expected_shards(stage, parameters, group))
         with torch.no_grad():
             close(model(batch(0, 0)), reference(batch(0, 0)))
 

@@ -29,7 +29,7 @@ PAPER = "Rajbhandari et al. 2020"
 NAMES = ("parameters", "gradients", "optimizer states")
 PRECISIONS = ((torch.bfloat16, 12, "bfloat16"), (None, 8, "float32"))  # compute, state bytes per element, its name
 VOLUMES = {1: "2", 2: "(A + 1)", 3: "3A"}  # what a step of A micro-batches sends, in Ψ
-Stage = type[Sharded]
+Stage = Callable[..., Sharded]  # a stage's class, or a function that makes one
 
 
 def wrap(
@@ -172,7 +172,7 @@ def mean_of_parts(world: World, stage: Stage, layers: int, hidden: int) -> Claim
     for line in model.lines:
         assert line.gradient is not None
         flats = [line.partition.flatten({name: part[name] for name in line.parameters}) for part in parts]
-        terms = torch.stack([line.partition.shard(flat, world.rank) for flat in flats])
+        terms = torch.stack([line.partition.shard(flat, model.rank) for flat in flats])
         if world.size <= 2:
             worst = max(worst, float((line.gradient - (terms / world.size).sum(0)).abs().max()))
             continue

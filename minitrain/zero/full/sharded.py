@@ -23,7 +23,7 @@ from jaxtyping import Float64, Shaped
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
-from minitrain.comm.comm import AnyComm, as_comm
+from minitrain.comm.comm import AnyComm, Comm, as_comm
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.zero.full import master_weights, states
 from minitrain.zero.full.elementwise import check_elementwise, share_layers
@@ -70,6 +70,7 @@ class Sharded(nn.Module, ABC):
         comm: The ranks that share the batch.
         ranks: How many these are.
         rank: This rank among them.
+        batch_ranks: How many ranks share the batch: `ranks`, and where other groups have replicas, theirs as well.
 
     Raises:
         ValueError: On every rank alike, before any parameter is sent: this rank is not in the group; the ranks'
@@ -94,6 +95,7 @@ class Sharded(nn.Module, ABC):
         super().__init__()
         self.comm = as_comm(comm).unchecked  # settings are compared here, so nothing is compared afterwards
         self.ranks, self.rank = self.comm.ranks, self.comm.rank
+        self.batch_ranks = self.ranks
         parts = default_units(module) if units is None else units
         parts = list({id(part): part for part in parts if part is not module}.values())  # each once; the root is one
         groups = listed(module, parameter_groups)
@@ -107,8 +109,7 @@ class Sharded(nn.Module, ABC):
             "parameter_groups": str([names_of(module.named_parameters(), each["params"]) for each in groups]),
             "optimizer_options": str([described(optimizer_options), *map(described, groups)]),
         }
-        agree_on_states(module, 0.0, self.comm.group)
-        agree_on_settings(settings, self.comm.group)
+        self._agree(module, settings)
         check_groups(module, groups)
         for name, dtype in (("compute_dtype", compute_dtype), ("reduce_dtype", reduce_dtype)):
             if dtype is not None and not dtype.is_floating_point:
@@ -124,7 +125,7 @@ class Sharded(nn.Module, ABC):
         self.units: list[Unit] = lay_out(module, parts, self._group_names, self.rank, self.ranks)
         self.lines = [line for unit in self.units for line in unit.lines]
         self._trainable = [line for line in self.lines if line.trainable]
-        self._broadcast_states()
+        self._broadcast_states(self.comm)
         for line in self.lines:
             self._cast_and_shard(line)
         mine = [[line for line in self._trainable if line.group == number] for number in range(len(groups))]
@@ -296,12 +297,20 @@ class Sharded(nn.Module, ABC):
             self._copy_master_to_shard(line)
         self._all_gather_parameters()
 
-    def _broadcast_states(self) -> None:
+    def _agree(self, module: nn.Module, settings: dict[str, str]) -> None:
+        """Raise ValueError on every rank alike where modules or settings differ."""
+        self._compare(module, settings, self.comm)
+
+    def _compare(self, module: nn.Module, settings: dict[str, str], comm: Comm) -> None:
+        agree_on_states(module, 0.0, comm.group)
+        agree_on_settings(settings, comm.group)
+
+    def _broadcast_states(self, comm: Comm) -> None:
         started = []
         for tensor in [*(line.flat for line in self.lines), *self.module.buffers()]:
             whole = tensor.detach().contiguous()  # the tensor itself, or a copy where it has gaps
             # Rank 0's value goes to all, so that all begin equal.
-            started.append((tensor, whole, self.comm.broadcast(whole)))
+            started.append((tensor, whole, comm.broadcast(whole)))
         for tensor, whole, handle in started:
             handle.wait()
             if not tensor.is_contiguous():

@@ -143,7 +143,7 @@ class Zero2(Sharded):
                 "make the embedding with sparse=False, or keep its table on a parameter server"
             )
         # 1/n before the sum, as DDP does: low precision then cannot overflow, and results are the same to the bit.
-        collector.put(name, gradient.detach(), 1 / self.ranks)
+        collector.put(name, gradient.detach(), 1 / self.batch_ranks)
         del gradient  # before sending a line, which may need memory
         self._advance()
 

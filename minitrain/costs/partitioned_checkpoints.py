@@ -1,0 +1,50 @@
+"""The cost of partitioned activation checkpoints: bytes kept, and what gathering them again sends.
+
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §6.1 and §8.
+
+Letters: L blocks, b batch, s sequence, h hidden, t tensor-parallel ranks, w bytes of an element.
+"""
+
+from __future__ import annotations
+
+from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, ring_all_reduce
+
+ALL_REDUCES = 6  # of a recomputed block: two in forward, two in the second forward, two in backward
+
+
+def part(elements: int, ranks: int) -> int:
+    """Elements of a checkpoint that a rank keeps, padding included: ⌈bsh/t⌉."""
+    return -(-elements // ranks)
+
+
+def kept(layers: int, batch: int, sequence: int, hidden: int, ranks: int = 1, item_size: int = 2) -> int:
+    """Bytes of checkpoints on each rank, one for each block: L · w⌈bsh/t⌉; on the host as many with P_a+cpu.
+
+    Source: Rajbhandari et al. 2020, §6.1.
+    """
+    return layers * item_size * part(batch * sequence * hidden, ranks)
+
+
+def gathers(layers: int, elements: int, item_size: int, ranks: int, rank: int) -> Traffic:
+    """What a rank sends in a step so that each block's input is whole again: L all-gathers of bsh elements."""
+    return _times(layers, ring_all_gather(ranks * part(elements, ranks), item_size, ranks, rank))
+
+
+def all_reduces(layers: int, elements: int, item_size: int, ranks: int, rank: int) -> Traffic:
+    """What a rank sends in a step of recomputed tensor-parallel blocks: 6L all-reduces of bsh elements.
+
+    Source: Rajbhandari et al. 2020, §8; Shoeybi et al. 2019 for four of the six.
+    """
+    return _times(ALL_REDUCES * layers, ring_all_reduce(elements, item_size, ranks, rank))
+
+
+def overhead() -> float:
+    """What P_a sends, over what the block's all-reduces send: 1/12, since an all-reduce is two all-gathers.
+
+    Source: Rajbhandari et al. 2020, §8: "less than 10 %".
+    """
+    return 1 / (2 * ALL_REDUCES)
+
+
+def _times(count: int, traffic: Traffic) -> Traffic:
+    return Traffic(count * traffic.bytes, count * traffic.messages) if count else NOTHING

@@ -1,0 +1,106 @@
+"""Parameters offloaded: stage 3 whose shards wait on the host or on disk, and are fetched in order of use.
+
+**Idea.** Stage 3 needs each block's parameters in an order that is known. So a rank's shard of a block waits in the
+host's memory, or in a file. While a block runs, a thread fetches the shard of the block that comes next.
+**Source.** Cui et al. 2016, "GeePS", §3, for the idea; Rajbhandari et al. 2021, "ZeRO-Infinity", §5 and §6, with disks.
+**Sent.** Between ranks as in stage 3. In each micro-batch 2Ψ/n elements of parameters come to the device, for forward
+and for backward, and Ψ/n of gradients leave it. The step is the host's, as in ZeRO-Offload.
+**Cost.** The device holds two blocks' parameters, the second of them still arriving, and one block's gradients. The
+host holds gradients and optimizer states, and the host or the disk the parameters, 1/n of each. With a fast disk the
+optimizer states may lie in files as well.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from minitrain.comm.messages import Group, Handle, all_gather, all_reduce, place, reduce_scatter
+from minitrain.zero import stage3
+
+
+class Unit(stage3.Unit):
+    """A block whose shard waits outside the device."""
+
+    def __init__(self, block: nn.Module, group: Group, reader: ThreadPoolExecutor):
+        super().__init__(block, group)
+        self.rank, self.reader = place(group)[0], reader
+        # A copy even where the device is a CPU, so that both memories can be told apart.
+        self.shard = self.shard.to("cpu", copy=True)  # [padded / ranks]
+
+    def prefetch(self) -> Handle:
+        """Start to fetch the shard; `wait()` then gathers the others."""
+        if self.arriving is None:
+            self.flat.untyped_storage().resize_(self.flat.nbytes)
+            mine = self.flat.data.chunk(self.ranks)[self.rank]
+            # Host or disk to device, in a thread, while the block before runs.
+            fetched = self.reader.submit(mine.copy_, self.shard)
+            # Not in the thread: all ranks must start their collectives in one order.
+            self.arriving = Handle((), self.flat, lambda: self.gather(fetched.result()))
+        return self.arriving
+
+    def gather(self, mine: Tensor) -> None:
+        # Each rank brings its shard, and all get the whole parameters.
+        all_gather(mine, self.group, into=self.flat.data).wait()
+
+    def after_backward(self, flat: Any) -> None:
+        """The hook: free the parameters, and keep this rank's shard of the gradient on the host."""
+        self.reshard()
+        gradient, flat.grad = flat.grad.mul_(1 / self.ranks), None
+        # Each rank brings all gradients of the unit, and gets the sum of its own shard.
+        mean: Any = reduce_scatter(gradient, self.group).wait()  # [padded / ranks]
+        # Device to host, where it is added to that of earlier micro-batches.
+        mean = mean.to("cpu", copy=True)
+        self.shard.grad = mean if self.shard.grad is None else self.shard.grad.add_(mean)
+
+
+class ParameterOffload(stage3.Zero3):
+    """As `Zero3`, with this rank's shards on the host, or in files in `folder`, where they stay."""
+
+    def __init__(
+        self, module: nn.Sequential, optimizer_class: Any, group: Group = None, folder: str = "", **options: Any
+    ):
+        nn.Module.__init__(self)
+        reader = ThreadPoolExecutor(1)
+        units: list[Any] = [Unit(block, group, reader) for block in module]
+        self.module, self.units = module, units
+        if folder:
+            map_files(units, folder, group)
+        # It steps on the host; where shards are mapped files, it changes the files.
+        self.optimizer = optimizer_class([unit.shard for unit in self.units], **options)
+
+
+def map_files(units: list[Unit], folder: str, group: Group) -> None:
+    """Move the shards to files, which are mapped into memory: reading a tensor reads the disk."""
+    paths = [f"{folder}/rank{place()[0]}.block{number}" for number in range(len(units))]
+    problem = None
+    try:
+        for path, unit in zip(paths, units, strict=True):
+            with open(path, "wb") as file:
+                # The file's room, now: a mapped file that finds the disk full later ends the program.
+                os.posix_fallocate(file.fileno(), 0, unit.shard.nbytes)
+    except OSError as error:
+        problem = error
+    fits = torch.tensor(float(problem is None), device=units[0].flat.device)
+    # One rank whose disk is full stops all: the others would wait for it.
+    all_reduce(fits, group, dist.ReduceOp.MIN).wait()
+    if not fits:
+        for path in filter(os.path.exists, paths):
+            os.remove(path)
+        size = sum(unit.shard.nbytes for unit in units)
+        reason = problem or "it was another rank's disk"
+        raise OSError(f"folder={folder!r} cannot hold {size:,} bytes ({reason}); use another disk, or more ranks")
+    for path, unit in zip(paths, units, strict=True):
+        file = torch.from_file(path, shared=True, size=len(unit.shard), dtype=unit.shard.dtype)
+        unit.shard = file.copy_(unit.shard)  # [padded / ranks]
+
+
+if __name__ == "__main__":
+    from minitrain.lessons import run
+
+    run(__spec__.name)

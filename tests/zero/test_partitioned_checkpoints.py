@@ -1,0 +1,121 @@
+"""Partitioned checkpoints give one device's gradients, whatever divides, and keep nothing but a part of each input."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.comm import Ledger, SavedActivations, axes
+from minitrain.costs import partitioned_checkpoints as costs
+from minitrain.lessons.zero import partitioned_checkpoints as lesson
+from minitrain.zero import partitioned_checkpoints as technique
+
+
+def blocks():
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.Linear(5, 5), nn.Tanh()).double() for _ in range(3)]
+
+
+def run(its, x):
+    for block in its:
+        x = block(x)
+    return x
+
+
+def like_one_device(world, host, group=None):
+    reference = blocks()
+    ours = copy.deepcopy(reference)
+    technique.partition(ours, group, host)
+    torch.manual_seed(1)
+    x = torch.randn(7, 3, 5, dtype=torch.float64).transpose(0, 1)  # 105 elements, and not contiguous
+    inputs = [x.clone().requires_grad_() for _ in range(2)]
+    with SavedActivations(*ours) as saved:
+        y = run(ours, inputs[0])
+    # 105 elements of 8 bytes for each block, over the ranks, rounded up
+    ranks = torch.distributed.get_world_size(group)
+    assert saved.bytes == 3 * 8 * -(-105 // ranks)
+    expected = run(reference, inputs[1])
+    assert torch.equal(y, expected)
+    for output in (y, expected):
+        output.square().sum().backward()
+    assert torch.equal(inputs[0].grad, inputs[1].grad)
+    for one, other in zip(ours, reference, strict=True):
+        for mine, its in zip(one.parameters(), other.parameters(), strict=True):
+            assert torch.equal(mine.grad, its.grad)
+
+
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("host", (False, True))
+def test_gradients_are_those_of_one_device(ranks, size, host):
+    ranks(size).run(like_one_device, host)
+
+
+def in_pairs(world):
+    like_one_device(world, False, axes(dp=2, tp=2)["tp"].get_group())
+
+
+def test_in_a_group(ranks):
+    ranks(4).run(in_pairs)
+
+
+def at_the_edges(world):
+    its = blocks()
+    technique.partition(its)
+    x = torch.randn(2, 5, dtype=torch.float64)
+    with torch.no_grad(), Ledger() as ledger:
+        run(its, x)
+    with pytest.raises(AssertionError, match="requires no gradient"):
+        run(its, x)
+    assert not ledger.entries
+    # A block that is frozen, and one whose input needs a gradient only because of it.
+    for parameter in its[1].parameters():
+        parameter.requires_grad_(False)
+    y = run(its, x.requires_grad_())
+    y.sum().backward()
+    assert x.grad is not None and all(p.grad is None for p in its[1].parameters())
+    assert all(p.grad is not None for p in its[0].parameters())
+
+
+def test_without_gradients_nothing_is_sent_and_an_input_must_need_one(ranks):
+    ranks(2).run(at_the_edges)
+
+
+def test_in_bfloat16_parts_stay_in_it(ranks):
+    ranks(2).run(halves)
+
+
+def halves(world):
+    block = nn.Linear(3, 3).bfloat16()
+    x = torch.ones(1, 3, dtype=torch.bfloat16, requires_grad=True)
+    with SavedActivations(block) as saved:
+        y = technique.checkpoint(block, x)
+    assert saved.bytes == 2 * 2
+    y.sum().backward()
+    assert x.grad.dtype == torch.bfloat16
+
+
+def test_costs():
+    # The paper's example, §6.1: 100 billion parameters in 125 layers of width 8,192, 32 samples of 1,024 tokens, and
+    # sixteen tensor-parallel ranks hold a sixteenth each.
+    whole = costs.kept(125, 32, 1024, 8192)
+    assert whole == 2 * 125 * 32 * 1024 * 8192
+    assert costs.kept(125, 32, 1024, 8192, 16) * 16 == whole
+    assert costs.overhead() < 0.1  # §8: "less than 10 %"
+    for ranks in (2, 3, 4):
+        for rank in range(ranks):
+            gathered = costs.gathers(5, 12 * ranks, 2, ranks, rank).bytes
+            assert gathered == pytest.approx(costs.overhead() * costs.all_reduces(5, 12 * ranks, 2, ranks, rank).bytes)
+
+
+def test_the_demo_puts_the_collectives_back(ranks):
+    ranks(2).run(put_back)
+
+
+def put_back(world):
+    before = technique.all_gather, lesson.mappings.all_reduce
+    with pytest.raises(ZeroDivisionError), lesson.through_rings():
+        raise ZeroDivisionError
+    assert before == (technique.all_gather, lesson.mappings.all_reduce)
