@@ -172,7 +172,10 @@ class Trainer:
         if self.settings.run.flash_every:
             self._memory = Memory(self.folder, self.state(), identity.in_memory(self.about))
             if (step := self._memory.find()) > self.saved:
-                self._go_on(self._memory.load(self.state()))
+                loaded = self.state()
+                extra = self._memory.load(loaded)
+                state.check_finite(loaded, f"step {step} in shared memory", "leave out --flash-every to free it")
+                self._go_on(extra)
                 self.display.say(f"going on from step {step} in shared memory")
                 return
         if path is None:
@@ -182,7 +185,7 @@ class Trainer:
             return
         loaded = self.state()
         extra = checkpoint.load(path, loaded, check=False)  # newest() has just checked it
-        state.check_finite(loaded, path)
+        state.check_finite(loaded, path, "remove the folder to resume from an earlier checkpoint")
         self._go_on(extra)
         self.display.say(f"going on from {path}, saved by {extra['settings']['ranks']}")
 

@@ -2,8 +2,9 @@
 
 All shards of a rank are packed into one buffer, as long as that of the largest rank. The training waits for this copy
 only: a thread does the rest behind its back, on a group of its own. What lies in memory can only be read in the layout
-in which it was saved: in any other, and after a machine has been switched off, a checkpoint on the disk is taken. The folder of a training in memory is named after the training's own, and freed when the training ends,
-when another one takes its place, or when the training's own folder is gone.
+in which it was saved: in any other, and after a machine has been switched off, a checkpoint on the disk is taken. The
+folder of a training in memory is named after the training's own, and freed when the training ends, when another one
+takes its place, or when the training's own folder is gone.
 """
 
 from __future__ import annotations

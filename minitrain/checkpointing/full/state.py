@@ -42,8 +42,13 @@ def state_of(part: Part, gradients: Gradients) -> State:
     return state
 
 
-def check_finite(state: State, path: Path) -> None:
+def check_finite(state: State, where: Path | str, instead: str) -> None:
     """Refuse what a checkpoint held, on all ranks alike, if there is a NaN or an infinite number in it.
+
+    Args:
+        state: What was loaded.
+        where: Where it was found, and
+        instead: how to go on without it: both for the message.
 
     Raises:
         ValueError: Names the states.
@@ -51,10 +56,7 @@ def check_finite(state: State, path: Path) -> None:
     mine = [name for name, each in state.items() if not all(bool(s.tensor.isfinite().all()) for s in each.shards)]
     if found := sorted({name for names in gather_objects(mine) for name in names}):
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-        raise ValueError(
-            f"{path}: NaN or infinite numbers in {', '.join(found[:3])}{more}; remove the folder to resume from an "
-            "earlier checkpoint"
-        )
+        raise ValueError(f"{where}: NaN or infinite numbers in {', '.join(found[:3])}{more}; {instead}")
 
 
 def _add(state: State, part: Part, gradients: Gradients, line: FlatShard, kept: dict[str, Tensor]) -> None:
