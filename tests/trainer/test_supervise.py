@@ -97,7 +97,8 @@ def test_from_shared_memory(run, undisturbed, tmp_path, capfd):
     status, _ = run(settings, "kill 1 4")
     assert status == 0 and steps(settings) == [1, 2, 3, 4, 5, 6] and sums(settings) == undisturbed
     lines = metrics.read(settings.run.folder / metrics.NAME)
-    assert [line["resumed at"] for line in lines if "resumed at" in line] == [4], "no step was done twice"
+    (resumed,) = [line["resumed at"] for line in lines if "resumed at" in line]
+    assert resumed in (3, 4), "a kill may hit the save of step 4, which a thread does; that of step 3 is complete"
     assert not memory.place(settings.run.folder).exists()
 
 
