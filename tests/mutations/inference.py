@@ -9,8 +9,8 @@ MUTATIONS = [
     # Practice.
     Mutation(f"{CACHE}.KVCache.forward", ".tril(start)", ".tril(0)", CACHE, "tokens that differ"),
     Mutation(f"{CACHE}.KVCache.forward", "self.tokens = end", "self.tokens = start", CACHE, "tokens that differ"),
-    Mutation(f"{CACHE}.add_caches", "attention.rotary.places = Onward(cache)", "pass", CACHE, "tokens that"),
-    Mutation(f"{CACHE}.add_caches", "gpt.embedding.places = Onward(caches[0])", "pass", CACHE, "tokens that differ"),
+    Mutation(f"{CACHE}.add_caches", "part.rotary.places = Onward(cache)", "pass", CACHE, "tokens that"),
+    Mutation(f"{CACHE}.add_caches", "part.places = Onward(caches[0])", "pass", CACHE, "tokens that differ"),
     Mutation(f"{CACHE}.generate", "new = logits[:, -1:]", "new = logits[:, :1]", CACHE, "tokens that differ"),
     Mutation(f"{PIPELINE}.decode", "x[:, -1:].argmax", "x[:, :1].argmax", PIPELINE, "tokens that differ"),
     # Theory.
