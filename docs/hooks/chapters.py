@@ -153,6 +153,13 @@ CHAPTERS = (
         ("parameter_server",),
         column=0,
     ),
+    Chapter(
+        "20",
+        "inference",
+        "a trained model writes: the KV cache, prefill and decode on the roofline, the cache divided over ranks",
+        ("composition",),
+        column=2.5,
+    ),
 )
 LAST = "composition"  # builds on all chapters before it
 
@@ -162,7 +169,7 @@ PATHS = (
     (
         "Language models",
         "everything that a transformer's training uses",
-        "00 01 02 03 04 05 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 13 14 15",
+        "00 01 02 03 04 05 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 13 14 15 20",
     ),
     ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02 03 04 05 08a 13 14 15"),
     ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02 18 19"),

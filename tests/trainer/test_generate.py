@@ -104,9 +104,7 @@ def test_experts(ranks, router):
 
 
 def test_experts_that_choose_see_all_tokens(ranks):
-    compare(
-        ranks, [Layout()], replace(MODEL, experts=4, router="expert_choice"), cached=False
-    )
+    compare(ranks, [Layout()], replace(MODEL, experts=4, router="expert_choice"), cached=False)
 
 
 @pytest.mark.parametrize("prompt", (b"T", b"The importance", b"The importance of b", b"The importance of being"))
