@@ -1,7 +1,8 @@
 """Checks between steps: the loss on held-out text, and text that the model writes.
 
 **Idea.** Forward alone, through all stages where there is a pipeline, without dropout and routers' noise. A sample is
-the same in every layout: all ranks go on with the byte that the first rank at the model's end has drawn.
+the same in every layout: all ranks go on with the byte that the first rank at the model's end has drawn. Keys and
+values of earlier bytes are kept, so that each byte goes through the model once.
 """
 
 from __future__ import annotations
