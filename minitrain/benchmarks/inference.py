@@ -23,7 +23,7 @@ def measure(world: World, sizes: tuple[int, int, int, int] = SIZES, repeats: int
         tokens = torch.randint(config.vocabulary, (batch, prompt), generator=generator).to(world.device)
 
         def ours(batch: int = batch, tokens: torch.Tensor = tokens) -> None:
-            add_caches(cached, batch, prompt + count)
+            add_caches(cached, prompt + count)
             generate(cached, tokens, count)
 
         def theirs(tokens: torch.Tensor = tokens) -> None:

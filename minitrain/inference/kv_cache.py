@@ -17,24 +17,30 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.models.gpt import GPT, Attention, Positions
+from minitrain.models.gpt import GPT, Attention, Embedding, Positions
 
 
 class KVCache(nn.Module):
     """The core of attention with a memory: keys and values of up to `longest` tokens of each sequence."""
 
-    def __init__(self, batch: int, kv_heads: int, longest: int, head: int, like: Tensor):
+    keys: Tensor  # [batch, kv_heads, longest, head]
+    values: Tensor  # the same
+
+    def __init__(self, longest: int):
         super().__init__()
-        self.keys, self.values = like.new_zeros(2, batch, kv_heads, longest, head)
-        self.tokens = 0
+        self.longest, self.tokens = longest, 0
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """query: [batch, heads, new, head] of the new tokens; key, value: [batch, kv_heads, new, head]."""
         start, end = self.tokens, self.tokens + key.shape[2]
-        assert end <= self.keys.shape[2], f"the cache is full: {end} tokens, and longest={self.keys.shape[2]}"
+        assert end <= self.longest, f"the cache is full: {end} tokens, and longest={self.longest}"
+        if start == 0:
+            # Room for all tokens at once. The first keys have this rank's heads: under tensor parallelism some of them.
+            batch, kv_heads, _, head = key.shape
+            self.keys, self.values = key.new_zeros(2, batch, kv_heads, self.longest, head)
         self.keys[:, :, start:end], self.values[:, :, start:end] = key, value
         self.tokens = end
-        # The i-th new token stands at position start + i. It sees all keys up to its own.
+        # The i-th new token is at position start + i. It sees all keys up to its own.
         sees = torch.ones(end - start, end, dtype=torch.bool, device=query.device).tril(start)
         keys, values = self.keys[:, :, :end], self.values[:, :, :end]
         return F.scaled_dot_product_attention(query, keys, values, sees, enable_gqa=True)
@@ -51,19 +57,18 @@ class Onward(Positions):
         return torch.arange(self.cache.tokens, self.cache.tokens + seq, device=device)
 
 
-def add_caches(gpt: GPT, batch: int, longest: int) -> list[KVCache]:
-    """Give each block's attention a cache, in place; returns them. The model then continues what it has seen."""
+def add_caches(model: nn.Module, longest: int) -> list[KVCache]:
+    """Give each attention of a GPT, or of some of its layers, a cache, in place. The model then continues a text."""
     caches = []
-    for attention in (part for part in gpt.modules() if isinstance(part, Attention)):
-        # The rows of the weight are this rank's heads: under tensor parallelism some of them.
-        weight, head = attention.key.weight.detach(), attention.head_size
-        cache = KVCache(batch, len(weight) // head, longest, head, weight)
-        attention.core = cache  # type: ignore[bad-assignment]
-        if attention.rotary is not None:
-            attention.rotary.places = Onward(cache)
+    for part in [part for part in model.modules() if isinstance(part, Attention)]:
+        part.core = cache = KVCache(longest)  # type: ignore[bad-assignment]
+        if part.rotary is not None:
+            part.rotary.places = Onward(cache)
         caches.append(cache)
-    # The embedding comes first, when the first block's cache does not have the new tokens yet.
-    gpt.embedding.places = Onward(caches[0])
+    for part in [part for part in model.modules() if isinstance(part, Embedding)]:
+        assert longest <= part.longest, f"longest={longest} tokens do not fit positions={part.longest}"
+        # The embedding comes first, when the first block's cache does not have the new tokens yet.
+        part.places = Onward(caches[0])
     return caches
 
 

@@ -1,7 +1,8 @@
 """Checks between steps: the loss on held-out text, and text that the model writes.
 
 **Idea.** Forward alone, through all stages where there is a pipeline, without dropout and routers' noise. A sample is
-the same in every layout: all ranks go on with the byte that the first rank at the model's end has drawn.
+the same in every layout: all ranks go on with the byte that the first rank at the model's end has drawn. Keys and
+values of earlier bytes are kept, so that each byte goes through the model once.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from contextlib import contextmanager
 import torch
 import torch.distributed as dist
 from jaxtyping import Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from minitrain.comm.comm import Comm
 from minitrain.comm.messages import all_gather, receive, send
@@ -21,7 +22,13 @@ from minitrain.composition.ordered_sums import evaluated
 from minitrain.composition.step import Training
 from minitrain.context_parallel.full.places import held
 from minitrain.data.text import Batch
+from minitrain.inference.kv_cache import KVCache, add_caches
 from minitrain.tensor_parallel.full.vocab_parallel import gather_logits
+
+REPLACED = (
+    "core",
+    "places",
+)  # what caches stand in for: attention's cores, and positions of embedding and rotary angles
 
 
 @torch.no_grad()
@@ -45,29 +52,95 @@ def evaluate(training: Training, batches: Iterable[Batch]) -> float:
 
 
 @torch.no_grad()
-def generate(training: Training, prompt: bytes, count: int, temperature: float = 0.8) -> bytes:
+def generate(training: Training, prompt: bytes, count: int, temperature: float = 0.8, cache: bool = True) -> bytes:
     """Continue a text, byte by byte; the same on all ranks, whatever the layout.
 
-    Every forward takes a window of full length, padded at the end with zeros, which no earlier token sees.
+    While the text fits the model's positions, every layer keeps its keys and values (`minitrain.inference.kv_cache`),
+    so that a forward takes the prompt once, and then one byte at a time. Afterwards the window slides, every byte gets
+    another position, and each forward takes the whole window; so it does from the beginning where `_continues` is
+    false. The logits are the same either way, except for rounding.
+
+    Args:
+        training: This rank's.
+        prompt: At least one byte. The model sees the last `positions` bytes of the text.
+        count: Bytes to write.
+        temperature: Logits are divided by it; 0 takes the likeliest byte.
+        cache: Whether caches may be used.
+
+    Raises:
+        ValueError: On every rank, before anything is sent: there is nothing to continue, or a number is negative.
     """
+    if not prompt:
+        raise ValueError("prompt is empty and cannot be continued; give at least one byte")
+    if count < 0 or temperature < 0:
+        raise ValueError(f"count={count} and temperature={temperature} must not be negative")
     length = training.settings.model.sizes.positions
     generator = torch.Generator().manual_seed(training.settings.steps.seed)
-    text = list(prompt)
-    schedule = training.part.schedule
-    end = training.axes.grid[schedule.rank_of(schedule.stages - 1), 0, 0, 0].item()
+    text, end = list(prompt), len(prompt) + count
     with _evaluating(training):
-        for _ in range(count):
+        if cache and _continues(training):
+            layout = training.settings.layout
+            multiple = layout.tp if layout.sequence_parallel else 1  # its ranks must divide the new tokens
+            with _with_caches(training, length) as caches:
+                seen = 0
+                while len(text) < end and seen + -(-(len(text) - seen) // multiple) * multiple <= length:
+                    logits = _logits(training, _padded(training, text[seen:], multiple))
+                    new, seen = len(text) - seen, len(text)
+                    for each in caches:
+                        each.tokens = seen  # the padding is forgotten: the next bytes take its place
+                    text.append(_draw(training, logits, new - 1, temperature, generator))
+        while len(text) < end:
             window = text[-length:]
-            tokens = torch.tensor([window + [0] * (length - len(window))], device=training.device)
+            tokens = _padded(training, window, length)  # no earlier token sees the padding
             own, _ = training.own_tokens(tokens, tokens)
             logits = _of_all_tokens(training, _logits(training, own))
-            drawn = torch.zeros(1, dtype=torch.int64, device=training.device)
-            if logits is not None:
-                row = logits[0, len(window) - 1, :256].float().cpu() / temperature
-                drawn[0] = int(torch.multinomial(row.softmax(-1), 1, generator=generator))
-            dist.broadcast(drawn, int(end))  # the first rank that has the model's end has drawn for all
-            text.append(int(drawn))
+            text.append(_draw(training, logits, len(window) - 1, temperature, generator))
     return bytes(text[len(prompt) :])
+
+
+def _continues(training: Training) -> bool:
+    """Whether a text can be continued from caches: what a byte's layers compute must not depend on later bytes.
+
+    An expert that chooses its tokens chooses among all of them. And a block that is compiled would be compiled again
+    for each length of the cache.
+    """
+    model, steps = training.settings.model, training.settings.steps
+    return not steps.compile and not (model.experts and model.router == "expert_choice")
+
+
+@contextmanager
+def _with_caches(training: Training, longest: int) -> Iterator[list[KVCache]]:
+    """The stages of this rank, with a cache of its heads in each layer.
+
+    Ranks along cp hold all weights. Here each of them also keeps all tokens, as ranks along dp do.
+    """
+    stages = nn.ModuleList(training.part.stages)
+    replaced = [(part, n, child) for part in stages.modules() for n, child in part.named_children() if n in REPLACED]
+    try:
+        yield add_caches(stages, longest)
+    finally:
+        for part, name, child in replaced:
+            setattr(part, name, child)
+
+
+def _padded(training: Training, text: list[int], multiple: int) -> Int[Tensor, "1 seq"]:
+    """Bytes as tokens, with zeros at the end up to a multiple."""
+    return torch.tensor([text + [0] * (-len(text) % multiple)], device=training.device)
+
+
+def _draw(training: Training, logits: Tensor | None, at: int, temperature: float, generator: torch.Generator) -> int:
+    """The byte that follows the one at an index, the same on all ranks."""
+    schedule = training.part.schedule
+    end = training.axes.grid[schedule.rank_of(schedule.stages - 1), 0, 0, 0].item()
+    drawn = torch.zeros(1, dtype=torch.int64, device=training.device)
+    if logits is not None:
+        row = logits[0, at, :256].float().cpu()
+        if temperature:
+            drawn[0] = int(torch.multinomial((row / temperature).softmax(-1), 1, generator=generator))
+        else:
+            drawn[0] = int(row.argmax())
+    dist.broadcast(drawn, int(end))  # the first rank that has the model's end has drawn for all
+    return int(drawn)
 
 
 def _loss(training: Training, inputs: Tensor, targets: Tensor) -> Tensor | None:

@@ -34,7 +34,7 @@ def tokens(batch, seq):
 def test_logits_do_not_change(kind, cuts):
     model, text = gpt(**KINDS[kind]), tokens(3, 20)
     right, _ = model(text)
-    add_caches(model, 3, 20)
+    add_caches(model, 20)
     found = torch.cat([model(part)[0] for part in text.split(cuts, dim=1)], dim=1)
     torch.testing.assert_close(found, right)
 
@@ -43,13 +43,13 @@ def test_logits_do_not_change(kind, cuts):
 def test_the_same_text(kind):
     model, prompt = gpt(**KINDS[kind]), tokens(2, 5)
     right = model.generate(prompt, 19, temperature=0.0)
-    add_caches(model, 2, 24)
+    add_caches(model, 24)
     assert generate(model, prompt, 19).equal(right)
 
 
 def test_a_full_cache():
     model = gpt()
-    add_caches(model, 1, 6)
+    add_caches(model, 6)
     generate(model, tokens(1, 4), 3)  # the last token is written, and not yet read
     with pytest.raises(AssertionError, match="the cache is full: 7 tokens, and longest=6"):
         model(tokens(1, 1))
@@ -60,7 +60,7 @@ def divided(world, kv_heads):
     right = model.generate(prompt, 10, temperature=0.0)
     parallel = copy.deepcopy(model)
     parallelize(parallel)
-    caches = add_caches(parallel, 2, 15)
+    caches = add_caches(parallel, 15)
     assert generate(parallel, prompt, 10).equal(right)
     return caches[0].keys.shape[1]
 
@@ -68,3 +68,12 @@ def divided(world, kv_heads):
 @pytest.mark.parametrize(("size", "kv_heads", "kept"), [(2, None, 2), (4, None, 1), (4, 2, 1), (2, 1, 1)])
 def test_heads_over_ranks(ranks, size, kv_heads, kept):
     assert ranks(size).run(divided, kv_heads) == [kept] * size
+
+
+def test_what_does_not_fit_the_positions():
+    with pytest.raises(AssertionError, match="longest=25 tokens do not fit positions=24"):
+        add_caches(gpt(), 25)
+    model = gpt()
+    add_caches(model, 24)
+    with pytest.raises(ValueError, match="tokens of length 25 do not fit positions=24; use at most 24"):
+        generate(model, tokens(1, 25), 1)

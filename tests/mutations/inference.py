@@ -4,15 +4,22 @@ from tests.mutations import Mutation
 
 CACHE, PIPELINE = "minitrain.inference.kv_cache", "minitrain.inference.pipeline_decode"
 THEORY = "minitrain.costs.inference"
+SAMPLE = "minitrain.trainer.evaluation"
+TEXT, WHY = "tests/trainer/test_generate.py", "a sample is no claim: the trainer's tests compare it in every layout"
 
 MUTATIONS = [
     # Practice.
     Mutation(f"{CACHE}.KVCache.forward", ".tril(start)", ".tril(0)", CACHE, "tokens that differ"),
     Mutation(f"{CACHE}.KVCache.forward", "self.tokens = end", "self.tokens = start", CACHE, "tokens that differ"),
-    Mutation(f"{CACHE}.add_caches", "attention.rotary.places = Onward(cache)", "pass", CACHE, "tokens that"),
-    Mutation(f"{CACHE}.add_caches", "gpt.embedding.places = Onward(caches[0])", "pass", CACHE, "tokens that differ"),
+    Mutation(f"{CACHE}.add_caches", "part.rotary.places = Onward(cache)", "pass", CACHE, "tokens that"),
+    Mutation(f"{CACHE}.add_caches", "part.places = Onward(caches[0])", "pass", CACHE, "tokens that differ"),
     Mutation(f"{CACHE}.generate", "new = logits[:, -1:]", "new = logits[:, :1]", CACHE, "tokens that differ"),
     Mutation(f"{PIPELINE}.decode", "x[:, -1:].argmax", "x[:, :1].argmax", PIPELINE, "tokens that differ"),
+    # The trainer's sample.
+    Mutation(f"{SAMPLE}.generate", "each.tokens = seen", "pass", test=f"{TEXT}::test_every_layout[tp]", why=WHY),
+    Mutation(
+        f"{SAMPLE}._with_caches", "setattr(part, name, child)", "pass", test=f"{TEXT}::test_every_layout", why=WHY
+    ),
     # Theory.
     Mutation(f"{THEORY}.cache_bytes", "2 * -(-layers", "-(-layers", CACHE, "bytes of the caches"),
     Mutation(f"{THEORY}.cache_bytes", "-(-layers // pipeline)", "layers", PIPELINE, "bytes of this rank's caches"),

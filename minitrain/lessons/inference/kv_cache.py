@@ -73,7 +73,7 @@ def same_text(world: World, prompt: int, count: int) -> Claim:
     for name, (kv_heads, rope) in models.items():
         model = gpt(world, kv_heads, rope, prompt + count)
         right = model.generate(tokens, count, temperature=0.0)
-        add_caches(model, BATCH, prompt + count)
+        add_caches(model, prompt + count)
         different = int((generate(model, tokens, count) != right).sum())
         cases[name] = Claim("", "0", 0, different, "tokens", POPE, "compared")
     return fold("tokens that differ from those written without a cache; two other models", cases, key=True)
@@ -84,7 +84,8 @@ def held(world: World, tokens: int) -> list[Claim]:
     cases = {}
     for kv_heads in (None, 1):
         model = gpt(world, kv_heads)
-        caches = add_caches(model, BATCH, tokens)
+        caches = add_caches(model, tokens)
+        generate(model, prompts(world, 1), 1)  # the first token reserves the room of all
         predicted = costs.cache_bytes(LAYERS, kv_heads or 2 * world.size, HEAD, tokens, BATCH, 8)
         cases[f"{kv_heads} key and value heads"] = Claim("", "2 L k d s b w", predicted, stored(caches), "B", POPE)
     return [fold("bytes of the caches of all layers; with one key and value head", cases, key=True)]
@@ -101,13 +102,13 @@ def operations(world: World, prompt: int, count: int) -> list[Claim]:
     sizes = costs.gpt_parameters(LAYERS, hidden, hidden, VOCABULARY), LAYERS, hidden
     with Flops() as plainly:
         model.generate(tokens, count, temperature=0.0)
-    add_caches(model, BATCH, prompt + count)
+    add_caches(model, prompt + count)
     with Flops() as prefill:
         generate(model, tokens, 1)
     with Flops() as single, torch.no_grad():
         model(tokens[:, -1:])
     other = gpt(world, positions=prompt + count)
-    add_caches(other, BATCH, prompt + count)
+    add_caches(other, prompt + count)
     with Flops() as cached:
         generate(other, tokens, count)
     each = {
@@ -148,7 +149,7 @@ def over_ranks(world: World, prompt: int, count: int) -> list[Claim]:
     hidden = model.config.hidden
     divided = copy.deepcopy(model)
     parallelize(divided)
-    caches = add_caches(divided, BATCH, prompt + count)
+    caches = add_caches(divided, prompt + count)
     found = generate(divided, tokens, count - 1)
     with Ledger() as ledger:
         # The last token by itself, as any decoding step.

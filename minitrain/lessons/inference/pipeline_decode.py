@@ -87,7 +87,7 @@ class Writer:
         for _ in range(groups):
             # Parameters are not copied.
             its = copy.deepcopy(self.gpt, {id(p): p for p in self.gpt.parameters()})
-            caches = add_caches(its, BATCH, prompt + count)
+            caches = add_caches(its, prompt + count)
             self.stages.append(split(its, evenly(its, world.size))[world.rank])
             mine: list[nn.Module] = list(self.stages[-1].modules())
             self.caches.append([cache for cache in caches if any(cache is each for each in mine)])

@@ -1,0 +1,80 @@
+"""Solutions to the exercises of 20_inference.ipynb, and to each a mistake that its check knows.
+
+A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
+check says about it.
+"""
+
+# ruff: noqa: F811, F821
+
+# %% exercise-1: solution
+
+
+def largest_batch(model, machine, tokens, limit):
+    batch = 1
+    while True:
+        work = costs.decode(model, batch + 1, tokens)
+        cache = costs.cache_bytes(model.layers, model.kv_heads, model.head, tokens, batch + 1)
+        if costs.seconds(work, machine) > limit or 2 * model.parameters + cache > machine.size:
+            return batch
+        batch += 1
+
+
+# %% exercise-1: mistake: do not fit the memory
+
+
+def largest_batch(model, machine, tokens, limit):
+    batch = 1
+    while costs.seconds(costs.decode(model, batch + 1, tokens), machine) <= limit:
+        batch += 1
+    return batch
+
+
+# %% exercise-2: solution
+
+
+def bytes_of_rank(layers, kv_heads, head, tokens, batch, item, ranks):
+    return 2 * layers * max(1, kv_heads // ranks) * head * tokens * batch * item
+
+
+# %% exercise-2: mistake: a rank has at least one head
+
+
+def bytes_of_rank(layers, kv_heads, head, tokens, batch, item, ranks):
+    return 2 * layers * kv_heads * head * tokens * batch * item // ranks
+
+
+# %% exercise-3: solution
+
+
+class WindowCache(torch.nn.Module):
+    def __init__(self, window):
+        super().__init__()
+        self.window, self.keys, self.values = window, None, None
+
+    def forward(self, query, key, value):
+        if self.keys is not None:
+            # The oldest token leaves when the window is full.
+            key, value = (
+                torch.cat([old, new], 2)[:, :, -self.window :] for old, new in ((self.keys, key), (self.values, value))
+            )
+        self.keys, self.values = key.clone(), value.clone()  # a view would keep the token that has left
+        sees = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(key.shape[2] - query.shape[2])
+        return F.scaled_dot_product_attention(query, key, value, sees, enable_gqa=True)
+
+
+# %% exercise-3: mistake: bytes are kept
+
+
+class WindowCache(torch.nn.Module):
+    def __init__(self, window):
+        super().__init__()
+        self.window, self.keys, self.values = window, None, None
+
+    def forward(self, query, key, value):
+        if self.keys is not None:
+            key, value = torch.cat([self.keys, key], 2), torch.cat([self.values, value], 2)
+        self.keys, self.values = key, value
+        ones = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool)
+        before = key.shape[2] - query.shape[2]
+        sees = ones.tril(before) & ones.triu(before - self.window + 1)
+        return F.scaled_dot_product_attention(query, key, value, sees, enable_gqa=True)
