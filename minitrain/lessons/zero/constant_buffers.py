@@ -140,9 +140,9 @@ def demo(world: World, size: int = 1000) -> list[Claim]:
         size: B, elements of the buffer.
     """
     claims = [
-        *rounds(world, (size, 130, 333, 50_000)),
+        *rounds(world, (size, 777, 5000, 50_000)),
         *memory(world, size),
-        *times(world, (1200, 120, 14_400)),
+        *times(world, (1200, 600, 14_400)),
         published(),
     ]
     mine, buffer = gradients(world), torch.empty(size, device=world.device)

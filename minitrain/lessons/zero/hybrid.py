@@ -192,7 +192,8 @@ def demo(world: World, layers: int = 2, hidden: int = 34, micro_batches: int = 3
         *out_of_nodes(world, meshes[nodes], nodes, layers, hidden, micro_batches),
         *traffic(world, meshes, layers, hidden, micro_batches),
         mean_of_parts(world, meshes, layers, hidden),
-        alike(world, meshes, layers, hidden),
+        # A single node has no other that it could differ from.
+        alike(world, {nodes: meshes[nodes], n: meshes[n]}, layers, hidden),
     ]
     model = lesson.wrap(world, on(meshes[nodes]), layers, hidden)
     with world.timed("a step of forward, backward, synchronize and step"):
