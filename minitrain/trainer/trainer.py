@@ -275,6 +275,12 @@ class Trainer:
             self.saved, self._newest = self.done, path
         return path is not None
 
+    def wait(self) -> None:
+        """Wait until this rank's saves that threads are doing are complete, on the disk and in memory."""
+        self._written()
+        if self._memory:
+            self._memory.wait()
+
     def _written(self) -> None:
         """Wait for the checkpoint that a thread is writing, if there is one."""
         if self._background and (path := self._background.wait()):

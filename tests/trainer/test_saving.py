@@ -161,6 +161,7 @@ def killed(world, settings, after):
     def then(report):
         goes_on(report)
         if trainer.done == after:
+            trainer.wait()
             raise Killed
 
     trainer.log_evaluate_save = then
@@ -233,6 +234,7 @@ def killed_while_resuming(world, settings, after):
     def then(report):
         goes_on(report)
         if trainer.done == after:
+            trainer.wait()
             raise Killed
 
     trainer.log_evaluate_save = then
