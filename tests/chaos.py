@@ -3,6 +3,7 @@
     python -m tests.chaos                        # 60 kills in each of four cases; about 40 minutes
     python -m tests.chaos --kills 10 --seed 3 --case memory
     python -m tests.chaos --supervise --rounds 200    # the program lives, and starts its ranks again itself
+    python -m tests.chaos --goodput --kills 60   # a failure every 30 steps: how much of the time is work that stays
 
 No test of the suite: it takes too long, and it is most useful with another seed each time. A kill is SIGKILL, to the
 program or to one of its ranks, at any moment from the start on. Each time the same command is given again with
@@ -12,6 +13,10 @@ the step has taken its own samples, each once.
 
 With `--supervise` the program is started once, and a kill hits one of its ranks or, seldom, the process that forks
 them. Then the seconds from each kill to the end of the next step are measured, too.
+
+With `--goodput` kills come at random, every 30 steps on average, as Daly's model has it. The seconds of a step, of a
+save and of a restart are measured first, and give the interval between saves, by Daly's formula, and the goodput that
+is then possible: the share of the time that is spent on steps that stay. It is compared with the one measured.
 """
 
 from __future__ import annotations
@@ -36,6 +41,9 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
+from minitrain.checkpointing.interval import daly
+from minitrain.costs import checkpointing as costs
+
 ROOT = Path(__file__).parent.parent
 MODEL = "--layers 2 --hidden 32 --heads 4 --positions 32 --dropout 0.1 --batch 12 --dtype float64"
 WRITTEN = "--sample 0 --evaluate-every 0 --save-every 2 --device cpu --export weights.safetensors"
@@ -44,6 +52,8 @@ MEMORY = ["--dp 2 --async-save --flash-every 1 --save-every 7"]
 ORDERED = [f"--ordered-sums --dp {dp} --microbatches {12 // dp}" for dp in (4, 2, 3, 4)]
 SEVERAL = ["--dp 4", "--dp 2", "--dp 3", "--dp 4 --zero 1", "--tp 2 --dp 2 --zero 1 --sequence-parallel"]
 FINE = ("kills", "in a save", "trainings", "of them the ranks' parent")  # all else that is counted is wrong
+LARGER = "--layers 4 --hidden 128 --heads 4 --positions 64 --batch 16 --lr 1e-3 --dp 2"  # a step takes a while
+PLACES = {"on the disk": "--save-every", "in memory": "--save-every 1000000 --flash-every"}
 PATIENCE = 300.0  # seconds without a new step, after which a run hangs
 
 
@@ -52,6 +62,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", "--rounds", type=int, default=60, help="in each case")
     parser.add_argument("--supervise", action="store_true", help="kill ranks of one program, which restarts them")
+    parser.add_argument("--goodput", action="store_true", help="measure goodput, with a failure every 30 steps")
     parser.add_argument("--case", default="", help="a part of the names of the cases to run")
     parser.add_argument(
         "--steps", type=int, default=200, help="of a training; there are as many trainings as the kills need"
@@ -66,6 +77,12 @@ def main() -> int:
             ("behind and in memory", MEMORY, 0.0),
             ("ordered sums", ORDERED, 0.0),
         )
+        if options.goodput:
+            for name in (each for each in PLACES if options.case in each):
+                goodput = Goodput(Path(folder) / name.replace(" ", "-"), PLACES[name], options.seed)
+                wrong += goodput.run(options.kills)
+                print(f"{name}: {goodput.told()}", flush=True)
+            return 1 if wrong else 0
         if options.supervise:
             cases = (("supervised", ONE, 0.0), ("supervised, in memory", MEMORY, 0.0))
         for name, layouts, bound in (each for each in cases if options.case in each[0]):
@@ -257,6 +274,101 @@ class Supervised(Case):
         self.seen["hangs"] += program.poll() is None
 
 
+class Goodput(Supervised):
+    """A training of which ranks are killed every 30 steps on average, and how much of its time is work that stays.
+
+    Args:
+        folder: Where it runs.
+        saving: The option of the trainer that is followed by the steps between two saves.
+        seed: Of the moments and of who is killed.
+        steps: Of the trainings by which steps and saves are measured.
+    """
+
+    def __init__(self, folder: Path, saving: str, seed: int, steps: int = 40):
+        super().__init__(folder, [], 0.0, steps, seed)
+        self.saving, self.summary = saving, ""
+
+    def program(self, folder: Path, every: int, steps: int) -> subprocess.Popen[bytes]:
+        """Begin a training that saves after every so many steps."""
+        self.steps = steps
+        self.more = f"--supervise {LARGER} {self.saving} {every}"
+        return self.start(folder, "")
+
+    def run(self, kills: int) -> int:
+        """Measure a step, a save and a restart, and then a training that is killed so often; returns what was wrong."""
+        few = self.steps
+        step = self.alone(self.folder / "without-saves", 0, few) / (few - 1)
+        saving = max(1e-4, self.alone(self.folder / "with-saves", 1, few) / (few - 1) - step)
+        self.killed(self.folder / "restarts", 5, 4 * few, [2.0 * step] * 6, measured=True)
+        restart = max(0.0, statistics.median(self.seconds) - step)
+        mean = 30 * step
+        every = max(1, round(daly(saving, mean) / step))
+        gaps = [self.random.expovariate(1 / mean) for _ in range(kills)]
+        # So many that the last kills still hit it, at whatever goodput.
+        took, done = self.killed(self.folder / "killed", every, 100 * kills, gaps, measured=False)
+        best = costs.goodput(every * step, saving, restart, mean)
+        noise = costs.goodput_noise(every * step, saving, restart, mean, kills)
+        found = done * step / took
+        self.summary = (
+            f"step {step:.3f} s, save {saving:.4f} s, restart {restart:.2f} s; a save every {every} steps; "
+            f"{kills} kills, goodput {found:.3f}, by the formula {best:.3f} ± {noise:.3f}: {100 * found / best:.1f} %"
+        )
+        return sum(count for what, count in self.seen.items() if what not in FINE)
+
+    def told(self) -> str:
+        """The seconds that were measured, and both goodputs."""
+        return self.summary
+
+    def alone(self, folder: Path, every: int, steps: int) -> float:
+        """Seconds from the first step of an undisturbed training to its last."""
+        program = self.program(folder, every, steps)
+        self.until(program, folder, 1)
+        begun = time.monotonic()
+        self.until(program, folder, steps)
+        took = time.monotonic() - begun
+        if status := program.wait():
+            self.seen[f"ended with status {status}"] += 1
+        return took
+
+    def killed(self, folder: Path, every: int, steps: int, gaps: Sequence[float], measured: bool) -> tuple[float, int]:
+        """Kill a rank after each of the gaps, in seconds; returns what it took, and the steps that were done then."""
+        program = self.program(folder, every, steps)
+        self.until(program, folder, 1)
+        begun = now = time.monotonic()
+        furthest, early = count(folder), 0
+        for gap in gaps:
+            now += gap
+            while time.monotonic() < now or early == 2:  # the third without a new step would end the run
+                early = 0 if count(folder) > furthest else early
+                time.sleep(0.005)
+            found = count(folder)
+            furthest, early = (found, 0) if found > furthest else (furthest, early + 1)
+            while len(family := [each for each in children(program.pid) if alive(each)]) < 2:
+                time.sleep(0.005)  # the ranks are being started
+            before, moment = started(folder), time.monotonic()
+            with suppress(ProcessLookupError):
+                os.kill(self.random.choice(family[1:]), signal.SIGKILL)
+            self.seen["kills"] += 1
+            if measured:
+                self.measure(program, folder, before, moment)
+            now = max(now, moment)
+        # Until the steps that the last kill has undone are done again, so that all of its cost is counted.
+        furthest = max(furthest, count(folder))
+        self.until(program, folder, furthest + 1)
+        took, done = time.monotonic() - begun, count(folder) - 1
+        program.terminate()
+        if status := program.wait():
+            self.seen[f"ended with status {status}"] += 1
+        return took, done
+
+    def until(self, program: subprocess.Popen[bytes], folder: Path, steps: int) -> None:
+        """Wait until so many steps are done."""
+        until = time.monotonic() + PATIENCE
+        while count(folder) < steps and program.poll() is None and time.monotonic() < until:
+            time.sleep(0.002)
+        self.seen["hangs"] += time.monotonic() > until
+
+
 def started(folder: Path) -> tuple[int, bool]:
     """Which file of metrics there is, a new one at each start, and whether it ends with a step."""
     path = folder / "runs" / "train" / "metrics.jsonl"
@@ -274,6 +386,13 @@ def lines(folder: Path) -> list[dict[str, Any]]:
                 yield json.loads(line)
 
     return [line for line in read() if "loss" in line]
+
+
+def count(folder: Path) -> int:
+    """How many lines of steps there are."""
+    with suppress(OSError):
+        return (folder / "runs" / "train" / "metrics.jsonl").read_bytes().count(b'"loss"')
+    return 0
 
 
 def sums(folder: Path) -> dict[str, Any]:
