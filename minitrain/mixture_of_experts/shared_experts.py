@@ -17,19 +17,21 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
+from minitrain.mixture_of_experts.layer import MoELayer
+
 
 class SharedExperts(nn.Module):
     """A mixture of experts with some more experts that take every token.
 
     Args:
-        routed: The mixture, such as `layer.MoELayer`, [sequences, seq, hidden] in and out.
+        routed: The mixture, [sequences, seq, hidden] in and out.
         shared: Feed-forward layers with the same input and output.
 
     Attributes:
         auxiliary_loss: The mixture's, of the last forward. Shared experts need no balance.
     """
 
-    def __init__(self, routed: nn.Module, shared: Sequence[nn.Module]):
+    def __init__(self, routed: MoELayer, shared: Sequence[nn.Module]):
         super().__init__()
         assert len(shared), "without a shared expert this is the mixture alone"
         self.routed, self.shared = routed, nn.ModuleList(shared)

@@ -3,6 +3,7 @@
 Nothing is claimed here. Tokens come in kinds, of which some are more frequent than others, and the layer learns to
 map them as a fixed feed-forward layer does. What is recorded is the load of the busiest expert over the mean: 1 at
 balance, E/k if all tokens choose the same k experts. No router here has a capacity, so a token's choice is never lost.
+A step has few tokens, so chance keeps even a fair router a little above 1.
 """
 
 from __future__ import annotations

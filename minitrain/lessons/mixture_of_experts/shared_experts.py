@@ -65,12 +65,11 @@ def token_by_token(model: SharedExperts, x: Tensor) -> Claim:
     """The claim on equation 9, worked out for each token."""
     tokens = x.flatten(0, 1)
     routed = model.routed
-    assert isinstance(routed, MoELayer)
     chosen, gates = routed.choose(x)
     rows = []
     for token, experts, weights in zip(tokens, chosen.tolist(), gates.tolist(), strict=True):
-        y = sum(weight * routed.experts[e](token) for e, weight in zip(experts, weights, strict=True))
-        rows.append(y + sum(each(token) for each in model.shared))
+        parts = [weight * routed.experts[e](token) for e, weight in zip(experts, weights, strict=True)]
+        rows.append(torch.stack([*parts, *(each(token) for each in model.shared)]).sum(0))
     apart = distance(model(x).flatten(0, 1), torch.stack(rows))
     what = "distance of the output from Σ shared + Σ gate · chosen, token by token"
     return Claim(what, "10⁻¹², float64", lesson.EXACT, apart, "1", DAI, "compared", "<=")
@@ -82,7 +81,6 @@ def dropped(world: World, x: Tensor) -> Claim:
     hidden = x.shape[-1]
     # A sequence of 8 tokens, and ⌊0.5 · 8/2⌋ = 2 slots of each of two experts: at least 4 are dropped.
     model = make(world, 2, 1, 2, hidden, hidden, partial(switch.route, capacity_factor=0.5))
-    assert isinstance(model.routed, MoELayer)
     alone = (model.routed.choose(x)[0] < 0).all(-1)
     first, second = model.shared
     wrong = distance(model(x).flatten(0, 1)[alone], (first(x) + second(x)).flatten(0, 1)[alone])
@@ -101,7 +99,6 @@ def dropped(world: World, x: Tensor) -> Claim:
 def counted(model: SharedExperts, x: Tensor, choices: int) -> list[Claim]:
     """Claims on parameters and operations, also with each expert cut in four and four times as many chosen."""
     routed = model.routed
-    assert isinstance(routed, MoELayer)
     experts, shared, hidden = len(routed.experts), len(model.shared), x.shape[-1]
     tokens, cases = x[..., 0].numel(), {}
     both = [(1, model)]
@@ -135,12 +132,10 @@ def wide(world: World, x: Tensor) -> Claim:
     hidden = x.shape[-1]
     two = make(world, 2, 1, 2, hidden, hidden)
     one = expert(hidden, 2 * hidden).to(x.device, x.dtype)
-    first, second = two.shared
-    assert isinstance(first, nn.Sequential) and isinstance(second, nn.Sequential)
-    one[0].weight.copy_(torch.cat([first[0].weight, second[0].weight]))
-    one[0].bias.copy_(torch.cat([first[0].bias, second[0].bias]))
-    one[2].weight.copy_(torch.cat([first[2].weight, second[2].weight], 1))
-    one[2].bias.copy_(first[2].bias + second[2].bias)
+    weights = zip(one.parameters(), *(each.parameters() for each in two.shared), strict=True)
+    # What is inside grows, side by side; the biases of the output add up.
+    for (into, first, second), dim in zip(weights, (0, 0, 1, None), strict=True):
+        into.copy_(first + second if dim is None else torch.cat([first, second], dim))
     apart = distance(two(x), SharedExperts(two.routed, [one])(x))
     what = "two shared experts: distance from one that is twice as wide"
     return Claim(what, "10⁻¹², float64", lesson.EXACT, apart, "1", "derived", "compared", "<=")
