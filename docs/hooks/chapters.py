@@ -115,7 +115,7 @@ CHAPTERS = (
     Chapter(
         "12",
         "mixture_of_experts",
-        "routers (noisy top-k, GShard, Switch, expert choice), the layer, expert parallelism",
+        "routers (noisy top-k, GShard, Switch, expert choice, bias-balanced), the layer, dropless, expert parallelism",
         ("data_parallel",),
         column=2,
         row=4,

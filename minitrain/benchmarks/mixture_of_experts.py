@@ -1,9 +1,10 @@
 """The grouped product against a loop over experts, and experts on different ranks against all experts on every rank.
 
-The first two send nothing: every rank puts its own rows through its own experts. One product alone shows what the loop
-costs; experts with their backward, where both sides also write a gradient for each parameter, show what is left of it.
-In the third both sides take the same step of a mixture, up to final gradients: tokens travel to experts, or gradients
-of all experts travel to all ranks. Ranks that share cores slow each other down, so the target is CPU time.
+The first three send nothing: every rank puts its own rows through its own experts. One product alone shows what the
+loop costs; experts with their backward, where both sides also write a gradient for each parameter, show what is left of
+it; so does the small form of dropless experts, whose weights lie in one tensor. In the last both sides take the same
+step of a mixture, up to final gradients: tokens travel to experts, or gradients of all experts travel to all ranks.
+Ranks that share cores slow each other down, so the target is CPU time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
 from minitrain.data_parallel import DataParallel
+from minitrain.mixture_of_experts import dropless
 from minitrain.mixture_of_experts.full.compute import WAYS, Way, grouped_linear, lay_side_by_side
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
 from minitrain.mixture_of_experts.full.layer import MoELayer
@@ -65,6 +67,10 @@ def measure(
         for way in ("grouped", "padded"):
             what = f"{tokens} rows through {count} experts and back, {way}, {world.size} ranks, CPU time"
             rows.append(Comparison(what, medians[way].cpu, medians["loop"].cpu, "a loop over experts"))
+        dropless_loop, dropless_grouped = _dropless(world, count, tokens, hidden, dtype)
+        medians = interleaved(world, {"loop": dropless_loop, "grouped": dropless_grouped}, repeats, warmups=4)
+        what = f"dropless: {tokens} tokens through 2 of {count} experts and back, {world.size} ranks, CPU time"
+        rows.append(Comparison(what, medians["grouped"].cpu, medians["loop"].cpu, "a loop over experts"))
     for count in experts:
         if count < world.size or world.size == 1:
             continue
@@ -127,6 +133,34 @@ def _compute(
         WAYS[way](experts, rows, expert).backward(towards)
 
     return step
+
+
+def _dropless(
+    world: World, experts: int, tokens: int, hidden: int, dtype: torch.dtype
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """The small form, forward and backward, and the same by a loop over experts; each token chooses two."""
+    generator = torch.Generator().manual_seed(world.rank)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(world.device, dtype).requires_grad_()
+
+    x, up, down = draw(tokens, hidden), draw(experts, 4 * hidden, hidden), draw(experts, hidden, 4 * hidden)
+    gates, chosen = torch.rand(tokens, experts, generator=generator).to(world.device, dtype).topk(2, -1)
+    towards = torch.ones_like(x)
+
+    def loop() -> Tensor:
+        y = torch.zeros_like(x)
+        for number in range(experts):
+            token, choice = (chosen == number).nonzero(as_tuple=True)
+            output = F.gelu(x[token] @ up[number].T) @ down[number].T
+            y = y.index_add(0, token, gates[token, choice, None] * output)
+        return y
+
+    def step(form: Callable[[], Tensor]) -> None:
+        x.grad = up.grad = down.grad = None
+        form().backward(towards)
+
+    return partial(step, loop), partial(step, lambda: dropless.compute(x, chosen, gates, up, down))
 
 
 def _step(world: World, experts: int, tokens: int, hidden: int, dtype: torch.dtype, layout: str) -> Callable[[], None]:

@@ -188,3 +188,105 @@ def expert_flops(routes: int, hidden: int, inner: int) -> int:
 def router_flops(tokens: int, hidden: int, experts: int) -> int:
     """2hE for each token, forward; backward costs twice as much."""
     return 2 * tokens * hidden * experts
+
+
+def load_bytes(experts: int, item: int = 8) -> int:
+    """E · w: what a rank brings to the all-reduce of loads, one for each layer and step.
+
+    Args:
+        experts: E.
+        item: w, of a count.
+
+    Source: Wang et al. 2024, "Auxiliary-loss-free load balancing", algorithm 1.
+    """
+    return experts * item
+
+
+def bias_steps(tokens: int, gap: float, speed: float) -> int:
+    """⌈(T/2 − ½) δ / 2u⌉ steps until biases share tokens evenly between two experts, if at first one has all.
+
+    Token t = 0 … T − 1 scores expert 0 higher than expert 1, by (t + ½) δ. A step lowers one bias and raises the other
+    by u, so after i steps expert 0 keeps the tokens that prefer it by more than 2ui. It has at most half of them as
+    soon as this reaches token T/2 − 1, by (T/2 − ½) δ.
+
+    Args:
+        tokens: T on all ranks, an even number.
+        gap: δ.
+        speed: u; 2u a multiple of δ, so that no token likes both experts equally.
+
+    Source: derived.
+    """
+    return math.ceil((tokens - 1) / 2 * gap / (2 * speed) - 1e-9)
+
+
+def bias_overshoot(gap: float, speed: float) -> int:
+    """2u/δ − 1: how many tokens above T/2 the busier expert has at most, as soon as expert 0 has no more than T/2.
+
+    In a step, 2u/δ tokens change their expert. So expert 0 had at least T/2 + 1 and now has at least T/2 + 1 − 2u/δ;
+    then the same tokens go back and forth. The terms are those of `bias_steps`.
+
+    Source: derived.
+    """
+    return round(2 * speed / gap) - 1
+
+
+def shared_parameters(experts: int, shared: int, hidden: int, inner: int) -> int:
+    """(E + s) (2hm + m + h) + hE: all experts, and the router, which does not score the shared ones.
+
+    Args:
+        experts: E, those to choose from.
+        shared: s.
+        hidden: h.
+        inner: m.
+
+    Source: Dai et al. 2024, "DeepSeekMoE", §3.2.
+    """
+    return (experts + shared) * expert_parameters(hidden, inner) + hidden * experts
+
+
+def shared_flops(tokens: int, experts: int, choices: int, shared: int, hidden: int, inner: int) -> int:
+    """(k + s) · 4hm + 2hE for each token, forward.
+
+    Args:
+        tokens: T.
+        experts: E, those to choose from.
+        choices: k, of them.
+        shared: s.
+        hidden: h.
+        inner: m.
+
+    Source: Dai et al. 2024, "DeepSeekMoE", §3.2.
+    """
+    return expert_flops(tokens * (choices + shared), hidden, inner) + router_flops(tokens, hidden, experts)
+
+
+def z_loss(factor: float, logits: Sequence[Sequence[float]]) -> float:
+    """α · 1/T · Σ z², z = ln Σ exp(hⱼ) of a token.
+
+    Args:
+        factor: α, 0.001 in the paper.
+        logits: h, a row for each token.
+
+    Source: Zoph et al. 2022, "ST-MoE", §3.3, equation 5.
+    """
+    return factor * math.fsum(_logarithm(row) ** 2 for row in logits) / len(logits)
+
+
+def z_loss_gradient(factor: float, logits: Sequence[float], expert: int, tokens: int) -> float:
+    """α · 2z/T · pᵢ: how the z-loss grows with a token's logit for expert i, since dz/dhᵢ is the softmax pᵢ.
+
+    Args:
+        factor: α.
+        logits: The token's own.
+        expert: i.
+        tokens: T.
+
+    Source: derived.
+    """
+    z = _logarithm(logits)
+    return factor * 2 * z / tokens * math.exp(logits[expert] - z)
+
+
+def _logarithm(logits: Sequence[float]) -> float:
+    most = max(logits)
+    return most + math.log(math.fsum(math.exp(logit - most) for logit in logits))

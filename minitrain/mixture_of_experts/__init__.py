@@ -2,7 +2,8 @@
 
 Four routers with one interface, `router.Router`, each a file: `noisy_top_k`, `gshard`, `switch` let tokens choose
 experts, `expert_choice` lets experts choose tokens. `layer` computes with what they chose, and `expert_parallel` puts
-the experts on different ranks.
+the experts on different ranks. Four more have a small form only: `bias_balanced` routes without an auxiliary loss,
+`z_loss` keeps logits small, `dropless` is a layer without a capacity, `shared_experts` adds experts for every token.
 """
 
 from __future__ import annotations

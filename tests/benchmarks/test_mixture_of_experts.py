@@ -13,12 +13,11 @@ def measure(world):
 
 def test_every_row_says_what_and_against_what(ranks):
     rows, others = ranks(2).run(measure)
-    assert [row.what.rsplit(", ", 1)[1] for row in rows] == ["CPU time", "wall clock", "CPU time", "CPU time"] * 2 + [
-        "CPU time",
-        "wall clock",
-    ] * 2
-    assert all(row.against.startswith("a loop over ") for row in rows[:8])
-    assert all(row.against == "all experts on every rank" for row in rows[8:])
+    assert [row.what.rsplit(", ", 1)[1] for row in rows] == (
+        ["CPU time", "wall clock", "CPU time", "CPU time", "CPU time"] * 2 + ["CPU time", "wall clock"] * 2
+    )
+    assert all(row.against.startswith("a loop over ") for row in rows[:10])
+    assert all(row.against == "all experts on every rank" for row in rows[10:])
     assert rows == others
     assert benchmark.TARGETS == {8: 1.1, 32: 2.5}
 
@@ -26,6 +25,10 @@ def test_every_row_says_what_and_against_what(ranks):
 def same_work(world):
     loop, grouped = benchmark._products(world, 3, 20, 8, torch.float32)
     torch.testing.assert_close(loop(), grouped())
+    loop, grouped = benchmark._dropless(world, 3, 20, 8, torch.float32)
+    form, other = loop.args[0], grouped.args[0]
+    torch.testing.assert_close(form(), other())
+    loop(), grouped()
     spread, everywhere = (benchmark._step(world, 3, 16, 8, torch.float64, name) for name in ("spread", "everywhere"))
     spread(), everywhere()
     theirs = dict(everywhere.args[0].module.named_parameters())

@@ -107,3 +107,51 @@ def test_operations():
     assert costs.expert_flops(tokens, hidden, inner) == tokens * (2 * hidden * inner + 2 * inner * hidden)
     assert costs.router_flops(tokens, hidden, experts) == 2 * tokens * hidden * experts
     assert costs.expert_parameters(hidden, inner) == (hidden + 1) * inner + (inner + 1) * hidden
+
+
+@pytest.mark.parametrize("tokens", (2, 6, 20))
+@pytest.mark.parametrize("turns", (1, 2, 3, 5))
+def test_bias_steps_and_overshoot_by_simulation(tokens, turns):
+    """In units of δ: token t prefers expert 0 by t + ½, and a step moves the threshold by 2u/δ = `turns`."""
+    threshold, loads = 0, []
+    for _ in range(3 * tokens):
+        load = sum(token + 0.5 > threshold for token in range(tokens))
+        loads.append(load)
+        threshold += turns * ((2 * load > tokens) - (2 * load < tokens))
+    steps = costs.bias_steps(tokens, gap=0.01, speed=turns * 0.01 / 2)
+    assert loads[steps] <= tokens / 2 < loads[steps - 1]
+    most = max(max(load, tokens - load) for load in loads[steps:])
+    assert most <= tokens // 2 + costs.bias_overshoot(gap=0.01, speed=turns * 0.01 / 2)
+
+
+def test_bias_overshoot_is_reached():
+    """Six tokens, four of which change at once: 6 and 0, then 2 and 4, and then 6 and 0 again; so 3 above the mean."""
+    assert costs.bias_overshoot(gap=0.5, speed=1.0) == 6 - 3
+
+
+def test_load_bytes():
+    assert costs.load_bytes(experts=256) == 2048
+
+
+def test_shared_experts():
+    """Experts cut in two, twice as many chosen: the same products, and more for the router alone."""
+    hidden, inner, tokens = 8, 16, 5
+    fine = costs.shared_flops(tokens, 16, 4, 2, hidden, inner // 2)
+    whole = costs.shared_flops(tokens, 8, 2, 1, hidden, inner)
+    assert fine - whole == costs.router_flops(tokens, hidden, 8)
+    alone = 8 * costs.expert_parameters(hidden, inner) + 8 * hidden
+    assert costs.shared_parameters(8, 0, hidden, inner) == alone
+    assert costs.shared_parameters(8, 1, hidden, inner) == alone + costs.expert_parameters(hidden, inner)
+
+
+def test_z_loss_and_its_gradient():
+    logits = [[0.0, 1.0, -2.0], [3.0, 0.5, 0.0]]
+    z = [math.log(sum(math.exp(value) for value in row)) for row in logits]
+    assert costs.z_loss(0.5, logits) == pytest.approx(0.5 * (z[0] ** 2 + z[1] ** 2) / 2)
+    for expert in range(3):
+        shifted = [[list(row) for row in logits] for _ in range(2)]
+        shifted[0][1][expert] += 1e-6
+        shifted[1][1][expert] -= 1e-6
+        slope = (costs.z_loss(0.5, shifted[0]) - costs.z_loss(0.5, shifted[1])) / 2e-6
+        assert costs.z_loss_gradient(0.5, logits[1], expert, 2) == pytest.approx(slope, rel=1e-6)
+    assert costs.z_loss(1.0, [[1000.0, 0.0]]) == 1000.0**2

@@ -7,6 +7,8 @@ FULL = f"{CHAPTER}.full"
 THEORY = "minitrain.costs.mixture_of_experts"
 SWITCH, GSHARD, NOISY = f"{CHAPTER}.switch", f"{CHAPTER}.gshard", f"{CHAPTER}.noisy_top_k"
 CHOICE, LAYER, MOE_GPT = f"{CHAPTER}.expert_choice", f"{CHAPTER}.layer", f"{CHAPTER}.moe_gpt"
+BIAS, Z_LOSS = f"{CHAPTER}.bias_balanced", f"{CHAPTER}.z_loss"
+DROPLESS, SHARED = f"{CHAPTER}.dropless", f"{CHAPTER}.shared_experts"
 PARALLEL, ALL_TO_ALL = f"{CHAPTER}.expert_parallel", f"{CHAPTER}.all_to_all"
 
 PLACES = "tokens of an expert that all tokens want"
@@ -60,6 +62,24 @@ MUTATIONS = [
         MOE_GPT,
         "a GPT of five blocks, two with mixtures: parameters",
     ),
+    Mutation(f"{BIAS}.route", "score.gather", "(score + bias).gather", BIAS, "largest difference of a gate"),
+    Mutation(f"{BIAS}.route", "gates / gates.sum(-1, keepdim=True)", "gates", BIAS, "largest difference of a gate"),
+    Mutation(f"{BIAS}.update", "all_reduce(load, group).wait()", "pass", BIAS, "loads and biases after a step"),
+    Mutation(f"{BIAS}.update", "experts * load).sign()", "experts * load).sign() * 2", BIAS, "steps until an expert"),
+    Mutation(f"{DROPLESS}.compute", "order // k", "order % len(x)", DROPLESS, "distance of output and all gradients"),
+    Mutation(f"{DROPLESS}.compute", "right=True, ", "", DROPLESS, "distance of output and all gradients"),
+    Mutation(f"{DROPLESS}.grouped_product", "weight.mT", "weight.mT.flip(0)", DROPLESS, "a grouped product in float32"),
+    Mutation(f"{SHARED}.SharedExperts.forward", "y + expert(x)", "expert(x)", SHARED, "distance of the output from"),
+    Mutation(
+        f"{SHARED}.SharedExperts.forward",
+        "in self.shared",
+        "in list(self.shared)[:1]",
+        SHARED,
+        "dropped tokens: distance of their output",
+    ),
+    Mutation(f"{Z_LOSS}.z_loss", "(z**2).mean()", "(z**2).sum()", Z_LOSS, "z-loss, of random logits"),
+    Mutation(f"{Z_LOSS}.z_loss", "logits.logsumexp(-1)", "logits.amax(-1)", Z_LOSS, "largest difference of autograd"),
+    Mutation(f"{Z_LOSS}.with_z_loss", "loss + z_loss", "loss + 2 * z_loss", Z_LOSS, "Switch with it"),
     # The theory.
     Mutation(f"{THEORY}.capacity", "/ experts)", "/ experts) - 1", SWITCH, PLACES),
     Mutation(f"{THEORY}.capacity", "/ experts)", "/ experts) + 1", SWITCH, PLACES),
@@ -85,6 +105,13 @@ MUTATIONS = [
         f"{THEORY}.expert_parameters", "+ inner + hidden", "+ 2 * hidden", PARALLEL, "small form: bytes of experts"
     ),
     Mutation(f"{THEORY}.expert_flops", "4 * routes", "2 * routes", LAYER, "operations of 5 and of 10 experts"),
+    Mutation(f"{THEORY}.load_bytes", "experts * item", "2 * experts * item", BIAS, "bytes of the all-reduce of loads"),
+    Mutation(f"{THEORY}.bias_steps", "(2 * speed)", "speed", BIAS, "steps until an expert"),
+    Mutation(f"{THEORY}.bias_overshoot", "2 * speed", "speed", BIAS, "most tokens of an expert from then on"),
+    Mutation(f"{THEORY}.shared_parameters", "(experts + shared)", "experts", SHARED, "parameters, of whole experts"),
+    Mutation(f"{THEORY}.shared_flops", "choices + shared", "choices", SHARED, "operations of both"),
+    Mutation(f"{THEORY}.z_loss", "/ len(logits)", "", Z_LOSS, "z-loss, of random logits"),
+    Mutation(f"{THEORY}.z_loss_gradient", "2 * z", "z", Z_LOSS, "largest difference of autograd"),
     Mutation(
         f"{THEORY}.router_flops", "2 * tokens", "tokens", MOE_GPT, "a GPT of five blocks, two with mixtures: operat"
     ),
