@@ -298,6 +298,8 @@ class Goodput(Supervised):
         """Measure a step, a save and a restart, and then a training that is killed so often; returns what was wrong."""
         few = self.steps
         step = self.alone(self.folder / "without-saves", 0, few) / (few - 1)
+        # Of which a part is no work of the step itself, such as its line in the log.
+        whole = step / self.work(self.folder / "without-saves")
         saving = max(1e-4, self.alone(self.folder / "with-saves", 1, few) / (few - 1) - step)
         self.killed(self.folder / "restarts", 5, 4 * few, [2.0 * step] * 6, measured=True)
         restart = max(0.0, statistics.median(self.seconds) - step)
@@ -306,6 +308,8 @@ class Goodput(Supervised):
         gaps = [self.random.expovariate(1 / mean) for _ in range(kills)]
         # So many that the last kills still hit it, at whatever goodput.
         took, done = self.killed(self.folder / "killed", every, 100 * kills, gaps, measured=False)
+        # Steps as they were then: the machine may have had more to do, or less.
+        step = whole * self.work(self.folder / "killed", done)
         best = costs.goodput(every * step, saving, restart, mean)
         noise = costs.goodput_noise(every * step, saving, restart, mean, kills)
         found = done * step / took
@@ -318,6 +322,11 @@ class Goodput(Supervised):
     def told(self) -> str:
         """The seconds that were measured, and both goodputs."""
         return self.summary
+
+    def work(self, folder: Path, done: int | None = None) -> float:
+        """Mean seconds of the steps after the first, by the log."""
+        seconds = [line["seconds"] for line in lines(folder)][1:]
+        return statistics.mean(seconds[:done])
 
     def alone(self, folder: Path, every: int, steps: int) -> float:
         """Seconds from the first step of an undisturbed training to its last."""
