@@ -5,9 +5,6 @@ Source: Jain et al. 2018, "Gist: efficient data encoding for deep neural network
 
 from __future__ import annotations
 
-PACKED = {16: 2, 10: 3, 8: 4}
-"""Width in bits -> values in a word of 4 bytes; with 10 bits, 2 of the 32 are left."""
-
 
 def sign_bytes(elements: int) -> int:
     """Bytes of a ReLU's output of which 1 bit per element is kept, ⌈N/8⌉: whether it is above 0."""
@@ -41,11 +38,22 @@ def break_even(index: int, item: int = 4) -> float:
 
 
 def stash_bytes(elements: int, bits: int) -> int:
-    """Bytes of values that are kept in 16, 10 or 8 bits: words of 4 bytes, with 2, 3 or 4 values in each.
+    """Bytes of values that are kept in 16, 10 or 8 bits: 2N, 4⌈N/3⌉, since 3 values fit a word of 4 bytes, or N.
 
     Raises:
         ValueError: For any other width.
     """
-    if bits not in PACKED:
-        raise ValueError(f"bits={bits} must be one of {', '.join(map(str, PACKED))}")
-    return 4 * -(-elements // PACKED[bits])
+    sizes = {16: 2 * elements, 10: 4 * -(-elements // 3), 8: elements}
+    if bits not in sizes:
+        raise ValueError(f"bits={bits} must be one of {', '.join(map(str, sizes))}")
+    return sizes[bits]
+
+
+def rounding(bits: int) -> float:
+    """The largest relative error of a value in 16, 10 or 8 bits, half of its last bit: 2⁻¹¹, 2⁻⁵ or 2⁻⁴."""
+    return 2.0 ** -({16: 10, 10: 4, 8: 3}[bits] + 1)
+
+
+def relu_pool_bytes(elements: int, outputs: int) -> int:
+    """Bytes that torch keeps of a ReLU and a pool, 4N + 8M: the ReLU's output once, and an index for each window."""
+    return 4 * elements + 8 * outputs

@@ -22,7 +22,7 @@ def test_sparse_bytes_are_those_of_torchs_compressed_rows():
 
 
 @pytest.mark.parametrize(("bits", "expected"), ((16, 24), (10, 16), (8, 12)))
-def test_twelve_values_in_words(bits, expected):
+def test_twelve_values(bits, expected):
     assert gist.stash_bytes(12, bits) == expected
 
 
@@ -33,3 +33,8 @@ def test_a_last_byte_or_word_counts_whole():
 def test_another_width_is_refused():
     with pytest.raises(ValueError, match=r"bits=12 must be one of 16, 10, 8"):
         gist.stash_bytes(12, 12)
+
+
+@pytest.mark.parametrize(("bits", "dtype"), ((16, torch.float16), (8, torch.float8_e4m3fn)))
+def test_rounding_is_half_of_torchs_eps(bits, dtype):
+    assert gist.rounding(bits) == torch.finfo(dtype).eps / 2
