@@ -22,79 +22,69 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of the memory that a tensor is a view of, as a row."""
-    return tensor.detach().as_strided((tensor.untyped_storage().nbytes() // tensor.itemsize,), (1,), 0)
-
-
-def back(host: list[Tensor], device: torch.device) -> list[Tensor]:
-    """Copies on the device."""
-    return [tensor.to(device, copy=True) for tensor in host]
-
-
 class Shelf:
-    """The activations of one call of a block, on the host."""
+    """What one call of a block keeps for backward, on the host."""
 
     def __init__(self, before: Shelf | None, reader: ThreadPoolExecutor, parameters: Iterable[nn.Parameter]):
-        self.before, self.after, self.reader = before, None, reader
-        if before is not None:
-            before.after = self
+        self.before, self.reader = before, reader
         # Parameters are on the device anyway.
         self.stay = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+        # Until the block has run, its memory is held here, so that no other tensor gets its address.
         self.alive: dict[int, Tensor] = {}
         self.host: list[Tensor] = []
         self.fetched: Future[list[Tensor]] | None = None
 
-    def put(self, tensor: Tensor) -> Any:
-        """The hook: autograd keeps a place on the shelf, and the tensor goes to the host."""
-        address = tensor.untyped_storage().data_ptr()
+    def put(self, x: Tensor) -> Any:
+        """The hook: x goes to the host, and autograd keeps its place on the shelf."""
+        address = x.untyped_storage().data_ptr()
         if address in self.stay:
-            return tensor
+            return x
         if address not in self.alive:
-            # Operations that keep the same memory share a copy. Until the block has run, the memory is held here, so
-            # that no other tensor gets its address.
-            self.alive[address] = whole(tensor)
+            # All memory of which x is a view: other operations keep other views of it.
+            self.alive[address] = x.new_empty(0).set_(x.untyped_storage())  # [elements of the memory]
             self.host.append(self.alive[address].to("cpu", copy=True))
-        place = list(self.alive).index(address)
-        return place, tensor.shape, tensor.stride(), tensor.storage_offset(), tensor.device
+        return list(self.alive).index(address), x.shape, x.stride(), x.storage_offset(), x.device
 
     def fetch(self, device: torch.device) -> Future[list[Tensor]]:
-        """Start to bring all of it back, in a thread."""
+        """Start to bring everything back, in a thread."""
         if self.fetched is None:
-            self.fetched = self.reader.submit(back, self.host, device)
+            self.fetched = self.reader.submit(copies, self.host, device)
         return self.fetched
 
     def get(self, kept: Any) -> Tensor:
-        """The hook: the tensor again."""
+        """The hook: x again."""
         if isinstance(kept, Tensor):
             return kept
         place, shape, stride, offset, device = kept
-        if self.after is not None:
-            # Its backward is over; what it used leaves the device before more comes.
-            self.after.fetched = None
         arrived = self.fetch(device).result()
         if self.before is not None:
-            # While this block goes backward, the next one's activations arrive.
+            # While this block goes backward, what the next one needs arrives.
             self.before.fetch(device)
         return arrived[place].as_strided(shape, stride, offset)
 
 
+def copies(host: list[Tensor], device: torch.device) -> list[Tensor]:
+    """What the thread does: host to device."""
+    return [torch.empty(x.shape, dtype=x.dtype, device=device).copy_(x) for x in host]
+
+
 class Offload:
-    """Has each block's activations wait on the host; the blocks run one after the other, from the first."""
+    """Has what each block keeps wait on the host; the blocks run in this order, one after the other."""
 
     def __init__(self, blocks: Iterable[nn.Module]):
-        self.reader = ThreadPoolExecutor(1)
+        self.blocks, self.reader = list(blocks), ThreadPoolExecutor(1)
         self.last: Shelf | None = None
-        for number, block in enumerate(blocks):
-            block.forward = partial(self.run, number, block, block.forward)
+        for block in self.blocks:
+            block.forward = partial(self.run, block, block.forward)
 
-    def run(self, number: int, block: nn.Module, forward: Callable[..., Any], *inputs: Tensor) -> Any:
-        """The block's forward, of which everything that autograd keeps goes on a shelf."""
-        # A step begins with block 0, which has none before it.
-        shelf = self.last = Shelf(self.last if number else None, self.reader, block.parameters())
+    def run(self, block: nn.Module, forward: Callable[..., Any], *inputs: Any) -> Any:
+        """The block's forward, with a shelf for all that autograd keeps of it."""
+        shelf = Shelf(self.last, self.reader, block.parameters())
         with saved_tensors_hooks(shelf.put, shelf.get):
             outputs = forward(*inputs)
         shelf.alive.clear()
+        # After the last block autograd alone holds the shelves. Each leaves both memories when its backward is over.
+        self.last = None if block is self.blocks[-1] else shelf
         return outputs
 
 
