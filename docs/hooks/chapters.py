@@ -156,7 +156,7 @@ CHAPTERS = (
     Chapter(
         "19",
         "recommender",
-        "tables that no GPU can hold: sparse pulls and pushes, hybrid training, Zipf, AUC",
+        "tables that no GPU can hold: sparse pulls and pushes, hybrid training, Zipf, AUC, serving",
         ("parameter_server",),
         column=0,
     ),
