@@ -35,7 +35,8 @@ class Rows:
     def of(cls, dense: Tensor) -> Rows:
         """The rows of a tensor of any shape, of which the last may be filled up with zeros."""
         rows = nn.functional.pad(dense.flatten(), (0, -dense.numel() % COLUMNS)).view(-1, COLUMNS)
-        row, column = rows.nonzero(as_tuple=True)  # [nonzero] each, row after row
+        # Row after row, as they are read back.
+        row, column = rows.nonzero(as_tuple=True)  # [nonzero] each
         counts = row.bincount(minlength=len(rows))  # [rows]
         starts = nn.functional.pad(counts.cumsum(0), (1, 0)).int()
         return cls(rows[row, column], column.to(torch.uint8), starts, dense.shape)
@@ -47,6 +48,7 @@ class Rows:
 
     def dense(self) -> Tensor:
         """The tensor again."""
+        # Differences of the starts are the numbers of values.
         row = torch.arange(len(self.starts) - 1, device=self.starts.device).repeat_interleave(self.starts.diff())
         rows = self.values.new_zeros(len(self.starts) - 1, COLUMNS)
         rows[row, self.columns.long()] = self.values
@@ -69,12 +71,10 @@ class SparseRows(saved_tensors_hooks):
         # next one comes, because then no other tensor can have got its address.
         if self.last is None or x.data_ptr() != self.last[0].data_ptr():
             rows = Rows.of(x)
-            if smaller := rows.nbytes < x.nbytes:
-                self.last = x, rows
-            else:
-                self.last = x, x
+            smaller = rows.nbytes < x.nbytes
             if not smaller:
-                warnings.warn(f"{(x == 0).double().mean():.0%} of zeros are too few for sparse rows: kept as it is")
+                warnings.warn("an activation has too few zeros for sparse rows: it is kept as it is", stacklevel=2)
+            self.last = x, rows if smaller else x
         return self.last[1]
 
     def __exit__(self, *error: Any) -> None:

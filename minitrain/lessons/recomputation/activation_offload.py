@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.recomputation.activation_offload`: what crosses, what is on the device, and equal gradients."""
+"""The lesson of `minitrain.recomputation.activation_offload`: bytes that cross or stay, and equal gradients."""
 
 from __future__ import annotations
 
@@ -34,16 +34,17 @@ class AtOnce:
 
     def __init__(self) -> None:
         self.fetches = self.ahead = self.most = 0
-        self._fetched: list[tuple[list[ref[Tensor]], int]] = []
+        self._fetched: list[tuple[ref[Future[list[Tensor]]], int]] = []
 
     def submit(self, read: Callable[..., list[Tensor]], *arguments: Any) -> Future[list[Tensor]]:
-        self._fetched = [each for each in self._fetched if any(alive() is not None for alive in each[0])]
+        # A shelf holds what it fetched until autograd lets go of the shelf.
+        self._fetched = [each for each in self._fetched if each[0]() is not None]
         future: Future[list[Tensor]] = Future()
         tensors = read(*arguments)
         future.set_result(tensors)
         self.fetches += 1
         self.ahead += bool(self._fetched)
-        self._fetched.append(([ref(tensor) for tensor in tensors], storage_bytes(tensors)))
+        self._fetched.append((ref(future), storage_bytes(tensors)))
         self.most = max(self.most, sum(size for _, size in self._fetched))
         return future
 

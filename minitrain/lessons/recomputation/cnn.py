@@ -33,7 +33,7 @@ def glyphs() -> Tensor:
 
     folder = Path(matplotlib.get_data_path()) / "fonts/ttf"
     drawn = torch.zeros(4 * len(FONTS), len(CLASSES), SIDE, SIDE)
-    for number, name in enumerate(name + style for name in FONTS for style in STYLES.get(name, OBLIQUE)):
+    for number, name in enumerate(font + style for font in FONTS for style in STYLES.get(font, OBLIQUE)):
         font = FT2Font(str(folder / f"{name}.ttf"))
         font.set_size(13, 72)
         for label, letter in enumerate(CLASSES):
@@ -88,7 +88,9 @@ def plain_pool(x: Tensor, window: int = 2) -> Tensor:
     return F.max_pool2d(x.relu(), window)
 
 
-def losses(how: How = nullcontext, bits: bool = False, steps: int = 120, batch: int = 32, lr: float = 0.003) -> list[float]:
+def losses(
+    how: How = nullcontext, bits: bool = False, steps: int = 120, batch: int = 32, lr: float = 0.003
+) -> list[float]:
     """Train with AdamW on drawn letters; the loss of each step, the same letters in each training."""
     model = CNN(bits=bits)
     optimizer, found = torch.optim.AdamW(model.parameters(), lr=lr), []

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from minitrain.comm import World
@@ -81,7 +81,7 @@ def demo(world: World, samples: int = 7) -> list[Claim]:
         forward[case] = Claim("", "L", right.item(), loss.item(), "1", SECTION, "compared")
         with world.timed(f"forward and backward of a CNN, activations in {bits} bits"):
             loss.backward()
-    world.figure(partial(curves, trainings(40)))
+    world.figure(lambda: curves(trainings()))
     return [
         fold("bytes kept of 35 values, in 16, 10 and 8 bits", bytes_, key=True),
         fold("largest relative error of a kept value", rounding, key=True),

@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.recomputation.sparse_rows`: bytes kept, from where on it pays, and that no number changes."""
+"""The lesson of `minitrain.recomputation.sparse_rows`: bytes kept, when it pays, and that no number changes."""
 
 from __future__ import annotations
 
