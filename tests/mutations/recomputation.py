@@ -173,7 +173,13 @@ MUTATIONS = [
         "bytes that a ReLU and a convolution keep",
     ),
     Mutation(f"{GIST}.sparse_bytes", "4 * (rows + 1)", "4 * rows", SPARSE, "bytes that a ReLU and a convolution keep"),
-    Mutation(f"{GIST}.break_even", "index / (item + index)", "index / item", SPARSE, "share of zeros from which"),
+    Mutation(
+        f"{GIST}.break_even",
+        "return index / (item + index)",
+        "return index / item",
+        SPARSE,
+        "share of zeros from which",
+    ),
     Mutation(f"{DELAYED}.to_bits", "word + 0x3FFFF", "word", DELAYED, "largest relative error of a kept value"),
     Mutation(f"{DELAYED}.pack_tens", "% 3", "% 30", DELAYED, "bytes kept of 35 values"),
     Mutation(f"{DELAYED}.unpack_tens", "(0, 10, 20)", "(0, 20, 10)", DELAYED, "largest relative error of a kept value"),
@@ -181,7 +187,7 @@ MUTATIONS = [
     Mutation(f"{GIST}.rounding", "10: 4", "10: 5", DELAYED, "largest relative error of a kept value"),
     # What waits on the host.
     Mutation(
-        f"{OFFLOAD}.Shelf.put", "address not in self.alive", "True", OFFLOAD, "bytes of activations that go to the host"
+        f"{OFFLOAD}.Shelf.put", "address in self.stay", "False", OFFLOAD, "bytes of activations that go to the host"
     ),
     Mutation(
         f"{OFFLOAD}.Offload.run",
