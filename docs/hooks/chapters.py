@@ -67,7 +67,7 @@ CHAPTERS = (
     Chapter(
         "05",
         "recomputation",
-        "activations computed again: full, every k-th layer, selective; kept in fewer bits, or on the host",
+        "activations computed again instead of kept: full, every k-th layer, selective; encoded, or on the host",
         column=3,
     ),
     Chapter(

@@ -53,13 +53,15 @@ def test_rows_come_back(shape):
     assert torch.equal(Rows.of(dense).dense(), dense)
 
 
-def test_too_few_zeros_are_kept_dense_and_told():
+def test_too_few_zeros_are_kept_dense_and_told(ranks):
     def call():
         x = torch.rand(4, 300, requires_grad=True)
         return F.relu(x).square().sum(), x
 
-    message = "an activation has too few zeros for sparse rows: it is kept as it is"
-    with SparseRows(), pytest.warns(UserWarning, match=message):
+    with (
+        SparseRows(),
+        pytest.warns(UserWarning, match="an activation has too few zeros for sparse rows: it is kept as it is"),
+    ):
         loss, x = call()
     loss.backward()
     assert torch.equal(x.grad, 2 * x.detach())

@@ -14,7 +14,7 @@ from minitrain.lessons.recomputation import cnn
 from minitrain.recomputation.binarized import relu_pool
 
 PAPER = "Jain et al. 2018"
-SHAPES = {2: (2, 3, 8, 8), 3: (2, 3, 10, 11), 4: (1, 5, 13, 13)}  # window: input; not all are whole windows
+SHAPES = {2: (2, 3, 8, 8), 3: (1, 3, 10, 11), 4: (1, 5, 9, 13)}  # window: input; not all are whole windows
 
 
 def images(world: World, shape: tuple[int, ...], ties: bool = False) -> Tensor:
