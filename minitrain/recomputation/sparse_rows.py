@@ -64,8 +64,11 @@ class SparseRows(saved_tensors_hooks):
 
     def encode(self, x: Tensor) -> Tensor | Rows:
         """What autograd keeps in place of x."""
-        # Weights are there anyway; and a tensor with negative values is no ReLU's.
-        if isinstance(x, nn.Parameter) or (x < 0).any():
+        # Weights are there anyway, also as views: x @ W.T keeps a view of W.
+        if isinstance(x, nn.Parameter) or isinstance(x._base, nn.Parameter):
+            return x
+        # Whole numbers, or values below 0, are no ReLU's output.
+        if not x.is_floating_point() or (x < 0).any():
             return x
         # The ReLU and the convolution keep the same tensor, one after the other. It is encoded once, and held until the
         # next one comes, because then no other tensor can have got its address.

@@ -191,8 +191,8 @@ MUTATIONS = [
     ),
     Mutation(
         f"{OFFLOAD}.Offload.run",
-        "self.last = None if block is self.blocks[-1] else shelf",
-        "self.last, self.all = shelf, [*getattr(self, 'all', []), shelf]",
+        "None if ends else shelf",
+        "shelf",
         OFFLOAD,
         "most bytes of them on the device",
     ),

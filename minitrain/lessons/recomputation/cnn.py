@@ -89,10 +89,10 @@ def plain_pool(x: Tensor, window: int = 2) -> Tensor:
 
 
 def losses(
-    how: How = nullcontext, bits: bool = False, steps: int = 120, batch: int = 32, lr: float = 0.003
+    how: How = nullcontext, bits: bool = False, steps: int = 120, batch: int = 32, lr: float = 0.003, seed: int = 0
 ) -> list[float]:
     """Train with AdamW on drawn letters; the loss of each step, the same letters in each training."""
-    model = CNN(bits=bits)
+    model = CNN(bits=bits, seed=seed)
     optimizer, found = torch.optim.AdamW(model.parameters(), lr=lr), []
     for step in range(steps):
         images, labels = letters(batch, seed=step)
