@@ -176,7 +176,7 @@ PATHS = (
     (
         "Language models",
         "everything that a transformer's training uses",
-        "00 01 02a 02b 03 04 05 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 13 14 15 16 20",
+        "00 01 02a 02b 03 04 05 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 12c 13 14 15 16 20",
     ),
     ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02a 03 04 05 08a 13 14 15 16"),
     ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02a 18 19"),
