@@ -18,6 +18,8 @@ def steps_until_half(tokens, gap, speed):
 
 # %% exercise-1: mistake: both biases move
 
+import math
+
 
 def steps_until_half(tokens, gap, speed):
     return math.ceil((tokens / 2 - 0.5) * gap / speed)
