@@ -98,7 +98,7 @@ def mixture_kept(
         batch: b.
         shape: The model.
         routes: Rows that the rank's experts get.
-        tensor: Tensor-parallel ranks; they divide attention, and not experts.
+        tensor: Tensor-parallel ranks; they divide attention, and what is inside an expert.
         recompute: As for `layer_kept`.
         item: w.
         dropout: Whether there is dropout, with which attention is written out.
@@ -107,7 +107,7 @@ def mixture_kept(
     if recompute == "full":
         return dense
     mlp = 8 * batch * shape.positions * shape.hidden * item // tensor
-    return dense - mlp + 10 * routes * shape.hidden * item
+    return dense - mlp + (2 * shape.hidden + 8 * shape.hidden // tensor) * routes * item
 
 
 def ends_kept(

@@ -26,12 +26,14 @@ def tensor_payload(
     sequence: bool = False,
     recompute: str = "none",
     item: int = 4,
+    rows: int = 0,
 ) -> Payload:
     """Payload of one micro-batch in a stage, over the tensor-parallel ranks: S = bsh·w for each but the loss's.
 
     Forward g after attention and MLP, backward f; embedding forward, head backward, loss. With sequence parallelism
     all-gathers and reduce-scatters in their place. Full recomputation repeats the forward of each layer, and its
-    messages. A mixture sends nothing: each rank has all of it.
+    messages. A mixture sends what an MLP does, and in backward also the gradients of gates, one number for each row, in
+    float32 at least.
 
     Args:
         batch: b.
@@ -43,6 +45,7 @@ def tensor_payload(
         sequence: Whether there is sequence parallelism.
         recompute: "none", "selective" or "full".
         item: w.
+        rows: Of a mixture's experts.
 
     Source: Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2.2; Narayanan et al. 2021, §3.2.
     """
@@ -53,8 +56,10 @@ def tensor_payload(
     loss = vocabulary.loss_payload(tokens, tensor, max(4, item)) if last else 0
     if not sequence:
         one = tensor_parallel.all_reduces()
-        inside = sum((forwards * one.forward + one.backward) // (1 + shape.is_mixture(layer)) for layer in layers)
-        return {"all_reduce": (inside + first + last) * size, "all_gather": loss}
+        layers = list(layers)
+        inside = len(layers) * (forwards * one.forward + one.backward)
+        gates = sum(map(shape.is_mixture, layers)) * rows * max(4, item)
+        return {"all_reduce": (inside + first + last) * size + gates, "all_gather": loss}
     ways, count = sequence_parallel.layer_calls(), len(list(layers))
     gathers = count * (forwards * ways.forward.all_gathers + ways.backward.all_gathers) + first + 2 * last
     scatters = count * (forwards * ways.forward.reduce_scatters + ways.backward.reduce_scatters) + first + last

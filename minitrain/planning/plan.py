@@ -235,7 +235,7 @@ def _sends(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> lis
     found = []
     for stage in stages:
         layers, ends = costs.layers_of(shape.layers, len(holders), stage), (stage == 0, stage == len(holders) - 1)
-        cut = layout.tp, layout.sequence_parallel, layout.recompute, item
+        cut = layout.tp, layout.sequence_parallel, layout.recompute, item, rows_of(model, sequences)
         for verb, size in sent_costs.tensor_payload(sequences, shape, layers, *ends, *cut).items():
             found.append(Sent("tp", "activations and their gradients", verb, m * size))
         along_cp = len(layers), layout.cp_mode, layout.cp, layout.tp, layout.recompute, item
