@@ -139,7 +139,7 @@ def cut_experts(gpt: GPT, axes: Axes, collectives: Collectives = native) -> None
     """Leave this rank its part of every expert, with one sum over the tensor-parallel ranks for all of a mixture."""
     if axes.layout.tp > 1:
         for layer in (module for module in gpt.modules() if isinstance(module, MoELayer)):
-            cut(layer, Comm(axes.tp, collectives, check=False))
+            cut(layer, Comm(axes.tp, collectives, check=False), axes.layout.sequence_parallel)
 
 
 def apply_expert_parallel(gpt: GPT, axes: Axes, carrier: Carrier = all_to_all.native) -> None:

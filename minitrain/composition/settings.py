@@ -313,8 +313,6 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
         yield "sequence_parallel needs tp of 2 or more: it cuts what tensor-parallel ranks hold alike"
     if layout.sequence_parallel and cp == 1 and sizes.positions % tp:
         yield f"positions={sizes.positions} do not divide by tp={tp}, as sequence_parallel needs"
-    if layout.sequence_parallel and model.experts:
-        yield "sequence_parallel gives a router a part of each sequence, which changes whom it chooses"
     if sizes.layers < layout.stages:
         yield f"layers={sizes.layers} are fewer than {layout.stages} stages (pp={pp}, schedule={layout.schedule})"
     if layout.schedule == "interleaved" and pp > 1 and layout.microbatches % pp:

@@ -181,7 +181,7 @@ def _activations(model: Model, layout: Layout, steps: Steps, place: Coordinate) 
     @cache  # by kind: layers differ only in having experts or not
     def kept_by(mixture: bool, recompute: str) -> int:
         if mixture:
-            return kept_costs.mixture_kept(sequences, shape, rows, layout.tp, recompute, item, dropout)
+            return kept_costs.mixture_kept(sequences, shape, rows, *cut, recompute, item, dropout)
         return kept_costs.layer_kept(sequences, shape, *cut, recompute, item, not dropout, dropout, mode)
 
     def layer(number: int, recompute: str) -> int:

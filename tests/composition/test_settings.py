@@ -27,7 +27,6 @@ REFUSED = [
     (Layout(dp=4, ep=3), {"experts": 4}, "ep=3 does not divide dp=4"),
     (Layout(dp=2, ep=2), {}, "ep=2 needs experts"),
     (Layout(dp=4, ep=4), {"experts": 3}, "experts=3 are fewer than ep=4"),
-    (Layout(tp=2, sequence_parallel=True), {"experts": 3}, "gives a router a part of each sequence"),
     (Layout(dp=5), {}, "batch=24 does not divide by dp=5 · microbatches=1"),
     (Layout(dp=2, pp=2, zero=2), {}, "zero=2 with pp=2 .* use zero=1"),
     (Layout(dp=2, zero=3), {"experts": 2}, "zero=3 shards a line over all of dp"),

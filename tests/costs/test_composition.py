@@ -133,6 +133,10 @@ def test_tensor_payload_is_that_of_its_chapters(tensor, recompute):
         "all_reduce": 4 * 5 * size + 2 * 7 * 4,
         "all_gather": 0,
     }
+    # With sequence parallelism each of the two keeps what it has gathered, where an MLP gathers it again.
+    mixed = sent_costs.tensor_payload(2, MIXED, range(5), True, True, tensor, True, rows=7)
+    assert cut["all_gather"] - mixed["all_gather"] == 2 * size
+    assert mixed["reduce_scatter"] == cut["reduce_scatter"] and mixed["all_reduce"] == 2 * 7 * 4
 
 
 def test_context_payload_by_hand():

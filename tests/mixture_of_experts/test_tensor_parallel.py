@@ -25,12 +25,16 @@ def layer(router: str, compute: str) -> MoELayer:
     return made
 
 
-def step(mixture: MoELayer):
+def step(mixture: MoELayer, sequence: Comm | None = None):
     torch.manual_seed(3)
-    x = torch.randn(3, 6, 12, dtype=torch.float64, requires_grad=True)
+    x = torch.randn(3, 6, 12, dtype=torch.float64)
+    if sequence is not None:
+        x = x.chunk(sequence.ranks, dim=1)[sequence.rank].clone()
+    x.requires_grad_()
     counter_rng.set_position(seed=1, step=2)
     y = mixture(x)
-    (y.square().sum() + mixture.auxiliary_loss).backward()
+    loss = mixture.auxiliary_loss  # the same on all ranks, each of which goes backward through it
+    (y.square().sum() + loss).backward()
     return y, x.grad
 
 
@@ -67,6 +71,28 @@ def sent(world) -> None:
     # Forward the tokens; backward their gradients and those of the gates.
     assert ledger.calls("all_reduce") == 3
     assert ledger.payload("all_reduce") == 8 * (2 * tokens * 12 + rows)
+
+
+def compare_sequence(world, router: str) -> None:
+    """Each rank has some of the tokens of each sequence; choices, slots and gradients are those of whole sequences."""
+    whole, mine, comm = layer(router, "grouped"), layer(router, "grouped"), Comm()
+    cut(mine, comm, sequence=True)
+    y, dx = step(mine, comm)
+    right, right_dx = step(whole)
+    place = slice(comm.rank * 6 // comm.ranks, (comm.rank + 1) * 6 // comm.ranks)
+    torch.testing.assert_close(y, right[:, place], rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(dx, right_dx[:, place], rtol=1e-11, atol=1e-12)
+    for (name, parameter), its in zip(mine.named_parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine.routing.load(), whole.routing.load())
+        torch.testing.assert_close(
+            parameter.grad, piece_of(its.grad, parameter, comm), rtol=1e-11, atol=1e-12, msg=name
+        )
+
+
+@pytest.mark.parametrize("router", ("switch", "gshard", "noisy", "choice"))
+@pytest.mark.parametrize("size", (2, 3))
+def test_sequence_parallel_tokens_compete_with_all_of_their_sequence(ranks, size, router):
+    ranks(size).run(compare_sequence, router)
 
 
 def test_three_sums_however_many_experts(ranks):

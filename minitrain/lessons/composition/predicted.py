@@ -141,6 +141,7 @@ def chosen(world: World) -> Iterator[Settings]:
         yield Settings(mixture, Layout(dp=ranks, ep=ranks), unclipped)
         if ranks % 2 == 0:
             yield Settings(mixture, Layout(dp=ranks // 2, ep=ranks // 2, tp=2), unclipped)
+            yield Settings(mixture, Layout(tp=ranks, sequence_parallel=True), unclipped)
 
 
 def axes_used(layout: Layout) -> int:

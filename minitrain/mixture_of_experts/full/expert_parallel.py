@@ -116,7 +116,7 @@ class ExpertParallelLayer(MoELayer):
         self.groups, self.carrier, self.check = groups, carrier, check
         self.received: Int[Tensor, "ranks own"] | None = None
         self._sends, self._receives = [0] * ranks, [0] * ranks  # rows, by the rank at the other end
-        self.compute, self.tensor = layer.compute, layer.tensor
+        self.compute, self.tensor, self.sequence = layer.compute, layer.tensor, layer.sequence
         self.prepare()
 
     def route(self, tokens: Float[Tensor, "tokens hidden"], groups: int) -> Routing:

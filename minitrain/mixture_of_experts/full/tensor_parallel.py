@@ -8,7 +8,8 @@ every rank and makes the same choices there.
 **Source.** Shoeybi et al. 2019, "Megatron-LM", §3, for the cut; Singh et al. 2023, "A hybrid tensor-expert-data
 parallelism approach to optimize mixture-of-experts training", §4, for both at once.
 **Sent.** For each layer forward an all-reduce of the tokens, [tokens, hidden]; backward one of their gradients, and a
-small one of the gradients of gates, of which each rank has only the part of its hidden units.
+small one of the gradients of gates, of which each rank has only the part of its hidden units. With sequence parallelism
+an all-gather and a reduce-scatter of the tokens each way.
 **Cost.** Of each expert 1/t of both matrices and of the first bias, and all of the second one.
 Also called expert tensor parallelism, `--expert-tensor-parallel-size` (Megatron-LM).
 """
@@ -54,12 +55,14 @@ class PartialMLP(gpt.MLP):
         return F.linear(wide, self.down.weight, bias)
 
 
-def cut(layer: MoELayer, comm: Comm) -> None:
+def cut(layer: MoELayer, comm: Comm, sequence: bool = False) -> None:
     """Change a mixture, in place, so that each rank holds and computes its part of every expert. No tensor is sent.
 
     Args:
         layer: The same on all ranks, which afterwards give it the same tokens. Its experts are `gpt.MLP`s.
         comm: The tensor-parallel ranks.
+        sequence: They divide each sequence outside of the layer (sequence parallelism). It gathers the tokens, so that
+            choices and slots are those of whole sequences, and scatters the sums.
 
     Raises:
         ValueError: Before anything is changed: an expert is of another class, or its hidden units do not divide by the
@@ -70,5 +73,5 @@ def cut(layer: MoELayer, comm: Comm) -> None:
         raise ValueError(f"experts of class {', '.join(others)} cannot be cut by tensor parallelism; use gpt.MLP")
     made = {number: PartialMLP(expert, comm) for number, expert in whole.items()}
     layer.experts.update(made)
-    layer.tensor = comm
+    layer.tensor, layer.sequence = comm, sequence
     layer.prepare()
