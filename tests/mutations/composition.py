@@ -37,7 +37,7 @@ MUTATIONS = [
     ),
     Mutation(
         f"{MIXTURE}.layer.MoELayer.dispatch",
-        "if self.tensor is not None:",
+        "if self.tensor is not None and not self.sequence:",
         "if False:",
         STEP,
         "losses, norms and weights",
