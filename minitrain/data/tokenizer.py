@@ -1,0 +1,128 @@
+"""From text to tokens and back: bytes, which need nothing, or byte-pair encoding by the package `tokenizers`.
+
+**Source.** Sennrich et al. 2016, "Neural machine translation of rare words with subword units", §3.2; Radford et al.
+2019, §2.2, for pairs of bytes in place of characters, so that any text has an encoding.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+END = "<|endoftext|>"
+"""The token after each document, as GPT-2 calls it."""
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Attributes: `size`, the number of different tokens; `end`, the one after each document, if there is one."""
+
+    size: int
+    end: int | None
+
+    def encode(self, documents: Sequence[bytes]) -> list[list[int]]: ...
+
+    def decode(self, tokens: Iterable[int]) -> bytes: ...
+
+
+class Bytes:
+    """Each byte is a token.
+
+    Args:
+        marked: Whether there is a token more, 256, for the end of a document.
+    """
+
+    def __init__(self, marked: bool = False):
+        self.size, self.end = (257, 256) if marked else (256, None)
+
+    def encode(self, documents: Sequence[bytes]) -> list[list[int]]:
+        return [list(document) for document in documents]
+
+    def decode(self, tokens: Iterable[int]) -> bytes:
+        """The bytes; ends of documents are shown as empty lines."""
+        return b"".join(bytes([token]) if token < 256 else b"\n\n" for token in tokens)
+
+
+class Pairs:
+    """Byte-pair encoding from a file of the package `tokenizers`: `tokenizer.json`, or GPT-2's vocabulary and merges.
+
+    Args:
+        path: That file, or a folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`.
+
+    Raises:
+        ValueError: If there is no such file, it cannot be read, or has no token for the end of a document.
+    """
+
+    def __init__(self, path: Path):
+        tokenizers = package()
+        try:
+            self._inner: Any = _read(path, tokenizers)
+        except Exception as error:  # the package raises plain Exception
+            raise ValueError(f"tokenizer={str(path)!r} cannot be read: {error}") from error
+        self.size: int = self._inner.get_vocab_size()
+        self.end: int | None = self._inner.token_to_id(END)
+        if self.end is None:
+            raise ValueError(f"tokenizer={str(path)!r} has no token {END!r}, which is to end documents; add it")
+
+    def encode(self, documents: Sequence[bytes]) -> list[list[int]]:
+        texts = [document.decode(errors="replace") for document in documents]
+        return [found.ids for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def decode(self, tokens: Iterable[int]) -> bytes:
+        return self._inner.decode(list(tokens), skip_special_tokens=False).replace(END, "\n\n").encode()
+
+    def save(self, path: Path) -> None:
+        self._inner.save(str(path))
+
+
+def train(documents: Iterator[bytes], vocabulary: int, path: Path) -> None:
+    """Find the pairs that are most frequent, and write them as `tokenizer.json`; the same file for the same documents.
+
+    Args:
+        documents: What to count in.
+        vocabulary: Tokens that there are to be: 256 bytes, the end of a document, and pairs.
+        path: The file to write.
+
+    Raises:
+        ValueError: If the vocabulary has no room for any pair.
+    """
+    if vocabulary <= 257:
+        raise ValueError(f"vocabulary={vocabulary} has no room for pairs beside 256 bytes and an end mark; use 32768")
+    tokenizers = package()
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[END],
+        initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator((document.decode(errors="replace") for document in documents), trainer)
+    tokenizer.save(str(path))
+
+
+def package() -> Any:
+    """The package `tokenizers`.
+
+    Raises:
+        ValueError: If it is not installed.
+    """
+    if importlib.util.find_spec("tokenizers") is None:
+        raise ValueError("byte-pair encoding needs the package tokenizers: pip install tokenizers; or use bytes")
+    import tokenizers
+
+    return tokenizers
+
+
+def _read(path: Path, tokenizers: Any) -> Any:
+    if path.is_dir() and not (path / "tokenizer.json").exists():
+        vocabulary, merges = path / "vocab.json", path / "merges.txt"
+        found = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(vocabulary), str(merges)))
+        found.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+        found.decoder = tokenizers.decoders.ByteLevel()
+        found.add_special_tokens([END])
+        return found
+    return tokenizers.Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
