@@ -84,10 +84,11 @@ def make_part(settings: Settings, axes: Axes, device: torch.device, instruments:
     # On torch's `meta` device, where a tensor is only a shape.
     gpt = model.make_gpt(settings.model, settings.steps.seed)
     # Each of these changes the model in place, or does nothing if the layout does not ask for it. Experts come after
-    # tensor parallelism, which would cut them as it cuts every other matrix.
+    # tensor parallelism, because they are cut in a way of their own.
     model.apply_tensor_parallel(gpt, axes, instruments.collectives.tp)
     model.apply_context_parallel(gpt, axes)
     model.insert_experts(gpt, settings.model, settings.layout.microbatches)
+    model.cut_experts(gpt, axes, instruments.collectives.tp)
     model.apply_expert_parallel(gpt, axes, instruments.collectives.ep)
     model.apply_recomputation(gpt, settings.layout)
     # Keep this rank's pipeline stages. Only these get memory, and the initial values that they have on one device.

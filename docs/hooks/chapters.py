@@ -67,7 +67,7 @@ CHAPTERS = (
     Chapter(
         "05",
         "recomputation",
-        "activations computed again instead of kept: full, every k-th layer, selective",
+        "activations computed again instead of kept: full, every k-th layer, selective; encoded, or on the host",
         column=3,
     ),
     Chapter(
@@ -156,7 +156,7 @@ CHAPTERS = (
     Chapter(
         "19",
         "recommender",
-        "tables that no GPU can hold: sparse pulls and pushes, hybrid training, Zipf, AUC",
+        "tables that no GPU can hold: sparse pulls and pushes, hybrid training, Zipf, AUC, serving",
         ("parameter_server",),
         column=0,
     ),
@@ -172,13 +172,17 @@ LAST = "composition"  # builds on all chapters before it
 
 # Ways through the course: for whom, and the notebooks by number.
 PATHS = (
-    ("The idea, in two hours", "what many GPUs do for each other, and why a model fits on them", "00 02a 04 11a"),
+    ("The idea, in two hours", "what many GPUs do for each other, and why a model fits on them", "00 02a 04a 11a"),
     (
         "Language models",
         "everything that a transformer's training uses",
-        "00 01 02a 02b 03 04 05 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 13 14 15 16 20",
+        "00 01 02a 02b 03 04a 04b 05a 05b 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 12c 13 14 15 16 20",
     ),
-    ("The engineer with eight GPUs", "which layout to take, and how long it will run", "02a 03 04 05 08a 13 14 15 16"),
+    (
+        "The engineer with eight GPUs",
+        "which layout to take, and how long it will run",
+        "02a 03 04a 05a 08a 13 14 15 16",
+    ),
     ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02a 18 19"),
 )
 

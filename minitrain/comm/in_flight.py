@@ -59,7 +59,7 @@ class Flights(Watch):
     """
 
     def __init__(self, communication: Communication, what: str):
-        _flights.difference_update([flight for flight in _flights if flight.storage.expired()])
+        _flights.difference_update([flight for flight in tuple(_flights) if flight.storage.expired()])
         self.memory: list[Flight] = []
         for tensor, written in memory_of(communication):
             if not tensor.numel() or communication.ahead:
@@ -85,7 +85,7 @@ _flights: set[Flight] = set()
 
 def forget_dropped() -> None:
     """When a new cell begins, forget what an earlier one never waited for: its handle is gone."""
-    _flights.difference_update([flight for flight in _flights if flight.handle() is None])
+    _flights.difference_update([flight for flight in tuple(_flights) if flight.handle() is None])
     look_on()
 
 
@@ -112,7 +112,7 @@ class StillInFlight(RuntimeError):
 
 def in_the_way(tensor: Tensor, writes: bool) -> Flight | None:
     """What is in flight in this tensor's memory, and must not be read, or written, now."""
-    if not any(flight.written or writes for flight in _flights):
+    if not any(flight.written or writes for flight in tuple(_flights)):
         return None  # what is only sent may be read
     # Sparse tensors, those on the meta device, and those of modes that only trace have no memory of their own.
     if tensor.layout != torch.strided or tensor.is_meta or not tensor.numel():

@@ -25,6 +25,7 @@ from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.context_parallel.full import parallelize as context_parallel
 from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Router, Switch, all_to_all
 from minitrain.mixture_of_experts.full.expert_parallel import Carrier, ExpertParallelLayer
+from minitrain.mixture_of_experts.full.tensor_parallel import cut
 from minitrain.mixture_of_experts.moe_gpt import expert_weight, replace_mlps, router_generator
 from minitrain.models.gpt import GPT, Block, GPTConfig, initial_weight
 from minitrain.pipeline_parallel.full import tied
@@ -125,13 +126,20 @@ def apply_tensor_parallel(gpt: GPT, axes: Axes, collectives: Collectives = nativ
 def insert_experts(gpt: GPT, model: Model, microbatches: int) -> None:
     """Replace every second block's MLP, if the model has experts.
 
-    After tensor parallelism, which would also cut the experts, without knowing that they are computed together.
+    After tensor parallelism, which would also cut the experts, each with messages of its own.
     """
     if model.experts:
         router, hidden = ROUTERS[model.router], model.sizes.hidden
         with torch.device("meta"):
             # Each micro-batch's loss is divided by their number, and so is the routers' loss that rides along.
             replace_mlps(gpt, lambda block: router(hidden, model.experts, layer=block), riding_loss=1 / microbatches)
+
+
+def cut_experts(gpt: GPT, axes: Axes, collectives: Collectives = native) -> None:
+    """Leave this rank its part of every expert, with one sum over the tensor-parallel ranks for all of a mixture."""
+    if axes.layout.tp > 1:
+        for layer in (module for module in gpt.modules() if isinstance(module, MoELayer)):
+            cut(layer, Comm(axes.tp, collectives, check=False), axes.layout.sequence_parallel)
 
 
 def apply_expert_parallel(gpt: GPT, axes: Axes, carrier: Carrier = all_to_all.native) -> None:

@@ -313,8 +313,6 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
         yield "sequence_parallel needs tp of 2 or more: it cuts what tensor-parallel ranks hold alike"
     if layout.sequence_parallel and cp == 1 and sizes.positions % tp:
         yield f"positions={sizes.positions} do not divide by tp={tp}, as sequence_parallel needs"
-    if layout.sequence_parallel and model.experts:
-        yield "sequence_parallel gives a router a part of each sequence, which changes whom it chooses"
     if sizes.layers < layout.stages:
         yield f"layers={sizes.layers} are fewer than {layout.stages} stages (pp={pp}, schedule={layout.schedule})"
     if layout.schedule == "interleaved" and pp > 1 and layout.microbatches % pp:
@@ -330,9 +328,11 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
     if steps.batch % (dp * layout.microbatches):
         yield f"batch={steps.batch} does not divide by dp={dp} · microbatches={layout.microbatches}"
     if layout.zero >= 2 and pp > 1:
+        each, m = _gradient_bytes(model, layout, steps), layout.microbatches
         yield (
             f"zero={layout.zero} with pp={pp} would reduce-scatter gradients (and in stage 3 gather parameters) for "
-            "every micro-batch of every stage; use zero=1"
+            f"every micro-batch of every stage: about {_size(m * each)} in a step with microbatches={m} on each rank, "
+            f"where zero=1 sends {_size(each)}; use zero=1"
         )
     if steps.optimizer in _WHOLE and (layout.tp > 1 or model.experts):
         what = f"tp={layout.tp} divides layers" if layout.tp > 1 else f"experts={model.experts} lie on several ranks"
@@ -351,6 +351,16 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
         )
     if layout.zero >= 2 and model.experts:
         yield f"zero={layout.zero} shards a line over all of dp, and experts have replicas on a part of it; use zero=1"
+
+
+def _gradient_bytes(model: Model, layout: Layout, steps: Steps) -> float:
+    """Of the blocks that a rank has, nearly: 12Lh² parameters over its stages and tensor-parallel ranks."""
+    item = 8 if steps.dtype == "float64" else 2 if steps.dtype in ("bfloat16", "float16") else 4
+    return 12 * model.sizes.layers * model.sizes.hidden**2 * item / (layout.pp * layout.tp)
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def _problems_of_context(model: Model, layout: Layout) -> Iterator[str]:

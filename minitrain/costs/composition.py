@@ -5,7 +5,7 @@ other files' formulas applies where. `composition_kept` has activations, `compos
 `composition_work` operations and days. Exact where nothing divides: the vocabulary is padded over tensor-parallel
 ranks, the first stages have a layer more, and lines of ZeRO are padded over data-parallel ranks.
 
-Assumptions: a mixture of experts is whole on each tensor-parallel rank; a tied embedding that first and last stage
+Assumptions: a router is whole on each tensor-parallel rank; a tied embedding that first and last stage
 share on one rank is held once; gradients have the dtype of parameters.
 
 Notation: L layers, h hidden, s sequence, V vocabulary and V' with padding, E experts; b sequences in a micro-batch, m
@@ -111,7 +111,7 @@ def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterabl
         shape: The model.
         layer: Which one.
         tensor: Tensor-parallel ranks. They divide matrices and the biases of column-parallel ones; norms, the biases
-            of row-parallel matrices, routers and experts are whole on each.
+            of row-parallel matrices and routers are whole on each. Experts are cut as the MLP is.
         experts: Those that the rank holds, should the layer be a mixture.
 
     Source: Shoeybi et al. 2019, §3; counted on `minitrain.models.gpt`.
@@ -128,8 +128,8 @@ def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterabl
         found.append(Parameter(gates, h * shape.experts, whole=True, shape=(shape.experts, h)))
     for number in experts:
         expert = f"{name}.mlp.experts.{number}"
-        both = [*_column(f"{expert}.up", h, 4 * h, 1), *_row(f"{expert}.down", 4 * h, h, 1)]
-        found += [each._replace(whole=True, expert=True) for each in both]
+        both = [*_column(f"{expert}.up", h, 4 * h, tensor), *_row(f"{expert}.down", 4 * h, h, tensor)]
+        found += [each._replace(expert=True) for each in both]
     return found
 
 

@@ -85,6 +85,7 @@ def mixture_kept(
     shape: Shape,
     routes: int,
     tensor: int = 1,
+    sequence: bool = False,
     recompute: str = "none",
     item: int = 4,
     dropout: bool = False,
@@ -98,16 +99,19 @@ def mixture_kept(
         batch: b.
         shape: The model.
         routes: Rows that the rank's experts get.
-        tensor: Tensor-parallel ranks; they divide attention, and not experts.
+        tensor: Tensor-parallel ranks; they divide attention, and what is inside an expert.
+        sequence: Whether there is sequence parallelism; the router keeps all tokens.
         recompute: As for `layer_kept`.
         item: w.
         dropout: Whether there is dropout, with which attention is written out.
     """
-    dense = layer_kept(batch, shape, tensor, False, recompute, item, not dropout, dropout)
+    dense = layer_kept(batch, shape, tensor, sequence, recompute, item, not dropout, dropout)
     if recompute == "full":
         return dense
     mlp = 8 * batch * shape.positions * shape.hidden * item // tensor
-    return dense - mlp + 10 * routes * shape.hidden * item
+    wide = batch * shape.positions * shape.hidden * item
+    gathered = wide - wide // tensor if sequence else 0
+    return dense - mlp + gathered + (2 * shape.hidden + 8 * shape.hidden // tensor) * routes * item
 
 
 def ends_kept(

@@ -26,12 +26,14 @@ def tensor_payload(
     sequence: bool = False,
     recompute: str = "none",
     item: int = 4,
+    rows: int = 0,
 ) -> Payload:
     """Payload of one micro-batch in a stage, over the tensor-parallel ranks: S = bsh·w for each but the loss's.
 
     Forward g after attention and MLP, backward f; embedding forward, head backward, loss. With sequence parallelism
     all-gathers and reduce-scatters in their place. Full recomputation repeats the forward of each layer, and its
-    messages. A mixture sends nothing: each rank has all of it.
+    messages. A mixture sends what an MLP does, except that it keeps what it has gathered, and in backward also the
+    gradients of gates, one number for each row, in float32 at least.
 
     Args:
         batch: b.
@@ -43,6 +45,7 @@ def tensor_payload(
         sequence: Whether there is sequence parallelism.
         recompute: "none", "selective" or "full".
         item: w.
+        rows: Of a mixture's experts.
 
     Source: Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2.2; Narayanan et al. 2021, §3.2.
     """
@@ -51,14 +54,18 @@ def tensor_payload(
     size, tokens = tensor_parallel.payload(batch, shape.positions, shape.hidden, item), batch * shape.positions
     forwards = 2 if recompute == "full" else 1
     loss = vocabulary.loss_payload(tokens, tensor, max(4, item)) if last else 0
+    layers = list(layers)
+    count, mixtures = len(layers), sum(map(shape.is_mixture, layers))
+    gates = mixtures * rows * max(4, item)
     if not sequence:
         one = tensor_parallel.all_reduces()
-        inside = sum((forwards * one.forward + one.backward) // (1 + shape.is_mixture(layer)) for layer in layers)
-        return {"all_reduce": (inside + first + last) * size, "all_gather": loss}
-    ways, count = sequence_parallel.layer_calls(), len(list(layers))
-    gathers = count * (forwards * ways.forward.all_gathers + ways.backward.all_gathers) + first + 2 * last
+        inside = count * (forwards * one.forward + one.backward)
+        return {"all_reduce": (inside + first + last) * size + gates, "all_gather": loss}
+    ways = sequence_parallel.layer_calls()
+    gathers = count * (forwards * ways.forward.all_gathers + ways.backward.all_gathers) + first + 2 * last - mixtures
     scatters = count * (forwards * ways.forward.reduce_scatters + ways.backward.reduce_scatters) + first + last
-    return {"all_gather": gathers * size + loss, "reduce_scatter": scatters * size}
+    sent = {"all_gather": gathers * size + loss, "reduce_scatter": scatters * size}
+    return sent | ({"all_reduce": gates} if mixtures else {})
 
 
 def context_payload(
@@ -123,7 +130,7 @@ def partial_payload(parameters: Sequence[Parameter], stage: int, data: int, rank
         begin, end = (rank * shard, (rank + 1) * shard) if stage else (0, data * shard)
         offset = 0
         for each in line:
-            if each.whole and not each.expert:
+            if each.whole and not each.expert and ".mlp.router." not in each.name:  # a router sees all tokens
                 total += max(0, min(end, offset + each.elements) - max(begin, offset))
             offset += each.elements
     return total * item

@@ -68,8 +68,8 @@ def layer_work(
 ) -> Work:
     """F = 24bsh² + 4bs²h of a dense layer, over t; I as much and the core once more; W without the core.
 
-    A mixture has 16h² for each of its rows and 2hE for each token and gate, on every tensor-parallel rank, in place of
-    the MLP's 16bsh².
+    A mixture has 16h² for each of its rows, over t, in place of the MLP's 16bsh², and on every rank 2hE for each token
+    and gate.
 
     Context-parallel ranks divide the tokens, and of the core each has a share (`core_share`).
 
@@ -81,7 +81,7 @@ def layer_work(
     core = core_work(batch, shape, tensor, share)
     if shape.is_mixture(layer):
         products -= 16 * tokens * h * h // tensor
-        products += mixture_of_experts.expert_flops(rows, h, 4 * h)
+        products += mixture_of_experts.expert_flops(rows, h, 4 * h) // tensor
         products += shape.gates * mixture_of_experts.router_flops(tokens, h, shape.experts)
     again = {"none": 0, "selective": core, "full": products + core}[recompute]
     return Work(products + core, products + 2 * core + again, products)

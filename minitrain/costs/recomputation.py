@@ -161,3 +161,8 @@ def selective_share(batch: int, seq: int, hidden: int, layers: int, vocabulary: 
     """
     again = layers * core_flops(batch, seq, hidden)
     return again / step_flops(batch, seq, hidden, layers, vocabulary)
+
+
+def offloaded_at_once(layers: int, layer: int) -> int:
+    """Most bytes of offloaded activations on the device: a block's that goes backward, and the next one's, arriving."""
+    return min(layers, 2) * layer

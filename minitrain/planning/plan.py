@@ -181,7 +181,7 @@ def _activations(model: Model, layout: Layout, steps: Steps, place: Coordinate) 
     @cache  # by kind: layers differ only in having experts or not
     def kept_by(mixture: bool, recompute: str) -> int:
         if mixture:
-            return kept_costs.mixture_kept(sequences, shape, rows, layout.tp, recompute, item, dropout)
+            return kept_costs.mixture_kept(sequences, shape, rows, *cut, recompute, item, dropout)
         return kept_costs.layer_kept(sequences, shape, *cut, recompute, item, not dropout, dropout, mode)
 
     def layer(number: int, recompute: str) -> int:
@@ -235,7 +235,7 @@ def _sends(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> lis
     found = []
     for stage in stages:
         layers, ends = costs.layers_of(shape.layers, len(holders), stage), (stage == 0, stage == len(holders) - 1)
-        cut = layout.tp, layout.sequence_parallel, layout.recompute, item
+        cut = layout.tp, layout.sequence_parallel, layout.recompute, item, rows_of(model, sequences)
         for verb, size in sent_costs.tensor_payload(sequences, shape, layers, *ends, *cut).items():
             found.append(Sent("tp", "activations and their gradients", verb, m * size))
         along_cp = len(layers), layout.cp_mode, layout.cp, layout.tp, layout.recompute, item

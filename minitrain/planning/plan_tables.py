@@ -206,8 +206,6 @@ def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]
         yield "Tensor-parallel layers do not put off their weights' gradients: W is empty, and I the whole backward."
     if model.experts:
         yield "Tokens are taken to be spread evenly over experts, and what experts keep is counted nearly."
-        if layout.tp > 1:
-            yield "Tensor parallelism does not cut experts: each of its ranks holds and computes them whole."
     if not model.dropout:
         yield "Attention is a fused kernel."
     else:

@@ -55,7 +55,7 @@ def layouts(model: Model, steps: Steps, gpus: int, per_node: int = 8) -> Iterato
         dp, rest = divmod(gpus, tp * pp * cp)
         if rest or pp > model.sizes.layers or steps.batch % dp:
             continue
-        sequence = tp > 1 and model.sizes.positions % (cp * tp) == 0 and not model.experts
+        sequence = tp > 1 and model.sizes.positions % (cp * tp) == 0
         # A fused kernel, which attention is without dropout, already recomputes what selective recomputation would.
         ways = ("none", "selective", "full") if model.dropout else ("none", "full")
         options: Iterable[Any] = product((1, 2, 4, 8, 16), (0, 1, 2, 3), ways)

@@ -1,7 +1,7 @@
 """Chapter 19, recommender: embedding tables too large for one machine, trained by servers and workers.
 
 `tables` hold rows by key, `embedding` serves them sparsely, `hybrid` joins them with a data-parallel dense part, and
-`click` is a click model to train with both.
+`click` is a click model to train with both. `serving` brings rows to processes that answer while training goes on.
 """
 
 from __future__ import annotations

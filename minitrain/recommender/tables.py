@@ -94,6 +94,7 @@ class Table:
 
     Attributes:
         refused: Rows whose gradient was NaN or infinite, and which were left as they were.
+        updates: Calls of `update` so far. Each row has the number of the last one that had its id.
 
     Raises:
         ValueError: A row would be empty, or `rule` is none.
@@ -113,9 +114,10 @@ class Table:
             raise ValueError(f"rule={rule!r} has no states() and apply(); use one of row_rules, as SGD(lr=0.1)")
         self.dimension, self.rule, self.seed, self.scale = dimension, rule, seed, scale
         self.device = torch.empty(0, device=device).device
-        self.refused = 0
+        self.refused = self.updates = 0
         self._index = Index(self.device)
         self._rows = torch.empty(0, dimension, device=self.device)  # the first `len(self)` are in use
+        self._last = torch.empty(0, 1, dtype=torch.int64, device=self.device)  # updates when a row was last seen
         widths = rule.states(dimension)
         self._states = {name: torch.empty(0, width, device=self.device) for name, width in widths.items()}
 
@@ -141,6 +143,8 @@ class Table:
         numbers = self._numbers(ids)
         if len(numbers.unique()) < len(numbers):
             raise ValueError(f"ids: an id of {len(ids)} is there more than once; use distinct(ids) and sum_by_id")
+        self.updates += 1
+        self._last[numbers] = self.updates
         finite = gradients.isfinite().all(1)
         if not finite.all():  # one NaN would stay in its row for ever
             self.refused += int((~finite).sum())
@@ -162,6 +166,32 @@ class Table:
         order = self._index.ids.argsort()
         return {name: values[order] for name, values in self._states.items()}
 
+    def changed(self, since: int) -> tuple[Int64[Tensor, " rows"], Float32[Tensor, "rows {self.dimension}"]]:
+        """Ids that an update has had after update number `since`, ascending, and their rows; copies."""
+        numbers = (self._last[: len(self), 0] > since).nonzero().flatten()
+        ids, order = self._index.ids[numbers].sort()
+        return ids, self._rows[numbers[order]]
+
+    def evict(self, age: int) -> Int64[Tensor, " evicted"]:
+        """Drop the rows that none of the last `age` updates had; one that comes back begins with its first value.
+
+        Returns:
+            Their ids, ascending.
+
+        Raises:
+            ValueError: `age` is less than 1.
+        """
+        if age < 1:
+            raise ValueError(f"age={age} must be at least 1; 1 keeps the rows of the last update only")
+        old = self._last[: len(self), 0] <= self.updates - age
+        evicted, kept = self._index.ids[old], (~old).nonzero().flatten()
+        index = Index(self.device)
+        index.add(self._index.ids[kept])
+        self._index = index
+        self._rows, self._last = self._rows[kept], self._last[kept]
+        self._states = {name: values[kept] for name, values in self._states.items()}
+        return evicted.sort().values
+
     def save(self, folder: str | Path, shard: int, shards: int) -> None:
         """Write this shard, in a file of its own.
 
@@ -180,6 +210,8 @@ class Table:
             "ids": ids.cpu(),
             "rows": rows.cpu(),
             "states": {name: values.cpu() for name, values in self.states().items()},
+            "last": self._last[self._index.ids.argsort()].cpu(),
+            "updates": self.updates,
             "table": {"dimension": self.dimension, "seed": self.seed, "scale": self.scale},
             "rule": (type(self.rule).__name__, settings),
         }
@@ -221,10 +253,12 @@ class Table:
         table = cls(rule=rule or RULES[name](**settings), device=device, **about[0])
         if set(table._states) != set(parts[0]["states"]):
             raise ValueError(f"rule={rule} has states {set(table._states)}, the files {set(parts[0]['states'])}")
+        table.updates = max(part["updates"] for part in parts)
         for part in parts:
             mine = (owner(part["ids"], shards) == shard).nonzero().flatten()
             numbers = table._numbers(part["ids"][mine].to(table.device))
             table._rows[numbers] = part["rows"][mine].to(table.device)
+            table._last[numbers] = part["last"][mine].to(table.device)
             for state, values in table._states.items():
                 values[numbers] = part["states"][state][mine].to(table.device)
         return table
@@ -233,8 +267,9 @@ class Table:
         """Where the rows of `ids` lie, after making those that are missing."""
         numbers, new = self._index.add(ids)
         if len(new):
-            self._rows = _grown(self._rows, len(self))
+            self._rows, self._last = _grown(self._rows, len(self)), _grown(self._last, len(self))
             self._states = {name: _grown(values, len(self)) for name, values in self._states.items()}
+            self._last[numbers[new]] = self.updates
             self._rows[numbers[new]] = start(ids[new], self.seed, self.dimension, self.scale)
             for values in self._states.values():
                 values[numbers[new]] = 0

@@ -27,7 +27,6 @@ REFUSED = [
     (Layout(dp=4, ep=3), {"experts": 4}, "ep=3 does not divide dp=4"),
     (Layout(dp=2, ep=2), {}, "ep=2 needs experts"),
     (Layout(dp=4, ep=4), {"experts": 3}, "experts=3 are fewer than ep=4"),
-    (Layout(tp=2, sequence_parallel=True), {"experts": 3}, "gives a router a part of each sequence"),
     (Layout(dp=5), {}, "batch=24 does not divide by dp=5 · microbatches=1"),
     (Layout(dp=2, pp=2, zero=2), {}, "zero=2 with pp=2 .* use zero=1"),
     (Layout(dp=2, zero=3), {"experts": 2}, "zero=3 shards a line over all of dp"),
@@ -103,3 +102,11 @@ def test_one_rank_has_one_stage_whatever_the_schedule():
 def test_settings_need_no_torch():
     code = "import sys, minitrain.composition.settings; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_zero_2_with_a_pipeline_says_what_it_would_send():
+    """GPT-3 has 175 · 10⁹ parameters: in 16 bits, over pp 8 × tp 8, 5.4 GB of gradients, and 16 times that."""
+    layout = Layout(dp=4, pp=8, tp=8, zero=2, microbatches=16)
+    said = problem(Model("175b"), layout, Steps(batch=64, dtype="bfloat16"))
+    assert said is not None and "about 87.0 GB in a step with microbatches=16 on each rank" in said
+    assert "where zero=1 sends 5.4 GB; use zero=1" in said

@@ -128,11 +128,15 @@ def test_tensor_payload_is_that_of_its_chapters(tensor, recompute):
     assert cut["all_gather"] == sum(way.all_gathers for way in ways) * size + loss
     assert cut["reduce_scatter"] == sum(way.reduce_scatters for way in ways) * size
     assert sent_costs.tensor_payload(2, SMALL, range(5), True, True, 1) == {}
-    # A mixture sends nothing: two layers of five have attention only.
-    assert sent_costs.tensor_payload(2, MIXED, range(5), False, False, tensor) == {
-        "all_reduce": (4 * 3 + 2 * 2) * size,
+    # A mixture sends what an MLP does, and the gradients of its gates: two layers of five, with 7 rows each.
+    assert sent_costs.tensor_payload(2, MIXED, range(5), False, False, tensor, rows=7) == {
+        "all_reduce": 4 * 5 * size + 2 * 7 * 4,
         "all_gather": 0,
     }
+    # With sequence parallelism each of the two keeps what it has gathered, where an MLP gathers it again.
+    mixed = sent_costs.tensor_payload(2, MIXED, range(5), True, True, tensor, True, rows=7)
+    assert cut["all_gather"] - mixed["all_gather"] == 2 * size
+    assert mixed["reduce_scatter"] == cut["reduce_scatter"] and mixed["all_reduce"] == 2 * 7 * 4
 
 
 def test_context_payload_by_hand():
@@ -231,7 +235,7 @@ def test_experts_work_by_rows():
     router = 2 * 2 * 16 * 12 * 3  # two matrices, 2hE for each of 16 tokens
     assert mixture.forward == dense.forward + router  # as many rows as tokens
     half = work_costs.layer_work(2, MIXED, 1, rows, 2)
-    assert half.weight - router - 16 * rows * 144 == dense.weight // 2 - 8 * rows * 144  # experts are not cut
+    assert half.weight - router == dense.weight // 2  # experts are cut, routers are not
 
 
 def test_published_days():

@@ -132,6 +132,7 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 
 def forget() -> None:
     """Empty the caches of our functions: they may hold what the right or the wrong code gave."""
+    gc.unfreeze()  # what was frozen before the ranks were forked is among no objects that gc lists
     for cached in gc.get_objects():
         if isinstance(cached, functools._lru_cache_wrapper) and cached.__module__.startswith("minitrain"):
             cached.cache_clear()

@@ -4,6 +4,7 @@ from tests.mutations import Mutation
 
 CHAPTER, THEORY = "minitrain.composition", "minitrain.costs.composition"
 GRADIENTS, LAYOUT, MODEL, STEP = (f"{CHAPTER}.{name}" for name in ("gradients", "layout", "model", "step"))
+MIXTURE = "minitrain.mixture_of_experts.full"
 APART, REPORTS = "gradients of this rank's shards", "loss and norm, distance"
 
 MUTATIONS = [
@@ -20,6 +21,28 @@ MUTATIONS = [
     ),
     Mutation(f"{STEP}.Training.share_of_mean", 'self.axes.place["tp"]', "False", GRADIENTS, REPORTS),
     Mutation("minitrain.models.gpt.MLP.forward", '"tanh"', '"none"', GRADIENTS, "one device's gradients"),
+    Mutation(
+        f"{MIXTURE}.compute.stacked",
+        'name == "down" and not getattr(experts[0], "adds_bias", True)',
+        "False",
+        STEP,
+        "losses, norms and weights",
+    ),
+    Mutation(
+        f"{MIXTURE}.layer.MoELayer.combine",
+        "copy_to_parallel(routing.weight, self.tensor)",
+        "routing.weight",
+        STEP,
+        "losses, norms and weights",
+    ),
+    Mutation(
+        f"{MIXTURE}.layer.MoELayer.dispatch",
+        "if self.tensor is not None and not self.sequence:",
+        "if False:",
+        STEP,
+        "losses, norms and weights",
+    ),
+    Mutation(f"{THEORY}_sent.tensor_payload", "rows * max(4, item)", "0 * item", STEP, "payload of a step along tp"),
     Mutation(
         f"{LAYOUT}.make_axes",
         'place["replicas"] * layout.ep + place["experts"]',

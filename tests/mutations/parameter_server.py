@@ -3,6 +3,7 @@
 from tests.mutations import Mutation
 
 CHAPTER, TABLES = "minitrain.parameter_server", "minitrain.recommender"
+SERVING = f"{TABLES}.serving"
 SYNCHRONOUS, ASYNCHRONOUS = f"{CHAPTER}.synchronous", f"{CHAPTER}.asynchronous"
 EMBEDDING, HYBRID = f"{TABLES}.embedding", f"{TABLES}.hybrid"
 THEORY, STALENESS = "minitrain.costs.parameter_server", "minitrain.costs.staleness"
@@ -169,5 +170,47 @@ MUTATIONS = [
     ),
     Mutation(
         "minitrain.costs.hybrid.server_on_average", "workers / servers", "workers", HYBRID, "bytes to and from a server"
+    ),
+    # From training to serving.
+    Mutation(
+        f"{TABLES}.tables.Table.changed",
+        "self._last[: len(self), 0] > since",
+        "self._last[: len(self), 0] >= since",
+        SERVING,
+        "bytes of the versions",
+    ),
+    Mutation(
+        f"{TABLES}.tables.Table.update",
+        "self._last[numbers] = self.updates",
+        "pass",
+        SERVING,
+        "bytes of the versions",
+    ),
+    Mutation(
+        f"{TABLES}.tables.Table.evict", "<= self.updates - age", "< self.updates - age", SERVING, "rows left without"
+    ),
+    Mutation(
+        f"{SERVING}.Publisher.evict",
+        "self._evicted.append(self.table.evict(age))",
+        "self._evicted.append(self.table.evict(age)[:0])",
+        SERVING,
+        "rows left without",
+    ),
+    Mutation(
+        f"{SERVING}.Replica._apply",
+        "self._rows[numbers] = rows.view(changed, dimension)",
+        "self._rows[numbers[new]] = rows.view(changed, dimension)[new]",
+        SERVING,
+        "ids and elements served that differ",
+    ),
+    Mutation(
+        f"{SERVING}.Replica._apply",
+        "hashlib.sha256(rest).digest() != checksum",
+        "len(rest) < _HEAD.size",
+        SERVING,
+        "damaged versions that were served",
+    ),
+    Mutation(
+        "minitrain.costs.serving.version_bytes", "8 + dimension", "4 + dimension", SERVING, "bytes of the versions"
     ),
 ]

@@ -5,6 +5,11 @@ from tests.mutations import Mutation
 CHECKPOINT, EVERY_KTH, SELECTIVE = (
     f"minitrain.recomputation.{name}" for name in ("checkpoint", "every_kth", "selective")
 )
+BINARIZED, SPARSE, DELAYED, OFFLOAD = (
+    f"minitrain.recomputation.{name}"
+    for name in ("binarized", "sparse_rows", "delayed_precision", "activation_offload")
+)
+GIST = "minitrain.costs.gist"
 FULL, THEORY = "minitrain.recomputation.full", "minitrain.costs.recomputation"
 
 MUTATIONS = [
@@ -126,5 +131,79 @@ MUTATIONS = [
     ),
     Mutation(
         f"{THEORY}.layer_flops", "24 * batch", "22 * batch", CHECKPOINT, "operations done again: the blocks' forward"
+    ),
+    # Encodings.
+    Mutation(
+        f"{BINARIZED}.ReluPool.forward",
+        "pack((y > 0).long(), 1)",
+        "pack((y >= 0).long(), 1)",
+        BINARIZED,
+        "elements of gradients that differ from torch's",
+    ),
+    Mutation(
+        f"{BINARIZED}.ReluPool.forward",
+        "row % window * window + column % window",
+        "column % window * window + row % window",
+        BINARIZED,
+        "elements of gradients that differ from torch's",
+    ),
+    Mutation(f"{BINARIZED}.pack", "parts = 8 // bits", "parts = 1", BINARIZED, "bytes that autograd keeps of a ReLU"),
+    Mutation(f"{GIST}.sign_bytes", "-(-elements // 8)", "elements // 8", BINARIZED, "bytes that autograd keeps of a"),
+    Mutation(f"{GIST}.argmax_bytes", "-(-outputs // 2)", "outputs // 2", BINARIZED, "bytes that autograd keeps of a"),
+    Mutation(f"{GIST}.relu_pool_bytes", "8 * outputs", "4 * outputs", BINARIZED, "bytes that it keeps of torch's"),
+    Mutation(
+        f"{SPARSE}.SparseRows.encode",
+        "x.data_ptr() != self.last[0].data_ptr()",
+        "True",
+        SPARSE,
+        "tensors that are encoded",
+    ),
+    Mutation(
+        f"{SPARSE}.SparseRows.encode",
+        "self.last = x, rows if smaller else x",
+        "self.last = x, rows",
+        SPARSE,
+        "bytes that a ReLU and a convolution keep",
+    ),
+    Mutation(
+        f"{SPARSE}.Rows.of",
+        "column.to(torch.uint8)",
+        "column.int()",
+        SPARSE,
+        "bytes that a ReLU and a convolution keep",
+    ),
+    Mutation(f"{GIST}.sparse_bytes", "4 * (rows + 1)", "4 * rows", SPARSE, "bytes that a ReLU and a convolution keep"),
+    Mutation(
+        f"{GIST}.break_even",
+        "return index / (item + index)",
+        "return index / item",
+        SPARSE,
+        "share of zeros from which",
+    ),
+    Mutation(f"{DELAYED}.to_bits", "word + 0x3FFFF", "word", DELAYED, "largest relative error of a kept value"),
+    Mutation(f"{DELAYED}.pack_tens", "% 3", "% 30", DELAYED, "bytes kept of 35 values"),
+    Mutation(f"{DELAYED}.unpack_tens", "(0, 10, 20)", "(0, 20, 10)", DELAYED, "largest relative error of a kept value"),
+    Mutation(f"{GIST}.stash_bytes", "-(-elements // 3)", "elements // 3", DELAYED, "bytes kept of 35 values"),
+    Mutation(f"{GIST}.rounding", "10: 4", "10: 5", DELAYED, "largest relative error of a kept value"),
+    # What waits on the host.
+    Mutation(
+        f"{OFFLOAD}.Shelf.put", "address in self.stay", "False", OFFLOAD, "bytes of activations that go to the host"
+    ),
+    Mutation(
+        f"{OFFLOAD}.Offload.run",
+        "None if ends else shelf",
+        "shelf",
+        OFFLOAD,
+        "most bytes of them on the device",
+    ),
+    Mutation(
+        f"{OFFLOAD}.Shelf.get",
+        "if self.before is not None:",
+        "if False:",
+        OFFLOAD,
+        "fetches that begin while another block goes backward",
+    ),
+    Mutation(
+        f"{THEORY}.offloaded_at_once", "min(layers, 2)", "min(layers, 3)", OFFLOAD, "most bytes of them on the device"
     ),
 ]

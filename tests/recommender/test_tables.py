@@ -192,3 +192,42 @@ def test_what_cannot_be_loaded(tmp_path):
     tables[0].save(tmp_path, 0, 1)
     with pytest.raises(ValueError, match=r"shards of \[1, 2\] servers"):
         Table.load(tmp_path, 0, 1)
+
+
+def test_changed_rows_are_those_of_later_updates():
+    table = Table(2, SGD(1.0))
+    for ids in ([5, 1], [7, 5], [-2]):
+        table.update(torch.tensor(ids), torch.ones(len(ids), 2))
+    assert [table.changed(since)[0].tolist() for since in (-1, 0, 1, 2, 3)] == [
+        [-2, 1, 5, 7],
+        [-2, 1, 5, 7],
+        [-2, 5, 7],
+        [-2],
+        [],
+    ]
+    assert torch.equal(table.changed(1)[1], table.lookup(torch.tensor([-2, 5, 7])))
+
+
+def test_evicted_rows_begin_again_and_the_others_keep_their_states():
+    table = Table(2, Adagrad(0.1), seed=3)
+    for ids in ([1, 2, 3], [2, 4], [4]):
+        table.update(torch.tensor(ids), torch.ones(len(ids), 2))
+    rows, states = table.lookup(torch.tensor([2, 4])), table.states()["sum"][[1, 3]]
+    assert table.evict(3).tolist() == [] and len(table) == 4
+    assert table.evict(2).tolist() == [1, 3]
+    assert torch.equal(table.lookup(torch.tensor([2, 4])), rows) and torch.equal(table.states()["sum"], states)
+    back = torch.tensor([1, 3])
+    assert torch.equal(table.lookup(back), start(back, 3, 2, 0.01))
+    with pytest.raises(ValueError, match="age=0 must be at least 1"):
+        table.evict(0)
+
+
+def test_ages_survive_saving_and_resharding(tmp_path: Path):
+    table = Table(2, Adagrad(0.1))
+    for ids in (range(20), range(10, 30), range(25, 30)):
+        table.update(torch.tensor(list(ids)), torch.ones(len(ids), 2))
+    table.save(tmp_path, 0, 1)
+    loaded = [Table.load(tmp_path, shard, 3) for shard in range(3)]
+    assert {each.updates for each in loaded} == {3}
+    assert sorted(torch.cat([each.evict(2) for each in loaded]).tolist()) == list(range(10))
+    assert sorted(torch.cat([each.contents()[0] for each in loaded]).tolist()) == list(range(10, 30))

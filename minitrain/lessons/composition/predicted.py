@@ -114,7 +114,7 @@ def claims(world: World) -> list[Claim]:
 
 
 def chosen(world: World) -> Iterator[Settings]:
-    """A layout for each pair of axes, or where the ranks have one divisor only, for each axis; and one with experts.
+    """A layout for each pair of axes, or where the ranks have one divisor only, for each axis; and two with experts.
 
     The pair pp and tp also without sequence parallelism, and with every block computed again; ZeRO-3; sequences that
     all ranks divide; and ordered sums. The first layout also with rotary positions.
@@ -137,9 +137,11 @@ def chosen(world: World) -> Iterator[Settings]:
         yield Settings(model, Layout(cp=ranks, zero=1), steps)
         yield Settings(model, Layout(dp=ranks, zero=1, microbatches=2), replace(steps, ordered_sums=True))
         # Experts choose equally many tokens each, so that all-to-alls can be predicted.
-        yield Settings(
-            replace(model, experts=ranks, router="expert_choice"), Layout(dp=ranks, ep=ranks), replace(steps, clip=0.0)
-        )
+        mixture, unclipped = replace(model, experts=ranks, router="expert_choice"), replace(steps, clip=0.0)
+        yield Settings(mixture, Layout(dp=ranks, ep=ranks), unclipped)
+        if ranks % 2 == 0:
+            yield Settings(mixture, Layout(dp=ranks // 2, ep=ranks // 2, tp=2), unclipped)
+            yield Settings(mixture, Layout(tp=ranks, sequence_parallel=True), unclipped)
 
 
 def axes_used(layout: Layout) -> int:

@@ -96,6 +96,9 @@ def with_experts(ranks: int) -> Iterator[Layout]:
     for ep in range(2, ranks + 1):
         if ranks % ep == 0:
             yield Layout(dp=ranks, ep=ep)
+    if ranks % 2 == 0:
+        yield Layout(dp=ranks // 2, ep=ranks // 2, tp=2, zero=1)
+        yield Layout(tp=ranks, sequence_parallel=True)
     if ranks % 4 == 0:
         yield Layout(dp=ranks // 2, pp=2, ep=2, microbatches=2)
 

@@ -125,7 +125,10 @@ def check_stackable(experts: Sequence[nn.Module], way: Way) -> None:
 def stacked(experts: Sequence[nn.Module], name: str) -> tuple[Tensor, Tensor]:
     """Weights [experts, outputs, inputs] and biases [experts, outputs] of the experts' layer `name`."""
     layers = [getattr(expert, name) for expert in experts]
-    return _Stack.apply(*(layer.weight for layer in layers)), _Stack.apply(*(layer.bias for layer in layers))
+    weight, bias = (_Stack.apply(*(getattr(layer, part) for layer in layers)) for part in ("weight", "bias"))
+    if name == "down" and not getattr(experts[0], "adds_bias", True):
+        bias = bias - bias.detach()  # zeros with a gradient: another tensor-parallel rank adds it
+    return weight, bias
 
 
 @torch.no_grad()

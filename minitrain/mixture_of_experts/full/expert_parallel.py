@@ -116,8 +116,8 @@ class ExpertParallelLayer(MoELayer):
         self.groups, self.carrier, self.check = groups, carrier, check
         self.received: Int[Tensor, "ranks own"] | None = None
         self._sends, self._receives = [0] * ranks, [0] * ranks  # rows, by the rank at the other end
-        self.compute = layer.compute
-        self._prepare()
+        self.compute, self.tensor, self.sequence = layer.compute, layer.tensor, layer.sequence
+        self.prepare()
 
     def route(self, tokens: Float[Tensor, "tokens hidden"], groups: int) -> Routing:
         """As on one device; then every rank learns how many rows its experts will receive.

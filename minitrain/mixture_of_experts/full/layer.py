@@ -16,9 +16,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from minitrain.comm.comm import Comm
 from minitrain.mixture_of_experts.full.compute import WAYS, Way, check_stackable, lay_side_by_side
 from minitrain.mixture_of_experts.full.router import Router
 from minitrain.mixture_of_experts.full.routing import Routing
+from minitrain.sequence_parallel.full.mappings import gather_from_sequence, reduce_scatter_to_sequence
+from minitrain.tensor_parallel.full.mappings import copy_to_parallel, reduce_from_parallel
 
 
 class MoELayer(nn.Module):
@@ -38,6 +41,8 @@ class MoELayer(nn.Module):
     Attributes:
         routing: The choices of the router in the last forward; its `load()` is for plots. It has no graph if the loss
             rides along.
+        tensor: The ranks that share each expert, if `minitrain.mixture_of_experts.full.tensor_parallel` has cut them.
+        sequence: Whether x and the output have only this rank's tokens of each sequence.
 
     Raises:
         ValueError: The number of experts is not the router's; `compute` is unknown, or does not work with these
@@ -56,14 +61,18 @@ class MoELayer(nn.Module):
         # By number, so that a parameter has one name, whichever rank holds it.
         self.experts = nn.ModuleDict({str(number): expert for number, expert in enumerate(experts)})
         self.routing: Routing | None = None
-        self._prepare()
+        self.tensor: Comm | None = None
+        self.sequence = False
+        self.prepare()
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch hidden"]:
         """Each sequence is a routing group of its own; an x without a batch dimension is one group."""
+        if self.sequence:
+            x = gather_from_sequence(x, self.tensor)  # a router sees whole sequences, as on one device
         tokens = x.reshape(-1, x.shape[-1])
-        self.routing = routing = self.route(tokens, math.prod(x.shape[:-2]))
+        self.routing = routing = self.route(self._for_router(tokens), math.prod(x.shape[:-2]))
         rows = self.compute_experts(self.dispatch(tokens, routing), routing)
-        y = self.combine(rows, routing).view(x.shape)
+        y = self._completed(self.combine(rows, routing).view(x.shape))
         if self.riding_loss is None:
             return y
         self.routing = routing.detached()  # its loss is not added, and the graph need not wait for that
@@ -75,6 +84,8 @@ class MoELayer(nn.Module):
 
     def dispatch(self, tokens: Float[Tensor, "tokens hidden"], routing: Routing) -> Float[Tensor, "routes hidden"]:
         """A row for each route: a token once for each of its experts, and no row for what was dropped."""
+        if self.tensor is not None and not self.sequence:
+            tokens = copy_to_parallel(tokens, self.tensor)  # backward adds up what the ranks' hidden units ask for
         return tokens.index_select(0, routing.token)
 
     def compute_experts(self, rows: Float[Tensor, "routes hidden"], routing: Routing) -> Float[Tensor, "routes hidden"]:
@@ -83,8 +94,19 @@ class MoELayer(nn.Module):
 
     def combine(self, rows: Float[Tensor, "routes hidden"], routing: Routing) -> Float[Tensor, "tokens hidden"]:
         """The weighted sum of each token's rows; zeros for a token that has none."""
-        weighted = rows * routing.weight[:, None].to(rows.dtype)
+        gates = routing.weight if self.tensor is None else copy_to_parallel(routing.weight, self.tensor)
+        weighted = rows * gates[:, None].to(rows.dtype)
         return weighted.new_zeros(routing.tokens, rows.shape[1]).index_add(0, routing.token, weighted)
+
+    def _for_router(self, tokens: Float[Tensor, "tokens hidden"]) -> Float[Tensor, "tokens hidden"]:
+        """The same. Backward of a gather adds the gradients of all ranks, and each rank has the router's."""
+        return _Divided.apply(tokens, self.tensor.ranks) if self.sequence and self.tensor is not None else tokens
+
+    def _completed(self, y: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*own hidden"]:
+        """Of experts that are cut, y is this rank's partial sum: one sum over the ranks for all of them."""
+        if self.tensor is None:
+            return y
+        return reduce_scatter_to_sequence(y, self.tensor) if self.sequence else reduce_from_parallel(y, self.tensor)
 
     @property
     def auxiliary_loss(self) -> Float[Tensor, ""]:
@@ -100,7 +122,8 @@ class MoELayer(nn.Module):
     def extra_repr(self) -> str:
         return f"compute={self.compute!r}"
 
-    def _prepare(self) -> None:
+    def prepare(self) -> None:
+        """Check the experts and lay their weights side by side, after they have been exchanged."""
         if self.compute != "loop":
             experts = list(self.experts.values())
             check_stackable(experts, self.compute)
@@ -108,7 +131,7 @@ class MoELayer(nn.Module):
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         super()._apply(fn, recurse)
-        self._prepare()  # another device or dtype means another storage
+        self.prepare()  # another device or dtype means another storage
         return self
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,7 +139,20 @@ class MoELayer(nn.Module):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._prepare()  # parameters were copied one by one
+        self.prepare()  # parameters were copied one by one
+
+
+class _Divided(torch.autograd.Function):
+    """x as it is; backward divides its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, by: int) -> Tensor:
+        ctx.by = by
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0] / ctx.by, None
 
 
 class _Ride(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""Solutions to the exercises of 05_recomputation.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 05a_recomputation.ipynb, and to each a mistake that its check knows.
 
 A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
 check says about it.

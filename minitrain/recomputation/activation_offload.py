@@ -1,0 +1,111 @@
+"""Activation offloading: what a block keeps for backward waits on the host, and returns one block ahead of its use.
+
+**Idea.** Backward takes the blocks in reverse order, so the activations of the first block wait longest. Each block's
+go to the host when forward makes them. When backward comes to a block, a thread fetches those of the block before it.
+**Source.** Rhu et al. 2016, "vDNN: virtualized deep neural networks for scalable, memory-efficient neural network
+design", §3. torch.autograd.graph.save_on_cpu does it without fetching ahead.
+**Sent.** Each activation crosses to the host once, and back once. Nothing is sent between ranks.
+**Cost.** In backward the device holds two blocks' activations at most, the second of them still arriving. The host
+holds all of them. It takes time where a block's activations are copied more slowly than the block is computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+
+class Shelf:
+    """The activations of one call of a block, on the host; autograd holds it for as long as it needs them."""
+
+    def __init__(self, block: nn.Module, offload: Offload):
+        self.before, self.reader, self.side = offload.last, offload.reader, offload.side
+        # Parameters are on the device anyway.
+        self.stay = {each.untyped_storage().data_ptr() for each in block.parameters()}
+        # Until the block has run, its memory is held here, so that no other tensor gets its address.
+        self.alive, self.host = dict[int, Tensor](), list[Tensor]()
+        self.fetched: Future[list[Tensor]] | None = None
+
+    def put(self, x: Tensor) -> Any:
+        """The hook: x goes to the host, and autograd keeps where it is on the shelf."""
+        address = x.untyped_storage().data_ptr()
+        if address in self.stay:
+            return x
+        if address not in self.alive:
+            # All memory of which x may be a view: other operations keep other views of it.
+            memory = x.new_empty(0).set_(x.untyped_storage())  # [elements of the storage]
+            if self.side:
+                # The copy comes after what computed x, and x's memory is used again only after the copy.
+                self.side.wait_stream(torch.cuda.current_stream())
+                memory.record_stream(self.side)
+            with torch.cuda.stream(self.side):
+                # From a GPU, non_blocking makes it pinned memory, and forward goes on at once.
+                self.host.append(memory.to("cpu", non_blocking=True, copy=True))
+            self.alive[address] = memory
+        return list(self.alive).index(address), x.shape, x.stride(), x.storage_offset(), x.device
+
+    def get(self, kept: Any) -> Tensor:
+        """The hook: x again."""
+        if isinstance(kept, Tensor):
+            return kept
+        number, shape, stride, offset, device = kept
+        arrived = self.fetch(device).result()
+        if self.before is not None:
+            # While this block goes backward, the activations of the next one in backward arrive.
+            self.before.fetch(device)
+        return arrived[number].as_strided(shape, stride, offset)
+
+    def fetch(self, device: torch.device) -> Future[list[Tensor]]:
+        """Start to bring everything back, in a thread."""
+        if self.fetched is None:
+            room = [torch.empty(each.shape, dtype=each.dtype, device=device) for each in self.host]
+            if self.side:
+                # Earlier backwards may still use this room.
+                self.side.wait_stream(torch.cuda.current_stream())
+            self.fetched = self.reader.submit(copy, room, self.host, self.side)
+        return self.fetched
+
+
+def copy(room: list[Tensor], host: list[Tensor], side: Any) -> list[Tensor]:
+    """What the thread does: host to device, while the device computes."""
+    with torch.cuda.stream(side):
+        return [to.copy_(x) for to, x in zip(room, host, strict=True)]
+
+
+class Offload:
+    """Has each block's activations wait on the host.
+
+    Args:
+        blocks: They run one after the other in this order, once in each forward.
+    """
+
+    def __init__(self, blocks: Iterable[nn.Module]):
+        blocks, self.reader = list(blocks), ThreadPoolExecutor(1)
+        self.last: Shelf | None = None
+        # Copies have a stream of their own.
+        gpu = next(blocks[0].parameters()).is_cuda
+        self.side = torch.cuda.Stream() if gpu else None
+        for block in blocks:
+            block.forward = partial(self.run, block, block is blocks[-1], block.forward)
+
+    def run(self, block: nn.Module, ends: bool, forward: Callable[..., Any], *inputs: Any) -> Any:
+        """The block's forward; everything that autograd keeps of it goes on a shelf."""
+        shelf = Shelf(block, self)
+        with saved_tensors_hooks(shelf.put, shelf.get):
+            outputs = forward(*inputs)
+        shelf.alive.clear()
+        # After the last block only autograd holds shelves, and each is gone once its block has gone backward.
+        self.last = None if ends else shelf
+        return outputs
+
+
+if __name__ == "__main__":
+    from minitrain.lessons import run
+
+    run(__spec__.name)

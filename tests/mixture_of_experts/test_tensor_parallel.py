@@ -1,0 +1,113 @@
+"""Experts cut over tensor-parallel ranks: outputs, losses and gradients of the whole layer, whatever computes them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
+from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Switch
+from minitrain.mixture_of_experts.full.tensor_parallel import cut
+from minitrain.models import counter_rng
+from minitrain.models.gpt import MLP, GPTConfig
+from minitrain.tensor_parallel.parallelize import piece_of
+
+ROUTERS = {"switch": Switch, "gshard": GShard, "noisy": NoisyTopK, "choice": ExpertChoice}
+
+
+def layer(router: str, compute: str) -> MoELayer:
+    torch.manual_seed(0)
+    made = MoELayer(ROUTERS[router](12, 5), [MLP(GPTConfig(hidden=12, heads=1)) for _ in range(5)], compute).double()
+    for parameter in made.parameters():  # biases, too, which begin with zeros
+        nn.init.normal_(parameter, std=0.3)
+    return made
+
+
+def step(mixture: MoELayer, sequence: Comm | None = None):
+    torch.manual_seed(3)
+    x = torch.randn(3, 6, 12, dtype=torch.float64)
+    if sequence is not None:
+        x = x.chunk(sequence.ranks, dim=1)[sequence.rank].clone()
+    x.requires_grad_()
+    counter_rng.set_position(seed=1, step=2)
+    y = mixture(x)
+    loss = mixture.auxiliary_loss  # the same on all ranks, each of which goes backward through it
+    (y.square().sum() + loss).backward()
+    return y, x.grad
+
+
+def compare(world, router: str, compute: str) -> None:
+    whole, mine, comm = layer(router, compute), layer(router, compute), Comm()
+    cut(mine, comm)
+    (y, dx), (right, right_dx) = step(mine), step(whole)
+    torch.testing.assert_close(y, right, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(dx, right_dx, rtol=1e-11, atol=1e-12)
+    for (name, parameter), (expected, its) in zip(mine.named_parameters(), whole.named_parameters(), strict=True):
+        assert name == expected
+        assert torch.equal(parameter, piece_of(its, parameter, comm)), name
+        torch.testing.assert_close(parameter.grad, piece_of(its.grad, parameter, comm), rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("compute", ("loop", "grouped", "padded"))
+@pytest.mark.parametrize("size", (1, 2, 3, 4))
+def test_a_layer_is_that_of_one_device(ranks, size, compute):
+    ranks(size).run(compare, "gshard", compute)
+
+
+@pytest.mark.parametrize("router", ("switch", "noisy", "choice"))
+def test_with_every_router(ranks, router):
+    ranks(2).run(compare, router, "grouped")
+
+
+def sent(world) -> None:
+    mine = layer("choice", "loop")
+    cut(mine, Comm())
+    with Ledger() as ledger:
+        step(mine)
+    assert mine.routing is not None
+    tokens, rows = 3 * 6, len(mine.routing.token)
+    # Forward the tokens; backward their gradients and those of the gates.
+    assert ledger.calls("all_reduce") == 3
+    assert ledger.payload("all_reduce") == 8 * (2 * tokens * 12 + rows)
+
+
+def compare_sequence(world, router: str) -> None:
+    """Each rank has some of the tokens of each sequence; choices, slots and gradients are those of whole sequences."""
+    whole, mine, comm = layer(router, "grouped"), layer(router, "grouped"), Comm()
+    cut(mine, comm, sequence=True)
+    y, dx = step(mine, comm)
+    right, right_dx = step(whole)
+    place = slice(comm.rank * 6 // comm.ranks, (comm.rank + 1) * 6 // comm.ranks)
+    torch.testing.assert_close(y, right[:, place], rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(dx, right_dx[:, place], rtol=1e-11, atol=1e-12)
+    for (name, parameter), its in zip(mine.named_parameters(), whole.parameters(), strict=True):
+        assert torch.equal(mine.routing.load(), whole.routing.load())
+        torch.testing.assert_close(
+            parameter.grad, piece_of(its.grad, parameter, comm), rtol=1e-11, atol=1e-12, msg=name
+        )
+
+
+@pytest.mark.parametrize("router", ("switch", "gshard", "noisy", "choice"))
+@pytest.mark.parametrize("size", (2, 3))
+def test_sequence_parallel_tokens_compete_with_all_of_their_sequence(ranks, size, router):
+    ranks(size).run(compare_sequence, router)
+
+
+def test_three_sums_however_many_experts(ranks):
+    ranks(2).run(sent)
+
+
+def refused(world) -> None:
+    other = MoELayer(Switch(4, 2), [nn.Linear(4, 4), MLP(GPTConfig(hidden=4, heads=1))])
+    with pytest.raises(ValueError, match="experts of class Linear cannot be cut by tensor parallelism; use gpt.MLP"):
+        cut(other, Comm())
+    narrow = MoELayer(Switch(1, 1), [MLP(GPTConfig(hidden=1, heads=1))])
+    with pytest.raises(ValueError, match="4·hidden=4 "):
+        cut(narrow, Comm())
+    assert narrow.tensor is None and type(next(iter(narrow.experts.values()))) is MLP
+
+
+def test_what_cannot_be_cut(ranks):
+    ranks(3).run(refused)

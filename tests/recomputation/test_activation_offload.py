@@ -1,0 +1,51 @@
+"""Offloaded activations: the bits of a model whose activations stay, step after step and with backward twice."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from minitrain.comm import SavedActivations
+from minitrain.data_parallel import DataParallel
+from minitrain.recomputation.activation_offload import Offload
+from tests.recomputation.models import gpt, same_bits, small_equals, step, tokens
+
+
+def offload(module):
+    Offload(module.blocks)
+
+
+def offloaded(**choices):
+    module = gpt(**choices)
+    offload(module)
+    return module
+
+
+@pytest.mark.parametrize("choices", ({}, {"kv_heads": 1}, {"layers": 1}))
+def test_gradients_and_random_numbers_are_those_of_the_plain_model(choices):
+    plain, module = gpt(**choices), offloaded(**choices)
+    for seed in range(2):
+        assert step(module, *tokens(seed=seed)) == step(plain, *tokens(seed=seed))
+        same_bits(module, plain)
+    assert list(module.state_dict()) == list(plain.state_dict())
+
+
+@pytest.mark.parametrize("size", (1, 2))
+def test_ranks_equal_one_device(ranks, size):
+    ranks(size).run(small_equals, offload, offload, DataParallel)
+
+
+def test_backward_twice_fetches_again():
+    plain, module = gpt(dropout=0.0), offloaded(dropout=0.0)
+    for each in (plain, module):
+        loss = each(*tokens())[1]
+        loss.backward(retain_graph=True)
+        loss.backward()
+    same_bits(module, plain)
+
+
+def test_without_gradients_nothing_goes_to_the_host():
+    module = offloaded(dropout=0.0)
+    with SavedActivations(module) as saved, torch.no_grad():
+        module(*tokens())
+    assert saved.bytes == 0

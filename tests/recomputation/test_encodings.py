@@ -1,0 +1,134 @@
+"""Encoded activations: gradients and losses of a CNN against torch's, and what is refused."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import nullcontext
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from minitrain.costs import gist as costs
+from minitrain.lessons.recomputation import cnn
+from minitrain.lessons.recomputation.sparse_rows import with_zeros
+from minitrain.recomputation.binarized import pack, relu_pool, unpack
+from minitrain.recomputation.delayed_precision import DelayedPrecision, from_bits, to_bits
+from minitrain.recomputation.sparse_rows import Rows, SparseRows
+
+
+def step(how=nullcontext, bits: bool = False):
+    """Loss and gradients of the CNN on the same letters."""
+    model, (images, labels) = cnn.CNN(bits=bits), cnn.letters(9, seed=3)
+    with how():
+        loss = F.cross_entropy(model(images), labels)
+    loss.backward()
+    return [loss.detach(), *(parameter.grad for parameter in model.parameters())]
+
+
+@pytest.mark.filterwarnings("ignore:an activation has too few zeros")
+def test_the_lossless_encodings_give_a_cnn_the_bits_of_torch():
+    for found in (step(bits=True), step(SparseRows), step(SparseRows, bits=True)):
+        for one, other in zip(found, step(), strict=True):
+            assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("bits", (1, 2, 4))
+def test_packed_numbers_come_back(bits: int):
+    numbers = torch.randint(2**bits, (3, 7, 5), generator=torch.Generator().manual_seed(0))
+    packed = pack(numbers, bits)
+    assert packed.dtype == torch.uint8 and len(packed) == -(-105 * bits // 8)
+    assert torch.equal(unpack(packed, bits, numbers.shape), numbers)
+
+
+def test_a_window_of_more_than_16_places_is_refused():
+    with pytest.raises(AssertionError, match="window=5 has more places than 4 bits can number; use 4 at most"):
+        relu_pool(torch.zeros(1, 1, 10, 10), 5)
+
+
+@pytest.mark.parametrize("shape", ((0,), (1,), (256,), (3, 257), (2, 5, 31)))
+def test_rows_come_back(shape):
+    dense = torch.randn(shape, generator=torch.Generator().manual_seed(0)).relu()
+    assert torch.equal(Rows.of(dense).dense(), dense)
+
+
+def test_too_few_zeros_are_kept_dense_and_told(ranks):
+    def call():
+        x = torch.rand(4, 300, requires_grad=True)
+        return F.relu(x).square().sum(), x
+
+    with (
+        SparseRows(),
+        pytest.warns(UserWarning, match="an activation has too few zeros for sparse rows: it is kept as it is"),
+    ):
+        loss, x = call()
+    loss.backward()
+    assert torch.equal(x.grad, 2 * x.detach())
+
+
+def test_sparse_rows_leave_other_tensors_alone():
+    x = torch.randn(50, 20, requires_grad=True)
+    with warnings.catch_warnings(), SparseRows():
+        warnings.simplefilter("error")
+        y = F.gelu(x) @ x.T
+    y.sum().backward()
+    found, x.grad = x.grad, None
+    (F.gelu(x) @ x.T).sum().backward()
+    assert torch.equal(found, x.grad)
+
+
+@pytest.mark.parametrize(("bits", "dtype"), ((16, torch.float16), (8, torch.float8_e4m3fn)))
+def test_16_and_8_bits_are_torchs(bits: int, dtype: torch.dtype):
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0)) * 100
+    assert torch.equal(from_bits(to_bits(x, bits), bits), x.to(dtype).float())
+
+
+def test_10_bits_take_the_nearest_of_all_their_numbers():
+    """Sign, 5 bits of exponent with a bias of 15, 4 of fraction: every number, worked out here."""
+    numbers = [
+        (-1.0) ** sign * 2.0 ** (e - 15) * (1 + f / 16) for sign in (0, 1) for e in range(1, 31) for f in range(16)
+    ]
+    all_of_them = torch.tensor(numbers, dtype=torch.float64)
+    assert torch.equal(from_bits(to_bits(all_of_them.float(), 10), 10).double(), all_of_them)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(2000, generator=generator) * 2 ** (20 * torch.rand(2000, generator=generator) - 8)
+    x = x[x.abs() >= 2**-14]  # the smallest number with all bits of its fraction
+    nearest = (x.double()[:, None] - all_of_them).abs().min(1).values
+    found = (x.double() - from_bits(to_bits(x, 10), 10).double()).abs()
+    assert torch.equal(found, nearest)
+
+
+def test_numbers_too_large_become_the_largest():
+    x = torch.tensor([1e30, -1e30])
+    for bits, largest in ((16, 65504.0), (10, 63488.0), (8, 448.0)):
+        assert from_bits(to_bits(x, bits), bits).tolist() == [largest, -largest]
+
+
+@pytest.mark.parametrize("bits", (16, 10, 8))
+def test_delayed_precision_changes_gradients_only(bits: int):
+    right, found = step(), step(lambda: DelayedPrecision(bits))
+    assert torch.equal(found[0], right[0])
+    # The last layer's weight: a sum over what was kept, each with its relative error, times an exact gradient.
+    apart = (found[-2] - right[-2]).norm() / right[-2].norm()
+    assert 0 < apart < costs.rounding(bits) * 9**0.5 * 2
+
+
+def test_weights_and_whole_numbers_stay_as_they_are():
+    layer, hooks = nn.Linear(3, 4), DelayedPrecision(8)
+    assert hooks.encode(layer.weight) is layer.weight
+    view, index, double = layer.weight.T, torch.arange(3), torch.ones(2, dtype=torch.float64)
+    assert [hooks.encode(each) is each for each in (view, index, double)] == [True] * 3
+    with pytest.raises(AssertionError, match="bits=12 is none of 16, 10 and 8"):
+        DelayedPrecision(12)
+
+
+def test_sparse_bytes_are_what_rows_hold(ranks):
+    ranks(2).run(rows_hold)
+
+
+def rows_hold(world):
+    for share in (0.3, 0.95):
+        dense = with_zeros(world, share).relu()
+        rows = Rows.of(dense)
+        assert rows.nbytes == costs.sparse_bytes(-(-dense.numel() // 256), int(dense.count_nonzero()))

@@ -1,0 +1,71 @@
+"""Solutions to the exercises of 04b_zero.ipynb, and to each a mistake that its check knows.
+
+A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
+check says about it.
+"""
+
+# ruff: noqa: F811, F821
+
+# %% exercise-1: solution
+
+
+def fewer(nodes, local, micro_batches):
+    n = nodes * local
+    flat = 3 * micro_batches * (n - 1) / n
+    hybrid = local * 2 * (nodes - 1) / nodes / local  # all ranks of a node together
+    return flat / hybrid
+
+
+# %% exercise-1: mistake: one all-reduce in a step, not one per micro-batch
+
+
+def fewer(nodes, local, micro_batches):
+    n = nodes * local
+    return 3 * micro_batches * (n - 1) / n / (micro_batches * 2 * (nodes - 1) / nodes)
+
+
+# %% exercise-2: solution
+
+
+def needed(temporaries, checkpoint, region):
+    kept = len(temporaries) * checkpoint
+    return kept + max(temporaries) + checkpoint if region else kept + sum(temporaries)
+
+
+# %% exercise-2: mistake: a block's output also needs room
+
+
+def needed(temporaries, checkpoint, region):
+    kept = len(temporaries) * checkpoint
+    return kept + max(temporaries) if region else kept + sum(temporaries)
+
+
+# %% exercise-3: solution
+
+
+def tokens(flops, efficiency, ranks, bandwidth):
+    return -int(-flops * efficiency // (ranks * bandwidth))  # rounded up
+
+
+# %% exercise-3: mistake: each brings its own shard
+
+
+def tokens(flops, efficiency, ranks, bandwidth):
+    return -int(-flops * efficiency // bandwidth)
+
+
+# %% exercise-4: solution
+
+
+def mean_shard(gradient):
+    shard = reduce_scatter(gradient, node).wait()
+    all_reduce(shard, replicas).wait()
+    return shard / size
+
+
+# %% exercise-4: mistake: a reduce-scatter adds two ranks
+
+
+def mean_shard(gradient):
+    shard = reduce_scatter(gradient, node).wait()
+    return shard / place(node)[1]

@@ -1,0 +1,87 @@
+"""Solutions to the exercises of 05b_recomputation.ipynb, and to each a mistake that its check knows.
+
+A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
+check says about it.
+"""
+
+# ruff: noqa: F811, F821
+
+# %% exercise-1: solution
+
+
+def times(window):
+    outputs = 1 / window**2  # per element of the ReLU
+    return (4 + 8 * outputs) / (1 / 8 + outputs / 2)
+
+
+# %% exercise-1: mistake: 48 times would be right if the pool kept nothing
+
+
+def times(window):
+    return (4 + 8 / window**2) / (1 / 8)
+
+
+# %% exercise-2: solution
+
+
+def break_even(columns):
+    number = 1 if columns <= 256 else 2 if columns <= 65_536 else 4
+    # A row: (4 + number) · (1 − zeros) · columns + 4 = 4 · columns.
+    return (number + 4 / columns) / (4 + number)
+
+
+# %% exercise-2: mistake: right up to 256 columns
+
+
+def break_even(columns):
+    return (1 + 4 / columns) / 5
+
+
+# %% exercise-3: solution
+
+
+def needed(hidden, seq, rate):
+    kept = 2 * 16 * hidden  # bytes per token
+    operations = 24 * hidden**2 + 4 * seq * hidden  # per token
+    return kept / (operations / rate)
+
+
+# %% exercise-3: mistake: half of it
+
+
+def needed(hidden, seq, rate):
+    return 16 * hidden / ((24 * hidden**2 + 4 * seq * hidden) / rate)
+
+
+# %% exercise-4: solution
+
+
+class ReluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, p):
+        y = torch.where(torch.rand_like(x) >= p, x.relu() / (1 - p), 0.0)
+        ctx.save_for_backward(pack((y > 0).long(), 1))
+        ctx.p, ctx.shape = p, x.shape
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (packed,) = ctx.saved_tensors
+        return gradient * unpack(packed, 1, ctx.shape) / (1 - ctx.p), None
+
+
+# %% exercise-4: mistake: the gradient is too small by 1 − p
+
+
+class ReluDropout(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, p):
+        y = torch.where(torch.rand_like(x) >= p, x.relu() / (1 - p), 0.0)
+        ctx.save_for_backward(pack((y > 0).long(), 1))
+        ctx.shape = x.shape
+        return y
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (packed,) = ctx.saved_tensors
+        return gradient * unpack(packed, 1, ctx.shape), None
