@@ -10,7 +10,7 @@ import gzip
 import importlib.util
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -37,8 +37,12 @@ class Files:
     binary: int
 
     @classmethod
-    def at(cls, path: Path) -> Files:
-        """The file at a path, or all files of a folder; hidden ones and empty ones are left out.
+    def at(cls, path: Path, keep: Callable[[Path], bool] | None = None) -> Files:
+        """The file at a path, or the files of a folder; hidden ones and empty ones are left out.
+
+        Args:
+            path: Of a file or a folder.
+            keep: Whether to take a file, by its path within the folder; None takes those that are not hidden.
 
         Raises:
             FileNotFoundError: If there is nothing at the path.
@@ -46,12 +50,17 @@ class Files:
         """
         if not path.exists():
             raise FileNotFoundError(f"data={str(path)!r} is no file and no folder; use a path that exists")
-        inside = sorted(path.rglob("*"), key=lambda file: file.relative_to(path).as_posix()) if path.is_dir() else []
-        found = [file for file in inside or [path] if file.is_file() and file.stat().st_size]
-        found = [file for file in found if is_visible(file.relative_to(path))]
+        inside = [path]
+        if path.is_dir():
+            names = {file.relative_to(path).as_posix(): file for file in path.rglob("*") if file.is_file()}
+            inside = [names[name] for name in sorted(names) if (keep or is_visible)(Path(name))]
+        found = [file for file in inside if file.stat().st_size]
         kept = tuple(file for file in found if not is_binary(file))
         if not kept:
-            raise ValueError(f"data={str(path)!r} has no text: {len(found)} files, all binary; use another path")
+            empty = len(inside) - len(found)
+            raise ValueError(
+                f"data={str(path)!r} has no text: {empty} empty and {len(found)} binary files; use another path"
+            )
         return cls(kept, len(found) - len(kept))
 
     def pieces(self) -> list[Piece]:
@@ -66,6 +75,11 @@ class Piece:
     path: Path
     begin: int
     end: int
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes on the disk."""
+        return min(self.end, self.path.stat().st_size) - self.begin
 
     def documents(self, field: str = "text") -> Iterator[tuple[bytes, bool]]:
         """The documents, and of each whether it ends here: a long text comes in several parts.
@@ -135,6 +149,17 @@ def has_lines(path: Path) -> bool:
 def is_visible(path: Path) -> bool:
     """Whether neither a file nor a folder on its path is hidden."""
     return not any(part.startswith(".") or part == "__pycache__" for part in path.parts)
+
+
+def is_library_source(path: Path) -> bool:
+    """A `.py` file of the standard library.
+
+    Without installed packages. Without its tests, which are larger than all the rest and missing on some systems.
+    Without files that describe the machine that Python was built on.
+    """
+    others = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
+    built = any(part.startswith(("config-", "_sysconfigdata")) for part in path.parts)
+    return path.suffix == ".py" and is_visible(path) and others.isdisjoint(path.parts) and not built
 
 
 def is_binary(path: Path) -> bool:

@@ -1,9 +1,9 @@
 """Several sources in given shares: which source gives sample number i, and which of its samples, follows from i.
 
 **Idea.** Samples are taken in blocks of 1,000. In each block a source of share 0.3 gives exactly 300 samples, at places
-that a random order of the block chooses. So sample i lies in block i // 1000, at a place whose number in that order says
-which source it is and how many of the source's samples came before it. Nothing has to be kept: the position in the run
-gives a cursor for each source, on any number of ranks, and each source gives its samples 0, 1, 2, … once each.
+that a random order of the block chooses. So sample i lies in block i // 1000, at a place whose number in that order
+says which source it is and how many of the source's samples came before it. Nothing has to be kept: the position in the
+run gives a cursor for each source, on any number of ranks, and each source gives its samples 0, 1, 2, … once each.
 
 **Source.** Brown et al. 2020, table 2.2, for shares that differ from sizes.
 Also called blending, data mixing, domain weights.
@@ -13,72 +13,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol, runtime_checkable
 
 import torch
 
 from minitrain.data.order import key_of, shuffled
-from minitrain.data.text import Batch
-
-BLOCK = 1000
-"""Samples in which every source has exactly its share."""
-
-
-@runtime_checkable
-class Numbered(Protocol):
-    """Samples that are taken by their numbers, as `minitrain.data.text.Samples` are."""
-
-    seq: int
-
-    def take(self, samples: Iterable[int]) -> Batch: ...
-
-
-@dataclass(frozen=True)
-class Share:
-    """A source in a mixture: what the command line writes as code=0.3:path.
-
-    Attributes:
-        name: For reports.
-        weight: Part of the samples, with three decimals at most.
-        data: As `--data` takes it.
-    """
-
-    name: str
-    weight: float
-    data: str
-
-
-def parse(mix: Sequence[str]) -> list[Share]:
-    """The shares that a command line names.
-
-    Args:
-        mix: Each as name=weight:data.
-
-    Raises:
-        ValueError: If one cannot be read, two have the same name, or their weights do not sum to 1.
-    """
-    shares = []
-    for text in mix:
-        name, equals, rest = text.partition("=")
-        number, colon, data = rest.partition(":")
-        try:
-            weight = float(number)
-        except ValueError:
-            weight = -1.0
-        if not (name and equals and colon and data and 0 < weight <= 1):
-            raise ValueError(f"mix={text!r} is no name=weight:data with a weight in (0, 1], such as code=0.3:src")
-        if abs(weight * BLOCK - round(weight * BLOCK)) > 1e-9:
-            raise ValueError(f"mix={text!r} has a weight of more than three decimals; round it")
-        shares.append(Share(name, weight, data))
-    names = [share.name for share in shares]
-    if twice := {name for name in names if names.count(name) > 1}:
-        raise ValueError(f"mix names {min(twice)!r} twice; give each source a name of its own")
-    if sum(round(share.weight * BLOCK) for share in shares) != BLOCK:
-        total = sum(share.weight for share in shares)
-        raise ValueError(f"mix has weights that sum to {total:.4g}, not 1; change {', '.join(names)}")
-    return shares
+from minitrain.data.shares import BLOCK
+from minitrain.data.text import Batch, Numbered
 
 
 class Mixture:

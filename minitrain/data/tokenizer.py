@@ -6,25 +6,40 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
+
+BYTES = "bytes"
 END = "<|endoftext|>"
 """The token after each document, as GPT-2 calls it."""
 
 
 @runtime_checkable
 class Tokenizer(Protocol):
-    """Attributes: `size`, the number of different tokens; `end`, the one after each document, if there is one."""
+    """Turns text into tokens and back.
+
+    Attributes:
+        size: Number of different tokens.
+        end: The token after each document; None if there is none.
+        kind: The same for tokenizers whose tokens mean the same: "bytes", or the SHA-256 of what was read.
+    """
 
     size: int
     end: int | None
+    kind: str
 
-    def encode(self, documents: Sequence[bytes]) -> list[list[int]]: ...
+    def encode(self, documents: Sequence[bytes]) -> list[np.ndarray]:
+        """The tokens of each document, integers without a mark at the end."""
+        ...
 
-    def decode(self, tokens: Iterable[int]) -> bytes: ...
+    def decode(self, tokens: Iterable[int]) -> bytes:
+        """The text; an end of a document becomes an empty line."""
+        ...
 
 
 class Bytes:
@@ -34,14 +49,15 @@ class Bytes:
         marked: Whether there is a token more, 256, for the end of a document.
     """
 
+    kind = BYTES
+
     def __init__(self, marked: bool = False):
         self.size, self.end = (257, 256) if marked else (256, None)
 
-    def encode(self, documents: Sequence[bytes]) -> list[list[int]]:
-        return [list(document) for document in documents]
+    def encode(self, documents: Sequence[bytes]) -> list[np.ndarray]:
+        return [np.frombuffer(document, np.uint8) for document in documents]
 
     def decode(self, tokens: Iterable[int]) -> bytes:
-        """The bytes; ends of documents are shown as empty lines."""
         return b"".join(bytes([token]) if token < 256 else b"\n\n" for token in tokens)
 
 
@@ -61,14 +77,17 @@ class Pairs:
             self._inner: Any = _read(path, tokenizers)
         except Exception as error:  # the package raises plain Exception
             raise ValueError(f"tokenizer={str(path)!r} cannot be read: {error}") from error
+        self.kind = hashlib.sha256(b"".join(file.read_bytes() for file in _files(path))).hexdigest()
         self.size: int = self._inner.get_vocab_size()
         self.end: int | None = self._inner.token_to_id(END)
         if self.end is None:
             raise ValueError(f"tokenizer={str(path)!r} has no token {END!r}, which is to end documents; add it")
 
-    def encode(self, documents: Sequence[bytes]) -> list[list[int]]:
+    def encode(self, documents: Sequence[bytes]) -> list[np.ndarray]:
         texts = [document.decode(errors="replace") for document in documents]
-        return [found.ids for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)]
+        return [
+            np.array(found.ids, np.uint32) for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)
+        ]
 
     def decode(self, tokens: Iterable[int]) -> bytes:
         return self._inner.decode(list(tokens), skip_special_tokens=False).replace(END, "\n\n").encode()
@@ -117,12 +136,20 @@ def package() -> Any:
     return tokenizers
 
 
+def _files(path: Path) -> list[Path]:
+    """What a tokenizer is read from."""
+    if not path.is_dir():
+        return [path]
+    whole = path / "tokenizer.json"
+    return [whole] if whole.exists() else [path / "vocab.json", path / "merges.txt"]
+
+
 def _read(path: Path, tokenizers: Any) -> Any:
-    if path.is_dir() and not (path / "tokenizer.json").exists():
-        vocabulary, merges = path / "vocab.json", path / "merges.txt"
-        found = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(str(vocabulary), str(merges)))
-        found.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-        found.decoder = tokenizers.decoders.ByteLevel()
-        found.add_special_tokens([END])
-        return found
-    return tokenizers.Tokenizer.from_file(str(path / "tokenizer.json" if path.is_dir() else path))
+    files = [str(file) for file in _files(path)]
+    if len(files) == 1:
+        return tokenizers.Tokenizer.from_file(files[0])
+    found = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*files))
+    found.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    found.decoder = tokenizers.decoders.ByteLevel()
+    found.add_special_tokens([END])
+    return found

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, NoReturn
 
 import tyro
 
 from minitrain.comm.torchrun import given_ranks, speaks
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
+from minitrain.data.shares import vocabulary_of
 from minitrain.trainer.launch import launch, refuse
 
 
@@ -83,9 +84,9 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
     """As `main`; returns the exit status."""
     settled = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
     command = tyro.cli(Command, prog="python -m minitrain.train", args=arguments, config=settled)
-    settings = Settings(command.model, command.layout, command.steps, command.run)
     given = None if command.plan.dry_run else given_ranks()
     try:
+        settings = Settings(_with_vocabulary(command), command.layout, command.steps, command.run)
         ranks = _ranks(command, given)
         check(settings.model, settings.layout, settings.steps, ranks)
         if command.plan.dry_run:
@@ -104,6 +105,15 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
         return 2
     start = command.start
     return launch(settings, loop, ranks, start.device, start.timeout, start.rehearse, start.supervise)
+
+
+def _with_vocabulary(command: Command) -> Model:
+    """The model, with the vocabulary of the data if it was told none."""
+    model, preset = command.model, command.model.sizes.vocabulary
+    if model.vocabulary is None:
+        size = vocabulary_of(command.steps.data, command.steps.mix, preset)
+        return model if size == preset else replace(model, vocabulary=size)
+    return model
 
 
 def _check_restarts(command: Command) -> None:

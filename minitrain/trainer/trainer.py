@@ -35,7 +35,8 @@ from minitrain.comm.timeline import trace_events
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
 from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
-from minitrain.data.text import Batch, Samples, Text, bigram_entropy, windows
+from minitrain.data import sources
+from minitrain.data.text import Batch
 from minitrain.precision.full import products
 from minitrain.trainer import identity, metrics, profile
 from minitrain.trainer.display import Display
@@ -96,10 +97,12 @@ class Trainer:
         sizes, steps = settings.model.sizes, settings.steps
         with refusing():
             products.check(world.device, getattr(torch, steps.dtype))
-            self.text = same_on_all_ranks(lambda: Text.load(steps.data), None)
-            self.samples = Samples(self.text.training, sizes.positions, steps.seed)
+            self.text = same_on_all_ranks(lambda: sources.load(steps.data, steps.mix), None)
+            if (size := self.text.tokenizer.size) > sizes.vocabulary:
+                raise ValueError(f"vocabulary={sizes.vocabulary} is less than the {size} tokens of {self.text.name}")
+            self.samples = self.text.samples(sizes.positions, steps.seed)
             self.held_out = self._held_out()
-        self.about = identity.described(settings, self.text.sha256)
+        self.about = identity.described(settings, self.text.sha256, self.text.tokenizer.kind)
         self.profile = profile.Profile(world)
         timed = self.profile.collectives(settings.layout, collectives)
         self.instruments = Instruments(timed, self.profile.timer, self.profile.watch)
@@ -312,11 +315,10 @@ class Trainer:
     def _held_out(self) -> list[Batch]:
         """The held-out text in batches that the ranks can share; the same sequences in every layout."""
         batch, parts = self.settings.steps.batch, self.settings.layout.microbatches
-        inputs, targets = windows(self.text.validation, self.settings.model.sizes.positions)
-        batches = max(1, min(len(inputs), EVALUATED) // batch)
-        chosen = torch.arange(batches * batch) * len(inputs) // (batches * batch)  # a short text's more than once
-        cut = (part[chosen].split(batch // parts) for part in (inputs, targets))
-        return list(zip(*cut, strict=True))
+        seq = self.settings.model.sizes.positions
+        batches = max(1, min(self.text.windows(seq), EVALUATED) // batch)
+        held_out = self.text.held_out(seq, batches * batch)  # of a short text some windows more than once
+        return list(zip(*(part.split(batch // parts) for part in held_out), strict=True))
 
     def _finish(self, kept: bool) -> None:
         """The picture, the profile, and a sample."""
@@ -347,7 +349,7 @@ class Trainer:
 
     def _draw(self) -> None:
         lines = metrics.read(self.folder / metrics.NAME)
-        figure = metrics.draw(lines, bigram_entropy(self.text.validation), self.folder.name)
+        figure = metrics.draw(lines, self.text.bigram(), self.folder.name)
         save_figure(figure, self.folder / "loss.svg")
 
 

@@ -11,8 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitrain.data.mixture import BLOCK, Mixture, parse
+from minitrain.data.mixture import Mixture
 from minitrain.data.order import key_of, shuffled
+from minitrain.data.shares import BLOCK, parse
 from minitrain.data.text import Samples, share
 
 KEYS = st.integers(0, 2**64 - 1)
@@ -86,7 +87,10 @@ def test_a_mixture_on_the_command_line():
 @pytest.mark.parametrize(
     ("mix", "message"),
     [
-        (["code:0.3:src"], r"mix='code:0.3:src' is no name=weight:data with a weight in \(0, 1\], such as code=0.3:src"),
+        (
+            ["code:0.3:src"],
+            r"mix='code:0.3:src' is no name=weight:data with a weight in \(0, 1\], such as code=0.3:src",
+        ),
         (["code=much:src"], "is no name=weight:data"),
         (["code=0:src"], "is no name=weight:data"),
         (["code=0.3333:src"], "has a weight of more than three decimals; round it"),
