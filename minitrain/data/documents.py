@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 PIECE = 16 << 20
 """Bytes of a file that are read by one process; a file is not cut where it is compressed."""
@@ -124,14 +124,14 @@ def _pieces(path: Path) -> list[Piece]:
     return [Piece(path, begin, min(begin + PIECE, size)) for begin in range(0, size, PIECE)]
 
 
-def opened(path: Path) -> IO[bytes]:
+def opened(path: Path) -> io.BufferedIOBase:
     """A file to read, uncompressed.
 
     Raises:
         ValueError: If it is compressed with zstd and the package zstandard is not installed.
     """
     if path.suffix == ".gz":
-        return gzip.open(path)  # type: ignore[return-value]
+        return gzip.open(path)
     if path.suffix != ".zst":
         return path.open("rb")
     if importlib.util.find_spec("zstandard") is None:

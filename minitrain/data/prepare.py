@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import tyro
@@ -26,7 +26,7 @@ from minitrain.data.documents import Files, Piece, is_library_source
 from minitrain.data.manifest import NAME, TOKENIZER, Manifest, Shard, Split, digest, is_prepared, item_of
 from minitrain.data.tokenizer import BYTES, Bytes, Pairs, Tokenizer, train
 
-SMALLEST, LARGEST, SHARDS = 16 << 20, 512 << 20, 64
+SMALLEST, LARGEST, SHARDS = 4 << 20, 512 << 20, 64
 """Bytes of text in a shard, at least and at most, and how many shards there are between these."""
 
 LEARN = 64 << 20
@@ -150,9 +150,9 @@ def prepare(options: Options) -> Manifest:
     shards = _written(works, options.processes or os.cpu_count() or 1)
     assert tokenizer.end is not None
     manifest = Manifest(tokenizer.kind, tokenizer.size, tokenizer.end, len(files.paths), files.binary, tuple(shards))
-    if not manifest.tokens("training"):
+    if not shards:
         raise ValueError(f"path={options.path!r} has no document that is not empty; use another path, or --field")
-    if not manifest.tokens("validation"):
+    if len({shard.split for shard in shards}) == 1:
         manifest = _hold_out_the_end(manifest, folder, options.validation)
     manifest.write(folder)
     for path in (folder / PLAN, *(work.record for work in works), *folder.glob(".*.part")):
@@ -363,27 +363,21 @@ class _Writer:
 
 
 def _hold_out_the_end(manifest: Manifest, folder: Path, share: float) -> Manifest:
-    """Of a text with so few documents that the hash holds out none, the end of the last shard becomes validation."""
-    last = manifest.of("training")[-1]
-    tokens, ends = (np.fromfile(path, dtype) for path, dtype in zip(last.files(folder), _dtypes(manifest), strict=True))
+    """Of a text with so few documents that their hashes leave one part empty, the last shard is cut in two."""
+    last = manifest.shards[-1]
+    tokens, ends = np.fromfile(last.files(folder)[0], f"<u{manifest.item}"), np.fromfile(last.files(folder)[1], "<i8")
     cut = len(tokens) - max(1, round(len(tokens) * share))
-    for file in last.files(folder):
-        file.unlink()  # so that an interruption here is seen, and the shard written again
-    made: list[Shard] = []
-    pieces: list[tuple[Split, Any, Any]] = [
-        ("validation", tokens[cut:], ends[ends > cut] - cut),
-        ("training", tokens[:cut], ends[ends <= cut]),
-    ]
-    for split, part, marks in pieces:
-        shard = replace(last, name=last.name.replace("training", split), split=split)
-        paths = shard.files(folder)
-        for path, values in zip(paths, (part, marks), strict=True):
-            values.tofile(path.with_name(f".{path.name}.part"))
-            path.with_name(f".{path.name}.part").replace(path)
-        made.append(replace(shard, tokens=len(part), documents=len(marks), sha256=digest(*paths)))
-    validation, training = made
-    return replace(manifest, shards=(*(s for s in manifest.shards if s.name != last.name), training, validation))
-
-
-def _dtypes(manifest: Manifest) -> tuple[str, str]:
-    return f"<u{manifest.item}", "<i8"
+    # First its record, so that after an interruption here the shard is written again.
+    (folder / f"shard-{last.name[-5:]}.json").unlink()
+    parts: dict[Split, tuple[np.ndarray, np.ndarray]] = {
+        "training": (tokens[:cut], ends[ends <= cut]),
+        "validation": (tokens[cut:], ends[ends > cut] - cut),
+    }
+    made = []
+    for split, (own, marks) in parts.items():
+        shard = replace(last, name=last.name.replace(last.split, split), split=split)
+        files = shard.files(folder)
+        for file, values in zip(files, (own, marks), strict=True):
+            values.tofile(file)
+        made.append(replace(shard, tokens=len(own), documents=len(marks), sha256=digest(*files)))
+    return replace(manifest, shards=tuple(sorted([*manifest.shards[:-1], *made], key=lambda shard: shard.name)))

@@ -10,8 +10,9 @@ from typing import Protocol, runtime_checkable
 import torch
 
 from minitrain.data.manifest import is_prepared
-from minitrain.data.mixture import Mixture, Share, parse
+from minitrain.data.mixture import Mixture
 from minitrain.data.prepared import Prepared
+from minitrain.data.shares import Share, parse
 from minitrain.data.text import Batch, Numbered, Text
 from minitrain.data.tokenizer import Tokenizer
 
