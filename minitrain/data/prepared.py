@@ -7,6 +7,7 @@ pages are read in which it lies.
 
 from __future__ import annotations
 
+import mmap
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
@@ -158,5 +159,9 @@ class Windows:
 
 
 def mapped(folder: Path, manifest: Manifest, shard: Shard) -> np.ndarray:
-    """The tokens of a shard, of which nothing is read before it is used."""
-    return np.memmap(shard.files(folder)[0], f"<u{manifest.item}", mode="r")
+    """The tokens of a shard, of which nothing is read before it is used, and no more than the pages that are."""
+    with shard.files(folder)[0].open("rb") as file:
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if hasattr(mmap, "MADV_RANDOM"):
+        whole.madvise(mmap.MADV_RANDOM)  # samples lie anywhere: what comes after them is not read ahead
+    return np.frombuffer(whole, f"<u{manifest.item}")
