@@ -106,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
         print("interrupted; the same command goes on with what is left", file=sys.stderr)
         return 130
     print(told(manifest))
-    print(f"in {options.folder}: python -m minitrain.train --data {options.folder}")
+    print(f"in {options.folder}; minitrain.train takes it as --data {options.folder}")
     return 0
 
 

@@ -27,9 +27,14 @@ class Source(Protocol):
         sha256: A checksum of all that samples are taken from: another one means other samples.
     """
 
-    name: str
-    tokenizer: Tokenizer
-    sha256: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    @property
+    def sha256(self) -> str: ...
 
     def samples(self, seq: int, seed: int = 0) -> Numbered:
         """The training part in samples of `seq` tokens."""
@@ -46,6 +51,8 @@ class Source(Protocol):
     def bigram(self) -> float:
         """The entropy of a token of the validation part given the one before it, in nats."""
         ...
+
+    def __str__(self) -> str: ...
 
 
 def load(data: str = "reference", mix: Sequence[str] = ()) -> Source:

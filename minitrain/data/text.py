@@ -119,10 +119,11 @@ class Text:
     def _of_documents(cls, name: str, files: Files) -> Text:
         """Lines of JSON, and files beside them, as documents with end marks."""
         tokenizer, parts = Bytes(marked=True), ([], [])
+        mark = np.array([tokenizer.end], np.int16)
         for document, ends in (each for piece in files.pieces() for each in piece.documents()):
             tokens = np.frombuffer(document, np.uint8).astype(np.int16)
             held_out = place_of(document) < VALIDATION_SHARE
-            parts[held_out].append(np.append(tokens, tokenizer.end) if ends else tokens)
+            parts[held_out].append(np.append(tokens, mark) if ends else tokens)
         _check_parts(name, len(parts[0]), len(parts[1]), "documents")
         training, validation = (torch.from_numpy(np.concatenate(part).astype(np.int16)) for part in parts)
         return cls(name, training, validation, len(files.paths), files.binary, tokenizer)
