@@ -51,7 +51,8 @@ def refuse(settings: Settings) -> None:
         )
     if options.resume and options.overwrite:
         raise ValueError("resume=True goes on from a checkpoint; leave out overwrite")
-    if options.load and not Path(options.load).is_file():
+    begun = options.resume and found  # with weights of its own
+    if options.load and not begun and not Path(options.load).is_file():
         raise ValueError(f"load={options.load!r} is no file; give a safetensors file")
     if options.export and not Path(options.export).absolute().parent.is_dir():
         raise ValueError(f"export={options.export!r} lies in no folder that exists")

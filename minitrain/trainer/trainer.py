@@ -37,7 +37,7 @@ from minitrain.composition.settings import Settings
 from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
 from minitrain.data.text import Batch, Samples, Text, bigram_entropy, windows
 from minitrain.precision.full import products
-from minitrain.trainer import identity, metrics, profile
+from minitrain.trainer import config, identity, metrics, profile
 from minitrain.trainer.display import Display
 from minitrain.trainer.evaluation import evaluate, generate
 
@@ -126,6 +126,7 @@ class Trainer:
             same_on_all_ranks(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
         with self.display.notes():
             if self.world.rank == 0:
+                config.write(self.folder, self.settings)
                 about = {**self.about, **describe(self.world)}
                 self._metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
             try:
