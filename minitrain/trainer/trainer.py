@@ -36,6 +36,7 @@ from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
 from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
 from minitrain.data.text import Batch, Samples, Text, bigram_entropy, windows
+from minitrain.data.tokenizer import Bytes, Tokenizer
 from minitrain.precision.full import products
 from minitrain.trainer import config, identity, metrics, profile
 from minitrain.trainer.display import Display
@@ -66,6 +67,7 @@ class Trainer:
         profile: Where a step's time goes.
         instruments: The instruments of the training: the collectives, timed, and the profile's timer.
         samples: The training data.
+        tokenizer: The meaning of their tokens.
         done: Steps done.
         skipped: Of these, steps without an update, in float16.
         position: Samples that all ranks together have taken: all state that the data have.
@@ -99,6 +101,7 @@ class Trainer:
             self.text = same_on_all_ranks(lambda: Text.load(steps.data), None)
             self.samples = Samples(self.text.training, sizes.positions, steps.seed)
             self.held_out = self._held_out()
+        self.tokenizer: Tokenizer = Bytes()
         self.about = identity.described(settings, self.text.sha256)
         self.profile = profile.Profile(world)
         timed = self.profile.collectives(settings.layout, collectives)
@@ -336,8 +339,9 @@ class Trainer:
 
             Console().print(profile.table(ranks))
         if options.sample and not self.stopped:
-            text = generate(self.training, PROMPT, options.sample)
-            self.display.say(f"a sample:\n{printable(PROMPT + text)}\n")
+            prompt = self.tokenizer.encode([PROMPT])[0]
+            text = generate(self.training, prompt, options.sample, vocabulary=self.tokenizer.size)
+            self.display.say(f"a sample:\n{printable(PROMPT + self.tokenizer.decode(text))}\n")
         if options.export and kept and self._newest:
             path, file = self._newest, Path(options.export)
             with refusing():
