@@ -93,7 +93,9 @@ def generate(
     if not text:
         raise ValueError("prompt is empty and cannot be continued; give at least one token")
     if not 0 <= min(text) <= max(text) < sizes.vocabulary:
-        raise ValueError(f"prompt has tokens {min(text)} to {max(text)}, and the model knows 0 to {sizes.vocabulary - 1}")
+        raise ValueError(
+            f"prompt has tokens {min(text)} to {max(text)}, and the model knows 0 to {sizes.vocabulary - 1}"
+        )
     if count < 0 or not temperature >= 0:
         raise ValueError(f"count={count} and temperature={temperature} must not be negative")
     if top_k is not None and top_k < 1:
