@@ -77,7 +77,8 @@ class Pairs:
             self._inner: Any = _read(path, tokenizers)
         except Exception as error:  # the package raises plain Exception
             raise ValueError(f"tokenizer={str(path)!r} cannot be read: {error}") from error
-        self.kind = hashlib.sha256(b"".join(file.read_bytes() for file in _files(path))).hexdigest()
+        self._files = _files(path)
+        self.kind = hashlib.sha256(b"".join(file.read_bytes() for file in self._files)).hexdigest()
         self.size: int = self._inner.get_vocab_size()
         self.end: int | None = self._inner.token_to_id(END)
         if self.end is None:
@@ -93,7 +94,11 @@ class Pairs:
         return self._inner.decode(list(tokens), skip_special_tokens=False).replace(END, "\n\n").encode()
 
     def save(self, path: Path) -> None:
-        self._inner.save(str(path))
+        """Write it as one file; a copy of the one that it was read from, so that its checksum stays."""
+        if len(self._files) == 1:
+            path.write_bytes(self._files[0].read_bytes())
+        else:
+            self._inner.save(str(path))
 
 
 def train(documents: Iterator[bytes], vocabulary: int, path: Path) -> None:

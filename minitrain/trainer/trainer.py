@@ -36,9 +36,11 @@ from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
 from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
 from minitrain.data import sources
+from minitrain.data.manifest import TOKENIZER
 from minitrain.data.text import Batch
+from minitrain.data.tokenizer import Pairs
 from minitrain.precision.full import products
-from minitrain.trainer import identity, metrics, profile
+from minitrain.trainer import config, identity, metrics, profile
 from minitrain.trainer.display import Display
 from minitrain.trainer.evaluation import evaluate, generate
 
@@ -67,6 +69,7 @@ class Trainer:
         profile: Where a step's time goes.
         instruments: The instruments of the training: the collectives, timed, and the profile's timer.
         samples: The training data.
+        tokenizer: What their tokens mean.
         done: Steps done.
         skipped: Of these, steps without an update, in float16.
         position: Samples that all ranks together have taken: all state that the data have.
@@ -102,7 +105,8 @@ class Trainer:
                 raise ValueError(f"vocabulary={sizes.vocabulary} is less than the {size} tokens of {self.text.name}")
             self.samples = self.text.samples(sizes.positions, steps.seed)
             self.held_out = self._held_out()
-        self.about = identity.described(settings, self.text.sha256, self.text.tokenizer.kind)
+        self.tokenizer = self.text.tokenizer
+        self.about = identity.described(settings, self.text.sha256, self.tokenizer.kind)
         self.profile = profile.Profile(world)
         timed = self.profile.collectives(settings.layout, collectives)
         self.instruments = Instruments(timed, self.profile.timer, self.profile.watch)
@@ -129,6 +133,10 @@ class Trainer:
             same_on_all_ranks(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
         with self.display.notes():
             if self.world.rank == 0:
+                config.write(self.folder, self.settings)
+                checkpoint.delete(self.folder / TOKENIZER)  # an earlier run's
+                if isinstance(self.tokenizer, Pairs):
+                    self.tokenizer.save(self.folder / TOKENIZER)
                 about = {**self.about, **describe(self.world)}
                 self._metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
             try:
@@ -337,8 +345,9 @@ class Trainer:
 
             Console().print(profile.table(ranks))
         if options.sample and not self.stopped:
-            text = generate(self.training, PROMPT, options.sample)
-            self.display.say(f"a sample:\n{printable(PROMPT + text)}\n")
+            prompt = self.tokenizer.encode([PROMPT])[0].tolist()
+            text = generate(self.training, prompt, options.sample, vocabulary=self.tokenizer.size)
+            self.display.say(f"a sample:\n{printable(PROMPT + self.tokenizer.decode(text))}\n")
         if options.export and kept and self._newest:
             path, file = self._newest, Path(options.export)
             with refusing():

@@ -104,7 +104,7 @@ def test_a_checkpoint_is_the_same_with_context_parallelism(ranks, tmp_path, befo
 def test_what_a_run_leaves(whole):
     folder, losses, _, told, _ = whole
     names = {path.name for path in folder.iterdir()}
-    assert names == {"checkpoints", "loss.svg", "metrics.jsonl", "trace.json"}
+    assert names == {"checkpoints", "loss.svg", "metrics.jsonl", "run.toml", "trace.json"}
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"step-00000002", "step-00000004"}
     first, *lines = metrics.read(folder / "metrics.jsonl")
     assert first["settings"]["model"]["hidden"] == 16
