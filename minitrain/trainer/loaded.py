@@ -81,8 +81,7 @@ def text(world: World, asked: Generate, loop: str, settings: Settings) -> str:
 def loss(world: World, asked: Evaluate, loop: str, settings: Settings) -> str:
     """The loss on held-out text in three units, and on what text."""
     data, seq = asked.data or settings.steps.data, settings.model.sizes.positions
-    source = same_on_all_ranks(lambda: Text.load(data), None)
-    held_out = windows(source.validation, seq, asked.windows)
+    held_out = same_on_all_ranks(lambda: windows(Text.load(data).validation, seq, asked.windows), None)
     training, step = load(world, Path(asked.run), loop, settings)
     nats = mean_loss(world, training, held_out)
     targets = held_out[1].flatten().tolist()
@@ -174,5 +173,5 @@ def mean_loss(world: World, training: Training, held_out: Batch) -> float:
 
 
 def tokenizer_of(settings: Settings) -> Tokenizer:
-    """What the tokens of a run mean."""
+    """The meaning of a run's tokens."""
     return Bytes()
