@@ -92,11 +92,8 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
     """As `main`; returns the exit status."""
     try:
         command = read(arguments)
-    except ValueError as error:
-        return refused(error)
-    given = None if command.plan.dry_run else given_ranks()
-    try:
         settings = Settings(_with_vocabulary(command), command.layout, command.steps, command.run)
+        given = None if command.plan.dry_run else given_ranks()
         ranks = _ranks(command, given)
         check(settings.model, settings.layout, settings.steps, ranks)
         if command.plan.dry_run:

@@ -26,7 +26,13 @@ from minitrain.composition.settings import Settings
 NAME = "run.toml"
 # Not written. `load` is: without it, the same settings would be another training.
 BEGINNING = ("resume", "overwrite", "export")
-WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text in quotes", tuple: "a list"}
+WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text in quotes",
+    tuple: "a list of texts in quotes",
+}
 
 Groups = TypeVar("Groups")
 

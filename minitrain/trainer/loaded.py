@@ -85,8 +85,13 @@ def text(world: World, asked: Generate, loop: str, settings: Settings) -> str:
 def loss(world: World, asked: Evaluate, loop: str, settings: Settings) -> str:
     """The loss on held-out text in three units, and on what text."""
     seq, tokenizer = settings.model.sizes.positions, tokenizer_of(asked.run, settings)
-    source = same_on_all_ranks(lambda: held_out_of(asked, settings, tokenizer), None)
-    held_out = source.held_out(seq, min(asked.windows or source.windows(seq), source.windows(seq)))
+
+    def chosen() -> tuple[str, Batch]:
+        source = held_out_of(asked, settings, tokenizer)
+        most = source.windows(seq)
+        return source.name, source.held_out(seq, min(asked.windows or most, most))
+
+    name, held_out = same_on_all_ranks(chosen, None)
     training, step = load(world, Path(asked.run), loop, settings)
     nats = mean_loss(world, training, held_out)
     targets = held_out[1].flatten().tolist()
@@ -94,7 +99,7 @@ def loss(world: World, asked: Evaluate, loop: str, settings: Settings) -> str:
     perplexity = math.exp(nats) if nats < 700 else math.inf
     return (
         f"loss {nats:.4f} nats per token, perplexity {perplexity:.4g}, {per_byte / math.log(2):.4f} bits per byte\n"
-        f"{STEP} {step} of {asked.run}, on {len(held_out[0]):,} windows of {seq:,} tokens held out of {source.name}"
+        f"{STEP} {step} of {asked.run}, on {len(held_out[0]):,} windows of {seq:,} tokens held out of {name}"
     )
 
 

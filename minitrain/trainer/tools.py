@@ -29,7 +29,7 @@ SETTLED = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 
 
 @dataclass(frozen=True)
-class Place:
+class Start:
     """Where it runs.
 
     Attributes:
@@ -61,7 +61,7 @@ class Generate:
     top_k: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     seed: int = 0
     layout: Layout = Layout()
-    place: Place = Place()
+    start: Start = Start()
 
     def check(self) -> None:
         """Find invalid options before ranks are started.
@@ -70,7 +70,7 @@ class Generate:
             ValueError: Says what would do.
         """
         if not self.prompt:
-            raise ValueError("prompt='' cannot be continued; give at least one character")
+            raise ValueError("prompt='' has nothing to continue; give at least one character")
         if self.tokens < 0:
             raise ValueError(f"tokens={self.tokens} must not be negative")
         if not self.temperature >= 0:
@@ -93,7 +93,7 @@ class Evaluate:
     data: Annotated[str | None, tyro.conf.arg(metavar="STR")] = None
     windows: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
     layout: Layout = Layout()
-    place: Place = Place()
+    start: Start = Start()
 
     def check(self) -> None:
         """As `Generate.check`."""
@@ -149,7 +149,7 @@ def export(arguments: list[str] | None = None) -> int:
         _check_folder(Path(asked.run))
     except ValueError as error:
         return refused(error)
-    return on_ranks(work, 1, "cpu", Place.timeout, asked)
+    return on_ranks(work, 1, "cpu", Start.timeout, asked)
 
 
 def _start(asked: Generate | Evaluate, loop: str) -> int:
@@ -159,7 +159,7 @@ def _start(asked: Generate | Evaluate, loop: str) -> int:
         check(settings.model, settings.layout, settings.steps, given_ranks())
     except ValueError as error:
         return refused(error)
-    return on_ranks(work, settings.layout.ranks, asked.place.device, asked.place.timeout, asked, loop, settings)
+    return on_ranks(work, settings.layout.ranks, asked.start.device, asked.start.timeout, asked, loop, settings)
 
 
 def settings_of(folder: Path, layout: Layout) -> Settings:

@@ -174,6 +174,7 @@ SIZES = "; its sizes are --layers 2 --hidden 16 --positions 8 --vocabulary 257, 
         (theirs(), replace(MODEL, positions=16), "wpe.weight has shape (8, 16) in it and (16, 16) in the run" + SIZES),
         (theirs(), replace(MODEL, vocabulary=512), "wte.weight has shape (257, 16) in it and (512, 16) in the run"),
         (theirs(), replace(MODEL, hidden=32), "attn.c_attn.weight has shape (16, 48) in it and (32, 96) in the run"),
+        (theirs() | {"wte.weight": torch.ones(3)}, MODEL, "wte.weight has shape (3,) in it and (257, 16) in the run"),
         (theirs(), replace(MODEL, positions_kind="rope"), "the run has no wpe.weight" + SIZES),
         (theirs(), replace(MODEL, experts=2), "it lacks blocks.1.mlp.experts.0.down.bias"),
         (

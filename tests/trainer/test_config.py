@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,24 @@ def test_a_file_gives_back_what_was_written(data, load, lr, layers, tied, tmp_pa
     assert config.read(file, Settings()) == settings
 
 
+@dataclass(frozen=True)
+class Mixture:
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mixed:
+    data: Mixture = Mixture()
+
+
+def test_lists_of_texts(tmp_path):
+    parts = ("a", 'b"c')
+    file = written(tmp_path, f"[data]\nparts = {config._toml(parts)}")
+    assert config.read(file, Mixed()) == Mixed(Mixture(parts))
+    with pytest.raises(ValueError, match="parts in \\[data\\] must be a list of texts in quotes, not \\['a', 1\\]"):
+        config.read(written(tmp_path, "[data]\nparts = ['a', 1]"), Mixed())
+
+
 def written(folder, text):
     file = folder / "my.toml"
     file.write_text(text)
@@ -41,12 +59,13 @@ def test_how_a_run_begins_is_not_written(tmp_path):
 
 
 def test_options_win_over_the_file(tmp_path):
-    text = "[steps]\nlr = 1\nbatch = 8\ncompile = true\n[run]\nresume = true\n[layout]\ndp = 2\n[start]\ntimeout = 5\n"
+    text = "[steps]\nlr = 1\nbatch = 8\ncompile = true\n[run]\nresume = true\n"
+    text += "[layout]\ndp = 2\n[model]\nlayers = 3\n[start]\ntimeout = 5\n"
     file = str(written(tmp_path, text))
     for words in (["--config", file, "--batch", "4"], ["--batch=4", f"--config={file}"]):
-        found = command.read([*words, "--no-resume", "--compile"])
+        found = command.read([*words, "--no-resume", "--compile", "--layers", "None"])
         assert found.steps == Steps(lr=1.0, batch=4, compile=True) and type(found.steps.lr) is float
-        assert (found.run, found.layout, found.start.timeout) == (Run(), Layout(dp=2), 5.0)
+        assert (found.model, found.layout, found.run) == (Model(), Layout(dp=2), Run()) and found.start.timeout == 5
     assert command.read([]) == command.Command()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from dataclasses import replace
@@ -13,8 +14,9 @@ from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.data.mixture import Mixture
 from minitrain.data.prepare import Options, prepare
+from minitrain.ranks.failures import RanksError
 from minitrain.train import build, train
-from minitrain.trainer import command
+from minitrain.trainer import command, loaded, tools
 from minitrain.trainer.trainer import Refused, Trainer
 from tests.data.test_prepare import text
 
@@ -138,3 +140,34 @@ def test_what_does_not_fit_is_refused_on_all_ranks(ranks, prepared, tmp_path):
 def test_a_mixture_that_is_none_is_refused_before_any_rank_is_started(line, error, capsys):
     assert command.run("minitrain.train", [*line, "--ranks", "2", "--dp", "2"]) == 2
     assert error in capsys.readouterr().err
+
+
+def answers(world, find, asked, layouts):
+    """What `find` gives in each layout."""
+    return [find(world, asked, "minitrain.train", tools.settings_of(Path(asked.run), layout)) for layout in layouts]
+
+
+def test_text_and_loss_of_a_run_on_byte_pairs(ranks, prepared, tmp_path):
+    """In the run's own tokens, from the tokenizer in its folder; and on any other text."""
+    settings = asked(tmp_path, str(prepared / ".pairs"), Layout(dp=2), evaluate_every=4)
+    ranks(2).run(do, settings)
+    folder = settings.run.folder
+    assert (folder / "tokenizer.json").read_bytes() == (prepared / ".pairs" / "tokenizer.json").read_bytes()
+    layouts = [Layout(tp=2), Layout(pp=2)]
+    one = ranks(1).run(answers, loaded.text, tools.Generate(str(folder), "the shard", 12, 0.0), [Layout()])[0][0]
+    assert one.startswith("the shard") and len(one) > len("the shard")
+    assert (
+        ranks(2).run(answers, loaded.text, tools.Generate(str(folder), "the shard", 12, 0.0), layouts)[0] == [one] * 2
+    )
+    (tmp_path / "other.txt").write_text(text(99, 4000), encoding="utf-8")
+    for data in (None, str(tmp_path / "other.txt")):
+        told = ranks(2).run(answers, loaded.loss, tools.Evaluate(str(folder), data), layouts)[0]
+        assert told[0] == told[1]
+        nats, _, bits = map(float, re.findall(r"(\d+\.\d+)", told[0].splitlines()[0]))
+        assert bits < nats / math.log(2) / 2, "a token has more than two bytes"
+    with pytest.raises(RanksError, match="has tokens of another tokenizer than .*prepare it with --tokenizer"):
+        ranks(2).run(answers, loaded.loss, tools.Evaluate(str(folder), str(prepared / ".fewer")), layouts)
+    # A run of bytes in the same folder leaves no tokenizer that does not belong to it.
+    again = replace(settings, run=replace(settings.run, overwrite=True), steps=STEPS)
+    ranks(2).run(do, again)
+    assert not (folder / "tokenizer.json").exists()

@@ -226,7 +226,7 @@ def test_what_does_not_fit_is_refused_before_ranks_start(run, tmp_path, monkeypa
         (tools.evaluate, ["runs/strange"], "[model] has no layer; did you mean layers in [model]"),
         (tools.generate, [folder, "--tp", "4"], "heads=2 do not divide by tp=4; layouts of 4 ranks that fit: "),
         (tools.evaluate, [folder, "--pp", "4"], "layers=2 are fewer than 4 stages"),
-        (tools.generate, [folder, "--prompt", ""], "prompt='' cannot be continued"),
+        (tools.generate, [folder, "--prompt", ""], "prompt='' has nothing to continue"),
         (tools.generate, [folder, "--tokens", "-1"], "tokens=-1 must not be negative"),
         (tools.generate, [folder, "--temperature", "-0.1"], "temperature=-0.1 must be at least 0"),
         (tools.generate, [folder, "--temperature", "nan"], "temperature=nan must be at least 0"),

@@ -471,7 +471,14 @@ def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
             launch.refuse(Settings(run=run))
         assert message in str(error.value)
     assert [path.name for path in Path("runs").iterdir()] == ["old"]
-    for run in (Run(name="old", resume=True), Run(name="old", overwrite=True), Run(name="new"), Run(resume=True)):
+    begun = Run(name="old", resume=True, load="no longer.safetensors")  # it has weights of its own
+    for run in (
+        Run(name="old", resume=True),
+        begun,
+        Run(name="old", overwrite=True),
+        Run(name="new"),
+        Run(resume=True),
+    ):
         launch.refuse(Settings(run=run))
 
 

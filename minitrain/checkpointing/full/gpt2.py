@@ -103,6 +103,7 @@ def sizes(there: Mapping[str, Shape]) -> str:
     """The sizes of a file's model as options; heads leave no trace in shapes."""
     shapes = {name.removeprefix(PREFIX): shape for name, shape in there.items()}
     layers = {found[1] for name in shapes if (found := re.match(r"h\.(\d+)\.", name))}
-    (vocabulary, hidden), positions = shapes.get("wte.weight", (0, 0)), shapes.get("wpe.weight", (0,))[0]
+    vocabulary, hidden = (*shapes.get("wte.weight", ()), 0, 0)[:2]
+    positions = (*shapes.get("wpe.weight", ()), 0)[0]
     found = f"--layers {len(layers)} --hidden {hidden} --positions {positions} --vocabulary {vocabulary}"
     return f"its sizes are {found}, with learned positions and no experts"

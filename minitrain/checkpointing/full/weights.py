@@ -148,7 +148,7 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
     Numbers of another dtype are converted to that of the shards.
 
     Args:
-        file: The file; its names are those of one device's model.
+        file: The file; its names are those of one device's model, or Hugging Face's for GPT-2.
         state: This rank's shards. Only names that begin with "model." are filled.
         group: The ranks that hold the state.
 
