@@ -38,7 +38,7 @@ from minitrain.composition.step import (
     step_or_skip,
     stop_if_not_finite,
 )
-from minitrain.data.text import Samples
+from minitrain.data.text import Numbered
 from minitrain.trainer.trainer import Trainer
 
 
@@ -98,7 +98,7 @@ def make_part(settings: Settings, axes: Axes, device: torch.device, instruments:
     return part
 
 
-def train_step(training: Training, step: int, position: int, samples: Samples) -> Report:
+def train_step(training: Training, step: int, position: int, samples: Numbered) -> Report:
     """Train on the next batch.
 
     Args:
@@ -115,7 +115,7 @@ def train_step(training: Training, step: int, position: int, samples: Samples) -
     return update(training, step, position, loss)
 
 
-def forward_backward(training: Training, step: int, position: int, samples: Samples) -> Tensor | None:
+def forward_backward(training: Training, step: int, position: int, samples: Numbered) -> Tensor | None:
     """The first half of a step, after which gradients are those that one device would have for the whole batch.
 
     Returns:

@@ -164,6 +164,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "benchmarks": (*GROUND, *CHAPTERS, "ranks", "costs", "trainer", "train", "lessons"),
     "tour": ("lessons",),
     "plan": ("planning",),
+    "prepare": ("data",),
+    "generate": ("trainer",),
+    "evaluate": ("trainer",),
+    "export": ("trainer",),
 }
 ARROWS["planning"] += ("costs",)  # the dry run is theory put together
 
@@ -280,7 +284,8 @@ ONE_FORM = (
     "planning/time_model",
 )
 WITHOUT_SMALL_FORMS = ("composition", "recommender")  # chapters about whole trainings and tables
-BESIDE_THE_LOOP = ("__init__", "__main__", "tour", "plan")  # of the package's own folder: ten lines of code at most
+# Of the package's own folder, beside the loop: ten lines of code at most.
+BESIDE_THE_LOOP = ("__init__", "__main__", "tour", "plan", "prepare", "generate", "evaluate", "export")
 
 
 def test_what_the_readme_and_the_landing_page_say_of_small_forms():

@@ -17,7 +17,7 @@ from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.composition_work import days_estimate
 from minitrain.planning import plan_time, published
 from minitrain.planning.plan import Plan, predict
-from minitrain.trainer import command
+from minitrain.trainer import command, tools
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "training.md").read_text("utf-8")
@@ -57,7 +57,12 @@ def number_of_ranks(before: str) -> int | None:
     return counts[0] * (counts[1] if len(counts) > 1 else 1)
 
 
-def test_every_command_is_accepted(capsys):
+def test_every_command_is_accepted(capsys, tmp_path, monkeypatch):
+    """The file of settings is the page's, also where a run would have written it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "gpt2").mkdir(parents=True)
+    for file in ("gpt2.toml", "runs/gpt2/run.toml"):
+        (tmp_path / file).write_text(re.search(r"```toml\n(.*?)```", PAGE, re.DOTALL)[1])
     seen = {}
     for before, arguments in commands():
         ranks = number_of_ranks(before)
@@ -67,6 +72,21 @@ def test_every_command_is_accepted(capsys):
         status = command.run("minitrain.train", [*arguments.split(), *asked, *dry])
         assert status == 0, (before, arguments, capsys.readouterr().err)
     assert len(seen) >= 10 and {None, 4, 8, 32, 1024} == set(seen.values())
+
+
+def test_the_commands_that_use_weights_are_accepted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    seen = []
+    for text in texts():
+        for line in re.sub(r"\\\n\s*", " ", text).splitlines():
+            if found := re.match(r"(.*-m minitrain\.(generate|evaluate|export)) (runs/.*)", line):
+                before, name, arguments = found.groups()
+                kind = {"generate": tools.Generate, "evaluate": tools.Evaluate, "export": tools.Export}[name]
+                asked = tyro.cli(kind, args=shlex.split(arguments, comments=True), config=tools.SETTLED)
+                asked.check()
+                assert number_of_ranks(before) in (None, *([asked.layout.ranks] if name != "export" else []))
+                seen.append(name)
+    assert {*seen} == {"generate", "evaluate", "export"} and len(seen) >= 10
 
 
 def rows(heading: str) -> list[list[str]]:

@@ -97,7 +97,9 @@ def save(
     return final
 
 
-def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check: bool = True) -> dict[str, Any]:
+def load(
+    path: Path, state: State, group: dist.ProcessGroup | None = None, check: bool = True, kind: str = ""
+) -> dict[str, Any]:
     """Fill all shards of `state` from a checkpoint that was saved in this or any other layout; every rank calls it.
 
     Nothing in the folder is executed (see `Reader`), but checksums find accidents, not intent: anyone who can write to
@@ -105,9 +107,11 @@ def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check
 
     Args:
         path: The checkpoint.
-        state: This rank's shards, which are filled in place. All ranks together name every tensor of the checkpoint.
+        state: This rank's shards, which are filled in place. All ranks together name every tensor of the checkpoint, or
+            of those of this kind.
         group: The ranks that hold the state.
         check: Check all checksums first; False where `newest` has just done so.
+        kind: Load only tensors whose names begin so, such as "model." for weights alone.
 
     Returns:
         The `extra` that `save` was given.
@@ -128,7 +132,7 @@ def load(path: Path, state: State, group: dist.ProcessGroup | None = None, check
         return content, reader, reader.read_metadata()
 
     content, reader, metadata = same_on_all_ranks(opened, group)
-    if problems := another_model(state, metadata, group):
+    if problems := another_model(state, metadata, group, kind):
         raise ValueError(f"{path} is a checkpoint of another model: {'; '.join(problems)}")
     # Holds at most two saved regions: the library keeps one until it has read the next.
     same_on_all_ranks(lambda: reader.fill(nonempty(state), metadata), group)

@@ -55,7 +55,7 @@ class Model:
         hidden: Width of the residual stream.
         heads: Attention heads.
         positions: Tokens in a sequence.
-        vocabulary: Different tokens; the data are bytes, so at least 256.
+        vocabulary: Different tokens; None: those of prepared data, otherwise the preset's. Bytes are 256.
         dropout: Probability of dropping an element. Above 0, attention is written out, since a fused kernel would drop
             other weights in every layout; that takes more memory.
         tied: The head uses the weight of the token embedding; --no-tied gives it one of its own.
@@ -153,7 +153,9 @@ class Steps:
     """The data and how to train on them.
 
     Attributes:
-        data: "reference" (0.4 MB), "library" (12 MB), or the path of a text or a folder.
+        data: "reference" (0.4 MB), "library" (12 MB), or a path: of a text, of lines of JSON (.jsonl, .jsonl.gz,
+            .jsonl.zst), of a folder with these, or of a folder that minitrain.prepare has written.
+        mix: Several sources in place of data, each as name=weight:data; weights sum to 1.
         steps: Optimizer steps of the whole run.
         batch: Sequences in a step, over all ranks.
         optimizer: adamw; sgd without momentum; lamb or lars, for large batches, whose steps depend on norms of layers;
@@ -177,6 +179,7 @@ class Steps:
     """
 
     data: str = "reference"
+    mix: tuple[str, ...] = ()
     steps: int = 200
     batch: int = 32
     optimizer: OptimizerName = "adamw"
@@ -210,7 +213,8 @@ class Run:
         resume: Continue from the newest complete checkpoint of runs/<name>, in this or any other layout; start from the
             beginning if there is none.
         overwrite: Remove what an earlier run has left in runs/<name>.
-        load: Start with the weights of this safetensors file; with --resume only if there is no checkpoint yet.
+        load: Start with the weights of this safetensors file, which has our names or Hugging Face's for GPT-2; with
+            --resume only if there is no checkpoint yet.
         export: Write the weights to this safetensors file at the end.
         tensorboard: Write TensorBoard's event files too; it has to be installed.
     """
@@ -402,6 +406,8 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
     ):
         if getattr(holder, name) not in get_args(kind):
             raise ValueError(f"{name}={getattr(holder, name)!r} is unknown; use one of {get_args(kind)}")
+    if steps.mix and steps.data != Steps.data:
+        raise ValueError(f"data={steps.data!r} is not used with mix; name it there, as name=weight:{steps.data}")
     if layout.zero not in (0, 1, 2, 3):
         raise ValueError(f"zero={layout.zero} is no stage; use 0, 1, 2 or 3")
     if steps.reduce_dtype == "float32" and steps.dtype == "float64":

@@ -2,7 +2,7 @@
 
 A token is a byte, so there is no tokenizer and the vocabulary is 256. Three sources need no download:
 Python's language reference, the source of its standard library, and any text of your own. Each is split into
-a training and a validation part.
+a training and a validation part. What does not fit into memory is prepared first (`minitrain.data.prepared`).
 
 Sample number i is a function of (seed, i). A step takes samples [position, position + batch), and the ranks
 share that range. So a run on other ranks, or one resumed on other ranks, takes the same samples in the same
@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
-from jaxtyping import Int64, UInt8
+from jaxtyping import Int64, Integer, UInt8
 from torch import Tensor
+
+from minitrain.data.documents import Files, has_lines, is_library_source
+from minitrain.data.tokenizer import Bytes, Tokenizer
 
 VOCABULARY = 256
 """Number of different tokens: a token is a byte."""
@@ -27,8 +32,20 @@ VOCABULARY = 256
 VALIDATION_SHARE = 0.1
 """Part of a text that is held out."""
 
+LARGEST = 1 << 30
+"""Bytes of files that are read into memory; more have to be prepared."""
+
 Batch = tuple[Int64[Tensor, "samples seq"], Int64[Tensor, "samples seq"]]
-"""Inputs and targets of some samples: the targets are the same windows one byte further on."""
+"""Inputs and targets of some samples: the targets are the same windows one token further on."""
+
+
+@runtime_checkable
+class Numbered(Protocol):
+    """Training samples that are taken by their numbers, in any order, by any rank; `seq` is their length in tokens."""
+
+    seq: int
+
+    def take(self, samples: Iterable[int]) -> Batch: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,13 +54,19 @@ class Text:
 
     Attributes:
         name: The requested text: "reference", "library" or a path.
-        training: Bytes to learn from.
+        training: Bytes to learn from. With lines of JSON, each document is followed by the token 256.
         validation: Bytes held out.
+        files: How many files it was read from.
+        binary: How many were left out since they hold no text.
+        tokenizer: Turns what a model writes into text.
     """
 
     name: str
-    training: UInt8[Tensor, " training"]
-    validation: UInt8[Tensor, " validation"]
+    training: Integer[Tensor, " training"]
+    validation: Integer[Tensor, " validation"]
+    files: int = 1
+    binary: int = 0
+    tokenizer: Tokenizer = field(default_factory=Bytes)
 
     @classmethod
     def load(cls, data: str | Path = "reference") -> Text:
@@ -54,37 +77,60 @@ class Text:
                 (0.4 MB). "library": the source of its standard library, without tests (12 MB). Both differ
                 between versions of Python: compare `sha256`. Anything else is the path of a file, whose last
                 10 % are for validation, or of a folder, where a hash of each file's relative path says which
-                files are; hidden files and folders are left out.
+                files are; hidden files and folders are left out, and files that hold no text. Where there are
+                lines of JSON (.jsonl, .jsonl.gz, .jsonl.zst), each is a document, its text in the field "text",
+                and a hash of each document says which are for validation.
 
         Raises:
             FileNotFoundError: If there is no such text.
-            ValueError: If it is empty, or so small that one part would be.
+            ValueError: If it is empty, so small that one part would be, or larger than a gigabyte.
         """
-        name = str(data)
+        name, files = str(data), None
         if not name:
             raise ValueError("data='' names no text; use 'reference', 'library', or a path that exists")
         if name == "reference":
             training, validation = split_text(reference())
         elif name == "library":
-            training, validation = split_files(Path(sysconfig.get_path("stdlib")), keep=is_library_source)
-        elif Path(data).is_file():
-            training, validation = split_text(Path(data).read_bytes())
-        elif Path(data).is_dir():
-            training, validation = split_files(Path(data), keep=is_visible)
+            stdlib = Path(sysconfig.get_path("stdlib"))
+            files = Files.at(stdlib, is_library_source)
+            training, validation = split_files(stdlib, files.paths)
+        elif Path(data).exists():
+            files = Files.at(Path(data))
+            if (size := sum(path.stat().st_size for path in files.paths)) > LARGEST:
+                raise ValueError(
+                    f"data={name!r} has {size / 1e9:.1f} GB, which every rank would read into memory; prepare it once: "
+                    f"python -m minitrain.prepare {name}"
+                )
+            if any(has_lines(path) for path in files.paths):
+                return cls._of_documents(name, files)
+            if Path(data).is_file():
+                training, validation = split_text(Path(data).read_bytes())
+            else:
+                training, validation = split_files(Path(data), files.paths)
         else:
             raise FileNotFoundError(
                 f"data={name!r} is no file and no folder; use 'reference', 'library', or a path that exists"
             )
-        if not training or not validation:
-            raise ValueError(
-                f"data={name!r} has {len(training)} bytes for training, {len(validation)} for validation; "
-                "use a longer text, or a folder with more files"
-            )
-        return cls(name, as_tensor(training), as_tensor(validation))
+        _check_parts(name, len(training), len(validation))
+        count, binary = (len(files.paths), files.binary) if files else (1, 0)
+        return cls(name, as_tensor(training), as_tensor(validation), count, binary)
+
+    @classmethod
+    def _of_documents(cls, name: str, files: Files) -> Text:
+        """Lines of JSON, and files beside them, as documents with end marks."""
+        tokenizer, parts = Bytes(marked=True), ([], [])
+        mark = np.array([tokenizer.end], np.int16)
+        for document, ends in (each for piece in files.pieces() for each in piece.documents()):
+            tokens = np.frombuffer(document, np.uint8).astype(np.int16)
+            held_out = place_of(document) < VALIDATION_SHARE
+            parts[held_out].append(np.append(tokens, mark) if ends else tokens)
+        _check_parts(name, len(parts[0]), len(parts[1]), "documents")
+        training, validation = (torch.from_numpy(np.concatenate(part).astype(np.int16)) for part in parts)
+        return cls(name, training, validation, len(files.paths), files.binary, tokenizer)
 
     @property
     def size(self) -> int:
-        """Number of bytes of both parts."""
+        """Number of bytes of both parts, end marks among them."""
         return len(self.training) + len(self.validation)
 
     @property
@@ -92,10 +138,38 @@ class Text:
         """SHA-256 of the training part, then the validation part; of a single file it is the file's own."""
         return hashlib.sha256(torch.cat([self.training, self.validation]).numpy().tobytes()).hexdigest()
 
+    def samples(self, seq: int, seed: int = 0) -> Samples:
+        """The training part in samples of `seq` tokens."""
+        return Samples(self.training, seq, seed)
+
+    def windows(self, seq: int) -> int:
+        """How many windows of `seq` tokens the validation part has."""
+        check_window(self.validation, seq)
+        return (len(self.validation) - 1) // seq
+
+    def held_out(self, seq: int, count: int) -> Batch:
+        """So many windows of the validation part, evenly spread; of a short one some come more than once."""
+        starts = torch.arange(count) * self.windows(seq) // count * seq
+        return cut_windows(self.validation, starts, seq)
+
+    def bigram(self) -> float:
+        """The entropy of a token of the validation part given the one before it, in nats."""
+        return bigram_entropy(self.validation)
+
     def __str__(self) -> str:
+        left_out = f", {self.binary:,} binary ones left out" if self.binary else ""
+        files = f" in {self.files:,} files{left_out}" if self.files + self.binary > 1 else ""
         return (
-            f"{self.name}: {self.size:,} bytes ({len(self.training):,} to learn from, "
+            f"{self.name}: {self.size:,} bytes{files} ({len(self.training):,} to learn from, "
             f"{len(self.validation):,} for validation), SHA-256 {self.sha256}"
+        )
+
+
+def _check_parts(name: str, training: int, validation: int, unit: str = "bytes") -> None:
+    if not training or not validation:
+        raise ValueError(
+            f"data={name!r} has {training} {unit} for training, {validation} for validation; "
+            "use a longer text, or a folder with more files"
         )
 
 
@@ -117,42 +191,26 @@ def split_text(text: bytes) -> tuple[bytes, bytes]:
     return text[:cut], text[cut:]
 
 
-def split_files(folder: Path, keep: Callable[[Path], bool]) -> tuple[bytes, bytes]:
-    """Joins the files of a folder in sorted order of their relative paths, those for validation apart.
+def split_files(folder: Path, paths: Iterable[Path]) -> tuple[bytes, bytes]:
+    """Joins files of a folder, in their order, those for validation apart.
 
     A file is for validation if the hash of its relative path is in the lowest 10 % of hashes. So it stays
     where it is when other files come and go. Where no file is for validation, the one of the lowest hash is.
     """
-    paths = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}
-    names = sorted(name for name, path in paths.items() if keep(Path(name)) and path.stat().st_size > 0)
-    if len(names) < 2:
-        return split_text(b"".join(paths[name].read_bytes() for name in names))
-    held_out = {name for name in names if hash_of_name(name) < VALIDATION_SHARE}
+    files = {path.relative_to(folder).as_posix(): path for path in paths}
+    if len(files) < 2:
+        return split_text(b"".join(path.read_bytes() for path in files.values()))
+    held_out = {name for name in files if place_of(name.encode()) < VALIDATION_SHARE}
     if not held_out:
-        held_out = {min(names, key=hash_of_name)}
-    training = b"".join(paths[name].read_bytes() for name in names if name not in held_out)
-    validation = b"".join(paths[name].read_bytes() for name in names if name in held_out)
+        held_out = {min(files, key=lambda name: place_of(name.encode()))}
+    training = b"".join(path.read_bytes() for name, path in files.items() if name not in held_out)
+    validation = b"".join(path.read_bytes() for name, path in files.items() if name in held_out)
     return training, validation
 
 
-def hash_of_name(name: str) -> float:
-    """A number in [0, 1) from a file's name; the same on every machine, as Python's own `hash` is not."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big") / 2**32
-
-
-def is_visible(path: Path) -> bool:
-    return not any(part.startswith(".") or part == "__pycache__" for part in path.parts)
-
-
-def is_library_source(path: Path) -> bool:
-    """A `.py` file of the standard library.
-
-    Without installed packages. Without its tests, which are larger than all the rest and missing on some systems.
-    Without files that describe the machine that Python was built on.
-    """
-    others = {"site-packages", "dist-packages", "test", "tests", "idle_test"}
-    built = any(part.startswith(("config-", "_sysconfigdata")) for part in path.parts)
-    return path.suffix == ".py" and is_visible(path) and others.isdisjoint(path.parts) and not built
+def place_of(content: bytes) -> float:
+    """A number in [0, 1) from a file's name, or a document; the same on every machine, as Python's `hash` is not."""
+    return int.from_bytes(hashlib.sha256(content).digest()[:4], "big") / 2**32
 
 
 def as_tensor(text: bytes) -> UInt8[Tensor, " bytes"]:
@@ -167,15 +225,15 @@ class Samples:
     calls but the order of the current epoch, which (seed, epoch) give again.
 
     Args:
-        text: Bytes to take windows of, normally `Text.training`.
-        seq: Tokens in a sample. A window has one byte more, since each token's target is the byte after it.
+        text: Tokens to take windows of, normally `Text.training`.
+        seq: Tokens in a sample. A window has one more, since each token's target is the one after it.
         seed: Of the order.
 
     Raises:
         ValueError: If the text is shorter than one window.
     """
 
-    def __init__(self, text: UInt8[Tensor, " bytes"], seq: int, seed: int = 0):
+    def __init__(self, text: Integer[Tensor, " tokens"], seq: int, seed: int = 0):
         check_window(text, seq)
         self.text, self.seq, self.seed = text, seq, seed
         self.per_epoch = max(1, (len(text) - seq) // seq)
@@ -248,7 +306,7 @@ def share(position: int, global_batch: int, rank: int, ranks: int) -> range:
     return range(position + rank * size, position + (rank + 1) * size)
 
 
-def windows(text: UInt8[Tensor, " bytes"], seq: int, count: int | None = None) -> Batch:
+def windows(text: Integer[Tensor, " tokens"], seq: int, count: int | None = None) -> Batch:
     """The fixed windows that a model is evaluated on: in order, no two with a target in common.
 
     Args:
@@ -267,9 +325,8 @@ def windows(text: UInt8[Tensor, " bytes"], seq: int, count: int | None = None) -
     return cut_windows(text, torch.arange(count) * available // count * seq, seq)
 
 
-def check_window(text: UInt8[Tensor, " bytes"], seq: int) -> None:
-    if seq < 1:
-        raise ValueError(f"seq={seq} must be at least 1")
+def check_window(text: Integer[Tensor, " tokens"], seq: int) -> None:
+    check_seq(seq)
     if len(text) < seq + 1:
         raise ValueError(
             f"seq={seq} needs a text of at least {seq + 1} bytes, this one has {len(text)}; "
@@ -277,14 +334,19 @@ def check_window(text: UInt8[Tensor, " bytes"], seq: int) -> None:
         )
 
 
-def cut_windows(text: UInt8[Tensor, " bytes"], starts: Int64[Tensor, " samples"], seq: int) -> Batch:
+def check_seq(seq: int) -> None:
+    if seq < 1:
+        raise ValueError(f"seq={seq} must be at least 1")
+
+
+def cut_windows(text: Integer[Tensor, " tokens"], starts: Int64[Tensor, " samples"], seq: int) -> Batch:
     """Windows of `seq + 1` bytes that begin at `starts`, as inputs and targets."""
     window = text[starts[:, None] + torch.arange(seq + 1)].long()  # [samples, seq + 1]
     # Copies: of a single window, `contiguous()` would be a view, and masking a target would change the inputs.
     return window[:, :-1].clone(), window[:, 1:].clone()
 
 
-def bigram_entropy(text: UInt8[Tensor, " bytes"]) -> float:
+def bigram_entropy(text: Integer[Tensor, " tokens"]) -> float:
     """Entropy of a byte given the one before it, H(next | previous), in nats per byte.
 
     With c(a, b) the number of places where byte b follows byte a, and c(a) = Σ_b c(a, b),
@@ -306,7 +368,7 @@ def bigram_entropy(text: UInt8[Tensor, " bytes"]) -> float:
     if len(text) < 2:
         raise ValueError(f"text of {len(text)} bytes has no pair of bytes; use a text of at least 2")
     previous, following = text[:-1].long(), text[1:].long()
-    counts = torch.bincount(previous * VOCABULARY + following, minlength=VOCABULARY**2)
-    counts = counts.view(VOCABULARY, VOCABULARY).double()  # [previous, next]
-    totals = counts.sum(dim=1, keepdim=True).clamp(min=1)  # [previous, 1]
-    return float(torch.xlogy(counts, totals / counts).sum() / counts.sum())
+    size = int(text.max()) + 1
+    pairs, counts = (previous * size + following).unique(return_counts=True)
+    totals = torch.bincount(previous, minlength=size)[pairs // size]  # c(a) of each pair that occurs
+    return float((counts.double() * (totals.double() / counts).log()).sum() / counts.sum())

@@ -89,7 +89,7 @@ def train(world: World, text: Text) -> tuple[Curve, str, list[Claim]]:
         curve.training.append(train_step(training, step, step * batch, samples).loss)
         if (step + 1) % EVERY == 0:
             curve.validation.append((step + 1, evaluate(training, [held_out])))
-    sample = generate(training, PROMPT.encode(), 160).decode(errors="replace")
+    sample = bytes(generate(training, PROMPT.encode(), 160)).decode(errors="replace")
     return curve, PROMPT + sample, claims_of(curve, training.part.parameters.values())
 
 

@@ -5,15 +5,19 @@ A layout that does not fit, and a run that would be overwritten, are refused her
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
-from dataclasses import dataclass
-from typing import Annotated, Literal, NoReturn
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
 from minitrain.comm.torchrun import given_ranks, speaks
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
+from minitrain.data.shares import vocabulary_of
+from minitrain.trainer import config
 from minitrain.trainer.launch import launch, refuse
 
 
@@ -59,8 +63,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Command:
-    """Train a GPT on real text, in any layout of ranks."""
+    """Train a GPT on real text, in any layout of ranks.
 
+    Attributes:
+        config: Read settings from this file, such as the run.toml in a run's folder; options given here win.
+    """
+
+    config: str | None = None
     start: Start = Start()
     model: Model = Model()
     layout: Layout = Layout()
@@ -81,11 +90,10 @@ def main(loop: str, arguments: list[str] | None = None) -> NoReturn:
 
 def run(loop: str, arguments: list[str] | None = None) -> int:
     """As `main`; returns the exit status."""
-    settled = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
-    command = tyro.cli(Command, prog="python -m minitrain.train", args=arguments, config=settled)
-    settings = Settings(command.model, command.layout, command.steps, command.run)
-    given = None if command.plan.dry_run else given_ranks()
     try:
+        command = read(arguments)
+        settings = Settings(_with_vocabulary(command), command.layout, command.steps, command.run)
+        given = None if command.plan.dry_run else given_ranks()
         ranks = _ranks(command, given)
         check(settings.model, settings.layout, settings.steps, ranks)
         if command.plan.dry_run:
@@ -99,11 +107,43 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
         if given is not None:
             _check_restarts(command)
     except ValueError as error:
-        if speaks():
-            print(error, file=sys.stderr)
-        return 2
+        return refused(error)
     start = command.start
     return launch(settings, loop, ranks, start.device, start.timeout, start.rehearse, start.supervise)
+
+
+def _with_vocabulary(command: Command) -> Model:
+    """The model, with the vocabulary of the data if it was told none."""
+    model, preset = command.model, command.model.sizes.vocabulary
+    if model.vocabulary is None:
+        size = vocabulary_of(command.steps.data, command.steps.mix, preset)
+        return model if size == preset else replace(model, vocabulary=size)
+    return model
+
+
+def read(arguments: list[str] | None) -> Command:
+    """The command line, with the values of its file where it gives none.
+
+    Raises:
+        ValueError: The file does not fit; says why.
+    """
+    before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    before.add_argument("--config", nargs="?")
+    file = before.parse_known_args(arguments)[0].config
+    about: dict[str, Any] = {"prog": "python -m minitrain.train", "args": arguments}
+    if file is None:
+        settled = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
+        return tyro.cli(Command, **about, config=settled)
+    # A file can turn on what the command line turns off again, so that each flag has both words.
+    default = config.read(Path(file), Command(config=file))
+    return tyro.cli(Command, **about, default=default, config=(tyro.conf.OmitArgPrefixes,))
+
+
+def refused(error: ValueError) -> int:
+    """Say once what is wrong with the command line; returns the exit status."""
+    if speaks():
+        print(error, file=sys.stderr)
+    return 2
 
 
 def _check_restarts(command: Command) -> None:

@@ -15,7 +15,8 @@ from minitrain.comm import World
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
 from minitrain.composition.step import Report
-from minitrain.data.text import Text
+from minitrain.data.sources import Source
+from minitrain.data.tokenizer import BYTES
 from minitrain.trainer import speed
 
 SMOOTH = 0.9  # weight of the past in a speed
@@ -45,15 +46,16 @@ class Display:
         if self.world.rank == 0:
             self.tell(text)
 
-    def begin(self, done: int, parameters: int, text: Text) -> None:
+    def begin(self, done: int, parameters: int, text: Source) -> None:
         """Report what is going to happen."""
         settings, about, size = self.settings, self._about, self.world.size
         steps, sizes = settings.steps, settings.model.sizes
         ranks = "1 rank" if size == 1 else f"{size} ranks"
+        unit = "bytes" if text.tokenizer.kind == BYTES else "tokens"
         left = f"steps {done + 1} to {steps.steps}" if done else f"{steps.steps} steps"
         self.say(
             f"{settings.model.preset}: {parameters:,} parameters, {steps.dtype} · {settings.layout} on {ranks} "
-            f"({about['backend']}, {about['device']}) · {left} of {steps.batch} × {sizes.positions} bytes\ntext {text}"
+            f"({about['backend']}, {about['device']}) · {left} of {steps.batch} × {sizes.positions} {unit}\ntext {text}"
         )
         if done >= steps.steps:
             self.say(f"all of its {done} steps are done; --steps asks for more")

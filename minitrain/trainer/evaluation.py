@@ -1,18 +1,19 @@
 """Checks between steps: the loss on held-out text, and text that the model writes.
 
 **Idea.** Forward alone, through all stages where there is a pipeline, without dropout and routers' noise. A sample is
-the same in every layout: all ranks go on with the byte that the first rank at the model's end has drawn. Keys and
-values of earlier bytes are kept, so that each byte goes through the model once.
+the same in every layout: all ranks go on with the token that the first rank at the model's end has drawn. Keys and
+values of earlier tokens are kept, so that each token goes through the model once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from minitrain.comm.comm import Comm
@@ -52,31 +53,56 @@ def evaluate(training: Training, batches: Iterable[Batch]) -> float:
 
 
 @torch.no_grad()
-def generate(training: Training, prompt: bytes, count: int, temperature: float = 0.8, cache: bool = True) -> bytes:
-    """Continue a text, byte by byte; the same on all ranks, whatever the layout.
+def generate(
+    training: Training,
+    prompt: Iterable[int],
+    count: int,
+    temperature: float = 0.8,
+    cache: bool = True,
+    *,
+    top_k: int | None = None,
+    seed: int | None = None,
+    vocabulary: int | None = None,
+) -> list[int]:
+    """Continue a text, token by token; the same on all ranks, whatever the layout.
 
     While the text fits the model's positions, every layer keeps its keys and values (`minitrain.inference.kv_cache`),
-    so that a forward takes the prompt once, and then one byte at a time. Afterwards the window slides, every byte gets
-    another position, and each forward takes the whole window; so it does from the beginning where `_continues` is
+    so that a forward takes the prompt once, and then one token at a time. Afterwards the window slides, every token
+    gets another position, and each forward takes the whole window; so it does from the beginning where `_continues` is
     false. The logits are the same either way, except for rounding.
 
     Args:
         training: This rank's.
-        prompt: At least one byte. The model sees the last `positions` bytes of the text.
-        count: Bytes to write.
-        temperature: Logits are divided by it; 0 takes the likeliest byte.
+        prompt: At least one token. The model sees the last `positions` tokens of the text.
+        count: Tokens to write.
+        temperature: Logits are divided by it; 0 takes the likeliest token.
         cache: Whether caches may be used.
+        top_k: Draw only from so many likeliest tokens; None: from all.
+        seed: Of the draws; None: the training's.
+        vocabulary: Draw only tokens below it, where the model's vocabulary is larger than that of its data; None: the
+            model's.
+
+    Returns:
+        The new tokens.
 
     Raises:
-        ValueError: On every rank, before anything is sent: there is nothing to continue, or a number is negative.
+        ValueError: On every rank, before anything is sent: there is nothing to continue, a token is not in the model's
+            vocabulary, or a number is negative.
     """
-    if not prompt:
-        raise ValueError("prompt is empty and cannot be continued; give at least one byte")
-    if count < 0 or temperature < 0:
+    sizes, text = training.settings.model.sizes, [int(token) for token in prompt]
+    if not text:
+        raise ValueError("prompt is empty and cannot be continued; give at least one token")
+    if not 0 <= min(text) <= max(text) < sizes.vocabulary:
+        raise ValueError(
+            f"prompt has tokens {min(text)} to {max(text)}, and the model knows 0 to {sizes.vocabulary - 1}"
+        )
+    if count < 0 or not temperature >= 0:
         raise ValueError(f"count={count} and temperature={temperature} must not be negative")
-    length = training.settings.model.sizes.positions
-    generator = torch.Generator().manual_seed(training.settings.steps.seed)
-    text, end = list(prompt), len(prompt) + count
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k={top_k} leaves no token to draw; use at least 1")
+    length, given, end = sizes.positions, len(text), len(text) + count
+    generator = torch.Generator().manual_seed(training.settings.steps.seed if seed is None else seed)
+    draw = Draw(vocabulary or sizes.vocabulary, temperature, top_k, generator)
     with _evaluating(training):
         if cache and _continues(training):
             layout = training.settings.layout
@@ -87,19 +113,36 @@ def generate(training: Training, prompt: bytes, count: int, temperature: float =
                     logits = _logits(training, _padded(training, text[seen:], multiple))
                     new, seen = len(text) - seen, len(text)
                     for each in caches:
-                        each.tokens = seen  # the padding is forgotten: the next bytes take its place
-                    text.append(_draw(training, logits, new - 1, temperature, generator))
+                        each.tokens = seen  # the padding is forgotten: the next tokens take its place
+                    text.append(_draw(training, logits, new - 1, draw))
         while len(text) < end:
             window = text[-length:]
             tokens = _padded(training, window, length)  # no earlier token sees the padding
             own, _ = training.own_tokens(tokens, tokens)
             logits = _of_all_tokens(training, _logits(training, own))
-            text.append(_draw(training, logits, len(window) - 1, temperature, generator))
-    return bytes(text[len(prompt) :])
+            text.append(_draw(training, logits, len(window) - 1, draw))
+    return text[given:]
+
+
+class Draw(NamedTuple):
+    """How a token is chosen by its logits; see `generate`."""
+
+    vocabulary: int
+    temperature: float
+    top_k: int | None
+    generator: torch.Generator
+
+    def __call__(self, logits: Float[Tensor, " vocabulary"]) -> int:
+        row = logits[: self.vocabulary].float().cpu()
+        if not self.temperature:
+            return int(row.argmax())
+        if self.top_k and self.top_k < len(row):
+            row = row.masked_fill(row < row.topk(self.top_k).values[-1], -torch.inf)
+        return int(torch.multinomial((row / self.temperature).softmax(-1), 1, generator=self.generator))
 
 
 def _continues(training: Training) -> bool:
-    """Whether a text can be continued from caches: what a byte's layers compute must not depend on later bytes.
+    """Whether a text can be continued from caches: what a token's layers compute must not depend on later tokens.
 
     An expert that chooses its tokens chooses among all of them. And a block that is compiled would be compiled again
     for each length of the cache.
@@ -124,21 +167,17 @@ def _with_caches(training: Training, longest: int) -> Iterator[list[KVCache]]:
 
 
 def _padded(training: Training, text: list[int], multiple: int) -> Int[Tensor, "1 seq"]:
-    """Bytes as tokens, with zeros at the end up to a multiple."""
+    """The tokens of a text, with zeros at the end up to a multiple."""
     return torch.tensor([text + [0] * (-len(text) % multiple)], device=training.device)
 
 
-def _draw(training: Training, logits: Tensor | None, at: int, temperature: float, generator: torch.Generator) -> int:
-    """The byte that follows the one at an index, the same on all ranks."""
+def _draw(training: Training, logits: Tensor | None, at: int, draw: Draw) -> int:
+    """The token that follows the one at an index, the same on all ranks."""
     schedule = training.part.schedule
     end = training.axes.grid[schedule.rank_of(schedule.stages - 1), 0, 0, 0].item()
     drawn = torch.zeros(1, dtype=torch.int64, device=training.device)
     if logits is not None:
-        row = logits[0, at, :256].float().cpu()
-        if temperature:
-            drawn[0] = int(torch.multinomial((row / temperature).softmax(-1), 1, generator=generator))
-        else:
-            drawn[0] = int(row.argmax())
+        drawn[0] = draw(logits[0, at])
     dist.broadcast(drawn, int(end))  # the first rank that has the model's end has drawn for all
     return int(drawn)
 

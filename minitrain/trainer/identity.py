@@ -15,22 +15,24 @@ from dataclasses import asdict
 from typing import Any
 
 from minitrain.composition.settings import Model, Settings
+from minitrain.data.tokenizer import BYTES
 
 STAGED = ("positions", "rope_base")
 SIZES = ("layers", "hidden", "heads", "vocabulary", "tied", "experts", "positions_kind", *STAGED)
 STEPS = ("optimizer", "dtype", "seed", "batch")
 
 
-def described(settings: Settings, text: str) -> dict[str, Any]:
+def described(settings: Settings, text: str, tokenizer: str = BYTES) -> dict[str, Any]:
     """The settings as JSON, as a checkpoint keeps them.
 
     Args:
         settings: All of them.
         text: The text's checksum: a name may come to mean another text.
+        tokenizer: Its `kind`.
     """
     about: dict[str, Any] = {name: asdict(part) for name, part in vars(settings).items()}
     about["model"] |= asdict(settings.model.sizes)  # a preset may come to mean other sizes
-    return about | {"ranks": str(settings.layout), "text": text}
+    return about | {"ranks": str(settings.layout), "text": text, "tokenizer": tokenizer}
 
 
 def in_memory(about: dict[str, Any]) -> dict[str, Any]:
@@ -54,8 +56,13 @@ def different(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
         each, rest = divmod(there, now["layout"]["dp"])
         cure = f"dp that divides {there}" if rest else f"microbatches={each}"
         found.append(f"dp · microbatches={there} there and {here} here, which ordered_sums add one by one: use {cure}")
-    if saved["text"] != now["text"]:
-        found.append(f"data={saved['steps']['data']} there and {now['steps']['data']} here are not the same text")
+    tokenizers = [about.get("tokenizer", BYTES) for about in (saved, now)]
+    if len({*tokenizers}) > 1:
+        there, here = (kind if kind == BYTES else f"byte pairs {kind[:12]}…" for kind in tokenizers)
+        found.append(f"the tokenizer is {there} there and {here} here")
+    elif saved["text"] != now["text"]:
+        there, here = (" ".join(about["steps"].get("mix") or [about["steps"]["data"]]) for about in (saved, now))
+        found.append(f"data={there} there and {here} here are not the same text")
     rope = saved["model"]["positions_kind"] == now["model"]["positions_kind"] == "rope"
     if rope and found and all(each.startswith(STAGED) for each in found):
         found.append("to go on with its weights, end that run with --export FILE, and begin another with --load FILE")

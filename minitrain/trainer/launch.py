@@ -24,7 +24,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from minitrain.comm.torchrun import end_with_torchrun, given_ranks
 from minitrain.composition.settings import Settings
@@ -51,7 +51,8 @@ def refuse(settings: Settings) -> None:
         )
     if options.resume and options.overwrite:
         raise ValueError("resume=True goes on from a checkpoint; leave out overwrite")
-    if options.load and not Path(options.load).is_file():
+    begun = options.resume and found  # with weights of its own
+    if options.load and not begun and not Path(options.load).is_file():
         raise ValueError(f"load={options.load!r} is no file; give a safetensors file")
     if options.export and not Path(options.export).absolute().parent.is_dir():
         raise ValueError(f"export={options.export!r} lies in no folder that exists")
@@ -164,14 +165,47 @@ def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float, 
             world.stop()
             return status
     except Exception as error:
-        # A rank whose partner died learns of it from a broken connection. The partner's own error matters more:
-        # torchrun ends this rank while it waits here, by SIGTERM.
-        until = time.monotonic() + (3 if "onnection" in str(error) else 0)
-        while "stop" not in asked and time.monotonic() < until:
-            time.sleep(0.05)
-        traceback.print_exc()
-        sys.stderr.flush()
-        os._exit(1)  # leaving the group in order would wait for ranks that may never come
+        _end_at_once(error, lambda: "stop" in asked)
+
+
+def on_ranks(work: Callable[..., int], ranks: int, device: str, timeout: float, *arguments: Any) -> int:
+    """Call `work(world, *arguments)` on torchrun's ranks, or on `ranks` of our own; returns the exit status.
+
+    For programs that only read: a signal ends them at once.
+    """
+    if given_ranks() is None:
+        from minitrain.ranks.ranks import Ranks, RanksError
+
+        try:
+            with Ranks(ranks, device, timeout, check=False) as pool:
+                return max(pool.run(work, *arguments))
+        except KeyboardInterrupt:
+            return 130
+        except (ValueError, RanksError) as error:
+            print(error, file=sys.stderr)
+            return 2 if isinstance(error, ValueError) else 1
+    end_with_torchrun()
+    try:
+        from minitrain.comm.world import World
+
+        world = World.start(device=device, timeout=timeout, check=False)
+        status = work(world, *arguments)
+        world.stop()
+        return status
+    except Exception as error:
+        _end_at_once(error)
+
+
+def _end_at_once(error: Exception, asked_to_stop: Callable[[], bool] = lambda: False) -> NoReturn:
+    """End this rank of torchrun after an error: leaving the group in order would wait for ranks that may never come."""
+    # A rank whose partner died learns of it from a broken connection. The partner's own error matters more: torchrun
+    # ends this rank while it waits here, by SIGTERM.
+    until = time.monotonic() + (3 if "onnection" in str(error) else 0)
+    while not asked_to_stop() and time.monotonic() < until:
+        time.sleep(0.05)
+    traceback.print_exc()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def work(

@@ -35,9 +35,12 @@ from minitrain.comm.timeline import trace_events
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
 from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
-from minitrain.data.text import Batch, Samples, Text, bigram_entropy, windows
+from minitrain.data import sources
+from minitrain.data.manifest import TOKENIZER
+from minitrain.data.text import Batch
+from minitrain.data.tokenizer import Pairs
 from minitrain.precision.full import products
-from minitrain.trainer import identity, metrics, profile
+from minitrain.trainer import config, identity, metrics, profile
 from minitrain.trainer.display import Display
 from minitrain.trainer.evaluation import evaluate, generate
 
@@ -66,6 +69,7 @@ class Trainer:
         profile: Where a step's time goes.
         instruments: The instruments of the training: the collectives, timed, and the profile's timer.
         samples: The training data.
+        tokenizer: What their tokens mean.
         done: Steps done.
         skipped: Of these, steps without an update, in float16.
         position: Samples that all ranks together have taken: all state that the data have.
@@ -96,10 +100,13 @@ class Trainer:
         sizes, steps = settings.model.sizes, settings.steps
         with refusing():
             products.check(world.device, getattr(torch, steps.dtype))
-            self.text = same_on_all_ranks(lambda: Text.load(steps.data), None)
-            self.samples = Samples(self.text.training, sizes.positions, steps.seed)
+            self.text = same_on_all_ranks(lambda: sources.load(steps.data, steps.mix), None)
+            if (size := self.text.tokenizer.size) > sizes.vocabulary:
+                raise ValueError(f"vocabulary={sizes.vocabulary} is less than the {size} tokens of {self.text.name}")
+            self.samples = self.text.samples(sizes.positions, steps.seed)
             self.held_out = self._held_out()
-        self.about = identity.described(settings, self.text.sha256)
+        self.tokenizer = self.text.tokenizer
+        self.about = identity.described(settings, self.text.sha256, self.tokenizer.kind)
         self.profile = profile.Profile(world)
         timed = self.profile.collectives(settings.layout, collectives)
         self.instruments = Instruments(timed, self.profile.timer, self.profile.watch)
@@ -126,6 +133,10 @@ class Trainer:
             same_on_all_ranks(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
         with self.display.notes():
             if self.world.rank == 0:
+                config.write(self.folder, self.settings)
+                checkpoint.delete(self.folder / TOKENIZER)  # an earlier run's
+                if isinstance(self.tokenizer, Pairs):
+                    self.tokenizer.save(self.folder / TOKENIZER)
                 about = {**self.about, **describe(self.world)}
                 self._metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
             try:
@@ -312,11 +323,10 @@ class Trainer:
     def _held_out(self) -> list[Batch]:
         """The held-out text in batches that the ranks can share; the same sequences in every layout."""
         batch, parts = self.settings.steps.batch, self.settings.layout.microbatches
-        inputs, targets = windows(self.text.validation, self.settings.model.sizes.positions)
-        batches = max(1, min(len(inputs), EVALUATED) // batch)
-        chosen = torch.arange(batches * batch) * len(inputs) // (batches * batch)  # a short text's more than once
-        cut = (part[chosen].split(batch // parts) for part in (inputs, targets))
-        return list(zip(*cut, strict=True))
+        seq = self.settings.model.sizes.positions
+        batches = max(1, min(self.text.windows(seq), EVALUATED) // batch)
+        held_out = self.text.held_out(seq, batches * batch)  # of a short text some windows more than once
+        return list(zip(*(part.split(batch // parts) for part in held_out), strict=True))
 
     def _finish(self, kept: bool) -> None:
         """The picture, the profile, and a sample."""
@@ -335,8 +345,9 @@ class Trainer:
 
             Console().print(profile.table(ranks))
         if options.sample and not self.stopped:
-            text = generate(self.training, PROMPT, options.sample)
-            self.display.say(f"a sample:\n{printable(PROMPT + text)}\n")
+            prompt = self.tokenizer.encode([PROMPT])[0].tolist()
+            text = generate(self.training, prompt, options.sample, vocabulary=self.tokenizer.size)
+            self.display.say(f"a sample:\n{printable(PROMPT + self.tokenizer.decode(text))}\n")
         if options.export and kept and self._newest:
             path, file = self._newest, Path(options.export)
             with refusing():
@@ -347,7 +358,7 @@ class Trainer:
 
     def _draw(self) -> None:
         lines = metrics.read(self.folder / metrics.NAME)
-        figure = metrics.draw(lines, bigram_entropy(self.text.validation), self.folder.name)
+        figure = metrics.draw(lines, self.text.bigram(), self.folder.name)
         save_figure(figure, self.folder / "loss.svg")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from minitrain.trainer.evaluation import generate
 MODEL = Model(layers=4, hidden=16, heads=4, positions=16, vocabulary=257, dropout=0.1)
 STEPS = Steps(steps=5, batch=8, warmup=0, lr=0.05, dtype="float64")
 PROMPT = b"The import"  # 10 bytes
-FAR = 9  # bytes to write, of which the last 3 see a window that has slid
+FAR = 9  # tokens to write, of which the last 3 see a window that has slid
 
 
 def write(world, model, layout, prompt, cache):
@@ -35,10 +36,10 @@ def write(world, model, layout, prompt, cache):
 def watched(training, prompt, temperature, cache):
     rows, lengths, draw, logits = [], [], evaluation._draw, evaluation._logits
 
-    def watched_draw(training, all_logits, at, *others):
+    def watched_draw(training, all_logits, at, how):
         if all_logits is not None:
             rows.append(all_logits[0, at].clone())
-        return draw(training, all_logits, at, *others)
+        return draw(training, all_logits, at, how)
 
     def watched_logits(training, tokens):
         lengths.append(tokens.shape[1])
@@ -112,17 +113,57 @@ def test_prompts_as_long_as_the_positions_and_longer(ranks, prompt):
     compare(ranks, [Layout()], prompt=prompt, cached=len(prompt) < MODEL.sizes.positions)
 
 
-def refused(world, prompt, count, temperature):
+def chosen(world, layouts, ways):
+    """For each layout, what is written in each of these ways."""
+    found = []
+    for layout in layouts:
+        training = build(Settings(MODEL, layout, STEPS), world.device)
+        train_step(training, 0, 0, lesson.samples_of(training.settings))
+        found.append([generate(training, PROMPT, FAR, 1.5, **way) for way in ways])
+        training.close()
+    return found
+
+
+def test_draws_from_the_likeliest_with_a_seed_of_their_own(ranks):
+    """The likeliest one is the greedy choice; 257 are all tokens; and all layouts write the same."""
+    ways = [{}, {"top_k": 257}, {"top_k": 1}, {"top_k": 3}, {"top_k": 3, "seed": 7}, {"vocabulary": 40}]
+    layouts = [Layout(dp=2, zero=3), Layout(tp=2, sequence_parallel=True), Layout(pp=2), Layout(cp=2)]
+    (right,) = ranks(1).run(chosen, [Layout()], ways)[0]
+    for found in ranks(2).run(chosen, layouts, ways):
+        assert found == [right] * len(layouts)
+    every, all_tokens, greedy, three, others, low = right
+    assert every == all_tokens and every not in (three, low) and three != others
+    ((greedy_text, *_), _), _, _ = ranks(1).run(write, MODEL, Layout(), PROMPT, True)[0]
+    assert greedy == greedy_text and max(low) < 40 <= max(every)
+
+
+def test_only_the_likeliest_are_drawn():
+    logits = torch.tensor([0.1, 3.0, 2.0, -1.0, 2.5])
+    draw = evaluation.Draw(5, 9.0, 3, torch.Generator().manual_seed(0))  # so hot that all are nearly alike
+    assert {draw(logits) for _ in range(100)} == {1, 2, 4}
+    assert {draw._replace(vocabulary=4)(logits) for _ in range(100)} == {0, 1, 2}
+    assert draw._replace(temperature=0.0)(logits) == 1
+
+
+def refused(world, prompt, count, temperature, more):
     training = build(Settings(MODEL, Layout(dp=2), STEPS), world.device)
     with pytest.raises(ValueError) as caught:
-        generate(training, prompt, count, temperature)
+        generate(training, prompt, count, temperature, **more)
     training.close()
     return str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("prompt", "count", "temperature", "words"),
-    [(b"", 1, 0.8, "prompt is empty"), (b"T", -1, 0.8, "count=-1"), (b"T", 1, -0.5, "temperature=-0.5")],
+    ("prompt", "count", "temperature", "more", "words"),
+    [
+        (b"", 1, 0.8, {}, "prompt is empty"),
+        (b"T", -1, 0.8, {}, "count=-1"),
+        (b"T", 1, -0.5, {}, "temperature=-0.5"),
+        (b"T", 1, math.nan, {}, "temperature=nan"),
+        (b"T", 1, 0.8, {"top_k": 0}, "top_k=0 leaves no token to draw"),
+        ([3, 257], 1, 0.8, {}, "tokens 3 to 257, and the model knows 0 to 256"),
+        ([-1], 1, 0.8, {}, "tokens -1 to -1"),
+    ],
 )
-def test_bad_input_is_refused_on_every_rank(ranks, prompt, count, temperature, words):
-    assert all(words in each for each in ranks(2).run(refused, prompt, count, temperature))
+def test_bad_input_is_refused_on_every_rank(ranks, prompt, count, temperature, more, words):
+    assert all(words in each for each in ranks(2).run(refused, prompt, count, temperature, more))

@@ -104,7 +104,7 @@ def test_a_checkpoint_is_the_same_with_context_parallelism(ranks, tmp_path, befo
 def test_what_a_run_leaves(whole):
     folder, losses, _, told, _ = whole
     names = {path.name for path in folder.iterdir()}
-    assert names == {"checkpoints", "loss.svg", "metrics.jsonl", "trace.json"}
+    assert names == {"checkpoints", "loss.svg", "metrics.jsonl", "run.toml", "trace.json"}
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"step-00000002", "step-00000004"}
     first, *lines = metrics.read(folder / "metrics.jsonl")
     assert first["settings"]["model"]["hidden"] == 16
@@ -471,7 +471,14 @@ def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
             launch.refuse(Settings(run=run))
         assert message in str(error.value)
     assert [path.name for path in Path("runs").iterdir()] == ["old"]
-    for run in (Run(name="old", resume=True), Run(name="old", overwrite=True), Run(name="new"), Run(resume=True)):
+    begun = Run(name="old", resume=True, load="no longer.safetensors")  # it has weights of its own
+    for run in (
+        Run(name="old", resume=True),
+        begun,
+        Run(name="old", overwrite=True),
+        Run(name="new"),
+        Run(resume=True),
+    ):
         launch.refuse(Settings(run=run))
 
 

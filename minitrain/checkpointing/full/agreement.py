@@ -89,11 +89,12 @@ def nonempty(state: State) -> State:
     return {name: sharded for name, sharded in state.items() if math.prod(sharded.shape)}
 
 
-def another_model(state: State, metadata: Metadata, group: dist.ProcessGroup | None) -> list[str]:
-    """How the checkpoint's tensors differ from those that the ranks ask for."""
+def another_model(state: State, metadata: Metadata, group: dist.ProcessGroup | None, kind: str = "") -> list[str]:
+    """How the checkpoint's tensors whose names begin with `kind` differ from those that the ranks ask for."""
     saved = {
         name: (tuple(about.size), str(about.properties.dtype).removeprefix("torch."))  # type: ignore[union-attr]
         for name, about in metadata.state_dict_metadata.items()
+        if name.startswith(kind)
     }
     held = {name: _kind(sharded) for name, sharded in nonempty(state).items()}
     asked = {about for mine in gather_objects(held, group) for about in mine.items()}

@@ -1,0 +1,207 @@
+"""A run's newest weights on ranks, in any layout: the text that they write, their loss on other text, a file of them.
+
+Rank 0 prints the answer on standard output, and nothing else goes there. A training may go on meanwhile and remove the
+checkpoint that is being read, once it has saved the next one: then that one is read.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+
+from minitrain.checkpointing import checkpoint
+from minitrain.checkpointing.full import manifest, state
+from minitrain.checkpointing.full.agreement import same_on_all_ranks
+from minitrain.checkpointing.full.weights import PREFIX, export_safetensors
+from minitrain.comm import World
+from minitrain.comm.control import gather_objects
+from minitrain.composition.settings import Settings
+from minitrain.composition.step import Training
+from minitrain.data import sources
+from minitrain.data.manifest import TOKENIZER
+from minitrain.data.sources import Source
+from minitrain.data.text import Batch, Text
+from minitrain.data.tokenizer import Bytes, Pairs, Tokenizer
+from minitrain.precision.full import products
+from minitrain.trainer import evaluation
+from minitrain.trainer.trainer import Refused, printable, refusing
+
+if TYPE_CHECKING:
+    from minitrain.trainer.tools import Evaluate, Export, Generate
+
+T = TypeVar("T")
+TRIES = 5  # checkpoints that a training may remove, one after the other, before they have been read
+STEP = "the weights after step"
+
+
+def answer(world: World, find: Callable[..., str], *arguments: Any) -> int:
+    """Print what `find(world, *arguments)` gives on all ranks, or what it refuses; returns the exit status."""
+
+    def show(message: Warning | str, *_: Any, **__: Any) -> None:
+        if world.rank == 0:
+            print(f"note: {message}", file=sys.stderr, flush=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("once", UserWarning)
+        warnings.showwarning = show
+        try:
+            with refusing():
+                found = find(world, *arguments)
+        except Refused as error:
+            if world.rank == 0:
+                print(error, file=sys.stderr, flush=True)
+            return 2
+    if world.rank == 0:
+        print(found, flush=True)
+    return 0
+
+
+def text(world: World, asked: Generate, loop: str, settings: Settings) -> str:
+    """The prompt and what the model writes after it."""
+    training, _ = load(world, Path(asked.run), loop, settings)
+    tokenizer = tokenizer_of(asked.run, settings)
+    prompt = os.fsencode(asked.prompt)  # the bytes that the shell has given, even if they are no text
+    tokens = evaluation.generate(
+        training,
+        tokenizer.encode([prompt])[0].tolist(),
+        asked.tokens,
+        asked.temperature,
+        top_k=asked.top_k,
+        seed=asked.seed,
+        vocabulary=tokenizer.size,
+    )
+    return printable(prompt + tokenizer.decode(tokens))
+
+
+def loss(world: World, asked: Evaluate, loop: str, settings: Settings) -> str:
+    """The loss on held-out text in three units, and on what text."""
+    seq, tokenizer = settings.model.sizes.positions, tokenizer_of(asked.run, settings)
+
+    def chosen() -> tuple[str, Batch]:
+        source = held_out_of(asked, settings, tokenizer)
+        most = source.windows(seq)
+        return source.name, source.held_out(seq, min(asked.windows or most, most))
+
+    name, held_out = same_on_all_ranks(chosen, None)
+    training, step = load(world, Path(asked.run), loop, settings)
+    nats = mean_loss(world, training, held_out)
+    targets = held_out[1].flatten().tolist()
+    per_byte = nats * len(targets) / len(tokenizer.decode(token for token in targets if token != tokenizer.end))
+    perplexity = math.exp(nats) if nats < 700 else math.inf
+    return (
+        f"loss {nats:.4f} nats per token, perplexity {perplexity:.4g}, {per_byte / math.log(2):.4f} bits per byte\n"
+        f"{STEP} {step} of {asked.run}, on {len(held_out[0]):,} windows of {seq:,} tokens held out of {name}"
+    )
+
+
+def file(world: World, asked: Export) -> str:
+    """Write the weights to a file; what was written, and for GPT-2's format the configuration that belongs to it."""
+
+    def write(path: Path) -> dict[str, Any]:
+        if world.rank == 0:
+            export_safetensors(path, Path(asked.file), as_gpt2=asked.format == "gpt2")
+        return manifest.read(path).extra
+
+    extra = newest(Path(asked.run), lambda path: same_on_all_ranks(lambda: write(path), None))
+    sizes = extra["settings"]["model"]
+    names = {"vocabulary": "vocab_size", "positions": "n_positions", "hidden": "n_embd", "layers": "n_layer"}
+    pairs = {theirs: sizes[ours] for ours, theirs in {**names, "heads": "n_head"}.items()}
+    pairs |= {} if sizes["tied"] else {"tie_word_embeddings": False}
+    about = f"\nGPT2Config({', '.join(f'{name}={value}' for name, value in pairs.items())})"
+    return f"{STEP} {extra['step']} of {asked.run} in {asked.file}" + (about if asked.format == "gpt2" else "")
+
+
+def load(world: World, folder: Path, loop: str, settings: Settings) -> tuple[Training, int]:
+    """Make this rank's part of the model, with the newest weights of a run.
+
+    Args:
+        world: This rank.
+        folder: The run's.
+        loop: The module whose `build` makes the model.
+        settings: Of the run, with the layout of these ranks.
+
+    Returns:
+        The model, and the step after which it had these weights.
+
+    Raises:
+        ValueError: On all ranks alike: there are no weights, or they are of another model.
+    """
+    products.check(world.device, getattr(torch, settings.steps.dtype))
+    training: Training = importlib.import_module(loop).build(settings, world.device)
+
+    def read(path: Path) -> int:
+        weights = state.state_of(training.part, training.gradients)
+        extra = checkpoint.load(path, weights, check=False, kind=PREFIX)  # newest() has just checked it
+        state.check_finite(weights, path, "remove the folder to use an earlier checkpoint")
+        return extra["step"]
+
+    step = newest(folder, read)
+    state.refresh(training.gradients)
+    return training, step
+
+
+def newest(folder: Path, read: Callable[[Path], T]) -> T:
+    """What `read` finds in the newest complete checkpoint of a run; all ranks call it, and fail alike."""
+    checkpoints = folder / "checkpoints"
+    failed: Exception | None = None
+    for _ in range(TRIES):
+        before = [*checkpoints.glob("step-*[0-9]")]
+        try:
+            if path := checkpoint.newest(checkpoints):
+                return read(path)
+            raise ValueError(f"{checkpoints} has no checkpoint that is complete and undamaged")
+        except (ValueError, OSError) as error:
+            if not any(gather_objects(not all(each.exists() for each in before))):
+                raise
+            failed = error  # perhaps because the training has just removed one: there is a newer one
+    assert failed is not None
+    raise failed
+
+
+def mean_loss(world: World, training: Training, held_out: Batch) -> float:
+    """The mean loss over windows, in nats per token: each weighs the same, whatever the layout and their number."""
+    settings, count = training.settings, len(held_out[0])
+    dp, at_once = settings.layout.dp, settings.steps.batch // settings.layout.microbatches
+    full, shared, total = count // at_once * at_once, count // dp * dp, 0.0
+    # Batches as in training; the rest of the windows, as far as data-parallel ranks can share them; and those that are
+    # left, of which each of these ranks takes all, one by one.
+    for begin, end, size, copies in ((0, full, at_once, 1), (full, shared, shared - full, 1), (shared, count, 1, dp)):
+        if begin < end:
+            parts = ([each.repeat(copies, 1) for each in part[begin:end].split(size)] for part in held_out)
+            batches = world.progress([*zip(*parts, strict=True)], "windows")
+            total += (end - begin) * evaluation.evaluate(training, batches)
+    return total / count
+
+
+def tokenizer_of(run: str, settings: Settings) -> Tokenizer:
+    """What the tokens of a run mean: it keeps a copy of its tokenizer, unless they are bytes."""
+    file = Path(run) / TOKENIZER
+    return Pairs(file) if file.is_file() else Bytes(marked=settings.model.sizes.vocabulary > 256)
+
+
+def held_out_of(asked: Evaluate, settings: Settings, tokenizer: Tokenizer) -> Source:
+    """The text to evaluate on, in the run's tokens.
+
+    Raises:
+        ValueError: Its tokens are of another tokenizer.
+    """
+    source = sources.load(asked.data) if asked.data else sources.load(settings.steps.data, settings.steps.mix)
+    if isinstance(source, Text) and isinstance(tokenizer, Pairs):
+        parts = (bytes(part.tolist()) for part in (source.training[:0], source.validation))
+        training, validation = (torch.from_numpy(row.astype("int32")) for row in tokenizer.encode([*parts]))
+        return replace(source, training=training, validation=validation, tokenizer=tokenizer)
+    if source.tokenizer.kind != tokenizer.kind:
+        raise ValueError(
+            f"data={source.name!r} has tokens of another tokenizer than {asked.run}; "
+            f"prepare it with --tokenizer {Path(asked.run) / TOKENIZER}, or give the text itself"
+        )
+    return source

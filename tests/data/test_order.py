@@ -1,0 +1,103 @@
+"""The order without a list, and mixtures."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from minitrain.data.mixture import Mixture
+from minitrain.data.order import key_of, shuffled
+from minitrain.data.shares import BLOCK, parse
+from minitrain.data.text import Samples, share
+
+KEYS = st.integers(0, 2**64 - 1)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 700), KEYS)
+def test_each_place_gets_another_number(count: int, key: int):
+    assert sorted(shuffled(place, count, key) for place in range(count)) == list(range(count))
+
+
+def test_an_order_of_more_numbers_than_fit_into_memory():
+    count = 10**15
+    found = {shuffled(place, count, 5) for place in range(2000)}
+    assert len(found) == 2000 and max(found) < count
+    # In the mean, as far in as drawn numbers would be: 2000 of them are half-way ± 4 deviations.
+    assert abs(sum(found) / 2000 / count - 0.5) < 4 * math.sqrt(1 / 12 / 2000)
+
+
+def test_places_and_keys_are_independent():
+    """χ² of which tenth a place lands in, over keys, and of the distance between neighbours: as drawn numbers have."""
+    for numbers in (
+        [shuffled(7, 1000, key_of(seed, "test")) // 100 for seed in range(2000)],
+        [(shuffled(i, 1000, 3) - shuffled(i + 1, 1000, 3)) % 1000 // 100 for i in range(999)],
+    ):
+        expected = len(numbers) / 10
+        squares = sum((Counter(numbers)[tenth] - expected) ** 2 / expected for tenth in range(10))
+        assert squares < 9 + 5 * math.sqrt(2 * 9), numbers  # mean and deviation of χ² with 9 degrees of freedom
+
+
+def test_outside_of_the_order():
+    for place in (-1, 10):
+        with pytest.raises(ValueError, match=f"place={place} is not in an order of 10; use 0 to 9"):
+            shuffled(place, 10, 0)
+
+
+def sources(count: int) -> list[Samples]:
+    """Texts of one byte each, so that a sample tells its source."""
+    return [Samples(torch.full((5000,), source, dtype=torch.uint8), 4) for source in range(count)]
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=1, max_size=6), st.integers(0, 2**31), st.integers(0, 3000))
+def test_every_source_gives_each_of_its_samples_once_and_its_share_of_a_block(
+    parts: list[int], seed: int, position: int
+):
+    parts[-1] += BLOCK - sum(parts)  # at most 300 so far
+    mixture = Mixture(sources(len(parts)), [float(Fraction(part, BLOCK)) for part in parts], seed)
+    places = [mixture.place(sample) for sample in range(2 * BLOCK)]
+    for source, part in enumerate(parts):
+        assert [number for found, number in places if found == source] == list(range(2 * part))
+    counted = Counter(mixture.place(sample)[0] for sample in range(position))
+    assert mixture.cursors(position) == [counted[source] for source in range(len(parts))]
+
+
+def test_ranks_share_a_mixture_and_a_later_run_in_another_layout_goes_on():
+    mixture = Mixture(sources(3), [0.5, 0.3, 0.2])
+    whole, _ = mixture.take(range(600))
+    first = [mixture.take(share(0, 240, rank, 4))[0] for rank in range(4)]
+    then = [mixture.take(share(240, 360, rank, 3))[0] for rank in range(3)]
+    assert torch.equal(torch.cat(first + then), whole)
+    assert Counter(mixture.take(range(1000))[0][:, 0].tolist()) == {0: 500, 1: 300, 2: 200}
+    assert mixture.take([])[0].shape == (0, 4)
+
+
+def test_a_mixture_on_the_command_line():
+    found = parse(["code=0.3:src", "text=0.7:/data/a:b"])
+    assert [(each.name, each.weight, each.data) for each in found] == [("code", 0.3, "src"), ("text", 0.7, "/data/a:b")]
+
+
+@pytest.mark.parametrize(
+    ("mix", "message"),
+    [
+        (
+            ["code:0.3:src"],
+            r"mix='code:0.3:src' is no name=weight:data with a weight in \(0, 1\], such as code=0.3:src",
+        ),
+        (["code=much:src"], "is no name=weight:data"),
+        (["code=0:src"], "is no name=weight:data"),
+        (["code=0.3333:src"], "has a weight of more than three decimals; round it"),
+        (["a=0.5:x", "a=0.5:y"], "mix names 'a' twice; give each source a name of its own"),
+        (["code=0.3:src", "math=0.1:m"], "mix has weights that sum to 0.4, not 1; change code, math"),
+    ],
+)
+def test_a_mixture_that_cannot_be(mix: list[str], message: str):
+    with pytest.raises(ValueError, match=message):
+        parse(mix)

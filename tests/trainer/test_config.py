@@ -1,0 +1,149 @@
+"""Settings from a file: what a run writes is what the next one reads, options win, and mistakes are named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
+from minitrain.trainer import command, config
+from tests.test_train import SMALL, start
+from tests.trainer.test_trainer import asked, do
+
+PRINTED = st.text(st.characters(exclude_categories=["Cs"]))  # all that UTF-8 can write
+NUMBERS = st.floats(allow_nan=False)
+
+
+@given(data=PRINTED, load=st.none() | PRINTED, lr=NUMBERS, layers=st.none() | st.integers(), tied=st.booleans())
+def test_a_file_gives_back_what_was_written(data, load, lr, layers, tied, tmp_path_factory):
+    file = tmp_path_factory.getbasetemp() / config.NAME
+    settings = Settings(Model(layers=layers, tied=tied), Layout(zero=3), Steps(data=data, lr=lr), Run(load=load))
+    config.write(file.parent, settings)
+    assert config.read(file, Settings()) == settings
+
+
+@dataclass(frozen=True)
+class Mixture:
+    parts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Mixed:
+    data: Mixture = Mixture()
+
+
+def test_lists_of_texts(tmp_path):
+    parts = ("a", 'b"c')
+    file = written(tmp_path, f"[data]\nparts = {config._toml(parts)}")
+    assert config.read(file, Mixed()) == Mixed(Mixture(parts))
+    with pytest.raises(ValueError, match="parts in \\[data\\] must be a list of texts in quotes, not \\['a', 1\\]"):
+        config.read(written(tmp_path, "[data]\nparts = ['a', 1]"), Mixed())
+
+
+def written(folder, text):
+    file = folder / "my.toml"
+    file.write_text(text)
+    return file
+
+
+def test_how_a_run_begins_is_not_written(tmp_path):
+    """The run that goes on with the file has a beginning of its own; its weights are those that it began with."""
+    config.write(tmp_path, Settings(run=Run(resume=True, overwrite=True, export="out", load="in")))
+    assert config.read(tmp_path / config.NAME, Settings()) == Settings(run=Run(load="in"))
+
+
+def test_options_win_over_the_file(tmp_path):
+    text = "[steps]\nlr = 1\nbatch = 8\ncompile = true\n[run]\nresume = true\n"
+    text += "[layout]\ndp = 2\n[model]\nlayers = 3\n[start]\ntimeout = 5\n"
+    file = str(written(tmp_path, text))
+    for words in (["--config", file, "--batch", "4"], ["--batch=4", f"--config={file}"]):
+        found = command.read([*words, "--no-resume", "--compile", "--layers", "None"])
+        assert found.steps == Steps(lr=1.0, batch=4, compile=True) and type(found.steps.lr) is float
+        assert (found.model, found.layout, found.run) == (Model(), Layout(dp=2), Run()) and found.start.timeout == 5
+    assert command.read([]) == command.Command()
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[steps]\nleraning_rate = 1", "[steps] has no leraning_rate; python -m minitrain.train --help lists"),
+        ("[steps]\nbatchs = 1", "[steps] has no batchs; did you mean batch in [steps] or"),
+        ("[run]\nsave-every = 1", "[run] has no save-every; did you mean save_every in [run]"),
+        ("[model]\nlr = 1", "[model] has no lr; it belongs in [steps]"),
+        ("lr = 1", "lr is in no table; it belongs in [steps]"),
+        ("config = 'other.toml'", "config is in no table"),
+        ("[step]\nlr = 1", "the table [step] is unknown; did you mean [steps]?"),
+        ("[optimizer]\nlr = 1", "the table [optimizer] is unknown; use [start], [model], [layout], [steps], [run]"),
+        ("steps = 7", "steps is in no table; it belongs in [steps]"),
+        ("[steps]\nlr = 'fast'", "lr in [steps] must be a number, not 'fast'"),
+        ("[steps]\nlr = true", "lr in [steps] must be a number, not True"),
+        ("[steps]\nbatch = 8.0", "batch in [steps] must be a whole number, not 8.0"),
+        ("[steps]\ncompile = 1", "compile in [steps] must be true or false, not 1"),
+        ("[steps]\ndata = 7", "data in [steps] must be a text in quotes, not 7"),
+        ("[model]\nlayers = '7'", "layers in [model] must be a whole number, not '7'"),
+        ("[layout]\nzero = true", "zero in [layout] must be one of 0, 1, 2, 3, not True"),
+        ("[model]\npreset = 'gpt3'", 'preset in [model] must be one of "tiny", '),
+        ("[model]\nlayers = 7\nlayers = 8", "is no TOML: "),
+        ("\udcff", "is no TOML: "),
+    ],
+)
+def test_mistakes_are_named(tmp_path, text, words):
+    file = tmp_path / "my.toml"
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError) as error:
+        command.read(["--config", str(file)])
+    assert str(error.value).startswith(str(file)) and words in str(error.value)
+
+
+def test_no_such_file_ends_the_command_before_ranks(tmp_path, capsys):
+    assert command.run("minitrain.train", ["--config", str(tmp_path / "none.toml")]) == 2
+    assert "none.toml' cannot be read: No such file or directory; give a TOML file" in capsys.readouterr().err
+
+
+def test_no_torch_is_imported_for_it(tmp_path):
+    file = written(tmp_path, "[steps]\nbatch = 8")
+    code = f"from minitrain.trainer import command; command.read(['--config', {str(file)!r}])"
+    subprocess.run([sys.executable, "-c", f"{code}; import sys; assert 'torch' not in sys.modules"], check=True)
+
+
+def test_a_run_leaves_its_settings(ranks, tmp_path):
+    settings = asked(tmp_path, Layout(dp=2), steps=1, overwrite=True)
+    ranks(2).run(do, settings)
+    found = config.read(tmp_path / "run" / config.NAME, Settings())
+    assert found == replace(settings, run=replace(settings.run, overwrite=False))
+    resumed = replace(found, layout=Layout(), run=replace(found.run, resume=True))
+    ranks(1).run(do, resumed)
+    assert config.read(tmp_path / "run" / config.NAME, Settings()).layout == Layout(), "as it was run last"
+
+
+def test_a_link_is_not_followed_and_a_full_folder_is_told(tmp_path):
+    (tmp_path / "target").write_text("somebody's")
+    (tmp_path / config.NAME).symlink_to(tmp_path / "target")
+    config.write(tmp_path, Settings())
+    assert (tmp_path / "target").read_text() == "somebody's" and not (tmp_path / config.NAME).is_symlink()
+    with pytest.warns(UserWarning, match="run.toml is not written: "):
+        config.write(tmp_path / "nowhere", Settings())
+    with pytest.warns(UserWarning, match="run.toml is not written: "):
+        config.write(tmp_path, Settings(steps=Steps(data="\udcff")))
+    assert sorted(path.name for path in tmp_path.iterdir()) == [config.NAME, "target"]
+
+
+def test_with_torchrun_and_to_plan(tmp_path):
+    """The file asks for two ranks: torchrun's two, and a dry run of two."""
+    small = [f"{name.strip('-')} = {value}" for name, value in zip(SMALL[:10:2], SMALL[1:10:2], strict=True)]
+    text = "[model]\n" + "\n".join(small[:4]) + f"\n[steps]\n{small[4]}\nsteps = 1\n[run]\nsample = 5\n"
+    written(tmp_path, text + "[layout]\ndp = 2\n[start]\ndevice = 'cpu'\n")
+    by = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    run = start("--config", "my.toml", folder=tmp_path, by=by)
+    out, err = run.communicate(timeout=120)
+    assert run.returncode == 0, err
+    assert "dp2 on 2 ranks" in out and Path(tmp_path, "runs", "train", config.NAME).exists()
+    plan = start("--config", "runs/train/run.toml", "--dry-run", folder=tmp_path)
+    out, err = plan.communicate(timeout=120)
+    assert plan.returncode == 0 and "2 ranks, dp2" in out, err

@@ -1,0 +1,265 @@
+"""generate, evaluate and export: the same in every layout, nothing but an answer, and nothing left in the folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import minitrain
+from minitrain.checkpointing.full.agreement import same_on_all_ranks
+from minitrain.composition.model import make_config
+from minitrain.composition.settings import Layout, check
+from minitrain.data.text import Text, windows
+from minitrain.models.gpt import GPT
+from minitrain.trainer import config, loaded, tools
+from minitrain.trainer.lock import Lock
+from tests.trainer.test_trainer import MODEL, asked, do
+
+LOOP = "minitrain.train"
+TRAINED = Layout(dp=2, zero=1, microbatches=2)  # another layout than all in which it is read
+TWO = [Layout(dp=2, microbatches=2), Layout(dp=2, zero=3), Layout(tp=2, sequence_parallel=True), Layout(cp=2)]
+FOUR = [Layout(dp=2, tp=2), Layout(pp=2, tp=2), Layout(dp=2, pp=2, microbatches=2)]
+LAYOUTS = {1: [Layout(), Layout(microbatches=4)], 2: TWO, 4: FOUR}
+
+
+@pytest.fixture(scope="module")
+def run(ranks, tmp_path_factory):
+    """The folder of a run with two checkpoints, and the loss that it told last."""
+    folder = tmp_path_factory.mktemp("tools")
+    assert {found[0] for found in ranks(2).run(do, asked(folder, TRAINED, save_every=2))} == {0}
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    return folder / "run", json.loads(lines[-1])["validation"]
+
+
+@pytest.fixture(scope="module")
+def whole(run, tmp_path_factory):
+    """The run's model on one device, from the file that it exports."""
+    file = tmp_path_factory.mktemp("whole") / "weights"
+    assert tools.export([str(run[0]), str(file)]) == 0
+    gpt = GPT(make_config(MODEL)).double().eval()
+    weights = load_file(file)
+    gpt.load_state_dict({**weights, "head.weight": weights["embedding.tokens.weight"]})
+    return gpt
+
+
+def answers(world, find, asked, layouts):
+    """For each layout, what `find` gives."""
+    folder = Path(asked.run)
+    return [find(world, asked, LOOP, tools.settings_of(folder, layout)) for layout in layouts]
+
+
+@pytest.mark.parametrize("count", LAYOUTS)
+def test_the_text_is_one_devices_in_every_layout(ranks, run, whole, count):
+    """The likeliest tokens, beyond the model's 16 positions; and draws, which depend on the seed alone."""
+    greedy = tools.Generate(str(run[0]), prompt="import ", tokens=20, temperature=0.0)
+    right = whole.generate(torch.tensor([list(b"import ")]), 20, temperature=0.0)[0].tolist()
+    drawn = replace(greedy, temperature=1.0, top_k=50)
+    once = ranks(1).run(answers, loaded.text, drawn, [Layout()])[0]
+    for found in ranks(count).run(answers, loaded.text, greedy, LAYOUTS[count]):
+        assert found == [loaded.printable(bytes(right))] * len(found)
+    for found in ranks(count).run(answers, loaded.text, drawn, LAYOUTS[count]):
+        assert found == once * len(found)
+    assert once != ranks(1).run(answers, loaded.text, replace(drawn, seed=1), [Layout()])[0]
+
+
+def losses(world, folder, counts, layouts):
+    """For each layout and number of windows, the mean loss."""
+    found = []
+    text = Text.load("reference")
+    for layout in layouts:
+        training, step = loaded.load(world, folder, LOOP, tools.settings_of(folder, layout))
+        assert step == 4
+        found.append([loaded.mean_loss(world, training, windows(text.validation, 16, count)) for count in counts])
+        training.close()
+    return found
+
+
+@pytest.mark.parametrize("count", LAYOUTS)
+def test_each_window_weighs_the_same_in_every_layout(ranks, run, whole, count):
+    """Numbers of windows that ranks can share and others, also one."""
+    counts, text = (1, 2, 3, 7, 12), Text.load("reference")
+    right = []
+    for number in counts:
+        with torch.no_grad():
+            right.append(float(whole(*windows(text.validation, 16, number))[1]))
+    for found in ranks(count).run(losses, run[0], counts, LAYOUTS[count]):
+        assert found == [pytest.approx(right, abs=1e-12)] * len(found)
+
+
+def test_the_loss_is_the_trainers_in_three_units(ranks, run):
+    """It looks at 256 windows of the held-out text, as the trainer does."""
+    asked = tools.Evaluate(str(run[0]), windows=256)
+    for (found,) in ranks(2).run(answers, loaded.loss, asked, [Layout(tp=2)]):
+        nats, perplexity, bits = map(float, re.findall(r"(\d+\.\d+)", found.splitlines()[0]))
+        assert nats == pytest.approx(run[1], abs=1e-4)
+        assert perplexity == pytest.approx(math.exp(run[1]), rel=1e-3)
+        assert bits == pytest.approx(run[1] / math.log(2), abs=1e-4), "a token is a byte"
+        assert f"after step 4 of {run[0]}, on 256 windows of 16 tokens held out of reference" in found
+
+
+def test_other_data_and_all_windows(ranks, run, tmp_path):
+    (tmp_path / "short").write_bytes(bytes(range(97, 123)) * 20)  # three windows held out
+    asked = tools.Evaluate(str(run[0]), data=str(tmp_path / "short"))
+    (((found,),)) = ranks(1).run(answers, loaded.loss, asked, [Layout()])
+    assert f"on 3 windows of 16 tokens held out of {tmp_path}/short" in found
+
+
+@pytest.mark.parametrize("changes", ({"dtype": "bfloat16", "optimizer": "muon"}, {"ordered_sums": True}), ids=str)
+def test_runs_of_other_kinds(ranks, tmp_path, changes):
+    """States of the optimizer are left in the file, and master weights are those that are read."""
+    ranks(2).run(do, asked(tmp_path, Layout(dp=2), steps=1, **changes))
+    line = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    asked_for = tools.Evaluate(str(tmp_path / "run"), windows=256)
+    for (found,) in ranks(2).run(answers, loaded.loss, asked_for, [Layout(pp=2)]):
+        assert float(found.split()[1]) == pytest.approx(line["validation"], abs=1e-3)
+
+
+@pytest.mark.parametrize("format", ("minitrain", "gpt2"))
+def test_an_export_is_loaded_by_the_next_run(ranks, run, tmp_path, format, capfd):
+    """In another layout, and with every bit."""
+    file = tmp_path / "weights.safetensors"
+    assert tools.export([str(run[0]), str(file), "--format", format]) == 0
+    told = capfd.readouterr().out
+    assert told.startswith(f"the weights after step 4 of {run[0]} in {file}\n")
+    about = "GPT2Config(vocab_size=256, n_positions=16, n_embd=16, n_layer=2, n_head=2)\n"
+    assert told.endswith(about) == (format == "gpt2")
+    right = ranks(2).run(do, asked(run[0].parent, TRAINED, resume=True))[0][2]
+    found = ranks(2).run(do, asked(tmp_path, Layout(tp=2), load=str(file), steps=0))[0][2]
+    weights = [name for name in right if name.startswith("model.")]
+    assert weights and all(torch.equal(found[name], right[name]) for name in weights)
+
+
+def state_of(folder):
+    return {str(path): path.stat().st_mtime_ns for path in sorted(folder.rglob("*"))}
+
+
+def command(name, *arguments, folder, by=(sys.executable,)):
+    words = [*by, "-m", f"minitrain.{name}", *arguments]
+    root = os.path.dirname(minitrain.__path__[0])
+    environment = {**os.environ, "PYTHONPATH": root}
+    return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, timeout=120)
+
+
+def test_commands_on_ranks_of_their_own_and_torchruns(run, tmp_path):
+    """While a training writes to the folder; the answer is all of the output, and nothing in the folder changes."""
+    folder, before = str(run[0]), state_of(run[0])
+    layout = ["--dp", "2", "--device", "cpu"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    held = tmp_path / "held"
+    shutil.copytree(run[0], held)
+    lock = Lock(held, os.getpid())
+    said = [
+        command("generate", folder, "--tokens", "9", "--seed", "3", "--device", "cpu", folder=tmp_path),
+        command("generate", str(held), "--tokens", "9", "--seed", "3", *layout, folder=tmp_path),
+        command("generate", folder, "--tokens", "9", "--seed", "3", *layout, folder=tmp_path, by=torchrun),
+    ]
+    lock.release()
+    assert all(each.returncode == 0 for each in said), said
+    assert len({each.stdout for each in said}) == 1 and said[0].stdout.startswith("The ") and not said[0].stderr
+    found = command("evaluate", folder, "--windows", "5", *layout, folder=tmp_path, by=torchrun)
+    assert found.returncode == 0 and found.stdout.startswith("loss "), found.stderr
+    found = command("export", folder, "weights", folder=tmp_path, by=torchrun)
+    assert found.returncode == 0 and (tmp_path / "weights").stat().st_size, found.stderr
+    assert state_of(run[0]) == before
+
+
+def vanishing(world, folder, lose):
+    """Read a run whose newest checkpoint is removed while it is read."""
+    tried = []
+
+    def read(path):
+        tried.append(path.name)
+        if len(tried) <= lose:
+            same_on_all_ranks(lambda: shutil.rmtree(path) if world.rank == 0 else None, None)
+            raise OSError(f"{path} is gone")
+        return path.name
+
+    try:
+        return loaded.newest(folder, read), tried
+    except (ValueError, OSError) as error:
+        return str(error), tried
+
+
+def test_a_training_may_remove_what_is_being_read(ranks, run, tmp_path):
+    for lose, last in ((1, "step-00000002"), (2, "has no checkpoint that is complete and undamaged")):
+        shutil.copytree(run[0], tmp_path / str(lose))
+        for found, tried in ranks(2).run(vanishing, tmp_path / str(lose), lose):
+            assert found.endswith(last) and tried[:2] == ["step-00000004", "step-00000002"]
+
+
+def test_a_damaged_checkpoint_is_passed_over(ranks, run, tmp_path, capfd):
+    shutil.copytree(run[0], tmp_path / "run")
+    (tmp_path / "run" / "checkpoints" / "step-00000004" / "manifest.json").write_text("{")
+    asked_for = tools.Evaluate(str(tmp_path / "run"), windows=2)
+    settings = tools.settings_of(tmp_path / "run", Layout())
+    assert ranks(1).run(loaded.answer, loaded.loss, asked_for, LOOP, settings) == [0]
+    told = capfd.readouterr()
+    assert "after step 2 of" in told.out and "note: " in told.err and "manifest.json is damaged" in told.err
+
+
+def test_what_does_not_fit_is_refused_before_ranks_start(run, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    folder = str(run[0])
+    shutil.copytree(run[0], "runs/without")
+    Path("runs/without", config.NAME).unlink()
+    shutil.copytree(run[0], "runs/empty")
+    shutil.rmtree("runs/empty/checkpoints")
+    shutil.copytree(run[0], "runs/strange")
+    Path("runs/strange", config.NAME).write_text("[model]\nlayer = 3")
+    for tool, words, message in (
+        (tools.generate, ["nowhere"], "run='nowhere' is no folder; give a run's folder, such as runs/train"),
+        (tools.export, ["empty", "out"], "run='empty' is no folder; did you mean runs/empty?"),
+        (tools.generate, ["runs/without"], "runs/without has no run.toml with the run's settings; start the run once"),
+        (tools.evaluate, ["runs/empty"], "runs/empty has no checkpoint yet"),
+        (tools.export, ["runs/empty", "out"], "runs/empty has no checkpoint yet"),
+        (tools.evaluate, ["runs/strange"], "[model] has no layer; did you mean layers in [model]"),
+        (tools.generate, [folder, "--tp", "4"], "heads=2 do not divide by tp=4; layouts of 4 ranks that fit: "),
+        (tools.evaluate, [folder, "--pp", "4"], "layers=2 are fewer than 4 stages"),
+        (tools.generate, [folder, "--prompt", ""], "prompt='' has nothing to continue"),
+        (tools.generate, [folder, "--tokens", "-1"], "tokens=-1 must not be negative"),
+        (tools.generate, [folder, "--temperature", "-0.1"], "temperature=-0.1 must be at least 0"),
+        (tools.generate, [folder, "--temperature", "nan"], "temperature=nan must be at least 0"),
+        (tools.generate, [folder, "--top-k", "0"], "top_k=0 leaves no token to draw"),
+        (tools.evaluate, [folder, "--windows", "0"], "windows=0 must be at least 1"),
+        (tools.export, [folder, "no/such"], "file='no/such' lies in no folder"),
+        (tools.export, [folder, "runs"], "file='runs' is a folder; name a file in it"),
+    ):
+        assert (tool(words) if tool is tools.export else tool(LOOP, words)) == 2
+        assert message in capsys.readouterr().err, words
+
+
+def test_what_is_found_on_ranks_is_refused_once(ranks, run, tmp_path, capfd):
+    (tmp_path / "short").write_bytes(b"abc" * 10)
+    settings = tools.settings_of(run[0], Layout(dp=2))
+    other = replace(settings, model=replace(MODEL, layers=3))
+    for asked_for, how, message in (
+        (tools.Evaluate(str(run[0]), data="nowhere"), settings, "data='nowhere' is no file and no folder"),
+        (tools.Evaluate(str(run[0]), data=str(tmp_path / "short")), settings, "seq=16 needs a text of at least 17"),
+        (tools.Evaluate(str(run[0])), other, "is a checkpoint of another model: it lacks model.blocks.2."),
+    ):
+        check(how.model, how.layout, how.steps)
+        assert ranks(2).run(loaded.answer, loaded.loss, asked_for, LOOP, how) == [2, 2]
+        told = capfd.readouterr()
+        assert told.err.count(message) == 1 and not told.out
+
+
+def test_no_torch_is_imported_before_ranks_start():
+    code = "import sys; from minitrain.trainer import tools; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_prompt_need_not_be_text(ranks, run):
+    """Bytes that the shell has given, which are no UTF-8."""
+    asked_for = tools.Generate(str(run[0]), prompt=os.fsdecode(b"\xff\xfe"), tokens=0)
+    assert ranks(1).run(answers, loaded.text, asked_for, [Layout()]) == [["\ufffd\ufffd"]]
