@@ -26,8 +26,8 @@ FREE = f"{100 * ROOM:.3g} %"  # of a GPU
 NOT_COUNTED = (
     f"GB are 10⁹ bytes. What fits leaves {FREE} of a GPU free for what is not counted: gradients of activations, what "
     "a kernel or a collective needs while it runs, what stage 3 has gathered, CUDA's context (half a GB to one), "
-    "NCCL's buffers (some hundred MB), and fragmentation (some per cent). It is a rule of thumb and not a bound; `python -m "
-    "minitrain.plan` leaves as much free."
+    "NCCL's buffers (some hundred MB), and fragmentation (some per cent). It is a rule of thumb and not a bound; "
+    "`python -m minitrain.plan` leaves as much free."
 )
 UTILISATION = (
     "--utilisation is model FLOP utilisation (MFU): operations that recomputation does again take time, and are not "
