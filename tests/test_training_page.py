@@ -197,6 +197,19 @@ def test_the_layouts_of_gpt_3():
     assert 0.5 < waits / found.idle < 0.7, "more than half"
 
 
+def test_the_dry_run_of_the_readme_is_a_layout_to_use(capsys):
+    """1,024 GPUs of 80 GB, in 16 bits; they idle less than a twentieth of the time, and have room to spare."""
+    text = re.sub(r"\\\n\s*", " ", (ROOT / "README.md").read_text("utf-8"))
+    (asked,) = re.findall(r"-m minitrain\.train (.* --dry-run)", text)
+    assert command.run("minitrain.train", asked.split()) == 0
+    shown = capsys.readouterr().out
+    assert "bfloat16 on 1,024 ranks" in " ".join(shown.split())
+    (idle,) = re.findall(r"as they are, slowest.* ([\d.]+) %\s*$", shown, re.MULTILINE)
+    assert float(idle) < 5
+    fits = [int(line.split()[-1]) for line in shown.splitlines() if re.match(r" \d+ +2 \+ 2", line)]
+    assert fits and max(fits) <= 80
+
+
 def test_the_heads_of_xl(capsys):
     """Why the commands for many machines ask for 40 heads."""
     assert command.run("minitrain.train", "--preset xl --tp 8 --dry-run".split()) == 2

@@ -23,7 +23,7 @@ from minitrain.data.text import Samples, Text, share
 from minitrain.models.gpt import GPT
 from minitrain.train import build, train_step
 
-CPU = Model(preset="tiny")
+CPU = Model(preset="tiny", positions=128)
 GPU = Model(preset="gpt2")
 
 

@@ -80,7 +80,7 @@ def train(world: World, text: Text) -> tuple[Curve, str, list[Claim]]:
     from minitrain.trainer.evaluation import evaluate, generate
 
     batch = -(-BATCH // world.size) * world.size
-    steps = Steps(steps=STEPS, batch=batch, lr=3e-3, decay="linear")
+    steps = Steps(steps=STEPS, batch=batch, lr=3e-3, warmup=20, decay="linear")
     training = build(Settings(Model(layers=3, hidden=96, positions=SEQ), Layout(dp=world.size), steps), world.device)
     samples = Samples(text.training, SEQ)
     held_out = windows(text.validation, SEQ, count=256 // world.size * world.size)  # all ranks get as many
@@ -127,7 +127,7 @@ def train_in_every_layout(world: World, data: str) -> tuple[dict[str, list[float
 
     heads = max(4, world.size)
     model = Model(layers=heads, hidden=8 * heads, heads=heads, positions=4 * heads)
-    steps = Steps(data=data, steps=ALIKE, batch=4 * world.size, warmup=5, dtype="float64")
+    steps = Steps(data=data, steps=ALIKE, batch=4 * world.size, lr=3e-3, warmup=5, dtype="float64")
     layouts = [replace(layout, microbatches=layout.pp) for layout in fitting(model, Layout(), steps, world.size)]
     one = lesson.one_device(Settings(model, Layout(), steps), ALIKE, world.device)
     curves = {"one device": [report.loss for report in one.reports]}

@@ -22,10 +22,12 @@ from minitrain.planning import plan, plan_time
 from minitrain.planning.plan import Plan
 from minitrain.planning.plan_time import Bubble
 
+FREE = f"{100 * ROOM:.3g} %"  # of a GPU
 NOT_COUNTED = (
-    f"GB are 10⁹ bytes. What fits leaves {100 * ROOM:.3g} % of a GPU free for what is not counted: gradients of "
-    "activations, what a kernel or a collective needs while it runs, what stage 3 has gathered, CUDA's context, NCCL's "
-    "buffers, and fragmentation."
+    f"GB are 10⁹ bytes. What fits leaves {FREE} of a GPU free for what is not counted: gradients of activations, what "
+    "a kernel or a collective needs while it runs, what stage 3 has gathered, CUDA's context (half a GB to one), "
+    "NCCL's buffers (some hundred MB), and fragmentation (some per cent). It is a rule of thumb and not a bound; "
+    "`python -m minitrain.plan` leaves as much free."
 )
 UTILISATION = (
     "--utilisation is model FLOP utilisation (MFU): operations that recomputation does again take time, and are not "
@@ -75,6 +77,7 @@ def _parts(settings: Settings, tokens: float, flops: float, utilisation: float) 
         f"{'on' if layout.sequence_parallel else 'off'}."
     )
     yield "\n[bold]What a rank holds[/bold], by pipeline rank"
+    yield f"It fits on the smallest GPU of which {FREE} stay free for what is not counted (see the last note)."
     yield held_table(groups)
     yield "[bold]What a rank sends in a step[/bold]: payload of collectives, bytes of messages, by pipeline rank"
     yield sent_table(groups)

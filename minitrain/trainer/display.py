@@ -1,11 +1,14 @@
 """The messages of a run while it goes on: who trains what, how far it is, how fast, and what went wrong.
 
 All ranks know the same about a step, so rank 0 reports it. A bar shows each step where there is a terminal; lines stay,
-and are all that a batch system's log gets. Also called callback, console logger.
+and are all that a batch system's log gets. There is a line for the first step and the last, and every few seconds in
+between; in a long run they are further apart, so that a day's log can still be read. Also called callback, console
+logger.
 """
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,6 +23,8 @@ from minitrain.data.tokenizer import BYTES
 from minitrain.trainer import speed
 
 SMOOTH = 0.9  # weight of the past in a speed
+PAUSE = 5.0, 60.0  # seconds between two lines: at least, and at most
+PART = 0.02  # the pause as a part of the time so far, within these
 
 
 class Display:
@@ -40,6 +45,8 @@ class Display:
         self._about = describe(world)
         self._peak = speed.peak_flops(self._about["device"], settings.steps.dtype)
         self._last: Report | None = None
+        self._first = self._shown = 0.0  # when the first step of these ranks was done, and when the last line was shown
+        self._done = 0  # steps of the run at that moment
 
     def say(self, text: str) -> None:
         """Report something, once."""
@@ -60,26 +67,49 @@ class Display:
         if done >= steps.steps:
             self.say(f"all of its {done} steps are done; --steps asks for more")
 
-    def after(self, report: Report, seconds: float) -> None:
-        """Note a step."""
-        steps, past = self.settings.steps, self.tokens_per_second
-        now = steps.batch * self.settings.model.sizes.positions / seconds
-        self.tokens_per_second = SMOOTH * past + (1 - SMOOTH) * now if past else now
-        self._last = report
+    def after(self, done: int, report: Report, seconds: float) -> None:
+        """Note a step, and show its line if one is due.
+
+        Args:
+            done: Steps of the run that are done, with this one.
+            report: Of the step.
+            seconds: What it took.
+        """
+        steps, past, now = self.settings.steps, self.tokens_per_second, time.monotonic()
+        recent = steps.batch * self.settings.model.sizes.positions / seconds
+        self.tokens_per_second = SMOOTH * past + (1 - SMOOTH) * recent if past else recent
+        begins, self._last = self._last is None, report
+        if begins:
+            self._first, self._done = now, done
         if report.skipped:
             self.say(
                 f"a gradient overflowed float16: this step is left out, and the loss scale {report.scale:g} is halved"
             )
+        least, most = PAUSE
+        due = now - self._shown >= min(most, max(least, PART * (now - self._first)))
+        if begins or due or done == steps.steps:
+            self._shown = now
+            self.say(self._line(done, now))
+
+    def _line(self, done: int, now: float) -> str:
+        """A step in one line: loss, norm of the gradient before it is clipped, speed, and the time that is left."""
+        assert self._last is not None
+        total = self.settings.steps.steps
+        parts = [f"loss {self._last.loss:.3f}", f"norm {self._last.norm:.2f}", *self._speeds()]
+        if self._done < done < total:
+            # With what happened between steps, too: looks at the held-out text, and checkpoints.
+            parts.append(f"{duration((total - done) * (now - self._first) / (done - self._done))} left")
+        return f"step {done:>{len(str(total))}} of {total}: {' · '.join(parts)}"
 
     def beside_bar(self) -> str:
         """The text next to the progress bar."""
-        return "first step" if self._last is None else " · ".join([f"loss {self._last.loss:.3f}", *self._speeds()])
+        if self._last is None:
+            return "first step"
+        return " · ".join([f"loss {self._last.loss:.3f}", *self._speeds(), self._memory()])
 
     def evaluated(self, done: int, validation: float) -> None:
-        """Report a step after which the held-out text was evaluated."""
-        assert self._last is not None
-        losses = [f"loss {self._last.loss:.3f}", f"held out {validation:.3f}", f"norm {self._last.norm:.2f}"]
-        self.say(f"step {done:>5}: {', '.join([*losses, *self._speeds()])}")
+        """Report a look at the held-out text, on a line of its own."""
+        self.say(f"held out, after step {done}: loss {validation:.3f} · {self._memory()}")
 
     def utilisation(self) -> float | None:
         """Recent model FLOP utilisation; None where the peak is not known."""
@@ -94,8 +124,10 @@ class Display:
         return [
             f"{self.tokens_per_second:,.0f} tokens/s",
             *([] if utilisation is None else [f"MFU {utilisation:.0%}"]),
-            f"{speed.memory(self.world) / 1e9:.2f} GB of memory",
         ]
+
+    def _memory(self) -> str:
+        return f"{speed.memory(self.world) / 1e9:.2f} GB of memory"
 
     @contextmanager
     def notes(self) -> Iterator[None]:
@@ -108,3 +140,12 @@ class Display:
             warnings.simplefilter("once", UserWarning)
             warnings.showwarning = show
             yield
+
+
+def duration(seconds: float) -> str:
+    """A time in its two largest units: "48 s", "1 min 05 s", "2 h 10 min", "3 d 04 h"."""
+    whole = round(seconds)
+    for unit, size, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            return f"{whole // size} {unit} {whole % size // part:02d} {smaller}"
+    return f"{whole} s"

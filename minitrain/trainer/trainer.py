@@ -233,7 +233,7 @@ class Trainer:
     def log_evaluate_save(self, report: Report) -> None:
         """After a step: its line and, when they are due, the loss on held-out text and a checkpoint."""
         options, steps = self.settings.run, self.settings.steps
-        self.display.after(report, self._seconds)
+        self.display.after(self.done + 1, report, self._seconds)
         self.reports.append(report)
         self.done, self.position = self.done + 1, self.position + steps.batch
         self.skipped += report.skipped

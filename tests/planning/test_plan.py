@@ -18,6 +18,7 @@ from minitrain.composition.settings import Layout, Model, Settings, Steps, probl
 from minitrain.context_parallel.full import places
 from minitrain.costs import composition_work as work_costs
 from minitrain.costs import pipeline
+from minitrain.costs.memory import ROOM
 from minitrain.data.text import Samples
 from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.full.simulator import simulate
@@ -325,6 +326,7 @@ def test_what_is_shown(capsys):
     assert "32 have 2, the others 1. The busiest of 48 stages would work 1.17 times as long, on 0.75 times" in shown
     assert "… " in shown and " 31 2 " in shown and " 32 1 " in shown  # both sides of where layers change
     assert "W is empty" in shown
+    assert f"of which {100 * ROOM:.3g} % stay free" in shown and f"leaves {100 * ROOM:.3g} % of a GPU free" in shown
     plan_tables.show(Settings(replace(SMALL, experts=4, dropout=0.1), Layout(dp=2, ep=2, tp=2), Steps(batch=8)))
     shown = " ".join(capsys.readouterr().out.split())
     assert "attention is written out" in shown

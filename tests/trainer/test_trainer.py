@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import resource
 import shutil
@@ -11,6 +12,7 @@ import signal
 import time
 import warnings
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,10 +24,11 @@ from minitrain.comm.timeline import Timeline
 from minitrain.comm.world import World
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
 from minitrain.composition.step import AxisCollectives, Report
+from minitrain.data.text import Samples, Text
 from minitrain.lessons.trainer.trainer import advance, apart, gathered, layouts
 from minitrain.ranks.failures import RanksError
-from minitrain.train import build, train
-from minitrain.trainer import launch, metrics, profile, speed
+from minitrain.train import build, train, train_step
+from minitrain.trainer import display, launch, metrics, profile, speed
 from minitrain.trainer.display import Display
 from minitrain.trainer.evaluation import evaluate
 from minitrain.trainer.identity import described, different
@@ -429,11 +432,11 @@ def test_operations_of_a_step_are_those_of_palm():
 
 
 def shown(world, settings):
-    display = Display(world, settings)
-    without = display.utilisation()
-    display._peak = 1e12
-    display.after(Report(2.5, 1.0, 0.1), seconds=0.5)
-    return without, display.utilisation(), display.beside_bar()
+    messages = Display(world, settings)
+    without = messages.utilisation()
+    messages._peak = 1e12
+    messages.after(1, Report(2.5, 1.0, 0.1), seconds=0.5)
+    return without, messages.utilisation(), messages.beside_bar()
 
 
 def test_utilisation(ranks, tmp_path):
@@ -444,6 +447,62 @@ def test_utilisation(ranks, tmp_path):
         assert without is None, "nobody knows the peak of a CPU"
         assert found == pytest.approx(expected)
         assert text.startswith("loss 2.500 · 128 tokens/s · MFU 0% · ")
+
+
+def lines_over_time(world, settings, seconds):
+    """What a run shows whose steps take so many seconds each, by a clock of ours."""
+    told, now = [], 1000.0
+    shown = Display(world, settings, told.append)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(display.time, "monotonic", lambda: now)
+        for done in range(1, settings.steps.steps + 1):
+            shown.after(done, Report(2.5, 0.75, 0.1), seconds)
+            now += seconds
+    return told
+
+
+def test_a_line_every_few_seconds(ranks, tmp_path):
+    """One second a step: the first, then every fifth, and the last; on rank 0 alone."""
+    settings = asked(tmp_path, Layout(dp=2), steps=23)
+    told, silent = ranks(2).run(lines_over_time, settings, 1.0)
+    assert [int(line.split()[1]) for line in told] == [1, 6, 11, 16, 21, 23] and not silent
+    tokens = settings.steps.batch * settings.model.sizes.positions
+    assert told[1] == f"step  6 of 23: loss 2.500 · norm 0.75 · {tokens} tokens/s · 17 s left"
+    assert "left" not in told[0] and "left" not in told[-1]
+
+
+def test_lines_of_a_long_run_are_further_apart(ranks, tmp_path):
+    """In ten hours a line a minute at most, so never as many as there are steps."""
+    told, _ = ranks(2).run(lines_over_time, asked(tmp_path, Layout(dp=2), steps=3600), 10.0)
+    numbers = [int(line.split()[1]) for line in told]
+    assert numbers[:4] == [1, 2, 3, 4] and numbers[-1] == 3600
+    assert max(after - before for before, after in pairwise(numbers)) == 6, "a minute has six steps"
+    assert len(numbers) < 3600 / 5
+    assert told[-2].endswith(" s left") and " h " in told[1]
+
+
+@pytest.mark.parametrize("seconds, text", (
+    (0.4, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (3599.6, "1 h 00 min"), (7830, "2 h 10 min"),
+    (3 * 86400 + 4 * 3600 + 59, "3 d 04 h"),
+))  # fmt: skip
+def test_durations(seconds, text):
+    assert display.duration(seconds) == text
+
+
+def first_losses(world, settings):
+    training = build(settings, world.device)
+    samples = Samples(Text.load().training, settings.model.sizes.positions, settings.steps.seed)
+    losses = [train_step(training, step, step * settings.steps.batch, samples).loss for step in range(30)]
+    training.close()
+    return losses
+
+
+def test_the_first_run_begins_smoothly(ranks):
+    """With the defaults no loss is above ln 256, that of a model that knows nothing, and they fall from the start."""
+    for losses in ranks(2).run(first_losses, Settings(layout=Layout(dp=2))):
+        assert max(losses) < math.log(256)
+        means = [sum(losses[start : start + 5]) / 5 for start in range(0, len(losses), 5)]
+        assert means == sorted(means, reverse=True)
 
 
 @pytest.mark.parametrize("count", range(1, 9))
