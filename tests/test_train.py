@@ -216,7 +216,7 @@ finally:
         ("--pp 2 --zero 3", "use zero=1"),
         ("--ranks 0", "ranks=0 must be at least 1"),
         ("--preset 175b", "--dry-run plans it"),
-        ("--dp 3 --dry-run", "batch=32 does not divide by dp=3"),
+        ("--dp 3 --dry-run", "batch=16 does not divide by dp=3"),
     ],
 )
 def test_what_does_not_fit(arguments, message, capsys):
