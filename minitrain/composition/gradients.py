@@ -6,9 +6,9 @@ ranks have the same weights and other tokens, as data-parallel ranks do; so grad
 
 **Source.** Shoeybi et al. 2019 for the norm over model-parallel ranks; Korthikanti et al. 2022, §4.2.2, for the sum
 over sequence shards; Rajbhandari et al. 2020 for lines and shards.
-**Sent.** `synchronize()`: for each line an all-reduce (stage 0) or a reduce-scatter, over dp · cp, of experts over
-their replicas, or the messages of `ordered_sums`; with sequence parallelism, one all-reduce of partial gradients over
-tp. `step()`: with ZeRO an all-gather.
+**Sent.** In the last micro-batch's backward: for each line an all-reduce (stage 0) or a reduce-scatter, over dp · cp. In
+`synchronize()`: of experts, over their replicas; the messages of `ordered_sums`; with sequence parallelism, one
+all-reduce of partial gradients over tp. `step()`: with ZeRO an all-gather.
 **Cost.** `minitrain.costs.zero.step_traffic` and `minitrain.costs.composition`.
 Also called `finalize_model_grads` and `clip_grad_norm` with `param_is_not_shared` (Megatron-LM).
 """
@@ -25,6 +25,7 @@ from torch import Tensor, nn
 
 from minitrain.comm import native
 from minitrain.comm.comm import Collectives, Comm
+from minitrain.comm.messages import Handle
 from minitrain.composition import optimizer
 from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import HALVES, Part
@@ -59,11 +60,12 @@ class Replicated(Zero1):
         super().__init__(module, optimizer_class, alone, **options)
         self.sharers = sharers.unchecked
 
-    def _average(self, flat: Tensor) -> None:
+    def _average(self, flat: Tensor) -> Handle:
+        if self.sharers.ranks == 1:
+            return Handle((), flat)
         flat.mul_(1 / self.sharers.ranks)
-        if flat.numel() and self.sharers.ranks > 1:
-            # Every rank brings its gradient of the whole line, and all get the mean.
-            self.sharers.all_reduce(flat).wait()
+        # Every rank brings its gradient of the whole line, and all get the mean.
+        return self.sharers.all_reduce(flat)
 
     def _all_gather_parameters(self) -> None:
         """Nothing: every rank has stepped all of every line."""
@@ -116,6 +118,19 @@ class Gradients:
             for named, group in ((shared, axes.dp_cp), (experts, axes.replicas)):
                 if named:
                     self.shards.append(self._wrap(Zero1, _Bag.by_layer(named), named, Comm(group, collectives), steps))
+            self._send_in_backward(part)
+
+    def _send_in_backward(self, part: Part) -> None:
+        """Let gradients travel during the last micro-batch's backward, where they are complete by then.
+
+        Those of a tied weight are not, where a pipeline's stages have copies of it, which are added up at the end. And
+        with experts, ranks would start two groups' messages in orders of their own.
+        """
+        shard = self.shards[0]
+        if isinstance(shard, OrderedSums) or not isinstance(shard, Zero1) or len(self.shards) > 1:
+            return
+        copies = [parameter for name, parameter in part.parameters.items() if len(part.holders(name)) > 1]
+        shard.send_in_backward(self.axes.layout.microbatches, copies)
 
     def _wrap(
         self,

@@ -11,7 +11,8 @@ Also called `ZeroRedundancyOptimizer` (PyTorch); P_os in the paper.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from jaxtyping import Shaped
 from torch import Tensor, nn
 
 from minitrain.comm.comm import AnyComm, as_comm
+from minitrain.comm.messages import Handle
+from minitrain.data_parallel.full.gradient_hooks import call_when_accumulated
 from minitrain.zero.full import states
 from minitrain.zero.full.elementwise import check_elementwise, share_layers
 from minitrain.zero.full.flat_shards import FlatShard
@@ -182,35 +185,93 @@ class Zero1(Sharded):
     Each parameter's `.grad` is a view of one flat line from the start, so autograd adds every micro-batch's gradient
     where it will be sent from, and nothing has to be copied. `synchronize()` overwrites the line: after it this rank's
     part (`line.gradient`) is the mean over ranks, and the rest is undefined until `zero_grad()`.
+
+    `synchronize()` sends all lines, unless `send_in_backward` has them leave while backward goes on.
     """
 
     def _prepare(self) -> None:
         self._flats = [torch.zeros_like(line.flat, dtype=self.reduce_dtype) for line in self._trainable]
         self._views = [line.partition.views(flat) for line, flat in zip(self._trainable, self._flats, strict=True)]
+        self._turns: list[int] = []  # lines that leave during backward, in this order
+        self._passes = 0
+        self._begin_step()
         self._hand_out()
+
+    def send_in_backward(self, passes: int, later: Collection[nn.Parameter] = ()) -> None:
+        """From now on, send each line of gradients while backward goes on, as soon as it is complete.
+
+        Lines leave from the last to the first, on all ranks alike, as backward completes them. One that is not complete
+        when backward has ended, since some parameter was not used, leaves in `synchronize()`, and so do those before it.
+        Gradients must not be changed between backward and `synchronize()`.
+
+        Args:
+            passes: How often in a step a backward brings a parameter its gradient: the number of micro-batches.
+            later: Parameters whose gradients are not complete after these; their lines leave in `synchronize()`.
+        """
+        names = [line.parameters.items() for line in self._trainable]
+        apart = {id(parameter) for parameter in later}
+        self._passes = passes
+        self._turns = [
+            number for number, its in reversed([*enumerate(names)]) if not any(id(p) in apart for _, p in its)
+        ]
+        self._hooked = [
+            call_when_accumulated(parameter, self._arrive, number, name)
+            for number in self._turns
+            for name, parameter in names[number]
+        ]
+        self._begin_step()
+
+    def _begin_step(self) -> None:
+        self._arrived: Counter[str] = Counter()
+        self._missing = [len(line.parameters) for line in self._trainable]  # that have not got all their gradients
+        self._next = 0  # of the lines in turn
+        self._handles: dict[int, Handle] = {}
+
+    @torch.no_grad()
+    def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
+        """The hook: count a gradient, and start the lines that are complete and next in turn."""
+        self._arrived[name] += 1
+        if self._arrived[name] > self._passes:
+            raise RuntimeError(
+                f"{name} got more than passes={self._passes} gradients in a step, and has been sent; call "
+                "synchronize() and zero_grad() before the next"
+            )
+        self._missing[number] -= self._arrived[name] == self._passes
+        while self._next < len(self._turns) and not self._missing[self._turns[self._next]]:
+            self._send(self._turns[self._next])
+            self._next += 1
 
     @torch.no_grad()
     def synchronize(self) -> None:
         self._check_unchanged()
-        for line, flat, views in zip(self._trainable, self._flats, self._views, strict=True):
-            if line.gradient is not None:
-                raise RuntimeError("synchronize() was called before; call zero_grad() before the next backward")
-            for name, view in views.items():
-                self._collect(name, line.parameters[name], view)
-            self._average(flat)
-            line.gradient = line.partition.shard(flat, self.rank)
+        if any(line.gradient is not None for line in self._trainable):
+            raise RuntimeError("synchronize() was called before; call zero_grad() before the next backward")
+        for number in dict.fromkeys([*self._turns[self._next :], *range(len(self._trainable))]):
+            if number not in self._handles:
+                self._send(number)
+        for number, handle in self._handles.items():
+            handle.wait()
+            line = self._trainable[number]
+            line.gradient = line.partition.shard(self._flats[number], self.rank)
 
-    def _average(self, flat: Shaped[Tensor, " padded"]) -> None:
-        """Make this rank's shard of a line of gradients its mean over ranks."""
+    def _send(self, number: int) -> None:
+        """Start a line on its way to the mean over ranks."""
+        line, flat = self._trainable[number], self._flats[number]
+        for name, view in self._views[number].items():
+            self._collect(name, line.parameters[name], view)
+        self._handles[number] = self._average(flat) if flat.numel() else Handle((), flat)
+
+    def _average(self, flat: Shaped[Tensor, " padded"]) -> Handle:
+        """Begin to make this rank's shard of a line of gradients its mean over ranks."""
         flat.mul_(1 / self.ranks)  # before the sum, as DDP does: low precision then cannot overflow
-        if flat.numel():
-            # Every rank brings all gradients of the line and gets the mean of its own shard.
-            self.comm.reduce_scatter(flat).wait()
+        # Every rank brings all gradients of the line and gets the mean of its own shard.
+        return self.comm.reduce_scatter(flat)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad()
         for flat in self._flats:
             flat.zero_()
+        self._begin_step()
         self._hand_out()
 
     def _hand_out(self) -> None:
