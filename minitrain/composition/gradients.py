@@ -6,9 +6,9 @@ ranks have the same weights and other tokens, as data-parallel ranks do; so grad
 
 **Source.** Shoeybi et al. 2019 for the norm over model-parallel ranks; Korthikanti et al. 2022, §4.2.2, for the sum
 over sequence shards; Rajbhandari et al. 2020 for lines and shards.
-**Sent.** In the last micro-batch's backward: for each line an all-reduce (stage 0) or a reduce-scatter, over dp · cp. In
-`synchronize()`: of experts, over their replicas; the messages of `ordered_sums`; with sequence parallelism, one
-all-reduce of partial gradients over tp. `step()`: with ZeRO an all-gather.
+**Sent.** In the last micro-batch's backward: for each line an all-reduce (stage 0) or a reduce-scatter, over dp · cp.
+In `synchronize()`: the same of experts, over their replicas; the messages of `ordered_sums`; with sequence parallelism,
+one all-reduce of partial gradients over tp. `step()`: with ZeRO an all-gather.
 **Cost.** `minitrain.costs.zero.step_traffic` and `minitrain.costs.composition`.
 Also called `finalize_model_grads` and `clip_grad_norm` with `param_is_not_shared` (Megatron-LM).
 """

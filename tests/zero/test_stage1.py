@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from torch import nn
@@ -14,7 +16,7 @@ from minitrain.comm.comm import Comm
 from minitrain.data_parallel import DataParallel, NaiveDataParallel
 from minitrain.zero import ShardedOptimizer, Zero1, stage1
 from tests.zero import small
-from tests.zero.models import ddp, gpt, part, same_weights, train
+from tests.zero.models import Branches, ddp, gpt, part, same_weights, train
 
 
 def behind(world, wrap, optimizer_class, options):
@@ -136,6 +138,54 @@ def accumulation(world):
 
 def test_no_sync_sends_nothing(ranks):
     assert ranks(2).run(accumulation) == [0, 0]
+
+
+def in_backward(world, micro_batches):
+    """Lines that leave during backward: the same bits, the same messages, and they are under way when it ends."""
+    models = [Zero1(gpt(seed=0), torch.optim.AdamW, lr=0.01) for _ in range(2)]
+    models[1].send_in_backward(micro_batches)
+    ledgers = []
+    for model in models:
+        with Ledger() as ledger:
+            train(model, world.rank, micro_batches=micro_batches)
+        ledgers.append(ledger)
+    same_weights(models[0].module, models[1].module)
+    assert len(ledgers[0].entries) == len(ledgers[1].entries) > 0
+    under_way = []
+    for micro_batch in range(micro_batches):
+        model = models[1]
+        with model.no_sync() if micro_batch < micro_batches - 1 else nullcontext():
+            model(*part(world.rank))[1].backward()
+        under_way.append(len(model._handles))
+    with pytest.raises(RuntimeError, match=f"got more than passes={micro_batches} gradients in a step"):
+        model(*part(world.rank))[1].backward()
+    return under_way, len(model.lines)
+
+
+@pytest.mark.parametrize("micro_batches", (1, 3))
+def test_lines_leave_during_the_last_backward(ranks, micro_batches):
+    for under_way, lines in ranks(2).run(in_backward, micro_batches):
+        assert under_way == [0] * (micro_batches - 1) + [lines]
+
+
+def in_backward_with_unused(world):
+    """A rank that has not used a parameter sends its line later, and those after it; all agree on the order."""
+    modules = [Branches().double() for _ in range(2)]
+    models = [Zero1(each, torch.optim.SGD, lr=0.1, units=[each.first, each.second]) for each in modules]
+    modules[1].load_state_dict(modules[0].state_dict())
+    models[1].send_in_backward(1)
+    for model in models:
+        for step in range(2):
+            x = torch.full((2, 3), 1.0 + world.rank, dtype=torch.float64)
+            model(x, [("first", "second")[(world.rank + step) % 2]]).backward()
+            model.synchronize()
+            model.step()
+            model.zero_grad()
+    same_weights(*modules)
+
+
+def test_unused_parameters_leave_in_synchronize(ranks):
+    ranks(2).run(in_backward_with_unused)
 
 
 def in_place(world):

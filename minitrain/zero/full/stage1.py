@@ -201,8 +201,8 @@ class Zero1(Sharded):
         """From now on, send each line of gradients while backward goes on, as soon as it is complete.
 
         Lines leave from the last to the first, on all ranks alike, as backward completes them. One that is not complete
-        when backward has ended, since some parameter was not used, leaves in `synchronize()`, and so do those before it.
-        Gradients must not be changed between backward and `synchronize()`.
+        when backward has ended, since some parameter was not used, leaves in `synchronize()`, as do those that follow
+        it in this order. Gradients must not be changed between backward and `synchronize()`.
 
         Args:
             passes: How often in a step a backward brings a parameter its gradient: the number of micro-batches.
