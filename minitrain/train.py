@@ -4,7 +4,7 @@
     python -m minitrain.train --ranks 8 --dp 2 --pp 2 --tp 2
     python -m minitrain.train --resume --pp 4
     torchrun --nproc-per-node 8 -m minitrain.train --dp 2 --pp 2 --tp 2 --sequence-parallel --zero 1 --microbatches 8
-    python -m minitrain.train --preset 175b --dp 16 --pp 12 --tp 8 --microbatches 8 --batch 1536 --dry-run
+    python -m minitrain.train --preset 175b --dp 16 --pp 12 --tp 8 --microbatches 96 --batch 1536 --dry-run
 
 With one rank this is PyTorch's plain training loop, and every other layout gives the same losses. `train` has the loop,
 `build` makes model and optimizer before it, and a step is `forward_backward`, then `update`. Command line, progress

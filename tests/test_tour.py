@@ -22,7 +22,7 @@ def test_data_that_is_not_there():
 
 def test_empty_data(tmp_path):
     (tmp_path / "empty.txt").touch()
-    with pytest.raises(SystemExit, match="0 bytes for training"):
+    with pytest.raises(SystemExit, match="has no text: 1 empty and 0 binary files"):
         tour.main(str(tmp_path / "empty.txt"))
 
 

@@ -1,4 +1,4 @@
-"""Output of notebooks: a table of claims, and a picture with a text for readers who cannot see it."""
+"""What notebooks show and say: a table of claims, a picture with a text for readers who cannot see it, a check."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from minitrain.lessons.claims import Claim, expected, merge, verdict, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from minitrain.ranks import Ranks
 
 COLUMNS = (("what", "---"), ("formula", "---"), ("predicted", "---:"), ("measured", "---:"), ("how", "---"))
 
@@ -90,3 +92,28 @@ def picture(figure: Figure, alt: str, caption: str = "") -> Picture:
         ValueError: `alt` is empty.
     """
     return Captioned(figure, alt, caption) if caption else Picture(figure, alt)
+
+
+def attempt(ranks: Ranks, code: str) -> str | None:
+    """Run an exercise's check on the ranks.
+
+    Args:
+        ranks: The notebook's ranks, on which the reader's function has been defined.
+        code: Python for each of them.
+
+    Returns:
+        What went wrong, in words for the reader, or None.
+    """
+    try:
+        ranks.execute(code)
+    except RuntimeError as error:
+        text = str(error)
+        restarted = "The ranks were restarted" in text
+        if restarted and "NameError" in text:
+            return "not yet: the ranks were restarted and have lost your function; run its cell again, then this one"
+        again = "; the ranks were restarted: run the cell of your function again" * restarted
+        if "Deadlock: " in text:
+            return f"not yet: ranks wait for each other for ever; do all of them make the same calls?{again}"
+        cause = [line.strip() for line in text.splitlines() if "Error: " in line or "died" in line]
+        return f"not yet: {(cause or text.splitlines())[0]}{again}"
+    return None

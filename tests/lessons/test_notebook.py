@@ -1,4 +1,4 @@
-"""What a notebook shows: the table of claims and pictures."""
+"""What a notebook shows: the table of claims, pictures, and an exercise's check."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from minitrain.lessons import Claim
-from minitrain.lessons.notebook import picture, table
+from minitrain.lessons.notebook import attempt, picture, table
+from minitrain.ranks import Ranks
 
 
 def test_a_table_shows_the_rank_on_which_a_claim_fails():
@@ -29,3 +30,14 @@ def test_a_picture_brings_its_text_and_always_the_same_bytes():
     assert data == picture(figure, alt="the same")._repr_png_()[0]
     with pytest.raises(ValueError, match="say in words what the picture shows"):
         picture(figure, alt=" ")
+
+
+def test_a_check_on_the_ranks_says_what_went_wrong():
+    with Ranks(2, device="cpu", timeout=5) as ranks:
+        assert attempt(ranks, "mine = rank + 1") is None and ranks["mine"] == [1, 2]
+        assert attempt(ranks, "1 / 0") == "not yet: ZeroDivisionError: division by zero"
+        of_one = attempt(ranks, "if rank == 1:\n    1 / 0")
+        assert of_one.endswith("division by zero; the ranks were restarted: run the cell of your function again")
+        assert "have lost your function" in attempt(ranks, "mine")
+        waits = "import torch, torch.distributed as dist\ndist.recv(torch.ones(1), 1 - rank)"
+        assert "wait for each other for ever" in attempt(ranks, waits)
