@@ -127,7 +127,7 @@ def forward_backward(training: Training, step: int, position: int, samples: Numb
     with timer("data"):
         # For each micro-batch, inputs and targets of [samples, seq/cp].
         batch = training.own_tokens(*samples.take(indices))
-        inputs, targets = (each.to(training.device).chunk(layout.microbatches) for each in batch)
+        inputs, targets = (each.to(training.device, non_blocking=True).chunk(layout.microbatches) for each in batch)
     # Dropout depends on the step and on a token's number in the batch, so it is the same in every layout.
     first_token = (indices.start - position) * samples.seq
     training.rng.begin_step(step, first_token)

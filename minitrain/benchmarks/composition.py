@@ -1,4 +1,4 @@
-"""The trainer's step in each layout that the ranks allow, against torch's DDP of the same model on the same ranks.
+"""The trainer's step in each layout that the ranks allow, against the same layout of torch's parts on the same ranks.
 
 On CPUs ranks share cores, so the comparison there is of the work done, as CPU time of all ranks together: what a layout
 computes twice (tensor-parallel ranks all have the norms), packs, and sends. On one GPU it is GPT-2 in bfloat16, with
@@ -11,23 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-import torch
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
-
 from minitrain.benchmarks.compare import Comparison, interleaved
+from minitrain.benchmarks.torch_step import TorchStep
 from minitrain.comm.world import World
-from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout, Model, Settings, Steps, problem
-from minitrain.data.text import Samples, Text, share
-from minitrain.models.gpt import GPT
+from minitrain.data.text import Samples, Text
 from minitrain.train import build, train_step
 
 CPU = Model(preset="tiny", positions=128)
 GPU = Model(preset="gpt2")
 
 
-def measure(world: World, model: Model | None = None, batch: int = 16, repeats: int = 9) -> list[Comparison]:
+def measure(world: World, model: Model | None = None, batch: int = 16, repeats: int = 15) -> list[Comparison]:
     """Compare steps: forward, backward, sums over ranks, clipping, AdamW.
 
     Args:
@@ -40,24 +35,27 @@ def measure(world: World, model: Model | None = None, batch: int = 16, repeats: 
     model = model or (GPU if gpu else CPU)
     steps = Steps(batch=batch, dtype="bfloat16" if gpu else "float32", warmup=0)
     samples = Samples(Text.load().training, model.sizes.positions)
-    ways: dict[str, Callable[[], object]] = {"DDP": _plain(world, _gpt(world, model, steps), steps, samples)}
-    for name, settings in _settings(world.size, model, steps).items():
-        ways[name] = _ours(world, settings, samples)
-    if gpu:
-        ways["compiled DDP"] = _plain(world, _gpt(world, model, steps), replace(steps, compile=True), samples)
-    medians = interleaved(world, ways, repeats, warmups=3)
     rows = []
-    for name, ours in medians.items():
-        if "DDP" in name:
-            continue
-        compiled = "compiled" in name
-        theirs = medians["compiled DDP" if compiled else "DDP"]
-        plain = "plain PyTorch" if world.size == 1 else f"DDP ({world.backend})"
+    layouts = _settings(world.size, model, steps)
+    for name, settings in world.progress(layouts.items(), f"layouts of {world.size} ranks", total=len(layouts)):
+        theirs = TorchStep(world, settings, samples)
+        medians = interleaved(world, {"ours": _ours(world, settings, samples), "theirs": theirs}, repeats, warmups=3)
+        ours, its = medians["ours"], medians["theirs"]
         what = f"a step of {model.preset}, {batch} sequences, {world.size} ranks, {name}, "
-        against = f"compiled {plain}" if compiled else plain
-        rows.append(Comparison(what + "CPU time", ours.cpu, theirs.cpu, against, speed=False))
-        rows.append(Comparison(what + "wall clock", ours.wall, theirs.wall, against))
+        against = f"{theirs.name} ({world.backend})" if world.size > 1 else theirs.name
+        target = None if gpu else _target(settings.layout)
+        rows.append(Comparison(what + "CPU time", ours.cpu, its.cpu, against, speed=False, target=target))
+        rows.append(Comparison(what + "wall clock", ours.wall, its.wall, against, target=0.95 if gpu else None))
     return rows
+
+
+def _target(layout: Layout) -> float:
+    """The largest acceptable ratio of CPU times."""
+    if sum(ranks > 1 for ranks in (layout.dp, layout.tp, layout.pp)) > 1:
+        return 0.95
+    if layout.tp > 1:
+        return 0.8
+    return {0: 1.02, 1: 1.0}.get(layout.zero, 0.9) if layout.dp > 1 else 1.0
 
 
 def _settings(ranks: int, model: Model, steps: Steps) -> dict[str, Settings]:
@@ -65,6 +63,7 @@ def _settings(ranks: int, model: Model, steps: Steps) -> dict[str, Settings]:
     chosen = {
         f"dp{ranks}": Layout(dp=ranks),
         f"dp{ranks}, ZeRO 1": Layout(dp=ranks, zero=1),
+        f"dp{ranks}, ZeRO 2": Layout(dp=ranks, zero=2),
         f"dp{ranks}, ZeRO 3": Layout(dp=ranks, zero=3),
         f"tp{ranks}": Layout(tp=ranks),
         f"tp{ranks}, sequence parallel": Layout(tp=ranks, sequence_parallel=True),
@@ -89,32 +88,3 @@ def _settings(ranks: int, model: Model, steps: Steps) -> dict[str, Settings]:
 def _ours(world: World, settings: Settings, samples: Samples) -> Callable[[], object]:
     training = build(settings, world.device)
     return lambda: train_step(training, 0, 0, samples)
-
-
-def _gpt(world: World, model: Model, steps: Steps) -> GPT:
-    return GPT(make_config(model), seed=steps.seed).to(world.device)
-
-
-def _plain(world: World, gpt: nn.Module, steps: Steps, samples: Samples) -> Callable[[], object]:
-    """The same step as one would write it with torch's DDP, or on one rank without it."""
-    if steps.compile:
-        gpt.compile()
-    if world.size > 1:
-        gpt = DistributedDataParallel(gpt)
-    decayed = [p for p in gpt.parameters() if p.dim() >= 2]
-    others = [p for p in gpt.parameters() if p.dim() < 2]
-    groups = [{"params": decayed, "weight_decay": steps.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=steps.lr, betas=(0.9, 0.95))
-    mine = share(0, steps.batch, world.rank, world.size)
-
-    def step() -> None:
-        inputs, targets = (part.to(world.device) for part in samples.take(mine))
-        with torch.autocast(world.device.type, torch.bfloat16, enabled=steps.dtype == "bfloat16"):
-            _, loss = gpt(inputs, targets)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(gpt.parameters(), steps.clip)
-        optimizer.step()
-        optimizer.zero_grad()
-        loss.item()  # as the trainer does, which looks at each step's loss
-
-    return step

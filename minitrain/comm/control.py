@@ -8,7 +8,7 @@ what a training run would send.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -133,6 +133,26 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str
     everyone = [pickle.loads(box[8:size]) for box, size in zip(boxes, sizes, strict=True)]
     same_call([call for call, _ in everyone])
     return [theirs for _, theirs in everyone]
+
+
+def any_of(flags: Sequence[bool], group: dist.ProcessGroup | None = None) -> Callable[[], list[bool]]:
+    """Begin to tell all ranks of flags, and go on meanwhile; calling what it returns gives those that any rank has set.
+
+    Args:
+        flags: Of this rank; equally many on all.
+        group: The ranks that take part; None means everyone.
+    """
+    told = torch.tensor(flags, dtype=torch.uint8, device="cpu")
+    options = dist.AllreduceOptions()
+    options.reduceOp = dist.ReduceOp.MAX
+    # Every rank brings its flags, and all get their maximum.
+    message = control(group).allreduce([told], options)
+
+    def wait() -> list[bool]:
+        message.wait()
+        return [bool(flag) for flag in told]
+
+    return wait
 
 
 def _meet(group: dist.ProcessGroup | None, what: str) -> None:

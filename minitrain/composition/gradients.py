@@ -15,7 +15,7 @@ Also called `finalize_model_grads` and `clip_grad_norm` with `param_is_not_share
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -123,13 +123,13 @@ class Gradients:
     def _send_in_backward(self, part: Part) -> None:
         """Let gradients travel during the last micro-batch's backward, where they are complete by then.
 
-        Those of a tied weight are not, where a pipeline's stages have copies of it, which are added up at the end. And
-        with experts, ranks would start two groups' messages in orders of their own.
+        Those of a tied weight are not, where two stages of a pipeline have it: they are added up at the end. And with
+        experts, ranks would start two groups' messages in orders of their own.
         """
         shard = self.shards[0]
         if isinstance(shard, OrderedSums) or not isinstance(shard, Zero1) or len(self.shards) > 1:
             return
-        copies = [parameter for name, parameter in part.parameters.items() if len(part.holders(name)) > 1]
+        copies = [parameter for name, parameter in part.parameters.items() if part.holders(name)]
         shard.send_in_backward(self.axes.layout.microbatches, copies)
 
     def _wrap(
@@ -216,6 +216,18 @@ class Gradients:
                 group["lr"] = lr
             shard.step()
         self.forget()
+
+    def gather_in_forward(self, layers: Iterable[nn.Module]) -> None:
+        """With ZeRO-1 and 2, let new parameters travel during the next forward, as `Sharded.gather_in_forward` says."""
+        if self.axes.layout.zero in (1, 2):
+            for shard in self.shards:
+                own = {id(parameter) for parameter in shard.module.parameters()}
+                shard.gather_in_forward(layer for layer in layers if any(id(p) in own for p in layer.parameters()))
+
+    def wait(self) -> None:
+        """Wait until all parameters have arrived."""
+        for shard in self.shards:
+            shard.wait()
 
     def forget(self) -> None:
         """Leave out a step: the next backward begins with gradients of 0."""

@@ -231,7 +231,8 @@ def _through_stages(training: Training, tokens: Int[Tensor, "batch seq"]) -> Ten
 
 @contextmanager
 def _evaluating(training: Training) -> Iterator[None]:
-    """Without dropout and routers' noise."""
+    """All parameters as of the last step, and without dropout and routers' noise."""
+    training.gradients.wait()
     for stage in training.part.stages:
         stage.eval()
     try:

@@ -6,7 +6,7 @@ dropout and routers' noise by the position in training, and no random stream has
 `minitrain.trainer.identity` lists what a resume may change.
 
 **Source.** Brown et al. 2020, appendix B, for the training's schedule; Rasley et al. 2020, "DeepSpeed", for the loop.
-**Sent.** Besides what `step.py` sends, one control message of about a kilobyte before each step.
+**Sent.** Besides what `step.py` sends, a control message of two bytes after each step.
 Also called trainer (Lightning, Transformers), pretrain loop (Megatron-LM).
 """
 
@@ -29,7 +29,7 @@ from minitrain.checkpointing.full.background import Background
 from minitrain.checkpointing.full.memory import Memory, place
 from minitrain.checkpointing.full.weights import export_safetensors, import_safetensors
 from minitrain.comm import World
-from minitrain.comm.control import gather_objects
+from minitrain.comm.control import any_of, gather_objects
 from minitrain.comm.pictures import save_figure
 from minitrain.comm.timeline import trace_events
 from minitrain.comm.world import describe
@@ -37,6 +37,7 @@ from minitrain.composition.settings import Settings
 from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
 from minitrain.data import sources
 from minitrain.data.manifest import TOKENIZER
+from minitrain.data.prefetched import Prefetched
 from minitrain.data.text import Batch
 from minitrain.data.tokenizer import Pairs
 from minitrain.precision.full import products
@@ -103,7 +104,7 @@ class Trainer:
             self.text = same_on_all_ranks(lambda: sources.load(steps.data, steps.mix), None)
             if (size := self.text.tokenizer.size) > sizes.vocabulary:
                 raise ValueError(f"vocabulary={sizes.vocabulary} is less than the {size} tokens of {self.text.name}")
-            self.samples = self.text.samples(sizes.positions, steps.seed)
+            self.samples = Prefetched(self.text.samples(sizes.positions, steps.seed), steps.batch, world.device)
             self.held_out = self._held_out()
         self.tokenizer = self.text.tokenizer
         self.about = identity.described(settings, self.text.sha256, self.tokenizer.kind)
@@ -117,6 +118,7 @@ class Trainer:
         self._background: Background | None = None
         self._memory: Memory | None = None
         self._metrics: metrics.Metrics | None = None
+        self._asked: Callable[[], list[bool]] | None = None  # what ranks tell each other after a step
 
     @contextmanager
     def run(self, training: Training) -> Iterator[None]:
@@ -141,6 +143,7 @@ class Trainer:
                 self._metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
             try:
                 yield
+                training.gradients.wait()
             except NotFinite as error:
                 self.display.say(str(error))
                 self._written()
@@ -172,6 +175,7 @@ class Trainer:
                 self.display.say(f"weights of {options.load}")
             if options.flash_every and self._memory is None:
                 self._memory = Memory(self.folder, self.state(), identity.in_memory(self.about))
+        training.gradients.gather_in_forward(layer for stage in training.part.stages for layer in stage)
 
     def _resume(self) -> None:
         path = checkpoint.newest(self.checkpoints)
@@ -212,15 +216,21 @@ class Trainer:
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are left, under a progress bar, until the run is asked to stop."""
         for number in self.world.progress(range(self.done, self.settings.steps.steps), self.display.beside_bar):
-            # A signal reaches ranks in different steps, and all must end after the same one, or save there. So a rank
-            # that has got it tells all.
-            stop, save = map(any, zip(*gather_objects((self.asked_to_stop(), self.asked_to_save())), strict=True))
+            stop, save = (self._asked or self._ask())()
             if stop:
                 self.stopped = True
                 return
             if save and self.done and self.save():
                 self.display.say(f"saved after step {self.done}, as asked; going on")
             yield number
+
+    def _ask(self) -> Callable[[], list[bool]]:
+        """Begin to find out whether any rank is asked to stop or to save.
+
+        A signal reaches ranks in different steps, and all must end after the same one, or save there. So a rank that
+        has got it tells all: while the line of the step is written, and a GPU still steps the optimizer.
+        """
+        return any_of([self.asked_to_stop(), self.asked_to_save()])
 
     @contextmanager
     def measured(self) -> Iterator[None]:
@@ -236,6 +246,7 @@ class Trainer:
         self.display.after(self.done + 1, report, self._seconds)
         self.reports.append(report)
         self.done, self.position = self.done + 1, self.position + steps.batch
+        self._asked = self._ask()
         self.skipped += report.skipped
         if self.failed is not None and len(self.reports) == 1:
             self.display.say(f"step {self.done} is done, {time.monotonic() - self.failed:.2f} s after the failure")

@@ -50,6 +50,7 @@ def do(world, settings: Settings, stop_at: int | None = None):
         world, settings, lambda: stop_at is not None and trainer.done >= stop_at, tell=lambda line: told.append(line)
     )
     taken: list[Counter[int]] = []
+    trainer.samples = trainer.samples.samples  # a batch that is read ahead is not taken
     for source in trainer.samples.sources if isinstance(trainer.samples, Mixture) else [trainer.samples]:
         taken.append(Counter())
 

@@ -157,6 +157,8 @@ def in_backward(world, micro_batches):
         with model.no_sync() if micro_batch < micro_batches - 1 else nullcontext():
             model(*part(world.rank))[1].backward()
         under_way.append(len(model._handles))
+    for handle in model._handles.values():
+        handle.wait()  # else torch is kept from adding to what is on its way
     with pytest.raises(RuntimeError, match=f"got more than passes={micro_batches} gradients in a step"):
         model(*part(world.rank))[1].backward()
     return under_way, len(model.lines)

@@ -25,6 +25,7 @@ def state_of(part: Part, gradients: Gradients) -> State:
 
     The shards are the training's own memory: to be written from, or read into and then announced by `refresh`.
     """
+    gradients.wait()  # a shard is part of what may still be on its way
     make_states(gradients)
     state: State = {}
     for shard in gradients.shards:

@@ -14,7 +14,7 @@ stage must then fill when parameters are needed; `_make_master` decides what the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
 from minitrain.comm.comm import AnyComm, Comm, as_comm
+from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.zero.full import master_weights, states
 from minitrain.zero.full.elementwise import check_elementwise, share_layers
@@ -136,6 +137,9 @@ class Sharded(nn.Module, ABC):
                 {**each, "params": [line.master for line in its]} for each, its in zip(groups, mine, strict=True)
             ]
             self.optimizer = optimizer_class(masters, **optimizer_options)
+        self._travels = False  # whether parameters may be on their way when a step has ended
+        self._gathers: dict[int, Handle] = {}
+        module.register_state_dict_pre_hook(lambda *_: self.wait())
         # Loading the module's state dict also loads what the optimizer steps.
         module.register_load_state_dict_pre_hook(self._before_loading)
         module.register_load_state_dict_post_hook(lambda *_: self._refresh_masters())
@@ -198,6 +202,37 @@ class Sharded(nn.Module, ABC):
             self._gradient(line).mul_(scale.to(self._gradient(line).device))
         return norm
 
+    def gather_in_forward(self, layers: Iterable[nn.Module]) -> None:
+        """From now on, `step()` ends with parameters on their way, and each layer waits for its own before its forward.
+
+        Before they are read in any other way than in a forward or a state dict, `wait()` has to be called.
+
+        Args:
+            layers: Modules that forward calls, which have all the parameters among them.
+
+        Raises:
+            ValueError: A parameter is in none of them.
+        """
+        layers = list(layers)
+        lines = {id(p): number for number, line in enumerate(self.lines) for p in line.parameters.values()}
+        reached = {id(parameter) for layer in layers for parameter in layer.parameters()}
+        for name, parameter in self.module.named_parameters():
+            if id(parameter) not in reached:
+                raise ValueError(f"layers do not have the parameter {name}; add the module that uses it")
+        for layer in layers:
+            own = sorted({lines[id(parameter)] for parameter in layer.parameters() if id(parameter) in lines})
+            layer.register_forward_pre_hook(torch.compiler.disable(lambda *_, own=own: self._wait_for(own)))
+        self._travels = True
+
+    def wait(self) -> None:
+        """Wait until all parameters have arrived; see `gather_in_forward`."""
+        self._wait_for(list(self._gathers))
+
+    def _wait_for(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number in self._gathers:
+                self._gathers.pop(number).wait()
+
     @torch.no_grad()
     def step(self) -> None:
         """Step this rank's shards, and give every rank the new parameters as far as the stage holds them.
@@ -206,6 +241,7 @@ class Sharded(nn.Module, ABC):
             RuntimeError: `synchronize()` has not been called, or parameters changed as it says.
         """
         self._check_unchanged()
+        self.wait()  # for layers that no forward has used
         for line in self._trainable:
             assert line.master is not None
             line.master.grad = self._gradient(line).to(line.master)  # itself, where dtype and device are the same
@@ -278,6 +314,7 @@ class Sharded(nn.Module, ABC):
                     raise ValueError(f"{name} is missing in the state dict")
                 if full[name].shape != shape:
                     raise ValueError(f"{name}: shape {tuple(full[name].shape)} in the state dict, not {tuple(shape)}")
+        self.wait()
         for line in self.lines:
             target = line.shard if line.master is None else line.master.detach()
             for name, start, stop, offset in line.partition.segments(self.rank):
@@ -293,9 +330,11 @@ class Sharded(nn.Module, ABC):
     @torch.no_grad()
     def restore(self) -> None:
         """Give every rank the parameters, after lines' masters were written from outside, as from a checkpoint."""
+        self.wait()
         for line in self._trainable:
             self._copy_master_to_shard(line)
         self._all_gather_parameters()
+        self.wait()
 
     def _agree(self, module: nn.Module, settings: dict[str, str]) -> None:
         """Raise ValueError on every rank alike where modules or settings differ."""
@@ -337,11 +376,12 @@ class Sharded(nn.Module, ABC):
     @torch.no_grad()
     def _all_gather_parameters(self) -> None:
         """After the step each rank has new values in its own shards; all get all of them."""
-        for line in self._trainable:
-            if line.flat.numel():
-                # Each rank brings its shard, and all get the whole line, into the memory of the parameters. One by one:
-                # gloo needs as much memory again for each one in flight.
-                self.comm.all_gather(line.flat).wait()
+        for number, line in enumerate(self.lines):
+            if line.trainable and line.flat.numel():
+                # Each rank brings its shard, and all get the whole line, into the memory of the parameters.
+                self._gathers[number] = self.comm.all_gather(line.flat)
+                if not self._travels:
+                    self.wait()  # one by one: gloo needs as much memory again for each one in flight
 
     @torch.no_grad()
     def _refresh_masters(self) -> None:
@@ -349,6 +389,7 @@ class Sharded(nn.Module, ABC):
             master_weights.copy_shard_to_master(line)
 
     def _before_loading(self, *_: Any) -> None:
+        self.wait()
         if self.shards_parameters:
             raise RuntimeError("the module's parameters are sharded; load with load_full_state_dict() of its wrapper")
 
