@@ -36,7 +36,7 @@ from minitrain.comm.world import World
 from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout, Settings
 from minitrain.data.text import Numbered, share
-from minitrain.models.gpt import GPT, Embedding
+from minitrain.models.gpt import GPT, Block, Embedding
 from minitrain.pipeline_parallel import splitting
 
 SCHEDULES = {"1f1b": pipelining.Schedule1F1B, "gpipe": pipelining.ScheduleGPipe}
@@ -104,7 +104,7 @@ class TorchStep:
         if self.ends is not None:
             weight = self.gpt.embedding.tokens.weight if self.place == 0 else self.gpt.head.weight
             assert weight.grad is not None
-            if isinstance(weight, DTensor):
+            if isinstance(weight, DTensor) and isinstance(weight.grad, DTensor):
                 weight.grad = weight.grad.redistribute(placements=weight.placements)
             dist.all_reduce(local(weight.grad), group=self.ends)
         norm = self.clip(steps.clip)
@@ -132,9 +132,8 @@ class TorchStep:
         if layout.zero < 2 and layout.tp == 1:
             return DistributedDataParallel(module, process_group=mesh.get_group())
         reshard = layout.zero == 3
-        for layer in module.modules():
-            if isinstance(layer, type(self.gpt.blocks[0])):
-                fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
+        for block in [layer for layer in module.modules() if isinstance(layer, Block)]:
+            fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
         fully_shard(module, mesh=mesh, reshard_after_forward=reshard)
         return module
 
@@ -159,9 +158,12 @@ class TorchStep:
 
         def step(inputs: Tensor, targets: Tensor) -> Tensor | None:
             losses: list[Tensor] = []
-            first, last = self.place == 0, self.place == layout.pp - 1
-            schedule.step(*([inputs] if first else []), **({"target": targets, "losses": losses} if last else {}))
-            return torch.stack([local(loss.detach()) for loss in losses]).mean() if last else None
+            mine = (inputs,) if self.place == 0 else ()
+            if self.place < layout.pp - 1:
+                schedule.step(*mine)
+                return None
+            schedule.step(*mine, target=targets, losses=losses)
+            return torch.stack([local(loss.detach()) for loss in losses]).mean()
 
         return step
 

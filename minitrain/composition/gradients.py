@@ -31,6 +31,7 @@ from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import HALVES, Part
 from minitrain.composition.ordered_sums import OrderedSums
 from minitrain.composition.settings import Steps
+from minitrain.costs.composition import TOGETHER
 from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.sharded import Sharded
 from minitrain.zero.full.stage1 import Zero1
@@ -275,12 +276,21 @@ class _Bag(nn.Module):
 
     @classmethod
     def by_layer(cls, named: dict[str, nn.Parameter]) -> nn.ModuleList:
-        """A bag for each block, and for embedding, norm and head: the units whose parameters lie in one line."""
+        """Bags of layers that follow each other: units whose parameters lie in a line, and travel in one message.
+
+        Layers are a block, embedding, norm, or head. One of them joins those before it until they have `TOGETHER`
+        elements: a message costs time of its own, and a line that is not complete keeps all of it waiting.
+        """
         layers: dict[str, dict[str, nn.Parameter]] = {}
         for name, parameter in named.items():
             head, number, *_ = name.split(".")
             layers.setdefault(f"{head}.{number}" if head == "blocks" else head, {})[name] = parameter
-        return nn.ModuleList(cls(each) for each in layers.values())
+        bags: list[dict[str, nn.Parameter]] = [{}]
+        for layer in layers.values():
+            if sum(parameter.numel() for parameter in bags[-1].values()) >= TOGETHER:
+                bags.append({})
+            bags[-1].update(layer)
+        return nn.ModuleList(cls(each) for each in bags)
 
 
 if __name__ == "__main__":

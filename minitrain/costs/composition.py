@@ -20,6 +20,8 @@ from typing import NamedTuple
 from minitrain.costs import memory, mixture_of_experts, optimizers, vocabulary, zero
 
 TABLE = "embedding.tokens.weight"
+TOGETHER = 25 * 2**20 // 4
+"""Elements of layers that travel together: 25 MB in float32, as in a bucket of torch's DDP."""
 
 
 class Shape(NamedTuple):
@@ -203,10 +205,10 @@ def _row(name: str, inputs: int, outputs: int, tensor: int) -> list[Parameter]:
 
 
 def lines(parameters: Sequence[Parameter], stage: int) -> list[list[Parameter]]:
-    """The lines in which parameters lie side by side: of each layer the decaying ones and others, and its experts'.
+    """The lines in which parameters lie side by side: of each unit the decaying ones and others, and its experts'.
 
-    Embedding, last norm and head are as layers of their own; in stages 2 and 3 of ZeRO, which take the model itself,
-    they are one.
+    Units are layers, embedding, last norm and head among them, as many together as have `TOGETHER` elements. In stages
+    2 and 3 of ZeRO, which take the model itself, each block is one, and all the rest.
 
     Args:
         parameters: Of a rank, in order.
@@ -214,10 +216,19 @@ def lines(parameters: Sequence[Parameter], stage: int) -> list[list[Parameter]]:
 
     Source: derived for `minitrain.composition.gradients`.
     """
-    found: dict[tuple[str, bool, bool], list[Parameter]] = {}
+    found: dict[tuple[int | str, bool, bool], list[Parameter]] = {}
+    units: dict[tuple[str, bool], int] = {}  # the unit of each layer; experts have units of their own
+    newest = {True: (0, 0), False: (0, 0)}  # its number, and its elements so far
     for each in parameters:
         first, second, *_ = each.name.split(".")
-        unit = f"{first}.{second}" if first == "blocks" else first if stage < 2 else "root"
+        layer = f"{first}.{second}" if first == "blocks" else first if stage < 2 else "root"
+        unit: int | str = layer
+        if stage < 2:
+            number, elements = newest[each.expert]
+            if (layer, each.expert) not in units and elements >= TOGETHER:
+                number, elements = number + 1, 0
+            unit = number = units.setdefault((layer, each.expert), number)
+            newest[each.expert] = number, elements + each.elements
         found.setdefault((unit, each.expert, each.decays), []).append(each)
     return list(found.values())
 
