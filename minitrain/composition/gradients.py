@@ -278,13 +278,14 @@ class _Bag(nn.Module):
     def by_layer(cls, named: dict[str, nn.Parameter]) -> nn.ModuleList:
         """Bags of layers that follow each other: units whose parameters lie in a line, and travel in one message.
 
-        Layers are a block, embedding, norm, or head. One of them joins those before it until they have `TOGETHER`
-        elements: a message costs time of its own, and a line that is not complete keeps all of it waiting.
+        Layers are the blocks, the embedding, and the last norm with the head. One joins those before it until they
+        have `TOGETHER` elements: each message costs time of its own, and a long one leaves late.
         """
         layers: dict[str, dict[str, nn.Parameter]] = {}
         for name, parameter in named.items():
-            head, number, *_ = name.split(".")
-            layers.setdefault(f"{head}.{number}" if head == "blocks" else head, {})[name] = parameter
+            first, number, *_ = name.split(".")
+            rest = first if first == "embedding" else "end"
+            layers.setdefault(f"{first}.{number}" if first == "blocks" else rest, {})[name] = parameter
         bags: list[dict[str, nn.Parameter]] = [{}]
         for layer in layers.values():
             if sum(parameter.numel() for parameter in bags[-1].values()) >= TOGETHER:

@@ -204,24 +204,26 @@ def _row(name: str, inputs: int, outputs: int, tensor: int) -> list[Parameter]:
     return [weight, Parameter(f"{name}.bias", outputs, whole=True)]
 
 
-def lines(parameters: Sequence[Parameter], stage: int) -> list[list[Parameter]]:
+def lines(parameters: Sequence[Parameter], stage: int, optimizer: str = "adamw") -> list[list[Parameter]]:
     """The lines in which parameters lie side by side: of each unit the decaying ones and others, and its experts'.
 
-    Units are layers, embedding, last norm and head among them, as many together as have `TOGETHER` elements. In stages
-    2 and 3 of ZeRO, which take the model itself, each block is one, and all the rest.
+    Units are layers, as many together as have `TOGETHER` elements; embedding, and last norm with the head, count as
+    layers. In stages 2 and 3 of ZeRO, which take the model itself, each block is a unit, and all the rest.
 
     Args:
         parameters: Of a rank, in order.
         stage: Stage of ZeRO.
+        optimizer: Muon's matrices of blocks lie apart from what AdamW steps.
 
     Source: derived for `minitrain.composition.gradients`.
     """
-    found: dict[tuple[int | str, bool, bool], list[Parameter]] = {}
+    found: dict[tuple[int | str, bool, bool, bool], list[Parameter]] = {}
     units: dict[tuple[str, bool], int] = {}  # the unit of each layer; experts have units of their own
     newest = {True: (0, 0), False: (0, 0)}  # its number, and its elements so far
     for each in parameters:
         first, second, *_ = each.name.split(".")
-        layer = f"{first}.{second}" if first == "blocks" else first if stage < 2 else "root"
+        rest = "root" if stage >= 2 else "embedding" if first == "embedding" else "end"
+        layer = f"{first}.{second}" if first == "blocks" else rest
         unit: int | str = layer
         if stage < 2:
             number, elements = newest[each.expert]
@@ -229,7 +231,7 @@ def lines(parameters: Sequence[Parameter], stage: int) -> list[list[Parameter]]:
                 number, elements = number + 1, 0
             unit = number = units.setdefault((layer, each.expert), number)
             newest[each.expert] = number, elements + each.elements
-        found.setdefault((unit, each.expert, each.decays), []).append(each)
+        found.setdefault((unit, each.expert, each.decays, each.hidden and optimizer == "muon"), []).append(each)
     return list(found.values())
 
 
@@ -280,7 +282,7 @@ def model_states(
     Source: `minitrain.costs.zero.held`.
     """
     total = {"parameters": 0, "gradients": 0, "optimizer states": 0}
-    for line in lines(parameters, stage):
+    for line in lines(parameters, stage, optimizer):
         one = zero.Line(sum(each.elements for each in line), item)  # one step counter for all of its tensors
         held = zero.held(
             stage, [one], replicas if line[0].expert else data, *state_bytes(optimizer, item, line), gradient_item

@@ -109,7 +109,9 @@ def context_payload(
     return {"send": layers * (context - 1) * 2 * one * (times * item + wide)}
 
 
-def partial_payload(parameters: Sequence[Parameter], stage: int, data: int, rank: int, item: int = 4) -> int:
+def partial_payload(
+    parameters: Sequence[Parameter], stage: int, data: int, rank: int, item: int = 4, optimizer: str = "adamw"
+) -> int:
     """Bytes of gradients that are partial under sequence parallelism: norms, row biases, positions; once per step.
 
     They are added over tensor-parallel ranks after the reduction over data-parallel ones, and so, under ZeRO, on the
@@ -121,11 +123,12 @@ def partial_payload(parameters: Sequence[Parameter], stage: int, data: int, rank
         data: Data-parallel ranks.
         rank: Which of them.
         item: w.
+        optimizer: As for `lines`.
 
     Source: `minitrain.costs.sequence_parallel.partial_elements`, for one stage and without ZeRO.
     """
     total = 0
-    for line in lines(parameters, stage):
+    for line in lines(parameters, stage, optimizer):
         shard = zero.shard_elements(sum(each.elements for each in line), data)
         begin, end = (rank * shard, (rank + 1) * shard) if stage else (0, data * shard)
         offset = 0
@@ -169,6 +172,7 @@ def data_payload(
     microbatches: int,
     item: int = 4,
     gradient_item: int | None = None,
+    optimizer: str = "adamw",
 ) -> Payload:
     """Payload of gradients and parameters over data-parallel ranks, and of experts' over their replicas.
 
@@ -183,12 +187,13 @@ def data_payload(
         microbatches: m.
         item: w.
         gradient_item: Bytes of a gradient's element; None: w as well.
+        optimizer: As for `lines`.
 
     Source: Rajbhandari et al. 2020, §7.2; Li et al. 2020, §3.2.
     """
     total = {"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}
     reduced, gathered = {0: (1, 0), 1: (1, 1), 2: (microbatches, 1), 3: (microbatches, 2 * microbatches)}[stage]
-    for line in lines(parameters, stage):
+    for line in lines(parameters, stage, optimizer):
         ranks = replicas if line[0].expert else data
         if ranks == 1:
             continue
@@ -200,7 +205,13 @@ def data_payload(
 
 
 def ordered_sent(
-    parameters: Sequence[Parameter], stage: int, data: int, rank: int, item: int = 4, gradient_item: int | None = None
+    parameters: Sequence[Parameter],
+    stage: int,
+    data: int,
+    rank: int,
+    item: int = 4,
+    gradient_item: int | None = None,
+    optimizer: str = "adamw",
 ) -> Payload:
     """Bytes of ordered sums: the sum so far to the next rank, and back what the ranks before need of the whole sum.
 
@@ -214,11 +225,12 @@ def ordered_sent(
         rank: Which of them.
         item: w.
         gradient_item: Bytes of a gradient's element; None: w as well.
+        optimizer: As for `lines`.
 
     Source: derived.
     """
     total = {"send": 0, "all_gather": 0}
-    for line in lines(parameters, stage) if data > 1 else ():
+    for line in lines(parameters, stage, optimizer) if data > 1 else ():
         elements = sum(each.elements for each in line)
         padded = elements + (zero.padding(elements, data) if stage else 0)
         back = rank * padded // data if stage else padded * (rank > 0)
@@ -248,7 +260,7 @@ def optimizer_payload(parameters: Sequence[Parameter], stage: int, data: int, op
     if optimizer == "adafactor":
         return {"all_reduce": optimizers.adafactor_payload(shapes, one)}
     if optimizer == "muon":
-        sizes = [sum(each.elements for each in line) for line in lines(parameters, stage) if line[0].hidden]
+        sizes = [sum(each.elements for each in line) for line in lines(parameters, stage, optimizer) if line[0].hidden]
         return {"all_gather": optimizers.muon_payload(sizes, data, 8 if item == 8 else 2)}
     return {}
 

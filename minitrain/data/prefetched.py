@@ -34,14 +34,16 @@ class Prefetched:
         Raises:
             ValueError, OSError: As of the samples themselves, when they are asked for.
         """
-        if not isinstance(samples, range):
-            return self.samples.take(samples)
         ahead, self._next = self._next, None
-        batch = ahead[1].result() if ahead and ahead[0] == samples else self._read(samples)
-        following = range(samples.start + self.batch, samples.stop + self.batch)
-        self._next = following, self._thread.submit(self._read, following)
-        return batch
+        if ahead and ahead[0] == samples:
+            coming = ahead[1]
+        else:
+            coming = self._thread.submit(self._read, samples)  # by the same thread: samples need not stand two
+        if isinstance(samples, range):
+            following = range(samples.start + self.batch, samples.stop + self.batch)
+            self._next = following, self._thread.submit(self._read, following)
+        return coming.result()
 
-    def _read(self, samples: range) -> Batch:
+    def _read(self, samples: Iterable[int]) -> Batch:
         inputs, targets = self.samples.take(samples)
         return (inputs.pin_memory(), targets.pin_memory()) if self.pins else (inputs, targets)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 W = 4  # bytes of a number in float32
+TOGETHER = 25 * 2**20 // W  # elements of layers that travel together, as in a bucket of torch's DDP
 
 
 class GPT(NamedTuple):
@@ -47,9 +48,14 @@ def held(
     assert zero < 2 or p == 1, f"{zero=} would send gradients of each micro-batch of {p=} stages; use zero=1"
     # The first stages have a layer more where p does not divide L.
     own, first, last = L // p + (i < L % p), i == 0, i == p - 1
-    # Flat buffers: matrices of each layer, and its biases and norms; at the ends embedding, copy of it, and last norm.
-    flat = [12 * h * h, 13 * h] * own
-    flat += [first * (V + s) * h, (last and not first) * V * h, last * 2 * h]
+    # Matrices, and biases and norms, of the embedding, of each layer, and of the last norm with a copy of the table.
+    layers = [(first * (V + s) * h, 0), *[(12 * h * h, 13 * h)] * own, ((last and not first) * V * h, last * 2 * h)]
+    # Each kind lies in a flat buffer, with ZeRO 2 and 3 for every layer, else for as many as have 25 MB.
+    flat = [0, 0]
+    for matrices, others in layers:
+        if flat[-2] + flat[-1] >= (TOGETHER if zero < 2 else 1):
+            flat += [0, 0]
+        flat[-2:] = flat[-2] + matrices, flat[-1] + others
     flat = [elements for elements in flat if elements]
     # ZeRO pads each so that its d·c shards are equal.
     whole, shards = sum(-(-n // (d * c)) * d * c for n in flat), sum(-(-n // (d * c)) for n in flat)

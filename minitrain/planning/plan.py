@@ -214,21 +214,22 @@ def sent(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> tuple
 
 @cache
 def _parameters_sent(
-    model: Model, layout: Layout, item: int, gradients: int, place: Coordinate
+    model: Model, layout: Layout, item: int, gradients: int, optimizer: str, place: Coordinate
 ) -> tuple[dict[str, int], int]:
     """Payload of parameters and gradients over data-parallel ranks, and of gradients that are partial over tp."""
     parameters, axes = _parameters(model, layout, place), (layout.zero, layout.dp * layout.cp)
-    data = sent_costs.data_payload(parameters, *axes, layout.dp // layout.ep, layout.microbatches, item, gradients)
-    return data, sent_costs.partial_payload(parameters, *axes, place.dp * layout.cp + place.cp, gradients)
+    sizes = item, gradients, optimizer
+    data = sent_costs.data_payload(parameters, *axes, layout.dp // layout.ep, layout.microbatches, *sizes)
+    return data, sent_costs.partial_payload(parameters, *axes, place.dp * layout.cp + place.cp, *sizes[1:])
 
 
 def _sends(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> list[Sent]:
     shape, sequences = own_shape(model, layout), microbatch(layout, steps)
     item, m = ITEM[steps.dtype], layout.microbatches
     alike = replace(layout, microbatches=m if layout.zero >= 2 else layout.pp, recompute="none")
-    data, partial = _parameters_sent(model, alike, item, gradient_item(steps), place)
+    data, partial = _parameters_sent(model, alike, item, gradient_item(steps), steps.optimizer, place)
     if steps.ordered_sums:
-        cut = layout.zero, layout.dp, place.dp, item, gradient_item(steps)
+        cut = layout.zero, layout.dp, place.dp, item, gradient_item(steps), steps.optimizer
         data = sent_costs.ordered_sent(_parameters(model, layout, place), *cut)
     holders = placement(layout)
     stages = [stage for stage, rank in enumerate(holders) if rank == place.pp]

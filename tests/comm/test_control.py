@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from minitrain.collectives.full import hierarchical, native, ring
 from minitrain.comm import axes
-from minitrain.comm.control import agree, checking, gather_objects, go_on_without
+from minitrain.comm.control import agree, any_of, checking, gather_objects, go_on_without
 from minitrain.ranks import Ranks
 
 
@@ -106,3 +106,14 @@ def modes(world):
 
 def test_checks_follow_the_debug_level_unless_asked(ranks):
     assert ranks(1).run(modes) == [((True, False), (False, True))]
+
+
+def flags(world):
+    """What each rank learns while it does something else, twice in a row."""
+    first = any_of([world.rank == 1, False])
+    second = any_of([False, world.rank == 0])
+    return first(), second()
+
+
+def test_flags_of_any_rank_reach_all(ranks):
+    assert ranks(3).run(flags) == [([True, False], [False, True])] * 3

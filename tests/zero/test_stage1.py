@@ -170,6 +170,48 @@ def test_lines_leave_during_the_last_backward(ranks, micro_batches):
         assert under_way == [0] * (micro_batches - 1) + [lines]
 
 
+def in_forward(world):
+    """Parameters that travel during the next forward: the same bits, also for who reads them in other ways."""
+    models = [Zero1(gpt(seed=0), torch.optim.AdamW, lr=0.01) for _ in range(2)]
+    module = models[1].module
+    models[1].gather_in_forward([module.embedding, *module.blocks, module.norm, module.head])
+    for _ in range(3):
+        for model in models:
+            model(*part(world.rank))[1].backward()
+            model.synchronize()
+            model.step()
+            model.zero_grad()
+    on_their_way = len(models[1]._gathers)
+    models[1](*part(world.rank))
+    same_weights(models[0].module, models[1].module)
+    assert not models[1]._gathers
+    return on_their_way, len(models[1].lines)
+
+
+def test_parameters_travel_during_the_next_forward(ranks):
+    for on_their_way, lines in ranks(2).run(in_forward):
+        assert on_their_way == lines
+
+
+def waits_first(world):
+    model = Zero1(gpt(seed=0), torch.optim.AdamW, lr=0.01)
+    with pytest.raises(ValueError, match="layers do not have the parameter embedding.tokens.weight"):
+        model.gather_in_forward(model.module.blocks)
+    model.gather_in_forward([model.module])
+    for read in (model.module.state_dict, model.wait, lambda: model(*part(world.rank))):
+        model(*part(world.rank))[1].backward()
+        model.synchronize()
+        model.step()
+        model.zero_grad()
+        assert model._gathers
+        read()
+        assert not model._gathers
+
+
+def test_who_reads_parameters_waits_for_them(ranks):
+    ranks(2).run(waits_first)
+
+
 def in_backward_with_unused(world):
     """A rank that has not used a parameter sends its line later, and those after it; all agree on the order."""
     modules = [Branches().double() for _ in range(2)]

@@ -15,7 +15,7 @@ from minitrain.costs import zero as costs
 from minitrain.data_parallel import DataParallel
 from minitrain.lessons.claims import Claim, as_key
 from minitrain.lessons.zero import common as lesson
-from minitrain.lessons.zero import small
+from minitrain.lessons.zero import small, step_time
 from minitrain.zero import stage1
 from minitrain.zero.full.stage1 import ShardedOptimizer, Zero1
 
@@ -33,6 +33,7 @@ def demo(world: World, layers: int = 2, hidden: int = 34, micro_batches: int = 4
         *lesson.memory(world, Zero1, 1, layers, hidden),
         *_behind_data_parallelism(world, layers, hidden),
         lesson.traffic(world, Zero1, 1, layers, hidden, micro_batches),
+        *step_time.overlapped_times(world, Zero1),
         lesson.mean_of_parts(world, Zero1, layers, hidden),
         lesson.like_ddp(world, partial(lesson.train, Zero1), layers, hidden),
     ]

@@ -1,4 +1,6 @@
-"""The effect of prefetching: the time of a stage-3 step on the virtual clock, and a parameter's life through it."""
+"""The time of a step on the virtual clock: what there is to wait for in stage 1, with and without overlap, and in
+stage 3, with and without prefetching; and a parameter's life through a step of stage 3.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,7 @@ from minitrain.lessons.network import Network
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from minitrain.zero.full.stage1 import Zero1
     from minitrain.zero.full.stage3 import Event, Zero3
 
 # The virtual machine: powers of two, so that no sum of times rounds and the clock shows the formula to the last digit.
@@ -115,6 +118,62 @@ def virtual_times(world: World, stage: type[Zero3], layers: int = 4) -> tuple[li
             cases[case] = Claim("", formula, predicted, measured, "virtual s", f"{PAPER}, §3.3", "virtual clock")
         claims.append(fold(f"time of a step of {layers} layers, {name}, and at other speeds", cases, key=prefetch))
     return claims, spans
+
+
+def overlapped_step(
+    world: World, stage: type[Zero1], layers: int, overlap: bool, forward: float, backward: float
+) -> float:
+    """The virtual seconds of a step of stage 1 from the end of one to the end of the next."""
+    module = nn.Sequential(*(Layer(world.size) for _ in range(layers))).to(world.device)
+    clock = VirtualClock()
+    for number, layer in enumerate(module):
+        assert isinstance(layer, Layer)
+        layer.register_forward_pre_hook(lambda *_, number=number: clock.work(forward, f"{number}", "forward"))
+        layer.weight.register_post_accumulate_grad_hook(
+            lambda _, number=number: clock.work(backward, f"{number}", "backward")
+        )
+    model = stage(module, torch.optim.SGD, Comm(collectives=Network(clock, ALPHA, BETA)), lr=0.1)
+    if overlap:
+        model.send_in_backward(1)
+        model.gather_in_forward(module)
+    ends = []
+    for _ in range(2):
+        model(torch.ones((), device=world.device)).backward()
+        model.synchronize()
+        model.step()
+        model.zero_grad()
+        ends.append(clock.now)
+    return ends[1] - ends[0]
+
+
+def overlapped_step_time(layers: int, carry: float, overlap: bool, forward: float, backward: float) -> float:
+    """Virtual seconds of a step of L equal layers whose gradients, and whose parameters, each take c to carry.
+
+    Waited for, all of it: L(F + B + 2c). With overlap the first layer's parameters are waited for, and then each next
+    one's are on their way while a layer runs; and so are gradients, but for those of the layer that backward reaches
+    last: c + F + (L−1) · max(F, c) + B + (L−1) · max(B, c) + c. Where layers take longer than messages, 2c are left.
+    """
+    if not overlap:
+        return layers * (forward + backward + 2 * carry)
+    return 2 * carry + forward + backward + (layers - 1) * (max(forward, carry) + max(backward, carry))
+
+
+def overlapped_times(world: World, stage: type[Zero1], layers: int = 4) -> list[Claim]:
+    """Claims on the time of a step of stage 1 without and with overlap, at several speeds."""
+    carry = ring_reduce_scatter_time(4 * 256 * world.size, world.size, ALPHA, BETA)
+    claims = []
+    for overlap, name, formula in (
+        (False, "everything waited for", "L(F + B + 2c)"),
+        (True, "messages under backward and forward", "2c + F + B + (L−1)(max(F,c) + max(B,c))"),
+    ):
+        cases = {}
+        for count, *times in ((layers, FORWARD, BACKWARD), *OTHERS):
+            measured = overlapped_step(world, stage, count, overlap, *times)
+            predicted = overlapped_step_time(count, carry, overlap, *times)
+            case = "L = {}, F = {}, B = {}".format(count, *times)
+            cases[case] = Claim("", formula, predicted, measured, "virtual s", "derived", "virtual clock")
+        claims.append(fold(f"time of a step of {layers} layers, {name}, and at other speeds", cases, key=overlap))
+    return claims
 
 
 def life(events: Sequence[Event], units: Sequence[str] | None = None) -> list[Span]:

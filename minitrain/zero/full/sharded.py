@@ -221,7 +221,10 @@ class Sharded(nn.Module, ABC):
                 raise ValueError(f"layers do not have the parameter {name}; add the module that uses it")
         for layer in layers:
             own = sorted({lines[id(parameter)] for parameter in layer.parameters() if id(parameter) in lines})
-            layer.register_forward_pre_hook(torch.compiler.disable(lambda *_, own=own: self._wait_for(own)))
+            # Before hooks that may read them.
+            layer.register_forward_pre_hook(
+                torch.compiler.disable(lambda *_, own=own: self._wait_for(own)), prepend=True
+            )
         self._travels = True
 
     def wait(self) -> None:
