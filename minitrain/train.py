@@ -138,8 +138,8 @@ def forward_backward(training: Training, step: int, position: int, samples: Numb
         loss = torch.zeros((), device=training.device)
         for index in range(layout.microbatches):
             training.rng.begin_microbatch(index)
-            # Without ZeRO or with ZeRO 1, gradients add up on this rank until `synchronize()` sends them. ZeRO 2 and 3
-            # send them in every backward, and `no_sync` tells them that another micro-batch follows.
+            # Without ZeRO or with ZeRO 1, gradients add up on this rank until the last backward or `synchronize()`
+            # sends them. ZeRO 2 and 3 send in every backward, and `no_sync` tells them that another one follows.
             with nullcontext() if index == layout.microbatches - 1 else training.gradients.no_sync():
                 with timer("forward"):
                     # The GPT, or the ZeRO stage around it; returns logits and the micro-batch's mean loss.

@@ -87,4 +87,5 @@ def _settings(ranks: int, model: Model, steps: Steps) -> dict[str, Settings]:
 
 def _ours(world: World, settings: Settings, samples: Samples) -> Callable[[], object]:
     training = build(settings, world.device)
+    training.gradients.overlap(training.part)  # as the trainer does
     return lambda: train_step(training, 0, 0, samples)

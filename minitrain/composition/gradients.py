@@ -6,16 +6,16 @@ ranks have the same weights and other tokens, as data-parallel ranks do; so grad
 
 **Source.** Shoeybi et al. 2019 for the norm over model-parallel ranks; Korthikanti et al. 2022, §4.2.2, for the sum
 over sequence shards; Rajbhandari et al. 2020 for lines and shards.
-**Sent.** In the last micro-batch's backward: for each line an all-reduce (stage 0) or a reduce-scatter, over dp · cp.
-In `synchronize()`: the same of experts, over their replicas; the messages of `ordered_sums`; with sequence parallelism,
-one all-reduce of partial gradients over tp. `step()`: with ZeRO an all-gather.
+**Sent.** `synchronize()`, or the last backward before it: for each line an all-reduce (stage 0) or a reduce-scatter,
+over dp · cp, of experts over their replicas. `synchronize()`: the messages of `ordered_sums`, and with sequence
+parallelism one all-reduce of partial gradients over tp. `step()`: with ZeRO an all-gather.
 **Cost.** `minitrain.costs.zero.step_traffic` and `minitrain.costs.composition`.
 Also called `finalize_model_grads` and `clip_grad_norm` with `param_is_not_shared` (Megatron-LM).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -31,12 +31,14 @@ from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import HALVES, Part
 from minitrain.composition.ordered_sums import OrderedSums
 from minitrain.composition.settings import Steps
-from minitrain.costs.composition import TOGETHER
 from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.sharded import Sharded
 from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Zero2
 from minitrain.zero.full.stage3 import Zero3
+
+TOGETHER = 25 * 2**20 // 4
+"""Elements of layers that travel together: 25 MB in float32, as in a bucket of torch's DDP."""
 
 
 class Replicated(Zero1):
@@ -119,19 +121,6 @@ class Gradients:
             for named, group in ((shared, axes.dp_cp), (experts, axes.replicas)):
                 if named:
                     self.shards.append(self._wrap(Zero1, _Bag.by_layer(named), named, Comm(group, collectives), steps))
-            self._send_in_backward(part)
-
-    def _send_in_backward(self, part: Part) -> None:
-        """Let gradients travel during the last micro-batch's backward, where they are complete by then.
-
-        Those of a tied weight are not, where two stages of a pipeline have it: they are added up at the end. And with
-        experts, ranks would start two groups' messages in orders of their own.
-        """
-        shard = self.shards[0]
-        if isinstance(shard, OrderedSums) or not isinstance(shard, Zero1) or len(self.shards) > 1:
-            return
-        copies = [parameter for name, parameter in part.parameters.items() if part.holders(name)]
-        shard.send_in_backward(self.axes.layout.microbatches, copies)
 
     def _wrap(
         self,
@@ -218,8 +207,21 @@ class Gradients:
             shard.step()
         self.forget()
 
-    def gather_in_forward(self, layers: Iterable[nn.Module]) -> None:
-        """With ZeRO-1 and 2, let new parameters travel during the next forward, as `Sharded.gather_in_forward` says."""
+    def overlap(self, part: Part) -> None:
+        """Let messages travel under the computations of a step, where they need not be waited for at once.
+
+        Without ZeRO and with ZeRO-1, gradients then leave during the last micro-batch's backward. Those of a tied
+        weight are not complete by then where two stages of a pipeline have it, and wait; and so do all where there are
+        experts, since ranks would start two groups' messages in orders of their own. With ZeRO-1 and 2, new parameters
+        travel during the next forward, so whoever reads them in another way calls `wait()` before.
+
+        Args:
+            part: This rank's part of the model, whose layers wait for their parameters.
+        """
+        first, layers = self.shards[0], [layer for stage in part.stages for layer in stage]
+        if isinstance(first, Zero1) and not isinstance(first, OrderedSums) and len(self.shards) == 1:
+            copies = [parameter for name, parameter in part.parameters.items() if part.holders(name)]
+            first.send_in_backward(self.axes.layout.microbatches, copies)
         if self.axes.layout.zero in (1, 2):
             for shard in self.shards:
                 own = {id(parameter) for parameter in shard.module.parameters()}

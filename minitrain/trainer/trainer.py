@@ -175,7 +175,7 @@ class Trainer:
                 self.display.say(f"weights of {options.load}")
             if options.flash_every and self._memory is None:
                 self._memory = Memory(self.folder, self.state(), identity.in_memory(self.about))
-        training.gradients.gather_in_forward(layer for stage in training.part.stages for layer in stage)
+        training.gradients.overlap(training.part)
 
     def _resume(self) -> None:
         path = checkpoint.newest(self.checkpoints)

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from minitrain.composition.gradients import TOGETHER
 from minitrain.costs import (
     activations,
     data_parallel,
@@ -84,17 +85,18 @@ def test_lines_and_states_by_hand():
         "optimizer states": 12 * shards + 2 * 4,  # with a float32 copy
     }
     assert costs.model_states(parameters, 1, 7, 7, optimizer="sgd")["optimizer states"] == 0
+    assert costs.TOGETHER == TOGETHER
     whole = costs.stage_parameters(SMALL, 1, 0)
     assert [elements(line) for line in costs.lines(whole, 1)] == [(259 + 8) * 12 + 5 * 12 * 144, 5 * 13 * 12 + 2 * 12]
     large = costs.stage_parameters(Shape(3, 768, 12, 1024, 50257), 1, 0)  # a block has 7.1 million elements
     assert [len(line) for line in costs.lines(large, 1)] == [
         2,
-        *[6, 10] * 3,
+        *[10, 6] * 3,
         2,
     ]  # the embedding alone, each block, norm
     few = costs.stage_parameters(Shape(5, 384, 6, 8, 259), 1, 0)  # a block has 1.8 million: four make more than 6.55
-    assert [len(line) for line in costs.lines(few, 1)] == [2 + 4 * 6, 4 * 10, 6, 10 + 2]
-    assert [len(line) for line in costs.lines(whole, 1, "muon")] == [2, 5 * 6, 5 * 10 + 2]
+    assert [len(line) for line in costs.lines(few, 1)] == [2 + 4 * 6, 4 * 10, 10 + 2, 6]
+    assert [len(line) for line in costs.lines(whole, 1, "muon")] == [2, 5 * 10 + 2, 5 * 6]
     assert len(costs.lines(costs.stage_parameters(SMALL, 1, 0), 2)) == 2 * 5 + 2  # the root has both kinds
 
 
