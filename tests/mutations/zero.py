@@ -58,18 +58,18 @@ MUTATIONS = [
         "bytes of optimizer states",
     ),
     Mutation(
-        f"{FULL}.stage1.Zero1.send_in_backward",
-        "self._begin_step()",
-        "self._begin_step(); self._next = len(self._turns)",
+        f"{FULL}.stage1.Zero1._arrive",
+        "while self._next < len(self._turns) and",
+        "while not self._turns and",
         STAGE1,
-        "messages under backward and forward",
+        "time of a step of 4 layers, messages under",
     ),
     Mutation(
         f"{FULL}.sharded.Sharded._all_gather_parameters",
         "if not self._travels:",
         "if self._gathers:",
         STAGE1,
-        "messages under backward and forward",
+        "time of a step of 4 layers, messages under",
     ),
     Mutation(f"{FULL}.stage2.Zero2._start", "if self.drain:", "if not self.drain:", STAGE2, "most bytes of gradients"),
     Mutation(
