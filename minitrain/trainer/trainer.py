@@ -6,7 +6,7 @@ dropout and routers' noise by the position in training, and no random stream has
 `minitrain.trainer.identity` lists what a resume may change.
 
 **Source.** Brown et al. 2020, appendix B, for the training's schedule; Rasley et al. 2020, "DeepSpeed", for the loop.
-**Sent.** Besides what `step.py` sends, a control message of two bytes after each step.
+**Sent.** Besides what `step.py` sends, a control message of two bytes before each step.
 Also called trainer (Lightning, Transformers), pretrain loop (Megatron-LM).
 """
 
@@ -118,7 +118,6 @@ class Trainer:
         self._background: Background | None = None
         self._memory: Memory | None = None
         self._metrics: metrics.Metrics | None = None
-        self._asked: Callable[[], list[bool]] | None = None  # what ranks tell each other after a step
 
     @contextmanager
     def run(self, training: Training) -> Iterator[None]:
@@ -216,21 +215,15 @@ class Trainer:
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are left, under a progress bar, until the run is asked to stop."""
         for number in self.world.progress(range(self.done, self.settings.steps.steps), self.display.beside_bar):
-            stop, save = (self._asked or self._ask())()
+            # A signal reaches ranks in different steps, and all must end after the same one, or save there. So a rank
+            # that has got it tells all. On GPUs the optimizer's step is still under way meanwhile.
+            stop, save = any_of([self.asked_to_stop(), self.asked_to_save()])()
             if stop:
                 self.stopped = True
                 return
             if save and self.done and self.save():
                 self.display.say(f"saved after step {self.done}, as asked; going on")
             yield number
-
-    def _ask(self) -> Callable[[], list[bool]]:
-        """Begin to find out whether any rank is asked to stop or to save.
-
-        A signal reaches ranks in different steps, and all must end after the same one, or save there. So a rank that
-        has got it tells all: while the line of the step is written, and a GPU still steps the optimizer.
-        """
-        return any_of([self.asked_to_stop(), self.asked_to_save()])
 
     @contextmanager
     def measured(self) -> Iterator[None]:
@@ -246,7 +239,6 @@ class Trainer:
         self.display.after(self.done + 1, report, self._seconds)
         self.reports.append(report)
         self.done, self.position = self.done + 1, self.position + steps.batch
-        self._asked = self._ask()
         self.skipped += report.skipped
         if self.failed is not None and len(self.reports) == 1:
             self.display.say(f"step {self.done} is done, {time.monotonic() - self.failed:.2f} s after the failure")
