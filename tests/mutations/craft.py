@@ -23,7 +23,7 @@ MUTATIONS = [
     Mutation(
         f"{SPIKES}.Spikes.limit", "median(self.usual)", "max(self.usual)", SPIKES, "spikes in the window that hide"
     ),
-    Mutation(f"{SPIKES}.Spikes.seen", "if not spike:", "if not self.window:", SPIKES, "batches of garbage"),
+    Mutation(f"{SPIKES}.Spikes.seen", "if not spike:", "if not self.window:", SPIKES, "batches of garbage in"),
     Mutation(f"{REWIND}.train", "set_state(state)", "pass", REWIND, "elements of weights that differ"),
     Mutation(f"{REWIND}.train", "rewinds > most", "rewinds >= most", REWIND, "spikes after which it gives up"),
     Mutation(

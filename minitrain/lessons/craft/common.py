@@ -70,7 +70,7 @@ def no_text(kind: str, samples: Iterable[int]) -> Batch:
     for sample in samples:
         generator = torch.Generator().manual_seed(sample)
         drawn = torch.randint(256, (SEQ + 1,), generator=generator)
-        windows.append(drawn if kind == "garbage" else torch.full((SEQ + 1,), ord("\n")))
+        windows.append(drawn if kind == "garbage" else torch.full((SEQ + 1,), ord(" ")))
     both = torch.stack(windows)
     return both[:, :-1], both[:, 1:]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import torch
 from torch import Tensor
 
@@ -17,11 +19,12 @@ MISTAKES = (
     (2, "gradient", "blocks.0.attention.query.bias", "gradient blocks.0.attention.query.bias"),
     (3, "parameter", "norm.weight", "parameter norm.weight"),
     (1, "batch", "", "loss"),
+    (3, "backward", "blocks.1.mlp.down", "gradient blocks.1.mlp.down.bias"),  # and in all layers before
 )
 
 
 def demo(world: World, steps: int = 6) -> list[Claim]:
-    """Trains the same small GPT twice, once with a mistake of one bit, and compares the logs.
+    """Trains the same small GPT with and without a mistake, such as one wrong bit, and compares the logs.
 
     Args:
         steps: At least 5.
@@ -31,8 +34,7 @@ def demo(world: World, steps: int = 6) -> list[Claim]:
     right = log(world, steps)
     found, named = {}, {}
     for step, kind, name, first in MISTAKES:
-        place = first_difference.first_difference(right, log(world, steps, (step, kind, name)))
-        assert place is not None, "a planted mistake changes the log"
+        place = first_difference.first_difference(right, log(world, steps, (step, kind, name))) or (-1, "nothing")
         case = f"{kind} {name}".strip()
         found[case] = Claim("", "the step of the mistake", step, place[0], "", "derived", "compared")
         named[case] = Claim(
@@ -42,8 +44,8 @@ def demo(world: World, steps: int = 6) -> list[Claim]:
     gradients = sum(" gradient " in line for line in right[: len(right) // steps])
     parameters = len([*common.Training(world).model.named_parameters()])
     return [
-        fold("step named, of a mistake in step 4, and of three others", found, key=True),
-        fold("wrong names of the first tensor that differs, of four", named, key=True),
+        fold("step named, of a mistake in step 4, and of four others", found, key=True),
+        fold("wrong names of the first tensor that differs, of five", named, key=True),
         Claim(
             "differences of two runs without a mistake",
             "0",
@@ -61,7 +63,7 @@ def demo(world: World, steps: int = 6) -> list[Claim]:
 
 
 def log(world: World, steps: int, mistake: tuple[int, str, str] | None = None) -> list[str]:
-    """The log of a training, with a mistake of one bit in some step."""
+    """The log of a training, with a mistake in some step: a wrong bit, or a gradient that is twice too large."""
     training, found = common.Training(world), []
     model, optimizer = training.model, training.optimizer
     parameters = dict(model.named_parameters())
@@ -73,8 +75,12 @@ def log(world: World, steps: int, mistake: tuple[int, str, str] | None = None) -
         if wrong[0] == "batch":
             targets = targets.clone()
             flip(targets)
-        _, loss = model(inputs, targets)
-        loss.backward()
+        with ExitStack() as stack:
+            if wrong[0] == "backward":
+                layer = model.get_submodule(wrong[1])
+                stack.enter_context(layer.register_full_backward_pre_hook(lambda _, gradients: (2 * gradients[0],)))
+            _, loss = model(inputs, targets)
+            loss.backward()
         average(p.grad for p in model.parameters() if p.grad is not None)
         if wrong[0] == "gradient":
             flip(parameters[wrong[1]].grad)
