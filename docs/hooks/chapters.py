@@ -147,6 +147,13 @@ CHAPTERS = (
         column=1.5,
     ),
     Chapter(
+        "17",
+        "craft",
+        "what to watch in a run, and what to do: schedules, loss by source, probes, spikes and rewinds, runs compared",
+        ("resilience",),
+        column=1.5,
+    ),
+    Chapter(
         "18",
         "parameter_server",
         "parameters with a home: rounds, asynchronous, bounded staleness; what servers cost against a ring",

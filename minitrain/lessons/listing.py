@@ -24,6 +24,7 @@ CHAPTERS = (
     "planning",
     "checkpointing",
     "resilience",
+    "craft",
     "trainer",
     "parameter_server",
     "recommender",

@@ -1,0 +1,83 @@
+"""A small GPT on real text that the lessons of this chapter train, and batches that are no text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from minitrain.comm import World
+from minitrain.comm.messages import all_reduce
+from minitrain.data.text import Batch, Samples, Text
+from minitrain.data_parallel.local_sgd import average
+from minitrain.lessons.precision.common import one_thread
+from minitrain.models.gpt import GPT, GPTConfig
+
+SEQ, SAMPLES = 32, 4  # tokens of a sample, and samples of a rank in a batch
+
+
+class Training:
+    """A GPT under data parallelism; `step(n)` trains on batch n, of which each rank has `SAMPLES`.
+
+    Args:
+        world: This rank.
+        bad: Batches in whose place something else comes: "garbage" or "repeats".
+        lr: Of AdamW.
+    """
+
+    def __init__(self, world: World, bad: Mapping[int, str] | None = None, lr: float = 3e-3):
+        self.world, self.bad = world, dict(bad or {})
+        config = GPTConfig(256, SEQ, layers=2, hidden=32, heads=2, attention="plain")
+        self.model = GPT(config, seed=0).to(world.device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, betas=(0.9, 0.95))
+        self.samples = Samples(Text.load().training, SEQ)
+        self.steps = 0
+
+    def batch(self, number: int) -> Batch:
+        """Inputs and targets of this rank, each [SAMPLES, SEQ]."""
+        first = (number * self.world.size + self.world.rank) * SAMPLES
+        if number in self.bad:
+            inputs, targets = no_text(self.bad[number], range(first, first + SAMPLES))
+        else:
+            inputs, targets = self.samples.take(range(first, first + SAMPLES))
+        return inputs.to(self.world.device), targets.to(self.world.device)
+
+    def step(self, number: int) -> float:
+        """Train on a batch; returns the mean loss over all ranks."""
+        self.steps += 1
+        with one_thread():
+            _, loss = self.model(*self.batch(number))
+            loss.backward()
+        average(p.grad for p in self.model.parameters() if p.grad is not None)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        mean = loss.detach().double()
+        all_reduce(mean).wait()
+        return mean.item() / self.world.size
+
+    def state(self) -> tuple[dict[str, Tensor], dict]:
+        return self.model.state_dict(), self.optimizer.state_dict()
+
+    def load(self, state: tuple[dict[str, Tensor], dict]) -> None:
+        self.model.load_state_dict(state[0])
+        self.optimizer.load_state_dict(state[1])
+
+
+def no_text(kind: str, samples: Iterable[int]) -> Batch:
+    """Samples that spoil a batch: bytes drawn at random, or one byte again and again."""
+    windows = []
+    for sample in samples:
+        generator = torch.Generator().manual_seed(sample)
+        drawn = torch.randint(256, (SEQ + 1,), generator=generator)
+        windows.append(drawn if kind == "garbage" else torch.full((SEQ + 1,), ord(" ")))
+    both = torch.stack(windows)
+    return both[:, :-1], both[:, 1:]
+
+
+@torch.no_grad()
+def token_losses(model: torch.nn.Module, batch: Batch) -> Tensor:
+    """The loss of each token, [samples, seq], in nats."""
+    inputs, targets = batch
+    logits, _ = model(inputs)
+    return torch.nn.functional.cross_entropy(logits.transpose(1, 2).double(), targets, reduction="none")
