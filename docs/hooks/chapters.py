@@ -1,6 +1,6 @@
 """The chapters: what each teaches, what it builds on, and which of them have a notebook.
 
-The numbers have gaps, for chapters to come.
+A number without a notebook is a chapter whose modules came first.
 """
 
 from __future__ import annotations
