@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EVERY, WINDOW = 10, 32
-BAD = {36: "garbage", 38: "garbage", 57: "garbage"}  # the first two under one checkpoint
+BAD = {56: "garbage", 58: "garbage", 77: "garbage"}  # the first two under one checkpoint; late, when losses have settled
 
 
-def demo(world: World, batches: int = 70) -> list[Claim]:
+def demo(world: World, batches: int = 90) -> list[Claim]:
     """Rewinds a training of a small GPT with garbage in it; the picture: its loss beside that of a clean run.
 
     Args:
-        batches: At least 58, so that all garbage comes.
+        batches: At least 78, so that all garbage comes.
     """
     if batches <= max(BAD):
         raise ValueError(f"batches={batches} must be more than {max(BAD)}, the last batch of garbage")
