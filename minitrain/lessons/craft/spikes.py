@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WINDOW, THRESHOLD = 32, 6.0
-BAD = {40: "garbage", 50: "garbage", 60: "garbage"}
+BAD = {52: "garbage", 60: "garbage", 68: "garbage"}  # when losses have settled
 
 
-def demo(world: World, steps: int = 72) -> list[Claim]:
+def demo(world: World, steps: int = 80) -> list[Claim]:
     """Trains a small GPT with three batches of garbage, and finds them; the picture: the loss, and the limit.
 
     Args:
