@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 EVERY, WINDOW = 10, 32
-BAD = {56: "garbage", 58: "garbage", 77: "garbage"}  # the first two under one checkpoint; late, when losses have settled
+BAD = {56: "garbage", 58: "garbage", 77: "garbage"}  # late, when losses have settled; two under one checkpoint
 
 
 def demo(world: World, batches: int = 90) -> list[Claim]:
