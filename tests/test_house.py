@@ -176,8 +176,10 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "generate": ("trainer",),
     "evaluate": ("trainer",),
     "export": ("trainer",),
+    "compare": ("trainer",),
 }
 ARROWS["planning"] += ("costs",)  # the dry run is theory put together
+ARROWS["composition"] += ("craft",)  # whose schedules the trainer's learning rate follows
 
 
 def skipped(node: ast.stmt) -> bool:
@@ -293,7 +295,7 @@ ONE_FORM = (
 )
 WITHOUT_SMALL_FORMS = ("composition", "recommender")  # chapters about whole trainings and tables
 # Of the package's own folder, beside the loop: ten lines of code at most.
-BESIDE_THE_LOOP = ("__init__", "__main__", "tour", "plan", "prepare", "generate", "evaluate", "export")
+BESIDE_THE_LOOP = ("__init__", "__main__", "tour", "plan", "prepare", "generate", "evaluate", "export", "compare")
 
 
 def test_what_the_readme_and_the_landing_page_say_of_small_forms():

@@ -1,7 +1,4 @@
-"""The chapters: what each teaches, what it builds on, and which of them have a notebook.
-
-A number without a notebook is a chapter whose modules came first.
-"""
+"""The chapters: what each teaches, what it builds on, and which of them have a notebook."""
 
 from __future__ import annotations
 
@@ -183,12 +180,12 @@ PATHS = (
     (
         "Language models",
         "everything that a transformer's training uses",
-        "00 01 02a 02b 03 04a 04b 05a 05b 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 12c 13 14 15 16 20",
+        "00 01 02a 02b 03 04a 04b 05a 05b 06 07 08a 08b 09 10 11a 11b 11c 12a 12b 12c 13 14 15 16 17a 17b 20",
     ),
     (
         "The engineer with eight GPUs",
         "which layout to take, and how long it will run",
-        "02a 03 04a 05a 08a 13 14 15 16",
+        "02a 03 04a 05a 08a 13 14 15 16 17a",
     ),
     ("Recommenders", "tables that no GPU can hold, and servers that keep them", "00 01 02a 18 19"),
 )

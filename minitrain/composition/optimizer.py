@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 from minitrain.composition.settings import Steps
+from minitrain.craft import schedules
 from minitrain.optimizers.full.adafactor import Adafactor
 from minitrain.optimizers.full.layer_wise import LAMB, LARS
 from minitrain.optimizers.full.muon import Muon
@@ -28,14 +28,14 @@ def learning_rate(steps: Steps, number: int) -> float:
     """The learning rate of step `number`, from 0.
 
     It rises linearly for `warmup` steps, then goes down to a tenth along half a cosine (Loshchilov & Hutter 2017, §3;
-    Brown et al. 2020, appendix B), or to 0 along a line, or stays.
+    Brown et al. 2020, appendix B), or to 0 along a line, or stays, or stays and falls at the end (Hu et al. 2024, §4).
     """
-    if number < steps.warmup:
-        return steps.lr * (number + 1) / (steps.warmup + 1)
-    progress = min(1.0, (number - steps.warmup) / max(1, steps.steps - steps.warmup))
     if steps.decay == "cosine":
-        return steps.lr * (0.1 + 0.9 * (1 + math.cos(math.pi * progress)) / 2)
-    return steps.lr * (1 - progress) if steps.decay == "linear" else steps.lr
+        return steps.lr * schedules.cosine(number, steps.steps, steps.warmup)
+    if steps.decay == "wsd":
+        return steps.lr * schedules.warmup_stable_decay(number, steps.steps, steps.warmup, steps.falling)
+    left = 1 - schedules.done(number, steps.warmup, steps.steps) if steps.decay == "linear" else 1.0
+    return steps.lr * left * schedules.constant(number, steps.warmup)
 
 
 def options(steps: Steps) -> dict[str, Any]:

@@ -18,7 +18,8 @@ ScheduleName = Literal["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2"
 Recompute = Literal["none", "selective", "full"]
 Stage = Literal[0, 1, 2, 3]
 OptimizerName = Literal["adamw", "sgd", "lamb", "lars", "adafactor", "muon"]
-Decay = Literal["cosine", "constant", "linear"]
+Decay = Literal["cosine", "constant", "linear", "wsd"]
+SpikeAction = Literal["skip", "rewind", "stop"]
 DtypeName = Literal["float32", "bfloat16", "float16", "float64"]
 ReduceName = Literal["same", "float32", "bfloat16"]
 PositionsKind = Literal["learned", "rope"]
@@ -162,7 +163,9 @@ class Steps:
             adafactor, which keeps sums of rows and columns; muon for the matrices of blocks, with adamw for the rest.
         lr: Learning rate at its highest. Muon's is scaled so that adamw's suits it. For lamb and adafactor it is the
             part of its own size by which a tensor moves; 0.01 is usual.
-        decay: Its course after warm-up: cosine to a tenth, constant, or linear to 0.
+        decay: Its course after warm-up: cosine to a tenth; constant; linear to 0; or constant until its last steps
+            (wsd: warm-up, stable, decay).
+        decay_steps: How many steps these are under wsd; None: a tenth of all.
         warmup: Steps in which it rises from 0.
         weight_decay: Of matrices and embeddings; norms and biases have none.
         clip: Largest norm of the gradient of all parameters together; 0: not clipped.
@@ -174,6 +177,8 @@ class Steps:
             gradient. Only for dp, without ZeRO or with ZeRO 1.
         loss_scale: What the loss is multiplied by at the beginning, so that gradients fit into float16; it is halved
             when one overflows, and doubled after 2000 steps without. A power of two; for float16 alone.
+        on_spike: Where a step's loss is a spike, or no number: leave out its update (skip); go back to the last
+            checkpoint, and leave out its samples (rewind); or end (stop). None: train on.
         compile: Compile each block with torch.compile.
         seed: Of initial weights, the order of samples, and dropout.
     """
@@ -185,6 +190,7 @@ class Steps:
     optimizer: OptimizerName = "adamw"
     lr: float = 1e-3
     decay: Decay = "cosine"
+    decay_steps: int | None = None
     warmup: int = 100
     weight_decay: float = 0.1
     clip: float = 1.0
@@ -192,8 +198,14 @@ class Steps:
     reduce_dtype: ReduceName = "same"
     ordered_sums: bool = False
     loss_scale: float = 65536.0
+    on_spike: SpikeAction | None = None
     compile: bool = False
     seed: int = 0
+
+    @property
+    def falling(self) -> int:
+        """The last steps in which the rate falls under wsd."""
+        return self.steps // 10 if self.decay_steps is None else self.decay_steps
 
 
 @dataclass(frozen=True)
@@ -217,6 +229,9 @@ class Run:
             --resume only if there is no checkpoint yet.
         export: Write the weights to this safetensors file at the end.
         tensorboard: Write TensorBoard's event files too; it has to be installed.
+        probes: Ask the model what this TOML file has, at each look at the held-out text: how likely it finds the end of
+            a text, and which of two ends is likelier.
+        fingerprints: Write a checksum of each parameter and gradient of each step, for minitrain.compare; slow.
     """
 
     name: str = "train"
@@ -232,6 +247,8 @@ class Run:
     load: str | None = None
     export: str | None = None
     tensorboard: bool = False
+    probes: str | None = None
+    fingerprints: bool = False
 
     @property
     def folder(self) -> Path:
@@ -406,6 +423,14 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
     ):
         if getattr(holder, name) not in get_args(kind):
             raise ValueError(f"{name}={getattr(holder, name)!r} is unknown; use one of {get_args(kind)}")
+    if steps.on_spike not in (None, *get_args(SpikeAction)):
+        raise ValueError(f"on_spike={steps.on_spike!r} is unknown; use one of {get_args(SpikeAction)}, or None")
+    if steps.decay_steps is not None and steps.decay != "wsd":
+        raise ValueError(f"decay_steps={steps.decay_steps} is for decay='wsd', and decay={steps.decay!r} has none")
+    if steps.decay == "wsd" and not 0 <= steps.falling <= steps.steps - steps.warmup:
+        raise ValueError(
+            f"decay_steps={steps.falling} and warmup={steps.warmup} do not fit into steps={steps.steps}; use fewer"
+        )
     if steps.mix and steps.data != Steps.data:
         raise ValueError(f"data={steps.data!r} is not used with mix; name it there, as name=weight:{steps.data}")
     if layout.zero not in (0, 1, 2, 3):

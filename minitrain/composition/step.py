@@ -53,7 +53,8 @@ class Report(NamedTuple):
         norm: Of the gradient of all parameters, before clipping.
         lr: The learning rate.
         scale: What the loss was multiplied by before backward; 1 but in float16.
-        skipped: Whether a gradient overflowed in float16, so that no parameter was changed.
+        skipped: Whether no parameter was changed: a gradient overflowed in float16, or the step was a spike.
+        spike: Whether it was a spike.
     """
 
     loss: float
@@ -61,6 +62,7 @@ class Report(NamedTuple):
     lr: float
     scale: float = 1.0
     skipped: bool = False
+    spike: bool = False
 
 
 class NotFinite(ArithmeticError):
@@ -140,6 +142,8 @@ class Training:
         loss_scale: What the loss is multiplied by before backward; it stays 1 but in float16.
         pipeline: Runs the stages, if there are several.
         losses: With ordered sums, those of this rank's micro-batches one by one.
+        inspect: Called on all ranks with a step's results when all gradients are there, before the optimizer's step; if
+            it returns True, also on all ranks, the step is a spike, and its update is left out.
     """
 
     settings: Settings
@@ -149,6 +153,7 @@ class Training:
     gradients: Gradients
     instruments: Instruments
     pipeline: Pipeline | None = None
+    inspect: Callable[[Report], bool] | None = None
 
     def __post_init__(self) -> None:
         steps, layout = self.settings.steps, self.settings.layout
@@ -234,11 +239,14 @@ def loss_and_norm(training: Training, loss: Tensor | None) -> tuple[float, float
 
 
 def step_or_skip(training: Training, report: Report, factor: float) -> Report:
-    """Step the optimizer with gradients that are scaled by `factor`; in float16, not if one has overflowed.
+    """Step the optimizer with gradients that are scaled by `factor`; not if one has overflowed float16, or at a spike.
 
     All ranks have the same norm, so all step or none does, without a message of its own.
     """
     scale = training.loss_scale
+    if training.inspect is not None and training.inspect(report):
+        training.gradients.forget()
+        return report._replace(scale=scale.scale, skipped=True, spike=True)
     scale.overflow = not math.isfinite(report.norm)
     if scale.overflow:
         training.gradients.forget()
@@ -268,6 +276,8 @@ def stop_if_not_finite(training: Training, report: Report, number: int, mine: ra
         return
     if math.isfinite(report.loss) and training.loss_scale.scale > training.loss_scale.least:
         return
+    if training.settings.steps.on_spike:
+        return  # it is one
     bad = loss is not None and not math.isfinite(loss.item())
     told = gather_objects(((mine.start, mine.stop - 1) if bad else None, training.gradients.not_finite()))
     where = "; ".join(f"rank {rank}, samples {had[0]} to {had[1]}" for rank, (had, _) in enumerate(told) if had)

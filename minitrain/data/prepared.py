@@ -53,12 +53,12 @@ class Prepared:
 
     def windows(self, seq: int) -> int:
         """How many windows of `seq` tokens the validation part has."""
-        return self._held_out(seq).count
+        return self._held_out(seq).per_epoch
 
     def held_out(self, seq: int, count: int) -> Batch:
         """So many windows of the validation part, evenly spread; of a short one some come more than once."""
         windows = self._held_out(seq)
-        return windows.cut([windows.place(number * windows.count // count) for number in range(count)])
+        return windows.cut([windows.place(number * windows.per_epoch // count) for number in range(count)])
 
     def _held_out(self, seq: int) -> Windows:
         return Windows(self.folder, self.manifest, self.manifest.of("validation"), seq)
@@ -92,7 +92,7 @@ class Windows:
         seed: Of the order.
 
     Attributes:
-        count: Windows in an epoch.
+        per_epoch: Windows in an epoch.
 
     Raises:
         ValueError: If no shard has a window.
@@ -103,8 +103,8 @@ class Windows:
         self.folder, self.manifest, self.shards, self.seq, self.seed = folder, manifest, shards, seq, seed
         self._counts = [max(0, (shard.tokens - 1) // seq) for shard in shards]
         self._ends = list(accumulate(self._counts))
-        self.count = self._ends[-1] if self._ends else 0
-        if not self.count:
+        self.per_epoch = self._ends[-1] if self._ends else 0
+        if not self.per_epoch:
             most = max((shard.tokens for shard in shards), default=0)
             raise ValueError(
                 f"seq={seq} needs a shard of at least {seq + 1} tokens, and the largest of {folder} has {most}; "
@@ -122,8 +122,8 @@ class Windows:
 
         Where a shard's first window starts differs between epochs, so far as its last window leaves room.
         """
-        epoch, place = divmod(sample, self.count)
-        shard, start = self.place(shuffled(place, self.count, key_of(self.seed, "order", epoch)))
+        epoch, place = divmod(sample, self.per_epoch)
+        shard, start = self.place(shuffled(place, self.per_epoch, key_of(self.seed, "order", epoch)))
         spare = (shard.tokens - 1) % self.seq
         return shard, start + key_of(self.seed, "offset", epoch, shard.name) % (spare + 1)
 

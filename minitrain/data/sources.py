@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Int64
+from torch import Tensor
 
 from minitrain.data.manifest import is_prepared
 from minitrain.data.mixture import Mixture
-from minitrain.data.prepared import Prepared
+from minitrain.data.prepared import Prepared, Windows
 from minitrain.data.shares import Share, parse
-from minitrain.data.text import Batch, Numbered, Text
+from minitrain.data.text import Batch, Numbered, Samples, Text
 from minitrain.data.tokenizer import Tokenizer
 
 
@@ -110,14 +112,27 @@ class Mixed:
 
     def held_out(self, seq: int, count: int) -> Batch:
         """So many windows of the validation parts, each source's part of them its share."""
-        ends = [round(sum(self._weights[: number + 1]) * count) for number in range(len(self.sources))]
-        parts = [
-            source.held_out(seq, end - begin)
-            for source, begin, end in zip(self.sources, [0, *ends[:-1]], ends, strict=True)
-            if end > begin
-        ]
+        counts = self._counts(count)
+        parts = [source.held_out(seq, n) for source, n in zip(self.sources, counts, strict=True) if n]
         inputs, targets = zip(*parts, strict=True)
         return torch.cat(inputs), torch.cat(targets)
+
+    def passes(self, seq: int, samples: int) -> dict[str, float]:
+        """How often so many samples go through each source."""
+        found = {}
+        for share, source in zip(self.shares, self.sources, strict=True):
+            windows = source.samples(seq)
+            assert isinstance(windows, Samples | Windows)
+            found[share.name] = share.weight * samples / windows.per_epoch
+        return found
+
+    def source_of_held_out(self, count: int) -> Int64[Tensor, " count"]:
+        """Of which source each of the `held_out` windows is, by its number."""
+        return torch.repeat_interleave(torch.arange(len(self.sources)), torch.tensor(self._counts(count)))
+
+    def _counts(self, count: int) -> list[int]:
+        ends = [round(sum(self._weights[: number + 1]) * count) for number in range(len(self.sources))]
+        return [end - begin for begin, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def bigram(self) -> float:
         """The mean of the sources', by their shares."""

@@ -315,12 +315,20 @@ class NextTokenLoss(nn.Module):
     """Cross-entropy in nats, averaged over the targets that are not `IGNORE` (not a number if all are).
 
     Computed in float32 at least: bfloat16 has 8 bits of mantissa, too few for a logarithm of a sum.
+
+    Attributes:
+        kept: Where it is a list, the losses of single tokens, [batch, seq], are added to it in each call.
     """
+
+    kept: list[Tensor] | None = None
 
     def forward(
         self, logits: Float[Tensor, "batch seq vocabulary"], targets: Int[Tensor, "batch seq"]
     ) -> Float[Tensor, ""]:
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        if self.kept is not None:
+            rows = F.cross_entropy(logits.detach().transpose(1, 2), targets, ignore_index=IGNORE, reduction="none")
+            self.kept.append(rows)
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORE)
 
 

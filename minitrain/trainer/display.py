@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -81,7 +81,7 @@ class Display:
         begins, self._last = self._last is None, report
         if begins:
             self._first, self._done = now, done
-        if report.skipped:
+        if report.skipped and not report.spike:
             self.say(
                 f"a gradient overflowed float16: this step is left out, and the loss scale {report.scale:g} is halved"
             )
@@ -107,9 +107,21 @@ class Display:
             return "first step"
         return " · ".join([f"loss {self._last.loss:.3f}", *self._speeds(), self._memory()])
 
-    def evaluated(self, done: int, validation: float) -> None:
-        """Report a look at the held-out text, on a line of its own."""
-        self.say(f"held out, after step {done}: loss {validation:.3f} · {self._memory()}")
+    def evaluated(
+        self, done: int, validation: float, by_source: Mapping[str, float] | None = None, bits: float | None = None
+    ) -> None:
+        """Report a look at the held-out text, on a line of its own.
+
+        Args:
+            done: Steps of the run that are done.
+            validation: The mean loss.
+            by_source: That of each source, if there are several.
+            bits: The mean per byte, if tokens are no bytes.
+        """
+        each = ", ".join(f"{name} {loss:.3f}" for name, loss in (by_source or {}).items())
+        parts = [f"loss {validation:.3f}" + (f" ({each})" if each else "")]
+        parts += [] if bits is None else [f"{bits:.3f} bits per byte"]
+        self.say(f"held out, after step {done}: {' · '.join([*parts, self._memory()])}")
 
     def utilisation(self) -> float | None:
         """Recent model FLOP utilisation; None where the peak is not known."""

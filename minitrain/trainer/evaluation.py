@@ -7,7 +7,7 @@ values of earlier tokens are kept, so that each token goes through the model onc
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -22,6 +22,7 @@ from minitrain.composition.model import DTYPES, HALVES
 from minitrain.composition.ordered_sums import evaluated
 from minitrain.composition.step import Training
 from minitrain.context_parallel.full.places import held
+from minitrain.craft import probes
 from minitrain.data.text import Batch
 from minitrain.inference.kv_cache import KVCache, add_caches
 from minitrain.tensor_parallel.full.vocab_parallel import gather_logits
@@ -50,6 +51,20 @@ def evaluate(training: Training, batches: Iterable[Batch]) -> float:
     total = sum((training.share_of_mean(mean) for mean in means), nothing)
     dist.all_reduce(total)  # every rank must know the mean
     return total.item() / len(means)
+
+
+@torch.no_grad()
+def log_probability(training: Training, prompt: Sequence[int], continuation: Sequence[int]) -> float:
+    """As `minitrain.craft.probes.log_probability`, in any layout, the same on all ranks; every rank calls it."""
+    text, positions = [*prompt, *continuation], training.settings.model.sizes.positions
+    with _evaluating(training):
+        tokens = _padded(training, text[:-1], positions)  # no earlier token sees the padding
+        logits = _of_all_tokens(training, _logits(training, training.own_tokens(tokens, tokens)[0]))
+    found = torch.zeros(1, dtype=torch.float64, device=training.device)
+    if logits is not None:
+        rows = logits[:, : len(text) - 1].cpu()
+        found[0] = probes.log_probability(lambda _: rows, prompt, continuation, positions)
+    return _from_end(training, found).item()
 
 
 @torch.no_grad()
@@ -173,13 +188,18 @@ def _padded(training: Training, text: list[int], multiple: int) -> Int[Tensor, "
 
 def _draw(training: Training, logits: Tensor | None, at: int, draw: Draw) -> int:
     """The token that follows the one at an index, the same on all ranks."""
-    schedule = training.part.schedule
-    end = training.axes.grid[schedule.rank_of(schedule.stages - 1), 0, 0, 0].item()
     drawn = torch.zeros(1, dtype=torch.int64, device=training.device)
     if logits is not None:
         drawn[0] = draw(logits[0, at])
-    dist.broadcast(drawn, int(end))  # the first rank that has the model's end has drawn for all
-    return int(drawn)
+    return int(_from_end(training, drawn))
+
+
+def _from_end(training: Training, found: Tensor) -> Tensor:
+    """On all ranks, what the first rank that has the model's end has found."""
+    schedule = training.part.schedule
+    end = training.axes.grid[schedule.rank_of(schedule.stages - 1), 0, 0, 0].item()
+    dist.broadcast(found, int(end))
+    return found
 
 
 def _loss(training: Training, inputs: Tensor, targets: Tensor) -> Tensor | None:

@@ -58,6 +58,10 @@ def refuse(settings: Settings) -> None:
         raise ValueError(f"export={options.export!r} lies in no folder that exists")
     if options.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ValueError("tensorboard=True needs the package tensorboard: pip install tensorboard")
+    if options.probes and not Path(options.probes).is_file():
+        raise ValueError(f"probes={options.probes!r} is no file; give a TOML file")
+    if settings.steps.on_spike == "rewind" and not (options.save_every or options.flash_every):
+        raise ValueError("on_spike='rewind' goes back to a checkpoint: add --save-every or --flash-every, or use skip")
     if options.keep < 1:
         raise ValueError(f"keep={options.keep} must be at least 1")
     if options.flash_every < 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -25,8 +26,8 @@ class Metrics:
 
     A line of `metrics.jsonl` has the step (from 1), the loss and the held-out text's ("validation", where it was looked
     at) in nats per byte, the gradient's norm before clipping, the learning rate, seconds, and tokens in a second; in
-    float16 also the loss scale, and whether the step was skipped. The first line, and the first after each resume, has
-    the settings.
+    float16 also the loss scale, and whether the step was skipped; of a mixture the loss of each source; the answers of
+    probes. The first line, and the first after each resume, has the settings.
 
     Args:
         folder: The run's; it exists.
@@ -76,8 +77,9 @@ class Metrics:
                 self._give_up(error)
         if self._board is not None and "step" in line:
             for name, value in line.items():
-                if name != "step":
-                    self._board.add_scalar(name, value, line["step"])
+                for under, number in value.items() if isinstance(value, dict) else [("", value)]:
+                    if name != "step" and isinstance(number, int | float):
+                        self._board.add_scalar(f"{name}/{under}" if under else name, number, line["step"])
 
     def _give_up(self, error: OSError) -> None:
         warnings.warn(f"{self.path} is not written any more: {error}", stacklevel=3)
@@ -103,6 +105,61 @@ def read(path: Path) -> list[dict[str, Any]]:
         with suppress(ValueError):
             lines.append(json.loads(line))
     return [line for line in lines if isinstance(line, dict)]
+
+
+def by_name(lines: Sequence[Mapping[str, Any]], kind: str) -> dict[str, list[tuple[int, float]]]:
+    """Of what lines have under a word by name, such as the loss of each source: of each name, steps and values."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for line in lines:
+        for name, value in line.get(kind, {}).items():
+            found.setdefault(name, []).append((line["step"], value))
+    return found
+
+
+def draw_sources(lines: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
+    """The loss of each source over the steps: of each step's samples, and on the held-out text.
+
+    Args:
+        lines: Of `metrics.jsonl`, with "sources", and some with "validation sources".
+        title: Above the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    held_out = by_name(lines, "validation sources")
+    for number, (name, points) in enumerate(by_name(lines, "sources").items()):
+        color = f"C{number}"
+        axes.plot(*zip(*points, strict=True), color=color, alpha=0.3, lw=1)
+        if name in held_out:
+            axes.plot(*zip(*held_out[name], strict=True), "o-", color=color, markersize=4, label=name)
+    axes.set_xlabel("steps")
+    axes.set_ylabel("loss, nats per token")
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, title="held out; pale: training")
+    return figure
+
+
+def draw_positions(line: Mapping[str, Any], title: str = "") -> Figure:
+    """The loss on the held-out text at each position of a sequence, of each source.
+
+    Args:
+        line: Of `metrics.jsonl`, with "validation positions".
+        title: Above the picture.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained", facecolor="white")
+    axes = figure.add_subplot()
+    for name, losses in line["validation positions"].items():
+        axes.plot(losses, label=name)
+    axes.set_xlabel("position in the sequence")
+    axes.set_ylabel("held-out loss, nats per token")
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return figure
 
 
 def draw(lines: list[dict[str, Any]], mark: float, title: str = "") -> Figure:

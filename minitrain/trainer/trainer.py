@@ -13,6 +13,7 @@ Also called trainer (Lightning, Transformers), pretrain loop (Megatron-LM).
 from __future__ import annotations
 
 import json
+import math
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.full import manifest, state
@@ -35,15 +37,20 @@ from minitrain.comm.timeline import trace_events
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
 from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
+from minitrain.craft.loss_by_source import bits_per_byte
 from minitrain.data import sources
 from minitrain.data.manifest import TOKENIZER
+from minitrain.data.mixture import Mixture
 from minitrain.data.prefetched import Prefetched
 from minitrain.data.text import Batch
-from minitrain.data.tokenizer import Pairs
+from minitrain.data.tokenizer import BYTES, Pairs
 from minitrain.precision.full import products
-from minitrain.trainer import config, identity, metrics, profile
+from minitrain.trainer import config, fingerprints, identity, metrics, probes, profile, spikes
 from minitrain.trainer.display import Display
 from minitrain.trainer.evaluation import evaluate, generate
+from minitrain.trainer.fingerprints import Fingerprints
+from minitrain.trainer.spikes import SpikeWatch
+from minitrain.trainer.token_losses import TokenLosses
 
 EVALUATED = 256  # sequences of the held-out text, about
 PROMPT = b"The "
@@ -71,9 +78,11 @@ class Trainer:
         instruments: The instruments of the training: the collectives, timed, and the profile's timer.
         samples: The training data.
         tokenizer: What their tokens mean.
+        sources: Names of a mixture's sources.
         done: Steps done.
         skipped: Of these, steps without an update, in float16.
-        position: Samples that all ranks together have taken: all state that the data have.
+        position: Samples that all ranks together have taken: all state that the data have, but for
+        left_out: the first sample of each batch that is left out, after a spike.
         training: The model, its gradients and its optimizer, from `begin` on.
         reports: Of the steps that this run has done.
         status: The exit status, once `run` is over.
@@ -106,13 +115,26 @@ class Trainer:
                 raise ValueError(f"vocabulary={sizes.vocabulary} is less than the {size} tokens of {self.text.name}")
             self.samples = Prefetched(self.text.samples(sizes.positions, steps.seed), steps.batch, world.device)
             self.held_out = self._held_out()
-        self.tokenizer = self.text.tokenizer
+            # The same samples once more: a thread reads the others.
+            self._known = self.text.samples(sizes.positions, steps.seed)
+            self.tokenizer = self.text.tokenizer
+            file, asked = settings.run.probes, list[probes.Probe]()
+            if file:
+                asked = same_on_all_ranks(lambda: probes.read(Path(file), self.tokenizer, sizes.positions), None)
+            self.probes = asked
+        self.sources = [share.name for share in self.text.shares] if isinstance(self.text, sources.Mixed) else []
         self.about = identity.described(settings, self.text.sha256, self.tokenizer.kind)
         self.profile = profile.Profile(world)
         timed = self.profile.collectives(settings.layout, collectives)
         self.instruments = Instruments(timed, self.profile.timer, self.profile.watch)
         self.done = self.position = self.saved = self.skipped = self._begun = 0
         self.reports: list[Report] = []
+        self.left_out: list[int] = []
+        self._rewinds: dict[int, int] = {}  # of each checkpoint
+        self._tokens: TokenLosses | None = None
+        self._spikes: SpikeWatch | None = None
+        self._fingerprints: Fingerprints | None = None
+        self._gave_up = False
         self.stopped, self.status, self._seconds = False, 0, 0.0
         self._newest: Path | None = None
         self._background: Background | None = None
@@ -130,16 +152,21 @@ class Trainer:
         parameters = sum(shape.numel() for shape in training.part.shapes.values())
         if self.failed is None:  # not again after each failure
             self.display.begin(self.done, parameters, self.text)
+            if isinstance(self.text, sources.Mixed):
+                count = self.settings.steps.steps * self.settings.steps.batch
+                passes = self.text.passes(self.settings.model.sizes.positions, count).items()
+                self.display.say("times through: " + ", ".join(f"{name} {times:.2g}" for name, times in passes))
         with refusing():
             same_on_all_ranks(lambda: self.folder.mkdir(parents=True, exist_ok=True), None)
+        if self.settings.run.fingerprints:
+            self._fingerprints = Fingerprints(self.folder, training, self.world.rank, self.done)
         with self.display.notes():
             if self.world.rank == 0:
                 config.write(self.folder, self.settings)
                 checkpoint.delete(self.folder / TOKENIZER)  # an earlier run's
                 if isinstance(self.tokenizer, Pairs):
                     self.tokenizer.save(self.folder / TOKENIZER)
-                about = {**self.about, **describe(self.world)}
-                self._metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
+                self._open_metrics()
             try:
                 yield
                 training.gradients.wait()
@@ -152,6 +179,8 @@ class Trainer:
             finally:
                 if self._metrics:
                     self._metrics.close()
+                if self._fingerprints:
+                    self._fingerprints.close()
             if not self.status:
                 self._end()
             if self._background:
@@ -160,7 +189,11 @@ class Trainer:
     def begin(self, training: Training) -> None:
         """Load the requested weights."""
         self.training = training
-        options = self.settings.run
+        options, steps = self.settings.run, self.settings.steps
+        if self.sources or steps.on_spike:
+            self._tokens = TokenLosses(training)
+            self._spikes = SpikeWatch(training, self._tokens) if steps.on_spike else None
+        training.inspect = self._inspect if self._spikes or options.fingerprints else None
         clear(self.settings, self.world.rank == 0)
         gather_objects(None)
         if options.async_save:
@@ -176,6 +209,10 @@ class Trainer:
                 self._memory = Memory(self.folder, self.state(), identity.in_memory(self.about))
         training.gradients.overlap(training.part)
 
+    def _open_metrics(self) -> None:
+        about = {**self.about, **describe(self.world)}
+        self._metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
+
     def _resume(self) -> None:
         path = checkpoint.newest(self.checkpoints)
         if path:
@@ -184,7 +221,7 @@ class Trainer:
                 raise ValueError(f"{path} is of another training: {'; '.join(apart)}")
             self.saved, self._newest = extra["step"], path
         if self.settings.run.flash_every:
-            self._memory = Memory(self.folder, self.state(), identity.in_memory(self.about))
+            self._memory = self._memory or Memory(self.folder, self.state(), identity.in_memory(self.about))
             if (step := self._memory.find()) > self.saved:
                 loaded = self.state()
                 extra = self._memory.load(loaded)
@@ -205,30 +242,41 @@ class Trainer:
 
     def _go_on(self, extra: dict[str, Any]) -> None:
         """Take over what was saved besides tensors, once these are loaded."""
-        # A step that was skipped in float16 is none of the optimizer's.
+        # A step that was skipped, in float16 or at a spike, is none of the optimizer's.
         self.skipped = extra.get("skipped", 0)
         state.set_steps(self.training.gradients, extra["step"] - self.skipped)
         vars(self.training.loss_scale).update(extra.get("loss scale", {}))
         state.refresh(self.training.gradients)
-        self.done, self.position = extra["step"], extra["position"]
+        self.done, self.position, self.left_out = extra["step"], extra["position"], extra.get("left out", [])
+        if self._spikes:
+            self._spikes.spikes.usual.clear()
+            self._spikes.spikes.usual.extend(extra.get("usual losses", []))
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are left, under a progress bar, until the run is asked to stop."""
-        for number in self.world.progress(range(self.done, self.settings.steps.steps), self.display.beside_bar):
-            # A signal reaches ranks in different steps, and all must end after the same one, or save there. So a rank
-            # that has got it tells all. On GPUs the optimizer's step is still under way meanwhile.
-            stop, save = any_of([self.asked_to_stop(), self.asked_to_save()])()
-            if stop:
-                self.stopped = True
-                return
-            if save and self.done and self.save():
-                self.display.say(f"saved after step {self.done}, as asked; going on")
-            yield number
+        total = self.settings.steps.steps
+        while self.done < total and not self.stopped:
+            for number in self.world.progress(range(self.done, total), self.display.beside_bar):
+                # A signal reaches ranks in different steps, and all must end after the same one, or save there. So a
+                # rank that has got it tells all. On GPUs the optimizer's step is still under way meanwhile.
+                stop, save = any_of([self.asked_to_stop(), self.asked_to_save()])()
+                if stop:
+                    self.stopped = True
+                    return
+                if save and self.done and self.save():
+                    self.display.say(f"saved after step {self.done}, as asked; going on")
+                while self.position in self.left_out:
+                    self.position += self.settings.steps.batch
+                yield number
+                if self.done != number + 1:
+                    break  # after a spike the run has gone back, or ends
 
     @contextmanager
     def measured(self) -> Iterator[None]:
         """Around a step: how long it takes, and where the time goes."""
         start = time.perf_counter()
+        if self._tokens:
+            self._tokens.begin()
         with self.profile.step():
             yield
         self._seconds = time.perf_counter() - start
@@ -236,28 +284,128 @@ class Trainer:
     def log_evaluate_save(self, report: Report) -> None:
         """After a step: its line and, when they are due, the loss on held-out text and a checkpoint."""
         options, steps = self.settings.run, self.settings.steps
+        if report.spike and self._after_spike(report):
+            return
         self.display.after(self.done + 1, report, self._seconds)
         self.reports.append(report)
+        by_source = self._by_source()
         self.done, self.position = self.done + 1, self.position + steps.batch
         self.skipped += report.skipped
         if self.failed is not None and len(self.reports) == 1:
             self.display.say(f"step {self.done} is done, {time.monotonic() - self.failed:.2f} s after the failure")
         line: dict[str, Any] = {"step": self.done, **report._asdict(), "seconds": self._seconds}
-        if report.skipped:
-            line.pop("norm")  # infinite, which JSON has no word for
+        for name in [name for name, value in line.items() if isinstance(value, float) and not math.isfinite(value)]:
+            del line[name]  # JSON has no word for it
         if steps.dtype != "float16":
             del line["scale"], line["skipped"]
+        if not steps.on_spike:
+            del line["spike"]
+        if by_source:
+            line["sources"] = by_source
         line["tokens_per_second"] = steps.batch * self.settings.model.sizes.positions / self._seconds
         last = self.done == steps.steps
         if last or (options.evaluate_every and self.done % options.evaluate_every == 0):
-            line["validation"] = evaluate(self.training, self.held_out)
-            self.display.evaluated(self.done, line["validation"])
+            line |= self._evaluate()
         if self._metrics:
             self._metrics.write(line)
         if options.save_every and self.done % options.save_every == 0 and not last:
             self.save(at_once=False)
         elif self._memory and self.done % options.flash_every == 0 and not last:
             self._memory.save(self.done, self.state(), self._extra())
+
+    def _by_source(self) -> dict[str, float]:
+        """The mean loss of the step's samples of each source that has some; every rank calls it."""
+        if not (self.sources and self._tokens and isinstance(self._known, Mixture)):
+            return {}
+        mine = torch.tensor([self._known.place(sample)[0] for sample in self.training.share(self.position)])
+        return self._named(*self._tokens.by_label(mine, len(self.sources)))
+
+    def _named(self, means: Tensor, tokens: Tensor) -> dict[str, float]:
+        rows = zip(self.sources, means.tolist(), tokens.tolist(), strict=True)
+        return {name: mean for name, mean, count in rows if count and math.isfinite(mean)}
+
+    def _evaluate(self) -> dict[str, Any]:
+        """The loss on the held-out text, of each source too, and the probes, as a part of a line; every rank calls."""
+        if self._tokens:
+            self._tokens.begin()
+        found: dict[str, Any] = {"validation": evaluate(self.training, self.held_out)}
+        targets = [token for _, batch in self.held_out for token in batch.flatten().tolist()]
+        size = len(self.tokenizer.decode(token for token in targets if token != self.tokenizer.end))
+        found["validation bits per byte"] = bits_per_byte(found["validation"], len(targets), size)
+        if self._tokens and isinstance(self.text, sources.Mixed):
+            # Batch by batch, as ranks along dp share them.
+            dp, place = self.settings.layout.dp, self.training.axes.place["dp"]
+            of_all = self.text.source_of_held_out(sum(len(inputs) for inputs, _ in self.held_out))
+            mine = torch.cat([each.chunk(dp)[place] for each in of_all.split(len(self.held_out[0][0]))])
+            found["validation sources"] = self._named(*self._tokens.by_label(mine, len(self.sources)))
+            if self.done == self.settings.steps.steps:
+                rows = self._tokens.by_position(mine, len(self.sources)).tolist()
+                found["validation positions"] = {
+                    name: row
+                    for name, row in zip(self.sources, rows, strict=True)
+                    if name in found["validation sources"]
+                }
+        found |= probes.ask(self.training, self.probes)
+        bits = None if self.tokenizer.kind == BYTES else found["validation bits per byte"]
+        self.display.evaluated(self.done, found["validation"], found.get("validation sources", {}), bits)
+        return found
+
+    def _inspect(self, report: Report) -> bool:
+        """Before the optimizer's step: whether it is a spike; every rank calls it."""
+        if self._fingerprints:
+            self._fingerprints.write(self.done + 1, report)
+        return self._spikes is not None and self._spikes.seen(report)
+
+    def _after_spike(self, report: Report) -> bool:
+        """Write down what was in a spike, and do what was asked for; whether this step is not to count."""
+        assert self._spikes is not None
+        step, batch = self.done + 1, self.settings.steps.batch
+        about = self._spikes.about(report, step, self.position, self._known, self.tokenizer)
+        if self.world.rank == 0:
+            path = spikes.write(self.folder, about)
+            largest = max(about["norm of each layer"].items(), key=lambda pair: pair[1])
+            self.display.say(
+                f"step {step}: loss {report.loss:.3f} is a spike (more than {self._spikes.limit:.3f}); gradient's norm "
+                f"{report.norm:.2f}, the largest in {largest[0]}; its samples are in {path}"
+            )
+        action = self.settings.steps.on_spike
+        if action == "skip":
+            return False
+        if action == "rewind" and self._rewind(step):
+            return True
+        if action == "stop":
+            self.display.say(f"samples {self.position} to {self.position + batch - 1}; --on-spike skip leaves them out")
+        self.stopped = self._gave_up = True
+        return True
+
+    def _rewind(self, step: int) -> bool:
+        """Go back to the newest checkpoint and leave out this step's samples; False, if that is not possible."""
+        self.wait()
+        begin = max(self.saved, self._memory.find() if self._memory else 0)
+        if not begin:
+            self.display.say("there is no checkpoint yet to go back to; save more often, or use --on-spike skip")
+            return False
+        self._rewinds[begin] = self._rewinds.get(begin, 0) + 1
+        if self._rewinds[begin] > spikes.MOST:
+            self.display.say(
+                f"a spike after {spikes.MOST} rewinds to step {begin}: samples are not its cause; a lower lr, more "
+                "warmup, or clipping are the usual cures"
+            )
+            return False
+        left_out, batch = sorted({*self.left_out, self.position}), self.settings.steps.batch
+        self.display.say(
+            f"back to step {begin}, without samples {self.position} to {self.position + batch - 1} "
+            f"({self._rewinds[begin]} of {spikes.MOST} rewinds to it)"
+        )
+        self._resume()
+        self.left_out = left_out
+        if self._metrics:
+            self._metrics.close()
+            self._open_metrics()
+            self._metrics.write({"rewound from": step, "to": begin, "left out": left_out})
+        if self._fingerprints:
+            self._fingerprints.cut(self.done)
+        return True
 
     def _end(self) -> None:
         """The last checkpoint, and the results."""
@@ -268,7 +416,7 @@ class Trainer:
         if self.stopped or not kept:
             how = "saved; --resume goes on from there" if kept and self.done else "not saved"
             self.display.say(f"ended after step {self.done} of {self.settings.steps.steps}: {how}")
-        self.status = 0 if kept else 1
+        self.status = 0 if kept and not self._gave_up else 1
 
     def save(self, at_once: bool = True) -> bool:
         """Write a checkpoint of all steps done, if there is none yet; whether there is one. Every rank calls it.
@@ -313,10 +461,16 @@ class Trainer:
         self.display.say(f"The weights before it {where}; --resume {last}.")
 
     def _extra(self) -> dict[str, Any]:
-        extra = {"step": self.done, "position": self.position, "settings": self.about}
+        extra: dict[str, Any] = {"step": self.done, "position": self.position, "settings": self.about}
+        if self.skipped or self.settings.steps.dtype == "float16":
+            extra["skipped"] = self.skipped
         if self.settings.steps.dtype == "float16":
             scale = self.training.loss_scale
-            extra |= {"skipped": self.skipped, "loss scale": {"scale": scale.scale, "clean": scale.clean}}
+            extra["loss scale"] = {"scale": scale.scale, "clean": scale.clean}
+        if self.left_out:
+            extra["left out"] = self.left_out
+        if self._spikes:
+            extra["usual losses"] = [*self._spikes.spikes.usual]
         return extra
 
     def state(self) -> checkpoint.State:
@@ -336,7 +490,7 @@ class Trainer:
         options, ranks, spans = self.settings.run, self.profile.gather(), self.profile.spans()
         if self.world.rank == 0 and self.reports:
             try:
-                for name in ("loss.svg", "trace.json"):
+                for name in ("loss.svg", "sources.svg", "positions.svg", "probes.svg", "trace.json"):
                     (self.folder / name).unlink(missing_ok=True)  # a link is not followed
                 self._draw()
                 trace = json.dumps({"traceEvents": trace_events(spans)})
@@ -363,6 +517,12 @@ class Trainer:
         lines = metrics.read(self.folder / metrics.NAME)
         figure = metrics.draw(lines, self.text.bigram(), self.folder.name)
         save_figure(figure, self.folder / "loss.svg")
+        if self.sources:
+            save_figure(metrics.draw_sources(lines, self.folder.name), self.folder / "sources.svg")
+            if "validation positions" in lines[-1]:
+                save_figure(metrics.draw_positions(lines[-1], self.folder.name), self.folder / "positions.svg")
+        if self.probes:
+            save_figure(probes.draw(lines), self.folder / "probes.svg")
 
 
 def clear(settings: Settings, first: bool) -> None:
@@ -374,7 +534,7 @@ def clear(settings: Settings, first: bool) -> None:
     """
     options = settings.run
     if options.overwrite and first:
-        for name in ("checkpoints", "tensorboard", ASIDE, metrics.NAME):
+        for name in ("checkpoints", "tensorboard", ASIDE, spikes.FOLDER, fingerprints.FOLDER, metrics.NAME):
             checkpoint.delete(options.folder / name)
     if not (options.resume and options.flash_every):
         checkpoint.delete(place(options.folder))  # it would be found much later

@@ -216,12 +216,12 @@ def test_an_epoch_takes_each_window_of_each_shard_once(folder: Path, tmp_path: P
     out, seq = tmp_path / "out", 16
     manifest = prepare.prepare(Options(str(folder), str(out), processes=1))
     samples = Prepared(out).samples(seq, seed=3)
-    assert samples.count == sum((shard.tokens - 1) // seq for shard in manifest.of("training"))
+    assert samples.per_epoch == sum((shard.tokens - 1) // seq for shard in manifest.of("training"))
     offsets: dict[str, set[int]] = {}
     for epoch in range(2):
-        places = [samples.start(epoch * samples.count + number) for number in range(samples.count)]
+        places = [samples.start(epoch * samples.per_epoch + number) for number in range(samples.per_epoch)]
         starts = Counter((shard.name, start) for shard, start in places)
-        assert len(starts) == samples.count and set(starts.values()) == {1}
+        assert len(starts) == samples.per_epoch and set(starts.values()) == {1}
         for shard, start in places:
             assert 0 <= start and start + seq + 1 <= shard.tokens
             offsets.setdefault(f"{epoch} {shard.name}", set()).add(start % seq)

@@ -72,7 +72,13 @@ MUTATIONS = [
         MODEL,
         "bytes at most",
     ),
-    Mutation(f"{CHAPTER}.optimizer.learning_rate", "0.1 + 0.9 *", "1.0 *", STEP, "learning rates of a run"),
+    Mutation(
+        f"{CHAPTER}.optimizer.learning_rate",
+        "schedules.cosine(number, steps.steps, ",
+        "schedules.constant(number, ",
+        STEP,
+        "learning rates of",
+    ),
     Mutation(f"{GRADIENTS}.Gradients._divide_experts", "1 / self.axes.layout.ep", "1.0", STEP, "losses, norms and"),
     Mutation(f"{GRADIENTS}.Gradients.__init__", "(shared, axes.dp_cp)", "(shared, axes.dp)", STEP, "losses, norms and"),
     Mutation(

@@ -65,8 +65,8 @@ PRACTICE = [
     Mutation(f"{LOSS}.CrossEntropy.backward", " / m.numel()", "", LOSS, "loss and gradient, distance from F.cross_ent"),
     Mutation(
         f"{CHAPTER}.full.cross_entropy._CrossEntropy.forward",
-        "return losses.sum() / count",
-        "return losses.mean()",
+        "return losses.sum() / count, losses",
+        "return losses.mean(), losses",
         LOSS,
         "loss and gradient, distance from F.cross_entropy",
     ),

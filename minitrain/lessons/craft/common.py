@@ -9,7 +9,7 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.comm.messages import all_reduce
-from minitrain.data.text import Batch, Samples, Text
+from minitrain.data.text import Batch, Numbered, Samples, Text
 from minitrain.data_parallel.local_sgd import average
 from minitrain.lessons.precision.common import one_thread
 from minitrain.models.gpt import GPT, GPTConfig
@@ -18,29 +18,40 @@ SEQ, SAMPLES = 32, 4  # tokens of a sample, and samples of a rank in a batch
 
 
 class Training:
-    """A GPT under data parallelism; `step(n)` trains on batch n, of which each rank has `SAMPLES`.
+    """A GPT under data parallelism; `step(n)` trains on batch n.
 
     Args:
         world: This rank.
         bad: Batches in whose place something else comes: "garbage" or "repeats".
         lr: Of AdamW.
+        samples: Of each rank in a batch.
+        layers: Of the GPT.
+        hidden: Width of the GPT.
     """
 
-    def __init__(self, world: World, bad: Mapping[int, str] | None = None, lr: float = 3e-3):
-        self.world, self.bad = world, dict(bad or {})
-        config = GPTConfig(256, SEQ, layers=2, hidden=32, heads=2, attention="plain")
+    def __init__(
+        self,
+        world: World,
+        bad: Mapping[int, str] | None = None,
+        lr: float = 3e-3,
+        samples: int = SAMPLES,
+        layers: int = 2,
+        hidden: int = 32,
+    ):
+        self.world, self.bad, self.each = world, dict(bad or {}), samples
+        config = GPTConfig(256, SEQ, layers=layers, hidden=hidden, heads=2, attention="plain")
         self.model = GPT(config, seed=0).to(world.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, betas=(0.9, 0.95))
-        self.samples = Samples(Text.load().training, SEQ)
+        self.samples: Numbered = Samples(Text.load().training, SEQ)
         self.steps = 0
 
     def batch(self, number: int) -> Batch:
-        """Inputs and targets of this rank, each [SAMPLES, SEQ]."""
-        first = (number * self.world.size + self.world.rank) * SAMPLES
+        """Inputs and targets of this rank, each [samples, SEQ]."""
+        first = (number * self.world.size + self.world.rank) * self.each
         if number in self.bad:
-            inputs, targets = no_text(self.bad[number], range(first, first + SAMPLES))
+            inputs, targets = no_text(self.bad[number], range(first, first + self.each))
         else:
-            inputs, targets = self.samples.take(range(first, first + SAMPLES))
+            inputs, targets = self.samples.take(range(first, first + self.each))
         return inputs.to(self.world.device), targets.to(self.world.device)
 
     def step(self, number: int) -> float:

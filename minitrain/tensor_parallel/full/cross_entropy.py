@@ -20,7 +20,7 @@ from minitrain.tensor_parallel.full.checks import check_tokens
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, comm: Comm, ignore_index: int) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, comm: Comm, ignore_index: int) -> tuple[Tensor, Tensor]:
         x = logits.to(torch.promote_types(logits.dtype, torch.float32))
         rank, ranks, columns = comm.rank, comm.ranks, x.shape[-1]
         places = targets.long() - rank * columns
@@ -47,7 +47,8 @@ class _CrossEntropy(torch.autograd.Function):
         losses = (s.log() - (z - m)).masked_fill(~counted, 0)
         count = counted.sum()
         ctx.save_for_backward(logits, m, s, places, here, counted, count)
-        return losses.sum() / count
+        ctx.mark_non_differentiable(losses)
+        return losses.sum() / count, losses
 
     @staticmethod
     @once_differentiable
@@ -68,6 +69,7 @@ def vocab_parallel_cross_entropy(
     ignore_index: int = -100,
     *,
     vocabulary: int | None = None,
+    kept: list[Tensor] | None = None,
 ) -> Float[Tensor, ""]:
     """`F.cross_entropy` of logits whose columns are cut over ranks; the mean over targets that are not ignored.
 
@@ -79,6 +81,7 @@ def vocab_parallel_cross_entropy(
             compares targets across ranks and with the vocabulary; a GPU must then finish its queued work.
         ignore_index: Targets of this value take no part. If all have it, the mean is not a number.
         vocabulary: V, with which targets are compared; None: all columns of all ranks.
+        kept: A list to which the losses of single tokens are added, in the shape of `targets`.
 
     Returns:
         The mean in nats, to the same bits on all ranks.
@@ -96,4 +99,7 @@ def vocab_parallel_cross_entropy(
     if vocabulary is None:
         vocabulary = comm.ranks * logits.shape[-1]
     check_tokens("vocab_parallel_cross_entropy", "targets", targets, vocabulary, comm, ignore_index)
-    return _CrossEntropy.apply(logits, targets, comm, ignore_index)
+    mean, losses = _CrossEntropy.apply(logits, targets, comm, ignore_index)
+    if kept is not None:
+        kept.append(losses)
+    return mean

@@ -231,14 +231,18 @@ class VocabParallelHead(ParallelLayer):
 
 
 class VocabParallelLoss(ParallelLayer):
-    """`vocab_parallel_cross_entropy` in place of the reference's `NextTokenLoss`; arguments as there."""
+    """`vocab_parallel_cross_entropy` in place of the reference's `NextTokenLoss`; arguments and `kept` as there."""
+
+    kept: list[Tensor] | None = None
 
     def __init__(self, vocabulary: int, comm: AnyComm = None, ignore_index: int = -100):
         super().__init__(comm)
         self.vocabulary, self.ignore_index = vocabulary, ignore_index
 
     def forward(self, logits: Float[Tensor, "*batch columns"], targets: Int[Tensor, "*batch"]) -> Float[Tensor, ""]:
-        return vocab_parallel_cross_entropy(logits, targets, self.comm, self.ignore_index, vocabulary=self.vocabulary)
+        return vocab_parallel_cross_entropy(
+            logits, targets, self.comm, self.ignore_index, vocabulary=self.vocabulary, kept=self.kept
+        )
 
 
 def gather_logits(

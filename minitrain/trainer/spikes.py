@@ -1,0 +1,123 @@
+"""Finds spikes in a run (`minitrain.craft.spikes`), and writes down what was in them.
+
+All ranks have the same loss and norm, so all find the same spike in the same step, before the optimizer's: the weights
+are still those before it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from minitrain.composition.step import Report, Training
+from minitrain.craft.spikes import Spikes
+from minitrain.data.text import Numbered
+from minitrain.data.tokenizer import Tokenizer
+from minitrain.trainer.token_losses import TokenLosses
+
+FOLDER = "spikes"
+MOST = 2  # rewinds to one checkpoint
+
+
+class SpikeWatch:
+    """Looks at every step's loss, and whether its gradient's norm is a number.
+
+    Args:
+        training: This rank's.
+        tokens: The losses of the step's tokens.
+
+    Attributes:
+        spikes: The detector.
+        limit: The loss above which the step looked at last is a spike.
+        layers: The norm of each layer's gradient in the last spike.
+    """
+
+    def __init__(self, training: Training, tokens: TokenLosses):
+        self.training, self.tokens = training, tokens
+        self.spikes, self.limit, self.layers = Spikes(), math.inf, dict[str, float]()
+
+    def seen(self, report: Report) -> bool:
+        """Whether the step is a spike; every rank calls it."""
+        if math.isfinite(report.loss) and not math.isfinite(report.norm):
+            # In float16 the loss scale takes care of it.
+            spike = self.training.settings.steps.dtype != "float16"
+        else:
+            self.limit = self.spikes.limit()
+            spike = self.spikes.seen(report.loss)
+        if spike:
+            self.layers = self._by_layer()
+        return spike
+
+    def _by_layer(self) -> dict[str, float]:
+        """The norm of each layer's gradient, over all ranks."""
+        gradients, names = self.training.gradients, list(self.training.part.shapes)
+        squares = torch.zeros(len(names), dtype=torch.float64, device=self.training.device)
+        for name, piece in gradients.gradient_pieces():
+            if gradients.spread[name].first:  # each element once
+                squares[names.index(name)] += piece.double().square().sum()
+        dist.all_reduce(squares)
+        layers: dict[str, float] = {}
+        for name, square in zip(names, squares.tolist(), strict=True):
+            layer = ".".join(name.split(".")[: 2 if name.startswith("blocks.") else 1])
+            layers[layer] = layers.get(layer, 0.0) + square
+        scale = self.training.loss_scale.scale
+        return {layer: math.sqrt(square) / scale for layer, square in layers.items()}
+
+    def about(
+        self, report: Report, step: int, position: int, samples: Numbered, tokenizer: Tokenizer
+    ) -> dict[str, Any]:
+        """What was in a spike, on all ranks: norms of layers, and the samples, those with the highest loss first.
+
+        Args:
+            report: Of the step.
+            step: Its number, from 1.
+            position: Its first sample.
+            samples: The training data; not read by anyone else meanwhile.
+            tokenizer: What their tokens mean.
+        """
+        numbers = range(position, position + self.training.settings.steps.batch)
+        losses = self.tokens.by_sample(self.training.share(position).start - position, len(numbers)).tolist()
+        inputs, targets = samples.take(numbers)
+        texts = [[first, *rest] for (first, *_), rest in zip(inputs.tolist(), targets.tolist(), strict=True)]
+        rows = [
+            {"number": number, "loss": loss, "text": tokenizer.decode(text).decode(errors="replace")}
+            for number, loss, text in zip(numbers, losses, texts, strict=True)
+        ]
+        return {
+            "step": step,
+            "loss": report.loss,
+            "limit": self.limit,
+            "norm": report.norm,
+            "norm of each layer": self.layers,
+            "samples": sorted(rows, key=lambda row: (-row["loss"], row["number"])),
+        }
+
+
+def write(folder: Path, about: dict[str, Any]) -> Path | None:
+    """Leave it in the run's folder; where that is not possible, a warning says so.
+
+    Infinite numbers and NaN are written as texts, since JSON has no words for them.
+    """
+    path = folder / FOLDER / f"step-{about['step']:08d}.json"
+    try:
+        path.parent.mkdir(exist_ok=True)
+        path.unlink(missing_ok=True)  # a link is not followed
+        path.write_text(json.dumps(_in_json(about), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        warnings.warn(f"{path} is not written: {error}", stacklevel=2)
+        return None
+    return path
+
+
+def _in_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _in_json(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_in_json(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,348 @@
+"""Spikes, loss by source, probes and comparisons of runs: the same in every layout, and as on one device."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from minitrain.composition.model import make_config
+from minitrain.composition.optimizer import learning_rate
+from minitrain.composition.settings import Layout, Steps, check
+from minitrain.craft.probes import log_probability
+from minitrain.data.tokenizer import Bytes
+from minitrain.lessons.trainer.trainer import apart, gathered
+from minitrain.models.gpt import GPT
+from minitrain.train import build, train
+from minitrain.trainer import compare, launch, metrics, probes
+from minitrain.trainer.evaluation import log_probability as in_layout
+from minitrain.trainer.trainer import Trainer
+from tests.trainer.test_trainer import MODEL, asked
+
+BATCH, BAD = 4, 40  # samples in a step, and the batch that is no text
+LAYOUTS = {
+    1: [Layout()],
+    2: [
+        Layout(dp=2, zero=1),
+        Layout(dp=2, zero=3),
+        Layout(tp=2, sequence_parallel=True),
+        Layout(pp=2, microbatches=2),
+        Layout(cp=2),
+    ],
+    4: [Layout(dp=2, pp=2, microbatches=2), Layout(dp=2, tp=2, zero=1)],
+}
+CASES = [(ranks, layout) for ranks, layouts in LAYOUTS.items() for layout in layouts]
+
+
+class Spoilt:
+    """Samples of which some batches are bytes that the text never has."""
+
+    def __init__(self, samples, batches):
+        self.samples, self.seq, self.batches = samples, samples.seq, batches
+
+    def take(self, numbers):
+        inputs, targets = self.samples.take(numbers)
+        for row, number in enumerate(numbers):
+            if number // BATCH in self.batches:
+                inputs[row], targets[row] = 200 + number % 8, 210 + number % 8
+        return inputs, targets
+
+
+class Without:
+    """Samples that never had some batch."""
+
+    def __init__(self, samples, batch):
+        self.samples, self.seq, self.batch = samples, samples.seq, batch
+
+    def take(self, numbers):
+        return self.samples.take([number + BATCH * (number // BATCH >= self.batch) for number in numbers])
+
+
+def do(world, settings, spoilt=(), without=None, stop_at=None, nan_at=None):
+    """A run on samples some of which are spoilt, or on those that never had a batch."""
+    told = []
+
+    def stop():
+        return stop_at is not None and trainer.done >= stop_at
+
+    trainer = Trainer(world, settings, stop, tell=told.append)
+    for holder, name in ((trainer.samples, "samples"), (trainer, "_known")) if spoilt or without is not None else ():
+        before = getattr(holder, name)
+        setattr(holder, name, Spoilt(before, spoilt) if without is None else Without(before, without))
+    if nan_at is not None:
+        begin = trainer.begin
+
+        def with_nan(training):
+            begin(training)
+            training.part.loss.register_forward_hook(
+                lambda module, inputs, mean: mean * math.nan if trainer.done == nan_at and module.training else mean
+            )
+
+        trainer.begin = with_nan
+    status = train(trainer)
+    return status, [report.loss for report in trainer.reports], gathered(trainer), "\n".join(told), trainer.left_out
+
+
+@pytest.fixture(scope="module")
+def undisturbed(ranks, tmp_path_factory):
+    """A run on one device whose data never had the bad batch."""
+    ((_, losses, state, _, _),) = ranks(1).run(do, asked(tmp_path_factory.mktemp("x"), steps=46), (), BAD)
+    return losses, state
+
+
+@pytest.mark.parametrize("count, layout", CASES, ids=str)
+def test_rewound_as_if_the_samples_had_never_been(ranks, undisturbed, tmp_path, count, layout):
+    losses, state = undisturbed
+    settings = asked(tmp_path, layout, steps=46, save_every=10, on_spike="rewind")
+    found = ranks(count).run(do, settings, (BAD,))
+    for status, _, after, _, left_out in found:
+        assert (status, left_out) == (0, [BAD * BATCH])
+        assert apart(state, after) < 1e-9
+    assert "step 41: loss" in found[0][3] and "back to step 40, without samples 160 to 163" in found[0][3]
+    lines = [line for line in metrics.read(tmp_path / "run" / "metrics.jsonl") if "step" in line]
+    assert [line["step"] for line in lines] == [*range(1, 47)]
+    assert [line["loss"] for line in lines] == pytest.approx(losses, abs=1e-12)
+    about = json.loads((tmp_path / "run" / "spikes" / "step-00000041.json").read_text())
+    assert sum(each["loss"] for each in about["samples"]) / BATCH == pytest.approx(about["loss"], rel=1e-6)
+    assert math.hypot(*about["norm of each layer"].values()) == pytest.approx(about["norm"], rel=1e-9)
+    assert sorted(each["number"] for each in about["samples"]) == [160, 161, 162, 163]
+    assert about["loss"] > about["limit"]
+
+
+def test_rewound_interrupted_and_resumed(ranks, undisturbed, tmp_path):
+    settings = asked(tmp_path, steps=46, save_every=8, on_spike="rewind")
+    ranks(1).run(do, settings, (BAD,), None, 43)
+    ((status, _, after, _, left_out),) = ranks(1).run(
+        do, replace(settings, run=replace(settings.run, resume=True)), (BAD,)
+    )
+    assert (status, left_out) == (0, [BAD * BATCH])
+    assert apart(undisturbed[1], after) == 0
+
+
+def test_rewound_to_shared_memory(ranks, undisturbed, tmp_path):
+    settings = asked(tmp_path, Layout(dp=2), steps=46, flash_every=3, on_spike="rewind")
+    found = ranks(2).run(do, settings, (BAD,))
+    assert "going on from step 39 in shared memory" in found[0][3]
+    assert all(status == 0 and apart(undisturbed[1], after) < 1e-9 for status, _, after, _, _ in found)
+
+
+def test_it_gives_up_after_two_rewinds(ranks, tmp_path):
+    settings = asked(tmp_path, Layout(dp=2), steps=46, save_every=40, on_spike="rewind")
+    found = ranks(2).run(do, settings, range(BAD, 46))
+    assert [status for status, *_ in found] == [1, 1]
+    assert "2 of 2 rewinds" in found[0][3] and "a spike after 2 rewinds to step 40" in found[0][3]
+    assert "saved; --resume goes on from there" in found[0][3]
+
+
+def test_no_checkpoint_to_go_back_to(ranks, tmp_path):
+    settings = asked(tmp_path, steps=46, save_every=45, on_spike="rewind")
+    ((status, _, _, told, _),) = ranks(1).run(do, settings, (BAD,))
+    assert status == 1 and "no checkpoint yet to go back to" in told
+    with pytest.raises(ValueError, match="add --save-every or --flash-every"):
+        launch.refuse(asked(tmp_path / "other", on_spike="rewind"))
+
+
+@pytest.mark.parametrize("spoilt, nan_at", [((BAD,), None), ((), BAD)], ids=["garbage", "nan"])
+def test_skipped(ranks, tmp_path, spoilt, nan_at):
+    """The step counts, and changes nothing; in the optimizer's eyes there was none."""
+    settings = asked(tmp_path, steps=46, save_every=1, keep=9, on_spike="skip")
+    one = ranks(1).run(do, settings, spoilt, None, None, nan_at)[0]
+    two = ranks(2).run(
+        do, replace(settings, layout=Layout(dp=2), run=replace(settings.run, name="two")), spoilt, None, None, nan_at
+    )
+    assert [status for status, *_ in (one, *two)] == [0, 0, 0]
+    assert all(apart(one[2], each[2]) < 1e-9 for each in two)
+    lines = [line for line in metrics.read(tmp_path / "run" / "metrics.jsonl") if "step" in line]
+    assert [line["step"] for line in lines if line["spike"]] == [BAD + 1]
+
+    def kept(step):
+        folder = tmp_path / "run" / "checkpoints" / f"step-{step:08d}"
+        return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix == ".distcp"}
+
+    before, after = kept(BAD), kept(BAD + 1)
+    assert before == after and before, "no tensor has changed"
+
+
+def test_stopped_and_gone_on(ranks, tmp_path):
+    settings = asked(tmp_path, Layout(dp=2), steps=46, on_spike="stop")
+    found = ranks(2).run(do, settings, (BAD,))
+    assert [status for status, *_ in found] == [1, 1]
+    assert "--on-spike skip leaves them out" in found[0][3] and "ended after step 40 of 46" in found[0][3]
+    again = replace(settings, run=replace(settings.run, resume=True))
+    assert ranks(2).run(do, again, (BAD,))[0][0] == 1, "it meets them again"
+    skipping = replace(again, steps=replace(again.steps, on_spike="skip"))
+    assert ranks(2).run(do, skipping, (BAD,))[0][0] == 0
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    """Two sources, one much easier than the other."""
+    folder = tmp_path_factory.mktemp("texts")
+    (folder / "easy").write_bytes(b"abcdefgh" * 1000)
+    (folder / "hard").write_bytes(bytes(torch.randint(1, 256, (8000,), generator=torch.Generator().manual_seed(0))))
+    return f"easy=0.4:{folder}/easy", f"hard=0.6:{folder}/hard"
+
+
+@pytest.fixture(scope="module")
+def by_source(ranks, texts, tmp_path_factory):
+    """On one device, the lines of a run's log."""
+    folder = tmp_path_factory.mktemp("mix")
+    assert ranks(1).run(do, asked(folder, steps=12, mix=texts))[0][0] == 0
+    return [line for line in metrics.read(folder / "run" / "metrics.jsonl") if "step" in line]
+
+
+@pytest.mark.parametrize("count, layout", CASES[1:], ids=str)
+def test_loss_by_source(ranks, texts, by_source, tmp_path, count, layout):
+    assert ranks(count).run(do, asked(tmp_path, layout, steps=12, mix=texts))[0][0] == 0
+    lines = [line for line in metrics.read(tmp_path / "run" / "metrics.jsonl") if "step" in line]
+    for mine, theirs in zip(lines, by_source, strict=True):
+        assert mine["sources"] == pytest.approx(theirs["sources"], abs=1e-6)
+    assert lines[-1]["validation sources"] == pytest.approx(by_source[-1]["validation sources"], abs=1e-6)
+    for name, losses in by_source[-1]["validation positions"].items():
+        assert lines[-1]["validation positions"][name] == pytest.approx(losses, abs=1e-6)
+        assert sum(losses) / len(losses) == pytest.approx(lines[-1]["validation sources"][name], abs=1e-6)
+    assert (tmp_path / "run" / "sources.svg").is_file()
+
+
+def test_sources_add_up_to_the_loss(by_source, texts):
+    last = by_source[-1]["validation sources"]
+    assert last["easy"] < last["hard"]
+    for line in by_source:
+        assert min(line["sources"].values()) <= line["loss"] + 1e-6 <= max(line["sources"].values()) + 2e-6
+    # Of 32 windows, 13 are of the easy source.
+    assert by_source[-1]["validation"] == pytest.approx(
+        sum(last[name] * share for name, share in (("easy", 0.4), ("hard", 0.6))), abs=0.05
+    )
+    assert by_source[-1]["validation bits per byte"] == pytest.approx(by_source[-1]["validation"] / math.log(2))
+
+
+PROBES = """
+[[probe]]
+prompt = "one of th"
+continuation = "e "
+
+[[contrast]]
+prompt = "one of th"
+right = "e "
+wrong = "q "
+"""
+
+
+def answers(world, settings, asked_for):
+    training = build(settings, world.device)
+    training.part.loss.eval()
+    return [in_layout(training, prompt, end) for prompt, end in asked_for]
+
+
+@pytest.mark.parametrize("count, layout", CASES, ids=str)
+def test_probes_in_every_layout(ranks, tmp_path, count, layout):
+    asked_for = [(b"one of th", b"e "), (b"x", b"abcdefghijklmnop")]
+    found = ranks(count).run(answers, asked(tmp_path, layout), asked_for)
+    gpt = GPT(make_config(MODEL), seed=0).double().eval()
+    right = [log_probability(lambda tokens: gpt(tokens)[0], *pair, MODEL.positions) for pair in asked_for]
+    assert all(each == pytest.approx(right, abs=1e-9) for each in found)
+
+
+def test_probes_of_a_run(ranks, tmp_path):
+    file = tmp_path / "probes.toml"
+    file.write_text(PROBES)
+    assert ranks(1).run(do, asked(tmp_path, probes=str(file)))[0][0] == 0
+    last = metrics.read(tmp_path / "run" / "metrics.jsonl")[-1]
+    assert last["probes"].keys() == {"one of th|e "} and last["contrasts"].keys() == {"one of th|e /q "}
+    assert 0 < last["probes"]["one of th|e "] < 1 and (tmp_path / "run" / "probes.svg").is_file()
+
+
+@pytest.mark.parametrize(
+    "text, wrong",
+    [
+        ("", "has no probe"),
+        ("[[probes]]\nprompt = 'a'", "has probes; use"),
+        ("probe = [[", "is no TOML"),
+        ("[[probe]]\nprompt = 'a'", "must have prompt and continuation"),
+        ("[[probe]]\nprompt = 'a'\ncontinuation = 3", "must be texts in quotes"),
+        ("[[probe]]\nprompt = ''\ncontinuation = 'b'", "each a text"),
+        ("[[probe]]\nprompt = '0123456789'\ncontinuation = '01234567'", "has 18 tokens, and positions=16 take 17"),
+        ("[[contrast]]\nprompt = 'a'\nright = 'bc'\nwrong = 'b'", "of equal length"),
+        ("[[probe]]\nprompt = 'a'\ncontinuation = 'b'\n" * 2, "is the second one"),
+    ],
+)
+def test_probes_that_are_none(tmp_path, text, wrong):
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(ValueError, match=wrong.replace("[", r"\[")):
+        probes.read(tmp_path / "file", Bytes(), 16)
+
+
+def test_a_missing_file_of_probes(ranks, tmp_path):
+    with pytest.raises(ValueError, match="cannot be read"):
+        probes.read(tmp_path / "none", Bytes(), 16)
+    with pytest.raises(ValueError, match="is no file; give a TOML file"):
+        launch.refuse(asked(tmp_path, probes=str(tmp_path / "none")))
+
+
+def fingerprinted(world, settings, bug=None):
+    """A run, in one of whose steps a gradient is changed."""
+    trainer = Trainer(world, settings, tell=lambda text: None)
+    begin = trainer.begin
+
+    def with_bug(training):
+        begin(training)
+        name, step = bug
+        synchronize = training.gradients.synchronize
+
+        def changed():
+            synchronize()
+            for each, piece in training.gradients.gradient_pieces():
+                if each == name and trainer.done == step - 1:
+                    piece.mul_(1 + 1e-12)
+
+        training.gradients.synchronize = changed
+
+    if bug:
+        trainer.begin = with_bug
+    return train(trainer)
+
+
+@pytest.mark.parametrize("count, layout", [CASES[0], CASES[1], CASES[2], CASES[4]], ids=str)
+def test_compare_names_step_and_tensor(ranks, tmp_path, count, layout, capsys):
+    settings = asked(tmp_path, layout, fingerprints=True, name="one")
+    assert ranks(count).run(fingerprinted, settings)[0] == 0
+    for name, bug in (("same", None), ("bug", ("blocks.1.mlp.up.weight", 3))):
+        assert ranks(count).run(fingerprinted, replace(settings, run=replace(settings.run, name=name)), bug)[0] == 0
+    assert compare.main([str(tmp_path / "one"), str(tmp_path / "same")]) == 0
+    assert "all tensors of these steps have the same bits" in capsys.readouterr().out
+    assert compare.main([str(tmp_path / "one"), str(tmp_path / "bug")]) == 1
+    assert "step 3: the first tensor that differs is gradient blocks.1.mlp.up.weight" in capsys.readouterr().out
+
+
+def test_compare_without_fingerprints(ranks, tmp_path, capsys):
+    for name, lr in (("one", 1e-2), ("other", 2e-2)):
+        assert ranks(1).run(fingerprinted, asked(tmp_path, name=name, lr=lr))[0] == 0
+    assert compare.main([str(tmp_path / "one"), str(tmp_path / "other")]) == 1
+    told = capsys.readouterr().out
+    assert "settings that differ: lr (0.01 and 0.02)" in told and "step 1: the first whose lr differs" in told
+    assert "--fingerprints" in told
+    assert compare.main([str(tmp_path / "one"), str(tmp_path / "none")]) == 2
+    assert "has no run.toml" in capsys.readouterr().err
+
+
+def test_stable_then_decay():
+    steps = Steps(steps=100, warmup=10, decay="wsd", decay_steps=20, lr=2.0)
+    rates = [learning_rate(steps, number) for number in range(101)]
+    assert rates[:2] == pytest.approx([2 / 11, 4 / 11]) and set(rates[10:81]) == {2.0}
+    assert rates[80:] == pytest.approx([2 * (1 - math.sqrt(k / 20)) for k in range(21)])
+    assert replace(steps, decay_steps=None).falling == 10
+
+
+@pytest.mark.parametrize(
+    "changes, wrong",
+    [
+        ({"decay": "wsd", "decay_steps": 95}, "decay_steps=95 and warmup=10 do not fit into steps=100"),
+        ({"decay_steps": 5}, "decay_steps=5 is for decay='wsd'"),
+    ],
+)
+def test_bad_steps(changes, wrong):
+    with pytest.raises(ValueError, match=wrong):
+        check(MODEL, Layout(), Steps(steps=100, warmup=10, **changes))
