@@ -19,7 +19,11 @@ from typing import Any, Literal
 
 from rich import box
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
+
+WIDE = 120  # columns of a terminal in which a claim fits a row of a table
 
 
 @dataclass(frozen=True)
@@ -201,7 +205,11 @@ def left_out(rows: Sequence[Row]) -> str:
 
 
 def print_rows(rows: Iterable[Row], console: Console | None = None, chapters: bool = False) -> None:
-    """Print the table of claims, with chapter and file if asked: drawn in a terminal, plain lines elsewhere."""
+    """Print the table of claims, with chapter and file if asked.
+
+    In a terminal of at least `WIDE` columns it is drawn; in a narrower one each claim has a line, and its numbers the
+    next. Elsewhere columns are aligned with spaces.
+    """
     console = console or Console()
     columns = ["chapter"] * chapters + ["what", "formula", "predicted", "measured", "how", "holds"]
     cells = [
@@ -211,8 +219,18 @@ def print_rows(rows: Iterable[Row], console: Console | None = None, chapters: bo
         for row in rows
     ]
     if not console.is_terminal:
+        widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
         for line in [columns, *cells]:
-            print(" | ".join(line), file=console.file, flush=True)
+            row = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+            print(row.rstrip(), file=console.file, flush=True)
+        return
+    if console.width < WIDE:
+        for *chapter, what, formula, predicted, measured, how, holds in cells:
+            word, _, note = holds.partition(" ")
+            style = "bold red" if word == "NO" else ""
+            console.print(Text(f"{ {'yes': '✓', 'NO': '✗'}.get(word, word) } {': '.join([*chapter, what])}", style))
+            numbers = f"{formula} · predicted {predicted} · measured {measured} · {how} {note}".rstrip()
+            console.print(Padding(Text(numbers, style or "dim"), (0, 0, 0, 4)))
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:

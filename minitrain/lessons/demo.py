@@ -29,7 +29,7 @@ from minitrain.comm.timeline import trace_events
 from minitrain.comm.torchrun import given_ranks, speaks
 from minitrain.comm.world import World, describe
 from minitrain.lessons.claims import Claim, Row, left_out, merge, number, print_rows, telling, write_json
-from minitrain.lessons.listing import demos, lesson_of, technique_of
+from minitrain.lessons.listing import NUMBERS, after, demos, lesson_of, technique_of
 
 Demo = Callable[..., list[Claim]]
 NCCL = 'NCCL User Guide, "Using multiple NCCL communicators concurrently" and "Point-to-point communication"'
@@ -247,12 +247,15 @@ def _perform_under_torchrun(
 
 def perform(world: World, module: str, name: str, options: dict[str, Any], output: Output) -> bool:
     """Run one demo on this rank; rank 0 prints the table and writes the files. Whether all claims hold on all ranks."""
-    rows, costs = play(world, getattr(import_module(module), name), options)
-    spans = world.timeline.gather().spans
+    demo, technique = getattr(import_module(module), name), technique_of(module)
     if world.rank == 0:
         about = describe(world)
-        on = f"{about['ranks']} ranks, {about['backend']} on {about['device']}, torch {about['torch']}"
-        print(f"{technique_of(module)} on {on}\n")
+        ranks = "1 rank" if about["ranks"] == 1 else f"{about['ranks']} ranks"
+        print(f"{technique} on {ranks}, {about['backend']} on {about['device']}, torch {about['torch']}")
+        print(f"{(inspect.getdoc(demo) or '').splitlines()[0]}\n", flush=True)
+    rows, costs = play(world, demo, options)
+    spans = world.timeline.gather().spans
+    if world.rank == 0:
         print_rows(rows if output.all else telling(rows))
         if not output.all and (rest := left_out(rows)):
             print(rest)
@@ -260,8 +263,29 @@ def perform(world: World, module: str, name: str, options: dict[str, Any], outpu
             print("\nmeasured here, not claimed:")
             for what, value, unit in costs:
                 print(f"  {what}: {number(float(f'{value:.3g}'))} {unit}")
+        print(f"\n{closing(technique, rows, world.draw is not None and output.figure is None)}")
         _write(world, rows, spans, output)
     return not any(row.holds is False for row in rows)
+
+
+def closing(technique: str, rows: list[Row], picture: bool) -> str:
+    """The last line of a demo: how many key claims hold, and where to go on.
+
+    Args:
+        technique: Its module.
+        rows: Its claims.
+        picture: Whether it has a picture that was not asked for.
+    """
+    key = [row for row in telling(rows) if row.holds is not None]
+    hold = sum(row.holds is True for row in key)
+    parts = [f"{hold} of {len(key)} key claims hold" if len(key) != 1 else f"{hold} of 1 key claim holds"]
+    parts[0] += f" ({len(rows)} in all)" if len(rows) > len(key) else ""
+    chapter, _, name = technique.removeprefix("minitrain.").partition(".")
+    parts += [f"chapter {NUMBERS[chapter]}"] if chapter in NUMBERS else []
+    parts += [f"picture: --figure {name}.svg"] if picture else []
+    following = after(technique)
+    parts += [f"next: python -m {following}"] if following else []
+    return " · ".join(parts)
 
 
 def perform_all(world: World, modules: tuple[str, ...], everything: bool = False) -> bool:
@@ -303,12 +327,19 @@ def _rehearsed(world: World, rehearsal: Rehearsal) -> Claim:
 
 
 def _write(world: World, rows: list[Row], spans: list, output: Output) -> None:
+    written = []
     if output.json:
         write_json(output.json, rows, **describe(world))
-    if output.trace:
+        written.append(output.json)
+    if output.trace and not spans:
+        print(f"this demo has no timeline; {output.trace} was not written", file=sys.stderr)
+    elif output.trace:
         output.trace.write_text(json.dumps({"traceEvents": trace_events(spans)}), encoding="utf-8")
-    if output.figure:
-        if world.draw is None:
-            print(f"this demo has no picture; {output.figure} was not written", file=sys.stderr)
-            return
+        written.append(output.trace)
+    if output.figure and world.draw is None:
+        print(f"this demo has no picture; {output.figure} was not written", file=sys.stderr)
+    elif output.figure and world.draw is not None:
         save_figure(world.draw(), output.figure)
+        written.append(output.figure)
+    if written:
+        print(f"written: {', '.join(map(str, written))}")

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 import ast
+import os
+import re
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 # Chapters in reading order, as the notebooks number them; those without a notebook have their place as well.
@@ -30,6 +37,95 @@ CHAPTERS = (
     "recommender",
     "inference",
 )
+NUMBERS = {name: f"{number:02}" for number, name in enumerate(each for each in CHAPTERS if each != "trainer")}
+PROGRAMS = {
+    "minitrain.train": "Trains a GPT on real text, in any layout of ranks; --dry-run only plans it.",
+    "minitrain.plan": "Finds the best layouts for a model and some GPUs.",
+    "minitrain.generate": "Continues a text with the weights of a run.",
+    "minitrain.evaluate": "The loss of a run's weights on held-out text.",
+    "minitrain.export": "Writes a run's weights to a safetensors file, also with GPT-2's names.",
+    "minitrain.compare": "Finds the first step and the first tensor in which two runs differ.",
+    "minitrain.prepare": "Turns texts into shards of tokens that are mapped into memory.",
+    "minitrain.tour": "Runs every demo and trains a small GPT, in four minutes.",
+    "minitrain.benchmarks": "Compares these modules with what one would use instead.",
+}
+USAGE = (
+    "python -m minitrain [WORD …]   lists programs and demos, or those about something",
+    "python -m MODULE --help        explains the options of one",
+    "python -m MODULE --ranks 4     runs a demo on ranks of its own",
+    "torchrun --nproc-per-node 4 -m MODULE",
+    "",
+)
+SYNONYMS = {  # other words for what a module is about
+    "minitrain.collectives": "allreduce",
+    "minitrain.data_parallel.overlapped": "ddp",
+    "minitrain.zero.stage1": "zero_1",
+    "minitrain.zero.stage2": "zero_2",
+    "minitrain.zero.stage3": "zero_3 fsdp",
+    "minitrain.roofline.flops": "mfu",
+}
+
+
+def main(words: Sequence[str]) -> int:
+    """Print the list, all of it or what fits the words; returns the exit status."""
+    try:
+        print("\n".join(lines([word for word in words if word not in ("-h", "--help")])), flush=True)
+    except LookupError as error:
+        print(error.args[0], file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader has closed: `... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
+        return 1
+    return 0
+
+
+def lines(words: Sequence[str] = (), width: int | None = None) -> list[str]:
+    """The list in lines: how to use it, the programs, and the demos by chapter.
+
+    Args:
+        words: Only modules with all of them in their name or description.
+        width: Of a line; None: the terminal's, between 60 and 100.
+
+    Raises:
+        LookupError: There is none; names similar ones.
+    """
+    every = {"The programs": [*PROGRAMS.items()]}
+    for module, what in demos():
+        chapter = module.split(".")[1]
+        every.setdefault(f"{NUMBERS.get(chapter, '')} {chapter}".strip(), []).append((module, what))
+    wanted = [word.lower().replace("-", "_") for word in words]
+    found = {}
+    for title, rows in every.items():
+        if fits := [
+            row for row in rows if all(re.search(rf"(?<![a-z]){re.escape(word)}", _about(row)) for word in wanted)
+        ]:
+            found[title] = fits
+    if not found:
+        names = [module.rpartition(".")[2] for rows in every.values() for module, _ in rows]
+        near = get_close_matches("_".join(wanted), names, 3, 0.5)
+        cure = f"did you mean {' or '.join(near)}?" if near else "python -m minitrain lists all"
+        raise LookupError(f"no program and no demo is about {' '.join(words)!r}; {cure}")
+    width = width or min(100, max(60, shutil.get_terminal_size().columns))
+    shown = [] if words else [*USAGE]
+    for title, rows in found.items():
+        shown.append(title)
+        for module, what in rows:
+            shown += [f"  {module}", *textwrap.wrap(what, width, initial_indent="      ", subsequent_indent="      ")]
+        shown.append("")
+    return shown[:-1]
+
+
+def _about(row: tuple[str, str]) -> str:
+    """What is searched for words: name, description and other words for it, in small letters."""
+    other = " ".join(words for name, words in SYNONYMS.items() if row[0].startswith(name))
+    return " ".join([*row, other]).lower().replace("-", "_")
+
+
+def after(module: str) -> str | None:
+    """The demo that comes next in the course; None after the last one, and for modules that are in no chapter."""
+    names = [name for name, _ in demos()]
+    place = names.index(module) + 1 if module in names else len(names)
+    return names[place] if place < len(names) else None
 
 
 def demos() -> list[tuple[str, str]]:

@@ -80,14 +80,25 @@ def test_table_in_plain_lines(capsys):
     rows = merge("m", [[Claim("bytes", "4 · n", 4096, 4096, "B"), Claim.needs_ranks(4, "steps", "n")]])
     print_rows(rows, Console(file=(out := io.StringIO())))
     lines = out.getvalue().splitlines()
-    assert lines[1] == "bytes | 4 · n | 4,096 B | 4,096 B | counted | yes"
-    assert lines[2] == "steps | n | – | – | – | – (needs 4 ranks)"
+    assert lines[0] == "what   formula  predicted  measured  how      holds"
+    assert lines[1] == "bytes  4 · n    4,096 B    4,096 B   counted  yes"
+    assert lines[2] == "steps  n        –          –         –        – (needs 4 ranks)"
 
 
 def test_table_in_a_terminal_marks_failures():
     console = Console(file=(out := io.StringIO()), force_terminal=True, width=120)
     print_rows(merge("m", [[Claim("bytes", "4 · n", 4, 5, "B")]]), console)
     assert "NO" in out.getvalue() and "\x1b[1;31m" in out.getvalue()
+
+
+def test_claims_in_a_narrow_terminal_stand_on_lines_of_their_own():
+    console = Console(file=(out := io.StringIO()), force_terminal=True, width=80, color_system=None)
+    waits = Claim.needs_ranks(4, "steps", "n")
+    print_rows(merge("m", [[Claim("bytes", "4 · n", 4, 5, "B"), Claim("count " * 20, "n", 1, 1), waits]]), console)
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert lines[:2] == ["✗ bytes", "    4 · n · predicted 4 B · measured 5 B · counted"]
+    assert lines[-2:] == ["– steps", "    n · predicted – · measured – · – (needs 4 ranks)"]
+    assert max(map(len, lines)) <= 80
 
 
 def test_numbers_for_a_reader():

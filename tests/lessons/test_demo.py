@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from minitrain.lessons.demo import Output, perform, perform_all, run
-from minitrain.lessons.listing import demos
+from minitrain.lessons.listing import after, demos, lines, main
 from tests.lessons import sample_demo
 
 SAMPLE = "tests.lessons.sample_demo"
-TABLE = ["what | formula | predicted | measured | how | holds", "count | n | 5 | 5 | counted | yes"]
+TABLE = ["what   formula  predicted  measured  how      holds", "count  n        5          5         counted  yes"]
 FILES = {"figure": "pictures/figure.svg", "trace": "trace.json", "json": "claims.json"}
 
 
@@ -58,9 +58,11 @@ def test_by_python_with_all_outputs(ended, folder):
     program, _ = ended["python"]
     assert program.returncode == 0, program.stderr
     lines = program.stdout.splitlines()
-    assert lines[0].startswith(f"{SAMPLE} on 2 ranks, ") and lines[2:4] == TABLE
-    assert lines[4] == "crowd | n | – | – | – | – (needs 99 ranks)"
-    assert lines[5] == "and 1 more claim holds and 1 needs more ranks; --all shows them"
+    assert lines[0].startswith(f"{SAMPLE} on 2 ranks, ") and lines[1] == "Counts to a number." and lines[3:5] == TABLE
+    assert lines[5] == "crowd  n        –          –         –        – (needs 99 ranks)"
+    assert lines[6] == "and 1 more claim holds and 1 needs more ranks; --all shows them"
+    assert lines[8] == "1 of 1 key claim holds (4 in all)"
+    assert lines[9] == f"written: {', '.join(str(folder / FILES[kind]) for kind in ('json', 'trace', 'figure'))}"
     claims = json.loads((folder / FILES["json"]).read_text())
     assert claims["ranks"] == 2 and claims["claims"][0]["measured"] == 5
     assert [claim["key"] for claim in claims["claims"]] == [True, True, False, False]
@@ -72,21 +74,21 @@ def test_by_python_with_all_outputs(ended, folder):
 def test_with_all_claims(ended):
     program, _ = ended["all"]
     assert program.returncode == 0, program.stderr
-    shown = [line.split(" | ")[0] for line in program.stdout.splitlines()]
-    assert shown[2:] == ["what", "count", "crowd", "count again", "crowd again"]
+    shown = [line.split("  ")[0] for line in program.stdout.splitlines()]
+    assert shown[3:8] == ["what", "count", "crowd", "count again", "crowd again"]
 
 
 def test_a_script_of_ones_own(ended, folder):
     program, _ = ended["script"]
     assert program.returncode == 0, program.stderr
     lines = program.stdout.splitlines()
-    assert lines[0].startswith("sample_demo on 2 ranks, ") and lines[2:4] == TABLE
+    assert lines[0].startswith("sample_demo on 2 ranks, ") and lines[3:5] == TABLE
 
 
 def test_by_torchrun(ended):
     program, _ = ended["torchrun"]
     assert program.returncode == 0, program.stderr
-    assert program.stdout.splitlines()[2:4] == TABLE
+    assert program.stdout.splitlines()[3:5] == TABLE
 
 
 @pytest.mark.parametrize("how", ("raise by torchrun", "raise", "die"))
@@ -147,10 +149,10 @@ def test_ranks_beside_torchrun_must_agree(ranks):
 def test_a_wrong_claim_on_one_rank_fails_the_demo(ranks, capsys):
     held = ranks(2).run(perform, SAMPLE, "demo", {"fault": "wrong"}, Output())
     assert held == [False, False]
-    said = capsys.readouterr().out
-    assert "count | n | 8 | 9 | counted | NO (fails on rank 1)" in said
-    assert "count again | n | 8 | 9 | counted | NO (fails on rank 1)" in said, "also a claim that is not key"
-    assert said.endswith("and 1 more claim needs more ranks; --all shows it\n")
+    said = " ".join(capsys.readouterr().out.split())
+    assert "count n 8 9 counted NO (fails on rank 1)" in said
+    assert "count again n 8 9 counted NO (fails on rank 1)" in said, "also a claim that is not key"
+    assert "and 1 more claim needs more ranks; --all shows it 0 of 2 key claims hold" in said
 
 
 def test_the_list_of_demos_needs_no_torch():
@@ -158,6 +160,21 @@ def test_the_list_of_demos_needs_no_torch():
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert "minitrain.collectives.ring" in ended.stdout
+
+
+def test_the_list_finds_words_and_fits_a_terminal(capsys):
+    every = lines(width=80)
+    assert max(map(len, every)) <= 80 and "  minitrain.train" in every and "04 zero" in every
+    assert [line for line in lines(["ring"]) if line.startswith("  minitrain.")][0] == "  minitrain.collectives.ring"
+    assert "  minitrain.zero.stage3" in lines(["ZeRO-3"]) and "  minitrain.compare" in lines(["two", "runs"])
+    assert not any("during" in line and "ring" not in line.replace("during", "") for line in lines(["ring"]))
+    assert main(["rign"]) == 1 and "did you mean ring?" in capsys.readouterr().err
+    assert main(["qqq"]) == 1 and "lists all" in capsys.readouterr().err
+
+
+def test_the_course_goes_on_from_each_demo():
+    names = [module for module, _ in demos()]
+    assert [after(name) for name in names] == [*names[1:], None] and after("elsewhere") is None
 
 
 def test_a_chapter_runs_all_its_demos(ranks, capsys):
