@@ -17,6 +17,7 @@ import mathematics
 import notebooks
 import pictures
 import reference
+import searching
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -110,6 +111,7 @@ def _add_solutions(files: Files, config: MkDocsConfig, paths: dict[str, str]) ->
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Fill in what is computed, then point the links to the site's pages."""
     uri = page.file.src_uri
+    page.meta.update(searching.settings(uri))
     for url in links.images_without_alt(markdown):
         log.warning(f"{uri}: the picture {url} has no alt text")
     if "<!-- site:" in markdown:
@@ -152,7 +154,7 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn formulas into MathML, let long names break, and keep short code in one line."""
     if page.file.src_uri.startswith("reference/"):
-        html = reference.on_lines_of_their_own(reference.breakable(html))
+        html = searching.without_sources(reference.on_lines_of_their_own(reference.breakable(html)))
     html = links.kept_together(html)
     html, problems = mathematics.replace_formulas(html)
     for problem in problems:

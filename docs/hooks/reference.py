@@ -88,7 +88,7 @@ def page(module: Module, all_modules: list[Module], package: Path) -> str:
         return text + ("## Modules\n\n" + _list(inside, module.page) if inside else "")
     path = module.file.relative_to(package.parent).as_posix()
     source = module.file.read_text("utf-8").strip()
-    code = f'````{{ .python linenums="1" data-search-exclude="" }}\n{source}\n````'
+    code = f'````{{ .python linenums="1" }}\n{source}\n````'
     # A small form is to be read; longer files are folded.
     small = module.room in chapters.BY_NAME and ".full." not in module.name and source.count("\n") < SMALL
     return text + f'???{"+" if small else ""} quote "The whole file: {path}"\n\n{textwrap.indent(code, "    ")}\n'

@@ -6,6 +6,7 @@ Then in a real browser: as wide as a laptop and as narrow as a phone, light and 
 from __future__ import annotations
 
 import functools
+import gzip
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -225,13 +227,50 @@ def test_pages(site: Path, address: str, browser) -> None:
     page.close()
 
 
-def test_search_finds_a_word(address: str, browser) -> None:
+# What people type, and the page that should come first.
+QUERIES = {
+    "allreduce": "tutorials/collectives/",
+    "all-reduce": "tutorials/collectives/",
+    "reduce-scatter": "tutorials/collectives/",
+    "deadlock": "tutorials/matrix_product/",
+    "DDP": "tutorials/data_parallel_a/",
+    "gradient accumulation": "tutorials/data_parallel_a/",
+    "MFU": "tutorials/roofline/",
+    "FSDP": "tutorials/zero_a/",
+    "ZeRO-3": "tutorials/zero_a/",
+    "offload": "tutorials/zero_b/",
+    "activation checkpointing": "tutorials/recomputation_a/",
+    "bf16": "tutorials/precision/",
+    "Muon": "tutorials/optimizers/",
+    "tensor parallel": "tutorials/tensor_parallel_a/",
+    "sequence parallel": "tutorials/sequence_parallel/",
+    "context parallel": "tutorials/context_parallel/",
+    "ring attention": "tutorials/context_parallel/",
+    "1F1B": "tutorials/pipeline_parallel_a/",
+    "MoE": "tutorials/mixture_of_experts_a/",
+    "KV cache": "tutorials/inference/",
+    "torchrun": "running/",
+    "install": "running/",
+}
+
+
+def test_search_finds_what_people_type(address: str, browser) -> None:
     page = browser.new_page()
-    page.goto(address)
-    page.locator("input.md-search__input").first.click()
-    page.keyboard.type("deadlock")
-    page.wait_for_selector(".md-search-result__item", timeout=60_000)  # a busy machine reads the index slowly
+    found = {}
+    for query in QUERIES:
+        page.goto(f"{address}?q={quote(query)}")
+        first = page.locator(".md-search-result__item .md-search-result__link").first
+        first.wait_for(state="attached", timeout=60_000)  # a busy machine reads the index slowly
+        found[query] = (first.get_attribute("href") or "").removeprefix(address).partition("?")[0].partition("#")[0]
+    assert found == QUERIES
     page.close()
+
+
+def test_the_search_index_is_small(site: Path) -> None:
+    index = (site / "search" / "search_index.json").read_bytes()
+    assert len(gzip.compress(index)) <= 500_000
+    places = {document["location"] for document in json.loads(index)["docs"]}
+    assert not any(place.startswith(("tutorials/solutions/", "reference/lessons")) for place in places)
 
 
 @pytest.mark.parametrize(("system", "chosen"), [("light", "slate"), ("dark", "default")])

@@ -1,0 +1,60 @@
+"""What the search finds: chapters and pages before the reference, under the words that people type.
+
+A page's `search` settings and `tags` are those of mkdocs-material's search plugin: a tag weighs more than any other text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+# Pages by their source, with the words that should lead there, whatever the page itself calls the thing.
+WORDS = {
+    "running": "install installation setup torchrun GPU NCCL CUDA",
+    "training": "train trainer layout preset Slurm Kubernetes",
+    "explorer": "pipeline-explorer schedules",
+    "tutorials/matrix_product": "send receive deadlock point-to-point",
+    "tutorials/collectives": "allreduce all-reduce all-gather allgather reduce-scatter broadcast ring tree",
+    "tutorials/data_parallel_a": "DDP data-parallelism gradient-accumulation buckets",
+    "tutorials/data_parallel_b": "DiLoCo local-SGD",
+    "tutorials/roofline": "MFU FLOPs utilization arithmetic-intensity",
+    "tutorials/zero_a": "ZeRO-1 ZeRO-2 ZeRO-3 FSDP FSDP2 sharded optimizer-states",
+    "tutorials/zero_b": "HSDP offload offloading ZeRO-Offload ZeRO-Infinity",
+    "tutorials/recomputation_a": "activation-checkpointing gradient-checkpointing rematerialization",
+    "tutorials/precision": "mixed-precision bfloat16 bf16 float16 fp16 fp8 loss-scaling",
+    "tutorials/optimizers": "Adam AdamW LAMB LARS Adafactor Muon 8-bit",
+    "tutorials/tensor_parallel_a": "tensor-parallelism TP Megatron",
+    "tutorials/sequence_parallel": "sequence-parallelism",
+    "tutorials/context_parallel": "context-parallelism ring-attention Ulysses long-context CP",
+    "tutorials/pipeline_parallel_a": "pipeline-parallelism PP GPipe 1F1B bubble",
+    "tutorials/pipeline_parallel_b": "interleaved",
+    "tutorials/pipeline_parallel_c": "zero-bubble ZB-H1 PipeDream",
+    "tutorials/mixture_of_experts_a": "MoE experts router expert-parallelism",
+    "tutorials/composition": "3D-parallelism",
+    "tutorials/planning": "planner",
+    "tutorials/checkpointing": "checkpoint resume",
+    "tutorials/resilience": "fault-tolerance elastic restart hang",
+    "tutorials/craft_a": "spike probe perplexity bits-per-byte",
+    "tutorials/craft_b": "WSD learning-rate cosine",
+    "tutorials/recommender": "embedding-table",
+    "tutorials/inference": "KV-cache decode prefill",
+}
+LEFT_OUT = ("tutorials/solutions/", "reference/lessons", "reference/benchmarks", "claims")
+FIRST = ("tutorials/", "glossary", "running", "training", "index", "explorer")
+
+
+def settings(uri: str) -> dict[str, Any]:
+    """A page's front matter for the search.
+
+    Args:
+        uri: Its source, such as "tutorials/zero_a.md".
+    """
+    name = uri.removesuffix(".md")
+    if name.startswith(LEFT_OUT):
+        return {"search": {"exclude": True}}
+    found: dict[str, Any] = {"search": {"boost": 4}} if name.startswith(FIRST) else {}
+    return found | ({"tags": WORDS[name].split()} if name in WORDS else {})
+
+
+def without_sources(html: str) -> str:
+    """A reference page whose file is not searched: names and docstrings are on the page already."""
+    return html.replace('<details class="quote"', '<details data-search-exclude class="quote"')
