@@ -1,6 +1,6 @@
 """What the search finds: chapters and pages before the reference, under the words that people type.
 
-A page's `search` settings and `tags` are those of mkdocs-material's search plugin: a tag weighs more than any other text.
+A page's `search` settings and `tags` are those of mkdocs-material's search plugin, in which a tag weighs most.
 """
 
 from __future__ import annotations
