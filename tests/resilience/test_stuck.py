@@ -44,6 +44,14 @@ def test_a_loader_that_waits_for_its_threads_does_not_wait_for_ranks():
     assert place(handle) == (True, "in wait at data.py line 5")
 
 
+def test_the_outermost_collective_is_the_one_that_was_called():
+    ring = WAITS.replace(
+        '  File "/home/me/train.py", line 12',
+        '  File "/home/me/ring.py", line 40 in all_gather\n  File "/home/me/train.py", line 12',
+    )
+    assert place(ring) == (True, "in all_gather at train.py line 12")
+
+
 def test_the_sentence():
     ranks = {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}
     assert sentence(ranks) == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LinearLR, LRScheduler, SequentialLR
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LambdaLR, LinearLR, LRScheduler, SequentialLR
 
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
@@ -145,6 +146,9 @@ def torch_course(plain: torch.optim.Optimizer, steps: Steps) -> LRScheduler:
     rest = max(1, steps.steps - steps.warmup)
     if steps.decay == "cosine":
         after: LRScheduler = CosineAnnealingLR(plain, rest, eta_min=steps.lr / 10)
+    elif steps.decay == "wsd":
+        stable, falling = rest - steps.falling, steps.falling  # of all steps but the warm-up
+        after = LambdaLR(plain, lambda number: 1 - math.sqrt(max(0, number - stable) / falling))
     else:
         after = LinearLR(plain, 1.0, 0.0, rest) if steps.decay == "linear" else ConstantLR(plain, 1.0)
     if not steps.warmup:

@@ -87,7 +87,7 @@ def demo(world: World, batches: int = 90) -> list[Claim]:
 
 
 def run(training: common.Training, batches: int) -> tuple[dict[int, float], list[int]]:
-    return rewind.train(batches, training.step, training.state, training.load, Spikes(WINDOW), EVERY)
+    return rewind.train(batches, training.step, training.state, training.load, Spikes(WINDOW), EVERY, len(BAD))
 
 
 def gives_up() -> Claim:
