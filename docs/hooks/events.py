@@ -154,7 +154,9 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Turn formulas into MathML, let long names break, and keep short code in one line."""
     if page.file.src_uri.startswith("reference/"):
-        html = searching.without_sources(reference.on_lines_of_their_own(reference.breakable(html)))
+        html = reference.on_lines_of_their_own(reference.breakable(html))
+    if page.file.src_uri.startswith(("reference/", "tutorials/")):
+        html = searching.without_code(html)
     html = links.kept_together(html)
     html, problems = mathematics.replace_formulas(html)
     for problem in problems:

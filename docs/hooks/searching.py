@@ -5,6 +5,7 @@ A page's `search` settings and `tags` are those of mkdocs-material's search plug
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 # Pages by their source, with the words that should lead there, whatever the page itself calls the thing.
@@ -38,7 +39,7 @@ WORDS = {
     "tutorials/recommender": "embedding-table",
     "tutorials/inference": "KV-cache decode prefill",
 }
-LEFT_OUT = ("tutorials/solutions/", "reference/lessons", "reference/benchmarks", "claims")
+LEFT_OUT = ("tutorials/solutions/", "reference/lessons", "reference/benchmarks", "reference/costs", "claims")
 FIRST = ("tutorials/", "glossary", "running", "training", "index", "explorer")
 
 
@@ -55,6 +56,7 @@ def settings(uri: str) -> dict[str, Any]:
     return found | ({"tags": WORDS[name].split()} if name in WORDS else {})
 
 
-def without_sources(html: str) -> str:
-    """A reference page whose file is not searched: names and docstrings are on the page already."""
-    return html.replace('<details class="quote"', '<details data-search-exclude class="quote"')
+def without_code(html: str) -> str:
+    """A page whose code is not searched: in the reference, names and docstrings are on the page already."""
+    html = html.replace('<details class="quote"', '<details data-search-exclude class="quote"')
+    return re.sub(r'<div class="(?=[^"]*\bhighlight\b)', '<div data-search-exclude class="', html)

@@ -50,7 +50,7 @@ PROGRAMS = {
     "minitrain.benchmarks": "Compares these modules with what one would use instead.",
 }
 USAGE = (
-    "python -m minitrain [WORD …]   lists programs and demos, or those about something",
+    "python -m minitrain [WORD …]   lists programs and demos, or those about WORD",
     "python -m MODULE --help        explains the options of one",
     "python -m MODULE --ranks 4     runs a demo on ranks of its own",
     "torchrun --nproc-per-node 4 -m MODULE",
