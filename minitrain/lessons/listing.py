@@ -94,15 +94,15 @@ def lines(words: Sequence[str] = (), width: int | None = None) -> list[str]:
         chapter = module.split(".")[1]
         every.setdefault(f"{NUMBERS.get(chapter, '')} {chapter}".strip(), []).append((module, what))
     wanted = [word.lower().replace("-", "_") for word in words]
+    begins = [re.compile(rf"(?<![a-z]){re.escape(word)}") for word in wanted]
     found = {}
     for title, rows in every.items():
-        if fits := [
-            row for row in rows if all(re.search(rf"(?<![a-z]){re.escape(word)}", _about(row)) for word in wanted)
-        ]:
-            found[title] = fits
+        if fits := [row for row in rows if all(word.search(_about(row)) for word in begins)]:
+            # A module that has the words in its name comes before one that only speaks of them.
+            found[title] = sorted(fits, key=lambda row: not all(word in row[0] for word in wanted))
     if not found:
         names = [module.rpartition(".")[2] for rows in every.values() for module, _ in rows]
-        near = get_close_matches("_".join(wanted), names, 3, 0.5)
+        near = get_close_matches("_".join(wanted), names, 2, 0.6)
         cure = f"did you mean {' or '.join(near)}?" if near else "python -m minitrain lists all"
         raise LookupError(f"no program and no demo is about {' '.join(words)!r}; {cure}")
     width = width or min(100, max(60, shutil.get_terminal_size().columns))
