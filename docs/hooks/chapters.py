@@ -22,8 +22,12 @@ class Chapter:
 
     @property
     def title(self) -> str:
-        """The name in words: "Data parallel"."""
-        return "ZeRO" if self.name == "zero" else self.name.replace("_", " ").capitalize()
+        """The name in words, the same in menus, lists and text: "Data parallelism"."""
+        words = self.name.replace("_", " ").capitalize()
+        return TITLES.get(self.name, re.sub("parallel$", "parallelism", words))
+
+
+TITLES = {"zero": "ZeRO", "recommender": "Recommenders", "craft": "The craft of a run"}
 
 
 CHAPTERS = (
@@ -233,8 +237,10 @@ def overview(tutorials: Path, link: str) -> str:
         if len(found) == 1:
             title = f"[{title}]({link}/{found[0].name})"
         elif found:
-            parts = (f"[part {part}]({link}/{path.name})" for part, path in zip("abcd", found, strict=False))
-            title += ": " + ", ".join(parts)
+            parts = (
+                f"[{part}: {part_title(path)}]({link}/{path.name})" for part, path in zip("abcd", found, strict=False)
+            )
+            title += ", part " + ", ".join(parts)
         state = "" if found else " *(to come)*"
         basis = " and ".join(BY_NAME[name].number for name in chapter.builds_on) or "nothing"
         basis = "all before it" if chapter.name == LAST else basis
@@ -244,10 +250,24 @@ def overview(tutorials: Path, link: str) -> str:
     return "\n".join(lines)
 
 
+def menu_entry(notebook: str) -> str:
+    """What a notebook is called in the menu: "04a_zero" is "04a ZeRO"."""
+    number, _, name = notebook.partition("_")
+    return f"{number} {BY_NAME[name].title}" if name in BY_NAME else notebook
+
+
+def part_title(notebook: Path) -> str:
+    """What one part of a chapter is about, as its title says: "schedules"."""
+    return _first_cell(notebook).partition("\n")[0].partition(": ")[2]
+
+
+def _first_cell(notebook: Path) -> str:
+    return "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
+
+
 def minutes(notebook: Path) -> int:
     """How long a notebook takes without its exercises: its first cell says so, and tutorials/build.py works it out."""
-    first = "".join(json.loads(notebook.read_text(encoding="utf-8"))["cells"][0]["source"])
-    return int(re.search(r"about (\d+) minutes", first)[1])  # type: ignore[index]
+    return int(re.search(r"about (\d+) minutes", _first_cell(notebook))[1])  # type: ignore[index]
 
 
 def paths(tutorials: Path, link: str) -> str:

@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import accessible
 import chapters
 import claims_page
 import explorer
@@ -17,6 +18,7 @@ import mathematics
 import notebooks
 import pictures
 import reference
+import repository
 import searching
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -64,6 +66,7 @@ def _add_reference(files: Files, config: MkDocsConfig, paths: dict[str, str]) ->
         paths[path] = module.page
         paths[path.removesuffix("/__init__.py")] = module.page
     files.append(File.generated(config, "reference/index.md", content=reference.overview(modules)))
+    config.extra["names"] = reference.names(modules)
     return reference.navigation(modules)
 
 
@@ -73,7 +76,9 @@ def _add_notebooks(files: Files, config: MkDocsConfig, paths: dict[str, str]) ->
     nav = []
     for file in sorted(_folder(config, "tutorials").glob("*.ipynb")):
         name = chapters.page_name(file.stem)
-        page = notebooks.to_page(json.loads(file.read_text("utf-8")), name, _header(file, modules, claimed))
+        page = notebooks.to_page(
+            json.loads(file.read_text("utf-8")), name, _header(file, modules, claimed, config.repo_url)
+        )
         for problem in page.problems:
             log.warning(f"{file.name}: {problem}")
         files.append(File.generated(config, f"tutorials/{name}.md", content=page.markdown))
@@ -81,16 +86,20 @@ def _add_notebooks(files: Files, config: MkDocsConfig, paths: dict[str, str]) ->
         for picture, data in page.files.items():
             files.append(File.generated(config, f"tutorials/{picture}", content=data))
         paths[f"tutorials/{file.name}"] = f"tutorials/{name}.md"
-        nav.append({page.title or name: f"tutorials/{name}.md"})
+        nav.append({chapters.menu_entry(file.stem): f"tutorials/{name}.md"})
     return nav
 
 
-def _header(file: Path, modules: list[reference.Module], claimed: set[str]) -> str:
-    """What stands below a notebook's title: where to get it, its modules, its claims."""
+def _header(file: Path, modules: list[reference.Module], claimed: set[str], repo_url: str | None) -> str:
+    """What stands below a notebook's title: its number, where to get it, its modules, its claims."""
     chapter = chapters.notebook_chapter(file.stem)
+    items = [f"Chapter {file.stem.partition('_')[0]}"]
     # As HTML, since a link in Markdown to the notebook becomes one to its page.
-    items = [f'<a href="../{file.name}" download>Download the notebook</a>']
-    code = [m for m in modules if m.room == chapter and not m.is_room]
+    items.append(f'<a href="../{file.name}" download>Download the notebook</a>')
+    if badge := repository.colab(repo_url, f"tutorials/{file.name}"):
+        items.append(badge)
+    taught = {m.name.replace(".lessons.", ".") for m in modules if m.name.startswith(f"minitrain.lessons.{chapter}.")}
+    code = [m for m in modules if m.room == chapter and m.name in taught]
     if code:
         items.append("Modules: " + ", ".join(f"[{m.name.rpartition('.')[2]}](../{m.page})" for m in code))
     if chapter in claimed:
@@ -118,7 +127,19 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         markdown = _filled(markdown, page, config, files)
     paths: dict[str, str] = config.extra["paths"]
     path = next((path for path, there in paths.items() if there == uri), f"docs/{uri}")
+    page.edit_url = repository.edit(config.repo_url, path)
+    if page.parent is None:  # its menu would have one entry: itself
+        page.meta["hide"] = [*page.meta.get("hide", ()), "navigation"]
     return links.rewrite(markdown, path, uri, paths)
+
+
+def _address(name: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Where a page finds a name of the reference; "" for a name that has no place there."""
+    uri, mark, anchor = config.extra["names"].get(name, "").partition("#")
+    file = files.get_file_from_path(uri)
+    if file is None or (file is page.file and not mark):
+        return ""
+    return ("" if file is page.file else get_relative_url(file.url, page.url)) + mark + anchor
 
 
 def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -137,6 +158,7 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
     places = {
         "chapters": chapters.overview(tutorials, f"{up}tutorials"),
         "paths": chapters.paths(tutorials, f"{up}tutorials"),
+        "clone": repository.clone(config.repo_url),
         "map": pictures.chapter_map(urls),
         "ring": pictures.ring(),
         "claims": claims_page.to_markdown(record),
@@ -152,9 +174,10 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Turn formulas into MathML, let long names break, and keep short code in one line."""
+    """Turn formulas into MathML, make names links, let long ones break, and keep short code in one line."""
     if page.file.src_uri.startswith("reference/"):
-        html = reference.on_lines_of_their_own(reference.breakable(html))
+        html = reference.on_lines_of_their_own(reference.breakable(reference.small_form_first(html)))
+    html = reference.linked(html, lambda name: _address(name, page, config, files))
     if page.file.src_uri.startswith(("reference/", "tutorials/")):
         html = searching.without_code(html)
     html = links.kept_together(html)
@@ -162,3 +185,13 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
     for problem in problems:
         log.warning(f"{page.file.src_uri}: {problem}")
     return html
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Complete the theme's page."""
+    return accessible.page(output)
+
+
+def on_post_template(output: str, template_name: str, config: MkDocsConfig) -> str:
+    """Complete the theme's page for addresses that lead nowhere."""
+    return accessible.page(output) if template_name.endswith(".html") else output

@@ -125,8 +125,7 @@ def ring(ranks: int = 4) -> str:
 
 
 def _svg(name: str, height: float, label: str, parts: list[str]) -> str:
-    return (
-        f'<svg class="drawing drawing-{name}" viewBox="0 0 {WIDTH} {height:g}" role="img" aria-label="{escape(label)}">'
-        + "".join(parts)
-        + "</svg>"
-    )
+    inner = "".join(parts)
+    role = "group" if "<a " in inner else "img"  # an image has no links that a keyboard could reach
+    head = f'<svg class="drawing drawing-{name}" viewBox="0 0 {WIDTH} {height:g}" role="{role}"'
+    return f'{head} aria-label="{escape(label)}">{inner}</svg>'

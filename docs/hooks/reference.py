@@ -6,6 +6,7 @@ import ast
 import posixpath
 import re
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,49 @@ def page(module: Module, all_modules: list[Module], package: Path) -> str:
     source = module.file.read_text("utf-8").strip()
     code = f'````{{ .python linenums="1" }}\n{source}\n````'
     # A small form is to be read; longer files are folded.
-    small = module.room in chapters.BY_NAME and ".full." not in module.name and source.count("\n") < SMALL
-    return text + f'???{"+" if small else ""} quote "The whole file: {path}"\n\n{textwrap.indent(code, "    ")}\n'
+    if module.room in chapters.BY_NAME and ".full." not in module.name and source.count("\n") < SMALL:
+        return text + f'<div class="small-form" markdown>\n\n`{path}`\n\n{code}\n\n</div>\n'
+    return text + f'??? quote "The whole file: {path}"\n\n{textwrap.indent(code, "    ")}\n'
+
+
+def small_form_first(html: str) -> str:
+    """A page that opens with its small form: the code stands right below the heading."""
+    found = re.search(r'<div class="small-form">.*</div>', html, re.DOTALL)
+    if not found:
+        return html
+    head, end, rest = (html[: found.start()] + html[found.end() :]).partition("</h1>")
+    return head + end + "\n" + found.group() + rest
+
+
+def linked(html: str, address: Callable[[str], str]) -> str:
+    """Make the names of modules, and of what they define, links.
+
+    Args:
+        html: a page's text; what is in a link, a heading or a block of code already stays as it is.
+        address: where a name is described, such as "minitrain.costs.zero.step_traffic"; "" for an unknown one.
+    """
+
+    def link(match: re.Match[str]) -> str:
+        target = address(match["name"]) if match["name"] else ""
+        return f'<a href="{target}">{match.group()}</a>' if target else match.group()
+
+    return _CODE.sub(link, html)
+
+
+_CODE = re.compile(
+    r"<(?P<tag>a|h[1-6]|pre|svg)\b.*?</(?P=tag)>|<code>(?P<name>minitrain(?:\.\w+)+)(?:\(\))?</code>", re.DOTALL
+)
+
+
+def names(all_modules: list[Module]) -> dict[str, str]:
+    """Every module and public name with its page's source path and anchor: "reference/costs/zero.md#minitrain.…"."""
+    found = {}
+    for module in all_modules:
+        found[module.name] = module.page
+        for node in ast.parse(module.file.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+                found[f"{module.name}.{node.name}"] = f"{module.page}#{module.name}.{node.name}"
+    return found
 
 
 def _inside(module: Module, room: Module) -> bool:

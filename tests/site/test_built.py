@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import pytest
 
@@ -98,6 +98,22 @@ def test_every_picture_has_alt_text(elements):
         for tag, attributes in found.tags:
             assert tag != "img" or attributes.get("alt"), (page, attributes)
             assert tag != "svg" or "drawing" not in (attributes.get("class") or "") or attributes.get("aria-label")
+
+
+def test_every_link_leads_somewhere(elements):
+    """To a page of the site, and to a place on it that exists; half a million of them, lines of code included."""
+    names = {page: {attributes.get("id") for _, attributes in found.tags} | {""} for page, found in elements.items()}
+    for page, found in elements.items():
+        if page.name == "404.html":
+            continue  # its addresses begin at the server's root, wherever it is shown
+        for url in {attributes.get("href") or "" for tag, attributes in found.tags if tag == "a"}:
+            place, _, anchor = unquote(url).partition("#")
+            if re.match(r"[a-z]+:", place):
+                continue
+            target = page if not place else Path(os.path.normpath(page.parent / place.partition("?")[0]))
+            target = target / "index.html" if target.is_dir() else target
+            assert target.exists(), (page, url)
+            assert target not in names or anchor in names[target], (page, url)
 
 
 def test_formulas_are_mathml(site):
@@ -224,6 +240,32 @@ def test_pages(site: Path, address: str, browser) -> None:
         assert missing == []
     assert said == []
     assert [url for url in asked if not url.startswith((address, "data:", "blob:"))] == []
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(
+    "name", ["", "tutorials/", "tutorials/zero_a/", "reference/zero/stage3/", "training/", "404.html"]
+)
+def test_pages_are_accessible(address: str, browser, name: str, scheme: str) -> None:
+    """By the rules of axe, those on contrast among them: a page of each kind, wide and narrow, light and dark."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
+    for width in WIDTHS:
+        page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 900})
+        page.goto(address + name, wait_until="load")
+        page.wait_for_timeout(300)  # the theme completes a page after it was loaded
+        found = axe.Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+        page.close()
+
+
+def test_a_page_that_does_not_exist_helps(address: str, browser) -> None:
+    """An address with a notebook's number, as its file has one, leads to the notebook's page."""
+    page = browser.new_page()
+    page.route("**/04a_zero/", lambda route: route.fulfill(response=route.fetch(url=f"{address}404.html")))
+    page.goto(f"{address}tutorials/04a_zero/")
+    assert page.locator("#meant a").get_attribute("href") == "/tutorials/zero_a/"
+    assert page.locator("#meant").is_visible()
     page.close()
 
 

@@ -12,7 +12,8 @@ from tests.site.conftest import ROOT
 
 pytest.importorskip("material", reason="the site's packages are not installed")
 
-import chapters  # noqa: E402  (docs/hooks is on the path since conftest)
+import accessible  # noqa: E402  (docs/hooks is on the path since conftest)
+import chapters  # noqa: E402
 import claims_page  # noqa: E402
 import links  # noqa: E402
 import markdown  # noqa: E402
@@ -20,6 +21,7 @@ import mathematics  # noqa: E402
 import notebooks  # noqa: E402
 import pictures  # noqa: E402
 import reference  # noqa: E402
+import repository  # noqa: E402
 
 
 def page_of(*cells: dict) -> notebooks.Page:
@@ -264,8 +266,63 @@ def test_symbols(formula, html):
 def test_small_forms_stand_open_and_full_forms_are_folded():
     every = reference.modules(ROOT / "minitrain")
     pages = {module.name: reference.page(module, every, ROOT / "minitrain") for module in every}
-    assert '???+ quote "The whole file: minitrain/zero/stage1.py"' in pages["minitrain.zero.stage1"]
+    assert '<div class="small-form" markdown>' in pages["minitrain.zero.stage1"]
     assert '??? quote "The whole file: minitrain/zero/full/stage1.py"' in pages["minitrain.zero.full.stage1"]
+
+
+def test_a_small_form_comes_right_after_the_heading():
+    html = '<h1>name</h1><p>prose</p><div class="small-form"><div>code</div></div>'
+    assert (
+        reference.small_form_first(html) == '<h1>name</h1>\n<div class="small-form"><div>code</div></div><p>prose</p>'
+    )
+    assert reference.small_form_first("<h1>a</h1><p>b</p>") == "<h1>a</h1><p>b</p>"
+
+
+def test_names_of_modules_are_links():
+    every = reference.names(reference.modules(ROOT / "minitrain"))
+    assert every["minitrain.zero.stage3"] == "reference/zero/stage3.md"
+    name = "minitrain.costs.zero.state_bytes"
+    assert every[name] == f"reference/costs/zero.md#{name}"
+    html = (
+        f"<p><code>{name}</code> <code>minitrain.none</code></p><h2><code>{name}</code></h2><a><code>{name}</code></a>"
+    )
+    shown = reference.linked(html, lambda name: every.get(name, ""))
+    assert shown.count("<a href=") == 1 and shown.startswith(f'<p><a href="{every[name]}"><code>{name}</code></a>')
+
+
+def test_the_menu_has_the_chapters_numbers_and_names():
+    assert (
+        chapters.menu_entry("04a_zero") == "04a ZeRO"
+        and chapters.menu_entry("10_context_parallel") == "10 Context parallelism"
+    )
+    tutorials = ROOT / "tutorials"
+    for chapter in chapters.CHAPTERS:
+        for notebook in chapters.notebooks(chapter, tutorials):
+            title = (
+                json.loads(notebook.read_text("utf-8"))["cells"][0]["source"][0]
+                .removeprefix("# The ")
+                .removeprefix("# ")
+            )
+            named = chapter.title.removeprefix("The ")
+            assert title.lower().startswith(named.lower()), f"{notebook.name}: {title!r} is {named!r} in the menu"
+    assert "part [a: schedules](x/11a_pipeline_parallel.ipynb)" in chapters.overview(tutorials, "x")
+
+
+def test_what_needs_the_repositorys_address():
+    url = "https://github.com/someone/minitrain/"
+    assert repository.edit(url, "docs/index.md") == "https://github.com/someone/minitrain/edit/main/docs/index.md"
+    assert "github/someone/minitrain/blob/main/tutorials/a.ipynb)" in repository.colab(url, "tutorials/a.ipynb")
+    assert "git clone https://github.com/someone/minitrain.git\ncd minitrain\n" in repository.clone(url)
+    assert repository.edit("", "x") is None and repository.clone(None) == repository.colab("", "x") == ""
+    assert repository.colab("https://example.org/a/b", "x") == "", "Colab opens what is on GitHub"
+
+
+def test_what_the_theme_leaves_unnamed():
+    entry = (
+        '<span class="md-ellipsis">\n zero\n </span></a>\n<label class="md-nav__link" for="__nav_1" id="__nav_1_label">'
+    )
+    page = accessible.page(f'{entry}</label><nav aria-labelledby="__nav_1_label"></nav><th></th><th>a</th>')
+    assert '<nav aria-label="Pages of zero">' in page and page.endswith("<td></td><th>a</th>")
 
 
 def test_labels_begin_lines():

@@ -1,0 +1,33 @@
+"""What depends on the repository's address, `repo_url` in mkdocs.yml: where it is empty, none of this is shown."""
+
+from __future__ import annotations
+
+import re
+
+BRANCH = "main"
+
+
+def file(repo_url: str, path: str) -> str:
+    """Where a file can be read on the code host: "https://github.com/owner/name/blob/main/README.md"."""
+    return f"{repo_url.rstrip('/')}/blob/{BRANCH}/{path}"
+
+
+def edit(repo_url: str | None, path: str) -> str | None:
+    """Where a file can be changed on the code host."""
+    return f"{repo_url.rstrip('/')}/edit/{BRANCH}/{path}" if repo_url else None
+
+
+def colab(repo_url: str | None, notebook: str) -> str:
+    """A link that opens a notebook in Colab, which reads from GitHub only; "" for any other address."""
+    match = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+?)(?:\.git)?/?", repo_url or "")
+    if not match:
+        return ""
+    return f"[Open in Colab](https://colab.research.google.com/github/{match[1]}/blob/{BRANCH}/{notebook})"
+
+
+def clone(repo_url: str | None) -> str:
+    """The commands that fetch the project, as a block of Markdown; "" where its address is not known."""
+    if not repo_url:
+        return ""
+    address = repo_url.rstrip("/").removesuffix(".git")
+    return f"```sh\ngit clone {address}.git\ncd {address.rpartition('/')[2]}\n```"
