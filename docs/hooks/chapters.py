@@ -286,6 +286,23 @@ def paths(tutorials: Path, link: str) -> str:
     return "\n".join(lines)
 
 
+def cards(tutorials: Path, link: str) -> str:
+    """The card of every notebook, each in a box of its own, as Markdown.
+
+    Args:
+        tutorials: folder of the notebooks.
+        link: how that folder is written in a link from the page at hand.
+    """
+    boxes = []
+    for path in (path for chapter in CHAPTERS for path in notebooks(chapter, tutorials)):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        text = next(("".join(c["source"]) for c in cells if "".join(c["source"]).startswith("## The card")), "")
+        if tables := [block for block in text.split("\n\n") if block.startswith("|")]:
+            title = f"## [{menu_entry(path.stem)}]({link}/{path.name})"
+            boxes.append('<div class="card" markdown>\n\n' + "\n\n".join([title, *tables]) + "\n\n</div>")
+    return '<div class="cards" markdown>\n\n' + "\n\n".join(boxes) + "\n\n</div>"
+
+
 def edges() -> Iterator[tuple[Chapter, Chapter]]:
     """Each pair (what is built on, what builds on it)."""
     for chapter in CHAPTERS:

@@ -40,7 +40,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, f"explorer-data/{name}", content=content))
     for entry in config.nav or []:
         if "Tutorials" in entry:
-            entry["Tutorials"] += tutorials_nav
+            entry["Tutorials"][1:1] = tutorials_nav  # after the overview
         if "Reference" in entry:
             entry["Reference"] += reference_nav
     config.extra["paths"] = paths
@@ -96,6 +96,7 @@ def _header(file: Path, modules: list[reference.Module], claimed: set[str], repo
     items = [f"Chapter {file.stem.partition('_')[0]}"]
     # As HTML, since a link in Markdown to the notebook becomes one to its page.
     items.append(f'<a href="../{file.name}" download>Download the notebook</a>')
+    items.append('<button class="print" onclick="print()">Print it</button>')
     if badge := repository.colab(repo_url, f"tutorials/{file.name}"):
         items.append(badge)
     taught = {m.name.replace(".lessons.", ".") for m in modules if m.name.startswith(f"minitrain.lessons.{chapter}.")}
@@ -157,6 +158,7 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
     up = "../" * (1 + page.file.src_uri.count("/"))
     places = {
         "chapters": chapters.overview(tutorials, f"{up}tutorials"),
+        "cards": chapters.cards(tutorials, f"{up}tutorials"),
         "paths": chapters.paths(tutorials, f"{up}tutorials"),
         "clone": repository.clone(config.repo_url),
         "map": pictures.chapter_map(urls),

@@ -74,7 +74,7 @@ def _code_cell(cell: dict[str, Any], source: str, tags: set[str], stem: str, pag
     parts = []
     if "remove-input" not in tags:
         shown = _fence(source, "python nb-in")
-        parts.append(_folded("Code", shown) if "hide-input" in tags else shown)
+        parts.append(_folded("Code", shown, "note nb-drawn") if "hide-input" in tags else shown)
     outputs = [] if "remove-output" in tags else _outputs(cell, stem, page)
     if outputs and "hide-output" in tags:
         parts.append(_folded("Output", "\n\n".join(outputs)))
@@ -178,8 +178,8 @@ def _fence(text: str, classes: str) -> str:
     return f"{ticks} {{ {' '.join('.' + name for name in classes.split())} }}\n{text}\n{ticks}"
 
 
-def _folded(title: str, markdown: str) -> str:
-    return f'??? note "{title}"\n\n' + textwrap.indent(markdown, "    ")
+def _folded(title: str, markdown: str, kind: str = "note") -> str:
+    return f'??? {kind} "{title}"\n\n' + textwrap.indent(markdown, "    ")
 
 
 def for_python_markdown(text: str) -> str:

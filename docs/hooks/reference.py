@@ -91,14 +91,17 @@ def page(module: Module, all_modules: list[Module], package: Path) -> str:
     source = module.file.read_text("utf-8").strip()
     code = f'````{{ .python linenums="1" }}\n{source}\n````'
     # A small form is to be read; longer files are folded.
+    # In a section: for the search, what is left out ends with any inner element of the same name.
     if module.room in chapters.BY_NAME and ".full." not in module.name and source.count("\n") < SMALL:
-        return text + f'<div class="small-form" markdown>\n\n`{path}`\n\n{code}\n\n</div>\n'
+        return (
+            text + f'<section class="small-form" data-search-exclude="" markdown>\n\n`{path}`\n\n{code}\n\n</section>\n'
+        )
     return text + f'??? quote "The whole file: {path}"\n\n{textwrap.indent(code, "    ")}\n'
 
 
 def small_form_first(html: str) -> str:
     """A page that opens with its small form: the code stands right below the heading."""
-    found = re.search(r'<div class="small-form">.*</div>', html, re.DOTALL)
+    found = re.search(r'<section class="small-form".*?</section>', html, re.DOTALL)
     if not found:
         return html
     head, end, rest = (html[: found.start()] + html[found.end() :]).partition("</h1>")

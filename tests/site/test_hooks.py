@@ -77,7 +77,8 @@ def test_tags():
     assert "secret" not in page_of(code_cell("secret", stream("open"), tags=["remove-input"])).markdown
     assert "secret" not in page_of(code_cell("open", stream("secret"), tags=["remove-output"])).markdown
     for tag, title in (("solution", "Solution"), ("hide-input", "Code"), ("hide-output", "Output")):
-        assert f'??? note "{title}"' in page_of(code_cell("a", stream("b"), tags=[tag])).markdown
+        kind = "note nb-drawn" if title == "Code" else "note"
+        assert f'??? {kind} "{title}"' in page_of(code_cell("a", stream("b"), tags=[tag])).markdown
 
 
 def test_rich_tables_come_as_text():
@@ -266,14 +267,15 @@ def test_symbols(formula, html):
 def test_small_forms_stand_open_and_full_forms_are_folded():
     every = reference.modules(ROOT / "minitrain")
     pages = {module.name: reference.page(module, every, ROOT / "minitrain") for module in every}
-    assert '<div class="small-form" markdown>' in pages["minitrain.zero.stage1"]
+    assert '<section class="small-form" data-search-exclude="" markdown>' in pages["minitrain.zero.stage1"]
     assert '??? quote "The whole file: minitrain/zero/full/stage1.py"' in pages["minitrain.zero.full.stage1"]
 
 
 def test_a_small_form_comes_right_after_the_heading():
-    html = '<h1>name</h1><p>prose</p><div class="small-form"><div>code</div></div>'
+    html = '<h1>name</h1><p>prose</p><section class="small-form"><div>code</div></section>'
     assert (
-        reference.small_form_first(html) == '<h1>name</h1>\n<div class="small-form"><div>code</div></div><p>prose</p>'
+        reference.small_form_first(html)
+        == '<h1>name</h1>\n<section class="small-form"><div>code</div></section><p>prose</p>'
     )
     assert reference.small_form_first("<h1>a</h1><p>b</p>") == "<h1>a</h1><p>b</p>"
 
@@ -306,6 +308,12 @@ def test_the_menu_has_the_chapters_numbers_and_names():
             named = chapter.title.removeprefix("The ")
             assert title.lower().startswith(named.lower()), f"{notebook.name}: {title!r} is {named!r} in the menu"
     assert "part [a: schedules](x/11a_pipeline_parallel.ipynb)" in chapters.overview(tutorials, "x")
+
+
+def test_every_chapter_has_a_card():
+    text = chapters.cards(ROOT / "tutorials", "x")
+    assert text.count("](x/") == len(list((ROOT / "tutorials").glob("*.ipynb")))
+    assert "## [04b ZeRO](x/04b_zero.ipynb)\n\n| | " in text
 
 
 def test_what_needs_the_repositorys_address():
