@@ -6,7 +6,6 @@ That they run and show what is stored is checked by `tutorials/build.py check`, 
 from __future__ import annotations
 
 import ast
-import base64
 import importlib.util
 import re
 import sys
@@ -301,11 +300,14 @@ def test_pictures_are_compared_by_what_one_sees(build):
     from minitrain.lessons.matrix_product import compare
     from minitrain.lessons.notebook import picture
 
-    first, again = (picture(compare.draw(), alt="one")._repr_png_()[0] for _ in range(2))
+    first, again = (picture(compare.draw(), alt="one")._repr_svg_()[0] for _ in range(2))
     assert first == again, "the same figure gives the same bytes"
-    other = picture(compare.draw(rows=5), alt="another")._repr_png_()[0]
+    other = picture(compare.draw(rows=5), alt="another")._repr_svg_()[0]
     assert build.same_picture(first, again)
     assert not build.same_picture(first, other)
+    place = re.search(r'(?<= x=")[\d.]+', first)
+    for more, same in ((0.5, True), (50, True)):  # a single number
+        assert build.same_picture(first, first.replace(place[0], str(float(place[0]) + more), 1)) is same
     with pytest.raises(ValueError, match="alt="):
         picture(compare.draw(), alt=" ")
 
@@ -319,8 +321,7 @@ def test_what_differs_is_named_by_cell(build, tmp_path):
     assert build.differences(old, new) == []
     new.cells[0].outputs = [nbformat.v4.new_output("execute_result", data={"text/plain": "2"}, execution_count=1)]
     assert "'sum' gives another output" in build.differences(old, new)[0]
-    image = base64.b64encode(b"not a picture").decode()
-    old.cells[0].outputs = [nbformat.v4.new_output("display_data", data={"image/png": image})]
+    old.cells[0].outputs = [nbformat.v4.new_output("display_data", data={build.PICTURE: "<svg/>"})]
     assert "'sum' gives another output" in build.differences(old, new)[0]
 
 

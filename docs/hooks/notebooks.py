@@ -107,7 +107,7 @@ def _outputs(cell: dict[str, Any], stem: str, page: Page) -> list[str]:
                     page.problems.append(f"picture {pictures} of the cell {_first_line(cell)!r} has no alt text")
                 file = f"{stem}-{pictures}.{_PICTURES[kind]}"
                 text = bundle[kind]
-                data = text.encode() if kind == "image/svg+xml" else base64.b64decode(text)
+                data = transparent(text).encode() if kind == "image/svg+xml" else base64.b64decode(text)
                 page.files[file] = data
                 shown.append(("picture", f"![{alt or 'picture'}]({file}){{ .nb-picture loading=lazy{_size(data)} }}"))
             else:
@@ -139,8 +139,16 @@ def _block(kind: str, text: str) -> str:
     return _fence(_plain(text), f"text nb-out {names.get(kind, '')} no-copy")
 
 
+def transparent(svg: str) -> str:
+    """A drawing without its white ground, so that the page's own is seen, light or dark."""
+    return svg.replace('style="fill: #ffffff"', 'style="fill: none"')
+
+
 def _size(picture: bytes) -> str:
-    """Width and height of a PNG as attributes: the page keeps room for it until it is loaded."""
+    """Width and height of a PNG or SVG as attributes: the page keeps room for it until it is loaded."""
+    if points := re.search(rb'<svg[^>]* width="([\d.]+)pt" height="([\d.]+)pt"', picture[:4000]):
+        width, height = (round(float(number) * 4 / 3) for number in points.groups())
+        return f" width={width} height={height}"
     if not picture.startswith(b"\x89PNG") or picture[12:16] != b"IHDR":
         return ""
     width, height = struct.unpack(">II", picture[16:24])

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 BYTES = {
     "parameters": ("#0072B2", ""),
     "gradients": ("#E69F00", "///"),
-    "optimizer states": ("#56B4E9", "..."),
+    "optimizer states": ("#56B4E9", "++"),
     "activations": ("#F0E442", "xx"),
 }
 # Computing and sending look as on timelines.
@@ -20,7 +20,7 @@ TIME = {
     "compute": ("#56B4E9", ""),
     "computed again": ("#F0E442", "xx"),
     "idle in the pipeline": ("#BBBBBB", ""),
-    "communication, hidden": ("#009E73", "..."),
+    "communication, hidden": ("#009E73", "||"),
     "communication, exposed": ("#D55E00", "///"),
 }
 

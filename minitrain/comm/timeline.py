@@ -38,10 +38,10 @@ KINDS = {
     "forward": ("#56B4E9", ""),
     "backward": ("#E69F00", "///"),
     "backward for the input": ("#D55E00", "\\\\\\"),
-    "backward for the weights": ("#009E73", "..."),
-    "send": ("#009E73", "..."),
+    "backward for the weights": ("#009E73", "||"),
+    "send": ("#009E73", "||"),
     "receive": ("#CC79A7", "xx"),
-    "communicate": ("#009E73", "..."),
+    "communicate": ("#009E73", "||"),
     "optimizer": ("#F0E442", "++"),
     "wait": ("#DDDDDD", ""),
 }

@@ -48,18 +48,22 @@ def table(by_rank: Sequence[Sequence[Claim]]) -> Table:
 
 
 class Picture:
-    """A drawn figure with its alt text: the same figure gives the same bytes."""
+    """A drawn figure with its alt text, as SVG: the same figure gives the same text."""
 
     def __init__(self, figure: Figure, alt: str):
+        from matplotlib import rc_context
+
         if not alt.strip():
             raise ValueError("alt='' tells nothing; say in words what the picture shows")
         self.alt = " ".join(alt.split())
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=120, metadata={"Software": None})  # no version in the file
-        self._png = buffer.getvalue()
+        buffer = io.StringIO()
+        # Text stays text, and names within the file depend on what is drawn alone.
+        with rc_context({"svg.fonttype": "none", "svg.hashsalt": "minitrain"}):
+            figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+        self._svg = buffer.getvalue()
 
-    def _repr_png_(self) -> tuple[bytes, dict[str, Any]]:
-        return self._png, {"alt": self.alt}
+    def _repr_svg_(self) -> tuple[str, dict[str, Any]]:
+        return self._svg, {"alt": self.alt}
 
     def __repr__(self) -> str:
         return f"[picture: {self.alt}]"
@@ -75,8 +79,8 @@ class Captioned(Picture):
     def _ipython_display_(self) -> None:
         from IPython.display import Markdown, display
 
-        png, metadata = self._repr_png_()
-        display({"image/png": png, "text/plain": repr(self)}, metadata={"image/png": metadata}, raw=True)
+        svg, metadata = self._repr_svg_()
+        display({"image/svg+xml": svg, "text/plain": repr(self)}, metadata={"image/svg+xml": metadata}, raw=True)
         display(Markdown(f"*{self.caption}*"))
 
 

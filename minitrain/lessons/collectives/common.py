@@ -290,7 +290,7 @@ def side_by_side(timelines: dict[str, Timeline]) -> Figure:
         axes = figure.add_subplot(len(sent), 1, row + 1)
         for span in spans:
             width = 1e6 * (span.end - span.start)
-            bar = axes.barh(span.rank, width, left=1e6 * span.start, color="#009E73", edgecolor="white", hatch="...")
+            bar = axes.barh(span.rank, width, left=1e6 * span.start, color="#009E73", edgecolor="white", hatch="||")
             if span.end - span.start > 0.012 * end * (1 + len(span.label)):
                 box = {"fc": "w", "ec": "none", "pad": 0.8}
                 axes.bar_label(bar, [span.label], label_type="center", fontsize=7, bbox=box)

@@ -161,7 +161,7 @@ def in_mixed_precision(model: GPT, tokens: Tensor) -> int:
 LOOKS = {
     "parameters": ("#0072B2", ""),
     "gradients": ("#E69F00", "///"),
-    "optimizer states": ("#56B4E9", "..."),
+    "optimizer states": ("#56B4E9", "++"),
     "activations": ("#F0E442", "xx"),
 }
 

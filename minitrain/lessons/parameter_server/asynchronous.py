@@ -402,7 +402,7 @@ def picture(traces: dict[str, Trace], seconds: float) -> Figure:
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    looks = [("#0072B2", "-", ""), ("#D55E00", "--", "///"), ("#009E73", ":", "...")]
+    looks = [("#0072B2", "-", ""), ("#D55E00", "--", "///"), ("#009E73", ":", "||")]
     most = max(trace.stalest for trace in traces.values())
     for place, ((name, trace), (colour, line, hatch)) in enumerate(zip(traces.items(), looks, strict=False)):
         points = [(moment, value) for moment, value in trace.losses if moment <= seconds]

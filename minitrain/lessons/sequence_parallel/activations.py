@@ -263,7 +263,7 @@ _WHOLE, _DIVIDED = LOOKS["activations"][0], "#FCF9C8"
 _PARTS = {
     "norms": (_WHOLE, "xx", ("attention norm: its input", "MLP norm: its input", costs.STATISTICS)),
     "inputs of attention and MLP": (_WHOLE, "//", (QKV, "up projection: its input")),
-    "residual dropout masks": (_WHOLE, "..", ("attention dropout: its mask", "MLP dropout: its mask")),
+    "residual dropout masks": (_WHOLE, "++", ("attention dropout: its mask", "MLP dropout: its mask")),
     "Q, K, V": (_DIVIDED, "", ("QKᵀ: query and key", "attention over V: the values")),
     "scores": (
         _DIVIDED,

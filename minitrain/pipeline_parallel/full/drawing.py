@@ -27,7 +27,7 @@ KINDS: dict[Kind, tuple[str, str, str]] = {
     "F": ("forward", "#56B4E9", ""),
     "B": ("backward", "#E69F00", "///"),
     "I": ("backward for the input", "#D55E00", "\\\\\\"),
-    "W": ("backward for the weights", "#009E73", "..."),
+    "W": ("backward for the weights", "#009E73", "||"),
 }
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 # Where a schedule has versions of the weights, colour tells the version, and hatch the kind; they repeat after eight.
