@@ -91,9 +91,9 @@ def test_stored_as_executed_from_top_to_bottom(name, notebook, build):
     assert [cell.execution_count for cell in code_cells(notebook)] == list(range(1, len(code_cells(notebook)) + 1))
     assert build.written(notebook) == (FOLDER / f"{name}.ipynb").read_text(encoding="utf-8")
     for cell in code_cells(notebook):
-        raised = any(output.output_type == "error" for output in cell.outputs)
-        assert raised == (cell in tagged(notebook, "raises-exception")), cell.id
-        assert not any(output.get("name") == "stderr" for output in cell.outputs), cell.id
+        assert not any(output.output_type == "error" for output in cell.outputs), cell.id
+        failing = "--expect-error" in cell.source.partition("\n")[0]
+        assert failing == any(output.get("name") == "stderr" for output in cell.outputs), cell.id
 
 
 @all_notebooks
@@ -128,6 +128,22 @@ def test_outputs_name_no_place_of_one_machine(name, notebook):
         assert not re.search(
             r"/(home|tmp|root|usr|Users|private|var|opt)/|site-packages|0x[0-9a-f]{6}|\bpid\b", text
         ), cell
+
+
+@all_notebooks
+def test_the_first_cell_installs_what_is_missing(name, notebook, build):
+    cell = code_cells(notebook)[0]
+    assert cell.id == "install" and cell.source == build.installation() and not cell.outputs
+
+
+@pytest.mark.parametrize(
+    ("line", "place"),
+    [('repo_url: "" # none', ".."), ("repo_url: https://a.org/b/c", "git+https://a.org/b/c"), ("site_name: a", "..")],
+)
+def test_where_the_package_is_installed_from(build, tmp_path, monkeypatch, line, place):
+    (tmp_path / "mkdocs.yml").write_text(f"a: b\n{line}\n")
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    assert build.installation().endswith(f"%pip install --quiet {place}")
 
 
 @all_notebooks
@@ -330,6 +346,8 @@ def test_course_copies_have_no_outputs(build, tmp_path, capsys):
 
     assert build.main(["course", str(tmp_path / "class")]) == 0
     assert [path.stem for path in sorted((tmp_path / "class").glob("*.ipynb"))] == NAMES
+    answers = [path.name for path in sorted((tmp_path / "class" / "solutions").glob("*"))]
+    assert answers == [path.name for path in sorted((FOLDER / "solutions").glob("[0-9]*.py"))]
     for path in (tmp_path / "class").glob("*.ipynb"):
         for cell in code_cells(nbformat.read(path, as_version=4)):
             assert cell.outputs == [] and cell.execution_count is None

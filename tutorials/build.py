@@ -2,7 +2,7 @@
 
     python tutorials/build.py execute [NAME ...]   run and rewrite them, outputs included
     python tutorials/build.py check [NAME ...]     run copies; fail where an output is not the stored one
-    python tutorials/build.py course FOLDER        copy them without outputs, for a class
+    python tutorials/build.py course FOLDER        copy them without outputs, for a class, and the answers apart
     python tutorials/build.py durations [NAME ...] how long each takes to read, and where the time goes
 
 NAME is the beginning of a notebook's file name, such as 00 or 01_collectives; without one, all notebooks.
@@ -21,6 +21,7 @@ import difflib
 import math
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -48,7 +49,6 @@ LEFT_OUT = ("## Exercises", "## In the wild", "## Sources")  # of what a noteboo
 TAKES = re.compile(r"(\*\*Takes\*\*:? about )(\d+)( minutes)")
 SECONDS = 40  # a notebook's limit on two cores
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-ERROR = "raises-exception"  # the tag of a cell that fails on purpose
 TEXT = "text-of-python"  # of a cell whose outputs depend on the text that Python ships, another in each release
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 WORD = re.compile(r"[^\W_][\w'’-]*")
@@ -115,11 +115,7 @@ def run(path: Path, rewrite: bool) -> bool:
         os._exit(130)
     seconds = time.perf_counter() - start
     console.print(f"{path.name}: {seconds:.0f} s" + (f", more than {SECONDS}" if seconds > SECONDS else ""))
-    problems = [
-        f"cell {cell.id!r} has the tag {ERROR}, but did not raise"
-        for cell in executed.cells
-        if ERROR in tags(cell) and not any(output.output_type == "error" for output in cell.outputs)
-    ]
+    problems = []
     if rewrite:
         path.write_text(written(executed), encoding="utf-8")
     else:
@@ -143,6 +139,11 @@ def execute(notebook: Any, name: str) -> Any:
         CellExecutionError: A cell failed that should not.
     """
     notebook = without_outputs(notebook)
+    title, *cells = [cell for cell in notebook.cells if cell.id != "install"]
+    installing = nbformat.v4.new_code_cell(
+        installation(), id="install", metadata={"tags": ["hide-input", "remove-cell"]}
+    )
+    notebook.cells = [title, installing, *cells]
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with tempfile.TemporaryDirectory() as own, Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(name, total=len(notebook.cells))
@@ -165,6 +166,20 @@ def execute(notebook: Any, name: str) -> Any:
     notebook.cells[0].source = TAKES.sub(rf"\g<1>{minutes(notebook)}\g<3>", notebook.cells[0].source)
     notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
     return notebook
+
+
+def installation() -> str:
+    """The code of a notebook's first cell, which makes it run where the package is not installed.
+
+    From the repository, if mkdocs.yml has its address; else from the folder above, where the project is.
+    """
+    address = re.search(r'^repo_url: *"?([^"\s#]*)', (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    place = f"git+{address[1]}" if address and address[1] else ".."
+    return (
+        "# Installs minitrain where it is missing, in Colab for example. A torch that is new enough stays.\n"
+        "from importlib.util import find_spec\n\n"
+        f'if not find_spec("minitrain"):\n    %pip install --quiet {place}'
+    )
 
 
 def joined(outputs: list[Any]) -> list[Any]:
@@ -234,8 +249,10 @@ def reading(notebook: Any) -> dict[str, int]:
 def lines_of(output: Any) -> int:
     """Lines that an output shows: of a traceback its last one, which says what is wrong."""
     data = output.get("data", {})
-    if output.output_type == "error" or any(kind.startswith("image/") for kind in data):
-        return int(output.output_type == "error")
+    if output.get("name") == "stderr":
+        return 1
+    if any(kind.startswith("image/") for kind in data):
+        return 0
     text = data.get("text/markdown") or data.get("text/plain") or output.get("text", "")
     return len(text.splitlines()) - ("text/markdown" in data)
 
@@ -319,11 +336,14 @@ def same_picture(old: str, new: str) -> bool:
 
 
 def course(folder: Path) -> int:
-    """Copy all notebooks without outputs into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """Copy all notebooks without outputs into `folder`, and the answers to their exercises into a folder in it."""
+    answers = folder / "solutions"  # where the notebooks' links look for them
+    answers.mkdir(parents=True, exist_ok=True)
     for path in notebooks():
         (folder / path.name).write_text(written(without_outputs(nbformat.read(path, as_version=4))), encoding="utf-8")
-    print(f"{len(notebooks())} notebooks without outputs in {folder}")
+    for path in sorted((FOLDER / "solutions").glob("[0-9]*.py")):
+        shutil.copyfile(path, answers / path.name)
+    print(f"{len(notebooks())} notebooks without outputs in {folder}, and the answers to their exercises in {answers}")
     return 0
 
 

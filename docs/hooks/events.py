@@ -82,7 +82,8 @@ def _add_notebooks(files: Files, config: MkDocsConfig, paths: dict[str, str]) ->
         for problem in page.problems:
             log.warning(f"{file.name}: {problem}")
         files.append(File.generated(config, f"tutorials/{name}.md", content=page.markdown))
-        files.append(File.generated(config, f"tutorials/{file.name}", abs_src_path=str(file)))
+        alone = repository.standalone(config.repo_url, f"tutorials/{file.name}", file.read_text("utf-8"))
+        files.append(File.generated(config, f"tutorials/{file.name}", content=alone))
         for picture, data in page.files.items():
             files.append(File.generated(config, f"tutorials/{picture}", content=data))
         paths[f"tutorials/{file.name}"] = f"tutorials/{name}.md"

@@ -47,6 +47,31 @@ def rewrite(markdown: str, path: str, page: str, pages: Mapping[str, str]) -> st
     return _CODE_OR_LINK.sub(link, markdown)
 
 
+def absolute(markdown: str, path: str, repository: str) -> str:
+    """Point the links of a file that leaves its folder to the code host.
+
+    Args:
+        markdown: the text.
+        path: where the text lies in the repository.
+        repository: where the code host shows the repository's files, "https://github.com/owner/name/blob/main/".
+    """
+
+    def link(match: re.Match[str]) -> str:
+        url = match["url"]
+        if url is None or ":" in url.split("/")[0] or url.startswith(("/", "#")):
+            return match.group()
+        target, mark, anchor = url.partition("#")
+        return (
+            match["open"]
+            + repository
+            + posixpath.normpath(posixpath.join(posixpath.dirname(path), target))
+            + mark
+            + anchor
+        )
+
+    return _CODE_OR_LINK.sub(link, markdown)
+
+
 def images_without_alt(markdown: str) -> Iterator[str]:
     """The addresses of images that say nothing to a reader who cannot see them."""
     prose = _CODE_OR_LINK.sub(lambda match: "" if match["fence"] or match["span"] else match.group(), markdown)

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+import json
 import re
+
+import links
 
 BRANCH = "main"
 
 
-def file(repo_url: str, path: str) -> str:
-    """Where a file can be read on the code host: "https://github.com/owner/name/blob/main/README.md"."""
-    return f"{repo_url.rstrip('/')}/blob/{BRANCH}/{path}"
+def standalone(repo_url: str | None, path: str, notebook: str) -> str:
+    """A notebook for download: away from its folder, its links lead to the code host, if there is one.
+
+    Args:
+        repo_url: the repository's address.
+        path: where the notebook lies in the repository.
+        notebook: its text, JSON.
+    """
+    if not repo_url:
+        return notebook
+    content = json.loads(notebook)
+    for cell in content["cells"]:
+        if cell["cell_type"] == "markdown":
+            text = links.absolute("".join(cell["source"]), path, f"{repo_url.rstrip('/')}/blob/{BRANCH}/")
+            cell["source"] = text.splitlines(keepends=True)
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
 def edit(repo_url: str | None, path: str) -> str | None:

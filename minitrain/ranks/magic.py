@@ -3,12 +3,14 @@
     %%ranks                   on all ranks
     %%ranks 0 2               on ranks 0 and 2
     %%ranks --timeout 5       with another time limit, in seconds
+    %%ranks --expect-error    show the error that the cell raises, and go on; a cell without one fails
 
 `Ranks(n)` registers it when it is made within IPython; the cell runs on the ranks made last.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,12 +28,20 @@ def register(ranks: Ranks) -> None:
     def cell_magic(line: str, cell: str) -> None:
         """Run this cell on the ranks; see minitrain.ranks.magic."""
         try:
-            chosen, timeout = parse(line)
+            chosen, timeout, expected = parse(line)
             # Named as the notebook numbers it, so that "<cell 7>" in a traceback is In [7]. The inputs are counted from
             # 0, an empty one; `execution_count` is that of this cell or of the next, depending on IPython's version.
             number = len(shell.history_manager.input_hist_raw) - 1
-            # An empty line for `%%ranks`, so that lines are counted as the editor counts them.
-            ranks.execute("\n" + cell, chosen, name=f"<cell {number}>", timeout=timeout)
+            try:
+                # An empty line for `%%ranks`, so that lines are counted as the editor counts them.
+                ranks.execute("\n" + cell, chosen, name=f"<cell {number}>", timeout=timeout)
+            except RuntimeError as error:
+                if not expected:
+                    raise
+                print(error, file=sys.stderr)
+            else:
+                if expected:
+                    raise RuntimeError("this cell was to fail (--expect-error), and it did not")
         except (ValueError, RuntimeError) as error:
             show_briefly(error)
             raise
@@ -39,18 +49,19 @@ def register(ranks: Ranks) -> None:
     shell.register_magic_function(cell_magic, "cell", "ranks")
 
 
-def parse(line: str) -> tuple[list[int] | None, float | None]:
+def parse(line: str) -> tuple[list[int] | None, float | None, bool]:
     """Parse the arguments of `%%ranks`.
 
     Returns:
-        The ranks to run on (None: all), and the time limit in seconds (None: the ranks' own).
+        The ranks to run on (None: all), the time limit in seconds (None: the ranks' own), and whether the cell is to
+        fail.
 
     Raises:
-        ValueError: It is neither a rank nor a time limit.
+        ValueError: It is neither a rank, nor a time limit, nor `--expect-error`.
     """
     words = line.replace(",", " ").replace("=", " ").split()
     chosen: list[int] = []
-    timeout = None
+    timeout, expected = None, False
     while words:
         word = words.pop(0)
         try:
@@ -58,13 +69,15 @@ def parse(line: str) -> tuple[list[int] | None, float | None]:
                 timeout = float(words.pop(0))
                 if not timeout > 0:
                     raise ValueError
+            elif word == "--expect-error":
+                expected = True
             else:
                 chosen.append(int(word))
         except (ValueError, IndexError):
             raise ValueError(
-                f"%%ranks {line}: write ranks and a time limit, such as `%%ranks 0 2 --timeout 5`"
+                f"%%ranks {line}: write ranks, a time limit and --expect-error, such as `%%ranks 0 2 --timeout 5`"
             ) from None
-    return chosen or None, timeout
+    return chosen or None, timeout, expected
 
 
 def show_briefly(error: Exception) -> None:

@@ -30,7 +30,7 @@ def cell(
 
     def run(code: str) -> tuple[Any, str]:
         result = shell.run_cell(code, store_history=True)
-        return result.error_in_exec, capsys.readouterr().out
+        return result.error_in_exec, "".join(capsys.readouterr())
 
     yield run
     shell.history_manager.end_session()
@@ -41,11 +41,11 @@ def cell(
 @pytest.mark.parametrize(
     ("line", "parsed"),
     [
-        ("", (None, None)),
-        ("0 2", ([0, 2], None)),
-        ("0,2", ([0, 2], None)),
-        ("--timeout 5", (None, 5.0)),
-        ("1 --timeout=2.5", ([1], 2.5)),
+        ("", (None, None, False)),
+        ("0 2", ([0, 2], None, False)),
+        ("0,2", ([0, 2], None, False)),
+        ("--timeout 5", (None, 5.0, False)),
+        ("1 --timeout=2.5 --expect-error", ([1], 2.5, True)),
     ],
 )
 def test_the_line(line: str, parsed: tuple) -> None:
@@ -78,6 +78,13 @@ def test_a_failing_cell_is_short(cell: Callable[[str], tuple[Any, str]]) -> None
     ]
     assert shown.splitlines()[-1] == "ZeroDivisionError: division by zero"
     assert len(shown.splitlines()) < 8
+
+
+def test_a_cell_that_is_to_fail(cell: Callable[[str], tuple[Any, str]]) -> None:
+    error, shown = cell("%%ranks --expect-error\n1 / 0")
+    assert error is None and shown.startswith("all ranks failed:\n") and shown.endswith("division by zero\n")
+    error, shown = cell("%%ranks --expect-error\nprint('fine')")
+    assert isinstance(error, RuntimeError) and "was to fail" in shown and "[all ranks] fine" in shown
 
 
 def test_a_deadlock_lesson(cell: Callable[[str], tuple[Any, str]]) -> None:
