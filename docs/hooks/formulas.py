@@ -20,8 +20,8 @@ SUMS = "ΣΠ"
 RELATIONS = frozenset("=≤≥<>≈←→")
 OPERATORS = frozenset("+−±·×:;,#") | RELATIONS
 BRACKETS = {"(": ")", "[": "]", "{": "}", "⌈": "⌉", "⌊": "⌋", "⟨": "⟩", "‖": "‖", "|": "|"}
-HIGH = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ᵀᵉᶠⁱᵏⁿᵐ", "0123456789+−Tefiknm", strict=True))
-LOW = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ᵢⱼₖᵣₙₘₛᵥₚₜ", "0123456789+−ijkrnmsvpt", strict=True))
+HIGH: dict[str, str] = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ᵀᵉᶠⁱᵏⁿᵐ", "0123456789+−Tefiknm", strict=True))
+LOW: dict[str, str] = dict(zip("₀₁₂₃₄₅₆₇₈₉₊₋ᵢⱼₖᵣₙₘₛᵥₚₜ", "0123456789+−ijkrnmsvpt", strict=True))
 SCRIPTS = ("high", "low", "script", "prime")
 
 LETTER = rf"(?![{''.join(HIGH)}{''.join(LOW)}])[^\W\d_][\u0300-\u036f]*"  # with what stands above it
@@ -31,7 +31,7 @@ TOKEN = re.compile(
     r"|[a-z]{3,}(?:-[a-z]{3,})+|[a-z]{3,}'s?)"
     r"|(?P<number>\d{1,3}(?:,\d{3})+(?!\d)|\d+(?:\.\d+)?|[½…])"
     rf"|(?P<high>[{''.join(HIGH)}]+)|(?P<low>[{''.join(LOW)}]+)"
-    rf"|(?P<script>[_^])|(?P<letters>log2|(?:{LETTER})+)|(?P<prime>['′*])"
+    rf"|(?P<script>[_^])|(?P<letters>log2|(?:{LETTER})+)|(?P<prime>['′]|\*(?![\w(]))"
     r"|(?P<sign>[√/∂∇()\[\]{}⌈⌉⌊⌋⟨⟩‖|+−±·×:;,=≤≥<>≈←→#])"
 )
 LONG = 14  # parts beyond which a formula may break before + and −
@@ -203,7 +203,9 @@ def _sides(done: list[Node], rest: list[Node]) -> tuple[int, int] | None:
     top, bottom = _trimmed(done[begin:]), rest[spaced[0] : end]
     after = _trimmed(rest[end:])[:1]
     before = [] if spaced[0] else _trimmed(done[:begin])[-1:]
-    open_ended = any(node.kind == "function" for node in before) or (spaced[0] and after and after[0].kind != "operator")
+    open_ended = any(node.kind == "function" for node in before) or (
+        spaced[0] and after and after[0].kind != "operator"
+    )
     chain = any(node.kind in ("slash", "fraction") for node in [*top, *bottom, *after[:1]] if node.text == "/")
     words = any(node.kind == "word" for node in top + bottom) and (spaced[0] or len(top) + len(bottom) > 2)
     nothing = [node.text for node in bottom] == ["0"]  # "0 / 0" are two values
@@ -296,11 +298,17 @@ def _line(nodes: list[Node], flat: bool = False, follows: bool = False) -> str:
     return text
 
 
+def _grouped(nodes: list[Node]) -> str:
+    """An index, an exponent or a side of a fraction."""
+    alone = len(nodes) == 1 and nodes[0].kind != "fraction"
+    return _line(nodes, flat=True) if alone else f"<mrow>{_line(nodes, flat=True)}</mrow>"
+
+
 def _with_scripts(node: Node, flat: bool) -> str:
     text = _bare(node, flat)
     if node.primes:
         text = f"<msup>{text}<mo>{node.primes}</mo></msup>"
-    low, high = (f"<mrow>{_line(script, flat=True)}</mrow>" if script else "" for script in (node.low, node.high))
+    low, high = (_grouped(script) if script else "" for script in (node.low, node.high))
     tag = {(True, True): "msubsup", (True, False): "msub", (False, True): "msup"}.get((bool(low), bool(high)))
     return f"<{tag}>{text}{low}{high}</{tag}>" if tag else text
 
@@ -308,7 +316,7 @@ def _with_scripts(node: Node, flat: bool) -> str:
 def _bare(node: Node, flat: bool) -> str:
     if node.kind == "fraction":
         sides = (side[0].parts if len(side) == 1 and _is_plain_bracket(side[0]) else side for side in node.sides)
-        return f"<mfrac>{''.join(f'<mrow>{_line(side, flat=True)}</mrow>' for side in sides)}</mfrac>"
+        return f"<mfrac>{''.join(_grouped(side) for side in sides)}</mfrac>"
     if node.kind == "bracket":
         left, right = escape(node.text), escape(BRACKETS[node.text])
         inside = _line(node.parts, flat)

@@ -1,9 +1,9 @@
 """Which functions of `minitrain.costs` a claim's prediction comes from, found by reading the lessons' files.
 
 Nothing runs. Each `Claim(...)` of a lesson has a sentence, a formula and a prediction, which often pass through local
-variables and the parameters of helpers. All three are followed back to where they are written out; a parameter leads to
-the callers of its function, each of which is a case of its own. A claim is recognised by its sentence and formula. Where
-more than one function may be meant, as in a loop over several or in a condition, none is named.
+variables and the parameters of helpers. All three are followed back to where they are written out. A parameter leads to
+the callers of its function. Each caller is a case of its own, and so is each round of a loop over values that are
+written out. A claim is recognised by its sentence and formula. Where two functions may be meant, none is named.
 """
 
 from __future__ import annotations
@@ -164,7 +164,11 @@ class Lessons:
 
     def _items(self, iterated: ast.expr, scope: Scope) -> list[tuple[ast.expr, Scope]]:
         """What a loop goes through, where that is written out, and where; else nothing."""
-        pairs = isinstance(iterated, ast.Call) and isinstance(iterated.func, ast.Attribute) and iterated.func.attr == "items"
+        pairs = (
+            isinstance(iterated, ast.Call)
+            and isinstance(iterated.func, ast.Attribute)
+            and iterated.func.attr == "items"
+        )
         container = iterated.func.value if pairs else iterated  # type: ignore[attr-defined]
         written, where = self._written(container, scope, 4)
         items: list[ast.expr] = []
@@ -183,7 +187,7 @@ class Lessons:
             return self._written(there, outer, steps - 1)
         values = scope.assigned.get(expression.id) or scope.file.constants.get(expression.id, [])
         single = len(values) == 1 and not values[0].each
-        return (self._written(_unpacked(values[0]), scope, steps - 1) if single else (None, scope))
+        return self._written(_unpacked(values[0]), scope, steps - 1) if single else (None, scope)
 
     def _field(self, expression: ast.expr, scope: Scope) -> tuple[ast.expr, Scope] | None:
         """What an attribute such as `verb.cost` was given, where the object is made by `lesson.Verb(…, costs.ring)`."""
@@ -353,7 +357,12 @@ def _assigned(nodes: Iterator[ast.AST] | list[ast.stmt]) -> dict[str, list[Value
 def _unpacked(value: Value) -> ast.expr:
     """The part of a tuple that a name is given, where the tuple is written out."""
     written = value.expression
-    if value.place is not None and not value.each and isinstance(written, ast.Tuple) and value.place < len(written.elts):
+    if (
+        value.place is not None
+        and not value.each
+        and isinstance(written, ast.Tuple)
+        and value.place < len(written.elts)
+    ):
         return written.elts[value.place]
     return written
 
@@ -384,4 +393,6 @@ def _joined(parts: list[list[str]]) -> list[str]:
 
 def _fields(node: ast.ClassDef) -> list[str]:
     """The fields of a dataclass in their order."""
-    return [each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)]
+    return [
+        each.target.id for each in node.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    ]
