@@ -14,7 +14,7 @@ import chapters
 import formulas
 import papers
 
-TOGETHER = 14  # signs of a number and its unit that stay in one line
+TOGETHER = 10  # signs of a number and its unit that stay in one line
 WORDS = 7  # of a sentence that its anchor has at least
 TITLES = ("Claim", "Formula", "Predicted", "Measured", "How", "Holds")
 
@@ -187,6 +187,7 @@ def stored_table(markdown: str) -> str:
     for what, formula, predicted, measured, how, holds in cells[2:]:
         kind = "yes" if holds == "yes" else "no" if holds.lower().startswith("no") else "open"
         values = (_singular(escape(value)) for value in (predicted, measured))
+        # As text, which breaks in the narrow column of a notebook's page.
         rows.append(_cells(kind, (escape(what), symbols(formula), *values, escape(how), escape(holds))))
     return _table(rows)
 
@@ -208,7 +209,7 @@ def _row(claim: dict[str, Any], sources: Sources = NO_SOURCES, anchor: str = "")
         )
     if claim.get("source"):
         what += f'<span class="claim-source">{papers.linked(claim["source"], sources.papers)}</span>'
-    formula = symbols(claim["formula"])
+    formula = mathematics(claim["formula"])
     if functions := sources.costs.get((claim["module"], claim["what"])):
         formula += f'<span class="claim-code">{", ".join(_function(name) for name in functions)}</span>'
     relation = {"<=": "≤ ", ">=": "≥ "}.get(claim.get("relation", "="), "")
@@ -240,13 +241,19 @@ def _cells(kind: str, cells: tuple[str, ...], about: str = "") -> str:
     return f'<tr class="claim-{kind}"{about}>{inner}</tr>'
 
 
-def symbols(formula: str) -> str:
-    """A formula as mathematics; where it is not understood, as text with indices lower and exponents higher."""
+def mathematics(formula: str) -> str:
+    """A formula as MathML; where it is not understood, as text."""
     try:
         return formulas.to_html(formula)
     except ValueError:
-        text = re.sub(r"(?<![^\W_]{2})([^\W\d_])_(\w+)", r"\1<sub>\2</sub>", escape(formula))
-        return re.sub(r"\^(\w+|\([^()]*\))", r"<sup>\1</sup>", text)
+        return symbols(formula)
+
+
+def symbols(formula: str) -> str:
+    """A formula as text: the index of a symbol stands lower, an exponent higher."""
+    text = re.sub(r"(?<![^\W_]{2})([^\W\d_])_(\w+)", r"\1<sub>\2</sub>", escape(formula))
+    text = re.sub(r"\^(\w+|\([^()]*\))", r"<sup>\1</sup>", text)
+    return text.replace("log2 ", "log<sub>2</sub>&nbsp;")
 
 
 def _singular(text: str) -> str:

@@ -114,7 +114,8 @@ def functions_of(claim: Mapping[str, str], origins: list[Origin]) -> list[str]:
     fits = [origin for origin in origins if origin.fits(claim)]
     most = max((origin.written_out for origin in fits), default=0)  # the most exact of them
     found = {origin.functions for origin in fits if origin.written_out == most}
-    return sorted(found.pop() - UNSURE) if len(found) == 1 and most else []
+    sources = found.pop() if len(found) == 1 and most else UNSURE
+    return [] if UNSURE <= sources else sorted(sources)
 
 
 class Lessons:
@@ -272,10 +273,13 @@ class Lessons:
                 return called
             if inner := self._entered(expression, scope):
                 return _one_of([self._sources(value, inner, steps // 2) for value in _returned(inner.function)])
-        parts = [self._sources(child, scope, steps - 1) for child in _children(expression)]
-        if isinstance(expression, ast.IfExp | ast.Dict):
-            return _one_of(parts)
-        return frozenset().union(*parts)
+        if isinstance(expression, ast.IfExp):
+            return _one_of([self._sources(part, scope, steps - 1) for part in (expression.body, expression.orelse)])
+        if isinstance(expression, ast.Dict):
+            return _one_of([self._sources(value, scope, steps - 1) for value in expression.values])
+        return frozenset().union(
+            *(self._sources(child, scope, steps - 1) for child in ast.iter_child_nodes(expression))
+        )
 
     def _sources_of_name(self, name: str, scope: Scope, steps: int) -> frozenset[str]:
         if name in scope.given and name not in scope.assigned:
@@ -355,29 +359,23 @@ def _assigned(nodes: Iterator[ast.AST] | list[ast.stmt]) -> dict[str, list[Value
 
 
 def _unpacked(value: Value) -> ast.expr:
-    """The part of a tuple that a name is given, where the tuple is written out."""
-    written = value.expression
-    if (
-        value.place is not None
-        and not value.each
-        and isinstance(written, ast.Tuple)
-        and value.place < len(written.elts)
-    ):
-        return written.elts[value.place]
-    return written
+    """The part of a tuple that a name is given, where the tuple is written out, or both tuples of a condition."""
+    written, place = value.expression, value.place
+    if place is None or value.each:
+        return written
+    if isinstance(written, ast.IfExp):
+        body, other = (_unpacked(Value(part, place=place)) for part in (written.body, written.orelse))
+        return ast.IfExp(written.test, body, other)
+    return written.elts[place] if isinstance(written, ast.Tuple) and place < len(written.elts) else written
 
 
 def _returned(function: ast.FunctionDef) -> list[ast.expr]:
     return [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value]
 
 
-def _children(node: ast.AST) -> Iterator[ast.AST]:
-    return (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr_context))
-
-
 def _one_of(parts: list[frozenset[str]]) -> frozenset[str]:
-    """Several possibilities: certain only if all are the same, apart from those that come from no function."""
-    different = {part for part in parts if part}
+    """Several possibilities: certain only if all are the same."""
+    different = set(parts)
     return UNSURE if len(different) > 1 else different.pop() if different else frozenset()
 
 
