@@ -9,6 +9,7 @@ from typing import Any
 
 import accessible
 import chapters
+import claim_sources
 import claims_page
 import explorer
 import game
@@ -36,11 +37,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     reference_nav = _add_reference(files, config, paths)
     tutorials_nav = _add_notebooks(files, config, paths)
     _add_solutions(files, config, paths)
+    claims_nav = _add_claims(files, config, paths)
     for name, content in explorer.files(_folder(config, "package")):
         files.append(File.generated(config, f"explorer-data/{name}", content=content))
     for entry in config.nav or []:
         if "Tutorials" in entry:
             entry["Tutorials"][1:1] = tutorials_nav  # after the overview
+        if "Claims" in entry:
+            entry["Claims"] += claims_nav
         if "Reference" in entry:
             entry["Reference"] += reference_nav
     config.extra["paths"] = paths
@@ -105,8 +109,27 @@ def _header(file: Path, modules: list[reference.Module], claimed: set[str], repo
     if code:
         items.append("Modules: " + ", ".join(f"[{m.name.rpartition('.')[2]}](../{m.page})" for m in code))
     if chapter in claimed:
-        items.append(f"[Claims](../claims.md#{chapter})")
+        items.append(f"[Claims](../claims/{chapter}.md)")
     return " · ".join(items) + "\n{ .nb-header }"
+
+
+def _add_claims(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> list[dict[str, Any]]:
+    """A page of claims for each chapter; claims.md is the first page of their part of the navigation."""
+    text = files.get_file_from_path("claims.md")
+    if not text:
+        return []
+    files.remove(text)
+    files.append(File.generated(config, "claims/index.md", abs_src_path=str(text.abs_src_path)))
+    paths["docs/claims.md"] = "claims/index.md"
+    record = _claims(config)
+    table = Path(config.docs_dir) / "papers.toml"
+    sources = claim_sources.gather(record, _folder(config, "package"), _folder(config, "tutorials"), table)
+    nav = []
+    for chapter, found in claims_page.chapters_of(record).items():
+        uri = f"claims/{chapter}.md"
+        files.append(File.generated(config, uri, content=claims_page.page(chapter, found, sources)))
+        nav.append({claims_page.title(chapter): uri})
+    return nav
 
 
 def _add_solutions(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> None:
@@ -164,7 +187,7 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
         "clone": repository.clone(config.repo_url),
         "map": pictures.chapter_map(urls),
         "ring": pictures.ring(),
-        "claims": claims_page.to_markdown(record),
+        "claims": claims_page.overview(record),
         "claims-sample": claims_page.sample(record),
     }
     if "<!-- site:game -->" in markdown:

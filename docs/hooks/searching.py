@@ -13,6 +13,7 @@ WORDS = {
     "running": "install installation setup torchrun GPU NCCL CUDA",
     "training": "train trainer layout preset Slurm Kubernetes",
     "explorer": "pipeline-explorer schedules",
+    "claims/index": "claims measured predicted formulas",
     "tutorials/matrix_product": "send receive deadlock point-to-point",
     "tutorials/collectives": "allreduce all-reduce all-gather allgather reduce-scatter broadcast ring tree",
     "tutorials/data_parallel_a": "DDP data-parallelism gradient-accumulation buckets",
@@ -45,9 +46,9 @@ LEFT_OUT = (
     "reference/lessons",
     "reference/benchmarks",
     "reference/costs",
-    "claims",
+    "claims/",
 )
-FIRST = ("tutorials/", "glossary", "running", "training", "index", "explorer")
+FIRST = ("tutorials/", "glossary", "running", "training", "index", "explorer", "claims/index")
 
 
 def settings(uri: str) -> dict[str, Any]:
@@ -57,7 +58,7 @@ def settings(uri: str) -> dict[str, Any]:
         uri: Its source, such as "tutorials/zero_a.md".
     """
     name = uri.removesuffix(".md")
-    if name.startswith(LEFT_OUT):
+    if name.startswith(LEFT_OUT) and name != "claims/index":
         return {"search": {"exclude": True}}
     found: dict[str, Any] = {"search": {"boost": 4}} if name.startswith(FIRST) else {}
     return found | ({"tags": WORDS[name].split()} if name in WORDS else {})

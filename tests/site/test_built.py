@@ -28,6 +28,7 @@ from tests.site.conftest import ROOT
 pytest.importorskip("material", reason="the site's packages are not installed")
 
 import chapters  # noqa: E402  (docs/hooks is on the path since conftest)
+import claims_page  # noqa: E402
 import notebooks  # noqa: E402
 import reference  # noqa: E402
 
@@ -151,6 +152,55 @@ def test_the_landing_page_shows_both_drawings(site):
     for chapter in chapters.CHAPTERS:
         here = (site / "tutorials" / chapter.name).is_dir()
         assert (f'href="tutorials/{chapter.name}/"' in text) == here
+
+
+def claims_by_page(site: Path, elements) -> dict[str, list[str]]:
+    """The anchors of the claims on each chapter's page."""
+    found = {}
+    for page in sorted((site / "claims").glob("*/index.html")):
+        rows = [attributes for tag, attributes in elements[page].tags if tag == "tr" and "id" in attributes]
+        found[page.parent.name] = [str(attributes["id"]) for attributes in rows]
+    return found
+
+
+def test_every_claim_is_on_the_page_of_its_chapter(site, elements):
+    record = json.loads((ROOT / "docs" / "claims.json").read_text("utf-8"))
+    pages = claims_by_page(site, elements)
+    assert sum(map(len, pages.values())) == len(record["claims"])
+    for chapter, claims in claims_page.chapters_of(record).items():
+        by_module: dict[str, list[dict]] = {}
+        for claim in claims:
+            by_module.setdefault(claim["module"], []).append(claim)
+        expected = [anchor for rows in by_module.values() for anchor in claims_page.anchors(rows).values()]
+        assert sorted(pages[chapter]) == sorted(expected)
+    overview = (site / "claims" / "index.html").read_text("utf-8")
+    for chapter in pages:  # where links to the page that once had all claims led
+        assert f'id="{chapter}"' in overview and f'href="{chapter}/"' in overview
+
+
+def test_links_of_the_claims_lead_somewhere(site, elements):
+    """Those to formulas are written as HTML, which MkDocs does not check."""
+    ids = {
+        page: {attributes["id"] for _, attributes in found.tags if "id" in attributes}
+        for page, found in elements.items()
+    }
+    formulas = 0
+    for page in (site / "claims").glob("*/index.html"):
+        for tag, attributes in elements[page].tags:
+            url = attributes.get("href") or ""
+            if tag != "a" or ":" in url:
+                continue
+            target, _, anchor = url.partition("#")
+            there = (page.parent / target / "index.html").resolve() if target else page
+            assert there in ids, (page, url)
+            assert not anchor or anchor in ids[there], (page, url)
+            formulas += "reference/costs/" in url
+    assert formulas > 250
+
+
+def test_pages_of_claims_are_light(site):
+    for page in (site / "claims").glob("*/index.html"):
+        assert len(gzip.compress(page.read_bytes())) <= 40_000, page
 
 
 def test_what_is_broken_fails_the_build(tmp_path):
@@ -293,6 +343,7 @@ QUERIES = {
     "KV cache": "tutorials/inference/",
     "torchrun": "running/",
     "install": "running/",
+    "claims": "claims/",
 }
 
 
@@ -312,7 +363,7 @@ def test_the_search_index_is_small(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_bytes()
     assert len(gzip.compress(index)) <= 500_000
     places = {document["location"] for document in json.loads(index)["docs"]}
-    assert not any(place.startswith(("tutorials/solutions/", "reference/lessons")) for place in places)
+    assert not any(place.startswith(("tutorials/solutions/", "reference/lessons", "claims/zero")) for place in places)
 
 
 @pytest.mark.parametrize(("system", "chosen"), [("light", "slate"), ("dark", "default")])
@@ -352,3 +403,48 @@ def test_the_explorer_follows_its_sliders(address: str, browser) -> None:
     assert titles[0].startswith("backward of micro-batch 0, weights of version 0, from")
     assert titles[1].startswith("forward of micro-batch 6, weights of version 1, from")
     page.close()
+
+
+def test_claims_can_be_filtered(address: str, browser) -> None:
+    page = browser.new_page(viewport={"width": 1360, "height": 900})
+    page.goto(address + "claims/zero/")
+    every = page.locator(".claims-demo tr[id]").count()
+    count = page.locator(".claims-filter output")
+    assert count.text_content() == f"{every} claims"
+    folded = page.locator("details.claims-more").first
+    assert folded.get_attribute("open") is None
+    page.get_by_label("Filter these claims").fill("bytes §7.2")
+    shown = page.locator(".claims-demo tr[id]:visible")
+    assert 0 < shown.count() < every and count.text_content() == f"{shown.count()} of {every} claims"
+    assert all("bytes" in row and "§7.2" in row for row in shown.all_text_contents())
+    page.get_by_label("How measured").select_option("virtual clock")
+    page.get_by_label("Filter these claims").fill("")
+    some = shown.count()
+    assert 0 < some < every and page.url.endswith("?how=virtual+clock")
+    page.reload()  # the address keeps the filter
+    assert shown.count() == some and page.get_by_label("How measured").input_value() == "virtual clock"
+    assert page.locator(".claims-demo:visible").count() < page.locator(".claims-demo").count()
+    page.get_by_label("How measured").select_option("")
+    assert count.text_content() == f"{every} claims" and page.locator("details.claims-more[open]").count() == 0
+    page.close()
+
+
+def test_a_link_leads_to_a_claim_that_is_folded_away(address: str, browser) -> None:
+    page = browser.new_page(viewport={"width": 1360, "height": 900})
+    page.goto(address + "claims/zero/")
+    anchor = page.locator("details.claims-more tr[id]").last.get_attribute("id")
+    page.goto(f"{address}claims/zero/#{anchor}")
+    page.locator(f"[id='{anchor}']").wait_for(state="visible", timeout=5_000)
+    head = page.locator(f".claims:has([id='{anchor}']) thead th").first
+    assert head.evaluate("head => getComputedStyle(head).position") == "sticky"
+    page.close()
+
+
+def test_claims_without_javascript(address: str, browser) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(address + "claims/zero/")
+    assert page.locator(".claims-filter form").count() == 0
+    page.locator("details.claims-more summary").first.click()
+    assert page.locator("details.claims-more tr[id]").first.is_visible()
+    context.close()

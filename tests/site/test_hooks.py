@@ -1,8 +1,10 @@
-"""What makes the pages: notebooks, links, formulas, chapters, claims and the reference."""
+"""What makes the pages: notebooks, links, formulas, chapters, claims, their sources, and the reference."""
 
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from xml.etree import ElementTree
 
 import pytest
@@ -15,13 +17,17 @@ pytest.importorskip("material", reason="the site's packages are not installed")
 import accessible  # noqa: E402  (docs/hooks is on the path since conftest)
 import chapters  # noqa: E402
 import claims_page  # noqa: E402
+import formulas  # noqa: E402
 import links  # noqa: E402
 import markdown  # noqa: E402
 import mathematics  # noqa: E402
 import notebooks  # noqa: E402
+import origins  # noqa: E402
+import papers  # noqa: E402
 import pictures  # noqa: E402
 import reference  # noqa: E402
 import repository  # noqa: E402
+import sections  # noqa: E402
 
 
 def page_of(*cells: dict) -> notebooks.Page:
@@ -199,33 +205,246 @@ def claim(**changes: object) -> dict:
     return given | {"holds": True, "note": ""} | changes
 
 
-def test_claims_page():
+def test_claims_pages():
     rows = [claim(), claim(chapter="tour", holds=None, measured=None, note="needs 8 ranks")]
     record = {"ranks": 4, "torch": "2.13.0", "python": "3.11", "claims": rows}
-    text = claims_page.to_markdown(record)
-    assert text.index("{ #collectives }") < text.index("{ #tour }")
-    assert "bytes &lt;sent&gt;" in text and "6\u2009291\u2009456&nbsp;B" in text
-    assert "1 hold" in text and "needs 8 ranks" in text
+    overview = claims_page.overview(record)
+    assert overview.index("[01 Collectives](collectives.md){ #collectives }") < overview.index(
+        "[Tour](tour.md){ #tour }"
+    )
+    assert "1 hold" in overview and "| all |" in overview and "| 0 of 1 |" in overview
+    assert list(claims_page.chapters_of(record)) == ["collectives", "tour"]
+    text = claims_page.page("collectives", rows[:1])
+    assert "bytes &lt;sent&gt;" in text and "6\u202f291\u202f456&nbsp;B" in text
+    assert "needs 8 ranks" in claims_page.page("tour", rows[1:])
     assert claims_page.failed(record) == []
     assert claims_page.failed(record | {"claims": [claim(holds=False)]}) == ["minitrain.collectives.ring: bytes <sent>"]
-    assert claims_page.to_markdown({"claims": []}) == claims_page.NONE
+    assert claims_page.overview({"claims": []}) == claims_page.NONE
 
 
-def test_the_page_folds_what_is_not_key():
+def test_a_page_of_claims_folds_what_is_not_key():
     rows = [claim(key=True, what="first"), claim(key=False, what="second")]
     rows += [claim(what="unmarked", module="minitrain.collectives.tree")]
-    record = {"ranks": 4, "torch": "2.13.0", "python": "3.11", "claims": rows}
-    shown, _, folded = claims_page.to_markdown(record).partition('<details class="claims-more">')
-    assert "first" in shown and "second" not in shown and "unmarked" in shown
-    assert folded.startswith("<summary>1 more claim</summary>") and folded.endswith("</details>")
-    assert "second" in folded and "unmarked" not in folded
-    html = markdown.markdown(claims_page.to_markdown(record), extensions=["attr_list", "md_in_html"])
+    shown, _, folded = claims_page.page("collectives", rows).partition('<details class="claims-more">')
+    folded, _, after = folded.partition("</details>")
+    assert "first" in shown and "second" not in shown
+    assert folded.startswith("<summary>1 more claim</summary>") and "second" in folded
+    assert "unmarked" in after and "<details" not in after
+    text = claims_page.page("collectives", rows).partition("# Claims")[2]
+    html = markdown.markdown(text, extensions=["attr_list", "md_in_html"])
     ElementTree.fromstring(f"<page>{html.replace('&nbsp;', ' ')}</page>")  # each element is closed where it should be
     assert "<p><details" not in html
     rows[1]["holds"] = False
-    assert "<details" not in claims_page.to_markdown(record)
-    before = {**record, "claims": [claim()]}  # when claims had no key yet
-    assert "<details" not in claims_page.to_markdown(before) and "bytes &lt;sent&gt;" in claims_page.to_markdown(before)
+    assert "<details" not in claims_page.page("collectives", rows)
+    assert "<details" not in claims_page.page("collectives", [claim()])  # when claims had no key yet
+
+
+def recorded() -> list[dict]:
+    file = ROOT / "docs" / "claims.json"
+    if not file.exists():
+        pytest.skip("the tour has not written docs/claims.json yet")
+    return json.loads(file.read_text("utf-8"))["claims"]
+
+
+def test_anchors_tell_claims_apart_and_stay():
+    first, second = (
+        claim(what="bytes sent by this rank in a step"),
+        claim(what="bytes sent by this rank in a step, S = 4"),
+    )
+    assert claims_page.anchors([first, second]) == {
+        first["what"]: "ring-bytes-sent-by-this-rank-in-a",
+        second["what"]: "ring-bytes-sent-by-this-rank-in-a-step",
+    }
+    assert claims_page.anchors([claim(what="Bytes, sent")]) == {"Bytes, sent": "ring-bytes-sent"}
+    for chapter, rows in claims_page.chapters_of({"claims": recorded()}).items():
+        found = re.findall(r'<tr class="claim-\w+" id="([^"]+)"', claims_page.page(chapter, rows))
+        assert len(found) == len(set(found)) == len(rows), chapter
+        assert not set(found) & {row["module"].rpartition(".")[2] for row in rows}, "the headings' anchors"
+
+
+# Formulas
+
+
+@pytest.mark.parametrize(
+    ("formula", "read"),
+    [
+        ("(n−1)/n · S", "{n−1 / n}·S"),
+        ("2(n−1)/n · S", "{2(n−1) / n}·S"),
+        ("V/16hL", "{V / 16hL}"),  # letters that touch bind more tightly than the slash
+        ("S/2w + 1", "{S / 2w}+1"),
+        ("2k / w(2k + 1)", "{2k / w(2k+1)}"),
+        ("M s²/3 (1 ± s/12)", "M {s^2 / 3} (1±{s / 12})"),  # a space ends a side
+        ("1 / (2 · 6)", "{1 / 2·6}"),
+        ("(t−1) / (6h/w · W/F)", "{t−1 / 6h/w·W/F}"),  # no fraction within a fraction
+        ("e^{R/M}", "e^R/M"),
+        ("ln E/10", "ln E/10"),  # of E/10, or a tenth of the logarithm
+        ("Σ losses / T", "Σ losses/T"),
+        ("Σt/p", "Σt/p"),
+        ("max t/m", "max t/m"),
+        ("0 / 0", "0/0"),
+        ("max(Σt, a)/m", "{max(Σt,a) / m}"),
+        ("1/Φ⁻¹(3/4)", "{1 / Φ^−1(3/4)}"),
+        ("√(N/s · (1−1/s))", "√[{N / s}·(1−{1 / s})]"),
+        ("2sh√d(3E+1)", "2sh√[d](3E+1)"),
+        ("cᵣ₊₁ − S_K", "c_r+1−S_K"),
+        ("γ₂ₘ₋₁ Σ|x||w|", "γ_2m−1 Σ|x||w|"),
+        ("p⁵(σ/‖G‖)", "p^5({σ / ‖G‖})"),
+        ("⌈log_η n⌉", "⌈log_η n⌉"),
+        ("2 log2 n", "2 log_2 n"),
+        ("2^−(m+1)", "2^−(m+1)"),
+        ("Σ log p(xᵢ | x₁ … xᵢ₋₁)", "Σ log p(x_i|x_1 … x_i−1)"),
+        ("α' + β'S/(LN)", "α′+{β′S / LN}"),
+        ("4bsh + R", "4bsh+R"),
+        ("|error| ≤ 2γ_k Σ|xw|", "|error|≤2γ_k Σ|xw|"),
+    ],
+)
+def test_a_formula_means_what_its_text_means(formula, read):
+    assert said(ElementTree.fromstring(f"<f>{formulas.to_html(formula).replace('<wbr>', '')}</f>")) == read
+
+
+def said(element: ElementTree.Element) -> str:
+    """A formula in MathML as one line: fractions in braces, roots in brackets, ^ and _ before exponents and indices."""
+    parts = [said(child) for child in element]
+    if element.tag == "mfrac":
+        return f"{{{parts[0]} / {parts[1]}}}"
+    if element.tag == "msubsup":
+        return f"{parts[0]}_{parts[1]}^{parts[2]}"
+    if element.tag in ("msub", "msup"):
+        return parts[0] + ("" if parts[1] in "′*" else "_" if element.tag == "msub" else "^") + parts[1]
+    if element.tag == "msqrt":
+        return f"√[{''.join(parts)}]"
+    if element.tag == "mspace":
+        return " "
+    return (element.text or "") + "".join(part + (child.tail or "") for part, child in zip(parts, element, strict=True))
+
+
+def test_words_stand_next_to_a_formula_as_text():
+    html = formulas.to_html("S more for a folded pair, else 2hE a token")
+    assert (
+        html.count("<math") == 2 and "</math> more for a folded pair, else <math" in html and html.endswith(" a token")
+    )
+    assert formulas.to_html("by simulation") == "by simulation"
+    for broken in ("(a", "a)", "^2", "a_", "√", "a@b"):
+        with pytest.raises(ValueError):
+            formulas.to_html(broken)
+    assert claims_page.mathematics("a@b_c < d^2") == "a@b<sub>c</sub> &lt; d<sup>2</sup>"
+
+
+def test_formulas_of_the_claims_are_understood():
+    every = {claim["formula"] for claim in recorded()}
+    left = []
+    for formula in every:
+        try:
+            html = formulas.to_html(formula)
+        except ValueError:
+            left.append(formula)
+            continue
+        root = ElementTree.fromstring(f"<f>{html.replace('<wbr>', '')}</f>")
+        # No sign is lost on the way, apart from brackets that a fraction, a root or an exponent makes needless.
+        text = re.sub(r"[\s(){}/]", "", "".join(root.itertext()))
+        written = formula.translate(str.maketrans(dict(formulas.HIGH | formulas.LOW, **{"'": "′"})))
+        plain = re.sub(r"[\s(){}/_^√]", "", written)
+        assert text.replace("'", "′") == plain, formula
+    assert len(left) <= len(every) / 10, left
+
+
+# Where claims come from
+
+
+def test_papers():
+    table = papers.read(ROOT / "docs" / "papers.toml")
+    cited = papers.linked("Rajbhandari et al. 2020, §7.2; Kingma & Ba 2015", table)
+    assert 'href="https://arxiv.org/abs/1910.02054"' in cited and ">Kingma &amp; Ba 2015</a>" in cited
+    assert cited.count("<a ") == 2 and "</a>, §7.2; <a" in cited
+    assert "2006.09503" in papers.linked("Narayanan et al. 2021, 2BW, §3.1", table)
+    assert "2104.04473" in papers.linked("Narayanan et al. 2021, §2.2", table)
+    assert papers.linked("derived", table) == "derived"
+    sources = "; ".join(claim["source"] for claim in recorded())
+    for paper in table:
+        assert paper.cite in sources, f"no claim cites {paper.cite}"
+        assert re.match(r"https://(arxiv\.org/abs/\d{4}\.\d{4,5}$|doi\.org/10\.|[\w.-]+/)", paper.url)
+
+
+def test_papers_are_those_of_the_notebooks():
+    """A paper that a notebook links under the same authors and year has the same address in the table."""
+    text = " ".join(
+        "".join(cell["source"])
+        for file in sorted((ROOT / "tutorials").glob("*.ipynb"))
+        for cell in json.loads(file.read_text("utf-8"))["cells"]
+    )
+    links_of = dict(re.findall(r"(\w+ et al\. \d{4}), \[[^\]]+\]\((https://[^)\s]+)\)", " ".join(text.split())))
+    table = papers.read(ROOT / "docs" / "papers.toml")
+    several = {"Narayanan et al. 2021", "Jiang et al. 2024"}  # two papers each
+    both = [paper for paper in table if paper.cite in links_of and paper.cite not in several]
+    assert len(both) > 40
+    assert [paper.cite for paper in both if links_of[paper.cite] != paper.url] == []
+
+
+LESSON = """
+from minitrain.costs import zero as costs
+from minitrain.lessons.claims import Claim, fold
+
+def demo(world):
+    volume = costs.volume(1, 8)
+    cases = {}
+    for name in ("a", "b"):
+        predicted = costs.state_bytes(1, 8, 2)
+        cases[name] = Claim("", "KΨ/n", predicted["parameters"], 4)
+    claims = [Claim("bytes sent in a step", "2Ψ", 4 * volume, 64), fold("bytes held by a rank", cases)]
+    claims += [held(kind, cost) for kind, cost in (("first kind", costs.volume), ("second kind", costs.shard_elements))]
+    chosen = costs.volume if world.size > 1 else costs.shard_elements
+    text, half = ("Ψ/2", costs.volume(4)) if world.size > 1 else ("Ψ", 4.0)
+    claims += [Claim("what a formula or a number has made", text, half, 4)]
+    return [*claims, Claim("what two may have made", "Ψ", chosen(8), 1), Claim("what no formula made", "0", 0, 0)]
+
+def held(kind, cost):
+    return Claim(f"bytes of the {kind}", "Ψ", cost(8), 8)
+"""
+
+
+def test_origins_of_a_prediction(tmp_path):
+    (tmp_path / "minitrain" / "lessons" / "zero").mkdir(parents=True)
+    (tmp_path / "minitrain" / "costs").mkdir()
+    (tmp_path / "minitrain" / "lessons" / "zero" / "stage1.py").write_text(LESSON, "utf-8")
+    shutil.copy(ROOT / "minitrain" / "costs" / "zero.py", tmp_path / "minitrain" / "costs")
+    found = origins.Lessons(tmp_path / "minitrain").origins("minitrain.zero.stage1")
+
+    def names(what: str, formula: str) -> list[str]:
+        every = origins.functions_of({"what": what, "formula": formula}, found)
+        return [name.rpartition(".")[2] for name in every]
+
+    assert names("bytes sent in a step", "2Ψ") == ["volume"]
+    assert names("bytes held by a rank", "KΨ/n") == ["state_bytes"]
+    assert names("bytes of the first kind", "Ψ") == ["volume"]
+    assert names("bytes of the second kind", "Ψ") == ["shard_elements"]
+    assert names("what two may have made", "Ψ") == []
+    assert names("what a formula or a number has made", "Ψ") == []
+    assert names("what no formula made", "0") == []
+    assert names("what nobody claims", "Ψ") == []
+
+
+def test_origins_of_the_recorded_claims():
+    lessons = origins.Lessons(ROOT / "minitrain")
+    every = {claim["what"]: claim for claim in recorded() if claim["module"] == "minitrain.collectives.ring"}
+    written = lessons.origins("minitrain.collectives.ring")
+    found = {what: origins.functions_of(claim, written) for what, claim in every.items()}
+    (gathered,) = (what for what in found if what.startswith("ring all-gather of up to"))
+    assert found[gathered] == ["minitrain.costs.communication.ring_all_gather"]
+
+
+def test_the_section_of_a_notebook_that_shows_a_module():
+    cells = [
+        markdown_cell("# Title"),
+        code_cell("from minitrain.zero import stage1, stage3"),
+        markdown_cell("## Two `parts`\n\n```\n# no heading\n```"),
+        code_cell("from minitrain.zero.full.stage3 import Zero3"),
+        markdown_cell("## Two parts"),
+        code_cell("# minitrain/zero/stage1.py, without its head\nclass Zero1: ..."),
+    ]
+    shown = {
+        name: sections.of_module({"cells": cells}, f"minitrain.zero.{name}") for name in ("stage1", "stage2", "stage3")
+    }
+    assert shown == {"stage1": ("Two parts", "two-parts_1"), "stage2": None, "stage3": ("Title", "title")}
 
 
 def test_the_landing_page_finds_its_telling_claims():
