@@ -5,6 +5,6 @@ import sys
 
 __version__ = "0.1.0"
 
-# `python -m minitrain.…`, also under torchrun: torch's warnings would come once a rank. It reads this when it is loaded.
+# `python -m minitrain.…`, also under torchrun: torch's warnings would come once a rank. It reads this as it is loaded.
 if sys.argv[:1] == ["-m"]:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

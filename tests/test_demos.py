@@ -8,8 +8,9 @@ from pathlib import Path
 import jaxtyping
 import pytest
 
+from minitrain.comm.timeline import Timeline
 from minitrain.lessons.demo import demo_of, play
-from minitrain.lessons.listing import demos
+from minitrain.lessons.listing import demos, marks_of
 from tests.conftest import DEMO_RANKS
 
 MODULES = [module for module, _ in demos()]
@@ -29,24 +30,28 @@ def on_the_page(module):
 def perform(world, module, shapes_checked):
     """On three ranks shapes are checked too, as in all other tests; a third of the time goes there."""
     jaxtyping.config.update("jaxtyping_disable", not shapes_checked)
+    world.timeline = Timeline()
     try:
         rows, _ = play(world, demo_of(module), {})
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
-    return rows
+    return rows, [mark for mark, there in (("picture", world.draw), ("timeline", world.timeline.spans)) if there]
 
 
 @pytest.mark.parametrize("size", DEMO_RANKS)
 @pytest.mark.parametrize("module", MODULES)
 def test_every_claim_holds(ranks, module, size):
-    rows = ranks(size).run(perform, module, size == 3)[0]
+    found = ranks(size).run(perform, module, size == 3)
+    rows = found[0][0]
     assert rows, "a demo without a claim shows nothing"
     broken = [row.to_json() for row in rows if row.holds is False]
     assert not broken, str(broken)
     if size == 4:
         assert all(row.holds for row in rows), "four ranks are enough for every claim"
-        found = [what_is_claimed(row.to_json()) for row in rows]
-        assert found == on_the_page(module), "`make claims` rewrites docs/claims.json"
+        drawn = {mark for _, marks in found for mark in marks}
+        assert drawn == set(marks_of(module)), "the list says what a demo can draw"
+        claimed = [what_is_claimed(row.to_json()) for row in rows]
+        assert claimed == on_the_page(module), "`make claims` rewrites docs/claims.json"
     key = [row.claim.what for row in rows if row.claim.key]
     assert min(3, len(rows)) <= len(key) <= 6, key
     # Those that other numbers of ranks make, too, are key there, too; a record from before has no `key`.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import accessible
+import calculator
 import chapters
 import claim_sources
 import claims_page
@@ -21,6 +22,7 @@ import pictures
 import reference
 import repository
 import searching
+import which
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -152,7 +154,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         markdown = _filled(markdown, page, config, files)
     paths: dict[str, str] = config.extra["paths"]
     path = next((path for path, there in paths.items() if there == uri), f"docs/{uri}")
-    page.edit_url = repository.edit(config.repo_url, path)
+    here = (Path(config.config_file_path).parent / path).exists()  # some pages are made from several files
+    page.edit_url = repository.edit(config.repo_url, path) if here else None
     if page.parent is None:  # its menu would have one entry: itself
         page.meta["hide"] = [*page.meta.get("hide", ()), "navigation"]
     return links.rewrite(markdown, path, uri, paths)
@@ -190,6 +193,10 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
         "claims": claims_page.overview(record),
         "claims-sample": claims_page.sample(record),
     }
+    if "<!-- site:calculator -->" in markdown:
+        places["calculator"] = calculator.data(_folder(config, "package"))
+    if "<!-- site:which -->" in markdown:
+        places["which"] = which.chart(_folder(config, "package"))
     if "<!-- site:game -->" in markdown:
         places["game"] = game.table(_folder(config, "package"))  # worked out, which takes a second
     if "<!-- site:published -->" in markdown:

@@ -12,6 +12,8 @@ from typing import Any
 WORDS = {
     "running": "install installation setup torchrun GPU NCCL CUDA",
     "training": "train trainer layout preset Slurm Kubernetes",
+    "calculator": "memory-calculator fits-on GPU days",
+    "which": "which-parallelism decision",
     "explorer": "pipeline-explorer schedules",
     "claims/index": "claims measured predicted formulas",
     "tutorials/matrix_product": "send receive deadlock point-to-point",
@@ -48,7 +50,7 @@ LEFT_OUT = (
     "reference/costs",
     "claims/",
 )
-FIRST = ("tutorials/", "glossary", "running", "training", "index", "explorer", "claims/index")
+FIRST = ("tutorials/", "glossary", "running", "training", "index", "explorer", "calculator", "which", "claims/index")
 
 
 def settings(uri: str) -> dict[str, Any]:

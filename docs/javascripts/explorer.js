@@ -29,12 +29,14 @@ const ROW = 30, LEFT = 52, WIDTH = 900
 
 function options(schedules) {
   return Object.entries(schedules)
-    .map(([name, title]) => `<option value="${name}"${name === "1f1b" ? " selected" : ""}>${title}</option>`)
+    .map(([name, title]) => `<option value="${name}">${title}</option>`)
     .join("")
 }
 
 const FORM = `
   <label>schedule <select name="schedule">
+    ${options(SCHEDULES)}<optgroup label="without a flush">${options(WITHOUT_FLUSH)}</optgroup></select></label>
+  <label>compare with <select name="other"><option value="">none</option>
     ${options(SCHEDULES)}<optgroup label="without a flush">${options(WITHOUT_FLUSH)}</optgroup></select></label>
   <label>stages <output name="p_"></output><input type="range" name="p" min="2" max="8" value="4"></label>
   <label>micro-batches <output name="m_"></output><input type="range" name="m" min="1" max="16" value="8"></label>
@@ -66,14 +68,30 @@ function limit(slider, smallest, largest, step = 1) {
   return Number(slider.value)
 }
 
+// How many micro-batches and chunks a schedule takes: [fewest, most, step], and [fewest, most].
+function limits(schedule, p) {
+  const groups = ["interleaved", "2bw"].includes(schedule) ? p : 1 // they take micro-batches in groups of p
+  // 2BW has its steady state from the third batch on.
+  const [fewest, most] = [schedule === "2bw" ? 3 * p : groups, schedule in WITHOUT_FLUSH ? 24 : 16]
+  return [[fewest, most - (most % groups), groups], CHUNKS[schedule] ?? [1, 1]]
+}
+
+const within = (value, [smallest, largest, step = 1]) =>
+  Math.min(largest, Math.max(smallest, smallest + step * Math.round((value - smallest) / step)))
+
 function explore(root) {
-  root.innerHTML = `<form class="explorer-form">${FORM}</form>
-    <p class="explorer-caption" aria-live="polite"></p>
-    <div class="explorer-scroll" tabindex="0" aria-label="timetable"></div>
-    <p class="explorer-legend" aria-hidden="true"></p>`
+  const part = `<div class="explorer-part"><p class="explorer-caption" aria-live="polite"></p>
+    <div class="explorer-scroll" tabindex="0" role="group" aria-label="timetable"></div>
+    <p class="explorer-legend" aria-hidden="true"></p></div>`
+  root.innerHTML = `<form class="explorer-form">${FORM}</form>${part}`
   const form = root.querySelector("form"), field = form.elements
-  const [caption, scroll, legend] = ["caption", "scroll", "legend"].map((part) => root.querySelector(`.explorer-${part}`))
   const loaded = new Map()
+  field.schedule.value = "1f1b"
+  new URLSearchParams(location.search).forEach((value, name) => {
+    if (["schedule", "other", "p", "m", "v", "r"].includes(name)) field[name].value = value
+  })
+  // A slider moves a value into its range, so it is set before the range is known, and once more after it.
+  const asked = new URLSearchParams(location.search)
 
   function load(file) {
     if (!loaded.has(file)) {
@@ -84,27 +102,43 @@ function explore(root) {
   }
 
   async function update() {
-    const schedule = field.schedule.value
+    const schedule = field.schedule.value, other = field.other.value
     const p = Number(field.p.value)
-    const groups = ["interleaved", "2bw"].includes(schedule) ? p : 1 // they take micro-batches in groups of p
-    // 2BW has its steady state from the third batch on.
-    const [fewest, most] = [schedule === "2bw" ? 3 * p : groups, schedule in WITHOUT_FLUSH ? 24 : 16]
-    const m = limit(field.m, fewest, most - (most % groups), groups)
-    const v = limit(field.v, ...(CHUNKS[schedule] ?? [1, 1]))
-    const r = Number(field.r.value)
+    const [batches, chunks] = limits(schedule, p)
+    limit(field.m, ...batches)
+    limit(field.v, ...chunks)
+    for (const name of ["m", "v"]) {
+      if (asked.has(name)) field[name].value = asked.get(name)
+      asked.delete(name)
+    }
+    const m = Number(field.m.value), v = Number(field.v.value), r = Number(field.r.value)
     Object.entries({ p, m, v, r }).forEach(([name, value]) => (field[`${name}_`].value = value))
-    const choice = [schedule, p, m, v, r].join()
+    const choice = new URLSearchParams({ schedule, ...(other && { other }), p, m, v, r }).toString()
+    if (root.dataset.wanted !== undefined || location.search) history.replaceState(null, "", `?${choice}${location.hash}`)
     root.dataset.wanted = choice
-    try {
-      const timetable = (await load(`${schedule}-${p}`))[[m, v, r].join()]
-      if (root.dataset.wanted !== choice) return // another choice was made meanwhile
-      show(timetable, TITLES[schedule], p, m, v)
-    } catch (error) {
-      caption.textContent = `The timetables could not be loaded (${error}). Open this page through a web server: make serve.`
+    const shown = [[schedule, m, v]]
+    if (other) {
+      const [batches, chunks] = limits(other, p)
+      shown.push([other, within(m, batches), within(v, chunks)])
+    }
+    const parts = [...root.querySelectorAll(".explorer-part")]
+    parts.slice(shown.length).forEach((each) => each.remove())
+    if (parts.length < shown.length) parts.at(-1).insertAdjacentHTML("afterend", part)
+    const places = root.querySelectorAll(".explorer-part")
+    for (const [index, [name, m, v]] of shown.entries()) {
+      try {
+        const timetable = (await load(`${name}-${p}`))[[m, v, r].join()]
+        if (root.dataset.wanted !== choice) return // another choice was made meanwhile
+        show(places[index], timetable, TITLES[name], p, m, v)
+      } catch (error) {
+        places[index].querySelector(".explorer-caption").textContent =
+          `The timetables could not be loaded (${error}). Open this page through a web server: make serve.`
+      }
     }
   }
 
-  function show(timetable, title, p, m, v) {
+  function show(place, timetable, title, p, m, v) {
+    const [caption, scroll, legend] = ["caption", "scroll", "legend"].map((name) => place.querySelector(`.explorer-${name}`))
     const peaks = timetable.peak_in_flight
     const held = new Set(peaks).size === 1 ? `${peaks[0]} on every rank` : `${peaks.join(", ")} on ranks 0 to ${p - 1}`
     const percent = (part) => `${(100 * part).toFixed(1)} %`
@@ -114,12 +148,14 @@ function explore(root) {
       `The bubble is ${percent(timetable.bubble_over_total)} of the total, ${percent(timetable.bubble_over_ideal)} over ` +
       `the ideal. Held at most: ${held}${v > 1 ? " (chunks of micro-batches)" : ""}.` +
       (timetable.versions_kept ? aboutVersions(timetable) : "")
-    scroll.replaceChildren(draw(timetable, p, v))
+    scroll.replaceChildren(draw(timetable, p, v, caption.textContent))
     const kinds = new Set(timetable.rows.flat().map((bar) => bar[1]))
     const plain = timetable.versions_kept ? "none" : undefined // colour belongs to versions, so kinds have none
     const inOrder = [...kinds].sort((a, b) => "FBIW".indexOf(a) - "FBIW".indexOf(b))
     legend.replaceChildren(...inOrder.map((kind) => entry(kind, plain)))
-    if (v > 1) legend.append(`letter: chunk, a the first`)
+    const labels = [...scroll.querySelectorAll(".explorer-bar text")]
+    if (v > 1 && labels.length) legend.append(`letter: chunk, a the first`)
+    if (!labels.length) legend.append("point at a bar for its micro-batch")
     const versions = timetable.rows.flat().map((bar) => bar[5] ?? 0)
     const newest = Math.max(...versions)
     for (let version = 0; timetable.versions_kept && version <= Math.min(newest, VERSIONS - 1); version++) {
@@ -137,10 +173,10 @@ function explore(root) {
     return ` Ranks keep ${kept} versions of their weights.${mixed}`
   }
 
-  function draw(timetable, p, v) {
+  function draw(timetable, p, v, label) {
     const end = Math.max(...timetable.rows.flat().map((bar) => bar[4]))
     const x = (time) => LEFT + (time * (WIDTH - LEFT)) / end
-    const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${p * ROW}`, role: "img", "aria-label": caption.textContent })
+    const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${p * ROW}`, role: "img", "aria-label": label })
     svg.innerHTML = PATTERNS
     timetable.rows.forEach((row, rank) => {
       const y = rank * ROW + 2, height = ROW - 4

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MethodType
 from typing import TYPE_CHECKING, Any
@@ -233,6 +233,9 @@ def draw(spans: Iterable[Span], title: str = "", unit: str = "seconds") -> Figur
     spans = list(spans)
     rows = sorted({(span.rank, span.lane) for span in spans})
     end = max((span.end for span in spans), default=1.0)
+    scale, small = (1e6, "µs") if end < 1e-3 else (1e3, "ms") if end < 1 else (1.0, "seconds")
+    spans = [replace(span, start=scale * span.start, end=scale * span.end) for span in spans]
+    unit, end = unit.replace("seconds", small), scale * end
     figure = Figure(figsize=(9, 1.1 + 0.34 * max(1, len(rows))), layout="constrained")
     axes = figure.add_subplot()
     for span in spans:

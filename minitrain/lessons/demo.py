@@ -11,6 +11,7 @@ import inspect
 import json
 import os
 import sys
+import textwrap
 import time
 import traceback
 from collections.abc import Callable
@@ -248,11 +249,12 @@ def _perform_under_torchrun(
 def perform(world: World, module: str, name: str, options: dict[str, Any], output: Output) -> bool:
     """Run one demo on this rank; rank 0 prints the table and writes the files. Whether all claims hold on all ranks."""
     demo, technique = getattr(import_module(module), name), technique_of(module)
+    about_demo = (inspect.getdoc(demo) or "").split("\n")[0]
     if world.rank == 0:
         about = describe(world)
         ranks = "1 rank" if about["ranks"] == 1 else f"{about['ranks']} ranks"
         print(f"{technique} on {ranks}, {about['backend']} on {about['device']}, torch {about['torch']}")
-        print(f"{(inspect.getdoc(demo) or '').splitlines()[0]}\n", flush=True)
+        print(f"{about_demo}\n", flush=True)
     rows, costs = play(world, demo, options)
     spans = world.timeline.gather().spans
     if world.rank == 0:
@@ -264,7 +266,7 @@ def perform(world: World, module: str, name: str, options: dict[str, Any], outpu
             for what, value, unit in costs:
                 print(f"  {what}: {number(float(f'{value:.3g}'))} {unit}")
         print(f"\n{closing(technique, rows, world.draw is not None and output.figure is None)}")
-        _write(world, rows, spans, output)
+        _write(world, rows, spans, output, f"{technique}: {about_demo}")
     return not any(row.holds is False for row in rows)
 
 
@@ -326,7 +328,7 @@ def _rehearsed(world: World, rehearsal: Rehearsal) -> Claim:
     return Claim("rules of NCCL that this run would break", "0", 0, len(broken), source=NCCL, key=True)
 
 
-def _write(world: World, rows: list[Row], spans: list, output: Output) -> None:
+def _write(world: World, rows: list[Row], spans: list, output: Output, title: str) -> None:
     written = []
     if output.json:
         write_json(output.json, rows, **describe(world))
@@ -339,7 +341,10 @@ def _write(world: World, rows: list[Row], spans: list, output: Output) -> None:
     if output.figure and world.draw is None:
         print(f"this demo has no picture; {output.figure} was not written", file=sys.stderr)
     elif output.figure and world.draw is not None:
-        save_figure(world.draw(), output.figure)
+        figure = world.draw()
+        if not figure.get_suptitle() and not any(axes.get_title() for axes in figure.axes):
+            figure.suptitle("\n".join(textwrap.wrap(title, 90)), fontsize=9)
+        save_figure(figure, output.figure)
         written.append(output.figure)
     if written:
         print(f"written: {', '.join(map(str, written))}")

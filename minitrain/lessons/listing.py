@@ -54,6 +54,7 @@ USAGE = (
     "python -m MODULE --help        explains the options of one",
     "python -m MODULE --ranks 4     runs a demo on ranks of its own",
     "torchrun --nproc-per-node 4 -m MODULE",
+    "--figure x.svg, --trace x.json  write the picture and the timeline of a demo",
     "",
 )
 SYNONYMS = {  # other words for what a module is about
@@ -63,6 +64,50 @@ SYNONYMS = {  # other words for what a module is about
     "minitrain.zero.stage2": "zero_2",
     "minitrain.zero.stage3": "zero_3 fsdp",
     "minitrain.roofline.flops": "mfu",
+}
+
+WITHOUT_PICTURE = {  # demos that `--figure` gives nothing, by chapter
+    "matrix_product": "first_messages to_everyone",
+    "collectives": "native",
+    "data_parallel": "accumulation bucketed diloco hierarchical_sgd naive",
+    "roofline": "flops",
+    "zero": ("constant_buffers defragmentation hybrid offload parameter_offload partitioned_checkpoints stage1 stage2"),
+    "recomputation": "activation_offload binarized sparse_rows",
+    "precision": "accumulate fp8 master_weights quantised_gradients",
+    "optimizers": "adafactor adam8bit lamb lars muon sm3",
+    "tensor_parallel": "attention clip_grad_norm dropout_rng linear mappings",
+    "sequence_parallel": "linear mappings",
+    "context_parallel": "online_softmax ring_attention",
+    "pipeline_parallel": "splitting weight_gradients without_flush",
+    "mixture_of_experts": "all_to_all bias_balanced dropless shared_experts z_loss",
+    "composition": "gradients model",
+    "planning": "profile",
+    "checkpointing": "atomic checkpoint position resharding",
+    "resilience": "exit_codes first_failure heartbeat ordered_sum pairs regroup stuck supervisor",
+    "craft": "engine first_difference",
+    "trainer": "trainer",
+    "recommender": "serving",
+}
+WITHOUT_TIMELINE = {  # and `--trace`
+    "matrix_product": "by_columns by_data by_rows first_messages memory to_everyone",
+    "data_parallel": "accumulation",
+    "roofline": "overlap peaks",
+    "recomputation": "every_kth",
+    "precision": "accumulate formats fp8 loss_scaling master_weights mixed quantised_gradients",
+    "tensor_parallel": "clip_grad_norm cross_entropy linear mappings parallelize vocab_parallel",
+    "sequence_parallel": "linear mappings megatron",
+    "context_parallel": "all_gather online_softmax ring_attention ulysses zigzag",
+    "pipeline_parallel": (
+        "gpipe no_stashing one_f_one_b pipedream splitting two_buffered vertical_sync weight_gradients without_flush"
+    ),
+    "mixture_of_experts": "all_to_all z_loss",
+    "composition": "gradients layout model",
+    "planning": "halving memory_model partition pipedream_planner plan profile search",
+    "checkpointing": "position resharding",
+    "resilience": "heartbeat",
+    "craft": "engine first_difference schedules",
+    "parameter_server": "asynchronous",
+    "recommender": "embedding",
 }
 
 
@@ -110,7 +155,11 @@ def lines(words: Sequence[str] = (), width: int | None = None) -> list[str]:
     for title, rows in found.items():
         shown.append(title)
         for module, what in rows:
-            shown += [f"  {module}", *textwrap.wrap(what, width, initial_indent="      ", subsequent_indent="      ")]
+            marks = "".join(f" · {mark}" for mark in marks_of(module))
+            shown += [
+                f"  {module}{marks}",
+                *textwrap.wrap(what, width, initial_indent="      ", subsequent_indent="      "),
+            ]
         shown.append("")
     return shown[:-1]
 
@@ -119,6 +168,15 @@ def _about(row: tuple[str, str]) -> str:
     """What is searched for words: name, description and other words for it, in small letters."""
     other = " ".join(words for name, words in SYNONYMS.items() if row[0].startswith(name))
     return " ".join([*row, other]).lower().replace("-", "_")
+
+
+def marks_of(module: str) -> list[str]:
+    """What a demo can draw, "picture" and "timeline"; nothing for a program."""
+    _, chapter, name = f"{module}..".split(".")[:3]
+    if not name:
+        return []
+    lacks = {"picture": WITHOUT_PICTURE, "timeline": WITHOUT_TIMELINE}
+    return [mark for mark, demos in lacks.items() if name not in demos.get(chapter, "").split()]
 
 
 def after(module: str) -> str | None:

@@ -60,7 +60,7 @@ class Picture:
         # Text stays text, and names within the file depend on what is drawn alone.
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": "minitrain"}):
             figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
-        self._svg = buffer.getvalue()
+        self._svg = " ".join(buffer.getvalue().split())  # in one line, as one picture is one thing in a notebook's file
 
     def _repr_svg_(self) -> tuple[str, dict[str, Any]]:
         return self._svg, {"alt": self.alt}

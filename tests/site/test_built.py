@@ -448,3 +448,43 @@ def test_claims_without_javascript(address: str, browser) -> None:
     page.locator("details.claims-more summary").first.click()
     assert page.locator("details.claims-more tr[id]").first.is_visible()
     context.close()
+
+
+def test_the_explorer_keeps_its_state_in_the_address_and_compares(address: str, browser) -> None:
+    page = browser.new_page()
+    page.goto(address + "explorer/?schedule=gpipe&other=zb-h1&p=3&m=6&r=1")
+    captions = page.locator(".explorer-caption")
+    page.wait_for_function("document.querySelectorAll('.explorer-scroll svg').length === 2")
+    assert captions.nth(0).text_content().startswith("GPipe, 3 stages, 6 micro-batches")
+    assert captions.nth(1).text_content().startswith("zero bubble H1, 3 stages, 6 micro-batches")
+    page.locator("select[name=other]").select_option("")
+    page.wait_for_function("document.querySelectorAll('.explorer-scroll svg').length === 1")
+    assert "schedule=gpipe" in page.url and "other" not in page.url and "m=6" in page.url
+    page.close()
+
+
+def test_the_calculator_says_what_the_formulas_say(address: str, browser) -> None:
+    """GPT-3 in a layout that the address names: bytes and seconds, and a command that the trainer takes."""
+    from minitrain.composition.settings import Model
+    from minitrain.costs import layout
+    from minitrain.costs.composition import Shape
+    from minitrain.costs.roofline import MACHINES
+
+    page = browser.new_page(viewport={"width": 1360, "height": 900})
+    sizes = Model("175b").sizes
+    shape = Shape(sizes.layers, sizes.hidden, sizes.heads, sizes.positions, sizes.vocabulary)
+    cut = layout.Cut(dp=16, pp=8, tp=8, zero=1, sequence=True, microbatches=96)
+    asked = "model=175b&layers=96&hidden=12288&heads=96&dp=16&pp=8&tp=8&sequence=yes&batch=1536&microbatches=96"
+    page.goto(f"{address}calculator/?{asked}")
+    said = page.locator(".calculator-result").text_content() or ""
+    held = sum(layout.held(shape, cut, 0, layout.Sizes()).values()) / 1e9
+    assert "1,024 GPUs" in said and f"A GPU of stage 0 holds {held:.1f} GB" in said and "It fits on H100" in said
+    step = layout.bar(shape, cut, layout.Sizes(), MACHINES["H100"]).step
+    assert f"A step takes {step:.1f} s" in said
+    command = page.locator(".calculator-result code").text_content().split()[1:]
+    ended = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0 and "1,024" in ended.stdout, ended.stderr
+    page.locator("input[name=tp]").fill("7")
+    assert "tp = 7 does not divide 96 heads" in page.locator(".calculator-problem").text_content()
+    assert "tp=7" in page.url
+    page.close()

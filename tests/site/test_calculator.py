@@ -1,0 +1,127 @@
+"""The calculator's formulas in JavaScript are those of `minitrain.costs`: both are given a thousand random inputs."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from minitrain.costs import (
+    composition,
+    composition_kept,
+    layout,
+    mixture_of_experts,
+    pipeline,
+    recomputation,
+    roofline,
+    time_bar,
+    zero,
+)
+from minitrain.costs.composition import Shape
+from minitrain.costs.layout import Cut, Sizes
+from tests.site.conftest import ROOT
+
+FILE = ROOT / "docs" / "javascripts" / "costs.js"
+DRIVER = """
+import * as costs from %s
+let text = ""
+process.stdin.on("data", part => { text += part })
+process.stdin.on("end", () => {
+  const answers = JSON.parse(text).map(([name, ...inputs]) => costs[name](...inputs))
+  process.stdout.write(JSON.stringify(answers))
+})
+"""
+
+
+def node() -> str:
+    """The JavaScript engine that playwright brings."""
+    driver = pytest.importorskip("playwright._impl._driver", reason="playwright is not installed")
+    program = driver.compute_driver_executable()
+    return program[0] if isinstance(program, tuple) else program
+
+
+def plain(value: Any) -> Any:
+    """As JavaScript has it: records are objects, and tuples of numbers are lists."""
+    if hasattr(value, "_asdict"):
+        return {name: plain(each) for name, each in value._asdict().items()}
+    return [plain(each) for each in value] if isinstance(value, tuple | list) else value
+
+
+def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
+    """For each function of the file, arguments and its original."""
+    heads = draw.choice([1, 2, 4, 8, 16, 32])
+    positions, experts = 8 * draw.randint(1, 4096), draw.choice([0, 0, 2, 3, 8, 64])
+    shape = Shape(
+        draw.randint(1, 128), 16 * heads * draw.randint(1, 40), heads, positions, draw.randint(10, 200000),
+        draw.random() < 0.5, experts, draw.choice([1, 2]), draw.random() < 0.5,
+    )  # fmt: skip
+    cut = Cut(
+        draw.randint(1, 64), draw.randint(1, min(16, shape.layers)), draw.choice([1, 1, 2, 4]),
+        draw.choice([ranks for ranks in (1, 2, 4, 8) if heads % ranks == 0]), draw.randint(1, 3), draw.randint(0, 3),
+        draw.random() < 0.5, draw.choice(["none", "selective", "full"]), draw.randint(1, 64), draw.randint(1, 8),
+    )  # fmt: skip
+    sizes = Sizes(draw.choice([2, 4]), draw.choice([2, 4]), draw.choice([0, 4, 8, 12]))
+    machine = draw.choice(list(roofline.MACHINES.values()))
+    stage, small = draw.randrange(cut.pp), (draw.randint(1, 8), shape.positions, shape.hidden)
+    cut_layer = cut.tp, cut.sequence, cut.recompute, sizes.parameter
+    sent = [(draw.random(), draw.random()) for _ in range(3)]
+    return {
+        "layerCounts": ((shape.layers, cut.pp), composition.layer_counts),
+        "mixtures": ((shape, cut.pp, stage), layout.mixtures),
+        "expertParameters": ((shape.hidden, 4 * shape.hidden), mixture_of_experts.expert_parameters),
+        "parameters": ((shape, cut, stage), layout.parameters),
+        "stateBytes": ((cut.zero, shape.hidden**2, cut.dp, *sizes), zero.state_bytes),
+        "layerKept": ((cut.sequences, shape, *cut_layer), composition_kept.layer_kept),
+        "mixtureKept": ((cut.sequences, shape, small[0] * positions, *cut_layer), composition_kept.mixture_kept),
+        "endsKept": (
+            (cut.sequences, shape, stage == 0, stage > 0, cut.tp, cut.sequence, 2),
+            composition_kept.ends_kept,
+        ),
+        "oneFOneBInFlight": ((cut.pp, cut.microbatches, stage), pipeline.one_f_one_b_in_flight),
+        "held": ((shape, cut, stage, sizes), layout.held),
+        "coreFlops": (small, recomputation.core_flops),
+        "layerFlops": (small, recomputation.layer_flops),
+        "link": ((machine, 8, cut.dp, cut.tp), layout.link),
+        "overlap": (tuple(sent), time_bar.overlap),
+        "bar": ((shape, cut, sizes, machine, draw.choice([4, 8]), draw.uniform(0.2, 0.7)), layout.bar),
+        "stepFlops": ((*small, shape.layers, shape.vocabulary), recomputation.step_flops),
+        "utilisation": ((draw.uniform(1e12, 1e20), draw.uniform(0.1, 60), cut.dp, machine.flops), roofline.utilisation),
+    }
+
+
+def same(theirs: Any, ours: Any) -> bool:
+    """Whole numbers to the last digit, others but for rounding."""
+    if isinstance(ours, dict):
+        return theirs.keys() == ours.keys() and all(same(theirs[name], ours[name]) for name in ours)
+    if isinstance(ours, list):
+        return len(theirs) == len(ours) and all(map(same, theirs, ours))
+    if isinstance(ours, int) and ours < 2**53:
+        return theirs == ours
+    return theirs == pytest.approx(ours, rel=1e-12, abs=1e-15)
+
+
+def test_both_languages_agree(tmp_path):
+    draw = random.Random(2020)
+    calls = [(name, *call) for _ in range(1000) for name, call in inputs(draw).items()]
+    script = tmp_path / "driver.mjs"
+    script.write_text(DRIVER % json.dumps(FILE.as_uri()))
+    (tmp_path / "package.json").write_text('{"type": "module"}')
+    asked = json.dumps([[name, *plain(arguments)] for name, arguments, _ in calls])
+    ended = subprocess.run([node(), script], input=asked, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 0, ended.stderr
+    answers = json.loads(ended.stdout)
+    assert len(answers) == len(calls) == 17000
+    for (name, arguments, original), theirs in zip(calls, answers, strict=True):
+        ours = plain(original(*arguments))
+        assert same(theirs, ours), f"{name}{arguments}: {theirs} in JavaScript, {ours} in Python"
+
+
+def test_every_function_is_compared():
+    functions = {
+        line.split()[2].partition("(")[0] for line in FILE.read_text().splitlines() if "export function" in line
+    }
+    assert functions == set(inputs(random.Random(0)))
