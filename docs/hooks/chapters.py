@@ -299,7 +299,8 @@ def cards(tutorials: Path, link: str) -> str:
         text = next(("".join(c["source"]) for c in cells if "".join(c["source"]).startswith("## The card")), "")
         if tables := [block for block in text.split("\n\n") if block.startswith("|")]:
             title = f"## [{menu_entry(path.stem)}]({link}/{path.name})"
-            boxes.append('<div class="card" markdown>\n\n' + "\n\n".join([title, *tables]) + "\n\n</div>")
+            card = re.sub(r"\]\((?=\d+\w?_)", f"]({link}/", "\n\n".join(tables))  # a notebook's links to others
+            boxes.append(f'<div class="card" markdown>\n\n{title}\n\n{card}\n\n</div>')
     return '<div class="cards" markdown>\n\n' + "\n\n".join(boxes) + "\n\n</div>"
 
 
