@@ -79,6 +79,8 @@ function limits(schedule, p) {
 const within = (value, [smallest, largest, step = 1]) =>
   Math.min(largest, Math.max(smallest, smallest + step * Math.round((value - smallest) / step)))
 
+const lasts = (timetable) => Math.max(...timetable.rows.flat().map((bar) => bar[4]))
+
 function explore(root) {
   const part = `<div class="explorer-part"><p class="explorer-caption" aria-live="polite"></p>
     <div class="explorer-scroll" tabindex="0" role="group" aria-label="timetable"></div>
@@ -125,19 +127,19 @@ function explore(root) {
     parts.slice(shown.length).forEach((each) => each.remove())
     if (parts.length < shown.length) parts.at(-1).insertAdjacentHTML("afterend", part)
     const places = root.querySelectorAll(".explorer-part")
-    for (const [index, [name, m, v]] of shown.entries()) {
-      try {
-        const timetable = (await load(`${name}-${p}`))[[m, v, r].join()]
-        if (root.dataset.wanted !== choice) return // another choice was made meanwhile
-        show(places[index], timetable, TITLES[name], p, m, v)
-      } catch (error) {
-        places[index].querySelector(".explorer-caption").textContent =
-          `The timetables could not be loaded (${error}). Open this page through a web server: make serve.`
-      }
+    try {
+      const files = await Promise.all(shown.map(([name]) => load(`${name}-${p}`)))
+      if (root.dataset.wanted !== choice) return // another choice was made meanwhile
+      const timetables = shown.map(([, m, v], index) => files[index][[m, v, r].join()])
+      const end = Math.max(...timetables.map(lasts)) // both have one scale
+      shown.forEach(([name, m, v], index) => show(places[index], timetables[index], TITLES[name], p, m, v, end))
+    } catch (error) {
+      places[0].querySelector(".explorer-caption").textContent =
+        `The timetables could not be loaded (${error}). Open this page through a web server: make serve.`
     }
   }
 
-  function show(place, timetable, title, p, m, v) {
+  function show(place, timetable, title, p, m, v, end) {
     const [caption, scroll, legend] = ["caption", "scroll", "legend"].map((name) => place.querySelector(`.explorer-${name}`))
     const peaks = timetable.peak_in_flight
     const held = new Set(peaks).size === 1 ? `${peaks[0]} on every rank` : `${peaks.join(", ")} on ranks 0 to ${p - 1}`
@@ -148,7 +150,7 @@ function explore(root) {
       `The bubble is ${percent(timetable.bubble_over_total)} of the total, ${percent(timetable.bubble_over_ideal)} over ` +
       `the ideal. Held at most: ${held}${v > 1 ? " (chunks of micro-batches)" : ""}.` +
       (timetable.versions_kept ? aboutVersions(timetable) : "")
-    scroll.replaceChildren(draw(timetable, p, v, caption.textContent))
+    scroll.replaceChildren(draw(timetable, p, v, end, caption.textContent))
     const kinds = new Set(timetable.rows.flat().map((bar) => bar[1]))
     const plain = timetable.versions_kept ? "none" : undefined // colour belongs to versions, so kinds have none
     const inOrder = [...kinds].sort((a, b) => "FBIW".indexOf(a) - "FBIW".indexOf(b))
@@ -173,8 +175,7 @@ function explore(root) {
     return ` Ranks keep ${kept} versions of their weights.${mixed}`
   }
 
-  function draw(timetable, p, v, label) {
-    const end = Math.max(...timetable.rows.flat().map((bar) => bar[4]))
+  function draw(timetable, p, v, end, label) {
     const x = (time) => LEFT + (time * (WIDTH - LEFT)) / end
     const svg = element("svg", { viewBox: `0 0 ${WIDTH} ${p * ROW}`, role: "img", "aria-label": label })
     svg.innerHTML = PATTERNS

@@ -1,7 +1,9 @@
 """A process that has imported torch once and forks a copy of itself for every rank.
 
 Importing torch takes seconds; a fork takes milliseconds, so four ranks start in 0.2 s. The forkserver only imports: it
-has no threads and has touched no GPU, neither of which survives a fork. It is also the ranks' keeper: when the program
+has no threads and has touched no GPU, neither of which survives a fork. On macOS a process that has loaded torch should
+not be forked, since Apple's libraries do not allow for it: there it starts a new process for each rank, which imports
+torch itself, for some seconds. MINITRAIN_START=spawn does so anywhere. Either way ranks are kept. It is also the ranks' keeper: when the program
 that started it ends, in whatever way, it kills the ranks, even those that are stuck, and removes their folders.
 
 Python's own `multiprocessing` has a forkserver too. It stays in the program's process group together with a helper that
@@ -37,6 +39,7 @@ from minitrain.ranks.worker import Plan
 
 # What ranks need not import again. torch._dynamo: the first optimizer imports it, for a second and a half.
 PRELOAD = ["torch", "torch.distributed", "torch._dynamo", "minitrain.comm.world"]
+WSL = "https://learn.microsoft.com/windows/wsl/install"
 LENGTH = struct.Struct("!I")  # a request is its length, then a pickled (rank, plan); file descriptors travel with it
 
 
@@ -48,15 +51,19 @@ class Forkserver:
     """
 
     def __init__(self, more: Sequence[str] = ()) -> None:
+        if not hasattr(os, "fork"):
+            raise RanksError(f"ranks are forked, which {sys.platform} cannot do; on Windows run this in WSL: {WSL}")
+        way = os.environ.get("MINITRAIN_START", "spawn" if sys.platform == "darwin" else "fork")
+        if way not in ("fork", "spawn"):
+            raise ValueError(f"MINITRAIN_START={way!r} is no way to start ranks; use 'fork' or 'spawn'")
         self.control, theirs = socket.socketpair()
-        root = str(Path(worker.__file__).parents[2])
-        code = f"from minitrain.ranks.forkserver import main; main({theirs.fileno()}, {[*PRELOAD, *more]!r})"
+        arguments = f"{theirs.fileno()}, {[*PRELOAD, *more]!r}, {way == 'spawn'}"
         # torch logs errors about other ranks with times and addresses: the ranks' tracebacks say it better. On GPUs
         # NCCL's watchdog may end a process, and only the log says why.
         level = "ERROR" if Path("/dev/nvidiactl").exists() else "FATAL"
         environment = {"TORCH_CPP_LOG_LEVEL": level, **os.environ}
         self.process = subprocess.Popen(
-            [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); {code}"],
+            program(f"main({arguments})"),
             env=environment,
             stdin=subprocess.DEVNULL,
             pass_fds=[theirs.fileno()],
@@ -129,13 +136,26 @@ def end(control: socket.socket, process: subprocess.Popen, owner: int) -> None:
             process.wait()
 
 
-def main(control_descriptor: int, preload: list[str]) -> None:
-    """The forkserver's program: import, then fork whenever asked, until the parent program is gone."""
+def program(call: str) -> list[str]:
+    """The command of a new process that calls a function of this module."""
+    root = str(Path(worker.__file__).parents[2])
+    imports = f"import sys; sys.path.insert(0, {root!r}); from minitrain.ranks.forkserver import *"
+    return [sys.executable, "-c", f"{imports}; {call}"]
+
+
+def main(control_descriptor: int, preload: list[str], spawn: bool = False) -> None:
+    """The forkserver's program: import, then fork whenever asked, until the parent program is gone.
+
+    Args:
+        control_descriptor: Where requests come from.
+        preload: Modules to import before.
+        spawn: Start new processes, which import them, instead of forking.
+    """
     # They are for the program, and this process ends with it.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
     gc.disable()  # nothing of what is imported is garbage
-    for module in preload:
+    for module in preload if not spawn else ():
         import_module(module)
     gc.enable()
     gc.freeze()  # what is imported stays: no rank's garbage collection goes through it, and so copies its pages
@@ -160,7 +180,7 @@ def main(control_descriptor: int, preload: list[str]) -> None:
             if not os.path.isdir(plan.folder):  # the program was stopped while we imported, and wants no ranks any more
                 continue
             folders.add(plan.folder)
-            pid = os.fork()
+            pid = spawned(rank, pipe, plan, preload) if spawn else os.fork()
             if pid == 0:
                 become(rank, pipe, plan, [control_descriptor, wake, woken, *(end.fileno() for end in ranks.values())])
             pipe.close()  # or the program would not see this rank's end of it close
@@ -172,6 +192,22 @@ def main(control_descriptor: int, preload: list[str]) -> None:
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(0)  # at once: nothing here needs tidying up
+
+
+def spawned(rank: int, pipe: Connection, plan: Plan, preload: list[str]) -> int:
+    """Start a new process that becomes a rank; returns its number."""
+    descriptor, path = pipe.fileno(), f"{plan.folder}/plan{rank}"
+    Path(path).write_bytes(pickle.dumps(plan))
+    started = subprocess.Popen(program(f"begin({rank}, {descriptor}, {path!r}, {preload!r})"), pass_fds=[descriptor])
+    started.returncode = 0  # it is waited for in `report_ends`, and not by this object
+    return started.pid
+
+
+def begin(rank: int, descriptor: int, path: str, preload: list[str]) -> None:
+    """In a new process: import, and be a rank. Does not return."""
+    for module in preload:
+        import_module(module)
+    become(rank, Connection(descriptor), pickle.loads(Path(path).read_bytes()), [])
 
 
 def receive(control: socket.socket) -> tuple[Any, list[int]] | None:

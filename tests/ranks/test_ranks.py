@@ -21,6 +21,7 @@ import torch.distributed as dist
 
 from minitrain.comm import World
 from minitrain.ranks import Ranks
+from minitrain.ranks.forkserver import Forkserver
 from minitrain.ranks.ranks import RanksError, RanksStopped
 
 
@@ -455,3 +456,9 @@ def test_a_killed_program_leaves_nothing(script: subprocess.Popen) -> None:
     script.wait()
     assert becomes(lambda: not any(alive(int(pid)) for pid in pids))
     assert not Path(folder).exists()
+
+
+def test_where_processes_cannot_be_forked_it_says_what_would_do(monkeypatch):
+    monkeypatch.delattr(os, "fork")  # as on Windows
+    with pytest.raises(RanksError, match="ranks are forked, .* on Windows run this in WSL: https://"):
+        Forkserver()

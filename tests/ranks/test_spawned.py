@@ -1,0 +1,78 @@
+"""Ranks that are started as new processes, as on macOS, behave like those that are forked."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from minitrain.ranks import Ranks, processes
+from minitrain.ranks.forkserver import Forkserver
+from minitrain.ranks.ranks import RanksError
+
+ALONE = """
+import os, signal
+from minitrain.ranks import Ranks
+ranks = Ranks(2, device="cpu")
+ranks.execute("import os; pid = os.getpid()")
+print(*ranks["pid"], flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Ranks]:
+    before, processes._forkserver = processes._forkserver, None
+    os.environ["MINITRAIN_START"] = "spawn"
+    try:
+        with Ranks(2, device="cpu") as started:
+            yield started
+    finally:
+        del os.environ["MINITRAIN_START"]
+        processes._forkserver = before
+
+
+def program_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="there is no /proc")
+def test_each_rank_is_a_program_of_its_own_and_is_kept(two, capsys):
+    two.execute("import os; total = torch.ones(1); dist.all_reduce(total); print(int(total)); pid = os.getpid()")
+    assert "[all ranks] 2" in capsys.readouterr().out
+    pids = two["pid"]
+    assert all("begin(" in program_of(pid) for pid in pids), "started anew, not forked"
+    two.execute("again = os.getpid()")
+    assert two["again"] == pids
+
+
+def test_errors_and_deadlocks_are_reported(two):
+    with pytest.raises(RanksError, match="rank 1 failed:(.|\n)*ZeroDivisionError"):
+        two.execute("1 / (1 - rank)")
+    with pytest.raises(RanksError, match="all ranks are waiting in <cell 0>, line 1"):
+        two.execute("dist.recv(torch.zeros(1), 1 - rank)", name="<cell 0>", timeout=1)
+    two.execute("x = rank")
+    assert two["x"] == [0, 1], "they are there again"
+
+
+def test_none_outlives_the_program(tmp_path):
+    environment = {**os.environ, "MINITRAIN_START": "spawn"}
+    ended = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=110)
+    assert ended.returncode == -signal.SIGKILL
+    pids = [int(word) for word in ended.stdout.split()]
+    until = time.monotonic() + 10
+    while time.monotonic() < until and any(Path(f"/proc/{pid}").exists() for pid in pids):
+        time.sleep(0.1)
+    assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_an_unknown_way_is_refused(monkeypatch):
+    monkeypatch.setenv("MINITRAIN_START", "thread")
+    with pytest.raises(ValueError, match="MINITRAIN_START='thread' is no way to start ranks; use 'fork' or 'spawn'"):
+        Forkserver()
