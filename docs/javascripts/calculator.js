@@ -147,7 +147,9 @@ function calculate(root) {
   const form = root.querySelector("form"), field = form.elements, result = root.querySelector(".calculator-result")
   for (const [name, [, value]] of Object.entries(FIELDS)) field[name].value = value
   new URLSearchParams(location.search).forEach((value, name) => {
-    if (name in FIELDS) field[name].value = value
+    if (!(name in FIELDS)) return
+    field[name].value = value
+    if (field[name].value === "") field[name].value = FIELDS[name][1] // an unknown choice, or no number
   })
 
   function paragraph(html, kind = "") {

@@ -92,6 +92,8 @@ function explore(root) {
   new URLSearchParams(location.search).forEach((value, name) => {
     if (["schedule", "other", "p", "m", "v", "r"].includes(name)) field[name].value = value
   })
+  field.schedule.value ||= "1f1b" // an unknown name chooses nothing
+  field.other.value ||= ""
   // A slider moves a value into its range, so it is set before the range is known, and once more after it.
   const asked = new URLSearchParams(location.search)
 

@@ -484,6 +484,10 @@ def test_the_calculator_says_what_the_formulas_say(address: str, browser) -> Non
     command = page.locator(".calculator-result code").text_content().split()[1:]
     ended = subprocess.run([sys.executable, *command], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0 and "1,024" in ended.stdout, ended.stderr
+    page.goto(f"{address}calculator/?model=none&zero=9&dp=x&tp=2")  # what does not exist is as at first
+    said = page.locator(".calculator-result").text_content() or ""
+    assert "16 GPUs, a model of 6.66 billion parameters" in said
+    page.goto(f"{address}calculator/?{asked}")
     page.locator("input[name=tp]").fill("7")
     assert "tp = 7 does not divide 96 heads" in page.locator(".calculator-problem").text_content()
     assert "tp=7" in page.url
