@@ -132,8 +132,9 @@ def test_the_demo_outlives_a_worker(ended):
     program = ended[2]
     assert program.returncode == 0, program.stderr
     assert "rank 2 died; the server went on with the other workers" in program.stdout
-    assert "rank 2 dies: the rank that the server lost | as given | 2 | 2 | counted | yes" in program.stdout
-    assert "rank 2 dies: updates applied twice | 0 | 0 | 0 | counted | yes" in program.stdout
+    said = " ".join(program.stdout.split())
+    assert "rank 2 dies: the rank that the server lost as given 2 2 counted yes" in said
+    assert "rank 2 dies: updates applied twice 0 0 0 counted yes" in said
 
 
 def test_the_demo_does_not_outlive_its_server(ended):
