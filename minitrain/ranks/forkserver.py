@@ -3,8 +3,9 @@
 Importing torch takes seconds; a fork takes milliseconds, so four ranks start in 0.2 s. The forkserver only imports: it
 has no threads and has touched no GPU, neither of which survives a fork. On macOS a process that has loaded torch should
 not be forked, since Apple's libraries do not allow for it: there it starts a new process for each rank, which imports
-torch itself, for some seconds. MINITRAIN_START=spawn does so anywhere. Either way ranks are kept. It is also the ranks' keeper: when the program
-that started it ends, in whatever way, it kills the ranks, even those that are stuck, and removes their folders.
+torch itself, for some seconds. MINITRAIN_START=spawn does so anywhere. Either way ranks are kept. It is also the ranks'
+keeper: when the program that started it ends, in whatever way, it kills the ranks, even those that are stuck, and
+removes their folders.
 
 Python's own `multiprocessing` has a forkserver too. It stays in the program's process group together with a helper that
 ignores SIGTERM; Jupyter, which ends a kernel's group when the kernel shuts down, then waits for seconds and kills
