@@ -9,7 +9,9 @@ import ast
 import importlib.util
 import re
 import sys
+import tokenize
 from functools import cache
+from io import StringIO
 from pathlib import Path
 
 import pytest
@@ -106,11 +108,11 @@ def test_durations_are_worked_out(name, notebook, build):
 def test_durations_count_what_a_reader_meets(build):
     import nbformat
 
-    v4 = nbformat.v4
+    v4, long = nbformat.v4, "x" * (build.LINE - 2)
     notebook = v4.new_notebook(
         cells=[
             v4.new_markdown_cell("one two three\n\n| a | b |\n|---|---|\n| 1 | 2 |"),
-            v4.new_code_cell("x = 1\n\ny = 2", outputs=[v4.new_output("stream", text="a\nb\nc\n")]),
+            v4.new_code_cell(f"{long} = 1\n\n{long} = 2", outputs=[v4.new_output("stream", text="a\nb\nc\n")]),
             v4.new_code_cell("z = 3", metadata={"tags": ["hide-input"]}),
             v4.new_markdown_cell("### 1. An exercise"),
             v4.new_code_cell("stub = None", metadata={"tags": ["exercise"]}),
@@ -177,12 +179,37 @@ def test_small_forms_are_those_of_the_files(name, notebook):
 
 
 def definitions(source):
-    """The functions and classes of a module, by name, as they are written."""
-    return {
-        node.name: ast.get_source_segment(source, node)
-        for node in ast.parse(source).body
-        if isinstance(node, ast.FunctionDef | ast.ClassDef)
-    }
+    """The functions and classes of a module, by name: their code, and the words of docstrings and comments.
+
+    How lines are broken makes no difference: 120 columns in files, 88 in notebooks, where a comment may move to a line
+    of its own and then be a sentence.
+    """
+    found = {}
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            text = ast.get_source_segment(source, node)
+            tokens = tokenize.generate_tokens(StringIO(text).readline)
+            comments = [token.string for token in tokens if token.type == tokenize.COMMENT]
+            said = re.findall(r"\w+", " ".join(each for each in comments if not each.startswith("# type:")).lower())
+            for part in ast.walk(node):
+                if isinstance(part, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(part):
+                    part.body[0].value.value = " ".join(ast.get_docstring(part).split())
+            found[node.name] = (ast.dump(node), sorted(said))
+    return found
+
+
+@all_notebooks
+def test_lines_of_code_fit_the_page(name, notebook):
+    wide = [(cell.id, line) for cell in code_cells(notebook) for line in cell.source.splitlines() if len(line) > 88]
+    assert not wide
+
+
+def test_how_code_is_wrapped_makes_no_difference_to_its_duration(build):
+    import nbformat
+
+    cells = [nbformat.v4.new_code_cell(source) for source in ("f(one, two)", "f(\n    one,\n    two\n)")]
+    short, long = (build.reading(nbformat.v4.new_notebook(cells=[cell] * 60))["lines of code"] for cell in cells)
+    assert short == long == round(60 * len("f(one,two)") / build.LINE)
 
 
 @all_notebooks

@@ -1,17 +1,21 @@
-"""Runs the notebooks, compares them with what is stored, or copies them without outputs.
+"""Runs the notebooks, compares them with what is stored, or copies them without
+outputs.
 
-    python tutorials/build.py execute [NAME ...]   run and rewrite them, outputs included
-    python tutorials/build.py check [NAME ...]     run copies; fail where an output is not the stored one
-    python tutorials/build.py course FOLDER        copy them without outputs, for a class, and the answers apart
-    python tutorials/build.py durations [NAME ...] how long each takes to read, and where the time goes
+    python tutorials/build.py execute [NAME ...]   run and rewrite them, outputs
+    included python tutorials/build.py check [NAME ...]     run copies; fail where an
+    output is not the stored one python tutorials/build.py course FOLDER        copy
+    them without outputs, for a class, and the answers apart python tutorials/build.py
+    durations [NAME ...] how long each takes to read, and where the time goes
 
-NAME is the beginning of a notebook's file name, such as 00 or 01_collectives; without one, all notebooks.
+NAME is the beginning of a notebook's file name, such as 00 or 01_collectives; without
+one, all notebooks.
 
-Outputs are made so that a second run gives the same bytes: no timing is recorded, pieces of a stream are joined, and
-the kernel's own version is left out. How long a notebook takes to read is worked out and written into its first cell.
-Between machines the last digits of a rounded sum may differ, and so may a point of a curve:
-`check` lets numbers with a decimal point differ by one in a thousand, and all others not at all, but for the line
-numbers of our modules in tracebacks.
+Outputs are made so that a second run gives the same bytes: no timing is recorded,
+pieces of a stream are joined, and the kernel's own version is left out. How long a
+notebook takes to read is worked out and written into its first cell. Between machines
+the last digits of a rounded sum may differ, and so may a point of a curve: `check` lets
+numbers with a decimal point differ by one in a thousand, and all others not at all, but
+for the line numbers of our modules in tracebacks.
 """
 
 from __future__ import annotations
@@ -32,7 +36,13 @@ import nbformat
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError, DeadKernelError
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.table import Table
 from traitlets.config import Config
 
@@ -44,31 +54,51 @@ PACE = {
     "printed lines": 1.5,
     "rows": 5.0,
 }  # seconds that a reader takes for one
+# Characters of a line of code, without spaces: how code is wrapped makes no difference.
+LINE = 42
 LONGEST = 35  # minutes that a chapter may take without its exercises
-LEFT_OUT = ("## Exercises", "## In the wild", "## Sources")  # of what a notebook takes to read
+# Of what a notebook takes to read.
+LEFT_OUT = ("## Exercises", "## In the wild", "## Sources")
 TAKES = re.compile(r"(\*\*Takes\*\*:? about )(\d+)( minutes)")
 SECONDS = 40  # a notebook's limit on two cores
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-TEXT = "text-of-python"  # of a cell whose outputs depend on the text that Python ships, another in each release
+# Of a cell whose outputs depend on the text that Python ships, another in each release.
+TEXT = "text-of-python"
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 WORD = re.compile(r"[^\W_][\w'’-]*")
 PICTURE = "image/svg+xml"
 COORDINATE = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-NAME = re.compile(r'(?<=[="#(])[a-z]\w*\d\w*(?=[")])')  # in an SVG, of a path that is used again
+# In an SVG, of a path that is used again.
+NAME = re.compile(r'(?<=[="#(])[a-z]\w*\d\w*(?=[")])')
 POINT = 1.0  # 1/72 inch: what has moved by less looks the same
-FRAME = re.compile(r'(File "minitrain/[^"]+", line )\d+')  # an edit of a module moves its lines
+# An edit of a module moves its lines.
+FRAME = re.compile(r'(File "minitrain/[^"]+", line )\d+')
 console = Console(stderr=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(dest="command", required=True)
-    for name, text in (("execute", "run and rewrite notebooks"), ("check", "run copies and compare")):
+    for name, text in (
+        ("execute", "run and rewrite notebooks"),
+        ("check", "run copies and compare"),
+    ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("names", nargs="*", metavar="NAME", help="beginning of a file name; none: all")
-    command = commands.add_parser("durations", help="show how long notebooks take to read")
-    command.add_argument("names", nargs="*", metavar="NAME", help="beginning of a file name; none: all")
+        command.add_argument(
+            "names",
+            nargs="*",
+            metavar="NAME",
+            help="beginning of a file name; none: all",
+        )
+    command = commands.add_parser(
+        "durations", help="show how long notebooks take to read"
+    )
+    command.add_argument(
+        "names", nargs="*", metavar="NAME", help="beginning of a file name; none: all"
+    )
     command = commands.add_parser("course", help="copy notebooks without outputs")
     command.add_argument("folder", type=Path, metavar="FOLDER")
     options = parser.parse_args(arguments)
@@ -77,7 +107,11 @@ def main(arguments: list[str] | None = None) -> int:
     paths = chosen(options.names)
     if options.command == "durations":
         return durations(paths)
-    failed = [path.name for path in paths if not run(path, rewrite=options.command == "execute")]
+    failed = [
+        path.name
+        for path in paths
+        if not run(path, rewrite=options.command == "execute")
+    ]
     if failed:
         print("not as it should be: " + ", ".join(failed), file=sys.stderr)
     return 1 if failed else 0
@@ -97,12 +131,17 @@ def chosen(names: list[str]) -> list[Path]:
     for name in names:
         if not any(path.name.startswith(name) for path in notebooks()):
             known = ", ".join(path.stem for path in notebooks())
-            raise SystemExit(f"no notebook's name begins with {name!r}; there are {known}")
-    return [path for path in notebooks() if not names or path.name.startswith(tuple(names))]
+            raise SystemExit(
+                f"no notebook's name begins with {name!r}; there are {known}"
+            )
+    return [
+        path for path in notebooks() if not names or path.name.startswith(tuple(names))
+    ]
 
 
 def run(path: Path, rewrite: bool) -> bool:
-    """Run one notebook; write it back, or compare it with what is stored. Whether all is well."""
+    """Run one notebook; write it back, or compare it with what is stored. Whether all
+    is well."""
     stored = nbformat.read(path, as_version=4)
     start = time.perf_counter()
     try:
@@ -110,18 +149,26 @@ def run(path: Path, rewrite: bool) -> bool:
     except CellExecutionError as error:
         print(f"{path.name}: {failing_cell(error)}", file=sys.stderr)
         return False
-    except (AssertionError, DeadKernelError):  # after Ctrl-C nbclient ends the kernel, then trips over its own end
+    except (
+        AssertionError,
+        DeadKernelError,
+    ):  # after Ctrl-C nbclient ends the kernel, then trips over its own end
         print(f"{path.name}: stopped before its end", file=sys.stderr, flush=True)
         os._exit(130)
     seconds = time.perf_counter() - start
-    console.print(f"{path.name}: {seconds:.0f} s" + (f", more than {SECONDS}" if seconds > SECONDS else ""))
+    console.print(
+        f"{path.name}: {seconds:.0f} s"
+        + (f", more than {SECONDS}" if seconds > SECONDS else "")
+    )
     problems = []
     if rewrite:
         path.write_text(written(executed), encoding="utf-8")
     else:
         problems += differences(stored, executed)
         if not problems and written(stored) != path.read_text(encoding="utf-8"):
-            problems.append("the file is not as `execute` writes it; run `make notebooks`")
+            problems.append(
+                "the file is not as `execute` writes it; run `make notebooks`"
+            )
     for problem in problems:
         print(f"{path.name}: {problem}", file=sys.stderr)
     return not problems
@@ -144,8 +191,16 @@ def execute(notebook: Any, name: str) -> Any:
         installation(), id="install", metadata={"tags": ["hide-input", "remove-cell"]}
     )
     notebook.cells = [title, installing, *cells]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with tempfile.TemporaryDirectory() as own, Progress(*columns, console=console, transient=True) as progress:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with (
+        tempfile.TemporaryDirectory() as own,
+        Progress(*columns, console=console, transient=True) as progress,
+    ):
         task = progress.add_task(name, total=len(notebook.cells))
         client = NotebookClient(
             notebook,
@@ -153,41 +208,64 @@ def execute(notebook: Any, name: str) -> Any:
             kernel_name="python3",
             record_timing=False,
             resources={"metadata": {"path": str(FOLDER)}},
-            # It talks through files in our folder, not through ports: nothing listens to the outside.
+            # It talks through files in our folder, not through ports: nothing listens
+            # to the outside.
             config=Config(KernelManager={"transport": "ipc", "ip": f"{own}/kernel"}),
-            on_cell_complete=lambda cell, cell_index: progress.update(task, completed=cell_index + 1),
+            on_cell_complete=lambda cell, cell_index: progress.update(
+                task, completed=cell_index + 1
+            ),
         )
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        # A profile of its own: what a reader has set up for IPython must not change what a notebook shows.
-        client.execute(env={**os.environ, "PYTHONPATH": path, "IPYTHONDIR": own, "COLUMNS": "100"})
+        # A profile of its own: what a reader has set up for IPython must not change
+        # what a notebook shows.
+        client.execute(
+            env={**os.environ, "PYTHONPATH": path, "IPYTHONDIR": own, "COLUMNS": "100"}
+        )
     for cell in notebook.cells:
         if cell.cell_type == "code":
             cell.outputs = [tidy(output) for output in joined(cell.outputs)]
-    notebook.cells[0].source = TAKES.sub(rf"\g<1>{minutes(notebook)}\g<3>", notebook.cells[0].source)
-    notebook.metadata = nbformat.from_dict({"kernelspec": KERNEL, "language_info": {"name": "python"}})
+    notebook.cells[0].source = TAKES.sub(
+        rf"\g<1>{minutes(notebook)}\g<3>", notebook.cells[0].source
+    )
+    notebook.metadata = nbformat.from_dict(
+        {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    )
     return notebook
 
 
 def installation() -> str:
-    """The code of a notebook's first cell, which makes it run where the package is not installed.
+    """The code of a notebook's first cell, which makes it run where the package is not
+    installed.
 
-    From the repository, if mkdocs.yml has its address; else from the folder above, where the project is.
+    From the repository, if mkdocs.yml has its address; else from the folder above,
+    where the project is.
     """
-    address = re.search(r'^repo_url: *"?([^"\s#]*)', (ROOT / "mkdocs.yml").read_text("utf-8"), re.MULTILINE)
+    address = re.search(
+        r'^repo_url: *"?([^"\s#]*)',
+        (ROOT / "mkdocs.yml").read_text("utf-8"),
+        re.MULTILINE,
+    )
     place = f"git+{address[1]}" if address and address[1] else ".."
     return (
-        "# Installs minitrain where it is missing, in Colab for example. A torch that is new enough stays.\n"
+        "# Installs minitrain where it is missing, in Colab for example. A torch that "
+        "is new\n"
+        "# enough stays.\n"
         "from importlib.util import find_spec\n\n"
         f'if not find_spec("minitrain"):\n    %pip install --quiet {place}'
     )
 
 
 def joined(outputs: list[Any]) -> list[Any]:
-    """Pieces of a stream that follow each other as one: how a stream is cut depends on time."""
+    """Pieces of a stream that follow each other as one: how a stream is cut depends on
+    time."""
     result: list[Any] = []
     for output in outputs:
         last = result[-1] if result else None
-        if last is not None and output.output_type == last.output_type == "stream" and output.name == last.name:
+        if (
+            last is not None
+            and output.output_type == last.output_type == "stream"
+            and output.name == last.name
+        ):
             last.text += output.text
         else:
             result.append(output)
@@ -197,7 +275,9 @@ def joined(outputs: list[Any]) -> list[Any]:
 def tidy(output: Any) -> Any:
     """An output without what differs from machine to machine."""
     if output.output_type == "error":
-        output.traceback = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in output.traceback]
+        output.traceback = [
+            re.sub(r"\x1b\[[0-9;]*m", "", line) for line in output.traceback
+        ]
     return output
 
 
@@ -211,43 +291,63 @@ def without_outputs(notebook: Any) -> Any:
 
 
 def written(notebook: Any) -> str:
-    """The text of the notebook's file: cells that the site folds are folded in JupyterLab, too."""
+    """The text of the notebook's file: cells that the site folds are folded in
+    JupyterLab, too."""
     for cell in notebook.cells:
         if cell.cell_type == "code" and {"hide-input", "solution"} & set(tags(cell)):
             cell.metadata["jupyter"] = {"source_hidden": True}
         else:
             cell.metadata.pop("jupyter", None)
     nbformat.validate(notebook)
-    return nbformat.writes(notebook, version=4, indent=1, ensure_ascii=False).rstrip("\n") + "\n"
+    return (
+        nbformat.writes(notebook, version=4, indent=1, ensure_ascii=False).rstrip("\n")
+        + "\n"
+    )
 
 
 def reading(notebook: Any) -> dict[str, int]:
-    """What a reader meets: words of prose, lines of code and of output that are shown, and rows of tables.
+    """What a reader meets: words of prose, lines of code and of output that are shown,
+    and rows of tables.
 
-    Exercises are left out, and so are *In the wild* and *Sources*, which are there to be looked up.
+    Exercises are left out, and so are *In the wild* and *Sources*, which are there to
+    be looked up.
     """
-    met = dict.fromkeys(PACE, 0)
+    met: dict[str, float] = dict.fromkeys(PACE, 0)
     cells, left_out = notebook.cells, False
     for cell, after in zip(cells, [*cells[1:], None], strict=True):
         if cell.source.startswith("## "):
             left_out = cell.source.startswith(LEFT_OUT)
-        exercise = {"exercise", "check", "solution"} & set(tags(cell)) or after and "exercise" in tags(after)
+        exercise = (
+            {"exercise", "check", "solution"} & set(tags(cell))
+            or after
+            and "exercise" in tags(after)
+        )
         if left_out or exercise:
             continue
         if cell.cell_type == "markdown":
             lines = cell.source.splitlines()
-            met["rows"] += max(0, sum(line.startswith("|") for line in lines) - 1)  # the rule under the heads is none
-            met["words"] += sum(len(WORD.findall(line)) for line in lines if not line.startswith("|"))
+            # The rule under the heads is none.
+            met["rows"] += max(0, sum(line.startswith("|") for line in lines) - 1)
+            met["words"] += sum(
+                len(WORD.findall(line)) for line in lines if not line.startswith("|")
+            )
             continue
         if "hide-input" not in tags(cell):
-            met["lines of code"] += sum(bool(line.strip()) for line in cell.source.splitlines())
+            met["lines of code"] += len("".join(cell.source.split())) / LINE
         for output in cell.outputs if "hide-output" not in tags(cell) else ():
-            met["rows" if "text/markdown" in output.get("data", {}) else "printed lines"] += lines_of(output)
-    return met
+            met[
+                (
+                    "rows"
+                    if "text/markdown" in output.get("data", {})
+                    else "printed lines"
+                )
+            ] += lines_of(output)
+    return {what: round(count) for what, count in met.items()}
 
 
 def lines_of(output: Any) -> int:
-    """Lines that an output shows: of a traceback its last one, which says what is wrong."""
+    """Lines that an output shows: of a traceback its last one, which says what is
+    wrong."""
     data = output.get("data", {})
     if output.get("name") == "stderr":
         return 1
@@ -259,7 +359,9 @@ def lines_of(output: Any) -> int:
 
 def minutes(notebook: Any) -> int:
     """How long a notebook takes to read, without exercises."""
-    return round(sum(count * PACE[what] for what, count in reading(notebook).items()) / 60)
+    return round(
+        sum(count * PACE[what] for what, count in reading(notebook).items()) / 60
+    )
 
 
 def durations(paths: list[Path]) -> int:
@@ -267,7 +369,9 @@ def durations(paths: list[Path]) -> int:
     table = Table("notebook", *PACE, "minutes")
     for path in paths:
         notebook = nbformat.read(path, as_version=4)
-        table.add_row(path.stem, *map(str, reading(notebook).values()), str(minutes(notebook)))
+        table.add_row(
+            path.stem, *map(str, reading(notebook).values()), str(minutes(notebook))
+        )
     Console().print(table)
     return 0
 
@@ -284,30 +388,47 @@ def differences(stored: Any, executed: Any) -> list[str]:
         if new.cell_type != "code":
             continue
         if old.execution_count != new.execution_count:
-            problems.append(f"cell {new.id!r} is stored as number {old.execution_count}, not {new.execution_count}")
-        before, after = ([as_text(output) for output in cell.outputs] for cell in (old, new))
+            problems.append(
+                f"cell {new.id!r} is stored as number {old.execution_count}, not "
+                f"{new.execution_count}"
+            )
+        before, after = (
+            [as_text(output) for output in cell.outputs] for cell in (old, new)
+        )
         if TEXT in tags(new):
             if len(before) != len(after):
-                problems.append(f"cell {new.id!r} has {len(after)} outputs, not {len(before)}")
+                problems.append(
+                    f"cell {new.id!r} has {len(after)} outputs, not {len(before)}"
+                )
         elif not alike("\n".join(before), "\n".join(after)):
             lines = difflib.unified_diff(
-                "\n".join(before).splitlines(), "\n".join(after).splitlines(), "stored", "now", lineterm="", n=1
+                "\n".join(before).splitlines(),
+                "\n".join(after).splitlines(),
+                "stored",
+                "now",
+                lineterm="",
+                n=1,
             )
-            problems.append(f"cell {new.id!r} gives another output:\n" + "\n".join(lines))
+            problems.append(
+                f"cell {new.id!r} gives another output:\n" + "\n".join(lines)
+            )
         elif not all(map(same_picture, pictures(old), pictures(new))):
             problems.append(f"cell {new.id!r} draws another picture")
     return problems
 
 
 def alike(old: str, new: str) -> bool:
-    """Equal, but for lines of our modules, and numbers with a decimal point, which may differ by one in a thousand."""
+    """Equal, but for lines of our modules, and numbers with a decimal point, which may
+    differ by one in a thousand."""
     old, new = FRAME.sub(r"\1…", old), FRAME.sub(r"\1…", new)
     if old == new:
         return True
     if NUMBER.split(old) != NUMBER.split(new):
         return False
     pairs = zip(NUMBER.findall(old), NUMBER.findall(new), strict=True)
-    return all(math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-6) for a, b in pairs)
+    return all(
+        math.isclose(float(a), float(b), rel_tol=1e-3, abs_tol=1e-6) for a, b in pairs
+    )
 
 
 def as_text(output: Any) -> str:
@@ -315,18 +436,31 @@ def as_text(output: Any) -> str:
     if output.output_type == "stream":
         return f"[{output.name}]\n{output.text}"
     if output.output_type == "error":
-        return "\n".join(["[error]", f"{output.ename}: {output.evalue}", *output.traceback])
-    shown = {kind: "" if kind == PICTURE else data for kind, data in sorted(output.data.items())}
-    return "\n".join(f"[{kind}]\n{data}" for kind, data in shown.items()) + f"\n{dict(output.metadata)}"
+        return "\n".join(
+            ["[error]", f"{output.ename}: {output.evalue}", *output.traceback]
+        )
+    shown = {
+        kind: "" if kind == PICTURE else data
+        for kind, data in sorted(output.data.items())
+    }
+    return (
+        "\n".join(f"[{kind}]\n{data}" for kind, data in shown.items())
+        + f"\n{dict(output.metadata)}"
+    )
 
 
 def pictures(cell: Any) -> list[str]:
     """The pictures of a cell, as SVG."""
-    return [output.data[PICTURE] for output in cell.outputs if "data" in output and PICTURE in output.data]
+    return [
+        output.data[PICTURE]
+        for output in cell.outputs
+        if "data" in output and PICTURE in output.data
+    ]
 
 
 def same_picture(old: str, new: str) -> bool:
-    """Whether the same things are drawn, and at the same places but for one number in a hundred."""
+    """Whether the same things are drawn, and at the same places but for one number in a
+    hundred."""
     old, new = (NAME.sub("", text) for text in (old, new))
     if COORDINATE.split(old) != COORDINATE.split(new):
         return False
@@ -336,14 +470,21 @@ def same_picture(old: str, new: str) -> bool:
 
 
 def course(folder: Path) -> int:
-    """Copy all notebooks without outputs into `folder`, and the answers to their exercises into a folder in it."""
+    """Copy all notebooks without outputs into `folder`, and the answers to their
+    exercises into a folder in it."""
     answers = folder / "solutions"  # where the notebooks' links look for them
     answers.mkdir(parents=True, exist_ok=True)
     for path in notebooks():
-        (folder / path.name).write_text(written(without_outputs(nbformat.read(path, as_version=4))), encoding="utf-8")
+        (folder / path.name).write_text(
+            written(without_outputs(nbformat.read(path, as_version=4))),
+            encoding="utf-8",
+        )
     for path in sorted((FOLDER / "solutions").glob("[0-9]*.py")):
         shutil.copyfile(path, answers / path.name)
-    print(f"{len(notebooks())} notebooks without outputs in {folder}, and the answers to their exercises in {answers}")
+    print(
+        f"{len(notebooks())} notebooks without outputs in {folder}, and the answers to "
+        f"their exercises in {answers}"
+    )
     return 0
 
 

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 00_matrix_product.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 00_matrix_product.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -44,7 +45,8 @@ def layers_that_fit(memory_bytes, hidden):
 
 
 def two_products(x, a, b):
-    my_a = a.tensor_split(2, dim=1)[rank]  # columns: relu can be taken of each column by itself
+    # columns: relu can be taken of each column by itself.
+    my_a = a.tensor_split(2, dim=1)[rank]
     my_b = b.tensor_split(2, dim=0)[rank]  # the rows that these columns meet
     partial_sum = (x @ my_a).relu() @ my_b  # 4 × 3
     other = torch.empty_like(partial_sum)

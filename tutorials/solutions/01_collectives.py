@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 01_collectives.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 01_collectives.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -13,14 +14,21 @@ def my_all_reduce(tensor, group=None):
     rank, ranks = place(group)
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
     chunks = tensor.tensor_split(ranks)
-    # Chunk r must visit all others before it arrives at rank r, so it starts at rank r+1: rank r first sends r-1.
+    # Chunk r must visit all others before it arrives at rank r, so it starts at rank
+    # r+1: rank r first sends r-1.
     for step in range(ranks - 1):
-        outgoing, own = chunks[(rank - 1 - step) % ranks], chunks[(rank - 2 - step) % ranks]
+        outgoing, own = (
+            chunks[(rank - 1 - step) % ranks],
+            chunks[(rank - 2 - step) % ranks],
+        )
         incoming = torch.empty_like(own)
         exchange(outgoing, right, incoming, left, group).wait()
         own += incoming
     for step in range(ranks - 1):
-        outgoing, incoming = chunks[(rank - step) % ranks], chunks[(rank - 1 - step) % ranks]
+        outgoing, incoming = (
+            chunks[(rank - step) % ranks],
+            chunks[(rank - 1 - step) % ranks],
+        )
         exchange(outgoing, right, incoming, left, group).wait()
 
 
@@ -32,7 +40,9 @@ def my_all_reduce(tensor, group=None):
     outgoing = tensor.clone()
     for _ in range(ranks - 1):
         incoming = torch.empty_like(tensor)
-        exchange(outgoing, (rank + 1) % ranks, incoming, (rank - 1) % ranks, group).wait()
+        exchange(
+            outgoing, (rank + 1) % ranks, incoming, (rank - 1) % ranks, group
+        ).wait()
         tensor += incoming
         outgoing = incoming
 
@@ -74,7 +84,8 @@ def ranks_until_latency(size, alpha, beta):
     return math.ceil(beta * size / alpha)  # 2(n−1)α ≥ 2(n−1)βS/n where n ≥ βS/α
 
 
-# %% exercise-3: mistake: with 52.43 ranks both parts would be equal, but ranks are whole
+# %% exercise-3: mistake: with 52.43 ranks both parts would be equal, but ranks are
+# whole
 
 
 def ranks_until_latency(size, alpha, beta):
@@ -91,7 +102,9 @@ def sum_of_three(tensor, rank, group):
         incoming = torch.empty_like(tensor)
         exchange(outgoing, after, incoming, before, group).wait()
         tensor += incoming
-        outgoing = incoming  # pass on what came: first the neighbour's tensor, then that of the rank before it
+        # Pass on what came: first the neighbour's tensor, then that of the rank before
+        # it.
+        outgoing = incoming
 
 
 # %% exercise-4: mistake: a 2 is a rank that was counted twice

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 02a_data_parallel.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 02a_data_parallel.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -40,7 +41,8 @@ def backward_all(model, micro_batches):
         for tokens, answers in micro_batches:
             loss = model(tokens, answers)[1]
             share = (answers != -100).sum() / total
-            (loss * share * dist.get_world_size()).backward()  # synchronize() divides by the number of ranks
+            # synchronize() divides by the number of ranks.
+            (loss * share * dist.get_world_size()).backward()
 
 
 # %% exercise-2: mistake: a token of a short one weighs more than one of a long
@@ -71,7 +73,11 @@ class MyDataParallel(nn.Module):
         together = torch.cat([gradient.flatten() for gradient in gradients])
         together /= dist.get_world_size()
         dist.all_reduce(together)  # every rank's 1/n goes in, the mean comes out
-        for gradient, mean in zip(gradients, together.split([each.numel() for each in gradients]), strict=True):
+        for gradient, mean in zip(
+            gradients,
+            together.split([each.numel() for each in gradients]),
+            strict=True,
+        ):
             gradient.copy_(mean.view_as(gradient))
 
 

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 03_roofline.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 03_roofline.ipynb, and to each a mistake that its check
+knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -37,12 +38,14 @@ def forward(x, columns, rows, reduce):
     for a, b in zip(columns, rows, strict=True):
         for number, half in enumerate(halves):
             if not torch.is_tensor(half):
-                half = half.wait()  # its sum has travelled while the other half was computed
+                # Its sum has travelled while the other half was computed.
+                half = half.wait()
             halves[number] = reduce(half @ a @ b)
     return torch.cat([half.wait() for half in halves])
 
 
-# %% exercise-3: mistake: the first half can go on before the second half's sum has arrived
+# %% exercise-3: mistake: the first half can go on before the second half's sum has
+# arrived
 def forward(x, columns, rows, reduce):
     halves = x.chunk(2)
     for a, b in zip(columns, rows, strict=True):

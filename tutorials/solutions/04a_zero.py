@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 04a_zero.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 04a_zero.ipynb, and to each a mistake that its check
+knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -33,7 +34,8 @@ def stage2_bytes(buffers, ranks):
     for elements in buffers:
         shard = -(-elements // ranks)
         total += 4 * ranks * shard  # parameters: the whole buffer, padding included
-        total += 4 * shard + 8 * shard + 4  # gradients, optimizer states, the step counter
+        # Gradients, optimizer states, the step counter.
+        total += 4 * shard + 8 * shard + 4
     return total
 
 
@@ -49,7 +51,8 @@ def stage2_bytes(buffers, ranks):
 
 
 def gathered_in_order(units, micro_batches):
-    return (units + units[::-1]) * micro_batches  # forward, then backward, which begins with the last
+    # Forward, then backward, which begins with the last.
+    return (units + units[::-1]) * micro_batches
 
 
 # %% exercise-3: mistake: backward begins with the last unit
@@ -100,9 +103,12 @@ class MyZero1(nn.Module):
         sizes = [parameter.numel() for parameter in module.parameters()]
         self.sizes = [*sizes, -sum(sizes) % ranks]  # the last is padding
         self.flat = torch.zeros(sum(self.sizes))
-        for parameter, part in zip(module.parameters(), self.flat.split(self.sizes), strict=False):
+        for parameter, part in zip(
+            module.parameters(), self.flat.split(self.sizes), strict=False
+        ):
             part.copy_(parameter.detach().flatten())
-            parameter.data = part.view_as(parameter)  # a view, so that the all-gather reaches it
+            # A view, so that the all-gather reaches it.
+            parameter.data = part.view_as(parameter)
         dist.broadcast(self.flat, 0)  # all ranks begin with rank 0's weights
         self.shard = self.flat.chunk(ranks)[dist.get_rank()]
         self.optimizer = optimizer_class([self.shard], **options)
@@ -112,9 +118,12 @@ class MyZero1(nn.Module):
 
     def synchronize(self):
         gradients = torch.zeros_like(self.flat)
-        for parameter, part in zip(self.module.parameters(), gradients.split(self.sizes), strict=False):
+        for parameter, part in zip(
+            self.module.parameters(), gradients.split(self.sizes), strict=False
+        ):
             part.copy_(parameter.grad.flatten())
-        self.shard.grad = reduce_scatter(gradients / dist.get_world_size()).wait()  # the mean, of this shard only
+        # The mean, of this shard only.
+        self.shard.grad = reduce_scatter(gradients / dist.get_world_size()).wait()
 
     def step(self):
         self.optimizer.step()
@@ -133,7 +142,8 @@ class MyZero1(nn.Module):
         self.module = module
         for parameter in module.parameters():
             dist.broadcast(parameter.data, 0)
-        mine = list(module.parameters())[dist.get_rank() :: dist.get_world_size()]  # whole parameters are dealt out
+        # Whole parameters are dealt out.
+        mine = list(module.parameters())[dist.get_rank() :: dist.get_world_size()]
         self.optimizer = optimizer_class(mine, **options)
 
     def forward(self, *inputs):

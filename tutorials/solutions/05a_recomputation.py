@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 05a_recomputation.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 05a_recomputation.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -74,26 +75,33 @@ def segment_length(layers, times):
 
 
 def forward(mlp, x):
-    # `down` keeps the result of GELU, so both go inside. The second call stops before it does `down` again.
-    return early_stop.checkpoint(lambda wide: mlp.down(F.gelu(wide, approximate="tanh")), mlp.up(x))
+    # `down` keeps the result of GELU, so both go inside. The second call stops before
+    # it does `down` again.
+    return early_stop.checkpoint(
+        lambda wide: mlp.down(F.gelu(wide, approximate="tanh")), mlp.up(x)
+    )
 
 
 # %% exercise-3: mistake: one product too many
 
 
 def forward(mlp, x):
-    return checkpoint(lambda wide: mlp.down(F.gelu(wide, approximate="tanh")), mlp.up(x))
+    return checkpoint(
+        lambda wide: mlp.down(F.gelu(wide, approximate="tanh")), mlp.up(x)
+    )
 
 
 # %% exercise-4: solution
 
 
 def blocks_to_recompute():
-    # Backward comes to the first blocks last, when the others have dropped all they kept.
+    # Backward comes to the first blocks last, when the others have dropped all they
+    # kept.
     return [0, 1, 2, 3]
 
 
-# %% exercise-4: mistake: the last blocks are computed again while all others still hold what they keep
+# %% exercise-4: mistake: the last blocks are computed again while all others still hold
+# what they keep
 
 
 def blocks_to_recompute():

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 05b_recomputation.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 05b_recomputation.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 06_precision.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 06_precision.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -11,7 +12,8 @@ check says about it.
 
 def rounded(x, exponent, mantissa):
     bias = 2 ** (exponent - 1) - 1
-    power = max(math.frexp(x)[1] - 1, 1 - bias)  # subnormal numbers keep the smallest normal numbers' spacing
+    # Subnormal numbers keep the smallest normal numbers' spacing.
+    power = max(math.frexp(x)[1] - 1, 1 - bias)
     spacing = 2.0 ** (power - mantissa)
     nearest = round(x / spacing) * spacing
     if abs(nearest) > (2 - 2.0**-mantissa) * 2.0**bias:
@@ -19,7 +21,8 @@ def rounded(x, exponent, mantissa):
     return nearest
 
 
-# %% exercise-1: mistake: below the smallest normal number, the spacing no longer shrinks
+# %% exercise-1: mistake: below the smallest normal number, the spacing no longer
+# shrinks
 
 
 def rounded(x, exponent, mantissa):
@@ -38,7 +41,8 @@ def total(x):
     while len(x) > 1:
         if len(x) % 2:
             x = torch.cat([x, x.new_zeros(1)])
-        x = x[0::2] + x[1::2]  # in pairs: all partial sums of a round have similar sizes
+        # In pairs: all partial sums of a round have similar sizes.
+        x = x[0::2] + x[1::2]
     return x[0]
 
 
@@ -72,7 +76,8 @@ class MyLossScale:
             gradient /= self.scale
             if not gradient.isfinite().all():
                 found[0] = 1
-        self.overflow = bool(all_reduce(found, op=dist.ReduceOp.MAX).wait())  # one for all
+        # One for all.
+        self.overflow = bool(all_reduce(found, op=dist.ReduceOp.MAX).wait())
         return not self.overflow
 
     def update(self):
@@ -96,7 +101,8 @@ class MyLossScale:
         self.overflow = False
         for gradient in gradients:
             gradient /= self.scale
-            self.overflow |= not gradient.isfinite().all()  # and nobody else hears of it
+            # And nobody else hears of it.
+            self.overflow |= not gradient.isfinite().all()
         return not self.overflow
 
     def update(self):

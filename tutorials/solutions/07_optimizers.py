@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 07_optimizers.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 07_optimizers.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -11,7 +12,8 @@ check says about it.
 
 def gradients_that_fool():
     g = torch.zeros(4, 4)
-    g[0, 1] = g[1, 0] = 1  # the row's number grows because of one element, the column's because of another
+    # The row's number grows because of one element, the column's because of another.
+    g[0, 1] = g[1, 0] = 1
     return [g] * 4
 
 
@@ -53,11 +55,15 @@ class MyLARS:
         self.v = [torch.zeros_like(w) for w in parts]
 
     def step(self):
-        squares = torch.stack([each.square().sum() for w in self.parts for each in (w, w.grad)])
+        squares = torch.stack(
+            [each.square().sum() for w in self.parts for each in (w, w.grad)]
+        )
         norms = all_reduce(squares).wait().sqrt().view(-1, 2)  # of whole layers
         for w, v, (w_norm, g_norm) in zip(self.parts, self.v, norms, strict=True):
             rate = self.eta * w_norm / (g_norm + self.weight_decay * w_norm)
-            v.mul_(self.momentum).add_(self.lr * rate * (w.grad + self.weight_decay * w))
+            v.mul_(self.momentum).add_(
+                self.lr * rate * (w.grad + self.weight_decay * w)
+            )
             w.sub_(v)
 
 
@@ -75,5 +81,7 @@ class MyLARS:
         norms = all_reduce(norms).wait().view(-1, 2)  # too large: a norm is no sum
         for w, v, (w_norm, g_norm) in zip(self.parts, self.v, norms, strict=True):
             rate = self.eta * w_norm / (g_norm + self.weight_decay * w_norm)
-            v.mul_(self.momentum).add_(self.lr * rate * (w.grad + self.weight_decay * w))
+            v.mul_(self.momentum).add_(
+                self.lr * rate * (w.grad + self.weight_decay * w)
+            )
             w.sub_(v)

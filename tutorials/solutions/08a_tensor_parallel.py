@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 08a_tensor_parallel.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 08a_tensor_parallel.ipynb, and to each a mistake that
+its check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -10,7 +11,9 @@ check says about it.
 
 
 def gated(x, ac, b):
-    my_a, my_c = (matrix.tensor_split(size, dim=1)[rank] for matrix in ac.chunk(2, dim=1))
+    my_a, my_c = (
+        matrix.tensor_split(size, dim=1)[rank] for matrix in ac.chunk(2, dim=1)
+    )
     my_b = b.tensor_split(size, dim=0)[rank]
     x = f(x)  # once, for both products
     return g(((x @ my_a).relu() * (x @ my_c)) @ my_b)
@@ -29,8 +32,9 @@ def gated(x, ac, b):
 
 
 def break_even(layers, hidden, ranks):
-    # ZeRO: 3 · 12h² elements per layer. Tensor parallelism: four all-reduces of Th, each sent twice.
-    # Both are multiplied by layers · (n−1)/n, which cancels: 36h² = 8hT.
+    # ZeRO: 3 · 12h² elements per layer. Tensor parallelism: four all-reduces of Th,
+    # each sent twice. Both are multiplied by layers · (n−1)/n, which cancels: 36h² =
+    # 8hT.
     return 36 * hidden // 8
 
 
@@ -46,7 +50,8 @@ def break_even(layers, hidden, ranks):
 
 def my_attention(x, wq, wk, wv, wo, bias):
     x = f(x)  # once, for three products
-    my_wq, my_wk, my_wv = (w.tensor_split(size, dim=0)[rank] for w in (wq, wk, wv))  # outputs: columns of the matrix
+    # outputs: columns of the matrix.
+    my_wq, my_wk, my_wv = (w.tensor_split(size, dim=0)[rank] for w in (wq, wk, wv))
     my_wo = wo.tensor_split(size, dim=1)[rank]  # inputs: its rows
     q, k, v = F.linear(x, my_wq), F.linear(x, my_wk), F.linear(x, my_wv)
     q, k, v = (each.unflatten(-1, (-1, HEAD)).transpose(1, 2) for each in (q, k, v))

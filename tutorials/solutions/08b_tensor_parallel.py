@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 08b_tensor_parallel.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 08b_tensor_parallel.ipynb, and to each a mistake that
+its check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -32,9 +33,14 @@ def likeliest(logits):
 
 def norm(parameters):
     # Rank 0 counts what all ranks hold.
-    mine = [p for p in parameters if p.grad is not None and (sharded_dim(p) is not None or rank == 0)]
+    mine = [
+        p
+        for p in parameters
+        if p.grad is not None and (sharded_dim(p) is not None or rank == 0)
+    ]
     square = sum(p.grad.square().sum() for p in mine)
-    dist.all_reduce(square)  # every rank's part of the square goes in, the square comes out
+    # Every rank's part of the square goes in, the square comes out.
+    dist.all_reduce(square)
     return square.sqrt()
 
 
@@ -56,12 +62,18 @@ def smoothed(logits, targets):
     s = (logits - m[:, None]).exp().sum(1)
     column = targets - rank * columns
     here = (column >= 0) & (column < columns)
-    of_target = logits.gather(1, column.clamp(0, columns - 1)[:, None])[:, 0].masked_fill(~here, 0)
-    s, of_target, total = g(torch.stack([s, of_target, logits.sum(1)]))  # three sums over ranks
-    return (s.log() + m - (1 - SMOOTHING) * of_target - SMOOTHING / VOCABULARY * total).mean()
+    of_target = logits.gather(1, column.clamp(0, columns - 1)[:, None])[
+        :, 0
+    ].masked_fill(~here, 0)
+    # Three sums over ranks.
+    s, of_target, total = g(torch.stack([s, of_target, logits.sum(1)]))
+    return (
+        s.log() + m - (1 - SMOOTHING) * of_target - SMOOTHING / VOCABULARY * total
+    ).mean()
 
 
-# %% exercise-3: mistake: spread over the whole vocabulary, not over the part that a rank has
+# %% exercise-3: mistake: spread over the whole vocabulary, not over the part that a
+# rank has
 
 
 def smoothed(logits, targets):
@@ -70,6 +82,10 @@ def smoothed(logits, targets):
     s = (logits - m[:, None]).exp().sum(1)
     column = targets - rank * columns
     here = (column >= 0) & (column < columns)
-    of_target = logits.gather(1, column.clamp(0, columns - 1)[:, None])[:, 0].masked_fill(~here, 0)
+    of_target = logits.gather(1, column.clamp(0, columns - 1)[:, None])[
+        :, 0
+    ].masked_fill(~here, 0)
     s, of_target, total = g(torch.stack([s, of_target, logits.sum(1)]))
-    return (s.log() + m - (1 - SMOOTHING) * of_target - SMOOTHING / columns * total).mean()
+    return (
+        s.log() + m - (1 - SMOOTHING) * of_target - SMOOTHING / columns * total
+    ).mean()

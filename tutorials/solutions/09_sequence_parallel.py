@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 09_sequence_parallel.ipynb, and for each a mistake that its check knows.
+"""Solutions to the exercises of 09_sequence_parallel.ipynb, and for each a mistake that
+its check knows.
 
-Each part replaces the stub, below its first line where that begins with %%. The words after "mistake: " are in what the
-check says about it.
+Each part replaces the stub, below its first line where that begins with %%. The words
+after "mistake: " are in what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -10,8 +11,11 @@ check says about it.
 
 
 def own_tokens(partial):
-    turned = partial.transpose(0, 1).contiguous()  # [seq, batch, width]: chunk r is rank r's tokens
-    mine = reduce_scatter(turned).wait()  # every rank sends its partial sums, and receives the sums for its own tokens
+    turned = partial.transpose(
+        0, 1
+    ).contiguous()  # [seq, batch, width]: chunk r is rank r's tokens
+    # Every rank sends its partial sums, and receives the sums for its own tokens.
+    mine = reduce_scatter(turned).wait()
     return mine.transpose(0, 1)
 
 
@@ -30,7 +34,8 @@ def to_be_summed(name):
     return "norm" in name or name in ("attention.output.bias", "mlp.down.bias")
 
 
-# %% exercise-2: mistake: the biases of the row-parallel layers are added to a rank's own tokens, too
+# %% exercise-2: mistake: the biases of the row-parallel layers are added to a rank's
+# own tokens, too
 
 
 def to_be_summed(name):
@@ -42,7 +47,8 @@ def to_be_summed(name):
 
 def bytes_sent(layers, batch, seq, hidden, ranks, item, keep_gathered):
     payload = batch * seq * hidden * item  # the residual stream, or its gradient
-    halves = 4 + 4 + (0 if keep_gathered else 2)  # forward, backward, and g once more for attention and for the MLP
+    # Forward, backward, and g once more for attention and for the MLP.
+    halves = 4 + 4 + (0 if keep_gathered else 2)
     return layers * halves * (ranks - 1) * payload // ranks
 
 
@@ -59,25 +65,30 @@ def bytes_sent(layers, batch, seq, hidden, ranks, item, keep_gathered):
 
 
 class HalfBlock(nn.Module):
-    "Half of a block, divided along the sequence outside of the products, and by hidden units inside."
+    """Half of a block, divided along the sequence outside of the products, and by
+    hidden units inside."""
 
     def __init__(self, norm, up, down):
         super().__init__()
         self.norm = norm
         self.up_weight = nn.Parameter(up.weight.detach().chunk(size)[rank].clone())
         self.up_bias = nn.Parameter(up.bias.detach().chunk(size)[rank].clone())
-        self.down_weight = nn.Parameter(down.weight.detach().chunk(size, dim=1)[rank].clone())
+        self.down_weight = nn.Parameter(
+            down.weight.detach().chunk(size, dim=1)[rank].clone()
+        )
         self.down_bias = nn.Parameter(down.bias.detach().clone())
 
     def forward(self, x):
         tokens = g(self.norm(x))  # every rank sends its tokens, and receives all tokens
         hidden = F.gelu(F.linear(tokens, self.up_weight, self.up_bias))
-        # Every rank sends its partial sums, and receives the sums for its own tokens. The bias comes after the sum.
+        # Every rank sends its partial sums, and receives the sums for its own tokens.
+        # The bias comes after the sum.
         return x + g_bar(F.linear(hidden, self.down_weight)) + self.down_bias
 
     def synchronize(self):
         for parameter in (self.norm.weight, self.norm.bias, self.down_bias):
-            all_reduce(parameter.grad).wait()  # each rank's gradient comes from its own tokens; all get the sum
+            # Each rank's gradient comes from its own tokens; all get the sum.
+            all_reduce(parameter.grad).wait()
 
 
 # %% exercise-4: mistake: their gradients are sums over a rank's own tokens
@@ -89,7 +100,9 @@ class HalfBlock(nn.Module):
         self.norm = norm
         self.up_weight = nn.Parameter(up.weight.detach().chunk(size)[rank].clone())
         self.up_bias = nn.Parameter(up.bias.detach().chunk(size)[rank].clone())
-        self.down_weight = nn.Parameter(down.weight.detach().chunk(size, dim=1)[rank].clone())
+        self.down_weight = nn.Parameter(
+            down.weight.detach().chunk(size, dim=1)[rank].clone()
+        )
         self.down_bias = nn.Parameter(down.bias.detach().clone())
 
     def forward(self, x):

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 10_context_parallel.ipynb, and for each a mistake that its check knows.
+"""Solutions to the exercises of 10_context_parallel.ipynb, and for each a mistake that
+its check knows.
 
-Each part replaces the stub, below its first line where that begins with %%. The words after "mistake: " are in what the
-check says about it.
+Each part replaces the stub, below its first line where that begins with %%. The words
+after "mistake: " are in what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -11,8 +12,12 @@ check says about it.
 
 def merge(output_a, logsum_a, output_b, logsum_b):
     logsum = torch.logaddexp(logsum_a, logsum_b)  # with the larger one subtracted first
-    # Each output is a mean over its own keys; exp(logsum_a − logsum) is the share of all weights that these keys have.
-    return output_a * (logsum_a - logsum).exp() + output_b * (logsum_b - logsum).exp(), logsum
+    # Each output is a mean over its own keys; exp(logsum_a − logsum) is the share of
+    # all weights that these keys have.
+    return (
+        output_a * (logsum_a - logsum).exp() + output_b * (logsum_b - logsum).exp(),
+        logsum,
+    )
 
 
 # %% exercise-1: mistake: overflows; subtract the larger of both first
@@ -42,12 +47,16 @@ def owner(position, seq, ranks):
 
 
 def bytes_sent(mode, heads, key_heads, seq, d, ranks, item):
-    query, key = heads * seq * d * item, key_heads * seq * d * item  # S_Q and S_K = S_V
+    query, key = (
+        heads * seq * d * item,
+        key_heads * seq * d * item,
+    )  # S_Q and S_K = S_V
     if mode == "ring":  # K and V over n−1 hops, twice, and their gradients over n hops
         return 2 * (ranks - 1) * 2 * key // ranks + 2 * key
     if mode == "gather":
         return 2 * (ranks - 1) * 2 * key // ranks
-    key = key // key_heads * math.lcm(key_heads, ranks)  # repeated until the ranks divide them
+    # Repeated until the ranks divide them.
+    key = key // key_heads * math.lcm(key_heads, ranks)
     return 2 * (ranks - 1) * (2 * query + 2 * key) // ranks**2
 
 
@@ -68,25 +77,33 @@ def bytes_sent(mode, heads, key_heads, seq, d, ranks, item):
 
 def zigzag_order(tokens):
     chunks = torch.arange(tokens).chunk(2 * size)
-    return torch.cat([torch.cat([chunks[r], chunks[2 * size - 1 - r]]) for r in range(size)])
+    return torch.cat(
+        [torch.cat([chunks[r], chunks[2 * size - 1 - r]]) for r in range(size)]
+    )
 
 
 def cut(sequence):
     at = zigzag_order(sequence.shape[1] - 1).chunk(size)[rank]
-    return sequence[:, :-1][:, at], sequence[:, 1:][:, at], at  # shifted first, cut afterwards
+    # Shifted first, cut afterwards.
+    return sequence[:, :-1][:, at], sequence[:, 1:][:, at], at
 
 
 def attend(q, k, v, at):
     heads, d = k.shape[1], k.shape[3]
-    # Every rank sends its keys and values, and receives all, in the order of ranks; back come sums of gradients.
-    k, v = (g(x.transpose(1, 2).flatten(2)).unflatten(2, (heads, d)).transpose(1, 2) for x in (k, v))
+    # Every rank sends its keys and values, and receives all, in the order of ranks;
+    # back come sums of gradients.
+    k, v = (
+        g(x.transpose(1, 2).flatten(2)).unflatten(2, (heads, d)).transpose(1, 2)
+        for x in (k, v)
+    )
     visible = zigzag_order(k.shape[2]) <= at[:, None]  # [s/n, s], by true positions
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible)
 
 
 def synchronize(model):
     for parameter in model.parameters():
-        all_reduce(parameter.grad).wait()  # each rank's gradient comes from its own tokens; all get the sum
+        # Each rank's gradient comes from its own tokens; all get the sum.
+        all_reduce(parameter.grad).wait()
 
 
 # %% exercise-4: mistake: must be added over ranks
@@ -94,7 +111,9 @@ def synchronize(model):
 
 def zigzag_order(tokens):
     chunks = torch.arange(tokens).chunk(2 * size)
-    return torch.cat([torch.cat([chunks[r], chunks[2 * size - 1 - r]]) for r in range(size)])
+    return torch.cat(
+        [torch.cat([chunks[r], chunks[2 * size - 1 - r]]) for r in range(size)]
+    )
 
 
 def cut(sequence):
@@ -104,8 +123,13 @@ def cut(sequence):
 
 def attend(q, k, v, at):
     heads, d = k.shape[1], k.shape[3]
-    k, v = (g(x.transpose(1, 2).flatten(2)).unflatten(2, (heads, d)).transpose(1, 2) for x in (k, v))
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=zigzag_order(k.shape[2]) <= at[:, None])
+    k, v = (
+        g(x.transpose(1, 2).flatten(2)).unflatten(2, (heads, d)).transpose(1, 2)
+        for x in (k, v)
+    )
+    return F.scaled_dot_product_attention(
+        q, k, v, attn_mask=zigzag_order(k.shape[2]) <= at[:, None]
+    )
 
 
 def synchronize(model):

@@ -1,6 +1,8 @@
-"""Solutions to the exercises of 11b_pipeline_parallel.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 11b_pipeline_parallel.ipynb, and to each a mistake that
+its check knows.
 
-A part goes in place of the stub. After the word mistake stands what the check says about it.
+A part goes in place of the stub. After the word mistake stands what the check says
+about it.
 """
 
 # ruff: noqa: F811, F821
@@ -60,7 +62,10 @@ def cut(costs, stages):
     before = [0, *itertools.accumulate(costs)]
 
     def slowest(cuts):
-        return max(before[end] - before[begin] for begin, end in itertools.pairwise([0, *cuts, layers]))
+        return max(
+            before[end] - before[begin]
+            for begin, end in itertools.pairwise([0, *cuts, layers])
+        )
 
     best = min(itertools.combinations(range(1, layers), stages - 1), key=slowest)
     return [end - begin for begin, end in itertools.pairwise([0, *best, layers])]
@@ -73,7 +78,10 @@ def cut(costs, stages):
     average, counts, begin = sum(costs) / stages, [], 0
     for stage in range(stages - 1):
         end = begin + 1
-        while sum(costs[begin : end + 1]) <= average and len(costs) - end > stages - 1 - stage:
+        while (
+            sum(costs[begin : end + 1]) <= average
+            and len(costs) - end > stages - 1 - stage
+        ):
             end += 1
         counts.append(end - begin)
         begin = end
@@ -91,7 +99,8 @@ def order(rank, ranks, microbatches, chunks):
             forwards += [f"{chunk * ranks + rank}F{number}" for number in group]
         for chunk in reversed(range(chunks)):
             backwards += [f"{chunk * ranks + rank}B{number}" for number in group]
-    # The first backward belongs to the last chunk; a rank further from the end waits for a message there and one back.
+    # The first backward belongs to the last chunk; a rank further from the end waits
+    # for a message there and one back.
     warmup = min(2 * (ranks - 1 - rank) + (chunks - 1) * ranks, len(forwards))
     row = forwards[:warmup]
     for pair in zip(forwards[warmup:], backwards, strict=False):

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 11c_pipeline_parallel.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 11c_pipeline_parallel.ipynb, and to each a mistake that
+its check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -66,7 +67,9 @@ def train_2bw(stage, versions, inputs, targets, loss, template, lr, k):
 
     def backward(i, grad_y):
         version, x, y = held.popleft()
-        grads = torch.autograd.grad(y, [*versions[version].values(), *([x] if rank else [])], grad_y)
+        grads = torch.autograd.grad(
+            y, [*versions[version].values(), *([x] if rank else [])], grad_y
+        )
         own = grads[: len(versions[version])]
         total[:] = [a + b for a, b in zip(total, own, strict=True)] if total else own
         t = i // k
@@ -99,7 +102,9 @@ def train_2bw(stage, versions, inputs, targets, loss, template, lr, k):
 
     def backward(i, grad_y):
         version, x, y = held.popleft()
-        grads = torch.autograd.grad(y, [*versions[version].values(), *([x] if rank else [])], grad_y)
+        grads = torch.autograd.grad(
+            y, [*versions[version].values(), *([x] if rank else [])], grad_y
+        )
         own = grads[: len(versions[version])]
         total[:] = [a + b for a, b in zip(total, own, strict=True)] if total else own
         t = i // k

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 12a_mixture_of_experts.ipynb, and for each a mistake that its check knows.
+"""Solutions to the exercises of 12a_mixture_of_experts.ipynb, and for each a mistake
+that its check knows.
 
-A part replaces the stub, below its first line where that begins with %%. The words after "mistake" are what the check
-says about it.
+A part replaces the stub, below its first line where that begins with %%. The words
+after "mistake" are what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -38,7 +39,10 @@ def seated(first, second, capacity):
 def slots_for(tokens, experts, most):
     slots = 0
     while True:
-        over = sum((x - slots) * chance(x, tokens, experts) for x in range(slots + 1, tokens + 1))
+        over = sum(
+            (x - slots) * chance(x, tokens, experts)
+            for x in range(slots + 1, tokens + 1)
+        )
         if experts / tokens * over <= most:
             return slots
         slots += 1
@@ -65,7 +69,8 @@ def my_mixture(x, weight, experts):
     for number, expert in enumerate(experts):
         token, choice = (chosen == number).nonzero(as_tuple=True)
         y = y.index_add(0, token, gates[token, choice, None] * expert(x[token]))
-    f = torch.bincount(chosen[:, 0], minlength=len(experts)) / len(x)  # a count: no gradient
+    # A count: no gradient.
+    f = torch.bincount(chosen[:, 0], minlength=len(experts)) / len(x)
     return y, len(experts) * (f * scores.softmax(-1).mean(0)).sum()
 
 

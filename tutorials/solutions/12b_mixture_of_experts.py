@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 12b_mixture_of_experts.ipynb, and for each a mistake that its check knows.
+"""Solutions to the exercises of 12b_mixture_of_experts.ipynb, and for each a mistake
+that its check knows.
 
-A part replaces the stub, below its first line where that begins with %%. The words after "mistake" are what the check
-says about it.
+A part replaces the stub, below its first line where that begins with %%. The words
+after "mistake" are what the check says about it.
 """
 
 # ruff: noqa: E402, F811, F821
@@ -11,7 +12,12 @@ says about it.
 
 def step_bytes(routes, held, rank, row_bytes):
     out = sum(expert not in held[rank] for expert in routes[rank])
-    back = sum(expert in held[rank] for other, chosen in enumerate(routes) if other != rank for expert in chosen)
+    back = sum(
+        expert in held[rank]
+        for other, chosen in enumerate(routes)
+        if other != rank
+        for expert in chosen
+    )
     return 2 * (out + back) * row_bytes  # backward sends as much as forward
 
 
@@ -76,7 +82,9 @@ def through_experts(rows, chosen, held, experts):
     order = chosen.argsort(stable=True)
     there = send_rows(rows[order], sends, receives)
     parts = there.split(coming.sum(0).tolist())  # as if they were sorted by expert
-    results = torch.cat([experts[number](part) for number, part in zip(held[rank], parts, strict=True)])
+    results = torch.cat(
+        [experts[number](part) for number, part in zip(held[rank], parts, strict=True)]
+    )
     return send_rows(results, receives, sends)[order.argsort()]
 
 
@@ -89,10 +97,17 @@ def home(routes, sizes):
     ends = list(itertools.accumulate(sizes))
 
     def homes(order):
-        return [sorted(order[end - count : end]) for end, count in zip(ends, sizes, strict=True)]
+        return [
+            sorted(order[end - count : end])
+            for end, count in zip(ends, sizes, strict=True)
+        ]
 
     def travel(order):
-        return sum(expert not in own for own, chosen in zip(homes(order), routes, strict=True) for expert in chosen)
+        return sum(
+            expert not in own
+            for own, chosen in zip(homes(order), routes, strict=True)
+            for expert in chosen
+        )
 
     return homes(min(itertools.permutations(range(sum(sizes))), key=travel))
 
@@ -103,7 +118,8 @@ def home(routes, sizes):
 def home(routes, sizes):
     free, homes = list(range(sum(sizes))), []
     for chosen, count in zip(routes, sizes, strict=True):
-        own = sorted(free, key=chosen.count, reverse=True)[:count]  # each in turn takes what it needs most
+        # Each in turn takes what it needs most.
+        own = sorted(free, key=chosen.count, reverse=True)[:count]
         homes.append(sorted(own))
         free = [expert for expert in free if expert not in own]
     return homes

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 12c_mixture_of_experts.ipynb, and for each a mistake that its check knows.
+"""Solutions to the exercises of 12c_mixture_of_experts.ipynb, and for each a mistake
+that its check knows.
 
-A part replaces the stub, below its first line where that begins with %%. The words after "mistake" are what the check
-says about it.
+A part replaces the stub, below its first line where that begins with %%. The words
+after "mistake" are what the check says about it.
 """
 
 # ruff: noqa: E402, F811, F821
@@ -12,7 +13,8 @@ import math
 
 
 def steps_until_half(tokens, gap, speed):
-    # The last token that must leave is t = T/2; both biases move, so the difference grows by 2u in a step.
+    # The last token that must leave is t = T/2; both biases move, so the difference
+    # grows by 2u in a step.
     return math.ceil((tokens / 2 - 0.5) * gap / (2 * speed))
 
 

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 13_composition.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 13_composition.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -11,7 +12,8 @@ check says about it.
 
 def dp_group(rank, dp, pp, tp):
     stage = rank // (dp * tp)
-    return [stage * dp * tp + other * tp + rank % tp for other in range(dp)]  # the same stage, the same place along tp
+    # The same stage, the same place along tp.
+    return [stage * dp * tp + other * tp + rank % tp for other in range(dp)]
 
 
 # %% exercise-1: mistake: those share matrices, tp varies fastest
@@ -25,7 +27,8 @@ def dp_group(rank, dp, pp, tp):
 
 
 def counts(place, held):
-    return all(place[axis] == 0 for axis in held)  # the first along every axis on which others hold the same
+    # The first along every axis on which others hold the same.
+    return all(place[axis] == 0 for axis in held)
 
 
 # %% exercise-2: mistake: the table is counted on both stages
@@ -56,7 +59,8 @@ def my_gradients(parameters, held, partial, groups, place):
             parameter.grad /= dist.get_world_size(groups["dp"])
         if name in partial:  # each has seen its own positions
             dist.all_reduce(parameter.grad, group=groups["tp"])
-        if all(place[axis] == 0 for axis in held[name]):  # the first of those that hold it
+        # The first of those that hold it.
+        if all(place[axis] == 0 for axis in held[name]):
             squares += parameter.grad.square().sum()
     dist.all_reduce(squares)
     return squares.sqrt()
@@ -81,8 +85,9 @@ def my_gradients(parameters, held, partial, groups, place):
 
 # %% exercise-5: solution
 
-# ZeRO divides the optimizer states, so nothing else has to: no pipeline, no recomputation with the fused kernel, and
-# only half as many ranks that wait for each other. pp=2 with tp=4, interleaved in 4 chunks, reaches 39 %.
+# ZeRO divides the optimizer states, so nothing else has to: no pipeline, no
+# recomputation with the fused kernel, and only half as many ranks that wait for each
+# other. pp=2 with tp=4, interleaved in 4 chunks, reaches 39 %.
 mine39 = Layout(dp=128, tp=4, zero=1, microbatches=12)
 
 # %% exercise-5: mistake: computed a second time

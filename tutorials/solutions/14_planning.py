@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 14_planning.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 14_planning.ipynb, and to each a mistake that its check
+knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -11,24 +12,32 @@ check says about it.
 
 def cut(seconds, p):
     n = len(seconds)
-    best = {j: (sum(seconds[:j]), [j]) for j in range(1, n + 1)}  # the first j layers in one stage
+    # The first j layers in one stage.
+    best = {j: (sum(seconds[:j]), [j]) for j in range(1, n + 1)}
     for stages in range(2, p + 1):
         best = {
-            # The last stage has layers s to j − 1; those before it have a best cut into one stage less.
-            j: min((max(best[s][0], sum(seconds[s:j])), [*best[s][1], j - s]) for s in range(stages - 1, j))
+            # The last stage has layers s to j − 1; those before it have a best cut into
+            # one stage less.
+            j: min(
+                (max(best[s][0], sum(seconds[s:j])), [*best[s][1], j - s])
+                for s in range(stages - 1, j)
+            )
             for j in range(stages, n + 1)
         }
     return best[n][1]
 
 
-# %% exercise-1: mistake: a stage that is filled up to the mean leaves too much for the last
+# %% exercise-1: mistake: a stage that is filled up to the mean leaves too much for the
+# last
 
 
 def cut(seconds, p):
     counts, stage = [0], 0.0
     for number, each in enumerate(seconds):
         more = len(counts) < p and counts[-1]
-        if more and (stage + each > sum(seconds) / p or len(seconds) - number == p - len(counts)):
+        if more and (
+            stage + each > sum(seconds) / p or len(seconds) - number == p - len(counts)
+        ):
             counts.append(0)
             stage = 0.0
         counts[-1] += 1

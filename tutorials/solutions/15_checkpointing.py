@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 15_checkpointing.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 15_checkpointing.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -10,7 +11,8 @@ check says about it.
 
 
 def worst_stages():
-    # As many steps as possible on as few ranks as possible: each counts as if 8 ranks had taken a sample.
+    # As many steps as possible on as few ranks as possible: each counts as if 8 ranks
+    # had taken a sample.
     return [(1, 19), (8, 1)]
 
 
@@ -25,11 +27,14 @@ def worst_stages():
 
 
 def best_interval(saving, mean):
-    # The goodput has one maximum, and beyond the mean it only falls. So cut off what cannot contain it.
+    # The goodput has one maximum, and beyond the mean it only falls. So cut off what
+    # cannot contain it.
     low, high = 0.0, mean
     while high - low > 1e-6 * mean:
         third = (high - low) / 3
-        if costs.goodput(low + third, saving, 0, mean) < costs.goodput(high - third, saving, 0, mean):
+        if costs.goodput(low + third, saving, 0, mean) < costs.goodput(
+            high - third, saving, 0, mean
+        ):
             low += third
         else:
             high -= third
@@ -54,7 +59,9 @@ def my_save(disk, root, step, files):
         disk.sync(unfinished / name)
     disk.sync(unfinished)  # the names of the files
     disk.rename(unfinished, final)
-    disk.sync(root)  # the name of the folder; without it, the old one may be removed and the new one have no name
+    # The name of the folder; without it, the old one may be removed and the new one
+    # have no name.
+    disk.sync(root)
     for old in root.iterdir():
         if old != final:
             disk.remove(old)

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 16_resilience.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 16_resilience.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -10,8 +11,9 @@ check says about it.
 
 
 def monitoring():
-    # The limit must be above 45. With 46, looks every 12 seconds notice after 4 · 12 + 12 seconds less what has passed
-    # since the last look; every 13 would already take up to 4 · 13 + 12.
+    # The limit must be above 45. With 46, looks every 12 seconds notice after 4 · 12 +
+    # 12 seconds less what has passed since the last look; every 13 would already take
+    # up to 4 · 13 + 12.
     return 46, 12
 
 
@@ -26,7 +28,8 @@ def monitoring():
 
 
 def pair_up(suspects, healthy):
-    # A healthy partner cannot be the cause of a failure. There may be more suspects than healthy nodes: they wait.
+    # A healthy partner cannot be the cause of a failure. There may be more suspects
+    # than healthy nodes: they wait.
     return list(zip(suspects, healthy, strict=False))
 
 

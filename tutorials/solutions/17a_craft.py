@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 17a_craft.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 17a_craft.ipynb, and to each a mistake that its check
+knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -10,7 +11,8 @@ check says about it.
 
 
 def save_every(spikes_every, stall):
-    # stall/k + k/(2s) is smallest where both are equal: Young's formula of chapter 15, with spikes as failures.
+    # stall/k + k/(2s) is smallest where both are equal: Young's formula of chapter 15,
+    # with spikes as failures.
     return (2 * spikes_every * stall) ** 0.5
 
 
@@ -36,7 +38,12 @@ def both_at_once(losses, sources, count):
 
 def both_at_once(losses, sources, count):
     seq = losses.shape[1]
-    return torch.stack([mean_by(losses[sources == each], torch.arange(seq), seq)[0] for each in range(count)])
+    return torch.stack(
+        [
+            mean_by(losses[sources == each], torch.arange(seq), seq)[0]
+            for each in range(count)
+        ]
+    )
 
 
 # %% exercise-3: solution

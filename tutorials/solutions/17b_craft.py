@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 17b_craft.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 17b_craft.ipynb, and to each a mistake that its check
+knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -25,7 +26,8 @@ def steps_of_wsd(lengths, decay=0.1):
 
 
 def rates():
-    # The derivative of (1−η)²v + η² is 0 at η = v/(1+v), which leaves just that: v becomes 1/4, 1/5, 1/6, …
+    # The derivative of (1−η)²v + η² is 0 at η = v/(1+v), which leaves just that: v
+    # becomes 1/4, 1/5, 1/6, …
     found, v = [], 1 / 3
     for _ in range(100):
         v = v / (1 + v)

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 18_parameter_server.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 18_parameter_server.ipynb, and to each a mistake that
+its check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -11,7 +12,8 @@ check says about it.
 
 def placement(sizes, servers):
     owners, loads = [0] * len(sizes), [0] * servers
-    for tensor in sorted(range(len(sizes)), key=lambda i: -sizes[i]):  # the largest first
+    # The largest first.
+    for tensor in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
         owners[tensor] = loads.index(min(loads))
         loads[owners[tensor]] += sizes[tensor]
     return owners
@@ -30,14 +32,28 @@ def placement(sizes, servers):
 
 # %% exercise-2: solution
 
-events = ["begin 1", "end 1", "begin 1"]  # worker 1 is one step ahead of the others, which is as much as it may be
-for _ in range(3):  # each of the others ends the step that it is behind, the same step as worker 1, and one ahead
+# Worker 1 is one step ahead of the others, which is as much as it may be.
+events = ["begin 1", "end 1", "begin 1"]
+# Each of the others ends the step that it is behind, the same step as worker 1, and one
+# ahead.
+for _ in range(3):
     events += ["begin 2", "end 2", "begin 3", "end 3"]
 events += ["end 1"]
 
 # %% exercise-2: mistake: the others could not yet be behind it
 
-events = ["begin 1", "begin 2", "end 2", "begin 3", "end 3", "begin 2", "end 2", "begin 3", "end 3", "end 1"]
+events = [
+    "begin 1",
+    "begin 2",
+    "end 2",
+    "begin 3",
+    "end 3",
+    "begin 2",
+    "end 2",
+    "begin 3",
+    "end 3",
+    "end 1",
+]
 
 # %% exercise-3: solution
 
@@ -83,5 +99,6 @@ def serve(desk, weights, workers, steps, s):
         weights = weights - RATE * gradient
         finished[worker] += 1
         if finished[worker] < steps and finished[worker] - min(finished.values()) <= s:
-            desk.answer(worker, weights)  # those that were held back before are forgotten
+            # Those that were held back before are forgotten.
+            desk.answer(worker, weights)
     return weights

@@ -1,7 +1,8 @@
-"""Solutions to the exercises of 20_inference.ipynb, and to each a mistake that its check knows.
+"""Solutions to the exercises of 20_inference.ipynb, and to each a mistake that its
+check knows.
 
-A part goes in place of the stub, below its first line where that begins with %%. After the word mistake stands what the
-check says about it.
+A part goes in place of the stub, below its first line where that begins with %%. After
+the word mistake stands what the check says about it.
 """
 
 # ruff: noqa: F811, F821
@@ -13,8 +14,13 @@ def largest_batch(model, machine, tokens, limit):
     batch = 1
     while True:
         work = costs.decode(model, batch + 1, tokens)
-        cache = costs.cache_bytes(model.layers, model.kv_heads, model.head, tokens, batch + 1)
-        if costs.seconds(work, machine) > limit or 2 * model.parameters + cache > machine.size:
+        cache = costs.cache_bytes(
+            model.layers, model.kv_heads, model.head, tokens, batch + 1
+        )
+        if (
+            costs.seconds(work, machine) > limit
+            or 2 * model.parameters + cache > machine.size
+        ):
             return batch
         batch += 1
 
@@ -55,10 +61,14 @@ class WindowCache(torch.nn.Module):
         if self.keys is not None:
             # The oldest token leaves when the window is full.
             key, value = (
-                torch.cat([old, new], 2)[:, :, -self.window :] for old, new in ((self.keys, key), (self.values, value))
+                torch.cat([old, new], 2)[:, :, -self.window :]
+                for old, new in ((self.keys, key), (self.values, value))
             )
-        self.keys, self.values = key.clone(), value.clone()  # a view would keep the token that has left
-        sees = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(key.shape[2] - query.shape[2])
+        # A view would keep the token that has left.
+        self.keys, self.values = key.clone(), value.clone()
+        sees = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool).tril(
+            key.shape[2] - query.shape[2]
+        )
         return F.scaled_dot_product_attention(query, key, value, sees, enable_gqa=True)
 
 
@@ -72,7 +82,10 @@ class WindowCache(torch.nn.Module):
 
     def forward(self, query, key, value):
         if self.keys is not None:
-            key, value = torch.cat([self.keys, key], 2), torch.cat([self.values, value], 2)
+            key, value = (
+                torch.cat([self.keys, key], 2),
+                torch.cat([self.values, value], 2),
+            )
         self.keys, self.values = key, value
         ones = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool)
         before = key.shape[2] - query.shape[2]
