@@ -1,11 +1,12 @@
-"""Runs the notebooks, compares them with what is stored, or copies them without
-outputs.
+"""Runs notebooks, compares them with what is stored, or copies them without outputs.
 
-    python tutorials/build.py execute [NAME ...]   run and rewrite them, outputs
-    included python tutorials/build.py check [NAME ...]     run copies; fail where an
-    output is not the stored one python tutorials/build.py course FOLDER        copy
-    them without outputs, for a class, and the answers apart python tutorials/build.py
-    durations [NAME ...] how long each takes to read, and where the time goes
+    python tutorials/build.py execute [NAME ...]    run and rewrite them with outputs
+    python tutorials/build.py check [NAME ...]      run copies; fail where an output is
+                                                    not the stored one
+    python tutorials/build.py course FOLDER         copy them without outputs, for a
+                                                    class, and the answers apart
+    python tutorials/build.py durations [NAME ...]  how long each takes to read, and
+                                                    where the time goes
 
 NAME is the beginning of a notebook's file name, such as 00 or 01_collectives; without
 one, all notebooks.
@@ -57,21 +58,21 @@ PACE = {
 # Characters of a line of code, without spaces: how code is wrapped makes no difference.
 LINE = 42
 LONGEST = 35  # minutes that a chapter may take without its exercises
-# Of what a notebook takes to read.
+# Parts that do not count in how long a notebook takes to read.
 LEFT_OUT = ("## Exercises", "## In the wild", "## Sources")
 TAKES = re.compile(r"(\*\*Takes\*\*:? about )(\d+)( minutes)")
 SECONDS = 40  # a notebook's limit on two cores
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
-# Of a cell whose outputs depend on the text that Python ships, another in each release.
+# The tag of cells that show a text which Python ships, another in each release.
 TEXT = "text-of-python"
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
 WORD = re.compile(r"[^\W_][\w'’-]*")
 PICTURE = "image/svg+xml"
 COORDINATE = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
-# In an SVG, of a path that is used again.
+# The name of a path that an SVG uses again.
 NAME = re.compile(r'(?<=[="#(])[a-z]\w*\d\w*(?=[")])')
 POINT = 1.0  # 1/72 inch: what has moved by less looks the same
-# An edit of a module moves its lines.
+# A place in a module of ours: an edit moves its lines.
 FRAME = re.compile(r'(File "minitrain/[^"]+", line )\d+')
 console = Console(stderr=True)
 
@@ -149,10 +150,8 @@ def run(path: Path, rewrite: bool) -> bool:
     except CellExecutionError as error:
         print(f"{path.name}: {failing_cell(error)}", file=sys.stderr)
         return False
-    except (
-        AssertionError,
-        DeadKernelError,
-    ):  # after Ctrl-C nbclient ends the kernel, then trips over its own end
+    except (AssertionError, DeadKernelError):
+        # After Ctrl-C nbclient ends the kernel, then trips over its own end.
         print(f"{path.name}: stopped before its end", file=sys.stderr, flush=True)
         os._exit(130)
     seconds = time.perf_counter() - start
@@ -247,9 +246,8 @@ def installation() -> str:
     )
     place = f"git+{address[1]}" if address and address[1] else ".."
     return (
-        "# Installs minitrain where it is missing, in Colab for example. A torch that "
-        "is new\n"
-        "# enough stays.\n"
+        "# Installs minitrain where it is missing, in Colab for example.\n"
+        "# A torch that is new enough stays.\n"
         "from importlib.util import find_spec\n\n"
         f'if not find_spec("minitrain"):\n    %pip install --quiet {place}'
     )
