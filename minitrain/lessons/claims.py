@@ -96,15 +96,16 @@ def fold(what: str, cases: Mapping[str, Claim], key: bool = False) -> Claim:
         key: See `Claim`.
 
     Returns:
-        The first case that does not hold, with its name. Where all hold, of those predicted like the first the one
-        measured farthest out.
+        The first case that does not hold, with its name. Where all hold, the first case, with the measured value that
+        is farthest out among the cases that are predicted like it.
     """
     if failing := [name for name, claim in cases.items() if claim.holds is False]:
         return dataclasses.replace(cases[failing[0]], what=what, key=key, case=failing[0])
-    claims = list(cases.values())
-    alike = [claim for claim in claims if claim.predicted == claims[0].predicted] or claims[:1]  # NaN equals nothing
-    pick = min if claims[0].relation == ">=" else max
-    return dataclasses.replace(pick(alike, key=lambda claim: claim.measured), what=what, key=key)
+    first, *others = cases.values()
+    alike = [first.measured, *(claim.measured for claim in others if claim.predicted == first.predicted)]
+    # Formula and source are the first case's, so that they do not depend on whose rounding is larger.
+    farthest = min(alike) if first.relation == ">=" else max(alike)
+    return dataclasses.replace(first, what=what, measured=farthest, key=key)
 
 
 @dataclass(frozen=True)
