@@ -20,7 +20,7 @@ const FIELDS = {
   positions: ["positions", 2048, null],
   vocabulary: ["vocabulary", 50257, null],
   experts: ["experts", 0, null],
-  dtype: ["numbers", "bfloat16", [["bfloat16", "bfloat16, 32-bit copy"], ["float32", "float32"]]],
+  dtype: ["numbers", "bfloat16", [["bfloat16", "bfloat16, fp32 copy"], ["float32", "float32"]]],
   optimizer: ["optimizer", "adamw", [["adamw", "AdamW"], ["lars", "LARS"], ["sgd", "SGD"]]],
   dp: ["dp: data", 8, null],
   zero: ["ZeRO", "1", [["0", "none"], ["1", "stage 1"], ["2", "stage 2"], ["3", "stage 3, FSDP"]]],
