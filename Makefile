@@ -20,7 +20,7 @@ help:  ## list the targets
 	@echo "make TARGET [PYTHON=a python ≥ 3.11] [RANKS=1 to 8]"
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1|\2/p' Makefile | column -t -s '|'
 
-tour: $(STAMPS)/package  ## run every demo, train a small GPT, and show the claims in one table (4 minutes)
+tour: $(STAMPS)/package  ## run every demo, train a small GPT, and show the claims in one table (4 to 6 minutes)
 	@$(BIN)/python -m minitrain.tour --ranks $(RANKS)
 
 test: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site  ## everything that must hold: format, lint, types, tests, notebooks, site
