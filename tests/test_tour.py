@@ -28,9 +28,12 @@ def test_empty_data(tmp_path):
 
 def test_the_summary_counts_what_the_table_does_not_show():
     rows = merge("m", [[Claim("w", "n", 1, 1), Claim("v", "n", 1, 2), Claim.needs_ranks(4, "u", "n")]])
-    counts = "3 claims on 1 rank: 1 hold, 1 do not, 1 need more ranks."
+    counts = "1 of 3 claims hold on 1 rank, 1 does not, 1 needs more ranks."
     assert tour.summary(rows, 3, 1) == counts
-    assert tour.summary(rows, 1, 1) == f"{counts} The table shows 1 of them; --all shows 2 more."
+    shown = "The table shows one of each demo, and those that do not hold; "
+    shown += "`python -m minitrain.tour --all` shows all of them."
+    assert tour.summary(rows, 1, 1) == f"{counts} {shown}"
+    assert tour.summary(rows[:1], 1, 4) == "1 of 1 claims hold on 4 ranks."
 
 
 def text():

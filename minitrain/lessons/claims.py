@@ -192,6 +192,12 @@ def telling(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.claim.key or row.holds is False or row.module not in marked]
 
 
+def first_of_each(rows: Sequence[Row]) -> list[Row]:
+    """The first key claim of each module, or its first claim if none is key, and all claims that do not hold."""
+    first = {row.module: row for row in sorted(reversed(rows), key=lambda row: row.claim.key)}
+    return [row for row in rows if first[row.module] is row or row.holds is False]
+
+
 def left_out(rows: Sequence[Row]) -> str:
     """A table's note on the rows that `telling` leaves out; "" if there are none."""
     shown = telling(rows)
@@ -242,13 +248,9 @@ def print_rows(rows: Iterable[Row], console: Console | None = None, chapters: bo
 
 
 def picture_of(rows: Sequence[Row]) -> str:
-    """The table as a terminal shows it, with the first key claim of each module, as an SVG that loads nothing.
-
-    Of a module without a key claim it is the first.
-    """
-    first = {row.module: row for row in sorted(reversed(rows), key=lambda row: row.claim.key)}
+    """The table as a terminal shows it, with one claim of each module, as an SVG that loads nothing."""
     console = Console(record=True, file=io.StringIO(), force_terminal=True, width=150)
-    print_rows([row for row in rows if first[row.module] is row], console, chapters=True)
+    print_rows(first_of_each(rows), console, chapters=True)
     picture = console.export_svg(title="make tour", unique_id="claims")
     # rich names a font on a server; the reader's own monospaced font does as well.
     return re.sub(r"@font-face \{.*?\}", "", picture, flags=re.DOTALL)

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import io
 import math
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,7 +24,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.comm.pictures import save_figure
 from minitrain.comm.world import World, describe
 from minitrain.data.text import Samples, Text, bigram_entropy, windows
-from minitrain.lessons.claims import Claim, Row, as_key, merge, picture_of, print_rows, telling, write_json
+from minitrain.lessons.claims import Claim, Row, as_key, first_of_each, merge, picture_of, print_rows, write_json
 from minitrain.lessons.demo import demo_of, launch, play
 from minitrain.lessons.listing import demos
 
@@ -32,6 +34,12 @@ STEPS = 400  # at the most; about half of them bring the loss below the mark
 EVERY = 25  # steps between two evaluations on the validation text
 ALIKE = 20  # steps in each of the layouts whose curves are compared
 PROMPT = "The "
+NEXT = """\
+  make lab                               the course: open 00_matrix_product.ipynb first
+  make serve                             the site, with calculators for memory, time and pipelines
+  source .venv/bin/activate              what `make` has set up, for these:
+  python -m minitrain                    lists the demos
+  python -m minitrain.train              trains a GPT; --help has the layouts"""
 
 
 @dataclass(frozen=True)
@@ -55,7 +63,9 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
     modules = [module for module, _ in demos()]
     rows: list[Row] = []
     for module in world.progress(modules, f"{len(modules)} demos on {world.size} ranks"):
-        rows += play(world, demo_of(module), {})[0]
+        # What a demo says besides its claims is for those who run it alone. A rehearsal is what was asked for.
+        with redirect_stdout(io.StringIO() if world.rehearsal is None else sys.stdout):
+            rows += play(world, demo_of(module), {})[0]
     curve, sample, claims = train(world, text)
     curves, alike = train_in_every_layout(world, data)
     rows += merge("minitrain.tour", gather_objects(as_key(*claims, *alike)))
@@ -165,7 +175,7 @@ def show(
 ) -> None:
     """Print the table of claims, save the picture of the loss, and say where to go next."""
     folder.mkdir(parents=True, exist_ok=True)
-    shown = rows if everything else telling(rows)
+    shown = rows if everything else first_of_each(rows)
     print_rows(shown, chapters=True)
     print(f"\n{summary(rows, len(shown), world.size)}\n")
     print(f"The GPT read {text}.")
@@ -178,20 +188,22 @@ def show(
     save_figure(picture_of_loss(curve, curves), folder / "loss.png")
     write_json(folder / "claims.json", rows, **describe(world))
     print(f"The picture of the losses is {folder / 'loss.png'}, the claims are in {folder / 'claims.json'}.")
-    print("Where to go next: `make lab` opens the notebooks, tutorials/00_matrix_product.ipynb is the first;")
-    print("`python -m minitrain` lists the demos; `python -m minitrain.train --help` is the trainer's command line;")
-    print("`make serve` shows the site.")
+    print(f"\nWhere to go next:\n{NEXT}")
 
 
 def summary(rows: list[Row], shown: int, ranks: int) -> str:
-    """How many claims there are, how many hold, and how many the table does not show."""
+    """How many claims there are, how many hold, and which of them the table shows."""
     held = sum(row.holds is True for row in rows)
     too_few = sum(row.holds is None for row in rows)
     broken = len(rows) - held - too_few
     on = "1 rank" if ranks == 1 else f"{ranks} ranks"
-    text = f"{len(rows)} claims on {on}: {held} hold, {broken} do not, {too_few} need more ranks."
-    rest = len(rows) - shown
-    return f"{text} The table shows {shown} of them; --all shows {rest} more." if rest else text
+    parts = [f"{broken} do not" if broken > 1 else "1 does not"] if broken else []
+    parts += [f"{too_few} need{'s' * (too_few == 1)} more ranks"] if too_few else []
+    text = f"{held} of {len(rows)} claims hold on {on}{''.join(f', {part}' for part in parts)}."
+    if shown < len(rows):
+        text += " The table shows one of each demo" + (", and those that do not hold" if broken else "") + "; "
+        text += "`python -m minitrain.tour --all` shows all of them."
+    return text
 
 
 def picture_of_loss(curve: Curve, curves: dict[str, list[float]]) -> Figure:
@@ -236,7 +248,7 @@ def main(
         folder: Where the picture of the loss and the claims go.
         json: Write the claims here too.
         table: Write a picture of the table here, with one claim of each demo (.svg).
-        all: Show all claims, not only the key ones.
+        all: Show all claims, not only one of each demo.
     """
     try:
         Text.load(data)

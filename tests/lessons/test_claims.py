@@ -18,6 +18,7 @@ from minitrain.lessons.claims import (
     Row,
     as_key,
     expected,
+    first_of_each,
     fold,
     left_out,
     merge,
@@ -127,6 +128,11 @@ def test_a_table_shows_key_claims_and_those_that_do_not_hold():
 def test_of_a_demo_without_a_key_claim_all_are_shown():
     unmarked, marked = rows_of(HOLDS, BREAKS, WAITS), rows_of(HOLDS, *as_key(HOLDS), module="minitrain.zero.stage1")
     assert telling(unmarked + marked) == unmarked + marked[1:]
+
+
+def test_one_claim_of_each_demo():
+    unmarked, marked = rows_of(HOLDS, BREAKS, WAITS), rows_of(HOLDS, *as_key(WAITS), module="minitrain.zero.stage1")
+    assert first_of_each(unmarked + marked) == unmarked[:2] + marked[1:]
 
 
 @pytest.mark.parametrize(
