@@ -77,14 +77,11 @@ def _add_reference(files: Files, config: MkDocsConfig, paths: dict[str, str]) ->
 
 
 def _add_notebooks(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> list[dict[str, Any]]:
-    modules = reference.modules(_folder(config, "package"))
     claimed = {claim["chapter"] for claim in _claims(config)["claims"]}
     nav = []
     for file in sorted(_folder(config, "tutorials").glob("*.ipynb")):
         name = chapters.page_name(file.stem)
-        page = notebooks.to_page(
-            json.loads(file.read_text("utf-8")), name, _header(file, modules, claimed, config.repo_url)
-        )
+        page = notebooks.to_page(json.loads(file.read_text("utf-8")), name, _header(file, claimed, config.repo_url))
         for problem in page.problems:
             log.warning(f"{file.name}: {problem}")
         files.append(File.generated(config, f"tutorials/{name}.md", content=page.markdown))
@@ -97,8 +94,8 @@ def _add_notebooks(files: Files, config: MkDocsConfig, paths: dict[str, str]) ->
     return nav
 
 
-def _header(file: Path, modules: list[reference.Module], claimed: set[str], repo_url: str | None) -> str:
-    """What stands below a notebook's title: its number, where to get it, its modules, its claims."""
+def _header(file: Path, claimed: set[str], repo_url: str | None) -> str:
+    """What stands below a notebook's title: its number, where to get it, its claims."""
     chapter = chapters.notebook_chapter(file.stem)
     items = [f"Chapter {file.stem.partition('_')[0]}"]
     # As HTML, since a link in Markdown to the notebook becomes one to its page.
@@ -106,10 +103,6 @@ def _header(file: Path, modules: list[reference.Module], claimed: set[str], repo
     items.append('<button class="print" onclick="print()">Print it</button>')
     if badge := repository.colab(repo_url, f"tutorials/{file.name}"):
         items.append(badge)
-    taught = {m.name.replace(".lessons.", ".") for m in modules if m.name.startswith(f"minitrain.lessons.{chapter}.")}
-    code = [m for m in modules if m.room == chapter and m.name in taught]
-    if code:
-        items.append("Modules: " + ", ".join(f"[{m.name.rpartition('.')[2]}](../{m.page})" for m in code))
     if chapter in claimed:
         items.append(f"[Claims](../claims/{chapter}.md)")
     return " · ".join(items) + "\n{ .nb-header }"

@@ -12,31 +12,40 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from pathlib import Path
 
-# Chapters in reading order, as the notebooks number them; those without a notebook have their place as well.
-CHAPTERS = (
-    "matrix_product",
-    "collectives",
-    "data_parallel",
-    "roofline",
-    "zero",
-    "recomputation",
-    "precision",
-    "optimizers",
-    "tensor_parallel",
-    "sequence_parallel",
-    "context_parallel",
-    "pipeline_parallel",
-    "mixture_of_experts",
-    "composition",
-    "planning",
-    "checkpointing",
-    "resilience",
-    "craft",
-    "trainer",
-    "parameter_server",
-    "recommender",
-    "inference",
-)
+# Chapters in reading order, as the notebooks number them, and the demos of each in the order of its notebooks. Those
+# without a notebook have their place as well.
+CHAPTERS = {
+    "matrix_product": "first_messages by_data by_columns by_rows to_everyone memory",
+    "collectives": "naive ring tree halving hierarchical native",
+    "data_parallel": "naive bucketed overlapped accumulation local_sgd hierarchical_sgd diloco",
+    "roofline": "peaks flops overlap",
+    "zero": (
+        "stage1 stage2 stage3 hybrid partitioned_checkpoints constant_buffers defragmentation offload parameter_offload"
+    ),
+    "recomputation": "checkpoint every_kth selective binarized sparse_rows delayed_precision activation_offload",
+    "precision": "formats master_weights loss_scaling accumulate mixed fp8 quantised_gradients",
+    "optimizers": "adam adafactor sm3 adam8bit lars lamb scaling muon",
+    "tensor_parallel": "mappings linear attention vocab_parallel cross_entropy parallelize dropout_rng clip_grad_norm",
+    "sequence_parallel": "mappings linear megatron",
+    "context_parallel": "online_softmax ring_attention zigzag ulysses all_gather",
+    "pipeline_parallel": (
+        "gpipe one_f_one_b executor weight_gradients splitting "
+        "without_flush no_stashing pipedream vertical_sync two_buffered"
+    ),
+    "mixture_of_experts": (
+        "switch noisy_top_k gshard expert_choice layer all_to_all expert_parallel moe_gpt "
+        "bias_balanced z_loss dropless shared_experts"
+    ),
+    "composition": "layout model gradients step",
+    "planning": "profile partition pipedream_planner memory_model search halving plan",
+    "checkpointing": "atomic checkpoint resharding position asynchronous flash interval",
+    "resilience": "supervisor exit_codes first_failure heartbeat stuck pairs ordered_sum regroup",
+    "craft": "loss_by_source probes spikes rewind schedules first_difference engine",
+    "trainer": "trainer",
+    "parameter_server": "synchronous asynchronous",
+    "recommender": "embedding hybrid serving",
+    "inference": "kv_cache pipeline_decode",
+}
 NUMBERS = {name: f"{number:02}" for number, name in enumerate(each for each in CHAPTERS if each != "trainer")}
 PROGRAMS = {
     "minitrain.train": "Trains a GPT on real text, in any layout of ranks; --dry-run only plans it.",
@@ -46,7 +55,7 @@ PROGRAMS = {
     "minitrain.export": "Writes a run's weights to a safetensors file, also with GPT-2's names.",
     "minitrain.compare": "Finds the first step and the first tensor in which two runs differ.",
     "minitrain.prepare": "Turns texts into shards of tokens that are mapped into memory.",
-    "minitrain.tour": "Runs every demo and trains a small GPT, in four minutes.",
+    "minitrain.tour": "Runs every demo and trains a small GPT, in 4 to 6 minutes.",
     "minitrain.benchmarks": "Compares these modules with what one would use instead.",
 }
 USAGE = (
@@ -187,11 +196,13 @@ def after(module: str) -> str | None:
 
 
 def demos() -> list[tuple[str, str]]:
-    """Every technique with a lesson, and the first line of its demo's docstring, chapters in reading order."""
+    """Every technique with a lesson, and the first line of its demo's docstring, in the order of the course."""
     lessons = Path(__file__).parent
     found = []
-    for chapter in CHAPTERS:
-        for path in sorted((lessons / chapter).glob("*.py")):
+    for chapter, names in CHAPTERS.items():
+        place = {name: number for number, name in enumerate(names.split())}
+        files = sorted((lessons / chapter).glob("*.py"))
+        for path in sorted(files, key=lambda path: place.get(path.stem, len(place))):
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.FunctionDef) and node.name == "demo":
                     found.append((f"minitrain.{chapter}.{path.stem}", (ast.get_docstring(node) or "").split("\n")[0]))

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from minitrain.lessons.demo import Output, perform, perform_all, run
-from minitrain.lessons.listing import after, demos, lines, main
+from minitrain.lessons.listing import CHAPTERS, after, demos, lines, main
 from tests.lessons import sample_demo
 
 SAMPLE = "tests.lessons.sample_demo"
@@ -177,6 +177,7 @@ def test_the_list_finds_words_and_fits_a_terminal(capsys):
 
 def test_the_course_goes_on_from_each_demo():
     names = [module for module, _ in demos()]
+    assert names == [f"minitrain.{chapter}.{name}" for chapter, places in CHAPTERS.items() for name in places.split()]
     assert [after(name) for name in names] == [*names[1:], None] and after("elsewhere") is None
 
 
