@@ -48,7 +48,7 @@ def compare(world: World, split: Split, rows: int, inner: int, columns: int) -> 
     for name, size in (("rows", rows), ("inner", inner), ("columns", columns)):
         if size < 1:
             raise ValueError(f"{name}={size} leaves nothing to multiply; use at least 1")
-    world.figure(draw)
+    world.figure(lambda: draw(rows, inner, columns, world.size))
     source = (split.cost.__doc__ or "").partition("Source: ")[2].strip().rstrip(".")
     held, forward, backward, errors, rounding = ({} for _ in range(5))
     formulas = FORMULAS[split.cost.__name__]
@@ -153,19 +153,28 @@ def gamma(length: int) -> float:
     return length * unit / (1 - length * unit)
 
 
-# The dims that are cut between two ranks: of X, of W and of Y; None where each rank has the whole.
+# The dims that are cut between ranks: of X, of W and of Y; None where each rank has the whole.
 CUTS: dict[str, tuple[int | None, int | None, int | None]] = {
     "by data": (0, None, 0),
     "by columns of W": (None, 1, 1),
     "by rows of W": (1, 0, None),
 }
+LOOKS = (
+    ("#56B4E9", ""),
+    ("#E69F00", "///"),
+    ("#009E73", "..."),
+    ("#CC79A7", "\\\\\\"),
+)  # of ranks, again from the fifth on
+LENGTH = 8.0  # of the longest side, as it is drawn
 
 
-def draw(rows: int = 4, inner: int = 5, columns: int = 8) -> Figure:
-    """The three splits between two ranks, one below the other."""
+def draw(rows: int = 4, inner: int = 5, columns: int = 8, ranks: int = 2) -> Figure:
+    """The three splits between some ranks, one below the other, to scale."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.5, 5.4), layout="constrained")
+    unit = LENGTH / max(rows, inner, columns)
+    every, total = ("both ranks", "rank 0 + rank 1") if ranks == 2 else ("every rank", "sum over ranks")
     for number, (name, (x_cut, w_cut, y_cut)) in enumerate(CUTS.items()):
         axes = figure.add_subplot(3, 1, number + 1)
         left = 0.0
@@ -175,30 +184,41 @@ def draw(rows: int = 4, inner: int = 5, columns: int = 8) -> Figure:
             ("Y", (rows, columns), y_cut),
         ):
             summed = name == "by rows of W" and label == "Y"
-            _matrix(axes, left, label, shape, cut, "rank 0 + rank 1" if summed else "both ranks")
-            left += shape[1] + 1.6
+            _matrix(axes, left, label, shape, unit, cut, ranks, total if summed else every)
+            left += shape[1] * unit + 1.6
             sign = {"X": "·", "W": "=", "Y": ""}[label]
             axes.text(left - 0.8, 0, sign, ha="center", va="center", fontsize=16)
-        axes.set(xlim=(-0.2, left - 1.4), ylim=(-inner / 2 - 0.3, inner / 2 + 0.9), aspect="equal")
+        half = max(rows, inner) * unit / 2
+        axes.set(xlim=(-0.2, left - 1.4), ylim=(-half - 0.3, half + 0.9), aspect="equal")
         axes.set_title(name, loc="left", fontsize=11)
         axes.axis("off")
     return figure
 
 
-def _matrix(axes: Axes, left: float, label: str, shape: tuple[int, int], cut: int | None, whole: str) -> None:
-    """One matrix, drawn as one block or as two with the ranks that hold them."""
+def _matrix(
+    axes: Axes, left: float, label: str, shape: tuple[int, int], unit: float, cut: int | None, ranks: int, whole: str
+) -> None:
+    """One matrix, drawn as one block or cut along a dim, each part with the rank that holds it."""
     from matplotlib.patches import Rectangle
 
-    height, width = shape
+    height, width = shape[0] * unit, shape[1] * unit
     blocks = [(left, height / 2, height, width, whole, "#DDDDDD", "")]
     if cut is not None:
-        first = -(-shape[cut] // 2)  # the first rank gets one more where the size is odd
-        sizes = [(first, width), (height - first, width)] if cut == 0 else [(height, first), (height, width - first)]
-        corners = [(left, height / 2), (left, height / 2 - first) if cut == 0 else (left + first, height / 2)]
-        colours, hatches = ("#56B4E9", "#E69F00"), ("", "///")
-        blocks = [(*corners[r], *sizes[r], f"rank {r}", colours[r], hatches[r]) for r in (0, 1)]
+        blocks = []
+        edge = 0.0
+        for rank, part in enumerate(torch.arange(shape[cut]).tensor_split(ranks)):
+            size = len(part) * unit
+            name = f"rank {rank}" if ranks <= (2 if cut else 4) else str(rank)
+            tall, wide, x, top = (
+                (height, size, left + edge, height / 2) if cut else (size, width, left, height / 2 - edge)
+            )
+            if len(part):
+                blocks.append((x, top, tall, wide, name, *LOOKS[rank % len(LOOKS)]))
+            edge += size
     for x, top, tall, wide, text, colour, hatch in blocks:
         axes.add_patch(Rectangle((x, top - tall), wide, tall, facecolor=colour, hatch=hatch, edgecolor="white", lw=2))
         box = {"fc": "white", "ec": "none", "pad": 1.2}
-        axes.text(x + wide / 2, top - tall / 2, text, ha="center", va="center", fontsize=9, bbox=box)
-    axes.text(left + width / 2, height / 2 + 0.2, f"{label}  {height}×{width}", ha="center", va="bottom", fontsize=10)
+        small = 9 if min(tall, wide) > 0.9 else 6
+        axes.text(x + wide / 2, top - tall / 2, text, ha="center", va="center", fontsize=small, bbox=box)
+    title = f"{label}  {shape[0]}×{shape[1]}"
+    axes.text(left + width / 2, height / 2 + 0.2, title, ha="center", va="bottom", fontsize=10)
