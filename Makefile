@@ -56,7 +56,8 @@ course: $(STAMPS)/notebooks  ## write copies of the notebooks without outputs, f
 	$(BIN)/python tutorials/build.py course course
 
 lab: $(STAMPS)/package $(STAMPS)/notebooks  ## open the notebooks in JupyterLab
-	$(BIN)/jupyter lab tutorials
+	@# in a container one is often root, whom Jupyter asks for a confirmation
+	$(BIN)/jupyter lab tutorials $(if $(filter 0,$(shell id -u)),--allow-root)
 
 bench: $(STAMPS)/package  ## compare with what a user would pick instead: torch's own, side by side
 	$(BIN)/python -m minitrain.benchmarks

@@ -300,8 +300,8 @@ def perform_all(world: World, modules: tuple[str, ...], everything: bool = False
     """
     held = []
     for index, module in enumerate(modules):
-        if world.rank == 0 and index:
-            print()
+        if world.rank == 0:
+            print() if index else print(f"{len(modules)} demos, one after the other\n")
         held.append(perform(world, lesson_of(module), "demo", {}, Output(all=everything)))
     return all(held)
 

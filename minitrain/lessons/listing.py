@@ -156,7 +156,7 @@ def lines(words: Sequence[str] = (), width: int | None = None) -> list[str]:
             found[title] = sorted(fits, key=lambda row: not all(word in row[0] for word in wanted))
     if not found:
         names = [module.rpartition(".")[2] for rows in every.values() for module, _ in rows]
-        near = get_close_matches("_".join(wanted), names, 2, 0.6)
+        near = get_close_matches("_".join(wanted).rpartition(".")[2], names, 2, 0.6)
         cure = f"did you mean {' or '.join(near)}?" if near else "python -m minitrain lists all"
         raise LookupError(f"no program and no demo is about {' '.join(words)!r}; {cure}")
     width = width or min(100, max(60, shutil.get_terminal_size().columns))

@@ -34,6 +34,7 @@ STEPS = 400  # at the most; about half of them bring the loss below the mark
 EVERY = 25  # steps between two evaluations on the validation text
 ALIKE = 20  # steps in each of the layouts whose curves are compared
 PROMPT = "The "
+ABOUT = {"reference": "Python's language reference", "library": "the source of Python's standard library"}
 NEXT = """\
   make lab                               the course: open 00_matrix_product.ipynb first
   make serve                             the site, with calculators for memory, time and pipelines
@@ -61,6 +62,12 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
     """Run all of it on this rank; rank 0 shows it. Whether every claim holds on every rank."""
     text = Text.load(data)
     modules = [module for module, _ in demos()]
+    if world.rank == 0:
+        about = describe(world)
+        ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
+        print(f"The tour on {ranks}, {about['backend']} on {about['device']}, torch {about['torch']}")
+        print(f"Runs {len(modules)} demos, lets a GPT learn real text, and trains the same small GPT in every layout.")
+        print("On two cores this takes 4 to 6 minutes; a table of claims comes at its end.\n", flush=True)
     rows: list[Row] = []
     for module in world.progress(modules, f"{len(modules)} demos on {world.size} ranks"):
         # What a demo says besides its claims is for those who run it alone. A rehearsal is what was asked for.
@@ -178,10 +185,10 @@ def show(
     shown = rows if everything else first_of_each(rows)
     print_rows(shown, chapters=True)
     print(f"\n{summary(rows, len(shown), world.size)}\n")
-    print(f"The GPT read {text}.")
+    print(f"The GPT learnt from {len(text.training):,} bytes of {ABOUT.get(text.name, text.name)}.")
     print(
-        f"After {len(curve.training)} steps it predicts the held-out part with {curve.validation[-1][1]:.3f} nats per "
-        f"byte; the best table of byte pairs needs {curve.mark:.3f}. It writes:\n"
+        f"After {len(curve.training)} steps it predicts text that it has not read with {curve.validation[-1][1]:.3f} "
+        f"nats per byte;\nthe best table of byte pairs needs {curve.mark:.3f}. After so short a training it writes:\n"
     )
     print(textwrap.indent(sample, "    "))
     print(f"\nThe same small GPT was trained on {', '.join(curves)}: one curve.\n")

@@ -172,6 +172,7 @@ def test_the_list_finds_words_and_fits_a_terminal(capsys):
         ["two", "runs"]
     )
     assert main(["rign"]) == 1 and "did you mean ring or" in capsys.readouterr().err
+    assert main(["collectives.rng"]) == 1 and "did you mean ring" in capsys.readouterr().err
     assert main(["qqq"]) == 1 and "lists all" in capsys.readouterr().err
 
 
