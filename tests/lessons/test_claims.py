@@ -6,6 +6,8 @@ import dataclasses
 import io
 import json
 import math
+import re
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from minitrain.lessons.claims import (
+    PICTURED,
     Claim,
     Row,
     as_key,
@@ -29,6 +32,7 @@ from minitrain.lessons.claims import (
     verdict,
     write_json,
 )
+from minitrain.lessons.listing import demos
 
 finite = st.floats(allow_nan=False, allow_infinity=False, width=32)
 
@@ -158,11 +162,19 @@ def test_json_says_which_claims_are_key():
     assert [row.to_json()["key"] for row in rows] == [False, True, True]
 
 
-def test_the_picture_loads_nothing_and_has_one_row_a_demo():
+def test_the_picture_loads_nothing_and_has_one_row_a_demo_of_a_few():
     claims = [Claim("first", "4 · n", 4, 4, "B"), Claim("second", "n", 1, 1)]
-    svg = picture_of(merge("minitrain.collectives.ring", [claims]))
+    other = merge("minitrain.zero.offload", [[Claim("third", "n", 1, 1)]])
+    svg = picture_of(merge("minitrain.collectives.ring", [claims]) + other)
     ElementTree.fromstring(svg)
-    assert "url(h" not in svg and "first" in svg and "second" not in svg
+    assert [word in svg for word in ("url(h", "first", "second", "third")] == [False, True, False, False]
+
+
+def test_the_readmes_picture_leaves_room_for_what_is_below_it():
+    svg = (Path(__file__).parents[2] / "docs" / "images" / "claims.svg").read_text("utf-8")
+    width, height = map(float, re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg).groups())
+    assert height < 0.7 * width
+    assert set(PICTURED) <= {module for module, _ in demos()}
 
 
 def test_the_picture_shows_the_first_key_claim():
