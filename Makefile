@@ -43,10 +43,10 @@ mutations: $(STAMPS)/package $(STAMPS)/dev  ## make a hundred mistakes in the co
 oldest:  ## tests, tour and notebooks with the oldest torch that pyproject.toml promises, in an environment of its own
 	@$(MAKE) --no-print-directory pytest tour check VENV=$(VENV)-oldest TORCH=$(OLDEST) ACCEPTED='=='
 
-docs: $(STAMPS)/site  ## build the site into site/
+docs: $(STAMPS)/site  ## build the site into site/ (2 minutes)
 	$(BIN)/mkdocs build --strict
 
-serve: $(STAMPS)/site  ## show the site at http://127.0.0.1:8000 and rebuild it as files change
+serve: $(STAMPS)/site  ## show the site at http://127.0.0.1:8000 and rebuild it as files change (2 minutes)
 	$(BIN)/mkdocs serve
 
 notebooks: $(STAMPS)/package $(STAMPS)/notebooks  ## execute the notebooks and rewrite them with their outputs
@@ -56,8 +56,10 @@ course: $(STAMPS)/notebooks  ## write copies of the notebooks without outputs, f
 	$(BIN)/python tutorials/build.py course course
 
 lab: $(STAMPS)/package $(STAMPS)/notebooks  ## open the notebooks in JupyterLab
-	@# in a container one is often root, whom Jupyter asks for a confirmation
-	$(BIN)/jupyter lab tutorials $(if $(filter 0,$(shell id -u)),--allow-root)
+	@# trusted, or pictures would be words until their cells are run
+	@$(BIN)/jupyter trust --log-level=ERROR tutorials/*.ipynb >/dev/null
+	@# from here, so that links to files work; as root, which one is in most containers, Jupyter wants to be told
+	$(BIN)/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --LabApp.default_url=/lab/tree/tutorials/00_matrix_product.ipynb
 
 bench: $(STAMPS)/package  ## compare with what a user would pick instead: torch's own, side by side
 	$(BIN)/python -m minitrain.benchmarks

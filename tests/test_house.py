@@ -363,9 +363,7 @@ def test_there_is_no_circle():
 def test_every_lesson_is_about_a_technique():
     """`python -m minitrain.zero.stage1` finds `minitrain/lessons/zero/stage1.py`, and each lesson has its technique."""
     with_demo = {path for path in FILES if path.parent.parent.name == "lessons" and has_demo(path)}
-    started = {
-        path for path in FILES if path.parent.parent == PACKAGE and "run(__spec__.name)" in path.read_text("utf-8")
-    }
+    started = {path for path in FILES if path.parent.parent == PACKAGE and "run(__spec__)" in path.read_text("utf-8")}
     assert {path.relative_to(PACKAGE / "lessons") for path in with_demo} == {p.relative_to(PACKAGE) for p in started}
 
 

@@ -39,19 +39,21 @@ def chart(package: Path, page: str = "../tutorials") -> str:
     kept, again = longest("none"), longest("full")
     steps = [
         (
-            f"Do 16 bytes for each parameter fit, up to **{largest[0]:.1f} billion** parameters?",
-            f"**Data parallelism**, with ZeRO 1, which costs nothing more: up to {largest[1]:.0f} billion. Gradients "
-            f"hide behind backward from {gradients:,.0f} tokens per GPU on.",
+            f"Has the model at most **{largest[1]:.0f} billion** parameters?",
+            f"**Data parallelism**. Up to {largest[0]:.1f} billion parameters fit with all of their 16 bytes; beyond "
+            f"that take ZeRO 1, which sends no more. Gradients hide behind backward from {gradients:,.0f} tokens per "
+            "GPU on.",
             ("02a_data_parallel", "04a_zero"),
         ),
         (
-            f"Do activations not fit beside the states? With 7 billion parameters, a sequence of more than "
-            f"**{kept:,}** tokens does not.",
+            f"Are activations too large to stand beside the states? With 7 billion parameters under ZeRO 3 they are "
+            f"from more than **{kept:,}** tokens in a sequence on.",
             f"**Recomputation** of every layer, for a third more operations: up to {again:,} tokens.",
             ("05a_recomputation",),
         ),
         (
-            f"Are there **{gathers:,.0f} tokens** for each GPU in a micro-batch, so that gathers between nodes hide?",
+            f"Do the states still not fit, and are there **{gathers:,.0f} tokens** for each GPU in a micro-batch, so "
+            "that gathers between nodes hide?",
             f"**ZeRO 3** (FSDP): up to {largest[3]:,.0f} billion parameters on {GPUS} GPUs, whatever the layers are.",
             ("04a_zero", "03_roofline"),
         ),

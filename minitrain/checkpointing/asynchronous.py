@@ -56,4 +56,4 @@ class Asynchronous:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

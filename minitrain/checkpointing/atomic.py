@@ -99,4 +99,4 @@ def sha256(data: bytes) -> str:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

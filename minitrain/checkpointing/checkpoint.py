@@ -268,4 +268,4 @@ def _damage(path: Path, group: dist.ProcessGroup | None) -> list[str]:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -60,4 +60,4 @@ def simulate(interval: float, saving: float, restart: float, mean: float, failur
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

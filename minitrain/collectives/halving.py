@@ -72,4 +72,4 @@ def block(tensor: Tensor, ranks: int, rank: int, width: int) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

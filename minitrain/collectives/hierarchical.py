@@ -38,4 +38,4 @@ def all_reduce(tensor: Tensor, within: Group = None, across: Group = None) -> Te
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -58,4 +58,4 @@ def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -65,4 +65,4 @@ def cut(tensor: Tensor, ranks: int) -> tuple[Tensor, ...]:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

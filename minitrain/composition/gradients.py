@@ -306,4 +306,4 @@ class _Bag(nn.Module):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

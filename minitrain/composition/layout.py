@@ -202,4 +202,4 @@ def _ranges(numbers: list[int]) -> str:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

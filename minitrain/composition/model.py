@@ -233,4 +233,4 @@ def initial_value(name: str, shape: torch.Size, model: Model, seed: int) -> Tens
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -302,4 +302,4 @@ def stop_if_not_finite(training: Training, report: Report, number: int, mine: ra
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

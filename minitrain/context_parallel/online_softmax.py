@@ -90,4 +90,4 @@ class OnlineSoftmax(torch.autograd.Function):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

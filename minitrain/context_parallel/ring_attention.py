@@ -88,4 +88,4 @@ class RingAttention(torch.autograd.Function):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

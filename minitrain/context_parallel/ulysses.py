@@ -75,4 +75,4 @@ class AllToAll(torch.autograd.Function):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -100,4 +100,4 @@ class Zigzag(torch.autograd.Function):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

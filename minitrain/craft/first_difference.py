@@ -53,4 +53,4 @@ def first_difference(one: Iterable[str], other: Iterable[str]) -> tuple[int, str
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

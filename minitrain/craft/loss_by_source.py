@@ -54,4 +54,4 @@ def bits_per_byte(loss: float, tokens: int, size: int) -> float:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

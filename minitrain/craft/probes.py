@@ -51,4 +51,4 @@ def prefers(model: Model, prompt: Sequence[int], right: Sequence[int], wrong: Se
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -53,4 +53,4 @@ def warmup_stable_decay(step: int, steps: int, warmup: int, decay: int) -> float
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

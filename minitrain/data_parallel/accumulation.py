@@ -47,4 +47,4 @@ def accumulate(model: Any, micro_batches: Sequence[Any], loss_of: Callable[[Any,
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

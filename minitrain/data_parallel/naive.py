@@ -67,4 +67,4 @@ class NaiveDataParallel(nn.Module):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -87,4 +87,4 @@ def generate(gpt: GPT, tokens: Tensor, count: int) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

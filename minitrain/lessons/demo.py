@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal, NoReturn, get_type_hints
@@ -66,17 +67,24 @@ def demo_of(technique: str | ModuleType) -> Demo:
     return import_module(lesson_of(name)).demo
 
 
-def run(demo: Demo | str) -> NoReturn:
+def run(demo: Demo | str | ModuleSpec | None) -> NoReturn:
     """Run a demo from the command line; exit status 0 when every claim holds on every rank, else 1.
 
     The command line is made from the demo's signature: `demo(world, elements: int = 1 << 20)` has an option
     `--elements`, explained by the demo's docstring, in addition to the options that every demo has.
 
     Args:
-        demo: Returns the claims; or the name of a technique, for the demo of its lesson. A lesson with `SURVIVES =
-            True` can do without a rank that dies: the others then go on, and its claims are theirs. They call
-            `go_on_without` (control.py). Under torchrun, which ends all ranks when one ends, it cannot.
+        demo: Returns the claims; or the name or the `__spec__` of a technique, for the demo of its lesson. A lesson
+            with `SURVIVES = True` can do without a rank that dies: the others then go on, and its claims are theirs.
+            They call `go_on_without` (control.py). Under torchrun, which ends all ranks when one ends, it cannot.
+
+    Raises:
+        SystemExit: At the end; or a technique was started as a file, which has no `__spec__`.
     """
+    if demo is None:
+        file = Path(sys.argv[0]).resolve().relative_to(Path(__file__).parents[2]).with_suffix("")
+        raise SystemExit(f"{sys.argv[0]} is part of a package; start it so: python -m {'.'.join(file.parts)}")
+    demo = demo.name if isinstance(demo, ModuleSpec) else demo
     demo = demo_of(demo) if isinstance(demo, str) else demo
     module, program = _started(demo)
     survives = getattr(sys.modules[demo.__module__], "SURVIVES", False)
@@ -254,7 +262,8 @@ def perform(world: World, module: str, name: str, options: dict[str, Any], outpu
         about = describe(world)
         ranks = "1 rank" if about["ranks"] == 1 else f"{about['ranks']} ranks"
         print(f"{technique} on {ranks}, {about['backend']} on {about['device']}, torch {about['torch']}")
-        print(f"{about_demo}\n", flush=True)
+        alone = "\nOne rank divides nothing: for more, --ranks 4, or torchrun --nproc-per-node 4." * (world.size == 1)
+        print(f"{about_demo}{alone}\n", flush=True)
     rows, costs = play(world, demo, options)
     spans = world.timeline.gather().spans
     if world.rank == 0:

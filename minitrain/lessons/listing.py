@@ -137,7 +137,7 @@ def lines(words: Sequence[str] = (), width: int | None = None) -> list[str]:
     """The list in lines: how to use it, the programs, and the demos by chapter.
 
     Args:
-        words: Only modules with all of them in their name or description.
+        words: Only modules with all of them in their name, their description, or the number and name of their chapter.
         width: Of a line; None: the terminal's, between 60 and 100.
 
     Raises:
@@ -147,11 +147,11 @@ def lines(words: Sequence[str] = (), width: int | None = None) -> list[str]:
     for module, what in demos():
         chapter = module.split(".")[1]
         every.setdefault(f"{NUMBERS.get(chapter, '')} {chapter}".strip(), []).append((module, what))
-    wanted = [word.lower().replace("-", "_") for word in words]
+    wanted = [word.replace("-", "_") for word in " ".join(words).lower().split()]
     begins = [re.compile(rf"(?<![a-z]){re.escape(word)}") for word in wanted]
     found = {}
     for title, rows in every.items():
-        if fits := [row for row in rows if all(word.search(_about(row)) for word in begins)]:
+        if fits := [row for row in rows if all(word.search(f"{title} {_about(row)}") for word in begins)]:
             # A module that has the words in its name comes before one that only speaks of them.
             found[title] = sorted(fits, key=lambda row: not all(word in row[0] for word in wanted))
     if not found:

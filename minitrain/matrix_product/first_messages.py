@@ -102,4 +102,4 @@ def whose(tensor: Tensor) -> float:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

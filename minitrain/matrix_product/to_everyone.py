@@ -56,4 +56,4 @@ def swap(tensor: Tensor, into: list[Tensor], group: Group) -> None:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -53,4 +53,4 @@ def grouped_product(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

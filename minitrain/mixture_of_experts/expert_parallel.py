@@ -106,4 +106,4 @@ class ExpertParallel(nn.Module):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -89,4 +89,4 @@ def expert_weight(block: int, expert: int, name: str, shape: Sequence[int], laye
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

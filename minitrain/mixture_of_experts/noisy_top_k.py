@@ -66,4 +66,4 @@ def squared_variation(values: Tensor) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -52,4 +52,4 @@ class SharedExperts(nn.Module):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

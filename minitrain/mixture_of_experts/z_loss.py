@@ -41,4 +41,4 @@ def with_z_loss(route: Route, factor: float = 0.001) -> Route:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -63,4 +63,4 @@ def moments(m: Tensor, v: Tensor, g: Tensor, betas: Sequence[float], t: int) -> 
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -99,4 +99,4 @@ class Adam8bit:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -34,4 +34,4 @@ def warm_up(lr: float, step: int, steps: int) -> float:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

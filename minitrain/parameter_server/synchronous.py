@@ -105,4 +105,4 @@ def set_gradients(module: nn.Module, flat: Tensor) -> None:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

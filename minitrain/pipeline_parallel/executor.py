@@ -259,4 +259,4 @@ class Pipeline:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

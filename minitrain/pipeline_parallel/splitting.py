@@ -189,4 +189,4 @@ def _check(stages: int, layers: int, what: str) -> None:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -75,4 +75,4 @@ def numbered(tensor: Tensor, version: int) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -86,4 +86,4 @@ def updated(weights: Weights, gradients: Sequence[Tensor], lr: float) -> Weights
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -59,4 +59,4 @@ def successive_halving(
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

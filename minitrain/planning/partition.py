@@ -53,4 +53,4 @@ def partition(seconds: Sequence[float], p: int, messages: Sequence[float] = ()) 
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -88,4 +88,4 @@ def one_level(layers, weights, inner, workers, bandwidth, stage, cut) -> Callabl
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

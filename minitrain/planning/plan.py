@@ -272,4 +272,4 @@ def _sends(model: Model, layout: Layout, steps: Steps, place: Coordinate) -> lis
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -86,4 +86,4 @@ def read(path: Path, names: Sequence[str] = ()) -> list[Layer]:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -93,4 +93,4 @@ def divisors(number: int) -> list[int]:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -54,4 +54,4 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -83,4 +83,4 @@ def encode(x: Tensor, to: Format) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

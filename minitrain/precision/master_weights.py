@@ -49,4 +49,4 @@ class MasterWeights:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -66,4 +66,4 @@ class MixedPrecision:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

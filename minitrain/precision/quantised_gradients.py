@@ -65,4 +65,4 @@ def all_reduce(gradient: Tensor, residual: Tensor, group: Group = None) -> Tenso
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

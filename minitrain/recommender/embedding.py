@@ -285,4 +285,4 @@ def _meet(roles: Roles, role: str, tables: Mapping[str, str]) -> None:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

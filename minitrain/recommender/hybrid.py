@@ -199,4 +199,4 @@ def agree_on_tables(everyone: Sequence[Mapping[str, str]]) -> None:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

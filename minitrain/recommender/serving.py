@@ -220,4 +220,4 @@ def _write(path: Path, version: int, before: int, table: Table, ids: Tensor, row
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

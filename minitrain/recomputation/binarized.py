@@ -72,4 +72,4 @@ def relu_pool(x: Tensor, window: int = 2) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

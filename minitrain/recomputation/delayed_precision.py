@@ -82,4 +82,4 @@ class DelayedPrecision(saved_tensors_hooks):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -33,4 +33,4 @@ def run_in_segments(blocks: Iterable[nn.Module], x: Tensor, k: int) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

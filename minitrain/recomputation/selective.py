@@ -26,4 +26,4 @@ def recompute(gpt: GPT) -> None:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -62,4 +62,4 @@ def verdict(code: int, log: str = "") -> tuple[str, str]:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

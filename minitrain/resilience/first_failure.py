@@ -84,4 +84,4 @@ def first(reports: Sequence[Report], ranks: int) -> str:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

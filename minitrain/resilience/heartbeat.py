@@ -71,4 +71,4 @@ def median(numbers: Sequence[float]) -> float:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

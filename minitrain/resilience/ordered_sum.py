@@ -72,4 +72,4 @@ def ordered_norm(total: Tensor, piece: int = 4096) -> float:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -82,4 +82,4 @@ def exchange_in_pairs(pairs: Pairs, tensor: Tensor, group: Group = None) -> list
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -86,4 +86,4 @@ def restore(folder: Path, weights: Tensor, group: Group = None) -> Tensor:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -66,4 +66,4 @@ def all_dumps(folder: Path, ranks: int) -> dict[int, str]:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -79,4 +79,4 @@ def save(path: Path, write: Callable[[Path], object]) -> None:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -65,4 +65,4 @@ def split(x: Tensor, columns: Sequence[Tensor], rows: Sequence[Tensor], reduce: 
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -55,4 +55,4 @@ def bytes_per_second(device: torch.device, size: int = 2**27) -> float:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

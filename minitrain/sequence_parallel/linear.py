@@ -108,4 +108,4 @@ class Row(torch.autograd.Function):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -94,4 +94,4 @@ class ParallelMLP(nn.Module):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

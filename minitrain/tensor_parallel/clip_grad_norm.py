@@ -56,4 +56,4 @@ def clip_grad_norm(parameters: Iterable[Tensor], max_norm: float, group: Group =
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -132,4 +132,4 @@ def check_dropout(gpt: GPT) -> None:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -96,4 +96,4 @@ class RowParallelLinear(nn.Module):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -119,4 +119,4 @@ def piece_of(
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

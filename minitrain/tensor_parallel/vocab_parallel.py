@@ -89,4 +89,4 @@ class VocabParallelHead(nn.Module):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -557,4 +557,4 @@ def printable(text: bytes) -> str:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -63,4 +63,4 @@ def all_reduce_through(buffer: Tensor, tensors: Iterable[Tensor], group: Group =
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

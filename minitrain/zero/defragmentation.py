@@ -73,4 +73,4 @@ def forward(memory: Memory, temporaries: Sequence[int], checkpoint: int, region:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

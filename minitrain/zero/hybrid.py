@@ -51,4 +51,4 @@ class HybridZero3(Zero3):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -47,4 +47,4 @@ class ZeroOffload(Zero2):
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -103,4 +103,4 @@ def map_files(units: list[Unit], folder: str, group: Group) -> None:
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

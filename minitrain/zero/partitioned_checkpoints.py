@@ -79,4 +79,4 @@ def partition(blocks: Iterable[nn.Module], group: Group = None, host: bool = Fal
 if __name__ == "__main__":
     from minitrain.lessons import run
 
-    run(__spec__.name)
+    run(__spec__)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import runpy
 import shutil
 import subprocess
 import sys
@@ -173,6 +174,7 @@ def test_the_list_finds_words_and_fits_a_terminal(capsys):
     )
     assert main(["rign"]) == 1 and "did you mean ring or" in capsys.readouterr().err
     assert main(["collectives.rng"]) == 1 and "did you mean ring" in capsys.readouterr().err
+    assert lines(["01"])[0] == "01 collectives" and lines(["data parallel"]) == lines(["data", "parallel"])
     assert main(["qqq"]) == 1 and "lists all" in capsys.readouterr().err
 
 
@@ -191,6 +193,13 @@ def test_a_chapter_runs_all_its_demos(ranks, capsys):
     assert ranks(2).run(perform_all, modules, True) == [True, True]
     every = capsys.readouterr().out.splitlines()
     assert len(every) > len(lines) and not any("--all" in line for line in every)
+
+
+def test_a_file_says_how_it_is_started(monkeypatch):
+    file = Path(__file__).parents[2] / "minitrain" / "zero" / "stage1.py"
+    monkeypatch.setattr("sys.argv", [str(file)])
+    with pytest.raises(SystemExit, match="start it so: python -m minitrain.zero.stage1$"):
+        runpy.run_path(str(file), run_name="__main__")
 
 
 def test_every_chapter_runs_as_a_program():
