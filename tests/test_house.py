@@ -302,7 +302,7 @@ def test_what_the_readme_and_the_landing_page_say_of_small_forms():
     """Each file at the top of a chapter's folder is a small form, or listed."""
     for page in ("README.md", "docs/index.md"):
         said = " ".join((ROOT / page).read_text("utf-8").split())
-        assert "at most 60 lines of code, beside which you read at most two others" in said
+        assert "at most 60 lines of code, readable with at most two other files open" in said
     found = {
         path.relative_to(PACKAGE).with_suffix("").as_posix()
         for chapter in set(CHAPTERS) - set(WITHOUT_SMALL_FORMS)

@@ -46,8 +46,8 @@ def chart(package: Path, page: str = "../tutorials") -> str:
             ("02a_data_parallel", "04a_zero"),
         ),
         (
-            f"Are activations too large to stand beside the states? With 7 billion parameters under ZeRO 3 they are "
-            f"from more than **{kept:,}** tokens in a sequence on.",
+            f"Are activations too large for the memory that the states leave? With 7 billion parameters under ZeRO 3 "
+            f"they are for sequences of more than **{kept:,}** tokens.",
             f"**Recomputation** of every layer, for a third more operations: up to {again:,} tokens.",
             ("05a_recomputation",),
         ),

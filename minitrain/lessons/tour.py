@@ -70,7 +70,7 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
         print("On two cores this takes 4 to 6 minutes; a table of claims comes at its end.\n", flush=True)
     rows: list[Row] = []
     for module in world.progress(modules, f"{len(modules)} demos on {world.size} ranks"):
-        # What a demo says besides its claims is for those who run it alone. A rehearsal is what was asked for.
+        # What a demo prints besides its claims is for those who run it alone; reports of a rehearsal are wanted.
         with redirect_stdout(io.StringIO() if world.rehearsal is None else sys.stdout):
             rows += play(world, demo_of(module), {})[0]
     curve, sample, claims = train(world, text)
