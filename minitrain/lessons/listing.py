@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 
 # Chapters in reading order, as the notebooks number them, and the demos of each in the order of its notebooks. Those
@@ -195,7 +196,8 @@ def after(module: str) -> str | None:
     return names[place] if place < len(names) else None
 
 
-def demos() -> list[tuple[str, str]]:
+@cache
+def demos() -> tuple[tuple[str, str], ...]:
     """Every technique with a lesson, and the first line of its demo's docstring, in the order of the course."""
     lessons = Path(__file__).parent
     found = []
@@ -206,7 +208,7 @@ def demos() -> list[tuple[str, str]]:
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
                 if isinstance(node, ast.FunctionDef) and node.name == "demo":
                     found.append((f"minitrain.{chapter}.{path.stem}", (ast.get_docstring(node) or "").split("\n")[0]))
-    return found
+    return tuple(found)
 
 
 def lesson_of(technique: str) -> str:
