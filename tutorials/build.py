@@ -63,7 +63,7 @@ LONGEST = 35  # minutes that a chapter may take without its exercises
 # Parts that do not count in how long a notebook takes to read.
 LEFT_OUT = ("## Exercises", "## In the wild", "## Sources")
 TAKES = re.compile(r"(\*\*Takes\*\*:? about )(\d+)( minutes)")
-SECONDS = 40  # a notebook's limit on two cores
+SECONDS = 60  # a notebook's limit on two cores
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 # The tag of cells that show a text which Python ships, another in each release.
 TEXT = "text-of-python"
