@@ -185,6 +185,9 @@ def on_ranks(work: Callable[..., int], ranks: int, device: str, timeout: float, 
                 return max(pool.run(work, *arguments))
         except KeyboardInterrupt:
             return 130
+        except BrokenPipeError:  # the reader has closed: `... | head`
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
+            return 1
         except (ValueError, RanksError) as error:
             print(error, file=sys.stderr)
             return 2 if isinstance(error, ValueError) else 1
