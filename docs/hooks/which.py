@@ -39,15 +39,15 @@ def chart(package: Path, page: str = "../tutorials") -> str:
     kept, again = longest("none"), longest("full")
     steps = [
         (
-            f"Has the model at most **{largest[1]:.0f} billion** parameters?",
+            f"Does the model have at most **{largest[1]:.0f} billion** parameters?",
             f"**Data parallelism**. Up to {largest[0]:.1f} billion parameters fit with all of their 16 bytes; beyond "
             f"that take ZeRO 1, which sends no more. Gradients hide behind backward from {gradients:,.0f} tokens per "
             "GPU on.",
             ("02a_data_parallel", "04a_zero"),
         ),
         (
-            f"Are activations too large for the memory that the states leave? With 7 billion parameters under ZeRO 3 "
-            f"they are for sequences of more than **{kept:,}** tokens.",
+            "Are activations too large for the memory that the states leave? With 7 billion parameters under ZeRO 3 "
+            f"that begins beyond **{kept:,}** tokens in a sequence.",
             f"**Recomputation** of every layer, for a third more operations: up to {again:,} tokens.",
             ("05a_recomputation",),
         ),

@@ -259,11 +259,11 @@ def perform(world: World, module: str, name: str, options: dict[str, Any], outpu
     demo, technique = getattr(import_module(module), name), technique_of(module)
     about_demo = (inspect.getdoc(demo) or "").split("\n")[0]
     if world.rank == 0:
-        about = describe(world)
-        ranks = "1 rank" if about["ranks"] == 1 else f"{about['ranks']} ranks"
-        print(f"{technique} on {ranks}, {about['backend']} on {about['device']}, torch {about['torch']}")
-        alone = "\nOne rank divides nothing: for more, --ranks 4, or torchrun --nproc-per-node 4." * (world.size == 1)
-        print(f"{about_demo}{alone}\n", flush=True)
+        print(f"{technique} on {setup_of(world)}")
+        print(about_demo)
+        if world.size == 1:
+            print("One rank divides nothing: for more, --ranks 4, or torchrun --nproc-per-node 4.")
+        print(flush=True)
     rows, costs = play(world, demo, options)
     spans = world.timeline.gather().spans
     if world.rank == 0:
@@ -277,6 +277,13 @@ def perform(world: World, module: str, name: str, options: dict[str, Any], outpu
         print(f"\n{closing(technique, rows, world.draw is not None and output.figure is None)}")
         _write(world, rows, spans, output, f"{technique}: {about_demo}")
     return not any(row.holds is False for row in rows)
+
+
+def setup_of(world: World) -> str:
+    """On what a run runs: "4 ranks, gloo on CPU, torch 2.13.0"."""
+    about = describe(world)
+    ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
+    return f"{ranks}, {about['backend']} on {about['device']}, torch {about['torch']}"
 
 
 def closing(technique: str, rows: list[Row], picture: bool) -> str:
@@ -310,7 +317,7 @@ def perform_all(world: World, modules: tuple[str, ...], everything: bool = False
     held = []
     for index, module in enumerate(modules):
         if world.rank == 0:
-            print() if index else print(f"{len(modules)} demos, one after the other\n")
+            print("" if index else f"{len(modules)} demos, one after the other\n")
         held.append(perform(world, lesson_of(module), "demo", {}, Output(all=everything)))
     return all(held)
 

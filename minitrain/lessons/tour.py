@@ -25,7 +25,7 @@ from minitrain.comm.pictures import save_figure
 from minitrain.comm.world import World, describe
 from minitrain.data.text import Samples, Text, bigram_entropy, windows
 from minitrain.lessons.claims import Claim, Row, as_key, first_of_each, merge, picture_of, print_rows, write_json
-from minitrain.lessons.demo import demo_of, launch, play
+from minitrain.lessons.demo import demo_of, launch, play, setup_of
 from minitrain.lessons.listing import demos
 
 SEQ = 64  # tokens in a sample
@@ -63,9 +63,7 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
     text = Text.load(data)
     modules = [module for module, _ in demos()]
     if world.rank == 0:
-        about = describe(world)
-        ranks = "1 rank" if world.size == 1 else f"{world.size} ranks"
-        print(f"The tour on {ranks}, {about['backend']} on {about['device']}, torch {about['torch']}")
+        print(f"The tour on {setup_of(world)}")
         print(f"Runs {len(modules)} demos, lets a GPT learn real text, and trains the same small GPT in every layout.")
         print("On two cores this takes 4 to 6 minutes; a table of claims comes at its end.\n", flush=True)
     rows: list[Row] = []

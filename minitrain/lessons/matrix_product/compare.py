@@ -159,12 +159,8 @@ CUTS: dict[str, tuple[int | None, int | None, int | None]] = {
     "by columns of W": (None, 1, 1),
     "by rows of W": (1, 0, None),
 }
-LOOKS = (
-    ("#56B4E9", ""),
-    ("#E69F00", "///"),
-    ("#009E73", "..."),
-    ("#CC79A7", "\\\\\\"),
-)  # of ranks, again from the fifth on
+# Of ranks; the fifth looks like the first.
+LOOKS = (("#56B4E9", ""), ("#E69F00", "///"), ("#009E73", "..."), ("#CC79A7", "\\\\\\"))
 LENGTH = 8.0  # of the longest side, as it is drawn
 
 
