@@ -14,7 +14,7 @@ ACCEPTED := >=
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help tour test pytest check mutations oldest docs serve notebooks course lab bench claims clean
+.PHONY: help tour test everything ready lint pytest durations mutations oldest docs serve notebooks course lab bench claims clean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=a python ≥ 3.11] [RANKS=1 to 8]"
@@ -23,25 +23,48 @@ help:  ## list the targets
 tour: $(STAMPS)/package  ## run every demo, train a small GPT, and show the claims in one table (4 to 6 minutes)
 	@$(BIN)/python -m minitrain.tour --ranks $(RANKS)
 
-test: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site  ## everything that must hold: format, lint, types, tests, notebooks, site
+READY := $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site
+
+test: $(READY)  ## format, lint, types, tests, ten notebooks, the site (12 minutes); CHAPTER=zero: one chapter's (1 minute)
+	@$(MAKE) --no-print-directory lint pytest
+	@echo "all of it holds; \`make everything\` runs the rest: other numbers of ranks, all demos and notebooks, the browser"
+
+everything: $(READY)  ## all that must hold: what the tests leave out, every demo and notebook, the tour (30 minutes)
+	@rm -f .pytest_cache/parts.json
+	@for part in lint pytest; do \
+	  start=$$(date +%s); \
+	  $(MAKE) --no-print-directory $$part TESTS=--everything || exit 1; \
+	  $(BIN)/python -m tests.durations --took $$part $$(( $$(date +%s) - start )); \
+	done
+	@$(BIN)/python -m tests.durations --parts
+	@echo "all of it holds"
+
+ready: $(READY)
+
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/pyrefly check --python-interpreter-path $(BIN)/python --min-severity error
-	@$(MAKE) --no-print-directory pytest check
-	@echo "all of it holds"
 
-pytest: $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site
-	@# a file's tests stay on one worker; what takes long begins first (tests/conftest.py)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
+ifdef CHAPTER
+FOLDERS := $(filter-out mutations,$(patsubst tests/%/__init__.py,%,$(wildcard tests/*/__init__.py)))
+$(if $(filter $(CHAPTER),$(FOLDERS)),,$(error CHAPTER=$(CHAPTER) has no tests; use one of $(FOLDERS)))
+# Its own tests, those of its formulas and its lesson, and its demos.
+TESTS := tests/$(CHAPTER) $(wildcard tests/*/test_$(CHAPTER).py) tests/test_demos.py --chapter $(CHAPTER)
+endif
 
-check: $(STAMPS)/package $(STAMPS)/notebooks
-	$(BIN)/python tutorials/build.py check
+pytest: $(READY)
+	@# a file's tests stay on one worker, a notebook on any; what takes long begins first (tests/conftest.py)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
 
-mutations: $(STAMPS)/package $(STAMPS)/dev  ## make a hundred mistakes in the code, one at a time, and see which claim finds each
+durations: $(READY)  ## the slowest files, tests and fixtures of the last run of the tests
+	@$(BIN)/python -m tests.durations
+
+mutations: $(STAMPS)/package $(STAMPS)/dev  ## make a thousand mistakes in the code, one at a time, and see which claim or test finds each (1 hour)
 	@$(BIN)/python -m tests.mutations
 
 oldest:  ## tests, tour and notebooks with the oldest torch that pyproject.toml promises, in an environment of its own
-	@$(MAKE) --no-print-directory pytest tour check VENV=$(VENV)-oldest TORCH=$(OLDEST) ACCEPTED='=='
+	@$(MAKE) --no-print-directory pytest TESTS=--everything VENV=$(VENV)-oldest TORCH=$(OLDEST) ACCEPTED='=='
 
 docs: $(STAMPS)/site  ## build the site into site/ (2 minutes)
 	$(BIN)/mkdocs build --strict

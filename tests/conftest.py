@@ -1,4 +1,9 @@
-"""What all tests share: ranks that are kept alive, so that a test on four ranks costs milliseconds."""
+"""What all tests share: ranks that are kept alive, so that a test on four ranks costs milliseconds, and two rungs.
+
+`make test` is the first rung. It leaves out what is marked `slow`, and of a test that runs on several numbers of ranks
+it takes one: 3 where there is a choice, since few sizes can be divided by 3. `make everything`, which is
+`pytest --everything` and more, runs all of them.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +11,32 @@ import gc
 from collections.abc import Iterator
 
 import hypothesis
+import jaxtyping
 import pytest
 import torch
 
 from minitrain.comm import World
 from minitrain.comm.control import leave_all
 from minitrain.ranks import Ranks, forkserver
+from tests.drawn import tree
+from tests.durations import Recorder
 
-LONGEST = ("tests/site/test_built.py", "tests/test_demos.py")
-DEMO_RANKS = (1, 3, 4)  # on which every demo must hold; the tour does the same on any number
+# What takes long begins first, so that the workers end together.
+FIRST = ("tests/site/", "tests/test_notebooks_run.py", "tests/test_demos.py")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The second rung, and a part of the first."""
+    parser.addoption("--everything", action="store_true", help="also what is marked slow, and on all numbers of ranks")
+    parser.addoption("--chapter", help="of the demos, those of one chapter")
+
+
+@pytest.hookimpl(tryfirst=True)  # before Hypothesis reads it
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the examples of property tests by the tree, so that a run can be repeated; write down durations."""
+    config.option.hypothesis_seed = config.option.hypothesis_seed or int(tree()[:8], 16)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Recorder())
 
 
 # In hooks, and not on import: some ranks import this file with their tests.
@@ -29,9 +51,41 @@ def pytest_sessionstart() -> None:
     gc.disable()  # while modules are imported, of which nothing is garbage
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files that take long begin first, so that the two workers of `make test` end together."""
-    items.sort(key=lambda item: not item.nodeid.startswith(LONGEST))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Choose the rung, the order, and what stays on one worker: a file, but for notebooks, which share nothing."""
+    others = others_of_the_same(items)
+    left_out = set() if config.option.everything else {i for i in items if i in others or i.get_closest_marker("slow")}
+    if config.option.chapter:
+        left_out |= {item for item in items if not of_chapter(item, config.option.chapter)}
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=list(left_out))
+    items.sort(key=lambda item: next((i for i, file in enumerate(FIRST) if item.nodeid.startswith(file)), len(FIRST)))
+    for item in items:
+        alone = item.nodeid.startswith("tests/test_notebooks_run.py")
+        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else item.nodeid.partition("::")[0]))
+        if item in others:  # with another number of ranks the same functions get the same kinds of arguments
+            item.fixturenames = [*item.fixturenames, "without_shapes"]  # not appended: all numbers share one list
+
+
+def of_chapter(item: pytest.Item, chapter: str) -> bool:
+    """Whether a demo is one of this chapter; any other test is."""
+    module = item.callspec.params.get("module", "") if hasattr(item, "callspec") else ""
+    return not module or module.startswith(f"minitrain.{chapter}.")
+
+
+def others_of_the_same(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of tests that differ in their number of ranks alone, the parameter `size`, all but one."""
+    same: dict[tuple, dict[int, pytest.Item]] = {}
+    for item in items:
+        given = dict(item.callspec.params) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if isinstance(size := given.pop("size", None), int):
+            # By its text, since some parameters cannot be hashed.
+            same.setdefault((item.nodeid.partition("[")[0], repr(given)), {})[size] = item
+    left_out = set()
+    for found in same.values():
+        kept = min(found, key=lambda size: (size != 3, size == 1, size))
+        left_out |= {item for size, item in found.items() if size != kept}
+    return left_out
 
 
 def pytest_collection_finish() -> None:
@@ -41,13 +95,28 @@ def pytest_collection_finish() -> None:
 
 
 class Pools(dict[int, Ranks]):
-    """Ranks by their number, started when they are first asked for."""
+    """Ranks by their number, started when they are first asked for.
+
+    Attributes:
+        shapes: Whether the test that runs wants shapes and types checked.
+    """
+
+    def __init__(self) -> None:
+        self.shapes, self._checking = True, {}
 
     def __call__(self, size: int) -> Ranks:
         """`ranks(4).run(function, *args)` calls `function(world, *args)` on four ranks and returns their results."""
         if size not in self:
             self[size] = Ranks(size, device="cpu")
+        if self._checking.get(size, True) != self.shapes:
+            self._checking[size] = self.shapes
+            self[size].run(check_shapes, self.shapes)
         return self[size]
+
+
+def check_shapes(world: World | None, wanted: bool) -> None:
+    """Check the shapes and types of arguments from now on, or let functions run as they do for a user."""
+    jaxtyping.config.update("jaxtyping_disable", not wanted)
 
 
 @pytest.fixture(scope="session")
@@ -63,6 +132,16 @@ def pools() -> Iterator[Pools]:
 def ranks(pools: Pools) -> Pools:
     """`ranks(4)` are four ranks; see `Pools`."""
     return pools
+
+
+@pytest.fixture
+def without_shapes(pools: Pools) -> Iterator[None]:
+    """Shapes and types are not checked: for what calls a function very often, or is checked with other ranks."""
+    pools.shapes = False
+    check_shapes(None, False)
+    yield
+    pools.shapes = True
+    check_shapes(None, True)
 
 
 @pytest.fixture(scope="module", autouse=True)

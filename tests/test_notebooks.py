@@ -1,6 +1,6 @@
 """The notebooks: their form, and every exercise with its stub, its solution and a typical mistake.
 
-That they run and show what is stored is checked by `tutorials/build.py check`, which `make test` runs, too.
+That they run and show what is stored is checked by test_notebooks_run.py.
 """
 
 from __future__ import annotations
@@ -16,8 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.drawn import drawn
+
 FOLDER = Path(__file__).parents[1] / "tutorials"
 NAMES = [path.stem for path in sorted(FOLDER.glob("[0-9]*.ipynb"))]
+DRAWN = drawn(NAMES, 10, "notebooks")  # those that `make test` runs, with their exercises
 # Headings that every notebook has, in this order; between them stand the chapter's own.
 PARTS = ("The problem", "Break it", "Exercises", "In the wild", "The card", "Sources")
 all_notebooks = pytest.mark.parametrize("name", NAMES)
@@ -37,7 +40,11 @@ def notebook(name):
 
 @pytest.fixture(scope="module")
 def build():
-    """tutorials/build.py, which is a script and stands in no package."""
+    return load_build()
+
+
+def load_build():
+    """tutorials/build.py, which is a script and is in no package."""
     spec = importlib.util.spec_from_file_location("tutorials_build", FOLDER / "build.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -294,8 +301,9 @@ def said(shell, source):
 
 def exercises():
     for name in NAMES:
+        marks = [] if name in DRAWN else pytest.mark.slow("not drawn")
         for exercise in dict.fromkeys(exercise for exercise, _ in solutions(name)):
-            yield pytest.param(name, exercise, id=f"{name}-{exercise}")
+            yield pytest.param(name, exercise, marks=marks, id=f"{name}-{exercise}")
 
 
 @pytest.mark.parametrize(("name", "exercise"), list(exercises()))

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import time
 
+import pytest
+
 from minitrain import train
 
 LIMIT = 8  # seconds
@@ -39,6 +41,7 @@ def alive(pid: int) -> bool:
     return True
 
 
+@pytest.mark.slow("waits for its time limit, and half a minute for torchrun")
 def test_a_rank_that_stands_still_ends_the_run(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m"]
     command = [*torchrun, "minitrain.train", *SMALL, "--dp=2", "--tp=2", f"--timeout={LIMIT}"]

@@ -201,11 +201,9 @@ try:
 finally:
     assert "torch" not in sys.modules
 """
-    begun = time.process_time_ns(), time.monotonic()
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
     assert "dp16×pp12×tp8" in ended.stdout
-    assert time.monotonic() - begun[1] < 20  # two seconds on a quiet machine
 
 
 @pytest.mark.parametrize(

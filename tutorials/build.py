@@ -115,13 +115,21 @@ def main(arguments: list[str] | None = None) -> int:
     paths = chosen(options.names)
     if options.command == "durations":
         return durations(paths)
-    failed = [
-        path.name
-        for path in paths
-        if not run(path, rewrite=options.command == "execute")
-    ]
+    failed = []
+    for path in paths:
+        try:
+            problems = run(path, rewrite=options.command == "execute")
+        except (AssertionError, DeadKernelError):
+            # After Ctrl-C nbclient ends the kernel, then trips over its own end.
+            print(f"{path.name}: stopped before its end", file=sys.stderr, flush=True)
+            os._exit(130)
+        for problem in problems:
+            print(f"{path.name}: {problem}", file=sys.stderr)
+        failed += [path.name] if problems else []
     if failed:
-        print("not as it should be: " + ", ".join(failed), file=sys.stderr)
+        print(
+            "not as it should be: " + ", ".join(dict.fromkeys(failed)), file=sys.stderr
+        )
     return 1 if failed else 0
 
 
@@ -147,37 +155,27 @@ def chosen(names: list[str]) -> list[Path]:
     ]
 
 
-def run(path: Path, rewrite: bool) -> bool:
-    """Run one notebook; write it back, or compare it with what is stored. Whether all
-    is well."""
+def run(path: Path, rewrite: bool = False) -> list[str]:
+    """Run one notebook and write it back, or compare it with what is stored; returns
+    what is wrong."""
     stored = nbformat.read(path, as_version=4)
     start = time.perf_counter()
     try:
         executed = execute(stored, path.stem)
     except CellExecutionError as error:
-        print(f"{path.name}: {failing_cell(error)}", file=sys.stderr)
-        return False
-    except (AssertionError, DeadKernelError):
-        # After Ctrl-C nbclient ends the kernel, then trips over its own end.
-        print(f"{path.name}: stopped before its end", file=sys.stderr, flush=True)
-        os._exit(130)
+        return [failing_cell(error)]
     seconds = time.perf_counter() - start
     console.print(
         f"{path.name}: {seconds:.0f} s"
         + (f", more than {SECONDS}" if seconds > SECONDS else "")
     )
-    problems = []
     if rewrite:
         path.write_text(written(executed), encoding="utf-8")
-    else:
-        problems += differences(stored, executed)
-        if not problems and written(stored) != path.read_text(encoding="utf-8"):
-            problems.append(
-                "the file is not as `execute` writes it; run `make notebooks`"
-            )
-    for problem in problems:
-        print(f"{path.name}: {problem}", file=sys.stderr)
-    return not problems
+        return []
+    problems = differences(stored, executed)
+    if not problems and written(stored) != path.read_text(encoding="utf-8"):
+        problems = ["the file is not as `execute` writes it; run `make notebooks`"]
+    return problems
 
 
 def failing_cell(error: CellExecutionError) -> str:

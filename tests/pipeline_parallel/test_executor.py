@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from fractions import Fraction
 from functools import partial
@@ -373,11 +372,9 @@ def run_into(world, stage, make=one_f_one_b):
     ),
 )
 def test_a_rank_that_fails_in_the_middle_ends_the_step_on_all(ranks, stage, words):
-    begin = time.monotonic()
-    with pytest.raises(RanksError, match=words) as caught:
+    with pytest.raises(RanksError, match=words) as caught:  # rather than words of the time limit
         ranks(3).run(run_into, stage)
     assert sorted(caught.value.failures) == [0, 1, 2]
-    assert time.monotonic() - begin < 20  # rather than the time limit of 60 seconds
 
 
 def no_tensor(world):

@@ -14,6 +14,7 @@ from minitrain.planning import plan, plan_time, proposals, published
 from minitrain.planning.search import layouts, search
 from minitrain.planning.time_model import Cluster, fits, least_time, step_time
 
+pytestmark = pytest.mark.usefixtures("without_shapes")  # an exhaustive search calls small functions a million times
 A100 = Cluster(MACHINES["A100 80 GB"], reached=0.6)
 GPT3, BATCH = Model("175b"), Steps(batch=1536, dtype="bfloat16")
 

@@ -329,10 +329,8 @@ def test_stop_names_the_lines(three: Ranks) -> None:
 )
 def test_a_rank_dies(three: Ranks, end: str, says: str) -> None:
     three.execute("import os")
-    start = time.monotonic()
     with pytest.raises(RanksError) as raised:
         three.execute(f"if rank == 1:\n    {end}\ndist.recv(torch.zeros(1), 1)")
-    assert time.monotonic() - start < 20
     assert str(raised.value).startswith(says)
     assert set(raised.value.failures) == {0, 1, 2}
     assert three["rank"] == [0, 1, 2]

@@ -16,6 +16,8 @@ from minitrain.ranks import Ranks, processes
 from minitrain.ranks.forkserver import Forkserver
 from minitrain.ranks.ranks import RanksError
 
+pytestmark = pytest.mark.slow("each rank imports torch")
+
 ALONE = """
 import os, signal
 from minitrain.ranks import Ranks

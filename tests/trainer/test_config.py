@@ -134,6 +134,7 @@ def test_a_link_is_not_followed_and_a_full_folder_is_told(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == [config.NAME, "target"]
 
 
+@pytest.mark.slow("torchrun, and ranks that import torch")
 def test_with_torchrun_and_to_plan(tmp_path):
     """The file asks for two ranks: torchrun's two, and a dry run of two."""
     small = [f"{name.strip('-')} = {value}" for name, value in zip(SMALL[:10:2], SMALL[1:10:2], strict=True)]

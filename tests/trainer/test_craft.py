@@ -22,6 +22,8 @@ from minitrain.trainer.evaluation import log_probability as in_layout
 from minitrain.trainer.trainer import Trainer
 from tests.trainer.test_trainer import MODEL, asked
 
+# Runs of many steps alike: that their tensors have the right shapes is checked in tests/composition, for one step.
+pytestmark = pytest.mark.usefixtures("without_shapes")
 BATCH, BAD = 4, 40  # samples in a step, and the batch that is no text
 LAYOUTS = {
     1: [Layout()],
@@ -34,7 +36,13 @@ LAYOUTS = {
     ],
     4: [Layout(dp=2, pp=2, microbatches=2), Layout(dp=2, tp=2, zero=1)],
 }
-CASES = [(ranks, layout) for ranks, layouts in LAYOUTS.items() for layout in layouts]
+CASES = [
+    pytest.param(
+        ranks, layout, marks=[] if layout in (Layout(), Layout(dp=2, zero=3)) else pytest.mark.slow("46 steps")
+    )
+    for ranks, layouts in LAYOUTS.items()
+    for layout in layouts
+]
 
 
 class Spoilt:

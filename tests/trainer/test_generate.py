@@ -15,6 +15,8 @@ from minitrain.train import build, train_step
 from minitrain.trainer import evaluation
 from minitrain.trainer.evaluation import generate
 
+# Many tokens alike: that their tensors have the right shapes is checked in tests/inference.
+pytestmark = pytest.mark.usefixtures("without_shapes")
 MODEL = Model(layers=4, hidden=16, heads=4, positions=16, vocabulary=257, dropout=0.1)
 STEPS = Steps(steps=5, batch=8, warmup=0, lr=0.05, dtype="float64")
 PROMPT = b"The import"  # 10 bytes
