@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("minitrain", "tests", "tutorials", "docs")
@@ -34,3 +36,12 @@ def drawn(things: Sequence, count: int, what: str) -> list:
     """
     places = random.Random(f"{what} {tree()}").sample(range(len(things)), min(count, len(things)))
     return [things[place] for place in sorted(places)]
+
+
+def first(cases: Iterable, count: int = 1) -> list:
+    """Cases of a test, of which `make test` takes the first; the others are for `make everything`."""
+    slow = pytest.mark.slow("another case of the same")
+    return [
+        case if place < count else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=slow)
+        for place, case in enumerate(cases)
+    ]

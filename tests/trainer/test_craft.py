@@ -20,10 +20,9 @@ from minitrain.train import build, train
 from minitrain.trainer import compare, launch, metrics, probes
 from minitrain.trainer.evaluation import log_probability as in_layout
 from minitrain.trainer.trainer import Trainer
+from tests.drawn import first
 from tests.trainer.test_trainer import MODEL, asked
 
-# Runs of many steps alike: that their tensors have the right shapes is checked in tests/composition, for one step.
-pytestmark = pytest.mark.usefixtures("without_shapes")
 BATCH, BAD = 4, 40  # samples in a step, and the batch that is no text
 LAYOUTS = {
     1: [Layout()],
@@ -36,13 +35,7 @@ LAYOUTS = {
     ],
     4: [Layout(dp=2, pp=2, microbatches=2), Layout(dp=2, tp=2, zero=1)],
 }
-CASES = [
-    pytest.param(
-        ranks, layout, marks=[] if layout in (Layout(), Layout(dp=2, zero=3)) else pytest.mark.slow("46 steps")
-    )
-    for ranks, layouts in LAYOUTS.items()
-    for layout in layouts
-]
+CASES = first(((ranks, layout) for ranks, layouts in LAYOUTS.items() for layout in layouts), 2)
 
 
 class Spoilt:
@@ -153,7 +146,7 @@ def test_no_checkpoint_to_go_back_to(ranks, tmp_path):
         launch.refuse(asked(tmp_path / "other", on_spike="rewind"))
 
 
-@pytest.mark.parametrize("spoilt, nan_at", [((BAD,), None), ((), BAD)], ids=["garbage", "nan"])
+@pytest.mark.parametrize("spoilt, nan_at", first([((BAD,), None), ((), BAD)]), ids=["garbage", "nan"])
 def test_skipped(ranks, tmp_path, spoilt, nan_at):
     """The step counts, and changes nothing; in the optimizer's eyes there was none."""
     settings = asked(tmp_path, steps=46, save_every=1, keep=9, on_spike="skip")

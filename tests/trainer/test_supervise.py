@@ -19,6 +19,7 @@ from minitrain.ranks.ranks import Ranks
 from minitrain.ranks.worker import Plan
 from minitrain.trainer import command, launch, metrics
 from minitrain.trainer.supervise import SAME, supervise
+from tests.drawn import first
 from tests.trainer.test_trainer import asked, do
 
 FAILING = "tests.trainer.failing"
@@ -73,14 +74,16 @@ def undisturbed(ranks, tmp_path_factory):
 
 @pytest.mark.parametrize(
     "fault, told, timeout",
-    [
-        ("kill 0 3", "rank 0 died: ended by signal SIGKILL", 60.0),
-        ("kill 1 5", "rank 1 died: ended by signal SIGKILL", 60.0),
-        ("raise 1 3", "rank 1 failed: LookupError: no such sample", 60.0),
-        ("memory 1 3", "rank 1 failed: MemoryError", 60.0),
-        ("freeze 1 3", "rank 1 is stopped by a signal (SIGSTOP)", 3.0),
-        ("wait 1 3", "rank 1 is waiting in tests/trainer/failing.py, line ", 3.0),
-    ],
+    first(
+        [
+            ("kill 0 3", "rank 0 died: ended by signal SIGKILL", 60.0),
+            ("kill 1 5", "rank 1 died: ended by signal SIGKILL", 60.0),
+            ("raise 1 3", "rank 1 failed: LookupError: no such sample", 60.0),
+            ("memory 1 3", "rank 1 failed: MemoryError", 60.0),
+            ("freeze 1 3", "rank 1 is stopped by a signal (SIGSTOP)", 3.0),
+            ("wait 1 3", "rank 1 is waiting in tests/trainer/failing.py, line ", 3.0),
+        ]
+    ),
 )
 def test_a_fault_is_named_and_the_run_ends_as_without_it(run, undisturbed, tmp_path, fault, told, timeout):
     settings = asked(tmp_path, Layout(dp=2), steps=6, save_every=2)
