@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import hypothesis
 import jaxtyping
@@ -28,7 +29,7 @@ FIRST = ("tests/site/", "tests/test_notebooks_run.py", "tests/test_demos.py")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """The second rung, and a part of the first."""
     parser.addoption("--everything", action="store_true", help="also what is marked slow, and on all numbers of ranks")
-    parser.addoption("--chapter", help="of the demos, those of one chapter")
+    parser.addoption("--chapter", help="also the demos of this chapter")
 
 
 @pytest.hookimpl(tryfirst=True)  # before Hypothesis reads it
@@ -53,10 +54,8 @@ def pytest_sessionstart() -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the rung, the order, and what stays on one worker: a file, but for notebooks, which share nothing."""
-    others = others_of_the_same(items)
-    left_out = set() if config.option.everything else {i for i in items if i in others or i.get_closest_marker("slow")}
-    if config.option.chapter:
-        left_out |= {item for item in items if not of_chapter(item, config.option.chapter)}
+    others, chapter = others_of_the_same(items), config.option.chapter
+    left_out = set() if config.option.everything else others | {item for item in items if is_slow(item, chapter)}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
     items.sort(key=lambda item: next((i for i, file in enumerate(FIRST) if item.nodeid.startswith(file)), len(FIRST)))
@@ -67,25 +66,30 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.fixturenames = [*item.fixturenames, "without_shapes"]  # not appended: all numbers share one list
 
 
-def of_chapter(item: pytest.Item, chapter: str) -> bool:
-    """Whether a demo is one of this chapter; any other test is."""
-    module = item.callspec.params.get("module", "") if hasattr(item, "callspec") else ""
-    return not module or module.startswith(f"minitrain.{chapter}.")
+def is_slow(item: pytest.Item, chapter: str | None) -> bool:
+    """Whether the first rung leaves out a test; of the demos, it runs those of the chapter that was asked for."""
+    demo = given(item).get("module")
+    return not demo.startswith(f"minitrain.{chapter}.") if demo else item.get_closest_marker("slow") is not None
 
 
 def others_of_the_same(items: list[pytest.Item]) -> set[pytest.Item]:
     """Of tests that differ in their number of ranks alone, the parameter `size`, all but one."""
-    same: dict[tuple, dict[int, pytest.Item]] = {}
+    same: dict[tuple[str, str], dict[int, pytest.Item]] = {}
     for item in items:
-        given = dict(item.callspec.params) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-        if isinstance(size := given.pop("size", None), int):
+        rest = given(item)
+        if isinstance(size := rest.pop("size", None), int):
             # By its text, since some parameters cannot be hashed.
-            same.setdefault((item.nodeid.partition("[")[0], repr(given)), {})[size] = item
-    left_out = set()
+            same.setdefault((item.nodeid.partition("[")[0], repr(rest)), {})[size] = item
+    others = set()
     for found in same.values():
         kept = min(found, key=lambda size: (size != 3, size == 1, size))
-        left_out |= {item for size, item in found.items() if size != kept}
-    return left_out
+        others |= {item for size, item in found.items() if size != kept}
+    return others
+
+
+def given(item: pytest.Item) -> dict[str, Any]:
+    """A test's parameters."""
+    return dict(item.callspec.params) if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
 
 
 def pytest_collection_finish() -> None:

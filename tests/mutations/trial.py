@@ -47,7 +47,7 @@ def try_it(ranks: Ranks, mutation: Mutation) -> Trial:
 
 def _try_test(mutation: Mutation) -> Trial:
     # Shapes are not checked: the plugin imports our modules before they could be, and pytest would refuse to begin.
-    options = ["-q", "-x", "-p", "tests.mutations.plugin", "--jaxtyping-packages="]
+    options = ["-q", "-x", "--everything", "-p", "tests.mutations.plugin", "--jaxtyping-packages="]
     command = [sys.executable, "-m", "pytest", *options, mutation.test]
     environment = {**os.environ, "MINITRAIN_MUTATION": repr(mutation)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
