@@ -59,16 +59,16 @@ def answers(world, find, asked, layouts):
     return [find(world, asked, LOOP, tools.settings_of(folder, layout)) for layout in layouts]
 
 
-@pytest.mark.parametrize("count", LAYOUTS)
-def test_the_text_is_one_devices_in_every_layout(ranks, run, whole, count):
+@pytest.mark.parametrize("size", LAYOUTS)
+def test_the_text_is_one_devices_in_every_layout(ranks, run, whole, size):
     """The likeliest tokens, beyond the model's 16 positions; and draws, which depend on the seed alone."""
     greedy = tools.Generate(str(run[0]), prompt="import ", tokens=20, temperature=0.0)
     right = whole.generate(torch.tensor([list(b"import ")]), 20, temperature=0.0)[0].tolist()
     drawn = replace(greedy, temperature=1.0, top_k=50)
     once = ranks(1).run(answers, loaded.text, drawn, [Layout()])[0]
-    for found in ranks(count).run(answers, loaded.text, greedy, LAYOUTS[count]):
+    for found in ranks(size).run(answers, loaded.text, greedy, LAYOUTS[size]):
         assert found == [loaded.printable(bytes(right))] * len(found)
-    for found in ranks(count).run(answers, loaded.text, drawn, LAYOUTS[count]):
+    for found in ranks(size).run(answers, loaded.text, drawn, LAYOUTS[size]):
         assert found == once * len(found)
     assert once != ranks(1).run(answers, loaded.text, replace(drawn, seed=1), [Layout()])[0]
 
@@ -85,15 +85,15 @@ def losses(world, folder, counts, layouts):
     return found
 
 
-@pytest.mark.parametrize("count", LAYOUTS)
-def test_each_window_weighs_the_same_in_every_layout(ranks, run, whole, count):
+@pytest.mark.parametrize("size", LAYOUTS)
+def test_each_window_weighs_the_same_in_every_layout(ranks, run, whole, size):
     """Numbers of windows that ranks can share and others, also one."""
     counts, text = (1, 2, 3, 7, 12), Text.load("reference")
     right = []
     for number in counts:
         with torch.no_grad():
             right.append(float(whole(*windows(text.validation, 16, number))[1]))
-    for found in ranks(count).run(losses, run[0], counts, LAYOUTS[count]):
+    for found in ranks(size).run(losses, run[0], counts, LAYOUTS[size]):
         assert found == [pytest.approx(right, abs=1e-12)] * len(found)
 
 
