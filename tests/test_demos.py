@@ -1,4 +1,7 @@
-"""Every demo with its defaults: each claim holds, on one rank, on an odd number, and on the four of the site's page."""
+"""Every demo with its defaults: each claim holds, on one rank, on an odd number, and on the four of the site's page.
+
+Then each is rehearsed, on two ranks: with NCCL it would run, too.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,13 @@ import pytest
 from minitrain.comm.timeline import Timeline
 from minitrain.lessons.demo import demo_of, play
 from minitrain.lessons.listing import demos, marks_of
+from minitrain.ranks import Ranks
 from tests.conftest import DEMO_RANKS
 
 MODULES = [module for module, _ in demos()]
-ON_THE_PAGE = json.loads((Path(__file__).parents[1] / "docs" / "claims.json").read_text())["claims"]
+DOCS = Path(__file__).parents[1] / "docs"
+ON_THE_PAGE = json.loads((DOCS / "claims.json").read_text())["claims"]
+REHEARSED = 2  # ranks
 
 
 def what_is_claimed(claim):
@@ -68,3 +74,32 @@ def test_every_claim_holds(ranks, module, size):
 def test_demos_say_in_one_line_what_they_show():
     for module, line in demos():
         assert 20 < len(line) <= 120 and line.endswith("."), f"{module}: {line!r}"
+
+
+# The rehearsal of every demo under NCCL's rules.
+
+
+def without_shapes(world):
+    """Shapes are checked in the runs above."""
+    jaxtyping.config.update("jaxtyping_disable", True)
+
+
+@pytest.fixture(scope="module")
+def rehearsing():
+    with Ranks(REHEARSED, device="cpu", rehearse="nccl") as ranks:
+        ranks.run(without_shapes)
+        yield ranks
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_with_nccl_it_would_run(rehearsing, module):
+    # The ranks call `play` itself, so that the rules that break, which it prints, name lines of the demo.
+    rows, _ = rehearsing.run(play, demo_of(module), {})[0]
+    assert rows[-1].claim.what == "rules of NCCL that this run would break"
+    broken = [row.to_json() for row in rows if row.holds is False]
+    assert not broken, str(broken)
+
+
+def test_the_page_says_what_is_rehearsed():
+    said = f"Tests [rehearse](#a-rehearsal-for-gpus) every demo on {REHEARSED} ranks, and none breaks any of the rules"
+    assert said in " ".join((DOCS / "running.md").read_text(encoding="utf-8").split())

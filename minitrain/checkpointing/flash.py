@@ -32,6 +32,7 @@ class Flash:
         shard: This rank's state, of the same size on all ranks.
         run: The number of the training. What another training has left is freed.
         apart: The ranks of a node, so that rank r's peer, r + apart, lies on another one.
+        group: The ranks, with gloo, since NCCL sends nothing from a CPU's memory. None means everyone.
     """
 
     def __init__(self, folder: Path, shard: Tensor, run: int, apart: int = 1, group: Group = None):

@@ -27,7 +27,7 @@ READS = (
 BRIDGES = ("copy_", "_to_copy", "set_", "index", "index_put_", "_index_put_impl_")
 # torch's functions that make tensors; one that another operation makes inside is wherever that operation's are.
 MAKERS = (
-    *("tensor", "as_tensor", "from_numpy", "frombuffer", "zeros", "ones", "empty", "full"),
+    *("tensor", "as_tensor", "from_numpy", "from_file", "frombuffer", "zeros", "ones", "empty", "full"),
     *("arange", "linspace", "eye", "rand", "randn", "randint", "randperm", "normal"),
 )
 

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, place, receive, send
+from minitrain.comm.messages import Group, exchange, place
 
 
 @torch.no_grad()
@@ -27,7 +27,6 @@ def decode(
     count: int,
     template: Tensor,
     group: Group = None,
-    back: Group = None,
 ) -> list[Tensor]:
     """Continue each group of sequences with its likeliest tokens.
 
@@ -38,43 +37,44 @@ def decode(
         count: Tokens to write, at least 1.
         template: The shape [1, 1, hidden] and dtype of activations.
         group: The pipeline's ranks; None means everyone.
-        back: The first rank and the last, for the way back. In a pipeline of two, tokens and activations travel
-            between the same ranks; in one queue under NCCL, each would wait for the other's turn.
 
     Returns:
         On the last rank the new tokens of each group, [batch, count]; on the others nothing.
     """
     rank, ranks = place(group)
+    before, after = (rank - 1) % ranks, (rank + 1) % ranks
     first, last = rank == 0, rank == ranks - 1
+    # Until a group's next token: it passes all stages, and all groups have their turn.
+    ticks = max(ranks, len(prompts))
+
+    def turn(rank: int, tick: int) -> tuple[int, int | None]:
+        """The step and group on which a stage works at a tick; no group where it is idle."""
+        step, number = divmod(tick - rank, ticks)
+        return step, number if step in range(count) and number < len(prompts) else None
+
+    inputs, nothing = dict(enumerate(prompts)), template.new_empty(0)
     written: list[list[Tensor]] = [[] for _ in prompts]
-    leaving = []  # messages under way, whose memory they still need
-    for step in range(count):
-        for number, prompt in enumerate(prompts):
-            batch, new = len(prompt), prompt.shape[1] if step == 0 else 1
-            if not first:
-                # What the stage before has made of this group's new tokens.
-                x = template.new_empty(batch, new, template.shape[-1])
-                receive(x, rank - 1, group).wait()
-            elif step == 0:
-                x = prompt
-            elif last:
-                x = written[number][-1]
-            else:
-                # The token that the last stage has chosen, while this one worked on the other groups.
-                x = prompt.new_empty(batch, 1)
-                receive(x, 1, back).wait()
+    for tick in range((count - 1) * ticks + len(prompts) + ranks - 1):
+        leaving = arriving = nothing
+        step, number = turn(rank, tick)
+        if number is not None:
             # The whole prompt the first time, and then a token of each sequence.
-            x = stage(number, x)
+            x = stage(number, inputs[number])
             if last:
                 x = x[:, -1:].argmax(-1)  # [batch, 1]
                 written[number].append(x)
-            # The stage goes on with the next group while this one travels.
-            if not last:
-                leaving.append(send(x.contiguous(), rank + 1, group))
-            elif not first and step < count - 1:
-                leaving.append(send(x, 0, back))
-    for handle in leaving:
-        handle.wait()
+            # The last token of all is the input of no stage.
+            if not last or step < count - 1:
+                leaving = x.contiguous()
+        step, number = turn(before, tick)
+        if number is not None and (not first or step < count - 1):
+            batch, new = len(prompts[number]), prompts[number].shape[1] if step == 0 else 1
+            shape = (batch, new, template.shape[-1])
+            # Activations of the stage before, or the token that the last stage has chosen.
+            arriving = prompts[number].new_empty(batch, 1) if first else template.new_empty(shape)
+            inputs[number] = arriving
+        # Round the ring, both at once: if all stages first sent, each might wait for the next one to receive.
+        exchange(leaving, after, arriving, before, group).wait()
     return [torch.cat(tokens, dim=1) for tokens in written] if last else []
 
 

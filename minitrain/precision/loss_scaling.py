@@ -44,7 +44,8 @@ class LossScale:
     @torch.no_grad()
     def unscale(self, gradients: Iterable[Tensor]) -> bool:
         """Divide gradients in float32 by the scale; whether all of them, on all ranks, are finite."""
-        found = torch.zeros(())
+        gradients = list(gradients)
+        found = torch.zeros((), device=gradients[0].device)
         for gradient in gradients:
             # A power of two: nothing is rounded.
             gradient /= self.scale

@@ -5,14 +5,13 @@ from __future__ import annotations
 import pytest
 
 from minitrain.inference.pipeline_decode import decode
-from minitrain.lessons.inference.pipeline_decode import Writer, way_back
+from minitrain.lessons.inference.pipeline_decode import Writer
 
 
 def write(world, groups, count, lengths):
-    back = way_back(world)
     writer = Writer(world, groups, max(lengths), count)
     prompts = [prompt[:, :length] for prompt, length in zip(writer.prompts, lengths, strict=True)]
-    found = decode(writer.stage, prompts, count, writer.template, None, back)
+    found = decode(writer.stage, prompts, count, writer.template)
     right = [writer.gpt.generate(each, count, temperature=0.0)[:, each.shape[1] :] for each in prompts]
     assert len(found) == (groups if world.rank == world.size - 1 else 0)
     assert all(a.equal(b) for a, b in zip(found, right, strict=False))

@@ -27,10 +27,10 @@ class Quadratic(nn.Module):
         self.thetas = nn.ParameterList(
             [nn.Parameter(torch.zeros(shape, dtype=torch.float64, device=world.device)) for shape in SHAPES]
         )
-        self.curvatures, self.centres = drawn(rank)
+        self.curvatures, self.centres = (each.to(world.device) for each in drawn(rank))
 
     def forward(self) -> Tensor:
-        return (flat(self).sub(self.centres.to(flat(self).device)).square() * self.curvatures).sum() / 2
+        return (self.curvatures * (flat(self) - self.centres).square()).sum() / 2
 
 
 def drawn(rank: int) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
-from minitrain.comm.groups import new_group
-from minitrain.comm.messages import Group
 from minitrain.comm.timeline import Timeline, draw
 from minitrain.costs import inference as costs
 from minitrain.inference.kv_cache import KVCache, add_caches
@@ -36,10 +34,9 @@ def demo(world: World, prompt: int = 6, count: int = 5) -> list[Claim]:
     """
     if prompt < 1 or count < 1:
         raise ValueError(f"prompt={prompt} and count={count} must be at least 1")
-    back = way_back(world)
     writer = Writer(world, groups=world.size, prompt=prompt, count=count)
     with Ledger() as ledger, world.timed(f"{count} tokens of {world.size} groups"):
-        found = decode(writer.stage, writer.prompts, count, writer.template, None, back)
+        found = decode(writer.stage, writer.prompts, count, writer.template)
     claims = [
         writer.same_text(found),
         *writer.sent(ledger),
@@ -56,20 +53,13 @@ def demo(world: World, prompt: int = 6, count: int = 5) -> list[Claim]:
     ]
     times = {}
     for groups in dict.fromkeys((world.size, 1, world.size + 1)):
-        times[f"{groups} groups"], timeline = seconds(world, groups, prompt, count, back)
+        times[f"{groups} groups"], timeline = seconds(world, groups, prompt, count)
         if groups == world.size:
             # Messages take no time here.
             spans = [span for span in timeline.spans if span.kind == "compute"]
             title = f"{groups} groups of sequences, {count} tokens each, in {groups} stages"
             world.figure(lambda spans=spans, title=title: draw(spans, title, "virtual seconds"))
     return [*claims, fold(f"time for {count} tokens with as many groups as stages; 1 group; 1 more", times, key=True)]
-
-
-def way_back(world: World) -> Group:
-    """The group of the first rank and the last. All ranks make it, and the others get none."""
-    ends = sorted({0, world.size - 1})
-    made = new_group(ends)
-    return made if world.rank in ends else None
 
 
 class Writer:
@@ -118,7 +108,7 @@ class Writer:
         return [Claim(what, formula, onward + back, ledger.sent, "B", "derived", key=True)]
 
 
-def seconds(world: World, groups: int, prompt: int, count: int, back: Group) -> tuple[Claim, Timeline]:
+def seconds(world: World, groups: int, prompt: int, count: int) -> tuple[Claim, Timeline]:
     """The claim on the time for some groups, where a stage takes a virtual second and messages take none."""
     writer = Writer(world, groups, prompt, count)
 
@@ -130,7 +120,7 @@ def seconds(world: World, groups: int, prompt: int, count: int, back: Group) -> 
         return stage
 
     with VirtualClock() as clock:
-        decode(stage_of(clock), writer.prompts, count, writer.template, None, back)
+        decode(stage_of(clock), writer.prompts, count, writer.template)
     predicted = costs.pipeline_seconds(1.0, world.size, groups, count)
     found = max(gather_objects(clock.now))
     formula = "((c − 1) max(p, g) + p + g − 1) t"

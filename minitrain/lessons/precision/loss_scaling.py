@@ -75,11 +75,11 @@ def real_gradients(world: World, steps: int = 20) -> Tensor:
 
 def together(world: World, steps: int = 6, at: int = 2) -> list[Claim]:
     """Claims on a training in which the last rank alone overflows at one step."""
-    weight = torch.ones(4)
+    weight = torch.ones(4, device=world.device)
     scale, skipped = LossScale(every=3), 0
     with Ledger() as ledger:
         for step in range(steps):
-            gradient = torch.full((4,), scale.scale)
+            gradient = torch.full_like(weight, scale.scale)
             if step == at and world.rank == world.size - 1:
                 gradient[0] = torch.inf
             if scale.unscale([gradient]):

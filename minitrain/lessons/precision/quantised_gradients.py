@@ -24,16 +24,17 @@ def demo(world: World, elements: int = 20_001, steps: int = 5) -> list[Claim]:
         steps: Steps whose sums are added up.
     """
     generator = torch.Generator().manual_seed(world.rank)
-    residual, received, given = (torch.zeros(elements) for _ in range(3))
+    residual, received, given = (torch.zeros(elements, device=world.device) for _ in range(3))
     ledger = Ledger()
     for _ in range(steps):
-        gradient = torch.randn(elements, generator=generator) * torch.rand(elements, generator=generator) ** 4
+        drawn = torch.randn(elements, generator=generator) * torch.rand(elements, generator=generator) ** 4
+        gradient = drawn.to(world.device)
         given += gradient
         with ledger:
             received += quantised.all_reduce(gradient, residual)
     plain = Ledger()
     with plain:
-        ring.all_reduce(torch.zeros(elements))
+        ring.all_reduce(torch.zeros_like(given))
     predicted = costs.quantised_ring(elements, world.size, world.rank)
     return [
         Claim(

@@ -87,7 +87,8 @@ def train_and_serve(world: World, setting: Setting, steps: int, workers: int, fo
             publisher = publishers.setdefault(name, Publisher(table, folder / f"{world.rank}-{name}"))
             path = publisher.publish(step)
             written += path.stat().st_size if step > 1 else 0  # the first has all rows
-            seen.trained[world.rank, name, step] = table.contents()
+            ids, rows = table.contents()
+            seen.trained[world.rank, name, step] = ids.cpu(), rows.cpu()
         if world.size == 1:
             read()
 
@@ -169,7 +170,7 @@ def damaged(world: World, setting: Setting) -> Claim:
 
 def evicted(world: World, setting: Setting, steps: int, age: int) -> list[Claim]:
     """Claims on the rows that are left after an eviction, here and where they are served, and on those that return."""
-    table = Table(setting.dimension, Adagrad(lr=RATE), seed=3)
+    table = Table(setting.dimension, Adagrad(lr=RATE), seed=3, device=world.device)
     name, batches = setting.data.names[0], []
     with tempfile.TemporaryDirectory() as folder:
         publisher, replica = Publisher(table, folder), Replica(folder)

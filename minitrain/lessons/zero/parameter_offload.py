@@ -161,7 +161,7 @@ def like_stage3(world: World) -> list[Claim]:
         found = {"host": [unit.shard for unit in models["host"].units], "disk": read}
     for where, shards in found.items():
         pairs = zip(shards, right.units, strict=True)
-        different = sum(int((shard != unit.shard).sum()) for shard, unit in pairs)
+        different = sum(int((shard != unit.shard.cpu()).sum()) for shard, unit in pairs)
         cases[where] = Claim("", "θ = θ_3", 0, different, "elements", "derived", "compared")
     what = "elements on the host, and in the files, that differ from stage 3's after 3 steps of AdamW"
     return [fold(what, cases, key=True)]
