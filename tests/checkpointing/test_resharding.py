@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.full.shards import Shard, ShardedTensor
 from minitrain.checkpointing.resharding import load, overlap, save
-from minitrain.lessons.checkpointing.resharding import demo
-from tests.conftest import DEMO_RANKS
 
 SHAPE = (7, 5, 3)  # which neither 2 nor 4 ranks divide in any dim
 WAYS = ("dim 0", "dim 1", "dim 2", "replicas")
@@ -105,12 +103,3 @@ def test_an_overlap_is_the_elements_that_both_regions_have(data):
     common = set(mine.flatten().tolist()) & set(theirs.flatten().tolist())
     assert set(mine[source].flatten().tolist()) == common
     assert torch.equal(mine[source], theirs[target]) or not common
-
-
-def claims_hold(world):
-    return [claim for claim in demo(world) if claim.holds is False]
-
-
-@pytest.mark.parametrize("size", DEMO_RANKS)
-def test_the_demo_holds(ranks, size):
-    assert not any(ranks(size).run(claims_hold))
