@@ -40,8 +40,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     tutorials_nav = _add_notebooks(files, config, paths)
     _add_solutions(files, config, paths)
     claims_nav = _add_claims(files, config, paths)
-    for name, content in explorer.files(_folder(config, "package")):
-        files.append(File.generated(config, f"explorer-data/{name}", content=content))
+    if files.get_file_from_path("explorer.md"):
+        for name, content in explorer.files(_folder(config, "package")):
+            files.append(File.generated(config, f"explorer-data/{name}", content=content))
     for entry in config.nav or []:
         if "Tutorials" in entry:
             entry["Tutorials"][1:1] = tutorials_nav  # after the overview
@@ -64,15 +65,17 @@ def _claims(config: MkDocsConfig) -> dict[str, Any]:
 
 
 def _add_reference(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> list[dict[str, Any]]:
-    package = _folder(config, "package")
-    modules = reference.modules(package)
+    modules = reference.modules(_folder(config, "package"))
     for module in modules:
-        files.append(File.generated(config, module.page, content=reference.page(module, modules, package)))
-        path = module.file.relative_to(package.parent).as_posix()
-        paths[path] = module.page
-        paths[path.removesuffix("/__init__.py")] = module.page
+        if module.has_page:
+            content: str | bytes = reference.page(module, modules)
+        else:  # with a mark at its beginning that tells a browser the encoding, which a server may not do
+            content = module.file.read_text("utf-8").encode("utf-8-sig")
+        files.append(File.generated(config, module.page, content=content))
+        paths[module.path] = module.page
+        paths[module.path.removesuffix("/__init__.py")] = module.page
     files.append(File.generated(config, "reference/index.md", content=reference.overview(modules)))
-    config.extra["names"] = reference.names(modules)
+    config.extra |= {"modules": modules, "names": reference.names(modules)}
     return reference.navigation(modules)
 
 
@@ -118,7 +121,8 @@ def _add_claims(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> li
     paths["docs/claims.md"] = "claims/index.md"
     record = _claims(config)
     table = Path(config.docs_dir) / "papers.toml"
-    sources = claim_sources.gather(record, _folder(config, "package"), _folder(config, "tutorials"), table)
+    package, tutorials = _folder(config, "package"), _folder(config, "tutorials")
+    sources = claim_sources.gather(record, config.extra["modules"], package, tutorials, table)
     nav = []
     for chapter, found in claims_page.chapters_of(record).items():
         uri = f"claims/{chapter}.md"
