@@ -33,6 +33,9 @@ log = logging.getLogger("mkdocs.hooks.minitrain")  # a warning here fails a stri
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the reference, the notebooks, their solutions and the explorer's data, and complete the navigation."""
+    for file in [*files]:
+        if file.src_uri.endswith(".map") or "/lunr/" in file.src_uri:  # the theme's, for debuggers and other languages
+            files.remove(file)
     # Which page shows which file of the repository: what links are rewritten by.
     paths = {f"docs/{file.src_uri}": file.src_uri for file in files.documentation_pages()}
     paths["README.md"] = "index.md"

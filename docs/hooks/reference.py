@@ -99,37 +99,6 @@ def _read(file: Path) -> tuple[str, tuple[str, ...]]:
     return summary, tuple(name for name in defined if not name.startswith("_"))
 
 
-def page(self) -> str:
-        """The source path within the site of its page, or of the copy of its file."""
-        if not self.has_page:
-            return f"source/{self.path}.txt"
-        inner = "/".join(self.name.split(".")[1:])
-        return f"reference/{inner}/index.md" if self.is_room else f"reference/{inner}.md"
-
-
-def modules(package: Path) -> list[Module]:
-    """All public modules below a package's folder, rooms in their order, each followed by its modules."""
-    found = []
-    for file in package.rglob("*.py"):
-        parts = list(file.relative_to(package.parent).with_suffix("").parts)
-        if parts[-1] == "__init__":
-            parts.pop()
-        if len(parts) > 1 and not any(part.startswith("_") for part in parts):
-            found.append(Module(".".join(parts), file, *_read(file)))
-    return sorted(found, key=_order)
-
-
-def _order(module: Module) -> tuple[int, str, bool, str]:
-    room = module.room
-    place = ROOMS.index(room) if room in ROOMS else len(ROOMS) + (not room)
-    return place, room, module.name.count(".") > 1, module.name
-
-
-def _summary(file: Path) -> str:
-    text = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
-    return " ".join(text.partition("\n\n")[0].split())
-
-
 def page(module: Module, all_modules: list[Module]) -> str:
     """The Markdown of a module's page; mkdocstrings fills in what the docstrings say."""
     text = f"---\ntitle: {module.name.rpartition('.')[2]}\n---\n\n::: {module.name}\n\n"
@@ -142,9 +111,8 @@ def page(module: Module, all_modules: list[Module]) -> str:
     # A small form is to be read; longer files are folded.
     # In a section: for the search, what is left out ends with any inner element of the same name.
     if module.room in chapters.BY_NAME and ".full." not in module.name and source.count("\n") < SMALL:
-        return (
-            text + f'<section class="small-form" data-search-exclude="" markdown>\n\n`{module.path}`\n\n{code}\n\n</section>\n'
-        )
+        head = '<section class="small-form" data-search-exclude="" markdown>'
+        return f"{text}{head}\n\n`{module.path}`\n\n{code}\n\n</section>\n"
     return text + f'??? quote "The whole file: {module.path}"\n\n{textwrap.indent(code, "    ")}\n'
 
 

@@ -1,4 +1,4 @@
-"""The built site: it builds strictly, without torch, and loads nothing from elsewhere; what is broken fails the build."""
+"""The built site: it is built strictly, without torch, and loads nothing from elsewhere; what is broken fails."""
 
 from __future__ import annotations
 
