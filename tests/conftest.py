@@ -13,7 +13,7 @@ from minitrain.comm import World
 from minitrain.comm.control import leave_all
 from minitrain.ranks import Ranks, forkserver
 
-LONGEST = ("tests/site/test_built.py", "tests/test_demos.py")
+LONGEST = ("tests/site/test_browser.py", "tests/site/test_built.py", "tests/test_demos.py")
 DEMO_RANKS = (1, 3, 4)  # on which every demo must hold; the tour does the same on any number
 
 

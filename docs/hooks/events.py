@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -175,35 +176,37 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
     record = _claims(config)
     for claim in claims_page.failed(record):
         log.warning(f"docs/claims.json: a claim does not hold: {claim}")
-    tutorials = _folder(config, "tutorials")
+    package, tutorials = _folder(config, "package"), _folder(config, "tutorials")
+    link = "../" * (1 + page.file.src_uri.count("/")) + "tutorials"
+    places: dict[str, Callable[[], str]] = {
+        "chapters": lambda: chapters.overview(tutorials, link),
+        "cards": lambda: chapters.cards(tutorials, link),
+        "paths": lambda: chapters.paths(tutorials, link),
+        "clone": lambda: repository.clone(config.repo_url),
+        "map": lambda: pictures.chapter_map(_chapter_urls(page, tutorials, files)),
+        "ring": pictures.ring,
+        "claims": lambda: claims_page.overview(record),
+        "claims-sample": lambda: claims_page.sample(record),
+        "calculator": lambda: calculator.data(package),
+        "which": lambda: which.chart(package),
+        "game": lambda: game.table(package),
+        "published": lambda: game.published(package),
+    }
+    for name, content in places.items():
+        if (place := f"<!-- site:{name} -->") in markdown:
+            markdown = markdown.replace(place, content())
+    return glossary.with_index(markdown) if page.file.src_uri == "glossary.md" else markdown
+
+
+def _chapter_urls(page: Page, tutorials: Path, files: Files) -> dict[str, str]:
+    """How a page links to the first notebook of each chapter that has one."""
     urls = {}
     for chapter in chapters.CHAPTERS:
         for notebook in chapters.notebooks(chapter, tutorials)[:1]:
             file = files.get_file_from_path(f"tutorials/{chapters.page_name(notebook.stem)}.md")
             if file:
                 urls[chapter.name] = get_relative_url(file.url, page.url)
-    up = "../" * (1 + page.file.src_uri.count("/"))
-    places = {
-        "chapters": chapters.overview(tutorials, f"{up}tutorials"),
-        "cards": chapters.cards(tutorials, f"{up}tutorials"),
-        "paths": chapters.paths(tutorials, f"{up}tutorials"),
-        "clone": repository.clone(config.repo_url),
-        "map": pictures.chapter_map(urls),
-        "ring": pictures.ring(),
-        "claims": claims_page.overview(record),
-        "claims-sample": claims_page.sample(record),
-    }
-    if "<!-- site:calculator -->" in markdown:
-        places["calculator"] = calculator.data(_folder(config, "package"))
-    if "<!-- site:which -->" in markdown:
-        places["which"] = which.chart(_folder(config, "package"))
-    if "<!-- site:game -->" in markdown:
-        places["game"] = game.table(_folder(config, "package"))  # worked out, which takes a second
-    if "<!-- site:published -->" in markdown:
-        places["published"] = game.published(_folder(config, "package"))
-    for name, content in places.items():
-        markdown = markdown.replace(f"<!-- site:{name} -->", content)
-    return glossary.with_index(markdown) if page.file.src_uri == "glossary.md" else markdown
+    return urls
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

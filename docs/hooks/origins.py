@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 COSTS, LESSONS = "minitrain.costs.", "minitrain.lessons."
@@ -369,6 +369,7 @@ def _unpacked(value: Value) -> ast.expr:
     return written.elts[place] if isinstance(written, ast.Tuple) and place < len(written.elts) else written
 
 
+@lru_cache(maxsize=1000)  # helpers of lessons are asked again and again
 def _returned(function: ast.FunctionDef) -> list[ast.expr]:
     return [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value]
 
