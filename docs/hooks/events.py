@@ -24,6 +24,7 @@ import reference
 import repository
 import searching
 import which
+from jinja2 import Environment
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -56,6 +57,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             entry["Reference"] += reference_nav
     config.extra["paths"] = paths
     return files
+
+
+def on_env(env: Environment, config: MkDocsConfig, files: Files) -> Environment:
+    """Leave out the empty lines that the theme's templates make, a third of a page."""
+    env.trim_blocks = env.lstrip_blocks = True
+    return env
 
 
 def _folder(config: MkDocsConfig, name: str) -> Path:
