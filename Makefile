@@ -66,10 +66,10 @@ mutations: $(STAMPS)/package $(STAMPS)/dev  ## make a thousand mistakes in the c
 oldest:  ## tests, tour and notebooks with the oldest torch that pyproject.toml promises, in an environment of its own
 	@$(MAKE) --no-print-directory pytest TESTS=--everything VENV=$(VENV)-oldest TORCH=$(OLDEST) ACCEPTED='=='
 
-docs: $(STAMPS)/site  ## build the site into site/ (2 minutes)
+docs: $(STAMPS)/site  ## build the site into site/ (a minute)
 	$(BIN)/mkdocs build --strict
 
-serve: $(STAMPS)/site  ## show the site at http://127.0.0.1:8000 and rebuild it as files change (2 minutes)
+serve: $(STAMPS)/site  ## show the site at http://127.0.0.1:8000 and rebuild it as files change (a minute)
 	$(BIN)/mkdocs serve
 
 notebooks: $(STAMPS)/package $(STAMPS)/notebooks  ## execute the notebooks and rewrite them with their outputs

@@ -53,17 +53,22 @@ def pytest_sessionstart() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Choose the rung, the order, and what stays on one worker: a file, but for notebooks, which share nothing."""
+    """Choose the rung and the order."""
     others, chapter = others_of_the_same(items), config.option.chapter
     left_out = set() if config.option.everything else others | {item for item in items if is_slow(item, chapter)}
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
     items.sort(key=lambda item: next((i for i, file in enumerate(FIRST) if item.nodeid.startswith(file)), len(FIRST)))
     for item in items:
-        alone = item.nodeid.startswith("tests/test_notebooks_run.py")
-        item.add_marker(pytest.mark.xdist_group(item.nodeid if alone else item.nodeid.partition("::")[0]))
+        item.add_marker(pytest.mark.xdist_group(together(item.nodeid)))
         if item in others:  # with another number of ranks the same functions get the same kinds of arguments
             item.fixturenames = [*item.fixturenames, "without_shapes"]  # not appended: all numbers share one list
+
+
+def together(test: str) -> str:
+    """What stays on one worker: a file, the tests of the built site, a single notebook."""
+    file = test.partition("::")[0]
+    return "tests/site" if file.startswith("tests/site/") else test if file == "tests/test_notebooks_run.py" else file
 
 
 def is_slow(item: pytest.Item, chapter: str | None) -> bool:

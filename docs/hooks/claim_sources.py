@@ -14,16 +14,19 @@ import reference
 import sections
 
 
-def gather(record: dict[str, Any], package: Path, tutorials: Path, table: Path) -> claims_page.Sources:
+def gather(
+    record: dict[str, Any], modules: list[reference.Module], package: Path, tutorials: Path, table: Path
+) -> claims_page.Sources:
     """All that the pages of claims link to.
 
     Args:
         record: The claims.
-        package: The folder of the package.
+        modules: The package's modules.
+        package: The package's folder.
         tutorials: The folder of the notebooks.
         table: The file of papers.
     """
-    pages = {module.name: module for module in reference.modules(package)}
+    pages = {module.name: module for module in modules}
     lessons = origins.Lessons(package)
     about: dict[str, str] = {}
     costs: dict[tuple[str, str], list[str]] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import reference
 import repository
 import searching
 import which
+from jinja2 import Environment
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
@@ -33,6 +35,9 @@ log = logging.getLogger("mkdocs.hooks.minitrain")  # a warning here fails a stri
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the reference, the notebooks, their solutions and the explorer's data, and complete the navigation."""
+    for file in [*files]:
+        if file.src_uri.endswith(".map") or "/lunr/" in file.src_uri:  # the theme's, for debuggers and other languages
+            files.remove(file)
     # Which page shows which file of the repository: what links are rewritten by.
     paths = {f"docs/{file.src_uri}": file.src_uri for file in files.documentation_pages()}
     paths["README.md"] = "index.md"
@@ -40,8 +45,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     tutorials_nav = _add_notebooks(files, config, paths)
     _add_solutions(files, config, paths)
     claims_nav = _add_claims(files, config, paths)
-    for name, content in explorer.files(_folder(config, "package")):
-        files.append(File.generated(config, f"explorer-data/{name}", content=content))
+    if files.get_file_from_path("explorer.md"):
+        for name, content in explorer.files(_folder(config, "package")):
+            files.append(File.generated(config, f"explorer-data/{name}", content=content))
     for entry in config.nav or []:
         if "Tutorials" in entry:
             entry["Tutorials"][1:1] = tutorials_nav  # after the overview
@@ -51,6 +57,12 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             entry["Reference"] += reference_nav
     config.extra["paths"] = paths
     return files
+
+
+def on_env(env: Environment, config: MkDocsConfig, files: Files) -> Environment:
+    """Leave out the empty lines that the theme's templates make, a third of a page."""
+    env.trim_blocks = env.lstrip_blocks = True
+    return env
 
 
 def _folder(config: MkDocsConfig, name: str) -> Path:
@@ -64,15 +76,17 @@ def _claims(config: MkDocsConfig) -> dict[str, Any]:
 
 
 def _add_reference(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> list[dict[str, Any]]:
-    package = _folder(config, "package")
-    modules = reference.modules(package)
+    modules = reference.modules(_folder(config, "package"))
     for module in modules:
-        files.append(File.generated(config, module.page, content=reference.page(module, modules, package)))
-        path = module.file.relative_to(package.parent).as_posix()
-        paths[path] = module.page
-        paths[path.removesuffix("/__init__.py")] = module.page
+        if module.has_page:
+            content: str | bytes = reference.page(module, modules)
+        else:  # with a mark at its beginning that tells a browser the encoding, which a server may not do
+            content = module.file.read_text("utf-8").encode("utf-8-sig")
+        files.append(File.generated(config, module.page, content=content))
+        paths[module.path] = module.page
+        paths[module.path.removesuffix("/__init__.py")] = module.page
     files.append(File.generated(config, "reference/index.md", content=reference.overview(modules)))
-    config.extra["names"] = reference.names(modules)
+    config.extra |= {"modules": modules, "names": reference.names(modules)}
     return reference.navigation(modules)
 
 
@@ -118,7 +132,8 @@ def _add_claims(files: Files, config: MkDocsConfig, paths: dict[str, str]) -> li
     paths["docs/claims.md"] = "claims/index.md"
     record = _claims(config)
     table = Path(config.docs_dir) / "papers.toml"
-    sources = claim_sources.gather(record, _folder(config, "package"), _folder(config, "tutorials"), table)
+    package, tutorials = _folder(config, "package"), _folder(config, "tutorials")
+    sources = claim_sources.gather(record, config.extra["modules"], package, tutorials, table)
     nav = []
     for chapter, found in claims_page.chapters_of(record).items():
         uri = f"claims/{chapter}.md"
@@ -168,35 +183,37 @@ def _filled(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> st
     record = _claims(config)
     for claim in claims_page.failed(record):
         log.warning(f"docs/claims.json: a claim does not hold: {claim}")
-    tutorials = _folder(config, "tutorials")
+    package, tutorials = _folder(config, "package"), _folder(config, "tutorials")
+    link = "../" * (1 + page.file.src_uri.count("/")) + "tutorials"
+    places: dict[str, Callable[[], str]] = {
+        "chapters": lambda: chapters.overview(tutorials, link),
+        "cards": lambda: chapters.cards(tutorials, link),
+        "paths": lambda: chapters.paths(tutorials, link),
+        "clone": lambda: repository.clone(config.repo_url),
+        "map": lambda: pictures.chapter_map(_chapter_urls(page, tutorials, files)),
+        "ring": pictures.ring,
+        "claims": lambda: claims_page.overview(record),
+        "claims-sample": lambda: claims_page.sample(record),
+        "calculator": lambda: calculator.data(package),
+        "which": lambda: which.chart(package),
+        "game": lambda: game.table(package),
+        "published": lambda: game.published(package),
+    }
+    for name, content in places.items():
+        if (place := f"<!-- site:{name} -->") in markdown:
+            markdown = markdown.replace(place, content())
+    return glossary.with_index(markdown) if page.file.src_uri == "glossary.md" else markdown
+
+
+def _chapter_urls(page: Page, tutorials: Path, files: Files) -> dict[str, str]:
+    """How a page links to the first notebook of each chapter that has one."""
     urls = {}
     for chapter in chapters.CHAPTERS:
         for notebook in chapters.notebooks(chapter, tutorials)[:1]:
             file = files.get_file_from_path(f"tutorials/{chapters.page_name(notebook.stem)}.md")
             if file:
                 urls[chapter.name] = get_relative_url(file.url, page.url)
-    up = "../" * (1 + page.file.src_uri.count("/"))
-    places = {
-        "chapters": chapters.overview(tutorials, f"{up}tutorials"),
-        "cards": chapters.cards(tutorials, f"{up}tutorials"),
-        "paths": chapters.paths(tutorials, f"{up}tutorials"),
-        "clone": repository.clone(config.repo_url),
-        "map": pictures.chapter_map(urls),
-        "ring": pictures.ring(),
-        "claims": claims_page.overview(record),
-        "claims-sample": claims_page.sample(record),
-    }
-    if "<!-- site:calculator -->" in markdown:
-        places["calculator"] = calculator.data(_folder(config, "package"))
-    if "<!-- site:which -->" in markdown:
-        places["which"] = which.chart(_folder(config, "package"))
-    if "<!-- site:game -->" in markdown:
-        places["game"] = game.table(_folder(config, "package"))  # worked out, which takes a second
-    if "<!-- site:published -->" in markdown:
-        places["published"] = game.published(_folder(config, "package"))
-    for name, content in places.items():
-        markdown = markdown.replace(f"<!-- site:{name} -->", content)
-    return glossary.with_index(markdown) if page.file.src_uri == "glossary.md" else markdown
+    return urls
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:

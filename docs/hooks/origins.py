@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 COSTS, LESSONS = "minitrain.costs.", "minitrain.lessons."
@@ -220,7 +220,7 @@ class Lessons:
 
     def _folded(self, cases: ast.expr, scope: Scope, steps: int) -> Iterator[tuple[ast.Call, Scope]]:
         """The calls of `Claim` in an expression, in the variables it uses and in the functions it calls."""
-        for node in ast.walk(cases):
+        for node in _inside(cases):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Claim":
                 yield node, scope
             elif isinstance(node, ast.Call) and steps > 0 and (inner := self._entered(node, scope)):
@@ -369,8 +369,13 @@ def _unpacked(value: Value) -> ast.expr:
     return written.elts[place] if isinstance(written, ast.Tuple) and place < len(written.elts) else written
 
 
+@lru_cache(maxsize=10_000)  # a helper's code is read once for each of its callers
+def _inside(code: ast.AST) -> list[ast.AST]:
+    return list(ast.walk(code))
+
+
 def _returned(function: ast.FunctionDef) -> list[ast.expr]:
-    return [node.value for node in ast.walk(function) if isinstance(node, ast.Return) and node.value]
+    return [node.value for node in _inside(function) if isinstance(node, ast.Return) and node.value]
 
 
 def _one_of(parts: list[frozenset[str]]) -> frozenset[str]:

@@ -1,4 +1,7 @@
-"""The pages of the API reference, one a module, found by walking the package without importing it."""
+"""The pages of the API reference, one per module, found by walking the package without importing it.
+
+Lessons and benchmarks have no pages. A link to one leads to a copy of its file, which a browser shows as text.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ ROOMS = (
     "lessons",
     "ranks",
 )
-
+AS_TEXT = ("lessons", "benchmarks")  # rooms whose modules have no pages
 
 SMALL = 130  # lines of a file whose text stands open on its page
 
@@ -38,6 +41,7 @@ class Module:
     name: str  # "minitrain.collectives.ring"
     file: Path
     summary: str  # the first sentence of its docstring
+    defines: tuple[str, ...] = ()  # its public classes and functions
 
     @property
     def room(self) -> str:
@@ -51,8 +55,20 @@ class Module:
         return self.file.name == "__init__.py"
 
     @property
+    def has_page(self) -> bool:
+        """Whether the reference describes it."""
+        return self.room not in AS_TEXT
+
+    @property
+    def path(self) -> str:
+        """Its file within the repository."""
+        return self.name.replace(".", "/") + ("/__init__.py" if self.is_room else ".py")
+
+    @property
     def page(self) -> str:
-        """The source path of its page within the site."""
+        """The source path within the site of its page, or of the copy of its file."""
+        if not self.has_page:
+            return f"source/{self.path}.txt"
         inner = "/".join(self.name.split(".")[1:])
         return f"reference/{inner}/index.md" if self.is_room else f"reference/{inner}.md"
 
@@ -65,7 +81,7 @@ def modules(package: Path) -> list[Module]:
         if parts[-1] == "__init__":
             parts.pop()
         if len(parts) > 1 and not any(part.startswith("_") for part in parts):
-            found.append(Module(".".join(parts), file, _summary(file)))
+            found.append(Module(".".join(parts), file, *_read(file)))
     return sorted(found, key=_order)
 
 
@@ -75,28 +91,29 @@ def _order(module: Module) -> tuple[int, str, bool, str]:
     return place, room, module.name.count(".") > 1, module.name
 
 
-def _summary(file: Path) -> str:
-    text = ast.get_docstring(ast.parse(file.read_text("utf-8"))) or ""
-    return " ".join(text.partition("\n\n")[0].split())
+def _read(file: Path) -> tuple[str, tuple[str, ...]]:
+    """The first sentence of a file's docstring, and the public names that it defines."""
+    tree = ast.parse(file.read_text("utf-8"))
+    summary = " ".join((ast.get_docstring(tree) or "").partition("\n\n")[0].split())
+    defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return summary, tuple(name for name in defined if not name.startswith("_"))
 
 
-def page(module: Module, all_modules: list[Module], package: Path) -> str:
+def page(module: Module, all_modules: list[Module]) -> str:
     """The Markdown of a module's page; mkdocstrings fills in what the docstrings say."""
     text = f"---\ntitle: {module.name.rpartition('.')[2]}\n---\n\n::: {module.name}\n\n"
     if module.is_room:
         inside = [m for m in all_modules if _inside(m, module)]
         text = text.rstrip() + "\n    options: {members: false}\n\n"  # what it passes on stands on its own page
         return text + ("## Modules\n\n" + _list(inside, module.page) if inside else "")
-    path = module.file.relative_to(package.parent).as_posix()
     source = module.file.read_text("utf-8").strip()
     code = f'````{{ .python linenums="1" }}\n{source}\n````'
     # A small form is to be read; longer files are folded.
     # In a section: for the search, what is left out ends with any inner element of the same name.
     if module.room in chapters.BY_NAME and ".full." not in module.name and source.count("\n") < SMALL:
-        return (
-            text + f'<section class="small-form" data-search-exclude="" markdown>\n\n`{path}`\n\n{code}\n\n</section>\n'
-        )
-    return text + f'??? quote "The whole file: {path}"\n\n{textwrap.indent(code, "    ")}\n'
+        head = '<section class="small-form" data-search-exclude="" markdown>'
+        return f"{text}{head}\n\n`{module.path}`\n\n{code}\n\n</section>\n"
+    return text + f'??? quote "The whole file: {module.path}"\n\n{textwrap.indent(code, "    ")}\n'
 
 
 def small_form_first(html: str) -> str:
@@ -133,9 +150,8 @@ def names(all_modules: list[Module]) -> dict[str, str]:
     found = {}
     for module in all_modules:
         found[module.name] = module.page
-        for node in ast.parse(module.file.read_text("utf-8")).body:
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-                found[f"{module.name}.{node.name}"] = f"{module.page}#{module.name}.{node.name}"
+        for name in (f"{module.name}.{each}" for each in module.defines):
+            found[name] = f"{module.page}#{name}" if module.has_page else module.page
     return found
 
 
@@ -163,7 +179,7 @@ def breakable(html: str) -> str:
 
 def overview(all_modules: list[Module], page: str = "reference/index.md") -> str:
     """The reference's first page: all modules, room by room."""
-    text = "# API reference\n\n"
+    text = "# API reference\n\nLinks to lessons and benchmarks lead to the files themselves.\n\n"
     for room in [m for m in all_modules if m.is_room]:
         text += f"## [{room.name}]({posixpath.relpath(room.page, posixpath.dirname(page))})\n\n{room.summary}\n\n"
         text += _list([m for m in all_modules if _inside(m, room)], page)
@@ -181,5 +197,5 @@ def navigation(all_modules: list[Module]) -> list[dict[str, Any]]:
         inside = sorted((m for m in all_modules if _inside(m, module)), key=lambda m: m.is_room)
         return {name: [module.page, *map(entry, inside)]}
 
-    top = [module for module in all_modules if module.name.count(".") == 1]
+    top = [module for module in all_modules if module.name.count(".") == 1 and module.has_page]
     return [entry(module) for module in sorted(top, key=lambda m: not m.is_room)]

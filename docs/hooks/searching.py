@@ -45,8 +45,6 @@ WORDS = {
 LEFT_OUT = (
     "tutorials/solutions/",
     "reference/index",  # says of each module what its page says
-    "reference/lessons",
-    "reference/benchmarks",
     "reference/costs",
     "claims/",
 )

@@ -79,6 +79,20 @@ function limits(schedule, p) {
 const within = (value, [smallest, largest, step = 1]) =>
   Math.min(largest, Math.max(smallest, smallest + step * Math.round((value - smallest) / step)))
 
+// One timetable of a schedule's file. Its times are whole numbers in which a rank's forward of a micro-batch takes 2v;
+// here that is 1. A bar is [stage, kind, micro-batch, start, end], with the version of the weights where there are any.
+function timetableOf(record, v, r) {
+  const { costs, starts, longest_span, ...bubbles } = record.ratios[r], unit = 2 * v
+  const rows = record.actions.map((row, rank) =>
+    row.split(" ").map((action, index) => {
+      const [stage, kind, microbatch] = action.split(/([FBIW])/), start = starts[rank][index]
+      const bar = [Number(stage), kind, microbatch, start / unit, (start + costs[kind]) / unit]
+      return record.versions_kept ? [...bar, record.versions[rank][index]] : bar
+    }),
+  )
+  return { ...record, ...bubbles, longest_span: longest_span / unit, rows }
+}
+
 const lasts = (timetable) => Math.max(...timetable.rows.flat().map((bar) => bar[4]))
 
 function explore(root) {
@@ -130,9 +144,9 @@ function explore(root) {
     if (parts.length < shown.length) parts.at(-1).insertAdjacentHTML("afterend", part)
     const places = root.querySelectorAll(".explorer-part")
     try {
-      const files = await Promise.all(shown.map(([name]) => load(`${name}-${p}`)))
+      const files = await Promise.all(shown.map(([name]) => load(name)))
       if (root.dataset.wanted !== choice) return // another choice was made meanwhile
-      const timetables = shown.map(([, m, v], index) => files[index][[m, v, r].join()])
+      const timetables = shown.map(([, m, v], index) => timetableOf(files[index][[p, m, v].join()], v, r))
       const end = Math.max(...timetables.map(lasts)) // both have one scale
       shown.forEach(([name, m, v], index) => show(places[index], timetables[index], TITLES[name], p, m, v, end))
     } catch (error) {

@@ -180,13 +180,17 @@ def test_chapters_build_on_earlier_ones():
 
 
 def test_the_reference_nests_packages():
-    """Each package stands once, within the one that it is in, and after that one's own modules."""
-    entries = reference.navigation(reference.modules(ROOT / "minitrain"))
+    """Each package is in the menu once, within the one that it is in, and after that one's own modules."""
+    modules = reference.modules(ROOT / "minitrain")
+    entries = reference.navigation(modules)
     names = [name for entry in entries for name in entry]
     assert len(names) == len(set(names)) and "full" not in names
-    (lessons,) = (entry["lessons"] for entry in entries if "lessons" in entry)
-    inside = [next(iter(entry)) for entry in lessons[1:]]
-    assert inside.index("claims") < inside.index("zero")
+    (zero,) = (entry["zero"] for entry in entries if "zero" in entry)
+    inside = [next(iter(entry)) for entry in zero[1:]]
+    assert inside.index("stage1") < inside.index("full")
+    assert not {"lessons", "benchmarks"} & set(names)
+    overview = reference.overview(modules)
+    assert "[`minitrain.lessons.zero.stage1`](../source/minitrain/lessons/zero/stage1.py.txt)" in overview
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
@@ -485,7 +489,7 @@ def test_symbols(formula, html):
 
 def test_small_forms_stand_open_and_full_forms_are_folded():
     every = reference.modules(ROOT / "minitrain")
-    pages = {module.name: reference.page(module, every, ROOT / "minitrain") for module in every}
+    pages = {module.name: reference.page(module, every) for module in every}
     assert '<section class="small-form" data-search-exclude="" markdown>' in pages["minitrain.zero.stage1"]
     assert '??? quote "The whole file: minitrain/zero/full/stage1.py"' in pages["minitrain.zero.full.stage1"]
 
@@ -502,6 +506,8 @@ def test_a_small_form_comes_right_after_the_heading():
 def test_names_of_modules_are_links():
     every = reference.names(reference.modules(ROOT / "minitrain"))
     assert every["minitrain.zero.stage3"] == "reference/zero/stage3.md"
+    file = "source/minitrain/lessons/zero/stage1.py.txt"
+    assert every["minitrain.lessons.zero.stage1"] == every["minitrain.lessons.zero.stage1.demo"] == file
     name = "minitrain.costs.zero.state_bytes"
     assert every[name] == f"reference/costs/zero.md#{name}"
     html = (
