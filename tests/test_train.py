@@ -72,6 +72,7 @@ def descendants(program):
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 
 
+@pytest.mark.slow("programs that train, are stopped and go on")
 @needs_proc
 def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path, monkeypatch):
     (tmp_path / "tmp").mkdir()
@@ -100,6 +101,7 @@ def test_a_second_run_is_refused_and_sigterm_to_all_saves(tmp_path, monkeypatch)
     assert len(kept) == 2 and kept[-1] == f"step-{len(lines) - 1:08d}"
 
 
+@pytest.mark.slow("programs that train, are stopped and go on")
 def test_a_killed_program_leaves_a_folder_to_go_on_in(tmp_path, monkeypatch):
     """The lock goes with the ranks, and nothing stays where temporary files are."""
     (tmp_path / "tmp").mkdir()
@@ -115,6 +117,7 @@ def test_a_killed_program_leaves_a_folder_to_go_on_in(tmp_path, monkeypatch):
     assert list((tmp_path / "tmp").glob("minitrain-*")) == []
 
 
+@pytest.mark.slow("programs that train, are stopped and go on")
 @needs_proc
 def test_ranks_end_with_torchrun(tmp_path):
     """They don't go on as orphans in a folder in which a --resume may have begun."""
@@ -134,6 +137,7 @@ def test_ranks_end_with_torchrun(tmp_path):
     assert not (tmp_path / "runs" / "train" / "checkpoints").exists()
 
 
+@pytest.mark.slow("programs that train, are stopped and go on")
 @needs_proc
 def test_supervised_through_kills_and_signals(tmp_path, monkeypatch):
     """A rank dies, then the process that forks ranks; SIGUSR1 saves, SIGTERM ends in order, and nothing is left."""
@@ -173,6 +177,7 @@ def await_start(folder, run, count):
         time.sleep(0.1)
 
 
+@pytest.mark.slow("programs that train, are stopped and go on")
 @needs_proc
 def test_torchrun_restarts_ranks(tmp_path, monkeypatch):
     """With gloo, ranks can only meet again if torchrun does not share its own store with them."""

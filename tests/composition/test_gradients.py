@@ -13,6 +13,7 @@ from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.data.text import Samples, Text
 from minitrain.lessons.composition import common as lesson
 from minitrain.train import build, train_step
+from tests.drawn import first
 
 MODEL = Model(layers=4, hidden=8, heads=4, positions=8, vocabulary=257)
 STEPS = Steps(steps=5, batch=8, warmup=0, lr=1e-2, clip=0.0, dtype="float64", optimizer="sgd")
@@ -140,13 +141,16 @@ def overlapped(world, layout):
 
 @pytest.mark.parametrize(
     "layout, later",
-    (
-        (Layout(dp=2), 0),
-        (Layout(dp=2, zero=1, microbatches=2), 0),
-        (Layout(dp=2, cp=2), 0),
-        (Layout(dp=2, tp=2, sequence_parallel=True, zero=1), 0),
-        (Layout(dp=2, pp=2, microbatches=2), 1),  # the tied table
-        (Layout(dp=2, pp=2, microbatches=2, zero=1, schedule="interleaved"), 1),
+    first(
+        [
+            (Layout(dp=2, zero=1, microbatches=2), 0),
+            (Layout(dp=2, pp=2, microbatches=2), 1),  # the tied table
+            (Layout(dp=2), 0),
+            (Layout(dp=2, cp=2), 0),
+            (Layout(dp=2, tp=2, sequence_parallel=True, zero=1), 0),
+            (Layout(dp=2, pp=2, microbatches=2, zero=1, schedule="interleaved"), 1),
+        ],
+        2,
     ),
     ids=str,
 )

@@ -13,6 +13,8 @@ from minitrain.planning import plan, time_model
 from minitrain.planning.plan import Coordinate
 from minitrain.planning.plan_time import shape_of
 
+pytestmark = pytest.mark.usefixtures("without_shapes")  # the dry run calls small functions very often
+
 
 def cases(number, experts):
     """Random layouts that fit their model."""

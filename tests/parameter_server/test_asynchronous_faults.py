@@ -127,6 +127,7 @@ def ended() -> dict[int, subprocess.CompletedProcess]:
         return dict(zip((0, 2), side_by_side.map(start, (0, 2)), strict=True))
 
 
+@pytest.mark.slow("a program that waits for timeouts")
 def test_the_demo_outlives_a_worker(ended):
     program = ended[2]
     assert program.returncode == 0, program.stderr
@@ -136,6 +137,7 @@ def test_the_demo_outlives_a_worker(ended):
     assert "rank 2 dies: updates applied twice 0 0 0 counted yes" in said
 
 
+@pytest.mark.slow("a program that waits for timeouts")
 def test_the_demo_does_not_outlive_its_server(ended):
     program = ended[0]
     assert program.returncode == 1 and "Traceback" not in program.stderr

@@ -15,6 +15,8 @@ from minitrain.costs import composition
 from minitrain.planning import game, plan_time
 from minitrain.planning.game import ROUNDS, play
 
+pytestmark = pytest.mark.usefixtures("without_shapes")  # a simulation calls small functions very often
+
 
 @pytest.mark.parametrize(("name", "billions"), [("7.5b", 7.5), ("39b", 39.1), ("145b", 145.6), ("1t", 1008.0)])
 def test_models_are_those_of_the_paper_s_table(name, billions):

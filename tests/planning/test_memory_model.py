@@ -19,6 +19,7 @@ def test_as_the_dry_run(gpt):
     same(gpt, (1, 2, 3), (1, 2, 5), (1, 4), (1, 3))
 
 
+@pytest.mark.usefixtures("without_shapes")
 def test_as_the_dry_run_of_gpt3():
     same(GPT3, (1, 5, 96), (1, 7), (8,), (1,))
 
