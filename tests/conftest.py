@@ -52,6 +52,7 @@ def pytest_sessionstart() -> None:
     gc.disable()  # while modules are imported, of which nothing is garbage
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the rung and the order."""
     others, chapter = others_of_the_same(items), config.option.chapter

@@ -95,8 +95,8 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("tied", (True, False))
-@pytest.mark.parametrize("count", LAYOUTS)
-def test_our_logits_are_theirs(ranks, tmp_path, count, tied):
+@pytest.mark.parametrize("size", LAYOUTS)
+def test_our_logits_are_theirs(ranks, tmp_path, size, tied):
     """Names with the prefix and without; masks that early files have are left out."""
     weights, buffers = theirs(tied=tied), {}
     for layer in range(LAYERS):
@@ -106,7 +106,7 @@ def test_our_logits_are_theirs(ranks, tmp_path, count, tied):
     save_file(theirs("transformer.", tied), tmp_path / "late")
     right = forward(weights, torch.tensor(TOKENS))
     files = [tmp_path / "early", tmp_path / "late"]
-    every = ranks(count).run(logits, files, replace(MODEL, tied=tied), LAYOUTS[count])
+    every = ranks(size).run(logits, files, replace(MODEL, tied=tied), LAYOUTS[size])
     for found in zip(*every, strict=True):
         found = [each for each in found if each is not None]
         assert found

@@ -11,8 +11,9 @@ from minitrain.comm import Ledger, axes
 from minitrain.costs import communication as costs
 from minitrain.lessons import demo_of
 from tests.collectives import verbs
+from tests.drawn import first
 
-MESHES = [(1, 1), (1, 3), (3, 1), (2, 2), (2, 3), (3, 2)]
+MESHES = first([(3, 2), (1, 3), (2, 3), (3, 1), (2, 2), (1, 1)], 2)
 
 
 def wrong_on_mesh(world, nodes, local):

@@ -113,6 +113,7 @@ def test_rewound_as_if_the_samples_had_never_been(ranks, undisturbed, tmp_path, 
     assert about["loss"] > about["limit"]
 
 
+@pytest.mark.slow("two runs of 46 steps")
 def test_rewound_interrupted_and_resumed(ranks, undisturbed, tmp_path):
     settings = asked(tmp_path, steps=46, save_every=8, on_spike="rewind")
     ranks(1).run(do, settings, (BAD,), None, 43)
@@ -146,7 +147,8 @@ def test_no_checkpoint_to_go_back_to(ranks, tmp_path):
         launch.refuse(asked(tmp_path / "other", on_spike="rewind"))
 
 
-@pytest.mark.parametrize("spoilt, nan_at", first([((BAD,), None), ((), BAD)]), ids=["garbage", "nan"])
+@pytest.mark.slow("two runs of 46 steps, saved at each")
+@pytest.mark.parametrize("spoilt, nan_at", [((BAD,), None), ((), BAD)], ids=["garbage", "nan"])
 def test_skipped(ranks, tmp_path, spoilt, nan_at):
     """The step counts, and changes nothing; in the optimizer's eyes there was none."""
     settings = asked(tmp_path, steps=46, save_every=1, keep=9, on_spike="skip")

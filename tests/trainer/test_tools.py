@@ -151,6 +151,7 @@ def command(name, *arguments, folder, by=(sys.executable,)):
     return subprocess.run(words, capture_output=True, text=True, cwd=folder, env=environment, timeout=120)
 
 
+@pytest.mark.slow("programs of their own, by torchrun too")
 def test_commands_on_ranks_of_their_own_and_torchruns(run, tmp_path):
     """While a training writes to the folder; the answer is all of the output, and nothing in the folder changes."""
     folder, before = str(run[0]), state_of(run[0])
