@@ -67,20 +67,42 @@ def test_every_picture_has_alt_text(elements):
             assert tag != "svg" or "drawing" not in (attributes.get("class") or "") or attributes.get("aria-label")
 
 
+def target_of(page: Path, url: str) -> Path | None:
+    """The file that a link leads to; None where it leaves the site."""
+    place = unquote(url).partition("#")[0].partition("?")[0]
+    if re.match(r"[a-z]+:", place):
+        return None
+    target = Path(os.path.normpath(page.parent / place)) if place else page
+    return target / "index.html" if target.is_dir() else target
+
+
 def test_every_link_leads_somewhere(elements):
-    """To a page of the site, and to a place on it that exists; half a million of them, lines of code included."""
+    """To a page of the site, or a file, and to a place on it that exists."""
     names = {page: {attributes.get("id") for _, attributes in found.tags} | {""} for page, found in elements.items()}
     for page, found in elements.items():
         if page.name == "404.html":
             continue  # its addresses begin at the server's root, wherever it is shown
         for url in {attributes.get("href") or "" for tag, attributes in found.tags if tag == "a"}:
-            place, _, anchor = unquote(url).partition("#")
-            if re.match(r"[a-z]+:", place):
+            _, _, anchor = unquote(url).partition("#")
+            target = target_of(page, url)
+            if target is None:
                 continue
-            target = page if not place else Path(os.path.normpath(page.parent / place.partition("?")[0]))
-            target = target / "index.html" if target.is_dir() else target
             assert target.exists(), (page, url)
             assert target not in names or anchor in names[target], (page, url)
+
+
+def test_the_menus_lead_to_every_page(site, elements):
+    """Each page's menu has its own section and links to the others; solutions are reached from their notebooks only."""
+    found, waiting = set(), [site / "index.html"]
+    while waiting:
+        page = waiting.pop()
+        if page in elements and page not in found:
+            found.add(page)
+            for tag, attributes in elements[page].tags:
+                if tag == "a" and {"md-nav__link", "md-tabs__link"} & set((attributes.get("class") or "").split()):
+                    waiting.append(target_of(page, attributes["href"] or ""))
+    left = {page.relative_to(site).parent for page in set(elements) - found}
+    assert {page for page in left if page.parts[:2] != ("tutorials", "solutions")} == {Path(".")}  # 404.html
 
 
 def test_formulas_are_mathml(site):
@@ -168,8 +190,9 @@ def test_links_of_the_claims_lead_somewhere(site, elements):
             if tag != "a" or ":" in url:
                 continue
             target, _, anchor = url.partition("#")
-            there = (page.parent / target / "index.html").resolve() if target else page
-            assert there in ids, (page, url)
+            there = (page.parent / target).resolve() if target else page
+            there = there / "index.html" if there.is_dir() else there
+            assert there in ids or there.is_relative_to(site / "source"), (page, url)
             assert not anchor or anchor in ids[there], (page, url)
             formulas += "reference/costs/" in url
     assert formulas > 250
