@@ -65,6 +65,7 @@ def timetable(schedule: Schedule) -> dict[str, Any]:
     from minitrain.pipeline_parallel.full.drawing import as_json
     from minitrain.pipeline_parallel.full.simulator import simulate
 
+    record: dict[str, Any] = {}
     ratios = {}
     for ratio, (forward, backward, weight) in RATIOS.items():
         record = as_json(simulate(schedule, forward, backward, weight))
