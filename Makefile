@@ -54,8 +54,8 @@ TESTS := tests/$(CHAPTER) $(wildcard tests/*/test_$(CHAPTER).py) tests/test_demo
 endif
 
 pytest: $(READY)
-	@# a file's tests stay on one worker, a notebook on any; what takes long begins first (tests/conftest.py)
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup --no-loadscope-reorder $(TESTS)
+	@# tests/conftest.py says what stays on one worker, and what begins first
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadscope --no-loadscope-reorder $(TESTS)
 
 durations: $(READY)  ## the slowest files, tests and fixtures of the last run of the tests
 	@$(BIN)/python -m tests.durations

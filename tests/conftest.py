@@ -15,6 +15,7 @@ import hypothesis
 import jaxtyping
 import pytest
 import torch
+from xdist.scheduler import LoadScopeScheduling
 
 from minitrain.comm import World
 from minitrain.comm.control import leave_all
@@ -52,7 +53,6 @@ def pytest_sessionstart() -> None:
     gc.disable()  # while modules are imported, of which nothing is garbage
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Choose the rung and the order."""
     others, chapter = others_of_the_same(items), config.option.chapter
@@ -60,16 +60,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
     items.sort(key=lambda item: next((i for i, file in enumerate(FIRST) if item.nodeid.startswith(file)), len(FIRST)))
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(together(item.nodeid)))
-        if item in others:  # with another number of ranks the same functions get the same kinds of arguments
-            item.fixturenames = [*item.fixturenames, "without_shapes"]  # not appended: all numbers share one list
+    for item in others.intersection(items):  # with other ranks the same functions get the same kinds of arguments
+        item.fixturenames = [*item.fixturenames, "without_shapes"]  # not appended: all numbers share one list
 
 
-def together(test: str) -> str:
-    """What stays on one worker: a file, the tests of the built site, a single notebook."""
-    file = test.partition("::")[0]
-    return "tests/site" if file.startswith("tests/site/") else test if file == "tests/test_notebooks_run.py" else file
+class Together(LoadScopeScheduling):
+    """What stays on one worker of `make test`: a file, the tests of the site, a single notebook."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = nodeid.partition("::")[0]
+        if file == "tests/test_notebooks_run.py":
+            return nodeid
+        return "tests/site" if file.startswith("tests/site/") else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Together:
+    """Deal out the tests."""
+    return Together(config, log)
 
 
 def is_slow(item: pytest.Item, chapter: str | None) -> bool:

@@ -33,7 +33,7 @@ class Recorder:
         self.rows: list[tuple[str, str, float]] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.rows.append((report.nodeid.partition("@")[0], report.when, round(report.duration, 2)))
+        self.rows.append((report.nodeid, report.when, round(report.duration, 2)))
 
     def pytest_sessionfinish(self) -> None:
         LAST.parent.mkdir(exist_ok=True)
