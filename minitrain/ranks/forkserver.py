@@ -19,6 +19,7 @@ import contextlib
 import gc
 import os
 import pickle
+import re
 import select
 import shutil
 import signal
@@ -43,8 +44,11 @@ from minitrain.ranks.places import is_helper
 from minitrain.ranks.worker import Plan
 
 PRELOAD = ["torch", "torch.distributed", "minitrain.comm.world"]  # what ranks need not import again
-DYNAMO = "torch._dynamo"  # a second and a half; these import it when they are first used:
-USERS_OF_DYNAMO = ("torch.optim", "DistributedDataParallel", "torch.utils.checkpoint", "TorchDispatchMode")
+DYNAMO = "torch._dynamo"  # a second and a half; these import it, most of them when they are first used:
+USERS_OF_DYNAMO = re.compile(
+    r"torch\.optim|DistributedDataParallel|torch\.utils\.checkpoint|TorchDispatchMode|FlopCounterMode|torch\.compile"
+    r"|device\(.meta.\)|composition import parts"
+)
 LOG = "TORCH_CPP_LOG_LEVEL"  # torch reads it when it is loaded
 WSL = "https://learn.microsoft.com/windows/wsl/install"
 LENGTH = struct.Struct("!I")  # a request is its length, then a pickled (rank, plan); file descriptors travel with it
@@ -205,7 +209,7 @@ def uses_dynamo() -> bool:
     """Whether a file that the program has loaded, of a chapter or the reader's, names one of the users of dynamo."""
     files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
     own = (Path(file) for file in files if os.path.isabs(file) and file.endswith(".py") and not is_helper(file))
-    return any(word in path.read_text(encoding="utf-8", errors="replace") for path in own for word in USERS_OF_DYNAMO)
+    return any(USERS_OF_DYNAMO.search(path.read_text(encoding="utf-8", errors="replace")) for path in own)
 
 
 def end(control: socket.socket, process: subprocess.Popen | Fork, owner: int) -> None:
