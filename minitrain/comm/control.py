@@ -95,8 +95,8 @@ def leave(groups: Iterable[dist.ProcessGroup]) -> None:
     if ours and dist.get_backend() == "nccl":
         torch.cuda.synchronize()  # nothing is under way in them any more
     for group in [made for made in reversed(dist.distributed_c10d._world.pg_map) if made in ours]:
-        _companions.pop(group, None)
-        _names.pop(group, None)
+        for known in (_companions, _names, _orders):  # a group lives, with its threads, while any refers to it
+            known.pop(group, None)
         dist.destroy_process_group(group)
 
 

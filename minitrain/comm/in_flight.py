@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _python_dispatch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.comm.messages import Communication, Watch
+from minitrain.comm.modes import Mode
 
 COMMUNICATE = ("c10d", "c10d_functional", "_c10d_functional")  # checked before they start
 SHAPE_ONLY = ("empty_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")
@@ -146,7 +146,7 @@ def _touches(tensor: Tensor, flight: Flight, reach: int) -> bool:
     return bool(((places >= first) & (places < last)).any())
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(Mode):
     """Inspects each operation on tensors, including those of backward."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

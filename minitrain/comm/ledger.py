@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from minitrain.comm.modes import Mode
 
 # The dispatcher's names of the operations, and the names by which people call them.
 NAMES = {
@@ -125,7 +126,7 @@ class Ledger:
         return "\n".join(lines)
 
 
-class _Recorder(TorchDispatchMode):
+class _Recorder(Mode):
     def __init__(self, entries: list[Entry]):
         super().__init__()
         self.entries = entries

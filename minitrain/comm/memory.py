@@ -125,10 +125,8 @@ class Peak:
             # threads let go of a message's tensors a moment after wait() has returned.
             gc.collect()
             time.sleep(0.05)
-            self._profile = torch.profiler.profile(
-                activities=[torch.profiler.ProfilerActivity.CPU],
-                profile_memory=True,
-            )
+            # Not torch.profiler.profile, which is this and more: it imports torch's compiler, for a second and a half.
+            self._profile = torch.autograd.profiler.profile(use_kineto=True, profile_memory=True)
             with quiet():
                 self._profile.__enter__()
         return self
@@ -164,7 +162,7 @@ def quiet() -> Iterator[None]:
 
 def _allocations(profile: Any) -> Iterator[tuple[int, int]]:
     """(time, bytes) of every allocation, and of every release with negative bytes, on the CPU."""
-    events = list(profile.profiler.kineto_results.experimental_event_tree())
+    events = list(profile.kineto_results.experimental_event_tree())
     while events:
         event = events.pop()
         events.extend(event.children)

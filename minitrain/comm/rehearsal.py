@@ -18,12 +18,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.comm import messages
 from minitrain.comm.control import gather_objects
 from minitrain.comm.ledger import NAMES, group_of
 from minitrain.comm.memories import GPU, Memories, Patches, tensors_in
+from minitrain.comm.modes import Mode
 from minitrain.comm.nccl import ASIDE, Broken, Step
 from minitrain.comm.replay import replay
 from minitrain.comm.sites import site
@@ -35,7 +35,7 @@ class NotOnGPUs(RuntimeError):
     """A program runs with gloo, but would not run with NCCL."""
 
 
-class Rehearsal(TorchDispatchMode):
+class Rehearsal(Mode):
     """Records what this rank asks for, from `start()` to `stop()`; `check()` replays it.
 
     Attributes:

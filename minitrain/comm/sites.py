@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,17 +39,27 @@ def site(tensor: Any = None) -> Site:
     frames = []
     frame = sys._getframe(1)
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(GROUND):
+        if kind(frame.f_code.co_filename) != "ground":
             frames.append(frame)
         frame = frame.f_back
-    cells = [frame for frame in frames if frame.f_code.co_filename.startswith("<cell")]
-    outside = [frame for frame in frames if not frame.f_code.co_filename.startswith(OTHERS)]
+    cells = [frame for frame in frames if kind(frame.f_code.co_filename) == "cell"]
+    outside = [frame for frame in frames if kind(frame.f_code.co_filename) == "outside"]
     shown = next(iter(cells or outside or frames), None)
     if shown is None:
         return Site("?", "", ())
     file, number = shown.f_code.co_filename, shown.f_lineno
     names = () if tensor is None else tuple(sorted(name for name, value in shown.f_locals.items() if value is tensor))
     return Site(f"{file.removeprefix(ROOT)}, line {number}", linecache.getline(file, number).strip(), names)
+
+
+@cache
+def kind(file: str) -> str:
+    """Whose code a file is: "ground" (messages, ranks, torch), "cell", "other" (the rest of ours), or "outside"."""
+    if file.startswith(GROUND):
+        return "ground"
+    if file.startswith("<cell"):
+        return "cell"
+    return "other" if file.startswith(OTHERS) else "outside"
 
 
 def in_words(site: Site) -> str:

@@ -140,6 +140,8 @@ def run_chapter(package: str) -> NoReturn:
     options = tyro.cli(command, prog=f"python -m {package}")
     arguments = (modules, options["all"])
     where = {name: options[name] for name in ("ranks", "device", "timeout", "rehearse")}
+    for module in modules:
+        demo_of(module)  # imported here, once for all ranks
     sys.exit(launch(perform_all, **where, arguments=arguments))
 
 
@@ -218,10 +220,12 @@ def launch(
     if ranks is not None and ranks < 1:
         print(f"--ranks {ranks} cannot be started; use a whole number from 1 on", file=sys.stderr)
         return 2
+    from minitrain.ranks.processes import forkserver
     from minitrain.ranks.ranks import Ranks, RanksError
 
     started = 4 if ranks is None else ranks
     try:
+        forkserver(fork=True)  # torch and the demo are loaded here: the ranks need not import them again
         with Ranks(started, device=device, timeout=timeout, survives=survives, rehearse=rehearse) as pool:
             held = pool.run(function, *arguments)
             return 1 if False in held else 0  # None: that rank died, and the others went on

@@ -191,7 +191,7 @@ def marks_of(module: str) -> list[str]:
 
 def after(module: str) -> str | None:
     """The demo that comes next in the course; None after the last one, and for modules that are in no chapter."""
-    names = [name for name, _ in demos()]
+    names = list(_sources())  # not `demos`, which parses them all
     place = names.index(module) + 1 if module in names else len(names)
     return names[place] if place < len(names) else None
 
@@ -199,16 +199,27 @@ def after(module: str) -> str | None:
 @cache
 def demos() -> tuple[tuple[str, str], ...]:
     """Every technique with a lesson, and the first line of its demo's docstring, in the order of the course."""
-    lessons = Path(__file__).parent
     found = []
+    for module, source in _sources().items():
+        function = ast.parse(source).body[0]
+        assert isinstance(function, ast.FunctionDef)
+        found.append((module, (ast.get_docstring(function) or "").split("\n")[0]))
+    return tuple(found)
+
+
+@cache
+def _sources() -> dict[str, str]:
+    """Every technique with a lesson, in the order of the course; and the lesson's source from its demo on."""
+    lessons = Path(__file__).parent
+    found = {}
     for chapter, names in CHAPTERS.items():
         place = {name: number for number, name in enumerate(names.split())}
         files = sorted((lessons / chapter).glob("*.py"))
         for path in sorted(files, key=lambda path: place.get(path.stem, len(place))):
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if isinstance(node, ast.FunctionDef) and node.name == "demo":
-                    found.append((f"minitrain.{chapter}.{path.stem}", (ast.get_docstring(node) or "").split("\n")[0]))
-    return tuple(found)
+            _, begins, rest = path.read_text(encoding="utf-8").partition("\ndef demo(")
+            if begins:
+                found[f"minitrain.{chapter}.{path.stem}"] = f"{begins}{rest}"
+    return found
 
 
 def lesson_of(technique: str) -> str:

@@ -259,4 +259,6 @@ def main(
         Text.load(data)
     except (ValueError, OSError) as error:
         raise SystemExit(f"--data: {error}") from None
+    for module, _ in demos():
+        demo_of(module)  # imported here, once for all ranks
     sys.exit(launch(tour, ranks, device, timeout, (data, folder, json, table, all), rehearse=rehearse))

@@ -1,11 +1,12 @@
 """A process that has imported torch once and forks a copy of itself for every rank.
 
 Importing torch takes seconds; a fork takes milliseconds, so four ranks start in 0.2 s. The forkserver only imports: it
-has no threads and has touched no GPU, neither of which survives a fork. On macOS a process that has loaded torch should
-not be forked, since Apple's libraries do not allow for it: there it starts a new process for each rank, which imports
-torch itself, for some seconds. MINITRAIN_START=spawn does so anywhere. Either way ranks are kept. It is also the ranks'
-keeper: when the program that started it ends, in whatever way, it kills the ranks, even those that are stuck, and
-removes their folders.
+has no threads and has touched no GPU, neither of which survives a fork. It is a new Python process; only for a demo
+that is started from the command line it is a fork of that program, which has imported torch and the demo already. On
+macOS a process that has loaded torch should not be forked, since Apple's libraries do not allow for it: there it starts
+a new process for each rank, which imports torch itself, for some seconds. MINITRAIN_START=spawn does so anywhere.
+Either way ranks are kept. It is also the ranks' keeper: when the program that started it ends, in whatever way, it
+kills the ranks, even those that are stuck, and removes their folders.
 
 Python's own `multiprocessing` has a forkserver too. It stays in the program's process group together with a helper that
 ignores SIGTERM; Jupyter, which ends a kernel's group when the kernel shuts down, then waits for seconds and kills
@@ -18,6 +19,7 @@ import contextlib
 import gc
 import os
 import pickle
+import re
 import select
 import shutil
 import signal
@@ -25,9 +27,11 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
+import time
 import traceback
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -36,10 +40,16 @@ from typing import Any
 
 from minitrain.ranks import worker
 from minitrain.ranks.failures import RanksError
+from minitrain.ranks.places import is_helper
 from minitrain.ranks.worker import Plan
 
-# What ranks need not import again. torch._dynamo: the first optimizer imports it, for a second and a half.
-PRELOAD = ["torch", "torch.distributed", "torch._dynamo", "minitrain.comm.world"]
+PRELOAD = ["torch", "torch.distributed", "minitrain.comm.world"]  # what ranks need not import again
+DYNAMO = "torch._dynamo"  # a second and a half; these import it, most of them when they are first used:
+USERS_OF_DYNAMO = re.compile(
+    r"torch\.optim|DistributedDataParallel|torch\.utils\.checkpoint|TorchDispatchMode|FlopCounterMode|torch\.compile"
+    r"|device\(.meta.\)|composition import parts"
+)
+LOG = "TORCH_CPP_LOG_LEVEL"  # torch reads it when it is loaded
 WSL = "https://learn.microsoft.com/windows/wsl/install"
 LENGTH = struct.Struct("!I")  # a request is its length, then a pickled (rank, plan); file descriptors travel with it
 
@@ -49,27 +59,23 @@ class Forkserver:
 
     Args:
         more: Modules that it imports besides torch.
+        fork: Fork this program, which has imported what the ranks will run, instead of starting a new Python process.
+            Not on macOS, and not when this program has threads, or has loaded torch without a level for its log.
     """
 
-    def __init__(self, more: Sequence[str] = ()) -> None:
+    def __init__(self, more: Sequence[str] = (), fork: bool = False) -> None:
         if not hasattr(os, "fork"):
             raise RanksError(f"ranks are forked, which {sys.platform} cannot do; on Windows run this in WSL: {WSL}")
         way = os.environ.get("MINITRAIN_START", "spawn" if sys.platform == "darwin" else "fork")
         if way not in ("fork", "spawn"):
             raise ValueError(f"MINITRAIN_START={way!r} is no way to start ranks; use 'fork' or 'spawn'")
         self.control, theirs = socket.socketpair()
-        arguments = f"{theirs.fileno()}, {[*PRELOAD, *more]!r}, {way == 'spawn'}"
-        # torch logs errors about other ranks with times and addresses: the ranks' tracebacks say it better. On GPUs
-        # NCCL's watchdog may end a process, and only the log says why.
-        level = "ERROR" if Path("/dev/nvidiactl").exists() else "FATAL"
-        environment = {"TORCH_CPP_LOG_LEVEL": level, **os.environ}
-        self.process = subprocess.Popen(
-            program(f"main({arguments})"),
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            pass_fds=[theirs.fileno()],
-            process_group=0,  # Ctrl-C, and Jupyter's signals to a kernel's group, concern this program alone
-        )
+        preload = [*PRELOAD, *more] if fork and not uses_dynamo() else [*PRELOAD, DYNAMO, *more]
+        alone = threading.active_count() == 1
+        if fork and way == "fork" and alone and LOG in os.environ:
+            self.process: subprocess.Popen | Fork = Fork(lambda: copied(self.control, theirs, preload))
+        else:
+            self.process = started(theirs, preload, way == "spawn")
         theirs.close()
         self.owner = os.getpid()
         self.end = weakref.finalize(self, end, self.control, self.process, self.owner)
@@ -126,7 +132,87 @@ class Rank:
                 os.kill(self.pid, number)
 
 
-def end(control: socket.socket, process: subprocess.Popen, owner: int) -> None:
+class Fork:
+    """A fork of this program in a process group of its own, with those methods of `subprocess.Popen` that we need.
+
+    Args:
+        become: What it does; it need not return.
+    """
+
+    def __init__(self, become: Callable[[], None]) -> None:
+        self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                become()
+            except BaseException:
+                traceback.print_exc()
+            finally:
+                os._exit(1)  # never back into the program
+        with contextlib.suppress(OSError):  # it has done so itself, or has ended
+            os.setpgid(self.pid, 0)  # here too: a Ctrl-C may come before it has
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """The exit code, or minus the number of the signal that ended it; None while it runs."""
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
+        return self.returncode
+
+    def wait(self, timeout: float = 10.0) -> None:
+        """Wait for its end.
+
+        Raises:
+            TimeoutExpired: It still runs.
+        """
+        until = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired("forkserver", timeout)
+            time.sleep(0.005)
+
+    def kill(self) -> None:
+        """End it without asking."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def copied(control: socket.socket, theirs: socket.socket, preload: list[str]) -> None:
+    """In a fork of the program: be its forkserver. Does not return.
+
+    Args:
+        control: The program's end of the connection; while a copy of it is open, its closing would go unnoticed.
+        theirs: The forkserver's end.
+        preload: Modules to import.
+    """
+    os.setpgid(0, 0)
+    control.close()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    main(theirs.detach(), preload)
+
+
+def started(theirs: socket.socket, preload: list[str], spawn: bool) -> subprocess.Popen:
+    """A new Python process that is the forkserver; arguments as in `main`."""
+    # torch logs errors about other ranks with times and addresses: the ranks' tracebacks say it better. On GPUs
+    # NCCL's watchdog may end a process, and only the log says why.
+    level = "ERROR" if Path("/dev/nvidiactl").exists() else "FATAL"
+    return subprocess.Popen(
+        program(f"main({theirs.fileno()}, {preload!r}, {spawn})"),
+        env={LOG: level, **os.environ},
+        stdin=subprocess.DEVNULL,
+        pass_fds=[theirs.fileno()],
+        process_group=0,  # Ctrl-C, and Jupyter's signals to a kernel's group, concern this program alone
+    )
+
+
+def uses_dynamo() -> bool:
+    """Whether a file that the program has loaded, of a chapter or the reader's, names one of the users of dynamo."""
+    files = {getattr(module, "__file__", None) or "" for module in list(sys.modules.values())}
+    own = (Path(file) for file in files if os.path.isabs(file) and file.endswith(".py") and not is_helper(file))
+    return any(USERS_OF_DYNAMO.search(path.read_text(encoding="utf-8", errors="replace")) for path in own)
+
+
+def end(control: socket.socket, process: subprocess.Popen | Fork, owner: int) -> None:
     """Let the forkserver know that it is no longer needed, and wait for its end."""
     control.close()
     if os.getpid() == owner:

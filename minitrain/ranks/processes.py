@@ -29,11 +29,11 @@ TORCHRUN = r"((LOCAL_|GROUP_|ROLE_)?(RANK|WORLD_SIZE)|ROLE_NAME|MASTER_(ADDR|POR
 _forkserver: Forkserver | None = None  # one per program: importing torch is the slow part
 
 
-def forkserver(more: Sequence[str] = ()) -> Forkserver:
-    """The program's forkserver, started when first needed; it then imports the modules `more`, too."""
+def forkserver(more: Sequence[str] = (), fork: bool = False) -> Forkserver:
+    """The program's forkserver, started when first needed, with the arguments of `Forkserver`."""
     global _forkserver
     if _forkserver is None or not _forkserver.usable():
-        _forkserver = Forkserver(more)
+        _forkserver = Forkserver(more, fork)
     return _forkserver
 
 

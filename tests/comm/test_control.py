@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ import torch.distributed as dist
 
 from minitrain.collectives.full import hierarchical, native, ring
 from minitrain.comm import axes
-from minitrain.comm.control import agree, any_of, checking, gather_objects, go_on_without
+from minitrain.comm.control import agree, any_of, checking, gather_objects, go_on_without, leave_all
+from minitrain.comm.groups import new_group
 from minitrain.ranks import Ranks
 
 
@@ -117,3 +120,29 @@ def flags(world):
 
 def test_flags_of_any_rank_reach_all(ranks):
     assert ranks(3).run(flags) == [([True, False], [False, True])] * 3
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def use_a_group(world):
+    group = new_group(range(world.size))
+    dist.all_reduce(torch.ones(3), group=group)
+    return threads()
+
+
+def threads_left(world):
+    leave_all()
+    before = threads()
+    during = use_a_group(world)
+    leave_all()
+    until = time.monotonic() + 10
+    while threads() > before and time.monotonic() < until:
+        time.sleep(0.05)
+    return during > before, threads() - before
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="there is no /proc")
+def test_no_thread_of_a_group_outlives_it(ranks):
+    assert ranks(3).run(threads_left) == [(True, 0)] * 3

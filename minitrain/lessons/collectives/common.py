@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -46,8 +46,13 @@ def something_to_send(elements: int) -> None:
 
 def tensor(world: World, elements: int) -> Tensor:
     """Whole numbers from −8 to 8, different on each rank: their sums are exact in any order."""
-    generator = torch.Generator().manual_seed(world.rank)
-    return torch.randint(-8, 9, (elements,), generator=generator, dtype=torch.float32).to(world.device)
+    return _drawn(world.rank, elements).to(world.device, copy=True)
+
+
+@lru_cache(maxsize=4)  # drawing a million takes longer than sending them
+def _drawn(seed: int, elements: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-8, 9, (elements,), generator=generator, dtype=torch.float32)
 
 
 def finish(started: Handle | Tensor) -> Tensor | None:
