@@ -60,8 +60,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in left_out]
     config.hook.pytest_deselected(items=list(left_out))
     items.sort(key=lambda item: next((i for i, file in enumerate(FIRST) if item.nodeid.startswith(file)), len(FIRST)))
-    for item in others.intersection(items):  # with other ranks the same functions get the same kinds of arguments
-        item.fixturenames = [*item.fixturenames, "without_shapes"]  # not appended: all numbers share one list
+    for item in items:  # with other ranks the same functions get the same kinds of arguments
+        if item in others or (chapter and "module" in given(item)):
+            item.fixturenames = [*item.fixturenames, "without_shapes"]  # not appended: all numbers share one list
 
 
 class Together(LoadScopeScheduling):

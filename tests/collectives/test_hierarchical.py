@@ -128,6 +128,7 @@ def demo_on(world, nodes):
         return str(error)
 
 
+@pytest.mark.slow("the demo several times")
 def test_the_demo_takes_any_number_of_nodes_that_divides(ranks):
     assert ranks(4).run(demo_on, 4)[0] == ranks(4).run(demo_on, 1)[0]
     assert ranks(4).run(demo_on, 3)[0] == "nodes=3 does not divide the 4 ranks; use one of their divisors"
