@@ -103,8 +103,7 @@ class _Announced(Flights):
         super().waits()
         with suppress(BoardLost):
             if not self.compared:
-                self.board.wait({self.theirs: self.other}, described(self.message))
-                self.compared = self.board.has(self.theirs)  # not if the other died
+                self.compared = self.board.wait({self.theirs: self.other}, described(self.message))
                 if self.compared:
                     self.compare()
 
