@@ -120,16 +120,26 @@ class Pools(dict[int, Ranks]):
     """
 
     def __init__(self) -> None:
-        self.shapes, self._checking = True, {}
+        self.shapes, self._begun = True, set[int]()
 
     def __call__(self, size: int) -> Ranks:
         """`ranks(4).run(function, *args)` calls `function(world, *args)` on four ranks and returns their results."""
         if size not in self:
             self[size] = Ranks(size, device="cpu")
-        if self._checking.get(size, True) != self.shapes:
-            self._checking[size] = self.shapes
-            self[size].run(check_shapes, self.shapes)
+        if size not in self._begun:
+            self._begun.add(size)
+            self[size].run(begin, self.shapes)
         return self[size]
+
+    def begin(self) -> None:
+        """A new test begins."""
+        self._begun.clear()
+
+
+def begin(world: World, shapes: bool) -> None:
+    """Each test finds the random numbers, which are the same on all ranks, where a new process has them."""
+    torch.manual_seed(0)
+    check_shapes(world, shapes)
 
 
 def check_shapes(world: World | None, wanted: bool) -> None:
@@ -160,6 +170,12 @@ def without_shapes(pools: Pools) -> Iterator[None]:
     yield
     pools.shapes = True
     check_shapes(None, True)
+
+
+@pytest.fixture(autouse=True)
+def tests_begin_alike(pools: Pools) -> None:
+    """Whatever ran before on the same ranks."""
+    pools.begin()
 
 
 @pytest.fixture(scope="module", autouse=True)
