@@ -200,17 +200,17 @@ def test_the_explorer_follows_its_sliders(address: str, page) -> None:
             page.locator("input[name=p]").press(key)
         rate = (stages - 1) / (microbatches + stages - 1)
         text = f"1F1B, {stages} stages, {microbatches} micro-batches: a step takes {3 * (microbatches + stages - 1)}."
-        page.get_by_text(f"{text} The bubble is {100 * rate:.1f} % of the total").wait_for(timeout=5_000)
+        page.get_by_text(f"{text} The bubble is {100 * rate:.1f} % of the total").wait_for(timeout=60_000)
         assert bars.count() == stages * microbatches * 2
     page.select_option("select[name=schedule]", "interleaved")  # takes micro-batches in groups of p: 6, 12, …
-    page.get_by_text("interleaved 1F1B, 6 stages, 6 micro-batches, 2 chunks a rank").wait_for(timeout=5_000)
+    page.get_by_text("interleaved 1F1B, 6 stages, 6 micro-batches, 2 chunks a rank").wait_for(timeout=60_000)
     assert "held at most" in (caption.text_content() or "").lower()
     assert bars.first.locator("title").text_content() == "forward of micro-batch 0, chunk a (stage 0), from 0 to 0.5"
     page.select_option("select[name=schedule]", "2bw")  # batches of p; the third is the first that uses version 1
-    page.get_by_text("PipeDream-2BW, 6 stages, 18 micro-batches: the whole run takes 69.").wait_for(timeout=5_000)
+    page.get_by_text("PipeDream-2BW, 6 stages, 18 micro-batches: the whole run takes 69.").wait_for(timeout=60_000)
     assert {bar.get_attribute("data-version") for bar in bars.all()} == {"0", "1"}
     page.select_option("select[name=schedule]", "pipedream")
-    page.get_by_text("Ranks keep 6, 5, 4, 3, 2, 1 versions of their weights.").wait_for(timeout=5_000)
+    page.get_by_text("Ranks keep 6, 5, 4, 3, 2, 1 versions of their weights.").wait_for(timeout=60_000)
     # The first rank makes version 1 by its first backward, which follows the sixth forward.
     titles = [bars.nth(number).locator("title").text_content() or "" for number in (6, 7)]
     assert titles[0].startswith("backward of micro-batch 0, weights of version 0, from")
@@ -243,7 +243,7 @@ def test_a_link_leads_to_a_claim_that_is_folded_away(address: str, page) -> None
     page.goto(address + "claims/zero/")
     anchor = page.locator("details.claims-more tr[id]").last.get_attribute("id")
     page.goto(f"{address}claims/zero/#{anchor}")
-    page.locator(f"[id='{anchor}']").wait_for(state="visible", timeout=5_000)
+    page.locator(f"[id='{anchor}']").wait_for(state="visible", timeout=60_000)
     head = page.locator(f".claims:has([id='{anchor}']) thead th").first
     assert head.evaluate("head => getComputedStyle(head).position") == "sticky"
 
