@@ -66,8 +66,8 @@ def chart(package: Path, page: str = "../tutorials") -> str:
         (
             f"Does it still not fit, and are there ten micro-batches for each stage (**{bubble}** for {NODE} stages, "
             "for a bubble of a tenth)?",
-            "**Pipeline parallelism** between nodes, with ZeRO 1. Interleaving or zero bubble need fewer "
-            "micro-batches.",
+            "**Pipeline parallelism** between nodes, with ZeRO 1. Interleaving, ZB-H1 and ZB-V "
+            "need fewer micro-batches.",
             ("11a_pipeline_parallel", "11b_pipeline_parallel"),
         ),
         (

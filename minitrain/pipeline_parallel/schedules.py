@@ -123,7 +123,7 @@ def zero_bubble_v(ranks: int, microbatches: int, chunks: int = 2) -> Schedule:
     """Two chunks per rank, down the ranks and up: no bubble where F = I = W, in 1F1B's memory (Qi et al. 2023, §6).
 
     Rank r holds stages r and 2p−1−r, so the first rank also has the last stage, and starts the first backward itself.
-    The order is that of figure 8.
+    The order is that of figure 8. As with H2, nothing may make ranks wait for each other between two steps.
 
     Raises:
         ValueError: Also for chunks other than 2.

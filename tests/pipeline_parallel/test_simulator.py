@@ -113,6 +113,9 @@ def test_zero_bubbles(p, m, times):
     if m >= 2 * p - 1:
         assert h2.bubble == (p - 1) * (f + i - 2 * w)
         assert simulate(zero_bubble_h2(p, m), f, f, f).idle == [0] * p
+        # Where all ranks wait for each other at the end of a step, H2 gains only what W is shorter than I.
+        assert h2.makespan == m * (f + i + w) + (p - 1) * max(f, f + i - 2 * w)
+        assert h1.makespan == m * (f + i + w) + (p - 1) * (f + i - w)
     if m <= p:  # appendix H
         assert h1.longest_span == h2.longest_span == (m + p - 1) * (f + i) + w
 
