@@ -26,7 +26,7 @@ def pairwise(
     sends: Sequence[int],
     group: dist.ProcessGroup | None = None,
 ) -> None:
-    """Fills `incoming`, one message for each part that is not empty; the ledger sees each. Thakur et al. 2005, §3."""
+    """Fills `incoming`, one message for each part that is not empty; the ledger sees each. Thakur et al. 2005."""
     rank, ranks = dist.get_rank(group), dist.get_world_size(group)
     parts, places = outgoing.split(list(sends)), incoming.split(list(receives))
     places[rank].copy_(parts[rank])

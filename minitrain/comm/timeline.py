@@ -6,7 +6,7 @@ time, and its receiver goes on at the later of the two. So the waiting that a sc
 any size.
 
 A message of S bytes takes α + β·S virtual seconds (α: latency, β: seconds per byte), and each rank has one port for
-sending and one for receiving, each carrying one message at a time (Thakur, Rabenseifner & Gropp 2005, §2).
+sending and one for receiving, each carrying one message at a time (Thakur, Rabenseifner & Gropp 2005, "Cost Model").
 """
 
 from __future__ import annotations

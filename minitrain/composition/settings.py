@@ -113,9 +113,9 @@ class Layout:
         sequence_parallel: Cut activations along the sequence where tensor parallelism leaves them whole.
         zero: Stage of ZeRO: what data-parallel ranks divide (with cp, dp · cp ranks): 0 nothing, 1 optimizer states,
             2 gradients too, 3 parameters too.
-        schedule: The order of the pipeline's forwards and backwards. All ranks wait for the gradients' norm at the end of
-            a step, so none is without a bubble; zb-h2 holds twice as much as zb-h1 and gains little, or nothing if the
-            parts of backward take equally long.
+        schedule: The order of the pipeline's forwards and backwards. All ranks wait for the gradients' norm at the end
+            of a step, so none is without a bubble; zb-h2 holds twice as much as zb-h1 and gains little, or nothing if
+            the parts of backward take equally long.
         chunks: Stages of each pipeline rank under --schedule interleaved.
         microbatches: Into how many parts each data-parallel rank cuts its part of the batch.
         recompute: What is computed again in backward instead of kept: attention's core (selective), or whole blocks.

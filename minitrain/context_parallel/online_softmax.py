@@ -4,7 +4,7 @@
 block raises m to m′, both sums are multiplied by exp(m − m′) before its terms are added. At the end the output is o/s.
 Chapter 08's loss merges the same three numbers, except that o is the target's logit there.
 **Source.** Milakov & Gimelshein 2018, "Online normalizer calculation for softmax", §3; Rabe & Staats 2021,
-"Self-attention Does Not Need O(n²) Memory", §3 and 4; backward: Dao 2023, "FlashAttention-2", §3.1.
+"Self-attention Does Not Need O(n²) Memory"; backward: Dao 2023, "FlashAttention-2", §3.1.
 **Cost.** seq · block scores at a time. Backward keeps Q, K, V, the output and one number per query, and no scores.
 """
 

@@ -3,8 +3,8 @@
 **Idea.** The later a token is, the more keys it sees. So the sequence is cut into 2n chunks, and rank r holds chunks r
 and 2n−1−r: together they see 2n+1 chunks of keys, whichever r is. A chunk of keys that is later than a chunk of queries
 is hidden from it, and not computed. All else is `ring_attention`.
-**Source.** Zhu 2024, `zigzag_ring_flash_attn` of zhuzilin/ring-flash-attention; Llama Team 2024, "The Llama 3 Herd of
-Models", §3.3.2, for the 2n chunks. Brandon et al. 2023, "Striped Attention", §2, deals single tokens to ranks instead.
+**Source.** Zhu 2024, `zigzag_ring_flash_attn` of zhuzilin/ring-flash-attention; Grattafiori et al. 2024, "The Llama 3
+Herd of Models", §3.3.2, for the 2n chunks. Brandon et al. 2023, "Striped Attention", §2, deals single tokens.
 **Sent.** As in ring attention: hidden chunks travel, too.
 **Cost.** Causal attention takes the same time on all ranks; contiguous chunks take (2n−1)/n times as long.
 """

@@ -94,8 +94,8 @@ def context_payload(
         recompute: "none", "selective" or "full".
         item: w.
 
-    Source: Liu et al. 2023, "Ring attention", §3; Jacobs et al. 2023, "DeepSpeed Ulysses", §3.2; Llama Team 2024,
-        "The Llama 3 Herd of Models", §3.3.2, for gather.
+    Source: Liu et al. 2023, "Ring attention", §3; Jacobs et al. 2023, "DeepSpeed Ulysses", §3.2; Grattafiori et al.
+        2024, "The Llama 3 Herd of Models", §3.3.2, for gather.
     """
     if context == 1:
         return {}
@@ -300,7 +300,7 @@ def expert_payload(
         again: Whether forward is made twice.
         item: w.
 
-    Source: Lepikhin et al. 2020, §3.2.
+    Source: Lepikhin et al. 2020, §3.3.1.
     """
     if ranks == 1 or not mixtures:
         return {}

@@ -43,7 +43,7 @@ def core_share(mode: str, context: int) -> Fraction:
         mode: "ring", "zigzag", "ulysses" or "gather".
         context: Context-parallel ranks, n.
 
-    Source: derived; Llama Team 2024, "The Llama 3 Herd of Models", §3.3.2, for the chunks from both ends.
+    Source: derived; Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2, for the chunks from both ends.
     """
     return Fraction(2 * context - 1, context**2) if mode in ("ring", "gather") else Fraction(1, context)
 
@@ -122,7 +122,8 @@ def step_flops(batch: int, shape: Shape, rows: int = 0, recompute: str = "none")
         rows: Rows that routers make of the whole batch, in each mixture.
         recompute: "none" for the model's operations, or what is computed again.
 
-    Source: Narayanan et al. 2021, §5.1, equation 3, and appendix.
+    Source: Korthikanti et al. 2022, appendix A, equation 7; with full recomputation Narayanan et al. 2021, §5.1,
+        equation 3, and appendix.
     """
     return sum(stage_work(batch, shape, 1, 0, rows, 1, recompute))
 

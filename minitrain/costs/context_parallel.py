@@ -74,7 +74,7 @@ def ring_blocks(seq: int, ranks: int, rank: int) -> int:
 def zigzag_blocks(seq: int, ranks: int, rank: int) -> int:
     """As `ring_blocks`, with chunks r and 2n−1−r of 2n: (r+1) + (2n−r) = 2n+1 blocks of (s/2n)² on every rank.
 
-    Source: Llama Team 2024, "The Llama 3 Herd of Models", §3.3.2, for the chunks; the count derived.
+    Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2, for the chunks; the count derived.
     """
     return sum(ring_blocks(seq, 2 * ranks, chunk) for chunk in (rank, 2 * ranks - 1 - rank))
 

@@ -1,6 +1,6 @@
 """The bytes of activations that are encoded between forward and backward.
 
-Source: Jain et al. 2018, "Gist: efficient data encoding for deep neural network training", §4.
+Source: Jain et al. 2018, "Gist: efficient data encoding for deep neural network training".
 """
 
 from __future__ import annotations

@@ -69,7 +69,11 @@ def tokens_that_fit(size: float, layers: int, kv_heads: int, head: int, item: in
 
 
 def token_flops(parameters: float, layers: int, hidden: int, tokens: float) -> float:
-    """2N + 4Lhs: the operations of one new token that sees s (Kaplan et al. 2020, §2.1, table 1)."""
+    """2N + 4Lhs: the operations of one new token that sees s.
+
+    Source: Kaplan et al. 2020, §2.1, for 2N. Derived for attention: each layer multiplies h numbers with s keys, and s
+    chances with s values of h numbers, 2hs operations each.
+    """
     return 2 * parameters + 4 * layers * hidden * tokens
 
 

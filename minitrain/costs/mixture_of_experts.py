@@ -159,7 +159,7 @@ def all_to_all(routes: Sequence[Sequence[int]], rank: int, hidden: int, item: in
         hidden: h.
         item: w.
 
-    Source: Lepikhin et al. 2020, §3.2: dispatch and combine are one all-to-all each.
+    Source: Lepikhin et al. 2020, §3.3.1: dispatch and combine are one all-to-all each.
     """
     there = _sent([count for other, count in enumerate(routes[rank]) if other != rank], hidden * item)
     back = _sent([row[rank] for other, row in enumerate(routes) if other != rank], hidden * item)

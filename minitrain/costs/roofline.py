@@ -47,7 +47,7 @@ class Machine(NamedTuple):
     def ridge(self) -> float:
         """FLOP per byte from which on products, not memory, are the limit: the roof's corner.
 
-        Source: Williams, Waterman & Patterson 2009, "Roofline", §3.
+        Source: Williams, Waterman & Patterson 2009, "Roofline".
         """
         return self.flops / self.memory
 
@@ -96,7 +96,7 @@ class Work(NamedTuple):
     def intensity(self) -> float:
         """Operations for each byte.
 
-        Source: Williams, Waterman & Patterson 2009, §2, "operational intensity".
+        Source: Williams, Waterman & Patterson 2009, "operational intensity".
         """
         return self.flops / self.bytes
 
@@ -148,7 +148,7 @@ def bounds(*seconds: float) -> Bounds:
 def attainable(intensity: float, flops: float, bytes_per_second: float) -> float:
     """The roof: min(F, intensity · bytes per second), in FLOP/s.
 
-    Source: Williams, Waterman & Patterson 2009, §3.
+    Source: Williams, Waterman & Patterson 2009.
     """
     return min(flops, intensity * bytes_per_second)
 

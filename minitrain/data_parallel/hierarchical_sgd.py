@@ -4,7 +4,7 @@
 gradients in every step, as in data parallelism, and learn as one. Nodes drift apart for H steps and then average
 their parameters, of which each of a node's ranks carries a part across.
 
-**Source.** Lin et al. 2020, "Don't Use Large Mini-batches, Use Local SGD", §5 and appendix D (hierarchical local SGD).
+**Source.** Lin et al. 2020, "Don't Use Large Mini-batches, Use Local SGD", appendix D (hierarchical local SGD).
 **Sent.** Within a node an all-reduce of the gradients, S bytes, in every step, and an all-gather of S in every H-th;
 across N nodes an all-reduce of S/L in every H-th.
 **Cost.** That of `local_sgd` with N ranks rather than L · N. Also called small sync and big sync.

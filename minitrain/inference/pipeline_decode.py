@@ -3,8 +3,7 @@
 **Idea.** A token needs all stages one after another, and the next token of the same sequence needs that token. So a
 single group of sequences keeps one stage busy and p − 1 idle. With p groups each stage always has one to work on: when
 the first group's token comes back, the first stage has just finished the last group.
-**Source.** Pope et al. 2022, "Efficiently Scaling Transformer Inference", §3; the round of groups is that of Narayanan
-et al. 2021's micro-batches without backward.
+**Source.** Derived: the round of groups is that of the micro-batches of Narayanan et al. 2021, §2.2, without backward.
 **Sent.** For each token and sequence the activations, h numbers, over each of the p − 1 boundaries, and the token back.
 **Cost.** A stage keeps the cache of its own layers only, 1/p of it, for all groups. A token takes as long as on one
 device, and the messages; p groups together write p times as many.

@@ -5,8 +5,8 @@ differ in length and may be empty. Both sides must know the lengths, because a r
 come; therefore a layer exchanges counts first. In backward, gradients travel the opposite way: same call, both lists of
 lengths exchanged.
 
-**Source.** Lepikhin et al. 2020, "GShard", §3.2; Thakur et al. 2005, "Optimization of collective communication
-operations in MPICH", §3, for the pairwise exchange. Also called `MPI_Alltoallv`, or personalized exchange.
+**Source.** Lepikhin et al. 2020, "GShard", §3.3.1; Thakur et al. 2005, "Optimization of collective communication
+operations in MPICH", for the pairwise exchange. Also called `MPI_Alltoallv`, or personalized exchange.
 **Sent.** With `pairwise`, in step s = 1 … n−1 each rank sends to the s-th rank after it and receives from the s-th
 before it; with `native`, the library decides.
 **Cost.** The bytes of all rows that do not stay, in at most n−1 messages.

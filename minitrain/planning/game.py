@@ -9,9 +9,9 @@ that does not fit the GPUs scores nothing, and the time of a step is that of `mi
 Published are the sizes of tp, pp and dp, the batch, and the operations per second. What the papers' tables leave out
 is filled in here: micro-batches of one sequence, 1F1B unless said otherwise, and recomputation as far as GPUs need it.
 
-**Source.** Narayanan et al. 2021, table 1, whose operations per second count full recomputation; Llama team 2024, "The
-Llama 3 herd of models", table 4 and §3.3, where they do not, and where the model is one of GPT's kind only nearly: what
-we count is a GPT of equal size, which keeps more.
+**Source.** Narayanan et al. 2021, table 1, whose operations per second count full recomputation; Grattafiori et al.
+2024, "The Llama 3 herd of models", table 4 and §3.3, where they do not, and where the model is one of GPT's kind only
+nearly: what we count is a GPT of equal size, which keeps more.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ ROUNDS = {
     "39b": _narayanan(5),
     "145b": _narayanan(7),
     "1t": _narayanan(10),
-    "405b": Round(LLAMA_3, "H100", 2048, llama_3_layout(16384), 400e12, "Llama team 2024, table 4"),
+    "405b": Round(LLAMA_3, "H100", 2048, llama_3_layout(16384), 400e12, "Grattafiori et al. 2024, table 4"),
 }
 
 

@@ -8,8 +8,8 @@ reasons: products of small models reach less than that part, and those of the la
 how large its micro-batches are, one sequence is assumed, and 1F1B.
 
 **Source.** Narayanan et al. 2021, "Efficient large-scale language model training on GPU clusters", table 1 and §5.4.1.
-Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models", tables 3 and 5. Llama team
-2024, "The Llama 3 herd of models", table 4. Touvron et al. 2023, "Llama 2", table 2. All GPUs are A100s with 80 GB,
+Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models", tables 3 and 5. Grattafiori et
+al. 2024, "The Llama 3 herd of models", table 4. Touvron et al. 2023, "Llama 2", table 2. All GPUs are A100s with 80 GB,
 except those of Llama 3, which are H100s.
 """
 
@@ -141,8 +141,8 @@ TABLE_5 = (
     Iteration("1T", 160, 25600, 128, 64, 1, 512, 1, 94.42, 71.49),
 )
 
-# Llama team 2024, table 4: GPUs, and TFLOP/s of each, 16 · 2²⁰ tokens in a step. The model is a GPT of equal size,
-# which keeps more activations than Llama does, and so needs the full recomputation that Llama did without.
+# Grattafiori et al. 2024, table 4: GPUs, and TFLOP/s of each, 16 · 2²⁰ tokens in a step. The model is a GPT of equal
+# size, which keeps more activations than Llama does, and so needs the full recomputation that Llama did without.
 LLAMA_3 = Model(layers=126, hidden=16384, heads=128, positions=8192, vocabulary=128256, tied=False)
 LLAMA_3_STEPS = Steps(batch=2048, dtype="bfloat16")
 LLAMA_3_ROWS = ((8192, 430), (16384, 400))
@@ -211,7 +211,7 @@ def comparisons(most_stages: int = 64) -> list[Comparison]:
         if layout.pp > most_stages:
             continue
         here = teraflops(LLAMA_3, layout, LLAMA_3_STEPS, H100, again=False)
-        found.append(Comparison("Llama team 2024, table 4", "Llama 3 405B", layout, "TFLOP/s", published, here))
+        found.append(Comparison("Grattafiori et al. 2024, table 4", "Llama 3 405B", layout, "TFLOP/s", published, here))
     return found
 
 

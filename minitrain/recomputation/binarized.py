@@ -3,7 +3,7 @@
 **Idea.** Between forward and backward an activation is only stored, so it may wait in another form. A ReLU's backward
 asks whether its output is above 0, and a pool's where each of its windows had the largest input. None of them asks for
 a value.
-**Source.** Jain et al. 2018, "Gist: efficient data encoding for deep neural network training", §4.1 (*Binarize*).
+**Source.** Jain et al. 2018, "Gist: efficient data encoding for deep neural network training" (*Binarize*).
 **Cost.** N/8 bytes for the N elements of the ReLU, where there were 4N, and M/2 for the M outputs of the pool, of which
 torch keeps indices of 8 bytes. Gradients have the same bits. Nothing is computed again.
 """

@@ -3,7 +3,8 @@
 **Idea.** An error in forward reaches all later layers, and through the loss all gradients. An error in a copy that
 backward reads touches one layer's gradient. So values are rounded once their last use in forward is over: to 16, 10 or
 8 bits.
-**Source.** Jain et al. 2018, "Gist", §4.2. Sign, exponent and fraction have 1-5-10, 1-5-4 and 1-4-3 bits.
+**Source.** Jain et al. 2018, "Gist" (*delayed precision reduction*). Sign, exponent and fraction have 1-5-10,
+1-5-4 and 1-4-3 bits.
 **Cost.** For N values 2N bytes in 16 bits, 4⌈N/3⌉ in 10 bits (three in a word of 4 bytes), and N in 8. The loss of a
 step has the same bits, its gradients have not: a value's relative error is at most 2⁻¹¹, 2⁻⁵ or 2⁻⁴, except where the
 value is too small or too large for the exponent.

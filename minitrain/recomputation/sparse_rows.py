@@ -4,7 +4,7 @@
 makes most of that output 0. Compressed sparse rows keep the other values, their columns, and where each row begins. The
 rows are narrow, of 256 columns, so that a column's number fits a byte. Forward and backward still compute with dense
 tensors.
-**Source.** Jain et al. 2018, "Gist", §4.1 (*sparse storage and dense compute*).
+**Source.** Jain et al. 2018, "Gist" (*sparse storage and dense compute*).
 **Cost.** 5 bytes for each value that is not 0, and 4 for each row, in place of 4 for each element: less where more than
 20 % are zeros. With column numbers of 4 bytes it would take 50 %. No number changes.
 """

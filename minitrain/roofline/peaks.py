@@ -3,7 +3,7 @@
 **Idea.** The roofline of a device has two numbers. A large square product moves so few bytes for its operations that
 only the operations count. Adding one tensor to another does so little that only the bytes count.
 
-**Source.** Williams, Waterman & Patterson 2009, "Roofline: an insightful visual performance model", §4; the sum is
+**Source.** Williams, Waterman & Patterson 2009, "Roofline: an insightful visual performance model"; the sum is
 much like those of McCalpin's STREAM.
 **Cost.** A few products and sums; the best of several, since a slow one was disturbed by something else.
 A data sheet's peaks are higher: they are what the hardware could do if no product ever waited.

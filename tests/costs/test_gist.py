@@ -9,7 +9,7 @@ from minitrain.costs import gist
 
 
 def test_break_even_is_the_papers():
-    """Jain et al. 2018, §4: 50 % with indices of 4 bytes, 20 % with 1."""
+    """Jain et al. 2018: 50 % with indices of 4 bytes, 20 % with 1."""
     assert (gist.break_even(4), gist.break_even(1)) == (0.5, 0.2)
 
 

@@ -110,7 +110,7 @@ LLAMA, LONG_STEPS = replace(published.LLAMA_3, positions=131072), replace(publis
 
 
 def test_llama_3_s_layout_for_long_sequences_is_among_those_that_fit():
-    # Llama team 2024, table 4, third row: tp 8, cp 16, pp 16, dp 8 on 16,384 GPUs, with 131,072 positions.
+    # Grattafiori et al. 2024, table 4, third row: tp 8, cp 16, pp 16, dp 8 on 16,384 GPUs, with 131,072 positions.
     found = [
         layout
         for layout in layouts(LLAMA, LONG_STEPS, 16384)

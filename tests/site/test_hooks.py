@@ -369,6 +369,14 @@ def test_papers():
         assert re.match(r"https://(arxiv\.org/abs/\d{4}\.\d{4,5}$|doi\.org/10\.|[\w.-]+/)", paper.url)
 
 
+def test_every_source_of_a_claim_can_be_read():
+    """What is no reference: our own derivations and choices, and what follows in words after a linked one."""
+    table = papers.read(ROOT / "docs" / "papers.toml")
+    for source in {claim["source"] for claim in recorded()} - {""}:
+        first = source.split("; ")[0]
+        assert re.match("derived|heuristic|our choice", first) or "<a " in papers.linked(first, table), source
+
+
 def test_papers_are_those_of_the_notebooks():
     """A paper that a notebook links under the same authors and year has the same address in the table."""
     text = " ".join(

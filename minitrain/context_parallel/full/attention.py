@@ -11,7 +11,8 @@ recomputation, tensor parallelism, and checks.
 | ulysses | queries, keys, values, outputs: (n−1)/n of this rank's | as many ranks as heads |
 
 **Source.** Liu et al. 2023, "Ring Attention with Blockwise Transformers"; Jacobs et al. 2023, "DeepSpeed Ulysses";
-Llama Team 2024, "The Llama 3 Herd of Models", §3.3.2; Dao 2023, "FlashAttention-2", for log-sum-exp in backward.
+Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2; Dao 2023, "FlashAttention-2", for log-sum-exp in
+backward.
 Also called `context_parallel` (PyTorch), `--context-parallel-size` with `--cp-comm-type` (Megatron-LM).
 """
 

@@ -1,6 +1,6 @@
 """Every rank gathers all keys and values, and attends to them with its own queries: mode "gather".
 
-**Source.** Llama Team 2024, "The Llama 3 Herd of Models", §3.3.2: simple, and free to use any mask.
+**Source.** Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2: simple, and free to use any mask.
 **Sent.** Forward: an all-gather of keys and values. Backward: the same again, so that they are not kept, and a
 reduce-scatter of their gradients, in float32 at least.
 **Cost.** All keys and values are on every rank while a layer's attention is computed. Nothing is computed meanwhile.

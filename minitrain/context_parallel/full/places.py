@@ -8,7 +8,8 @@
 Under a causal mask a late token has more keys than an early one. With one chunk each, the last rank does (2n−1) times
 the work of the first; with a chunk from the front and one from the back, all ranks have equally much.
 
-**Source.** Zigzag: Zhu 2024, ring-flash-attention; Llama Team 2024, "The Llama 3 Herd of Models", §3.3.2, cuts so too.
+**Source.** Zigzag: Zhu 2024, ring-flash-attention; Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2,
+cuts so too.
 """
 
 from __future__ import annotations

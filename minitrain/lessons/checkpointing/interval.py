@@ -60,7 +60,7 @@ def demo(
                             "Young 1974; derived", "compared", tolerance=s / 8)  # fmt: skip
     figures = {
         name: Claim("", "√(2δM)(1 + √(δ/2M)/3 + (δ/2M)/9) − δ", interval.daly(saved, mtbf), tau, "min",
-                    f"{DALY}, {name}", "published", absolute=0.5 if tau > 10 else 0.05)
+                    DALY, "published", absolute=0.5 if tau > 10 else 0.05)
         for name, (mtbf, _, saved, tau) in PUBLISHED.items()
     }  # fmt: skip
     with world.timed(f"{failures:,} failures"):

@@ -46,7 +46,7 @@ SOURCES = {
     "cp": "Liu et al. 2023, §3",
     "pp": "Narayanan et al. 2021, §3.2",
     "dp": "Rajbhandari et al. 2020, §7",
-    "ep": "Lepikhin et al. 2020, §3.2",
+    "ep": "Lepikhin et al. 2020, §3.3.1",
 }
 # The groups along each axis; experts' gradients go over their replicas, all others over dp and cp at once.
 GROUPS = {"tp": ("tp",), "cp": ("cp",), "pp": ("pp",), "dp": ("dp_cp", "replicas"), "ep": ("experts",)}
@@ -213,7 +213,7 @@ def work_of_one(world: World) -> Claim:
     with FlopCounterMode(display=False) as counter:
         whole(inputs, targets)[1].backward()
     own = plan_time.work(model, settings.layout, steps).model
-    formula, source = "72bsLh²(1 + s/6h + V/12hL)", "Narayanan et al. 2021, §5.1, equation 3"
+    formula, source = "72bsLh²(1 + s/6h + V/12hL)", "Korthikanti et al. 2022, appendix A, equation 7"
     return Claim("operations of a step on one device", formula, own, counter.get_total_flops(), "1", source)
 
 

@@ -54,7 +54,7 @@ def demo(world: World, seq: int = 29, heads: int = 2) -> list[Claim]:
                 bytes_kept = costs.ring_kept(seq, sizes.width, sizes.d, 8)
                 kept[case] = Claim("", "8 · (4abd + ab) · s", bytes_kept, found.kept, "B", lesson.DAO)
                 most = max(each.scores for each in blocks)
-                largest[case] = Claim("", "s · block", seq * min(block, seq), most, "1", "Rabe & Staats 2021, §4")
+                largest[case] = Claim("", "s · block", seq * min(block, seq), most, "1", "Rabe & Staats 2021")
     what = "output, dQ, dK, dV: distance from one device's"
     return [
         fold(f"{what}, scores to ±√5", {c: x for c, x in cases.items() if c.endswith("±1")}, key=True),

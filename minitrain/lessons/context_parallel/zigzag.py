@@ -22,7 +22,7 @@ from minitrain.lessons.context_parallel.ring_attention import LIU, like_one_devi
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LLAMA = 'Llama Team 2024, "The Llama 3 Herd of Models", §3.3.2'
+LLAMA = 'Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2'
 COLOURS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
 Blocks = list[list[lesson.Block]]  # of each rank
 

@@ -24,7 +24,7 @@ from minitrain.tensor_parallel.parallelize import parallelize
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-POPE, KAPLAN = "Pope et al. 2022, §2", "Kaplan et al. 2020, §2.1"
+POPE, KAPLAN = "Pope et al. 2022, §2", "Kaplan et al. 2020, §2.1, for 2N; derived for attention"
 HEAD, LAYERS, VOCABULARY, BATCH = 4, 3, 61, 2
 
 

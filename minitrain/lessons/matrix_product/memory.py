@@ -120,7 +120,7 @@ class Run:
                 self.parameters,
                 self.model.parameter_count(),
                 "1",
-                "Radford 2019",
+                "Radford et al. 2019",
             ),
             "bytes of parameters": Claim("", "4Ψ", item * self.parameters, states["parameters"], "B", ZERO),
             "bytes of gradients": Claim("", "4Ψ", item * self.parameters, states["gradients"], "B", ZERO),

@@ -31,14 +31,14 @@ def demo(world: World, rows: int = 3, width: int = 5) -> list[Claim]:
     assert x.grad is not None
     plain = all_to_all(x.detach(), sends, receives, carrier=native)
     predicted = costs.all_to_all(table, rank, width)
-    source, messages = "Lepikhin et al. 2020, §3.2", {}
+    source, messages = "Lepikhin et al. 2020, §3.3.1", {}
     claims = []
     for way, ledger, traffic in (("forward", forward, predicted.dispatch), ("backward", backward, predicted.combine)):
         what = f"all-to-all, {way}: bytes sent by this rank"
         formula = "rows for others · h · w" if way == "forward" else "rows from others · h · w"
         claims.append(Claim(what, formula, traffic.bytes, ledger.sent, "B", source, key=True))
         each = "one for each part that is not empty, ≤ n−1"
-        messages[way] = Claim("", each, traffic.messages, ledger.messages, "messages", "Thakur et al. 2005, §3")
+        messages[way] = Claim("", each, traffic.messages, ledger.messages, "messages", "Thakur et al. 2005")
     same = {
         "there and, as gradients, back": Claim("", "0", 0, int((x.grad != x).sum()), "1", "derived", "compared"),
         "torch's all_to_all_single": Claim("", "0", 0, int((y != plain).sum()), "1", "derived", "compared"),

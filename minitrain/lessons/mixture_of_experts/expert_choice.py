@@ -153,7 +153,7 @@ def later_tokens(world: World, router: Any, token_choice: Any, experts: int, tok
             1,
             changed[0],
             "1",
-            f"{ZHOU}, §5",
+            f"{ZHOU}, §6",
             "compared",
             ">=",
             key=True,

@@ -38,7 +38,7 @@ from minitrain.models.gpt import MLP, GPTConfig
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-GSHARD, DERIVED, BOUND = "Lepikhin et al. 2020, §3.2", "derived", 1e-12
+GSHARD, DERIVED, BOUND = "Lepikhin et al. 2020, §3.3.1", "derived", 1e-12
 ROUTERS: dict[RouterName, type[Router]] = {
     "noisy_top_k": NoisyTopK,
     "gshard": GShard,

@@ -18,7 +18,7 @@ from minitrain.mixture_of_experts import expert_parallel, layer, switch
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
 from minitrain.mixture_of_experts.full.layer import MoELayer
 
-GSHARD, DERIVED, BOUND = "Lepikhin et al. 2020, §3.2", "derived", 1e-12
+GSHARD, DERIVED, BOUND = "Lepikhin et al. 2020, §3.3.1", "derived", 1e-12
 
 
 def layer_of(full: MoELayer, capacity_factor: float = 1.25) -> layer.MoELayer:

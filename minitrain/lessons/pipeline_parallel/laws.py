@@ -362,7 +362,7 @@ def like_torch(ranks: int) -> Claim:
 def printed() -> Claim:
     """The claim on the bubbles that a paper prints for the times that it measured; they are rounded to 0.01 %."""
     what = "bubble of 1f1b, zb-h1 and zb-h2 in % of the time of a step, for two models: as published"
-    source = f"{ZERO}, tables 5 and 6"
+    source = f"{ZERO}, tables 5 and 9 (at ICLR 5 and 6)"
     found = {}
     for p, m, forward, backward, weight, message, rates in PRINTED:
         for name, rate in rates.items():

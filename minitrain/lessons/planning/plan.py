@@ -109,7 +109,7 @@ def operations(world: World) -> list[Claim]:
     ways = {"none": recomputation.nothing, "selective": selective.recompute, "full": every_block}
     found = {name: trial.operations(how) for name, how in ways.items()}
     counts, shares = {}, {}
-    source = f"{NARAYANAN}, §5.1, equation 3; {KORTHIKANTI}, appendix A"
+    source = f"{KORTHIKANTI}, appendix A, equation 7; {NARAYANAN}, §5.1, equation 3, with all done again"
     for name, counted in found.items():
         work = plan_time.work(small, Layout(recompute=name), Steps(batch=2))  # type: ignore[arg-type]
         formula = "72bsLh²(1 + s/6h + V/12hL), and what is done again"

@@ -128,7 +128,7 @@ def served(seen: Seen, steps: int) -> list[Claim]:
     behind = sum(steps - max(version for *table, version in found if tuple(table) == which) for which in tables)
     what = "ids and elements served that differ from the trainer's at that version, all versions that were seen"
     return [
-        Claim(what, "0", 0, unlike, "1", f"{MONOLITH}, §2.3", "compared", key=True),
+        Claim(what, "0", 0, unlike, "1", f"{MONOLITH}, §2.2.2", "compared", key=True),
         Claim("versions that the tables served at the end are behind", "0", 0, behind, "1", DERIVED),
     ]
 

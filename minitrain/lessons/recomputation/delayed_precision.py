@@ -18,7 +18,7 @@ from minitrain.recomputation.delayed_precision import DelayedPrecision
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SECTION = "Jain et al. 2018, §4.2"
+SECTION = "Jain et al. 2018"
 WIDTHS = (16, 10, 8)
 
 

@@ -132,7 +132,7 @@ def like_one_device(world: World, tokens: int, vocabulary: int) -> list[Claim]:
         fold("loss and gradient, distance from F.cross_entropy, float64", exact, key=True),
         Claim(f"loss's {far}", formula, most, of_loss, "1", "derived", how, "<="),
         Claim(f"gradient's {far}", "8(V'+8)u", constant, of_gradient, "1", "derived", how, "<="),
-        Claim(without, "0 / 0", 0, int(not none.isnan()), "1", "F.cross_entropy", how),
+        Claim(without, "0 / 0", 0, int(not none.isnan()), "1", "torch: F.cross_entropy", how),
         Claim("ranks whose loss has other bits than rank 0's", "0: one order", 0, other, "1", "derived", how),
     ]
 

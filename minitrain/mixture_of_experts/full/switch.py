@@ -2,7 +2,6 @@
 
 **The router computes in float32 inside a bfloat16 model.** A logit of 8 bits is wrong by up to 1/512 of itself, which
 would send some tokens to other experts. The router's output is bfloat16 again, so that no wider tensors are sent.
-Expert dropout (§2.4), more dropout inside experts when a model is tuned on little data, is an option of experts.
 
 **Source.** Fedus, Zoph & Shazeer 2021, "Switch Transformers", §2.4 (precision, initial weights).
 **Cost.** `minitrain.costs.mixture_of_experts`: `capacity`, `dropped_fraction`, `switch_loss_at_balance`.
