@@ -14,7 +14,7 @@ ACCEPTED := >=
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help tour test everything ready lint pytest durations mutations oldest docs serve notebooks course lab bench claims clean
+.PHONY: help tour test everything ready lint pytest durations mutations oldest docs serve notebooks course lab bench claims wild clean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=a python ≥ 3.11] [RANKS=1 to 8]"
@@ -89,6 +89,9 @@ bench: $(STAMPS)/package  ## compare with what a user would pick instead: torch'
 
 claims: $(STAMPS)/package  ## run the tour on 4 ranks and rewrite docs/claims.json and its picture
 	@$(BIN)/python -m minitrain.tour --ranks 4 --json docs/claims.json --table docs/images/claims.svg
+
+wild: $(STAMPS)/notebooks  ## list the names in other projects that the notebooks mention, by project, to check them
+	@$(BIN)/python -m tests.wild
 
 clean:  ## remove what was built and downloaded
 	rm -rf $(VENV) $(VENV)-oldest site course runs

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import wild
 from tests.drawn import drawn
 
 FOLDER = Path(__file__).parents[1] / "tutorials"
@@ -225,6 +226,38 @@ def test_links_lead_to_files(name, notebook):
         if cell.cell_type == "markdown":
             for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", cell.source):
                 assert (FOLDER / target).exists() or (FOLDER / target).name[:2] > NAMES[-1][:2], f"{cell.id}: {target}"
+
+
+@all_notebooks
+def test_names_in_other_projects_say_as_of_when(name):
+    assert wild.AS_OF.search(wild.section(FOLDER / f"{name}.ipynb"))
+
+
+def test_names_are_listed_by_project(tmp_path, monkeypatch):
+    text = """## In the wild
+
+| here | elsewhere |
+|---|---|
+| `Zero1` | PyTorch: `fully_shard`, FSDP1: `FULL_SHARD`. Megatron-LM: `--use-it core` with `f(x=1)` |
+| `ours` | `torch.compile`, DeepSpeed's `"stage": 3`, `gone` |
+
+| where | what |
+|---|---|
+| NCCL | `ncclSend` |
+
+Nothing of `this`.
+"""
+    listed = {
+        "PyTorch": ["fully_shard", "FULL_SHARD", "torch.compile"],
+        "Megatron-LM": ["--use-it core", "f(x=1)"],
+        "DeepSpeed": ['"stage": 3', "gone"],
+        "NCCL": ["ncclSend"],
+    }
+    assert wild.names(text) == listed
+    monkeypatch.setattr(wild, "everywhere", lambda: listed)
+    (tmp_path / "a.py").write_text("class A:\n    use_it: bool\n\ndef f(): ...\n\nstage = 1\n")
+    assert wild.gone("Megatron-LM", tmp_path) == []
+    assert wild.gone("DeepSpeed", tmp_path) == ["gone"]
 
 
 @all_notebooks

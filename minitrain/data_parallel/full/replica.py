@@ -6,8 +6,8 @@ over ranks. And all ranks call the same collectives in the same order, for which
 that is checked before anything is sent. The three files differ in when, and in what pieces, the gradients travel.
 
 Buffers (BatchNorm's running statistics) are sent once, at the start; after that each rank updates its own. Torch's DDP
-sends rank 0's before every forward (`broadcast_buffers=True`): the ranks' buffers are then equal, but the other ranks'
-statistics are discarded, and every step pays for it.
+sends rank 0's before every forward (unless `forward_sync_buffers=False`): the ranks' buffers are then equal, but the
+other ranks' statistics are discarded, and every step pays for it.
 """
 
 from __future__ import annotations
