@@ -194,7 +194,7 @@ def for_python_markdown(text: str) -> str:
     """Markdown as Jupyter and code hosts read it, rewritten for Python-Markdown, which is stricter.
 
     Lists, tables and displayed formulas get the blank line before them that they need; what is nested in a list is
-    indented by four spaces; `<details>` may hold Markdown.
+    indented by four spaces; `<details>` may hold Markdown; and `#12` at the beginning of a line is no heading.
     """
     lines: list[str] = []
     block = ""  # what ends the open fence or formula, whose lines stay as they are
@@ -214,6 +214,7 @@ def for_python_markdown(text: str) -> str:
             block = "$$"
         elif re.match(r" {2,3}\S", line):
             line = "    " + stripped
+        line = re.sub(r"^(?=#{1,6}[^#\s])", r"\\", line)
         lines.append(re.sub(r"^<details(?! markdown)", "<details markdown", line))
         if _kind(line) == "formula" and not block:
             lines.append("")

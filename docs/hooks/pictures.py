@@ -36,11 +36,13 @@ def chapter_map(links: Mapping[str, str]) -> str:
         if chapter.name == last:
             box, lines = 408, [f"{chapter.title}: all of them in one training step"]
         else:
-            box, lines = wide, chapter.title.replace("Mixture of", "Mixture\u00a0of").split(" ")
+            box, lines = wide, _two_lines(chapter.title)
         here = chapter.name in links
         texts = [f'<text class="map-number" x="{x}" y="{y - 12}">{chapter.number}{"" if here else " · to come"}</text>']
         first = y + (12 if len(lines) == 1 else 4)
-        texts += [f'<text x="{x}" y="{first + 15 * i}">{escape(line)}</text>' for i, line in enumerate(lines)]
+        for number, line in enumerate(lines):
+            size = ' class="map-long"' if box == wide and len(line) > 11 else ""
+            texts.append(f'<text{size} x="{x}" y="{first + 15 * number}">{escape(line)}</text>')
         node = f'<rect x="{x - box / 2}" y="{y - high / 2}" width="{box}" height="{high}" rx="7"/>' + "".join(texts)
         if here:
             parts.append(f'<a class="map-here" href="{escape(links[chapter.name])}">{node}</a>')
@@ -48,6 +50,13 @@ def chapter_map(links: Mapping[str, str]) -> str:
             parts.append(f'<g class="map-later">{node}</g>')
     label = "Chapter map: " + "; ".join(_sentence(c) for c in chapters.CHAPTERS)
     return _svg("chapter-map", 30 + row_pitch * (rows - 1) + high / 2 + 3, label, parts)
+
+
+def _two_lines(title: str) -> list[str]:
+    """A title in one line or two, the longer of them as short as possible."""
+    words = title.split()
+    halves = [[" ".join(words[:cut]), " ".join(words[cut:])] for cut in range(1, len(words))]
+    return min(halves, key=lambda lines: max(map(len, lines)), default=words)
 
 
 def _sentence(chapter: chapters.Chapter) -> str:

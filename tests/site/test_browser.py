@@ -59,6 +59,18 @@ def page(browser):
     return browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
 
 
+# Labels of drawings that reach beyond the box that they belong to.
+OUTSIDE = """
+[...document.querySelectorAll('.drawing :is(a, g):has(> rect)')].flatMap(node => {
+  const box = node.querySelector('rect').getBoundingClientRect()
+  return [...node.querySelectorAll('text')].filter(text => {
+    const own = text.getBoundingClientRect()
+    return own.left < box.left || own.right > box.right || own.top < box.top || own.bottom > box.bottom
+  }).map(text => text.textContent)
+})
+"""
+
+
 def pages_of(site: Path) -> list[str]:
     """Every page but those of the reference, of which two stand for all: a room and the longest module."""
     found = {str(page.parent.relative_to(site)): page.stat().st_size for page in site.rglob("index.html")}
@@ -89,6 +101,7 @@ def test_pages(site: Path, address: str, browser) -> None:
                 " && math.getBoundingClientRect().height < 5).length"
             )
             assert flat == 0, f"{flat} formulas of {name} are not drawn"
+        assert page.evaluate(OUTSIDE) == [], name
         missing = page.evaluate(
             "Promise.all([...document.images].map(image => {"
             " image.loading = 'eager'; return image.decode().then(() => '', () => image.src) }))"

@@ -103,6 +103,7 @@ def test_rich_tables_come_as_text():
         ("text\n$$ x $$\ntext", "text\n\n$$ x $$\n\ntext"),
         ("on rank\n0. The loss", "on rank\n0. The loss"),
         ("text\n```\n- a\n$$\n```", "text\n```\n- a\n$$\n```"),
+        ("[a\n#12](b)\n# c\n```\n#d\n```", "[a\n\\#12](b)\n# c\n```\n#d\n```"),
         ("<details>\n<summary>S</summary>", "<details markdown>\n<summary>S</summary>"),
     ],
 )
