@@ -75,7 +75,7 @@ serve: $(STAMPS)/site  ## show the site at http://127.0.0.1:8000 and rebuild it 
 notebooks: $(STAMPS)/package $(STAMPS)/notebooks  ## execute the notebooks and rewrite them with their outputs
 	$(BIN)/python tutorials/build.py execute
 
-course: $(STAMPS)/notebooks  ## write copies of the notebooks without outputs, for a class, into course/, and the answers apart
+course: $(STAMPS)/notebooks  ## write copies of the notebooks without outputs into course/class, to be given out, and the answers into course/answers
 	$(BIN)/python tutorials/build.py course course
 
 lab: $(STAMPS)/package $(STAMPS)/notebooks  ## open the notebooks in JupyterLab

@@ -430,11 +430,13 @@ def test_of_a_training_that_rounding_leads_elsewhere_words_are_compared(build):
 def test_course_copies_have_no_outputs(build, tmp_path, capsys):
     import nbformat
 
-    assert build.main(["course", str(tmp_path / "class")]) == 0
-    assert [path.stem for path in sorted((tmp_path / "class").glob("*.ipynb"))] == NAMES
-    answers = [path.name for path in sorted((tmp_path / "class" / "solutions").glob("*"))]
+    assert build.main(["course", str(tmp_path)]) == 0
+    answers = [path.name for path in sorted((tmp_path / "answers").glob("*"))]
     assert answers == [path.name for path in sorted((FOLDER / "solutions").glob("[0-9]*.py"))]
-    for path in (tmp_path / "class").glob("*.ipynb"):
+    given = sorted((tmp_path / "class").rglob("*"))
+    assert [path.name for path in given] == [f"{name}.ipynb" for name in NAMES], "no answers are given out"
+    for path in given:
+        assert "solutions/" not in path.read_text(encoding="utf-8")
         for cell in code_cells(nbformat.read(path, as_version=4)):
             assert cell.outputs == [] and cell.execution_count is None
 

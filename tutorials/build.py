@@ -3,8 +3,9 @@
     python tutorials/build.py execute [NAME ...]    run and rewrite them with outputs
     python tutorials/build.py check [NAME ...]      run copies; fail where an output is
                                                     not the stored one
-    python tutorials/build.py course FOLDER         copy them without outputs, for a
-                                                    class, and the answers apart
+    python tutorials/build.py course FOLDER         copy them without outputs into
+                                                    FOLDER/class, to be given out, and
+                                                    the answers into FOLDER/answers
     python tutorials/build.py durations [NAME ...]  how long each takes to read, and
                                                     where the time goes
 
@@ -81,6 +82,8 @@ NAME = re.compile(r'(?<=[="#(])[a-z]\w*\d\w*(?=[")])')
 POINT = 1.0  # 1/72 inch: what has moved by less looks the same
 # A place in a module of ours: an edit moves its lines.
 FRAME = re.compile(r'(File "minitrain/[^"]+", line )\d+')
+# Where a notebook says in which file its solutions are.
+ANSWERS = re.compile(r"Solutions\s+are\s+in\s+(\[`[^\]]*\]\([^)]*\)|`[^`]*`)")
 console = Console(stderr=True)
 
 
@@ -477,19 +480,21 @@ def same_picture(old: str, new: str) -> bool:
 
 
 def course(folder: Path) -> int:
-    """Copy all notebooks without outputs into `folder`, and the answers to their
-    exercises into a folder in it."""
-    answers = folder / "solutions"  # where the notebooks' links look for them
-    answers.mkdir(parents=True, exist_ok=True)
+    """Copy all notebooks without outputs into one folder, which a class can be given,
+    and the answers to their exercises into another."""
+    given, answers = folder / "class", folder / "answers"
+    for each in (given, answers):
+        each.mkdir(parents=True, exist_ok=True)
     for path in notebooks():
-        (folder / path.name).write_text(
-            written(without_outputs(nbformat.read(path, as_version=4))),
-            encoding="utf-8",
-        )
+        notebook = without_outputs(nbformat.read(path, as_version=4))
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = ANSWERS.sub("Your teacher has the solutions", cell.source)
+        (given / path.name).write_text(written(notebook), encoding="utf-8")
     for path in sorted((FOLDER / "solutions").glob("[0-9]*.py")):
         shutil.copyfile(path, answers / path.name)
     print(
-        f"{len(notebooks())} notebooks without outputs in {folder}, and the answers to "
+        f"{len(notebooks())} notebooks without outputs in {given}, and the answers to "
         f"their exercises in {answers}"
     )
     return 0
