@@ -298,6 +298,32 @@ WITHOUT_SMALL_FORMS = ("composition", "recommender")  # chapters about whole tra
 BESIDE_THE_LOOP = ("__init__", "__main__", "tour", "plan", "prepare", "generate", "evaluate", "export", "compare")
 
 
+def forms_of_one_name(package: Path) -> list[str]:
+    """`file.name` of each small form whose name the package itself gives to the full form."""
+    home = next(
+        (ast.literal_eval(node.value) for node in tree(package / "__init__.py").body
+         if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "_HOME"),
+        {},
+    )  # fmt: skip
+    full = {name for name, file in home.items() if file.startswith("full.")}
+    return [
+        f"{file.stem}.{node.name}"
+        for file in sorted(package.glob("*.py"))
+        for node in tree(file).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and node.name in full
+    ]
+
+
+def test_where_a_name_means_two_forms_the_package_says_which_is_which():
+    packages = [file.parent for file in PACKAGE.glob("*/__init__.py")]
+    both = {package: forms for package in packages if (forms := forms_of_one_name(package))}
+    assert sum(map(len, both.values())) > 20
+    for package, forms in both.items():
+        said = " ".join((ast.get_docstring(tree(package / "__init__.py")) or "").split())
+        assert "names that the package itself has are full forms" in said, package
+        assert [form for form in forms if f"`{form}`" not in said] == [], package
+
+
 def test_what_the_readme_and_the_landing_page_say_of_small_forms():
     """Each file at the top of a chapter's folder is a small form, or listed."""
     for page in ("README.md", "docs/index.md"):

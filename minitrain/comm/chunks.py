@@ -1,4 +1,4 @@
-"""What every file of this chapter does first: check the tensor, and see it as flat chunks, one for each rank.
+"""What collectives in their full form do first: check the tensor, and see it as flat chunks, one for each rank.
 
 A tensor of any shape is looked at as one flat line of elements. `torch.tensor_split` cuts it into as many chunks as
 there are ranks; where that does not divide, the first chunks have one element more. With fewer elements than ranks the

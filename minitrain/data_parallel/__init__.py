@@ -4,6 +4,9 @@ A ladder of three files with one signature, each a short step from the last: `na
 backward, `bucketed` sends them together, `overlapped` sends while backward still runs. `DataParallel` is the last.
 `accumulation` says which batch is learnt from, and what that asks of the loss, the learning rate and BatchNorm. Three
 more send less than once per step: `local_sgd`, `hierarchical_sgd` and `diloco`.
+
+The names that the package itself has are full forms. The small forms of the same names are imported from their files:
+`naive.NaiveDataParallel`, `bucketed.BucketedDataParallel`, `overlapped.DataParallel`.
 """
 
 from __future__ import annotations

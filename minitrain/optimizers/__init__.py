@@ -1,8 +1,10 @@
 """Chapter 07, optimizers: what an optimizer keeps for each parameter, and which of them may step a part of a layer.
 
 Adam as the reference, `adam`; smaller states: `adafactor`, `sm3`, `adam8bit`; a step whose length follows each layer's
-norm, for large batches: `lars`, `lamb`; and one for whole matrices, `muon`. `Adafactor`, `LAMB`, `LARS` and `Muon` are
-full forms, for any model and under ZeRO.
+norm, for large batches: `lars`, `lamb`; and one for whole matrices, `muon`.
+
+The names that the package itself has are full forms, for any model and under ZeRO. The small forms of the same names
+are imported from their files: `adafactor.Adafactor`, `lamb.LAMB`, `lars.LARS`, `muon.Muon`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,9 @@
 """Chapter 18, the parameter server: some ranks keep the parameters, the others compute gradients.
 
 `synchronous` keeps all workers in step, `asynchronous` lets them drift apart by a bound.
+
+The names that the package itself has are full forms. The small forms of the same names are imported from their files:
+`synchronous.Server`, `synchronous.Worker`, `asynchronous.AsynchronousServer`.
 """
 
 from __future__ import annotations

@@ -3,9 +3,10 @@
 `gpipe` and `one_f_one_b` are two schedules written out as plain loops over messages. So is `without_flush`, a pipeline
 that never drains; `no_stashing`, `pipedream`, `vertical_sync` and `two_buffered` train in it, and differ in the weights
 that they use. All other schedules are data: one small object is used in four ways. `schedules` makes a `Schedule`: for
-each rank, what it does and in which order. `actions` checks it, `simulator` says when each action happens and what is
-held meanwhile, `drawing` shows that, and `executor` runs it on real ranks, on stages that `splitting` cuts. Schedules
-without a flush are data, too, with the versions of the weights; `versions` reads off how many are kept.
+each rank, what it does and in which order. `executor` runs it on real ranks, on stages that `splitting` cuts. In
+`full`, `actions` checks it, `simulator` says when each action happens and what is held meanwhile, and `drawing` shows
+that. Schedules without a flush are data, too, with the versions of the weights; `full.versions` reads off how many are
+kept.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ class Scale:
         """x in 8 bits, and the factor that takes it back."""
         now = x.abs().max().item()
         before = max(self.amax) if self.delayed and self.amax else now
-        # The next calls look at it; this one need not have waited for it.
+        # With delayed scaling, the next calls look at it.
         self.amax.append(now)
         largest = torch.finfo(dtype).max
         scale = before / largest or 1.0  # a tensor of zeros needs none

@@ -2,6 +2,10 @@
 
 `mappings` has the two operators between a whole sequence and its shards, `linear` has the layers of chapter 08 with
 these operators at their ends, and `megatron` applies them to a whole GPT.
+
+The names that the package itself has are full forms. The small forms of the same names are imported from their files:
+`mappings.gather_from_sequence`, `mappings.reduce_scatter_to_sequence`, `linear.ColumnFromSequence`,
+`linear.RowToSequence`.
 """
 
 from __future__ import annotations

@@ -2,9 +2,12 @@
 
 A ladder with one signature, each a short step from the last: `Zero1` divides the optimizer states over the ranks,
 `Zero2` the gradients too, `Zero3` the parameters too; `ZeroOffload` keeps states and step on the host, and
-`HybridZero3` has a replica of the model on every node. `Partition` is the arithmetic beneath all of them: tensors side
-by side in one line, cut into equal shards. `ShardedOptimizer` is stage 1 as an optimizer, for use after any data
-parallelism.
+`HybridZero3` has a replica of the model on every node.
+
+The names that the package itself has are full forms. The small forms of the same names are imported from their files:
+`stage1.Zero1`, `stage2.Zero2`, `stage3.Zero3`, `offload.ZeroOffload`, `hybrid.HybridZero3`. Two have a full form only:
+`Partition`, the arithmetic beneath the full forms: tensors side by side in one flat buffer, cut into equal shards; and
+`ShardedOptimizer`, stage 1 as an optimizer, for use after any data parallelism.
 """
 
 from __future__ import annotations
