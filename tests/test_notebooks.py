@@ -107,6 +107,32 @@ def test_stored_as_executed_from_top_to_bottom(name, notebook, build):
 
 
 @all_notebooks
+def test_what_is_shown_holds(name, notebook, build):
+    assert build.doubtful(notebook) == []
+
+
+def test_what_does_not_hold_is_refused(build):
+    import nbformat
+
+    def said(text, heading="## Step by step", **metadata):
+        cell = nbformat.v4.new_code_cell(
+            "f()", id="cell", metadata=metadata, outputs=[nbformat.v4.new_output("stream", text=text)]
+        )
+        notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(heading), cell])
+        return [problem.split("cell' ")[1] for problem in build.doubtful(notebook)]
+
+    assert said("all bits equal: True, no Falsehood, NONE") == []
+    for word in ("False", "NO", "not yet"):
+        assert said(f"[rank 0] {word}: x") == [f"says {word!r}, without the tag says-no"]
+        assert said(word, "## Break it") == said(word, "## Exercises") == said(word, tags=["says-no"]) == []
+        assert said(word, tags=["check"]) == []
+    assert said("| off by | 0 | 0 ± 3.0e-13 | 0.9e-13 | compared | yes |") == []
+    assert said("| off by | 0 | 0 ± 3.0e-13 | 1.1e-13 | compared | yes |") == [
+        "has a claim at 1.1e-13, close to its bound 3.0e-13"
+    ]
+
+
+@all_notebooks
 def test_durations_are_worked_out(name, notebook, build):
     said = int(build.TAKES.search(notebook.cells[0].source)[2])
     assert said == build.minutes(notebook)

@@ -71,6 +71,11 @@ TEXT = "text-of-python"
 # The tag of cells that show a training which rounding leads elsewhere, in few bits for
 # example: its numbers depend on the order in which a processor adds up.
 ROUNDING = "rounding-of-processor"
+# The tag of cells that show on purpose that something does not hold.
+SAYS_NO = "says-no"
+NO = re.compile(r"\b(False|NO|not yet)\b")
+# Of a claim that is 0 up to rounding, its bound and its value, as a table shows them.
+ROUNDED = re.compile(r"\| 0 ± (\d\S*) \| (\d[^\s\u00a0]*)")
 # A distance that is rounding alone, such as 4e-15: its size depends on the processor.
 TINY = re.compile(r"\b\d(?:\.\d+)?e-1\d\b")
 NUMBER = re.compile(r"-?\d+\.\d*(?:e[+-]?\d+)?")
@@ -172,6 +177,8 @@ def run(path: Path, rewrite: bool = False) -> list[str]:
         f"{path.name}: {seconds:.0f} s"
         + (f", more than {SECONDS}" if seconds > SECONDS else "")
     )
+    if problems := doubtful(executed):
+        return problems
     if rewrite:
         path.write_text(written(executed), encoding="utf-8")
         return []
@@ -385,6 +392,30 @@ def durations(paths: list[Path]) -> int:
 def tags(cell: Any) -> list[str]:
     """The tags of a cell."""
     return cell.metadata.get("tags", [])
+
+
+def doubtful(notebook: Any) -> list[str]:
+    """Cells that show what a reader should not see outside exercises and *Break it*:
+    something that does not hold, or a claim whose distance is more than a third of its
+    bound, so that another machine may find it beyond."""
+    problems, heading = [], ""
+    for cell in notebook.cells:
+        if cell.source.startswith("## "):
+            heading = cell.source
+        if cell.cell_type != "code" or {"check", "exercise", SAYS_NO} & set(tags(cell)):
+            continue
+        text = "\n".join(as_text(output) for output in cell.outputs)
+        if not heading.startswith(("## Break it", "## Exercises")):
+            if said := NO.search(text):
+                problems.append(
+                    f"cell {cell.id!r} says {said[0]!r}, without the tag {SAYS_NO}"
+                )
+        problems += [
+            f"cell {cell.id!r} has a claim at {value}, close to its bound {bound}"
+            for bound, value in ROUNDED.findall(text)
+            if 3 * float(value) > float(bound)
+        ]
+    return problems
 
 
 def differences(stored: Any, executed: Any) -> list[str]:
