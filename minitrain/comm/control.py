@@ -73,14 +73,14 @@ def seal_of(group: dist.ProcessGroup | None = None) -> Seal:
 
 def _connect(group: dist.ProcessGroup, store: dist.Store, rank: int, size: int) -> None:
     """Make the control connections of `group`, and agree on a secret."""
-    beside = _companions[group] = dist.ProcessGroupGloo(store, rank, size, time_limit())
+    beside = dist.ProcessGroupGloo(store, rank, size, time_limit())
     # Rank 0 tells one half over the store: that of our own ranks is a file which no other user can read.
     if rank == 0:
         store.set("secret", secrets.token_hex(LENGTH))
     # The other half goes over the connections, one message from each rank and one to each: anyone who reaches
     # torchrun's store can read what is in it.
     other = _gather_bytes(beside, secrets.token_bytes(LENGTH), LENGTH)[0]
-    _seals[group] = Seal(store.get("secret"), other)
+    _companions[group], _seals[group] = beside, Seal(store.get("secret"), other)
 
 
 def go_on_without(lost: Iterable[int]) -> None:
