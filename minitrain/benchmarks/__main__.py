@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from minitrain.benchmarks.compare import Comparison
-from minitrain.comm.torchrun import under_torchrun
+from minitrain.comm.torchrun import end_with_torchrun, under_torchrun
 from minitrain.comm.world import World
 from minitrain.ranks.ranks import Ranks
 
@@ -59,6 +59,7 @@ def main(
     """
     rows: list[Comparison] = []
     if under_torchrun():
+        end_with_torchrun()
         with World.start(device=device, check=False) as world:
             rows = [row for name in names for row in measure(world, name)]
             if world.rank:

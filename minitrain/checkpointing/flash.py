@@ -12,6 +12,7 @@ The full form is the trainer's `--flash-every`, `minitrain.checkpointing.full.me
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class Flash:
     """`save(step, shard)` every few steps, `load(shard)` after a failure, `free()` at the end.
 
     Args:
-        folder: In this node's memory, such as a folder in /dev/shm.
+        folder: In this node's memory, such as one in /dev/shm, and open to no other user.
         shard: This rank's state, of the same size on all ranks.
         run: The number of the training. What another training has left is freed.
         apart: The ranks of a node, so that rank r's peer, r + apart, lies on another one.
@@ -50,6 +51,9 @@ class Flash:
             # New, or of a dead training.
             self.files[1].unlink(missing_ok=True)
             self.heads.fill_(NOTHING)[:, RUN] = run
+        with open(self.files[1], "ab") as file:
+            # Its room, now: shared memory that runs out in a later write ends the process.
+            os.posix_fallocate(file.fileno(), 0, size)
         memory = torch.from_file(str(self.files[1]), True, size, dtype=torch.uint8)
         self.slots = memory.view(2, 2, shard.nbytes)  # (slots, own or peer's, bytes)
 

@@ -5,24 +5,28 @@ others have noted that they have arrived. After a moment it also notes what it i
 each rank can tell by itself whether the ranks that it waits for will ever arrive: they will not if they have ended or
 wait in vain themselves.
 
-The board is one of torch's stores. Rank 0 keeps it; when that rank dies, the others go on unchecked.
+The board is one of torch's stores. Rank 0 keeps it; when that rank dies, the others go on unchecked. Any user of the
+machine can write to such a store, so notes are JSON, which can hold no code, and sealed (seal.py): a note that no rank
+of this run has written counts as absent. Another user can still overwrite or remove notes; then the ranks go on to
+their time limit.
 """
 
 from __future__ import annotations
 
+import json
 import os
-import pickle
 import socket
 import threading
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
 
+from minitrain.comm.seal import Foreign, Seal
 from minitrain.comm.sites import site
 
 SLICE = timedelta(seconds=0.25)  # between two looks at what the others wait for
@@ -67,6 +71,7 @@ class Board:
         rank: This rank.
         size: Number of all ranks.
         limit: How long a wait may last before it is an error in any case.
+        seal: That of all ranks.
 
     Attributes:
         current: The board of this process, where its ranks are checked.
@@ -74,8 +79,8 @@ class Board:
 
     current: Board | None = None
 
-    def __init__(self, address: tuple[str, int], rank: int, size: int, limit: timedelta):
-        self.address, self.rank, self.size, self.limit = address, rank, size, limit
+    def __init__(self, address: tuple[str, int], rank: int, size: int, limit: timedelta, seal: Seal):
+        self.address, self.rank, self.size, self.limit, self._seal = address, rank, size, limit, seal
         self.call, self.absent = 0, frozenset[int]()
         self._threads: set[threading.Thread] = set()
         self._mine = threading.local()
@@ -85,10 +90,16 @@ class Board:
         """Open a board, on rank 0; returns it, and where it is to be found.
 
         Args:
-            one_machine: Whether all ranks are on this machine; then nothing listens to the outside.
+            one_machine: Whether all ranks are on this machine; then nothing listens to the outside. Otherwise it
+                listens on the one address at which the ranks meet, which is this machine's.
+
+        Raises:
+            OSError: That address is not this machine's.
         """
-        listener = socket.create_server((LOOPBACK if one_machine else "", 0))
-        address = (LOOPBACK if one_machine else os.environ["MASTER_ADDR"], listener.getsockname()[1])
+        host = LOOPBACK if one_machine else os.environ["MASTER_ADDR"]
+        family, _, _, _, (host, *_) = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0]
+        listener = socket.create_server((host, 0), family=family)
+        address = (str(host), listener.getsockname()[1])
         return dist.TCPStore(
             *address, is_master=True, wait_for_workers=False, master_listen_fd=listener.detach()
         ), address
@@ -100,19 +111,25 @@ class Board:
 
     def end(self) -> None:
         """This rank's part of the call has come to its end; no communication of it will start any more."""
-        self._do("set", f"ended/{self.rank}", str(self.call))
+        self.note(f"ended/{self.rank}", self.call)
 
-    def note(self, key: str, value: Any = None) -> None:
-        """Put a note up."""
-        self._do("set", key, pickle.dumps(value))
+    def note(self, key: str, value: Any = True) -> None:
+        """Put a note up.
+
+        Args:
+            key: Its name.
+            value: What it says: anything that JSON can hold, except None.
+        """
+        self._do("set", key, self._seal.close(key, json.dumps(value).encode()))
 
     def read(self, key: str) -> Any:
-        """A note that has been put up."""
-        return pickle.loads(self._do("get", key))
+        """A note that a rank of this run has put up; None if there is none."""
+        notes = self._read([key]) if self._do("check", [key]) else None
+        return notes[0] if notes else None
 
     def has(self, key: str) -> bool:
-        """Whether a note has been put up."""
-        return self._do("check", [key])
+        """Whether a rank of this run has put up a note."""
+        return self.read(key) is not None
 
     def remove(self, key: str) -> None:
         """Take a note down."""
@@ -133,31 +150,31 @@ class Board:
         """
         start = time.monotonic()
         found, since, all_came = "", start, True
-        while not self._come(list(needs)):
+        while self._read(list(needs)) is None:
             missing = {key: rank for key, rank in needs.items() if not self.has(key)}
             if any(self._dead(rank) for rank in missing.values()):
                 all_came = False
                 break  # gloo or NCCL will say so: the connection is gone
             note = Waiting(self.call, doing, site().line, missing, self._alone())
-            self.note(f"waits/{self.rank}", note)
+            self.note(f"waits/{self.rank}", asdict(note))
             now = time.monotonic()
             before, found = found, self._in_vain()
             if found != before:
                 since = now
             verdict = f"deadlock/{self.call}"
-            if found and (now - since > CERTAIN or (self.has(verdict) and self.read(verdict) == found)):
+            if found and (now - since > CERTAIN or self.read(verdict) == found):
                 self.note(verdict, found)  # so that all of them say it at once
                 raise Deadlock(found)
             if now - start > self.limit.total_seconds():
                 others = ", ".join(f"rank {rank}" for rank in sorted(set(missing.values())))
                 raise Deadlock(f"{doing}: nothing came from {others} for {self.limit.total_seconds():g} s")
         if time.monotonic() - start > SLICE.total_seconds():
-            self.note(f"waits/{self.rank}")  # emptied, not removed: another rank may be about to read it
+            self.note(f"waits/{self.rank}", False)  # emptied, not removed: another rank may be about to read it
         return all_came
 
     def introduce(self) -> None:
         """Tell the others which process this is, so that those on the same machine see when it dies."""
-        self.note(f"process/{self.rank}", (socket.gethostname(), os.getpid()))
+        self.note(f"process/{self.rank}", [socket.gethostname(), os.getpid()])
 
     @property
     def _store(self) -> Any:
@@ -165,6 +182,7 @@ class Board:
         self._threads.add(threading.current_thread())
         if not hasattr(self._mine, "store"):
             self._mine.store = dist.TCPStore(*self.address, is_master=False, wait_for_workers=False)
+            self._mine.store.set_timeout(SLICE)
         return self._mine.store
 
     def _do(self, operation: str, *args: Any) -> Any:
@@ -174,18 +192,19 @@ class Board:
             Board.current = None
             raise BoardLost("rank 0, which keeps the board, is gone") from error
 
-    def _come(self, keys: list[str]) -> bool:
+    def _read(self, keys: list[str]) -> list[Any] | None:
+        """These notes; None if one of them is not put up within a moment, or by no rank of this run."""
         try:
-            self._do("wait", keys, SLICE)
-        except dist.DistStoreError:
-            return False
-        return True
+            found = self._do("multi_get", keys)
+            return [json.loads(self._seal.open(key, note)) for key, note in zip(keys, found, strict=True)]
+        except (dist.DistStoreError, Foreign):
+            return None
 
     def _alone(self) -> bool:
         return not any(thread.is_alive() and thread is not threading.current_thread() for thread in self._threads)
 
     def _dead(self, rank: int) -> bool:
-        host, process = self.read(f"process/{rank}")
+        host, process = self.read(f"process/{rank}") or ("", 0)
         if host != socket.gethostname():
             return False
         try:
@@ -210,16 +229,14 @@ class Board:
 
     def _waiting(self, rank: int) -> Waiting | None:
         """What a rank waits for in this call, if it waits and none of it has arrived since it wrote the note."""
-        if not self.has(f"waits/{rank}"):
-            return None
-        note = self.read(f"waits/{rank}")
+        found = self.read(f"waits/{rank}")
+        note = Waiting(**found) if found else None
         if note is None or note.call != self.call or not note.alone or any(self.has(key) for key in note.needs):
             return None
         return note
 
     def _ended(self, rank: int) -> bool:
-        key = f"ended/{rank}"
-        return self.has(key) and int(self._do("get", key)) == self.call
+        return self.read(f"ended/{rank}") == self.call
 
 
 def in_words(stuck: Mapping[int, Waiting], ended: Iterable[int]) -> str:

@@ -93,27 +93,27 @@ class _Announced(Flights):
         name = f"{name_of(message.group)}/{source}>{to}/{tag}"
         number = _number(f"{name}/{mine}")
         self.theirs = f"{name}/{number}/{theirs}"
-        board.note(f"{name}/{number}/{mine}", (tuple(message.tensor.shape), str(message.tensor.dtype), what))
-        self.compared = board.has(self.theirs)
-        if self.compared:
-            self.compare()
+        board.note(f"{name}/{number}/{mine}", [list(message.tensor.shape), str(message.tensor.dtype), what])
+        self.compared = self.compare()
         super().__init__(message, what)
 
     def waits(self) -> None:
         super().waits()
         with suppress(BoardLost):
             if not self.compared:
-                self.compared = self.board.wait({self.theirs: self.other}, described(self.message))
-                if self.compared:
-                    self.compare()
+                came = self.board.wait({self.theirs: self.other}, described(self.message))
+                self.compared = came and self.compare()
 
-    def compare(self) -> None:
-        """Raise if the other end has announced another shape or dtype."""
-        shape, dtype, there = self.board.read(self.theirs)
+    def compare(self) -> bool:
+        """Whether the other end has announced its part; raises if that has another shape or dtype."""
+        announced = self.board.read(self.theirs)
+        if announced is None:
+            return False
         self.board.remove(self.theirs)
+        shape, dtype, there = announced
         mine = self.message.tensor
-        if (tuple(mine.shape), str(mine.dtype)) == (shape, dtype):
-            return
+        if [list(mine.shape), str(mine.dtype)] == [shape, dtype]:
+            return True
         both = ("is sent", "is to be received")
         here, elsewhere = both if self.message.verb == "send" else both[::-1]
         raise Mismatch(

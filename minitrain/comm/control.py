@@ -8,6 +8,7 @@ what a training run would send.
 from __future__ import annotations
 
 import pickle
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -17,17 +18,20 @@ import torch.distributed as dist
 
 from minitrain.comm.board import Board, BoardLost
 from minitrain.comm.groups import time_limit
+from minitrain.comm.seal import LENGTH, Seal
 from minitrain.comm.sites import Site, in_words, site
 
 GATHERED = 3  # the tag of gathered values; virtual times have 0, announcements of pipelines 1, of servers 2
 # Tensors whose memory does not hold their values side by side, and what can be sent instead.
 GAPS, LAZY = "not contiguous", "conjugated or negated when it is read"
 REMEDIES = {GAPS: "tensor.contiguous()", LAZY: "tensor.resolve_conj().resolve_neg()"}
+SEALED = "gather_objects"  # the name under which values are sealed
 LONGEST = 100  # calls from different lines that are remembered
 FIRST = 1024  # bytes of a value that travel with its length; a longer one is sent again, whole
 
-# group -> its control connections; ranks -> how many times connections have been made among them.
+# group -> its control connections, and the seal of what they carry; ranks -> how many times they have been made.
 _companions: dict[dist.ProcessGroup, Any] = {}
+_seals: dict[Any, Seal] = {}
 _counts: dict[str, int] = {}
 # For the board: group -> its name, name -> how often its ranks have gathered, everyone's group -> who is left of it.
 _names: dict[Any, str] = {}
@@ -57,8 +61,26 @@ def control(group: dist.ProcessGroup | None = None) -> Any:
         ranks = ",".join(map(str, dist.get_process_group_ranks(group)))
         _counts[ranks] = _counts.get(ranks, 0) + 1
         store = dist.PrefixStore(f"control/{ranks}/{_counts[ranks]}", dist.distributed_c10d._get_default_store())
-        _companions[group] = dist.ProcessGroupGloo(store, group.rank(), group.size(), time_limit())
+        _connect(group, store, group.rank(), group.size())
     return _companions[group]
+
+
+def seal_of(group: dist.ProcessGroup | None = None) -> Seal:
+    """The seal that the ranks of `group` share; every rank of `group` must ask, as for `control`."""
+    control(group)
+    return _seals[group or dist.group.WORLD]
+
+
+def _connect(group: dist.ProcessGroup, store: dist.Store, rank: int, size: int) -> None:
+    """Make the control connections of `group`, and agree on a secret."""
+    beside = dist.ProcessGroupGloo(store, rank, size, time_limit())
+    # Rank 0 tells one half over the store: that of our own ranks is a file which no other user can read.
+    if rank == 0:
+        store.set("secret", secrets.token_hex(LENGTH))
+    # The other half goes over the connections, one message from each rank and one to each: anyone who reaches
+    # torchrun's store can read what is in it.
+    other = _gather_bytes(beside, secrets.token_bytes(LENGTH), LENGTH)[0]
+    _companions[group], _seals[group] = beside, Seal(store.get("secret"), other)
 
 
 def go_on_without(lost: Iterable[int]) -> None:
@@ -80,7 +102,7 @@ def go_on_without(lost: Iterable[int]) -> None:
     _left[everyone] = left
     if 0 in lost:
         Board.current = None  # it was there
-    _companions[everyone] = dist.ProcessGroupGloo(store, place, len(left), time_limit())
+    _connect(everyone, store, place, len(left))
 
 
 def leave(groups: Iterable[dist.ProcessGroup]) -> None:
@@ -95,7 +117,7 @@ def leave(groups: Iterable[dist.ProcessGroup]) -> None:
     if ours and dist.get_backend() == "nccl":
         torch.cuda.synchronize()  # nothing is under way in them any more
     for group in [made for made in reversed(dist.distributed_c10d._world.pg_map) if made in ours]:
-        for known in (_companions, _names, _orders):  # a group lives, with its threads, while any refers to it
+        for known in (_companions, _seals, _names, _orders):  # a group lives, with its threads, while any refers to it
             known.pop(group, None)
         dist.destroy_process_group(group)
 
@@ -107,7 +129,7 @@ def leave_all() -> None:
 
 def forget_control_groups() -> None:
     """Drop the control connections when their process groups are destroyed."""
-    for known in (_companions, _counts, _names, _gathered, _left, _orders):
+    for known in (_companions, _seals, _counts, _names, _gathered, _left, _orders):
         known.clear()
 
 
@@ -121,16 +143,17 @@ def gather_objects(value: Any, group: dist.ProcessGroup | None = None, what: str
 
     Raises:
         ValueError: On every rank alike: the ranks are not in the same call.
+        Foreign: A value was sent by no rank of this run; it is not unpickled, since a pickle can run any code.
     """
-    beside = control(group)
+    beside, seal = control(group), seal_of(group)
     _meet(group, what)
-    data = pickle.dumps((what, value))
+    data = seal.close(SEALED, pickle.dumps((what, value)))
     mine = len(data).to_bytes(8, "little") + data
     boxes = _gather_bytes(beside, mine, FIRST)  # most values fit; ...
     sizes = [8 + int.from_bytes(box[:8], "little") for box in boxes]
     if max(sizes) > FIRST:
         boxes = _gather_bytes(beside, mine, max(sizes))  # ... every rank sees if one does not
-    everyone = [pickle.loads(box[8:size]) for box, size in zip(boxes, sizes, strict=True)]
+    everyone = [pickle.loads(seal.open(SEALED, box[8:size])) for box, size in zip(boxes, sizes, strict=True)]
     same_call([call for call, _ in everyone])
     return [theirs for _, theirs in everyone]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import platform
+import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ import torch.distributed as dist
 
 from minitrain.comm.board import Board, BoardLost
 from minitrain.comm.checks import check_message, check_together, forget
-from minitrain.comm.control import forget_control_groups, gather_objects, leave_all
+from minitrain.comm.control import forget_control_groups, gather_objects, leave_all, seal_of
 from minitrain.comm.groups import time_limit
 from minitrain.comm.in_flight import forget_dropped, guard_readers
 from minitrain.comm.memories import GPU
@@ -140,8 +141,21 @@ class World:
         Handle.observers.append(check_message)
         if not check or self.size == 1:
             return
-        self._kept, address = Board.keep(self.local_size == self.size) if self.rank == 0 else (None, None)
-        Board.current = board = Board(gather_objects(address)[0], self.rank, self.size, time_limit())
+        board, problem = None, ""
+        if self.rank == 0:
+            try:
+                self._kept, board = Board.keep(self.local_size == self.size)
+            except OSError as error:
+                problem = str(error)
+        (address, problem, _), *_ = everyone = gather_objects((board, problem, socket.gethostname()))
+        if not problem and address[0].startswith("127.") and len({host for _, _, host in everyone}) > 1:
+            problem = f"{address[0]}, which no other machine reaches"
+        if problem:
+            raise RuntimeError(
+                f"rank 0 cannot keep the ranks' board at MASTER_ADDR={os.environ['MASTER_ADDR']} ({problem}); give "
+                "torchrun an address of rank 0's machine that the others reach, with --local-addr or --master-addr"
+            )
+        Board.current = board = Board(address, self.rank, self.size, time_limit(), seal_of())
         board.introduce()
         board.begin(0, range(self.size))
         Handle.observers.append(check_together)

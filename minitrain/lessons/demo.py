@@ -28,7 +28,7 @@ from minitrain.comm.control import gather_objects, leave_all
 from minitrain.comm.pictures import save_figure
 from minitrain.comm.rehearsal import Rehearsal
 from minitrain.comm.timeline import trace_events
-from minitrain.comm.torchrun import given_ranks, speaks
+from minitrain.comm.torchrun import end_with_torchrun, given_ranks, speaks
 from minitrain.comm.world import World, describe
 from minitrain.lessons.claims import Claim, Row, left_out, merge, number, print_rows, telling, write_json
 from minitrain.lessons.listing import NUMBERS, after, demos, lesson_of, technique_of
@@ -243,6 +243,7 @@ def launch(
 def _perform_under_torchrun(
     function: Callable[..., bool], device: str, timeout: float, arguments: tuple, rehearse: str | None
 ) -> int:
+    end_with_torchrun()  # nobody would read what its ranks say, nor end them
     try:
         world = World.start(device=device, timeout=timeout, rehearse=rehearse)
         holds = function(world, *arguments)

@@ -247,6 +247,7 @@ class Ranks:
     def _ask(self, kind: str, payload: Any, call: Call, file: str = "") -> list[Any]:
         """Send one call to ranks and return what they answer; `file` is that of the function to call."""
         processes = self._processes or self._start()
+        call.start = time.monotonic()  # the time in which ranks were started is not the call's
         self._calls += 1
         try:
             for rank in call.ranks:

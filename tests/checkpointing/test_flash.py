@@ -129,6 +129,16 @@ def test_a_process_killed_while_it_made_its_memory(ranks, tmp_path):
     assert ranks(2).run(half_made, tmp_path) == [-1, -1]
 
 
+def taken(world, folder):
+    flash = Flash(folder, torch.zeros(100_000), RUN)
+    return flash.files[1].stat().st_blocks * 512 >= 4 * 400_000
+
+
+def test_the_memory_is_taken_at_the_start(ranks, tmp_path):
+    """And not when it is first written: if others have filled it by then, the write ends the process (SIGBUS)."""
+    assert all(ranks(2).run(taken, tmp_path))
+
+
 def bad_input(world, folder):
     with pytest.raises(AssertionError, match="apart=9, but there are 2 ranks"):
         Flash(folder, torch.zeros(3), RUN, apart=9)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import json
+import os
 import runpy
 import shutil
+import socket
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -17,6 +20,7 @@ from minitrain.lessons.demo import Output, perform, perform_all, run
 from minitrain.lessons.listing import CHAPTERS, after, demos, lines, main
 from tests.lessons import sample_demo
 
+ROOT = Path(__file__).parents[2]
 SAMPLE = "tests.lessons.sample_demo"
 TABLE = ["what   formula  predicted  measured  how      holds", "count  n        5          5         counted  yes"]
 FILES = {"figure": "pictures/figure.svg", "trace": "trace.json", "json": "claims.json"}
@@ -93,6 +97,33 @@ def test_a_rank_that_fails_ends_the_demo(ended, how):
     if how != "die":
         first = program.stderr.index(says)
         assert "Connection closed" not in program.stderr[:first], "its own traceback comes first"
+
+
+@pytest.mark.slow("programs of their own")
+def test_a_demo_ends_with_torchrun():
+    """A rank of its own, whose torchrun is killed: here a program that starts it in the same way."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    one |= {"MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none"}
+    command = f"import subprocess; subprocess.run({[sys.executable, '-m', SAMPLE, '--fault=wait']})"
+    agent = subprocess.Popen([sys.executable, "-c", command], env=os.environ | one, text=True, stdout=-1, stderr=-1)
+    assert agent.stdout is not None and "on 1 rank" in agent.stdout.readline()
+    agent.kill()
+    err = agent.communicate(timeout=60)[1]  # till the rank has closed its end
+    assert f"torchrun (process {agent.pid}) is gone: its ranks end at once" in err
+
+
+def test_whatever_runs_under_torchrun_ends_with_it():
+    """Each function that meets torchrun's ranks has a look at torchrun first; our own ranks are ended otherwise."""
+    without = []
+    for path in (ROOT / "minitrain").rglob("*.py"):
+        for function in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(function, ast.FunctionDef):
+                called = [ast.unparse(node.func) for node in ast.walk(function) if isinstance(node, ast.Call)]
+                if "World.start" in called and "end_with_torchrun" not in called:
+                    without.append(f"{path.stem}.{function.name}")
+    assert without == ["worker.join"]
 
 
 def say(world, option, **environment):

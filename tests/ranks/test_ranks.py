@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
@@ -22,6 +22,7 @@ import torch.distributed as dist
 from minitrain.comm import World
 from minitrain.ranks import Ranks
 from minitrain.ranks.forkserver import Forkserver
+from minitrain.ranks.processes import Processes
 from minitrain.ranks.ranks import RanksError, RanksStopped
 
 
@@ -306,6 +307,24 @@ def test_the_limit_spares_ranks_that_work(ranks: Callable[[int], Ranks], monkeyp
     start = time.monotonic()
     assert two.run(work, 1.2) == ["done", "done"]
     assert time.monotonic() - start > 1.0
+
+
+def test_the_limit_spares_ranks_that_are_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next call after a failure starts fresh ranks: here for a thousand seconds, by a clock that is set on."""
+    with Ranks(1, device="cpu", timeout=60.0) as one:
+        one._kill()
+        start, later = one._start, [0.0]
+
+        def slowly() -> Processes:
+            started = start()
+            later[0] = 1000.0
+            return started
+
+        monkeypatch.setattr(one, "_start", slowly)
+        monkeypatch.setattr(
+            "minitrain.ranks.ranks.time", SimpleNamespace(monotonic=lambda: time.monotonic() + later[0])
+        )
+        assert one.run(work, 0.0) == ["done"]
 
 
 def test_stop_names_the_lines(three: Ranks) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import shutil
 import threading
 import time
@@ -259,7 +261,7 @@ def test_the_memory_of_a_training_whose_folder_is_gone_is_freed(tmp_path):
     dead, alive = (memory.place(tmp_path / name, tmp_path) for name in ("dead", "alive"))
     (tmp_path / "alive").mkdir()
     for path, name in ((dead, "dead"), (alive, "alive")):
-        path.mkdir()
+        path.mkdir(mode=0o700)
         (path / memory.OWNER).write_text(str(tmp_path / name))
     assert memory.free_left(tmp_path) == [tmp_path / "dead"]
     assert alive.is_dir() and not dead.exists()
@@ -282,6 +284,63 @@ def refused(world, folder, case):
 @pytest.mark.parametrize("case", ("too small", "none"))
 def test_no_memory_or_too_little_is_refused_on_all_ranks(ranks, tmp_path, case):
     assert all("leave" in text for text in ranks(2).run(refused, tmp_path, case))
+
+
+def filled(world, root, again):
+    """Another program takes the memory at the last moment, so that one rank gets too little."""
+    root.mkdir(exist_ok=True)
+    state = tensors(world)
+    if again:
+        Memory(root, state, {}, root).save(1, state, {})
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if world.rank == 1 else None
+    with mock.patch("os.posix_fallocate", side_effect=full), pytest.raises(OSError) as error:
+        Memory(root, state, {}, root)
+    return str(error.value), memory.place(root, root).exists()
+
+
+@pytest.mark.parametrize("again", (False, True))
+def test_memory_that_others_have_taken_is_told_at_the_start(ranks, tmp_path, again):
+    for told, kept in ranks(2).run(filled, tmp_path / "memory", again):
+        assert "had too little left for --flash-every (No space left on device); make it larger" in told
+        assert kept == again, "what an earlier run has saved stays, and what this one took is given back"
+
+
+def strange(path, how, target):
+    """A folder in memory of the same name, as another user could have made it before us."""
+    if how == "a link":
+        path.symlink_to(target, target_is_directory=True)
+        return "is no folder"
+    path.mkdir(mode=0o700)
+    if how == "a link in it":
+        (path / memory.OWNER).symlink_to(target / "precious")
+        return "has links in it (owner)"
+    if how == "open":
+        path.chmod(0o1777)
+        return "is open to other users (mode 1777)"
+    return f"belongs to another user ({os.getuid()})"
+
+
+def of_another(world, root, how):
+    path, told = memory.place(root / "run", root), ""
+    if world.rank == 0:
+        (root / "target").mkdir()
+        (root / "target" / "precious").write_text("precious")
+        told = strange(path, how, root / "target")
+    told = gather_objects(told)[0]
+    other = mock.patch.object(memory.os, "getuid", lambda: uid + (how == "another's"))
+    uid = os.getuid()
+    with other, mock.patch.object(memory, "place", lambda *given: path):
+        with pytest.raises(OSError) as error:
+            Memory(root / "run", tensors(world), {}, root)
+        assert memory.free_left(root) == [], "it is not ours"
+    assert told in str(error.value) and "have it removed, or leave out --flash-every" in str(error.value)
+    assert (root / "target" / "precious").read_text() == "precious"
+    return sorted(file.name for file in (root / "target").iterdir()) == ["precious"]
+
+
+@pytest.mark.parametrize("how", ("a link", "a link in it", "open", "another's"))
+def test_a_folder_in_memory_that_another_user_could_have_made_is_refused(ranks, tmp_path, how):
+    assert all(ranks(2).run(of_another, tmp_path, how))
 
 
 def nothing_in_shm(world, settings):

@@ -14,7 +14,9 @@ import json
 import os
 import shutil
 import socket
+import stat
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,7 @@ class Memory:
         root: A folder in memory.
 
     Raises:
-        OSError: On every rank alike: there is no such memory, or too little of it.
+        OSError: On every rank alike: there is no such memory, too little of it, or another user could change it.
     """
 
     def __init__(self, folder: Path, state: State, about: dict[str, Any], root: Path = ROOT):
@@ -53,27 +55,49 @@ class Memory:
         sizes = gather_objects(_bytes(state))
         self._path, size = place(folder, root), EXTRA + max(sizes)
         self._group = new_group(range(dist.get_world_size()), backend="gloo", description="memory")
-        same_on_all_ranks(lambda: self._make(folder, 4 * size * hosts.count(socket.gethostname()), root), None)
+        needed = 4 * size * hosts.count(socket.gethostname())
+        held = same_on_all_ranks(lambda: self._make(folder, needed, root), None)
         text = json.dumps([about, sizes, str(folder.absolute())], sort_keys=True)
         run = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
         self._buffer = torch.zeros(size, dtype=torch.uint8, pin_memory=torch.cuda.is_initialized())
-        self._flash = Flash(self._path, self._buffer, run, min(apart, len(hosts)), self._group)
+        try:
+            self._flash = same_on_all_ranks(lambda: self._take(run, min(apart, len(hosts)), root), None)
+        except OSError:
+            if not held:
+                shutil.rmtree(self._path, ignore_errors=True)
+            raise
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="flash")
         self._saving: Future[None] | None = None
 
-    def _make(self, folder: Path, needed: int, root: Path) -> None:
+    def _make(self, folder: Path, needed: int, root: Path) -> int:
+        """Make the folder in memory; returns the bytes that an earlier run holds there."""
         if not root.is_dir():
             raise OSError(f"{root} is no folder, so there is no shared memory to save in; leave out --flash-every")
         free_left(root)
+        with suppress(FileExistsError):
+            os.mkdir(self._path, 0o700)
+        if problem := shared(self._path):
+            raise OSError(
+                f"{self._path} {problem}, so another user could read or change what is saved in it; have it removed, "
+                "or leave out --flash-every"
+            )
         held = sum(file.stat().st_blocks * 512 for file in self._path.glob("*.slots"))
         free = shutil.disk_usage(root).free + held
-        # Memory that a file stands for is taken when it is first written. Too little would end the process.
         if free < needed:
             raise OSError(
                 f"{root} has {free} bytes left of {needed} for --flash-every; make it larger, or leave that out"
             )
-        self._path.mkdir(mode=0o700, exist_ok=True)
         (self._path / OWNER).write_text(str(folder.absolute()), encoding="utf-8")
+        return held
+
+    def _take(self, run: int, apart: int, root: Path) -> Flash:
+        """Take this rank's memory, which other programs may have taken since `_make` looked."""
+        try:
+            return Flash(self._path, self._buffer, run, apart, self._group)
+        except OSError as error:
+            raise OSError(
+                f"{root} had too little left for --flash-every ({error.strerror}); make it larger, or leave that out"
+            ) from error
 
     def save(self, step: int, state: State, extra: dict[str, Any]) -> None:
         """Copy all shards, and begin to save the copy; waits until an earlier save has ended.
@@ -146,6 +170,8 @@ def free_left(root: Path = ROOT) -> list[Path]:
     freed = []
     for path in root.glob(f"minitrain-{os.getuid()}-*"):
         try:
+            if shared(path):
+                continue
             owner = Path((path / OWNER).read_text(encoding="utf-8"))
         except OSError:
             continue  # another training has just made it, or freed it
@@ -153,6 +179,23 @@ def free_left(root: Path = ROOT) -> list[Path]:
             shutil.rmtree(path, ignore_errors=True)
             freed.append(owner)
     return freed
+
+
+def shared(path: Path) -> str:
+    """How another user may have a hand in a folder, whose name anyone can work out; "" where none has.
+
+    In /dev/shm and /tmp, only its owner can rename or remove a folder. So one that is ours, and closed to others, stays
+    so, and no link in it leads elsewhere.
+    """
+    about = path.lstat()
+    if not stat.S_ISDIR(about.st_mode):
+        return "is no folder"
+    if about.st_uid != os.getuid():
+        return f"belongs to another user ({about.st_uid})"
+    if about.st_mode & 0o077:
+        return f"is open to other users (mode {stat.S_IMODE(about.st_mode):o})"
+    links = sorted(entry.name for entry in path.iterdir() if entry.is_symlink())
+    return f"has links in it ({', '.join(links)})" if links else ""
 
 
 def _room(tensor: Tensor) -> int:

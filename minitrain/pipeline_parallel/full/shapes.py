@@ -15,10 +15,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.comm.control import control
+from minitrain.comm.control import control, seal_of
 from minitrain.pipeline_parallel.full.nccl_order import Message
 
 TAG = 1  # of announcements; virtual times, which travel on the same connections, have 0
+SEALED = "shapes"  # the name under which announcements are sealed
 PAGE = 512  # bytes of an announcement that travel at once
 
 
@@ -86,7 +87,7 @@ class Shapes:
                 )
             return
         self._outputs[key] = found
-        text = pickle.dumps((self._kinds, found))
+        text = seal_of(self._group).close(SEALED, pickle.dumps((self._kinds, found)))
         whole = len(text).to_bytes(8, "little") + text
         for part in (whole[:PAGE].ljust(PAGE), whole[PAGE:]):
             if part:
@@ -103,12 +104,13 @@ class Shapes:
     def _hear(self, stage: int, microbatch: int, source: int) -> None:
         """Wait for an announcement."""
         whole = b""
-        size = PAGE
+        size, end = PAGE, 0
         while size > 0:
             page = torch.empty(size, dtype=torch.uint8)
             # The announcement of `stage`, from its rank; a second part where one page is too short.
             control(self._group).recv([page], source, TAG).wait()
             whole += bytes(page.numpy())
-            size = 8 + int.from_bytes(whole[:8], "little") - len(whole)
-        self._kinds, found = pickle.loads(whole[8:])
+            end = 8 + int.from_bytes(whole[:8], "little")
+            size = end - len(whole)
+        self._kinds, found = pickle.loads(seal_of(self._group).open(SEALED, whole[8:end]))
         self._outputs[stage, self._kinds[microbatch]] = found

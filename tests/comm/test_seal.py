@@ -1,0 +1,203 @@
+"""What another user of the machine writes for the ranks to read: it is neither decoded nor believed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from minitrain.comm import control
+from minitrain.comm.board import SLICE, Board
+from minitrain.comm.control import gather_objects
+from minitrain.comm.messages import receive, send
+from minitrain.comm.seal import LENGTH, Foreign, Seal
+from minitrain.pipeline_parallel.full import shapes
+
+
+class Evil:
+    """Its pickle makes a file where it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return Path.touch, (self.path,)
+
+
+def test_a_seal_is_opened_by_who_knows_the_secret_and_where_it_belongs():
+    seal, same, other = Seal(b"a", b"b"), Seal(b"a", b"b"), Seal(b"a", b"c")
+    sealed = seal.close("here", b"data")
+    assert same.open("here", sealed) == b"data" and seal.open("", seal.close("", b"")) == b""
+    wrong = [(other, "here", sealed), (same, "there", sealed), (same, "here", sealed[:-1]), (same, "here", b"")]
+    wrong += [(same, "here", bytes([*sealed[:i], sealed[i] ^ 1, *sealed[i + 1 :]])) for i in range(len(sealed))]
+    for who, name, data in wrong:
+        with pytest.raises(Foreign, match="by no rank of this run"):
+            who.open(name, data)
+
+
+def forged(world, marker):
+    """Rank 0 comes late; meanwhile another user has rewritten all notes, with pickles, numbers and old notes."""
+    board = Board.current
+    if world.rank == 0:
+        stranger = dist.TCPStore(*board.address, is_master=False, wait_for_workers=False)
+        own = stranger.get("process/0")
+        for key, note in {
+            "process/0": pickle.dumps(Evil(marker)),
+            "waits/0": json.dumps([1, 2, 3]).encode(),
+            "waits/1": bytes(LENGTH) + b"[[[",
+            "ended/0": own,  # sealed, but for another place
+            f"deadlock/{board.call}": b'"these ranks wait for ever"',
+            "waits/2": b"",
+        }.items():
+            stranger.set(key, note)
+        assert [board.read(key) for key in ("process/0", "waits/0", "ended/0", "waits/2")] == [None] * 4
+        assert not board.has("process/0") and board.has("process/1")
+        time.sleep(4 * SLICE.total_seconds())  # the others look at the notes while they wait
+        board.introduce()
+    if world.rank == 1:
+        receive(arrived := torch.zeros(3), 0).wait()
+        assert arrived.tolist() == [1.0, 1.0, 1.0]
+    if world.rank == 0:
+        send(torch.ones(3), 1).wait()
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == world.size
+    return not marker.exists()
+
+
+def test_notes_of_others_are_neither_decoded_nor_believed(ranks, tmp_path):
+    assert ranks(3).run(forged, tmp_path / "marker") == [True] * 3
+
+
+def test_a_note_that_was_removed_in_between_is_absent():
+    """As by another user, or by the rank that it was for; a store would wait for it for minutes."""
+    kept, address = Board.keep(one_machine=True)
+    board = Board(address, 0, 1, timedelta(seconds=5), Seal(b""))
+    board.note("a", [1, {"b": "c"}])
+    assert board.read("a") == [1, {"b": "c"}] and board.read("b") is None
+    with mock.patch.object(board, "_do", wraps=board._do) as do:
+        do.side_effect = lambda what, *given: True if what == "check" else mock.DEFAULT
+        start = time.monotonic()
+        assert board.read("b") is None and time.monotonic() - start < 2
+    assert board.read("a") == [1, {"b": "c"}]  # the connection is as good as before
+
+
+@contextmanager
+def stranger():
+    """Send with another secret."""
+    group = dist.group.WORLD
+    with mock.patch.dict(control._seals, {group: Seal(b"another")}):
+        yield
+
+
+def foreign_values(world, marker):
+    gather_objects(None)
+    if world.rank == 1:
+        with stranger(), pytest.raises(Foreign):
+            gather_objects(Evil(marker))
+    else:
+        with pytest.raises(Foreign):
+            gather_objects(None)
+    return gather_objects(world.rank) == [0, 1, 2] and not marker.exists()
+
+
+def test_a_gathered_value_of_another_is_not_unpickled(ranks, tmp_path):
+    assert ranks(3).run(foreign_values, tmp_path / "marker") == [True] * 3
+
+
+def foreign_shapes(world, marker):
+    message = mock.Mock(made=(0, "F", 0), source=0, to=1)
+    known = shapes.Shapes(None, (0,))
+    for sealed in (True, False):
+        if world.rank == 0 and sealed:
+            known.announce(message, [torch.zeros(2, 3)])
+        elif world.rank == 0:
+            with stranger(), mock.patch.object(shapes, "metas", lambda tensors: Evil(marker)):
+                known = shapes.Shapes(None, (0,))
+                known.announce(message, [])
+        elif sealed:
+            assert known.of(message)[0].shape == (2, 3)
+        else:
+            with pytest.raises(Foreign):
+                shapes.Shapes(None, ()).of(message)
+        known.end()
+    return not marker.exists()
+
+
+def test_an_announcement_of_another_is_not_unpickled(ranks, tmp_path, without_shapes):
+    assert ranks(2).run(foreign_shapes, tmp_path / "marker") == [True] * 2
+
+
+def secrets_of(world):
+    return control.seal_of()._secret, (control.control(), control._seals[dist.group.WORLD]._secret)[1]
+
+
+def test_a_secret_is_all_ranks_and_each_runs_own(ranks):
+    found = {secret for each in ranks(3).run(secrets_of) for secret in each}
+    others = {secret for each in ranks(2).run(secrets_of) for secret in each}
+    assert len(found) == len(others) == 1 and found != others
+
+
+MACHINE = """
+from pathlib import Path
+from minitrain.comm import World
+from minitrain.comm.board import Board
+with World.start(device="cpu"):
+    port = f"{Board.current.address[1]:04X}"
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    print(*{row[1].split(":")[0] for row in rows if row[3] == "0A" and row[1].endswith(":" + port)})
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads the sockets from /proc")
+def test_with_two_machines_the_board_listens_at_their_meeting_place_alone():
+    kept, (_, port) = Board.keep(one_machine=True)
+    del kept  # the port is free again
+    here = {"WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "localhost"}
+    here |= {"MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
+    machines = [
+        subprocess.Popen([sys.executable, "-c", MACHINE], env=os.environ | here | {"RANK": rank}, stdout=-1, text=True)
+        for rank in "01"
+    ]
+    assert [machine.communicate(timeout=120)[0] for machine in machines] == ["0100007F\n"] * 2  # 127.0.0.1
+
+
+def test_a_meeting_place_that_is_not_this_machines(monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "192.0.2.1")  # nobody's: RFC 5737
+    with pytest.raises(OSError, match="[Aa]ssign"):
+        Board.keep(one_machine=False)
+
+
+def elsewhere(world, address):
+    os.environ["MASTER_ADDR"] = "somewhere"
+    kept = (None, address) if address else OSError("no such address")
+    with (
+        mock.patch.object(Board, "keep", side_effect=[kept]),
+        mock.patch("socket.gethostname", lambda: f"machine{world.rank}"),
+        pytest.raises(RuntimeError) as told,
+    ):
+        world.observe(True)
+    del os.environ["MASTER_ADDR"]
+    world.observe(True)
+    return str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"), [(None, "no such address"), (("127.0.1.1", 5), "127.0.1.1, which no other machine reaches")]
+)
+def test_all_ranks_say_why_there_can_be_no_board(ranks, address, why):
+    told = ranks(2).run(elsewhere, address)
+    assert told[0] == told[1] and told[0].startswith(
+        f"rank 0 cannot keep the ranks' board at MASTER_ADDR=somewhere ({why})"
+    )
