@@ -114,7 +114,7 @@ class Layout:
         zero: Stage of ZeRO: what data-parallel ranks divide (with cp, dp · cp ranks): 0 nothing, 1 optimizer states,
             2 gradients too, 3 parameters too.
         schedule: The order of the pipeline's forwards and backwards. All ranks wait for the gradients' norm at the end
-            of a step, so none is without a bubble; zb-h2 holds twice as much as zb-h1 and gains little, or nothing if
+            of a step, so none is without a bubble; zb-h2 holds up to twice what zb-h1 does, and gains nothing if
             the parts of backward take equally long.
         chunks: Stages of each pipeline rank under --schedule interleaved.
         microbatches: Into how many parts each data-parallel rank cuts its part of the batch.
