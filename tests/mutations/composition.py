@@ -103,7 +103,7 @@ MUTATIONS = [
         "vocabulary.rows(shape.vocabulary, tensor)",
         "shape.vocabulary // tensor",
         STEP,
-        "operations of a step",
+        ("operations of a step", "bubble over the time"),
     ),
     Mutation(
         f"{THEORY}_sent.pipeline_sent",
