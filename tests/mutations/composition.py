@@ -206,7 +206,7 @@ MUTATIONS += [
     Mutation(
         "minitrain.checkpointing.full.state._add",
         "done += _count(sizes)",
-        "done = offset + _count(sizes)",
+        "pass",
         TRAINER,
         "dp4, interrupted after 2 of 4 steps and resumed: elements",
     ),
