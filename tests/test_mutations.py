@@ -5,13 +5,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.drawn import drawn
-from tests.mutations import Mutation, all_mutations, changed, find
+from tests.mutations import Mutation, all_mutations, changed, find, meant_by
 from tests.mutations.trial import try_it
 
 ALL = all_mutations()
+ON_THE_PAGE = json.loads((Path(__file__).parents[1] / "docs" / "claims.json").read_text())["claims"]
 DRAWN = drawn(ALL, 10, "mutations")
 
 
@@ -26,7 +30,24 @@ def test_each_mutation_changes_what_it_names():
         if mutation.test:
             assert mutation.why and not mutation.claim, mutation
         else:
-            assert mutation.demo and mutation.claim, mutation
+            assert mutation.demo and all(mutation.names), mutation
+
+
+def test_each_key_claim_is_named_by_a_mutation():
+    """And by itself: a name that several claims of the demo begin with names none of them."""
+    claims: dict[str, list[str]] = {}
+    for claim in ON_THE_PAGE:
+        claims.setdefault(claim["module"], []).append(claim["what"])
+    meant = [
+        (mutation.demo, meant_by(name, claims.get(mutation.demo, [])))
+        for mutation in ALL
+        if not mutation.test
+        for name in mutation.names
+    ]
+    named = {(demo, found[0]) for demo, found in meant if len(found) == 1}
+    key = [(claim["module"], claim["what"]) for claim in ON_THE_PAGE if claim["key"]]
+    missing = [f"{module}: {what}" for module, what in key if (module, what) not in named]
+    assert not missing, "\n".join(["no mutation names:", *missing])
 
 
 def test_nearly_all_mutations_are_found_by_a_claim():

@@ -11,7 +11,7 @@ import gc
 import inspect
 import linecache
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -22,9 +22,12 @@ from typing import Any
 import jaxtyping
 
 from minitrain.comm import World
-from minitrain.lessons.claims import Row
+from minitrain.data.text import Text
+from minitrain.lessons.claims import Claim, Row
 from minitrain.lessons.demo import demo_of, play
 from minitrain.lessons.listing import CHAPTERS
+
+TOUR = "minitrain.tour"
 
 
 @dataclass(frozen=True)
@@ -36,7 +39,7 @@ class Mutation:
         old: Text that occurs in it exactly once.
         new: What replaces it.
         demo: The technique whose demo is run: "minitrain.collectives.ring".
-        claim: How the claim that turns false begins; "" if a test finds the mistake instead.
+        claim: How the claim that turns false begins, or each of several; "" if a test finds the mistake instead.
         test: The test that fails, where no claim does: "tests/collectives/test_ring.py::test_…".
         why: Why no claim can tell, where a test must.
     """
@@ -45,16 +48,28 @@ class Mutation:
     old: str
     new: str
     demo: str = ""
-    claim: str = ""
+    claim: str | tuple[str, ...] = ""
     test: str = ""
     why: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The beginnings of all claims that must turn false."""
+        return self.claim if isinstance(self.claim, tuple) else (self.claim,)
 
 
 def all_mutations() -> list[Mutation]:
     """Those of all chapters."""
     # A chapter may have several files, as context_parallel.py and context_parallel_exchange.py.
-    files = [path.stem for chapter in CHAPTERS for path in sorted(Path(__file__).parent.glob(f"{chapter}*.py"))]
+    files = [
+        path.stem for chapter in (*CHAPTERS, "tour") for path in sorted(Path(__file__).parent.glob(f"{chapter}*.py"))
+    ]
     return [mutation for file in files for mutation in import_module(f"tests.mutations.{file}").MUTATIONS]
+
+
+def meant_by(name: str, claims: Sequence[str]) -> list[str]:
+    """The claims of a demo that a mutation means by this name: the one that is called so, or all that begin so."""
+    return [name] if name in claims else [claim for claim in claims if claim.startswith(name)]
 
 
 def rows_with(world: World, mutation: Mutation) -> list[Row]:
@@ -62,9 +77,16 @@ def rows_with(world: World, mutation: Mutation) -> list[Row]:
     jaxtyping.config.update("jaxtyping_disable", True)  # the demo's own checks are under test, not those of shapes
     try:
         with mutated(mutation):
-            return play(world, demo_of(mutation.demo), {})[0]
+            return play(world, own_demo_of_the_tour if mutation.demo == TOUR else demo_of(mutation.demo), {})[0]
     finally:
         jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def own_demo_of_the_tour(world: World) -> list[Claim]:
+    """What the tour claims besides the demos."""
+    from minitrain.lessons import tour  # here, as it imports the whole package
+
+    return [*tour.train(world, Text.load("reference"))[2], *tour.train_in_every_layout(world, "reference")[1]]
 
 
 @contextmanager
@@ -134,5 +156,5 @@ def forget() -> None:
     """Empty the caches of our functions: they may hold what the right or the wrong code gave."""
     gc.unfreeze()  # what was frozen before the ranks were forked is among no objects that gc lists
     for cached in gc.get_objects():
-        if isinstance(cached, functools._lru_cache_wrapper) and cached.__module__.startswith("minitrain"):
+        if type(cached) is functools._lru_cache_wrapper and cached.__module__.startswith("minitrain"):
             cached.cache_clear()

@@ -38,7 +38,7 @@ MUTATIONS = [
         "base * batch / base_batch",
         "base * (batch / base_batch) ** 0.5",
         ACCUMULATION,
-        "part of the way of 4 steps",
+        ("part of the way of 4 steps", "drift of 2 steps"),
     ),
     Mutation(f"{FULL}.accumulation.warmed_up", "step / steps", "(step + 1) / steps", ACCUMULATION, "learning rates of"),
     Mutation(
@@ -124,7 +124,11 @@ MUTATIONS = [
         f"{THEORY}.payload", "(p.elements + 1) * p.item_size", "p.elements * p.item_size + 4", BUCKETED, "payload"
     ),
     Mutation(
-        f"{THEORY}.step_time", "communication[k:]", "communication[k + 1 :]", OVERLAPPED, "time of a step, buckets"
+        f"{THEORY}.step_time",
+        "communication[k:]",
+        "communication[k + 1 :]",
+        OVERLAPPED,
+        "time of a step, buckets of two layers, during",
     ),
     Mutation(
         f"{THEORY}.step_time",

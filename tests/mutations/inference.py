@@ -9,7 +9,13 @@ TEXT, WHY = "tests/trainer/test_generate.py", "a sample is no claim: the trainer
 
 MUTATIONS = [
     # Practice.
-    Mutation(f"{CACHE}.KVCache.forward", ".tril(start)", ".tril(0)", CACHE, "tokens that differ"),
+    Mutation(
+        f"{CACHE}.KVCache.forward",
+        ".tril(start)",
+        ".tril(0)",
+        CACHE,
+        ("tokens that differ", "tensor parallelism, 4 ranks: tokens"),
+    ),
     Mutation(f"{CACHE}.KVCache.forward", "self.tokens = end", "self.tokens = start", CACHE, "tokens that differ"),
     Mutation(f"{CACHE}.add_caches", "part.rotary.places = Onward(cache)", "pass", CACHE, "tokens that"),
     Mutation(f"{CACHE}.add_caches", "part.places = Onward(caches[0])", "pass", CACHE, "tokens that differ"),

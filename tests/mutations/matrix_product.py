@@ -18,7 +18,9 @@ MUTATIONS = [
         "bytes held",
     ),
     Mutation(f"{BY_COLUMNS}.backward", "total(grad_x, group)", "grad_x", BY_COLUMNS, "bytes sent backward"),
-    Mutation(f"{BY_ROWS}.forward", "total(summand, group)", "summand", BY_ROWS, "largest error of Y"),
+    Mutation(
+        f"{BY_ROWS}.forward", "total(summand, group)", "summand", BY_ROWS, ("largest error of Y", "bytes sent forward")
+    ),
     Mutation(
         f"{EVERYONE}.total", "for summand in summands", "for summand in summands[1:]", EVERYONE, "elements of the"
     ),
@@ -37,7 +39,7 @@ MUTATIONS = [
     Mutation(f"{MEMORY}.one_step", "SavedActivations(model)", "SavedActivations()", MEMORY, "bytes of activations"),
     # Theory.
     Mutation(f"{THEORY}.share", "1 if rank < size % ranks else 0", "1 if size % ranks else 0", BY_DATA, "bytes held"),
-    Mutation(f"{THEORY}.to_everyone_bytes", "(ranks - 1)", "ranks", EVERYONE, "sum: bytes sent"),
+    Mutation(f"{THEORY}.to_everyone_bytes", "(ranks - 1)", "ranks", EVERYONE, ("sum: bytes sent", "parts: bytes sent")),
     Mutation(
         f"{THEORY}.by_data",
         "to_everyone_bytes(inner * columns",
@@ -52,7 +54,9 @@ MUTATIONS = [
         f"{THEORY}.by_rows", "rows * mine + mine * columns", "rows * mine + inner * columns", BY_ROWS, "bytes held"
     ),
     Mutation(f"{BYTES}.gpt_layer_parameters", "(4 * hidden + hidden)", "4 * hidden", MEMORY, "parameters"),
-    Mutation(f"{BYTES}.gpt_parameters", "vocabulary + positions", "vocabulary", MEMORY, "parameters"),
+    Mutation(
+        f"{BYTES}.gpt_parameters", "vocabulary + positions", "vocabulary", MEMORY, ("parameters", "bytes of parameters")
+    ),
     Mutation(f"{BYTES}.adamw_bytes", "+ 4 * tensors", "+ item * tensors", MEMORY, "bytes of optimizer states"),
     Mutation(f"{BYTES}.gpt_tensors", "16 * layers + 4", "16 * layers + 2", MEMORY, "bytes of optimizer states"),
     Mutation(

@@ -100,7 +100,9 @@ MUTATIONS = [
     Mutation(f"{THEORY}.squared_variation", "/ mean**2", "/ mean", NOISY, "load loss of the eight tokens"),
     Mutation(f"{THEORY}.importance_loss_at_worst", "- 1", "", NOISY, "importance loss, k experts used alone"),
     Mutation(f"{THEORY}.all_to_all", "row[rank] for", "row[0] for", ALL_TO_ALL, "all-to-all, backward: bytes"),
-    Mutation(f"{THEORY}._sent", "sum(counts) * size", "max(counts) * size", PARALLEL, "all-to-all, this rank, forward"),
+    Mutation(
+        f"{THEORY}._sent", "sum(counts) * size", "max(counts) * size", PARALLEL, "all-to-all, this rank, forward: bytes"
+    ),
     Mutation(
         f"{THEORY}.expert_parameters", "+ inner + hidden", "+ 2 * hidden", PARALLEL, "small form: bytes of experts"
     ),

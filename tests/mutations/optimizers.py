@@ -30,7 +30,11 @@ MUTATIONS = [
     # Scaling.
     Mutation(f"{SCALING}.linear", "batch / base", "base / batch", SCALING, "SGD, linear loss"),
     Mutation(
-        f"{SCALING}.square_root", "math.sqrt(batch / base)", "batch / base", SCALING, f"{VARIANCE}, square-root rule"
+        f"{SCALING}.square_root",
+        "math.sqrt(batch / base)",
+        "batch / base",
+        SCALING,
+        (f"{VARIANCE}, square-root rule", "Adam's direction without"),
     ),
     Mutation(f"{SCALING}.warm_up", "(step + 1)", "step", SCALING, "warm-up of 3 steps"),
     Mutation(f"{THEORY}.scaled_variance", "rate**2", "rate", SCALING, f"{VARIANCE}, linear rule"),

@@ -87,7 +87,13 @@ MUTATIONS = [
     Mutation(f"{THEORY}.pipedream_staleness", "ranks - 1 - rank", "ranks - rank", STASHED, STALE),
     Mutation(f"{THEORY}.vertical_sync_staleness", "ranks - 1", "ranks", SYNCED, STALE),
     Mutation(f"{THEORY}.two_buffered_staleness", "return 1", "return 2", BUFFERED, STALE),
-    Mutation(f"{THEORY}.sent", "(stage, stage + 1)", "(stage, stage)", FULL, "bytes sent by this rank r"),
+    Mutation(
+        f"{THEORY}.sent",
+        "(stage, stage + 1)",
+        "(stage, stage)",
+        FULL,
+        "bytes sent by this rank r in a step, 1f1b and all others",
+    ),
     Mutation(f"{THEORY}.messages", "chunks * ranks - 1", "chunks * (ranks - 1)", FULL, "messages sent by all ranks"),
     Mutation(f"{THEORY}.outputs_released", "ranks - 1 - rank", "ranks - rank", FULL, "bytes of sent outputs"),
 ]

@@ -58,7 +58,9 @@ MUTATIONS = [
     Mutation(f"{PLANNER}.one_level", "before[1] + last[1]", "last[1] + before[1]", PLANNER, PLANS),
     Mutation(f"{PLANNER}.one_level", "max(before[0], ", "max(0.0, ", PLANNER, PLANS),
     Mutation(f"{PLANNER}.one_level", "layers[s].activation", "layers[j].activation", PLANNER, PLANS),
-    Mutation(f"{PLANNER}.plan", "(layer.forward + layer.backward)", "layer.forward", PLANNER, FAST),
+    Mutation(
+        f"{PLANNER}.plan", "(layer.forward + layer.backward)", "layer.forward", PLANNER, (FAST, "replicas of the first")
+    ),
     Mutation(
         f"{PLANNER}.one_level",
         "(a, b, m * r)",
@@ -97,7 +99,13 @@ MUTATIONS = [
     Mutation(
         f"{HALVING}.successive_halving", "key=score.__getitem__)", "key=score.get, reverse=True)", HALVING, CHOSEN
     ),
-    Mutation(f"{HALVING}.successive_halving", "budget // len(counts) // count", "budget // count", HALVING, STEPS),
+    Mutation(
+        f"{HALVING}.successive_halving",
+        "budget // len(counts) // count",
+        "budget // count",
+        HALVING,
+        (STEPS, "training steps in trials"),
+    ),
     Mutation(f"{HALVING}.successive_halving", "left = -(-left // eta)", "left = left // eta", HALVING, TRIALS),
     # Theory.
     Mutation(f"{THEORY}.best_cut", "return min(found)", "return max(found)", PARTITION, CUTS),

@@ -28,7 +28,11 @@ MUTATIONS = [
         f"{MASTERS}.MasterWeights.step", "self.optimizer.step()", "pass", MASTERS, "weight after updates of u, with"
     ),
     Mutation(
-        f"{MASTERS}.MasterWeights.step", "parameter.copy_(master)", "pass", MASTERS, "weight after updates of u, with"
+        f"{MASTERS}.MasterWeights.step",
+        "parameter.copy_(master)",
+        "pass",
+        MASTERS,
+        "weight after updates of u, with a copy",
     ),
     Mutation(
         f"{SCALING}.LossScale.unscale", "gradient /= self.scale", "gradient /= 2 * self.scale", SCALING, "weight aft"

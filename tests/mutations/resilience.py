@@ -99,7 +99,7 @@ MUTATIONS = [
         why="two ranks must end between two looks",
     ),
     # Pairs.
-    Mutation(f"{PAIRS}.find", "if not well]", "if well]", PAIRS, EXACT),
+    Mutation(f"{PAIRS}.find", "if not well]", "if well]", PAIRS, (EXACT, "… and sets in which")),
     Mutation(f"{PAIRS}.find", "suspects[len(pairs) :]", "[]", PAIRS, EXACT),
     Mutation(f"{PAIRS}.find", "        return None", "        return []", PAIRS, "any faults among 1 to 8 nodes"),
     Mutation(f"{PAIRS}.find", "        if healthy:\n            break", "        break", PAIRS, EXACT),

@@ -10,7 +10,11 @@ OVERLAPPED = "time of backward, all-reduces overlapped"
 MUTATIONS = [
     # Practice.
     Mutation(
-        f"{FLOPS}.Flops.__torch_dispatch__", "2 * a.numel() * b.shape[-1]", "a.numel() * b.shape[-1]", FLOPS, BY_KIND
+        f"{FLOPS}.Flops.__torch_dispatch__",
+        "2 * a.numel() * b.shape[-1]",
+        "a.numel() * b.shape[-1]",
+        FLOPS,
+        (BY_KIND, "operations of a step: torch's", "operations for each token"),
     ),
     Mutation(f"{FLOPS}.Flops.__torch_dispatch__", "5 if backward else 2", "4 if backward else 2", FLOPS, BY_KIND),
     Mutation(

@@ -7,6 +7,7 @@ THEORY, KEPT = "minitrain.costs.sequence_parallel", "minitrain.costs.activations
 MAPPINGS, LINEAR, GPT = f"{CHAPTER}.mappings", f"{CHAPTER}.linear", f"{CHAPTER}.megatron"
 ENDS, FULL = f"{CHAPTER}.full.embedding_and_head", f"{CHAPTER}.full.linear"
 TERMS = "terms of a layer, 16 in each way"
+BOTH = "both ways: loss, gradient norm, gradients, and weights after 5 steps of SGD: distance from one device's, "
 
 PRACTICE = [
     # Every rank keeps its own gradient of its tokens, and forgets the others' share.
@@ -15,7 +16,7 @@ PRACTICE = [
         "ReduceScatter.apply(gradient, ctx.group)",
         "gradient.chunk(place(ctx.group)[1], 1)[place(ctx.group)[0]]",
         MAPPINGS,
-        "g and ḡ, small and full form: ⟨Ax",
+        ("g and ḡ, small and full form: ⟨Ax", "small form: g and ḡ"),
     ),
     # The batch first: sequences are mixed, with the right shapes.
     Mutation(
@@ -43,7 +44,13 @@ PRACTICE = [
         GPT,
         "calls: reduce-scatters each way",
     ),
-    Mutation(f"{ENDS}.PositionsOnSequence.forward", "self.rank * shard", "0", GPT, "both ways: loss, gradient norm"),
+    Mutation(
+        f"{ENDS}.PositionsOnSequence.forward",
+        "self.rank * shard",
+        "0",
+        GPT,
+        f"{BOTH}float64",
+    ),
     Mutation(f"{ENDS}.HeadFromSequence.forward", "-torch.inf", "0.0", GPT, "both ways: loss, gradient norm"),
     # Chapter 08's dropout, which takes a shard for the whole.
     Mutation(

@@ -35,7 +35,11 @@ PRACTICE = [
         "column-parallel: products made while dX is under way",
     ),
     Mutation(
-        f"{ATTENTION}.ParallelMLP.forward", ' approximate="tanh"', "", ATTENTION, "a layer, Y, dX and all gradients"
+        f"{ATTENTION}.ParallelMLP.forward",
+        ' approximate="tanh"',
+        "",
+        ATTENTION,
+        "a layer, Y, dX and all gradients against one device: distance, float64",
     ),
     # Key and value heads that ranks share: the slot of another rank's head.
     Mutation(
@@ -80,10 +84,16 @@ PRACTICE = [
         "self.rank * heads * seq + heads_and_keys",
         "heads_and_keys",
         DROPOUT,
-        "elements that one device drops otherwise",
+        ("elements that one device drops otherwise", "heads: elements of a rank's"),
     ),
     Mutation(f"{DROPOUT}.drop", " / (1 - p)", "", DROPOUT, "what dropout leaves of a 1"),
-    Mutation(f"{GPT}.parallelize", "place_dropout(gpt, comm.rank)", "place_dropout(gpt)", GPT, "loss, gradients, and"),
+    Mutation(
+        f"{GPT}.parallelize",
+        "place_dropout(gpt, comm.rank)",
+        "place_dropout(gpt)",
+        GPT,
+        "loss, gradients, and weights after 5 steps of SGD: distance from one device's, float64",
+    ),
 ]
 
 COSTS = [

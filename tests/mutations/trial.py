@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from minitrain.ranks import Ranks
 from minitrain.ranks.failures import RanksError
-from tests.mutations import Mutation, rows_with
+from tests.mutations import Mutation, meant_by, rows_with
 
 PATIENCE = 300  # seconds that a test may take
 
@@ -20,7 +20,7 @@ class Trial:
 
     Attributes:
         mutation: The mistake.
-        found: Whether the claim turned false, or the test failed, that it names.
+        found: Whether each claim turned false, or the test failed, that it names.
         told: By what it was found; where it was not, what happened instead.
     """
 
@@ -38,11 +38,14 @@ def try_it(ranks: Ranks, mutation: Mutation) -> Trial:
     except RanksError as error:
         return Trial(mutation, False, f"no claim: an error, {str(error).splitlines()[-1]}")
     broken = [row.claim.what for row in rows if row.holds is False]
-    named = [what for what in broken if what.startswith(mutation.claim)]
-    if named:
-        more = f", and {len(broken) - 1} more" if len(broken) > 1 else ""
-        return Trial(mutation, True, f"the claim “{named[0]}”{more}")
-    return Trial(mutation, False, f"no claim “{mutation.claim}”; false are {broken or 'none'}")
+    claims = [row.claim.what for row in rows]
+    named = [[what for what in meant_by(name, claims) if what in broken] for name in mutation.names]
+    if all(named):
+        told = " and ".join(f"the claim “{found[0]}”" for found in named)
+        more = f", and {len(broken) - len(named)} more" if len(broken) > len(named) else ""
+        return Trial(mutation, True, told + more)
+    missed = [name for name, found in zip(mutation.names, named, strict=True) if not found]
+    return Trial(mutation, False, f"no claim {missed}; false are {broken or 'none'}")
 
 
 def _try_test(mutation: Mutation) -> Trial:

@@ -24,7 +24,7 @@ MUTATIONS = [
         "self.flat.untyped_storage().resize_(0)",
         "pass",
         STAGE3,
-        "small form: most bytes of whole parameters",
+        ("small form: most bytes of whole parameters", "small form: bytes of parameters"),
     ),
     Mutation(
         f"{FULL}.offload.ZeroOffload._copy_master_to_shard",
@@ -71,7 +71,13 @@ MUTATIONS = [
         STAGE1,
         "time of a step of 4 layers, messages under",
     ),
-    Mutation(f"{FULL}.stage2.Zero2._start", "if self.drain:", "if not self.drain:", STAGE2, "most bytes of gradients"),
+    Mutation(
+        f"{FULL}.stage2.Zero2._start",
+        "if self.drain:",
+        "if not self.drain:",
+        STAGE2,
+        "most bytes of gradients at once, 8 layers of G bytes in shards of s, stage 2",
+    ),
     Mutation(
         f"{FULL}.stage2.Collector.add",
         "self.shard.add_(part)",
@@ -238,7 +244,10 @@ MUTATIONS = [
         "memory.free(output)",
         "pass",
         DEFRAGMENTATION,
-        "bytes that forward needs, checkpoints in a region",
+        (
+            "bytes that forward needs, checkpoints in a region",
+            "largest gap after forward over all that is free, checkpoints",
+        ),
     ),
     Mutation(
         f"{DEFRAGMENTATION}.Memory.allocate",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
 from minitrain.comm import SavedActivations
 from minitrain.data_parallel import DataParallel
@@ -42,6 +45,29 @@ def test_backward_twice_fetches_again():
         loss.backward(retain_graph=True)
         loss.backward()
     same_bits(module, plain)
+
+
+class Gated(nn.Module):
+    """Its product keeps two views of one tensor, of which the second begins in the middle of the memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(4, 8)
+
+    def forward(self, x):
+        value, gate = self.up(x).chunk(2, -1)
+        return value * gate
+
+
+def test_each_view_comes_back_from_its_place_in_memory():
+    plain = nn.Sequential(Gated(), Gated())
+    module = copy.deepcopy(plain)
+    Offload(module)
+    x = torch.randn(3, 4)
+    for each in (plain, module):
+        each(x).sum().backward()
+    for mine, right in zip(module.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, right.grad)
 
 
 def test_without_gradients_nothing_goes_to_the_host():

@@ -1,0 +1,46 @@
+"""Mistakes by which key claims of the chapter planning turn false that no other mutation names."""
+
+from tests.mutations import Mutation
+
+HOME = "minitrain.planning"
+THEORY = "minitrain.costs"
+LESSONS = "minitrain.lessons.planning"
+
+MUTATIONS = [
+    # Two columns change places.
+    Mutation(
+        f"{HOME}.profile.read",
+        "int(numbers[2]), int(numbers[3])",
+        "int(numbers[3]), int(numbers[2])",
+        f"{HOME}.profile",
+        "bytes of weights",
+    ),
+    # The stages before the last one are not looked at.
+    Mutation(
+        f"{HOME}.partition.partition",
+        "max(best[s][0], messages[s - 1], up_to[j] - up_to[s])",
+        "max(messages[s - 1], up_to[j] - up_to[s])",
+        f"{HOME}.partition",
+        "time between minibatches",
+    ),
+    # Each replica computes all minibatches.
+    Mutation(
+        f"{LESSONS}.pipedream_planner.on_ranks",
+        "cycle // m * time for",
+        "time for",
+        f"{HOME}.pipedream_planner",
+        "time per minibatch of all ranks'",
+    ),
+    # The ranks of data parallelism for all of them.
+    Mutation(
+        f"{HOME}.published.teraflops",
+        "/ layout.ranks /",
+        "/ layout.dp /",
+        f"{HOME}.search",
+        "operations per second of a GPU",
+    ),
+    # Without the table of tokens.
+    Mutation(
+        f"{THEORY}.memory.gpt_parameters", "vocabulary + positions", "positions", f"{HOME}.plan", "parameters of GPT-3"
+    ),
+]

@@ -1,0 +1,73 @@
+"""Mistakes by which key claims of the chapter resilience turn false that no other mutation names."""
+
+from tests.mutations import Mutation
+
+HOME = "minitrain.resilience"
+LESSONS = "minitrain.lessons.resilience"
+
+MUTATIONS = [
+    # A restart adds a step.
+    Mutation(
+        f"{LESSONS}.common.Children.start",
+        "self.steps, self.every",
+        "self.steps + attempt, self.every",
+        f"{HOME}.supervisor",
+        "weights that differ",
+    ),
+    # The others are left running.
+    Mutation(
+        f"{HOME}.supervisor.supervise",
+        "process.kill()\n                process.wait()",
+        "pass",
+        f"{HOME}.supervisor",
+        "processes left in the end",
+    ),
+    # A driver's line names the device before the number.
+    Mutation(
+        f"{HOME}.exit_codes.verdict",
+        "Xid \\([^)]*\\): (\\d+)",
+        "Xid (\\d+)",
+        f"{HOME}.exit_codes",
+        "lines of the driver",
+    ),
+    # The first line of a traceback, which says nothing.
+    Mutation(
+        f"{HOME}.first_failure.Report.error",
+        "splitlines()[-1]",
+        "splitlines()[0]",
+        f"{HOME}.first_failure",
+        "real ranks: errors",
+    ),
+    # A rank's own times, where those of whole steps are to be shown.
+    Mutation(
+        f"{LESSONS}.heartbeat.slow_rank",
+        "stragglers(dict.fromkeys(seconds, step))",
+        "stragglers(seconds)",
+        f"{HOME}.heartbeat",
+        "20 runs with a rank that is half slower: by whole",
+    ),
+    # The stack is written at once, too.
+    Mutation(
+        f"{HOME}.stuck.watch",
+        "faulthandler.dump_traceback_later(",
+        "faulthandler.dump_traceback(file=file)\n    faulthandler.dump_traceback_later(",
+        f"{HOME}.stuck",
+        "characters of stacks",
+    ),
+    # An ordered sum, where the usual one is to be shown.
+    Mutation(
+        f"{LESSONS}.ordered_sum.plainly",
+        "all_reduce(training.in_order(found), group).wait()",
+        "ordered_sum(found, group)",
+        f"{HOME}.ordered_sum",
+        "… with an all-reduce",
+    ),
+    # Weights are read in place of momentum.
+    Mutation(
+        f"{HOME}.regroup.restore",
+        "load(folder, momentum, (1, mine.start))",
+        "load(folder, momentum, (0, mine.start))",
+        f"{HOME}.regroup",
+        ("elements of the weights", "with an all-reduce"),
+    ),
+]
