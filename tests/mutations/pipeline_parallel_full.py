@@ -1,0 +1,20 @@
+"""Mistakes in the full form of the pipeline: its messages, and the versions of its weights."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    Mutation(
+        "minitrain.pipeline_parallel.full.mail.Mail._release",
+        "place < self._place[message.made]",
+        "False",
+        "minitrain.pipeline_parallel.executor",
+        "bytes of sent outputs of micro-batches in flight that this rank r has released",
+    ),
+    Mutation(
+        "minitrain.pipeline_parallel.full.actions.Schedule.version_of",
+        "self._versions.get(action, 0)",
+        "0",
+        "minitrain.pipeline_parallel.pipedream",
+        "actions of all ranks that use another version than the schedule says",
+    ),
+]
