@@ -17,4 +17,18 @@ MUTATIONS = [
         "minitrain.pipeline_parallel.pipedream",
         "actions of all ranks that use another version than the schedule says",
     ),
+    Mutation(
+        "minitrain.pipeline_parallel.full.versions.kept",
+        "len(needed) + 1",
+        "len(needed)",
+        test="tests/pipeline_parallel/test_schedules.py::test_kept_and_staleness_by_hand",
+        why="the lesson compares real ranks with formulas, not with the schedule",
+    ),
+    Mutation(
+        "minitrain.pipeline_parallel.full.versions.staleness",
+        "number // schedule.every - version",
+        "number - version",
+        test="tests/pipeline_parallel/test_schedules.py::test_kept_and_staleness_by_hand",
+        why="the lesson compares real ranks with formulas, not with the schedule",
+    ),
 ]
