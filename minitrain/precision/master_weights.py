@@ -40,6 +40,7 @@ class MasterWeights:
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             # The only rounding; each time it starts from the exact sum.
             parameter.copy_(master)
+            master.grad = None  # as large as the copy, and lives within a step only
 
     def zero_grad(self) -> None:
         for parameter in self.parameters:

@@ -5,7 +5,8 @@ scale → clip → step. In bfloat16 the scale is 1 and never changes: that is a
 
 **Source.** Micikevicius et al. 2018, "Mixed precision training", §3 and figure 1.
 **Sent.** The gradients in 16 bits, half the bytes of float32; and the number that says whether all are finite.
-**Cost.** 16 bytes per parameter: 2 + 2 in the model, 4 + 4 + 4 for the copy and Adam's states.
+**Cost.** 18 bytes per parameter at the step: 2 in the model, 4 for gradients, 4 + 4 + 4 for the copy and Adam's states.
+Before it 16, since until their sum gradients have 2 bytes.
 """
 
 from __future__ import annotations

@@ -54,6 +54,19 @@ def test_by_hand():
     assert costs.pipeline_bytes(4, 2, 8, count=5, prompt=6) == 10 * 2 * 4 * 8
 
 
+def test_a_step_by_hand():
+    # 54 parameters of 4 bytes, and keys and values of 3 sequences of 5 tokens in a head of 2.
+    found = costs.decode(costs.Model(1, 2, 1, 1, 54), batch=3, tokens=5, item=4)
+    assert found == (3 * (2 * 54 + 4 * 2 * 5), 54 * 4 + 2 * 3 * 5 * 2 * 4)
+
+
+@pytest.mark.parametrize("item", (1, 2, 4))
+def test_in_a_full_batch_products_take_as_long_as_reading(item):
+    machine, parameters = MACHINES["H100"], 7e9
+    batch = costs.full_batch(machine, item)
+    assert batch * 2 * parameters / machine.flops == pytest.approx(parameters * item / machine.memory)
+
+
 def test_reading_limits_a_small_batch():
     machine = MACHINES["H100"]
     # 989.4e12 / 3.35e12 operations for each byte.

@@ -58,9 +58,11 @@ class Counter:
 @pytest.mark.parametrize("high", ([], [30], [31, 32], [30, 45, 59], [39, 40]))
 def test_a_run_is_as_if_spikes_had_never_been_there(high):
     training = Counter(high)
-    found, left_out = train(60, training.step, lambda: training.seen, training.load, Spikes(window=16))
+    spikes = Spikes(window=16)
+    found, left_out = train(60, training.step, lambda: training.seen, training.load, spikes)
     assert sorted(left_out) == high
     assert training.seen == list(found) == [number for number in range(60) if number not in high]
+    assert list(spikes.usual) == list(found.values())[-16:], "steps that were done again are in the window once"
 
 
 def test_it_gives_up_after_two_rewinds_to_one_checkpoint():

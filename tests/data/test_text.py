@@ -156,6 +156,12 @@ def test_a_sample_is_a_function_of_seed_and_number():
     assert expected[:one] != expected[one : 2 * one] != expected[2 * one :]
 
 
+def test_each_epoch_begins_at_one_of_the_places_that_its_windows_leave():
+    samples = Samples(numbered(100), 16)  # five windows, and 19 of 99 bytes left over
+    begins = {min(samples.start(5 * epoch + place) for place in range(5)) for epoch in range(200)}
+    assert begins == set(range(20))
+
+
 def test_targets_have_memory_of_their_own():
     """Whoever masks a target with IGNORE must not change an input, also where there is one sample only."""
     for count in (1, 2):

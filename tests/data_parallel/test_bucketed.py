@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,9 +12,9 @@ from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.costs import data_parallel as costs
-from minitrain.data_parallel import BucketedDataParallel, bucketed
+from minitrain.data_parallel import BucketedDataParallel, DataParallel, bucketed
 from minitrain.data_parallel.full.bucketed import Bucket, pack
-from tests.data_parallel.models import SMALL, gpt, small_equals_full, small_equals_one_device, tokens
+from tests.data_parallel.models import SMALL, Branches, close, gpt, small_equals_full, small_equals_one_device, tokens
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
@@ -130,3 +132,27 @@ def test_small_form_keeps_gradients_once(ranks):
     for storages, buckets, held, gradients in ranks(2).run(memory):
         assert storages == buckets > 3
         assert held == gradients
+
+
+# Which branches each rank uses in each of four steps: one that nobody uses, then everybody, then rank 0 alone.
+TURNS = ((["first"], ["first"]), (["first", "second"], ["second"]), (["second"], []), (["first", "second"], ["first"]))
+
+
+def unused_by_turns(world, rung):
+    torch.manual_seed(0)
+    reference = Branches().double()
+    model = rung(copy.deepcopy(reference), bucket_megabytes=SMALL)
+    inputs = torch.randn(world.size, 3, dtype=torch.float64)
+    for first, others in TURNS:
+        model(inputs[world.rank], others if world.rank else first).backward()
+        model.synchronize()
+        for rank in range(world.size):
+            (reference(inputs[rank], others if rank else first) / world.size).backward()
+        close(model.module, reference)
+        model.zero_grad()
+        reference.zero_grad()
+
+
+@pytest.mark.parametrize("rung", (BucketedDataParallel, DataParallel))
+def test_a_parameter_that_was_unused_in_the_step_before(ranks, rung):
+    ranks(3).run(unused_by_turns, rung)

@@ -59,11 +59,10 @@ class Mutation:
 
 
 def all_mutations() -> list[Mutation]:
-    """Those of all chapters."""
+    """Those of all chapters, and those of what all chapters use."""
     # A chapter may have several files, as context_parallel.py and context_parallel_exchange.py.
-    files = [
-        path.stem for chapter in (*CHAPTERS, "tour") for path in sorted(Path(__file__).parent.glob(f"{chapter}*.py"))
-    ]
+    beginnings = (*CHAPTERS, "tour", "instruments", "texts")
+    files = [path.stem for each in beginnings for path in sorted(Path(__file__).parent.glob(f"{each}*.py"))]
     return [mutation for file in files for mutation in import_module(f"tests.mutations.{file}").MUTATIONS]
 
 

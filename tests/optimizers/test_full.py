@@ -14,7 +14,10 @@ from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Zero2
 from minitrain.zero.full.stage3 import Zero3
 
-FULL = {"lamb": (LAMB, {"lr": 0.05, "weight_decay": 0.1}), "lars": (LARS, {"lr": 0.5, "weight_decay": 0.01})}
+FULL = {
+    "lamb": (LAMB, {"lr": 0.05, "weight_decay": 0.1, "phi": (0.9, 1.1)}),
+    "lars": (LARS, {"lr": 0.5, "weight_decay": 0.01}),
+}
 SMALL = {"lamb": lamb.LAMB, "lars": lars.LARS}
 
 

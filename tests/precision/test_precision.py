@@ -97,6 +97,20 @@ def test_a_scale_waits_then_halves_and_stops_at_its_floor(ranks):
     assert [scale for _, scale in first] == [256, 256, 128, 64, 64, 64, 128, 128, 128, 256]
 
 
+def test_a_scale_bears_an_overflow_again_once_it_has_been_doubled(ranks):
+    assert ranks(1).run(two_overflows) == [[256, 256, 512, 512, 256]]
+
+
+def two_overflows(world):
+    """Scales with hysteresis 2, doubled after two steps without an overflow."""
+    scale, seen = LossScale(2.0**8, every=2, hysteresis=2), []
+    for value in (torch.inf, 1.0, 1.0, torch.inf, torch.inf):
+        scale.unscale([torch.full((2,), value)])
+        scale.update()
+        seen.append(scale.scale)
+    return seen
+
+
 def test_a_scaled_loss_and_back():
     scale, weight = LossScale(2.0**16), torch.full((3,), 2.0**-30, requires_grad=True)
     scale.overflow = False
@@ -112,6 +126,16 @@ def test_sums_and_norms_are_torch_s():
     assert torch.allclose(accumulate.cross_entropy(x, targets), F.cross_entropy(x.float(), targets), rtol=1e-6)
     assert accumulate.dot(x[0], x[1]) == (x[0].float() * x[1].float()).sum().bfloat16()
     assert accumulate.running_sum(torch.ones(3000), torch.float16) == 2048
+
+
+def test_small_and_large_numbers():
+    # Squares of the first row are as small as ε; a row of zeros has nothing but ε.
+    x = torch.randn(2, 64, generator=torch.Generator().manual_seed(0)) * torch.tensor([[1e-3], [0.0]])
+    assert torch.allclose(accumulate.rms_norm(x), F.rms_norm(x, (64,), eps=1e-6), rtol=1e-6, atol=0)
+    scores = torch.tensor([[1e4, -1e4, 1e4 - 1], [-1e4, -1e4, -1e4]])
+    assert torch.allclose(accumulate.softmax(scores), F.softmax(scores, -1), rtol=1e-6, atol=0)
+    targets = torch.tensor([2, 0])
+    assert torch.allclose(accumulate.cross_entropy(scores, targets), F.cross_entropy(scores, targets), rtol=1e-6)
 
 
 def plain_and_mixed(world):
@@ -178,6 +202,21 @@ def test_a_layer_in_8_bits_is_float32_s_for_numbers_that_8_bits_have():
     assert torch.allclose(found, x @ w, rtol=1e-6)
     assert torch.allclose(x.grad, g @ w.t(), rtol=1e-6)
     assert torch.allclose(w.grad, x.t() @ g, rtol=1e-6)
+
+
+def test_a_delayed_scale_is_after_the_largest_of_the_calls_before():
+    scale, largest = fp8.Scale(history=3), torch.finfo(fp8.E4M3).max
+    found = [scale.quantise(torch.tensor([1.0, -each]), fp8.E4M3)[1] for each in (1.0, 8, 2, 4, 1, 1, 1)]
+    # The first has none before it; 8 counts in three calls, and 4 after it.
+    assert found == [each / largest for each in (1, 1, 8, 8, 8, 4, 4)]
+
+
+def test_gradients_have_the_range_of_e5m2():
+    gradient = 2.0 ** torch.arange(-14.0, 16).reshape(15, 2) * 1.25
+    x, w = torch.ones(15, 2, requires_grad=True), torch.eye(2, requires_grad=True)
+    fp8.Linear.apply(x, w, (fp8.Scale(), fp8.Scale(), fp8.Scale())).backward(gradient)
+    scale = gradient.max() / torch.finfo(torch.float8_e5m2).max
+    assert torch.allclose(x.grad, (gradient / scale).to(torch.float8_e5m2).float() * scale, rtol=1e-6, atol=0)
 
 
 @given(st.integers(0, 700), st.sampled_from([16, 256]))

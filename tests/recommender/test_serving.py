@@ -121,6 +121,9 @@ def test_rows_that_are_evicted_leave_the_replica_and_may_come_back(tmp_path: Pat
     assert replica.contents()[0].tolist() == [2, 3]
     two = torch.tensor([2])
     assert torch.equal(replica.lookup(two), start(two, 1, 2, table.scale) - 1.0)
+    update(table, 3)
+    publisher.publish(2)  # in which the row that came back rests
+    assert replica.refresh() == 2 and same(replica, table) and len(replica) == 2
 
 
 def test_a_full_disk_leaves_earlier_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -231,3 +231,13 @@ def test_ages_survive_saving_and_resharding(tmp_path: Path):
     assert {each.updates for each in loaded} == {3}
     assert sorted(torch.cat([each.evict(2) for each in loaded]).tolist()) == list(range(10))
     assert sorted(torch.cat([each.contents()[0] for each in loaded]).tolist()) == list(range(10, 30))
+
+
+def test_a_row_that_was_only_looked_up_is_as_old_as_its_lookup():
+    table = Table(2, Adagrad(0.1))
+    for _ in range(3):
+        table.update(torch.tensor([1]), torch.ones(1, 2))
+    table.lookup(torch.tensor([7]))
+    assert table.evict(1).tolist() == []
+    table.update(torch.tensor([1]), torch.ones(1, 2))
+    assert table.evict(1).tolist() == [7]

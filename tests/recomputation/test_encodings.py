@@ -99,6 +99,13 @@ def test_10_bits_take_the_nearest_of_all_their_numbers():
     assert torch.equal(found, nearest)
 
 
+def test_10_bits_take_the_even_one_of_two_that_are_as_near():
+    between = torch.tensor([2.0**e * (1 + (f + 0.5) / 16) for e in (-14, 0, 15) for f in range(15)])
+    even = [2.0**e * (1 + (f + f % 2) / 16) for e in (-14, 0, 15) for f in range(15)]
+    assert from_bits(to_bits(between, 10), 10).tolist() == even
+    assert torch.equal(from_bits(to_bits(-between, 10), 10), -from_bits(to_bits(between, 10), 10))
+
+
 def test_numbers_too_large_become_the_largest():
     x = torch.tensor([1e30, -1e30])
     for bits, largest in ((16, 65504.0), (10, 63488.0), (8, 448.0)):

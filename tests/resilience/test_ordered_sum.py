@@ -66,3 +66,8 @@ def test_bad_input_on_every_rank(ranks):
 def test_the_norm(elements):
     x = torch.randn(elements, generator=torch.Generator().manual_seed(elements), dtype=torch.float64)
     assert ordered_norm(x) == pytest.approx(float(x.norm()), rel=1e-12)
+
+
+def test_the_norm_of_float32_is_added_in_float64():
+    x = torch.randn(10_000, generator=torch.Generator().manual_seed(0)) * 1e19  # squares of 1e38 and their sum
+    assert ordered_norm(x) == pytest.approx(float(x.double().norm()), rel=1e-12)

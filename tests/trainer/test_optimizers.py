@@ -12,9 +12,13 @@ import sys
 from dataclasses import replace
 
 import pytest
+import torch
 
+from minitrain.composition.optimizer import OPTIMIZERS
+from minitrain.composition.optimizer import options as optimizer_options
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
 from minitrain.data.text import Samples, as_tensor
+from minitrain.lessons.composition.common import plain_model
 from minitrain.train import build, train_step
 from minitrain.trainer.trainer import Refused, Trainer
 from tests.drawn import first
@@ -65,6 +69,33 @@ def test_layouts_that_cut_layers_are_refused(optimizer, need):
             ValueError, match=f"optimizer={optimizer} needs {need}, and {why}; use adamw, or dp, pp and"
         ):
             check(model, layout, Steps(optimizer=optimizer))
+
+
+def stepped(world, steps):
+    """Weights after a step of training on one device, and after that step written out, with groups by name."""
+    training = build(Settings(TINY, Layout(), steps), world.device)
+    plain = plain_model(training.settings)
+    samples = Samples(TEXT, TINY.sizes.positions)
+    train_step(training, 0, 0, samples)
+    plain(*samples.batch(0, steps.batch))[1].backward()
+    torch.nn.utils.clip_grad_norm_(plain.parameters(), steps.clip)
+    groups = {}
+    for name, parameter in plain.named_parameters():
+        decay = 0.0 if "norm" in name or name.endswith("bias") else steps.weight_decay
+        group = groups.setdefault((decay, name.startswith("blocks")), {"params": [], "weight_decay": decay})
+        if steps.optimizer == "muon":
+            group["use_muon"] = bool(decay) and name.startswith("blocks")
+        group["params"].append(parameter)
+    OPTIMIZERS[steps.optimizer](list(groups.values()), **optimizer_options(steps)).step()
+    found = training.part.parameters
+    return {name: (found[name].tolist(), parameter.tolist()) for name, parameter in plain.named_parameters()}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_step_is_one_device_s_in_which_norms_and_biases_do_not_decay(ranks, optimizer):
+    steps = Steps(batch=4, warmup=0, lr=0.05, decay="constant", optimizer=optimizer, dtype="float64", weight_decay=0.5)
+    for name, (found, expected) in ranks(1).run(stepped, steps)[0].items():
+        assert torch.allclose(torch.tensor(found), torch.tensor(expected), rtol=1e-12, atol=1e-15), name
 
 
 def run(folder, optimizer, *arguments, status=0):

@@ -370,6 +370,7 @@ def packed(world, folder):
         }
 
     kept = Memory(folder, state(0), {}, folder)
+    kept.save(6, state(1), {"step": 6, "words": "nothing of a longer text is left by the next"})
     kept.save(7, state(3), {"step": 7, "words": "längere"})
     kept.wait()
     found, again = state(0), Memory(folder, state(0), {}, folder)

@@ -75,7 +75,7 @@ def delay_claims(world: World, roles: Roles) -> list[Claim]:
     workers, curvature, rounds = len(roles.workers), 4.0, 30
     stale: list[int] = []
     low, high = 0.0, 4.0 / curvature  # twice what descent without delay can bear
-    while high - low > 0.02 * high:
+    while high - low > 0.01 * high:
         middle = (low + high) / 2
         found, stale = descend(world, roles, middle, rounds, curvature)
         late, later = (max(map(abs, found[-turns * workers :][: 10 * workers])) for turns in (20, 10))
@@ -91,5 +91,5 @@ def delay_claims(world: World, roles: Roles) -> list[Claim]:
     formula, source = "2/λ · sin(π/(2(2τ+1)))", "Levin & May 1976"
     return [
         fold("workers in turns: staleness of a gradient", seen),
-        Claim(what, formula, limit, (low + high) / 2, "1", source, "compared", tolerance=0.05),
+        Claim(what, formula, limit, (low + high) / 2, "1", source, "compared", tolerance=0.01),
     ]

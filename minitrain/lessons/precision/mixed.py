@@ -35,12 +35,18 @@ def demo(world: World, steps: int = 5) -> list[Claim]:
     for name, dtype in DTYPES.items():
         training = MixedPrecision(Loss(world.device), dtype, torch.optim.AdamW, lr=RATE)
         elements = sum(master.numel() for master in training.masters)
+        at_steps = bytes_at_steps(training)
         with Ledger() as ledger:
             found = [training.step(*batch(world, step)).float() for step in range(steps)]
         finite = 4 * steps
         sent[name] = Claim("", "2Ψ", 2 * elements, (ledger.payload("all_reduce") - finite) / steps, "B", PAPER)
         held[name] = Claim(
-            "", "2 + 2 + 4 + 8", costs.STATES["16 bits, as ZeRO counts"].total, bytes_of(training), "B", PAPER
+            "",
+            "2 + 4 + 4 + 8",
+            costs.STATES["16 bits, float32 gradients, as Megatron-LM"].total,
+            at_steps[-1],
+            "B",
+            PAPER,
         )
         steps_taken[name] = clipped(world, dtype)
         spread[name] = Claim(
@@ -50,7 +56,7 @@ def demo(world: World, steps: int = 5) -> list[Claim]:
         world.cost(f"loss after {steps} steps in {name}, difference from float32's", off, "nats")
     return [
         fold("bytes per step in float16; in bfloat16", sent, key=True),
-        fold("bytes per parameter in float16; in bfloat16", held, key=True),
+        fold("bytes per parameter when the optimizer steps, in float16; in bfloat16", held, key=True),
         fold("weights that differ between ranks, float16; bfloat16", spread, key=True),
         fold("length of an SGD step, gradients clipped to c after they were unscaled", steps_taken, key=True),
         *overflow(world),
@@ -84,14 +90,19 @@ def clipped(world: World, dtype: torch.dtype, clip: float = 0.125) -> Claim:
     return Claim("", "lr · c", 0.5 * clip, length, "1", source, "compared", tolerance=1e-3)
 
 
-def bytes_of(training: MixedPrecision) -> float:
-    """Per parameter: the module and its gradients, the copies and the optimizer's states."""
-    states = [value for state in training.optimizer.state.values() for value in state.values() if value.dim()]
-    parameters = list(training.module.parameters())
-    # Gradients of the module live from backward to the sum, as large as the module; those of the copies within a step.
-    seen: set[int] = set()
-    found = storage_bytes([*parameters, *training.masters, *states], seen) + storage_bytes(parameters, set())
-    return found / sum(master.numel() for master in training.masters)
+def bytes_at_steps(training: MixedPrecision) -> list[float]:
+    """Per parameter, at each step of the optimizer from now on: module, copies, the gradients of both, and states."""
+    found: list[float] = []
+
+    def count(optimizer: torch.optim.Optimizer, *arguments: object) -> None:
+        parameters = [*training.module.parameters(), *training.masters]
+        states = [value for state in optimizer.state.values() for value in state.values() if value.dim()]
+        held = storage_bytes([*parameters, *(parameter.grad for parameter in parameters), *states])
+        found.append(held / sum(master.numel() for master in training.masters))
+
+    # At the end of the step, so that the first one has made its states.
+    training.optimizer.register_step_post_hook(count)
+    return found
 
 
 def overflow(world: World, at: int = 1) -> list[Claim]:

@@ -1,0 +1,27 @@
+"""Mistakes in data parallelism that overlaps, and in what the demos of its rungs share."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    Mutation(
+        "minitrain.data_parallel.overlapped.DataParallel.arrive",
+        "and not self.missing[len(self.started)]",
+        "and False",
+        "minitrain.data_parallel.overlapped",
+        "all-reduces started before the last gradient has arrived",
+    ),
+    Mutation(
+        "minitrain.data_parallel.full.overlapped.DataParallel._arrive",
+        "and not self._missing[turn]",
+        "and False",
+        "minitrain.data_parallel.overlapped",
+        "all-reduces started before the last gradient has arrived",
+    ),
+    Mutation(
+        "minitrain.data_parallel.naive.NaiveDataParallel.synchronize",
+        "/ self.ranks",
+        "/ 1",
+        "minitrain.data_parallel.naive",
+        "weights that differ after 5 steps",
+    ),
+]

@@ -1,0 +1,13 @@
+"""Mistakes in data parallelism that show only in the step after."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    Mutation(
+        "minitrain.data_parallel.full.bucketed.Bucket.hand_back",
+        "self._absent.clear()",
+        "pass",
+        test="tests/data_parallel/test_bucketed.py::test_a_parameter_that_was_unused_in_the_step_before",
+        why="in the demos the same parameter is unused in every step, so that old flags are right ones",
+    ),
+]

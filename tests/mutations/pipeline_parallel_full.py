@@ -1,0 +1,34 @@
+"""Mistakes in the full form of the pipeline: its messages, and the versions of its weights."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    Mutation(
+        "minitrain.pipeline_parallel.full.mail.Mail._release",
+        "place < self._place[message.made]",
+        "False",
+        "minitrain.pipeline_parallel.executor",
+        "bytes of sent outputs of micro-batches in flight that this rank r has released",
+    ),
+    Mutation(
+        "minitrain.pipeline_parallel.full.actions.Schedule.version_of",
+        "self._versions.get(action, 0)",
+        "0",
+        "minitrain.pipeline_parallel.pipedream",
+        "actions of all ranks that use another version than the schedule says",
+    ),
+    Mutation(
+        "minitrain.pipeline_parallel.full.versions.kept",
+        "len(needed) + 1",
+        "len(needed)",
+        test="tests/pipeline_parallel/test_schedules.py::test_kept_and_staleness_by_hand",
+        why="the lesson compares real ranks with formulas, not with the schedule",
+    ),
+    Mutation(
+        "minitrain.pipeline_parallel.full.versions.staleness",
+        "number // schedule.every - version",
+        "number - version",
+        test="tests/pipeline_parallel/test_schedules.py::test_kept_and_staleness_by_hand",
+        why="the lesson compares real ranks with formulas, not with the schedule",
+    ),
+]
