@@ -157,6 +157,12 @@ def _check_restarts(command: Command) -> None:
             f"torchrun would restart this run up to {most} times, each time from its beginning: add --resume, which "
             "begins where there is no checkpoint yet, or use --max-restarts 0"
         )
+    if most and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        raise ValueError(
+            f"torchrun would restart this run up to {most} times, and each time its ranks would find the addresses of "
+            "dead ones in the store that it shares with them: set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun, "
+            "with --standalone or --rdzv-backend c10d, or use --max-restarts 0"
+        )
 
 
 def _ranks(command: Command, given: int | None) -> int:

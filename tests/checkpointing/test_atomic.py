@@ -30,7 +30,9 @@ def test_a_save_may_end_at_any_moment(tmp_path, files, how, keep):
     def save(root, step):
         atomic.save(root, step, content(step, files), keep)
 
+    before = os.listdir("/dev/fd")
     found = outcomes(tmp_path / "root", save, lambda root: loaded(root, files), how)
+    assert len(os.listdir("/dev/fd")) == len(before), "nothing stays open"
     assert set(found) == {0, 1} and found == sorted(found)
 
 

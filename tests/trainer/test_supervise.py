@@ -171,6 +171,11 @@ def test_a_stop_that_comes_before_the_ranks(monkeypatch, tmp_path):
     [
         (["--supervise"], {}, "supervise=True starts ranks of its own; with torchrun use its --max-restarts"),
         ([], {"TORCHELASTIC_MAX_RESTARTS": "3"}, "torchrun would restart this run up to 3 times"),
+        (
+            ["--resume"],
+            {"TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_USE_AGENT_STORE": "True"},
+            "set TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 for torchrun",
+        ),
     ],
 )
 def test_refused_under_torchrun(monkeypatch, tmp_path, capsys, arguments, environment, told):

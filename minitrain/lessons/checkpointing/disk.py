@@ -46,6 +46,7 @@ class Disk:
         self.contents: set[Path] = set()  # written, not synced
         self.lists: list[tuple[str, Path, Path | bytes]] = []  # changes of names, in folders that were not synced
         self.paths: dict[int, Path] = {}
+        self.listings: set[int] = set()  # folders that are open
 
     def operation(self, name: str) -> bool:
         """Count; whether to do only half of it."""
@@ -82,6 +83,7 @@ class Disk:
         if flags == os.O_RDONLY:
             descriptor = os.open(path, flags)
             self.paths[descriptor] = Path(path)
+            self.listings.add(descriptor)
             return descriptor
         self.operation("open")
         if not Path(path).exists():
@@ -92,6 +94,7 @@ class Disk:
         return Stream(self, stream)
 
     def close(self, descriptor: int) -> None:
+        self.listings.remove(descriptor)
         os.close(descriptor)
 
     def fsync(self, descriptor: int) -> None:
@@ -149,6 +152,8 @@ def on(disk: Disk) -> Iterator[Disk]:
     finally:
         module.update(given)
         del module["open"]
+        for listing in list(disk.listings):  # as the system does for a process that has ended
+            disk.close(listing)
 
 
 def outcomes(
