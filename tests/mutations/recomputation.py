@@ -153,7 +153,7 @@ MUTATIONS = [
     Mutation(f"{GIST}.relu_pool_bytes", "8 * outputs", "4 * outputs", BINARIZED, "bytes that it keeps of torch's"),
     Mutation(
         f"{SPARSE}.SparseRows.encode",
-        "x.data_ptr() != self.last[0].data_ptr()",
+        "look != self.last[0]",
         "True",
         SPARSE,
         "tensors that are encoded",

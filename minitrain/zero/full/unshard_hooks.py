@@ -139,9 +139,8 @@ class UnshardHooks:
         hidden = _hidden(output) if torch.is_grad_enabled() and unsharded.unit.lines else None
         if hidden is not None:
             raise ValueError(
-                f"unit {unsharded.unit.name} returned a {hidden}, whose tensors stage 3 cannot find, so that backward "
-                "would not gather the unit's parameters; return tensors in tuples, lists, dicts or dataclasses, or "
-                "register the class with torch.utils._pytree"
+                f"unit {unsharded.unit.name} returned an object of class {hidden}, whose tensors stage 3 cannot find; "
+                "return tensors in tuples, lists, dicts or dataclasses, or register the class with torch.utils._pytree"
             )
 
     def _begin_backward(self, call: Call, moment: int, gradient: Tensor) -> None:
