@@ -24,6 +24,7 @@ from jaxtyping import Float64
 from torch import Tensor, nn
 
 from minitrain.comm import native
+from minitrain.comm.clip_grad_norm import sum_of_squares
 from minitrain.comm.comm import Collectives, Comm
 from minitrain.comm.messages import Handle
 from minitrain.composition import optimizer
@@ -31,6 +32,7 @@ from minitrain.composition.layout import Axes, spread_of
 from minitrain.composition.model import HALVES, Part
 from minitrain.composition.ordered_sums import OrderedSums
 from minitrain.composition.settings import Steps
+from minitrain.tensor_parallel.full.parameter_layout import sum_partial
 from minitrain.zero.full.flat_shards import FlatShard
 from minitrain.zero.full.sharded import Sharded
 from minitrain.zero.full.stage1 import Zero1
@@ -167,14 +169,9 @@ class Gradients:
 
     @torch.no_grad()
     def _sum_partial(self) -> None:
-        pieces = [piece for name, piece in self.gradient_pieces() if "tp" in self.spread[name].summed]
-        if not pieces:
-            return
-        bucket = torch.cat(pieces)
-        # The one all-reduce over tensor-parallel ranks: each has applied these parameters to its own tokens.
-        self._tp.all_reduce(bucket).wait()
-        for piece, summed in zip(pieces, bucket.split([piece.numel() for piece in pieces]), strict=True):
-            piece.copy_(summed)
+        pairs = [(self.parameters[name], piece) for name, piece in self.gradient_pieces()]
+        # The one all-reduce over tensor-parallel ranks: each has applied these parameters to its own tokens or heads.
+        sum_partial(pairs, self._tp)
 
     @torch.no_grad()
     def squares(self) -> Float64[Tensor, ""]:
@@ -185,10 +182,7 @@ class Gradients:
         if isinstance(self.shards[0], OrderedSums):
             return self.shards[0].squares  # of whole parameters: shards end elsewhere for each number of ranks
         counted = [piece for name, piece in self.gradient_pieces() if self.spread[name].first]
-        if not counted:
-            return torch.zeros((), dtype=torch.float64, device=self.device)
-        # All at once, without copies in float64.
-        return torch.stack(torch._foreach_norm(counted, dtype=torch.float64)).square().sum()
+        return sum_of_squares(counted, self.device)
 
     @torch.no_grad()
     def step(self, lr: float, factor: float = 1.0) -> None:

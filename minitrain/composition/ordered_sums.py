@@ -22,6 +22,7 @@ import torch.distributed as dist
 from jaxtyping import Float, Float64
 from torch import Tensor, nn
 
+from minitrain.comm.clip_grad_norm import sum_of_squares
 from minitrain.comm.comm import Comm
 from minitrain.comm.messages import receive, send
 from minitrain.zero.full.stage1 import Zero1
@@ -131,7 +132,7 @@ class OrderedSums(Zero1):
             for line, rows in zip(self._trainable, self._rows, strict=True)
             for view in line.partition.views(rows[0]).values()
         ]
-        return torch.stack(torch._foreach_norm(whole, dtype=torch.float64)).square().sum()
+        return sum_of_squares(whole, self._device())
 
     def _collect_all(self) -> None:
         for line, views in zip(self._trainable, self._views, strict=True):

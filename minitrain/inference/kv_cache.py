@@ -75,12 +75,21 @@ def add_caches(model: nn.Module, longest: int) -> list[KVCache]:
 @torch.no_grad()
 def generate(gpt: GPT, tokens: Tensor, count: int) -> Tensor:
     """Continue each sequence with its likeliest tokens. tokens: [batch, seq]; returns [batch, seq + count]."""
-    new = tokens
-    for _ in range(count):
-        # The first round is the prefill, with the whole prompt; in all others one token per sequence is new.
-        logits, _ = gpt(new)
-        new = logits[:, -1:].argmax(-1)  # [batch, 1]
-        tokens = torch.cat([tokens, new], dim=1)
+    caches = [part for part in gpt.modules() if isinstance(part, KVCache)]
+    assert caches, "the model has no caches; call add_caches first"
+    for cache in caches:
+        # Another text may have been written before.
+        cache.tokens = 0
+    new, training = tokens, gpt.training
+    gpt.eval()  # without dropout
+    try:
+        for _ in range(count):
+            # The first round is the prefill, with the whole prompt; in all others one token per sequence is new.
+            logits, _ = gpt(new)
+            new = logits[:, -1:].argmax(-1)  # [batch, 1]
+            tokens = torch.cat([tokens, new], dim=1)
+    finally:
+        gpt.train(training)
     return tokens
 
 

@@ -442,16 +442,18 @@ class GPT(nn.Module):
             raise ValueError(f"count={count} and temperature={temperature} must not be negative")
         was_training = self.training
         self.eval()
-        for _ in range(count):
-            logits, _ = self(tokens[:, -self.config.positions :])
-            logits = logits[:, -1].float()  # [batch, vocabulary]
-            if temperature == 0:
-                following = logits.argmax(dim=-1, keepdim=True)  # [batch, 1]
-            else:
-                probabilities = (logits / temperature).softmax(dim=-1)
-                following = torch.multinomial(probabilities, 1, generator=generator)  # [batch, 1]
-            tokens = torch.cat([tokens, following], dim=1)  # [batch, seq + 1]
-        self.train(was_training)
+        try:
+            for _ in range(count):
+                logits, _ = self(tokens[:, -self.config.positions :])
+                logits = logits[:, -1].float()  # [batch, vocabulary]
+                if temperature == 0:
+                    following = logits.argmax(dim=-1, keepdim=True)  # [batch, 1]
+                else:
+                    probabilities = (logits / temperature).softmax(dim=-1)
+                    following = torch.multinomial(probabilities, 1, generator=generator)  # [batch, 1]
+                tokens = torch.cat([tokens, following], dim=1)  # [batch, seq + 1]
+        finally:
+            self.train(was_training)  # also where somebody has stopped it
         return tokens
 
     def parameter_counts(self) -> dict[str, int]:

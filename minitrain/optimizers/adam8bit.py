@@ -85,12 +85,13 @@ class Adam8bit:
         g = gradients(self.parameters)
         self.t += 1
         for theta, g_t, state in zip(self.parameters, g, self.states, strict=True):
-            # In 32 bits one tensor at a time, so that they are never all in memory.
+            # In 32 bits, also where the parameter has 16: there .999 v would be v again, and ε would be 0. One tensor
+            # at a time, so that they are never all in memory.
+            wide = torch.promote_types(theta.dtype, torch.float32)
             m, v = (
-                dequantise(*each, table, self.block).to(theta.dtype)
-                for each, table in zip(state, self.tables, strict=True)
+                dequantise(*each, table, self.block).to(wide) for each, table in zip(state, self.tables, strict=True)
             )
-            m_hat, v_hat = moments(m, v, g_t, self.betas, self.t)
+            m_hat, v_hat = moments(m, v, g_t.to(wide), self.betas, self.t)
             theta.sub_(self.lr * m_hat / (v_hat.sqrt() + self.eps))
             # The step has been made with what is not rounded; the rounding is for the next.
             state[:] = [quantise(each, table, self.block) for each, table in zip((m, v), self.tables, strict=True)]

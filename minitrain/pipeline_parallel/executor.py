@@ -14,7 +14,7 @@ Also called pipeline engine (DeepSpeed), `forward_backward_func` (Megatron-LM), 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from typing import Any
 
@@ -24,6 +24,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
+from minitrain.comm.clip_grad_norm import Piece, axis, clip_through, pieces
+from minitrain.comm.comm import Comm
 from minitrain.pipeline_parallel.full import checks, tied
 from minitrain.pipeline_parallel.full.action_observers import Watch
 from minitrain.pipeline_parallel.full.actions import Action, Schedule
@@ -37,9 +39,10 @@ MicroBatch = Tensor | tuple[Tensor, ...]
 class Pipeline:
     """This rank's part of a pipeline: its stages, and a `step` that does its part of the schedule.
 
-    A step adds to `.grad` what one device would add if it took the same micro-batches one after another. Then clip,
-    `optimizer.step()` and `zero_grad()` as usual. A stage that is data-parallel too (it has `no_sync` and
-    `synchronize`) accumulates under `no_sync()`, and the step ends with its `synchronize()`.
+    A step adds to `.grad` what one device would add if it took the same micro-batches one after another. Then come
+    `clip_grad_norm(pipeline, 1.0)` of `minitrain.comm.clip_grad_norm`, by one norm over all stages; `optimizer.step()`
+    and `zero_grad()`. A stage that is data-parallel too (it has `no_sync` and `synchronize`) accumulates under
+    `no_sync()`, and the step ends with its `synchronize()`.
 
     Args:
         stages: The stages of this rank, as `schedule.stages_of(rank)` numbers them: modules that take the outputs of
@@ -93,7 +96,8 @@ class Pipeline:
         self._split = {number: SplitBackward(stage) for number, stage in self.stages.items()} if in_two_parts else {}
         parameters = [parameter for stage in stages for parameter in stage.parameters()]
         place = torch.device(device or (parameters[0].device if parameters else "cpu"))
-        self._mail = Mail(schedule, self.rank, group, place)
+        self._mail, self._place = Mail(schedule, self.rank, group, place), place
+        clip_through(self, parameters)
 
     def step(
         self,
@@ -130,6 +134,18 @@ class Pipeline:
         for stage in self._parallel:
             stage.synchronize()
         return self._mean
+
+    def gradient_pieces(self) -> Iterator[Piece]:
+        """What this rank has of each gradient after a step; of a tied weight's copies the first stage's counts."""
+        comm, first = Comm(self.group, check=False), dict[int, bool]()
+        for tie in self.ties:
+            for stage, name in zip(*tie, strict=True):
+                if stage in self._inner:
+                    first.setdefault(id(self._inner[stage].get_parameter(name)), stage == tie.stages[0])
+        yield Piece(torch.empty(0, device=self._place), None, axis(comm))  # it takes part, even without parameters
+        for _, stage in sorted(self.stages.items()):
+            for piece in pieces(stage):
+                yield piece._replace(axes=piece.axes | axis(comm, first.get(id(piece.parameter), True)))
 
     def _begin(
         self,

@@ -40,7 +40,7 @@ def train(
 
     def forward(i: int, message: Tensor | None) -> Tensor:
         # The first stage takes its latest version; the others take the one that arrives with the activations.
-        version = max(versions) if message is None else int(message[-1])
+        version = max(versions) if message is None else next(v for v in versions if v % 256 == message[-1])
         x = inputs[i] if message is None else message[:-1].view_as(template).requires_grad_()
         y = functional_call(stage, versions[version], x)
         if last:
@@ -51,7 +51,8 @@ def train(
 
     def backward(i: int, message: Tensor | None) -> Tensor | None:
         version, x, y = held.popleft()
-        assert message is None or int(message[-1]) == version, "a gradient belongs to the oldest micro-batch in flight"
+        belongs = message is None or message[-1] == version % 256
+        assert belongs, "a gradient belongs to the oldest micro-batch in flight"
         leaves = [*versions[version].values(), *([] if first else [x])]
         grads = torch.autograd.grad(y, leaves, None if message is None else message[:-1].view_as(template))
         # As in PipeDream, the gradient of old weights updates the latest ones.
@@ -68,8 +69,12 @@ def train(
 
 
 def numbered(tensor: Tensor, version: int) -> Tensor:
-    """A flat message: the tensor, then the version's number, which float32 holds exactly up to 2²⁴."""
-    return torch.cat([tensor.reshape(-1), tensor.new_tensor([version])])
+    """A flat message: the tensor, then the version's number.
+
+    bfloat16 holds whole numbers up to 256 exactly. So the remainder by 256 is sent, which tells apart the few versions
+    that a stage keeps.
+    """
+    return torch.cat([tensor.reshape(-1), tensor.new_tensor([version % 256])])
 
 
 if __name__ == "__main__":

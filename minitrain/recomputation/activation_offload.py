@@ -29,17 +29,18 @@ class Shelf:
         # Parameters are on the device anyway.
         self.stay = {each.untyped_storage().data_ptr() for each in block.parameters()}
         # Until the block has run, its memory is held here, so that no other tensor gets its address.
-        self.alive, self.host = dict[int, Tensor](), list[Tensor]()
+        self.alive, self.host = dict[tuple[int, int], Tensor](), list[Tensor]()
         self.fetched: Future[list[Tensor]] | None = None
 
     def put(self, x: Tensor) -> Any:
         """The hook: x goes to the host, and autograd keeps where it is on the shelf."""
-        address = x.untyped_storage().data_ptr()
-        if address in self.stay:
+        # What has been written into since is another activation.
+        key = x.untyped_storage().data_ptr(), x._version
+        if key[0] in self.stay:
             return x
-        if address not in self.alive:
-            # All memory of which x may be a view: other operations keep other views of it.
-            memory = x.new_empty(0).set_(x.untyped_storage())  # [elements of the storage]
+        if key not in self.alive:
+            # All memory of which x may be a view: other operations keep other views of it, also of other dtypes.
+            memory = x.new_empty(0, dtype=torch.uint8).set_(x.untyped_storage())  # [bytes of the storage]
             if self.side:
                 # The copy comes after what computed x, and x's memory is used again only after the copy.
                 self.side.wait_stream(torch.cuda.current_stream())
@@ -47,19 +48,19 @@ class Shelf:
             with torch.cuda.stream(self.side):
                 # From a GPU, non_blocking makes it pinned memory, and forward goes on at once.
                 self.host.append(memory.to("cpu", non_blocking=True, copy=True))
-            self.alive[address] = memory
-        return list(self.alive).index(address), x.shape, x.stride(), x.storage_offset(), x.device
+            self.alive[key] = memory
+        return list(self.alive).index(key), x.dtype, x.shape, x.stride(), x.storage_offset(), x.device
 
     def get(self, kept: Any) -> Tensor:
         """The hook: x again."""
         if isinstance(kept, Tensor):
             return kept
-        number, shape, stride, offset, device = kept
+        number, dtype, shape, stride, offset, device = kept
         arrived = self.fetch(device).result()
         if self.before is not None:
             # While this block goes backward, the activations of the next one in backward arrive.
             self.before.fetch(device)
-        return arrived[number].as_strided(shape, stride, offset)
+        return torch.empty(0, dtype=dtype, device=device).set_(arrived[number].untyped_storage(), offset, shape, stride)
 
     def fetch(self, device: torch.device) -> Future[list[Tensor]]:
         """Start to bring everything back, in a thread."""

@@ -71,13 +71,14 @@ class SparseRows(saved_tensors_hooks):
         if not x.is_floating_point() or (x < 0).any():
             return x
         # The ReLU and the convolution keep the same tensor, one after the other. It is encoded once, and held until the
-        # next one comes, because then no other tensor can have got its address.
-        if self.last is None or x.data_ptr() != self.last[0].data_ptr():
+        # next one comes, because then only views of it can have its address, and these look different.
+        look = x.data_ptr(), x.shape, x.stride(), x.dtype, x._version
+        if self.last is None or look != self.last[0]:
             rows = Rows.of(x)
             smaller = rows.nbytes < x.nbytes
             if not smaller:
                 warnings.warn("an activation has too few zeros for sparse rows: it is kept as it is", stacklevel=2)
-            self.last = x, rows if smaller else x
+            self.last = look, rows if smaller else x, x
         return self.last[1]
 
     def __exit__(self, *error: Any) -> None:

@@ -7,8 +7,8 @@ so only rank 0 counts it: **if all ranks did, it would count n times**, and with
 Megatron-LM's `param_is_not_tensor_parallel_duplicate`, for counting once.
 **Sent.** One all-reduce of one float64, 8 bytes. All ranks get the same norm, and so scale by the same factor.
 **Cost.** The latency of one small all-reduce.
-The full form, `minitrain.tensor_parallel.full.clip_grad_norm`, adds shards that several ranks hold, parameters that are
-listed twice, a choice of collectives, and checks.
+The full form, `minitrain.comm.clip_grad_norm`, is right in any composition: it adds other axes than this one, shards
+that several ranks hold, parameters that are listed twice, a choice of collectives, and checks.
 """
 
 from __future__ import annotations

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from contextlib import closing
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
 
 from minitrain.composition import gradients
+from minitrain.composition import model as composed
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.data.text import Samples, Text
 from minitrain.lessons.composition import common as lesson
@@ -78,6 +80,29 @@ def test_mistakes_are_seen(ranks, name):
     assert max(getattr(each, where) for each in wrong) > 1e-4
     if where == "reports":
         assert max(each.gradients for each in wrong) < 1e-12  # nothing but the norm shows it
+
+
+def shared_heads(world, layout, kv_heads):
+    """The distance from one device where several ranks share a key head, and others another one."""
+
+    plain = composed.make_config
+
+    def config(model):
+        return replace(plain(model), kv_heads=kv_heads)
+
+    with mock.patch.object(composed, "make_config", config), mock.patch.object(lesson, "make_config", config):
+        one = lesson.one_device(Settings(MODEL, Layout(), STEPS), 2)
+        return lesson.distance(Settings(MODEL, layout, STEPS), one, world.device)
+
+
+@pytest.mark.parametrize(
+    "layout, kv_heads",
+    [(Layout(tp=4), 2), (Layout(tp=4, sequence_parallel=True), 2), (Layout(tp=2, dp=2, zero=3), 1)],
+    ids=str,
+)
+def test_key_heads_are_summed_among_the_ranks_that_share_them(ranks, layout, kv_heads):
+    for found in ranks(4).run(shared_heads, layout, kv_heads):
+        assert max(found) < 1e-12
 
 
 def too_early(world):

@@ -47,6 +47,34 @@ def test_the_same_text(kind):
     assert generate(model, prompt, 19).equal(right)
 
 
+def test_a_second_text_begins_anew():
+    """Also one of another batch size, and where the first has filled the cache."""
+    model, prompts = gpt(), [tokens(2, 5), tokens(2, 7).flip(1), tokens(3, 4)]
+    right = [model.generate(prompt, 24 - prompt.shape[1], temperature=0.0) for prompt in prompts]
+    add_caches(model, 24)
+    for prompt, text in zip(prompts, right, strict=True):
+        assert generate(model, prompt, 24 - prompt.shape[1]).equal(text)
+
+
+def test_without_dropout_and_then_as_before():
+    model, prompt = gpt(dropout=0.5), tokens(2, 5)
+    right = model.generate(prompt, 10, temperature=0.0)
+    add_caches(model, 15)
+    for training in (True, False):
+        model.train(training)
+        assert generate(model, prompt, 10).equal(right)
+        assert {part.training for part in model.modules()} == {training}
+    model.train()
+    with pytest.raises(AssertionError, match="the cache is full"):
+        generate(model, prompt, 20)
+    assert model.training
+
+
+def test_a_model_without_caches():
+    with pytest.raises(AssertionError, match="the model has no caches; call add_caches first"):
+        generate(gpt(), tokens(1, 4), 3)
+
+
 def test_a_full_cache():
     model = gpt()
     add_caches(model, 6)

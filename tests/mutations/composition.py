@@ -10,7 +10,7 @@ APART, REPORTS = "gradients of this rank's shards", "loss and norm, distance"
 MUTATIONS = [
     # Practice.
     Mutation(f"{GRADIENTS}.Replicated._average", "1 / self.sharers.ranks", "1", GRADIENTS, APART),
-    Mutation(f"{GRADIENTS}.Gradients._sum_partial", "piece.copy_(summed)", "piece.copy_(piece)", GRADIENTS, APART),
+    Mutation(f"{GRADIENTS}.Gradients._sum_partial", "sum_partial(pairs, self._tp)", "pass", GRADIENTS, APART),
     Mutation(f"{GRADIENTS}.Gradients.squares", "if self.spread[name].first]", "if True]", GRADIENTS, REPORTS),
     Mutation(
         f"{STEP}.Training.share_of_mean",

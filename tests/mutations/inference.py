@@ -21,6 +21,13 @@ MUTATIONS = [
     Mutation(f"{CACHE}.add_caches", "part.places = Onward(caches[0])", "pass", CACHE, "tokens that differ"),
     Mutation(f"{CACHE}.generate", "new = logits[:, -1:]", "new = logits[:, :1]", CACHE, "tokens that differ"),
     Mutation(f"{PIPELINE}.decode", "x[:, -1:].argmax", "x[:, :1].argmax", PIPELINE, "tokens that differ"),
+    Mutation(
+        f"{CACHE}.generate",
+        "cache.tokens = 0",
+        "pass",
+        test="tests/inference/test_kv_cache.py",
+        why="a claim about a second text would repeat what the first shows",
+    ),
     # The trainer's sample.
     Mutation(f"{SAMPLE}.generate", "each.tokens = seen", "pass", test=f"{TEXT}::test_every_layout[tp]", why=WHY),
     Mutation(

@@ -166,6 +166,13 @@ MUTATIONS = [
     Mutation(
         f"{ADAM8BIT}.Adam8bit.step", "zip((m, v), self.tables", "zip((m_hat, v_hat), self.tables", ADAM8BIT, STEPS
     ),
+    Mutation(
+        f"{ADAM8BIT}.Adam8bit.step",
+        ".to(wide) for",
+        ".to(theta.dtype) for",
+        test="tests/optimizers/test_adam8bit.py",
+        why="the claims are in 32 bits",
+    ),
     Mutation(f"{ADAM8BIT}.Adam8bit.step", "self.t += 1", "self.t = 1", ADAM8BIT, STEPS),
     Mutation(
         f"{ADAM8BIT}.quantise",

@@ -153,15 +153,15 @@ MUTATIONS = [
     Mutation(f"{GIST}.relu_pool_bytes", "8 * outputs", "4 * outputs", BINARIZED, "bytes that it keeps of torch's"),
     Mutation(
         f"{SPARSE}.SparseRows.encode",
-        "x.data_ptr() != self.last[0].data_ptr()",
+        "look != self.last[0]",
         "True",
         SPARSE,
         "tensors that are encoded",
     ),
     Mutation(
         f"{SPARSE}.SparseRows.encode",
-        "self.last = x, rows if smaller else x",
-        "self.last = x, rows",
+        "self.last = look, rows if smaller else x, x",
+        "self.last = look, rows, x",
         SPARSE,
         "bytes that a ReLU and a convolution keep",
     ),
@@ -187,7 +187,7 @@ MUTATIONS = [
     Mutation(f"{GIST}.rounding", "10: 4", "10: 5", DELAYED, "largest relative error of a kept value"),
     # What waits on the host.
     Mutation(
-        f"{OFFLOAD}.Shelf.put", "address in self.stay", "False", OFFLOAD, "bytes of activations that go to the host"
+        f"{OFFLOAD}.Shelf.put", "key[0] in self.stay", "False", OFFLOAD, "bytes of activations that go to the host"
     ),
     Mutation(
         f"{OFFLOAD}.Offload.run",

@@ -43,7 +43,7 @@ PRACTICE = [
     ),
     # Key and value heads that ranks share: the slot of another rank's head.
     Mutation(
-        f"{CHAPTER}.full.parameter_layout.sum_partial_gradients",
+        f"{CHAPTER}.full.parameter_layout.sum_partial",
         "[rank * count // ranks]",
         "[rank % count]",
         ATTENTION,

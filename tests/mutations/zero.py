@@ -37,8 +37,8 @@ MUTATIONS = [
         f"{OFFLOAD}.ZeroOffload.step", ".copy_(shard)", ".copy_(shard.double())", OFFLOAD, "small form: bytes copied"
     ),
     Mutation(
-        f"{FULL}.sharded.Sharded.clip_grad_norm",
-        "self.comm.all_reduce(squares).wait()",
+        "minitrain.comm.clip_grad_norm._norm",
+        "comm.all_reduce(square).wait()",
         "pass",
         STAGE2,
         "norm of all gradients",

@@ -88,3 +88,23 @@ def test_zero_may_cut_between_blocks(ranks, size):
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_it_may_not_cut_inside_a_block(ranks, size):
     assert not any(ranks(size).run(between_blocks, 17, 384))
+
+
+@pytest.mark.parametrize("dtype", (torch.float16, torch.bfloat16))
+def test_16_bit_parameters_are_stepped_in_32_bits(dtype):
+    """As a copy in 32 bits that is rounded after each step: in 16 bits ε would be 0, and .999 v would be v."""
+    generator, made = torch.Generator().manual_seed(0), []
+    for kind in (dtype, torch.float32):
+        theta = torch.ones(256, dtype=kind)
+        made.append((theta, Adam8bit([theta], lr=0.01, block=64)))
+    (low, ours), (exact, right) = made
+    for number in range(40):
+        # Large gradients and then small ones, some of them 0.
+        g = ((1e-3 if number < 5 else 1e-5) * torch.randn(256, generator=generator)).to(dtype)
+        g[:3] = 0
+        step(ours, g)
+        step(right, g.float())
+        assert low.isfinite().all() and torch.equal(low, exact.to(dtype))
+        exact.copy_(low)
+        pairs = zip(ours.states[0], right.states[0], strict=True)
+        assert all(torch.equal(a, b) for mine, its in pairs for a, b in zip(mine, its, strict=True))

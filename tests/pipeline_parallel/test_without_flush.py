@@ -130,6 +130,21 @@ def like_sgd(world, form):
         torch.testing.assert_close(weights[name], parameter.detach(), rtol=1e-12, atol=1e-14, check_dtype=True)
 
 
+def many_in_16_bits(world, microbatches):
+    """Versions whose numbers bfloat16 does not hold: the last ones, and how many losses."""
+    torch.manual_seed(0)
+    whole = [torch.nn.Linear(3, 3) for _ in range(world.size)]
+    stage = whole[world.rank].to(torch.bfloat16)
+    x = [torch.randn(2, 3, generator=torch.Generator().manual_seed(i)).bfloat16() for i in range(microbatches)]
+    versions = {0: taken_out(stage)}
+    losses = vertical_sync.train(stage, versions, x, x, torch.nn.functional.mse_loss, x[0], 0.01)
+    return list(versions), len(losses)
+
+
+def test_vertical_sync_of_many_micro_batches_in_16_bits(ranks):
+    assert ranks(2).run(many_in_16_bits, 300) == [([300], 0), ([300], 300)]
+
+
 @pytest.mark.parametrize("form", ("pipedream", "vertical_sync", "no_stashing"))
 def test_on_one_rank_it_is_sgd(ranks, form):
     ranks(1).run(like_sgd, form)

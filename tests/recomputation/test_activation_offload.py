@@ -75,3 +75,37 @@ def test_without_gradients_nothing_goes_to_the_host():
     with SavedActivations(module) as saved, torch.no_grad():
         module(*tokens())
     assert saved.bytes == 0
+
+
+class Views(torch.nn.Module):
+    """Keeps one memory several times: as complex numbers, and again after it has been written into."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.randn(4, 2, 2, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x):
+        memory = x.detach().clone()  # [4, 2, 2]
+        first = memory[:, :, 0] * self.weight[:, :, 0]
+        turned = torch.view_as_complex(memory) * torch.view_as_complex(self.weight)
+        return first + torch.view_as_real(turned).sum(-1)
+
+
+class Rewritten(Views):
+    def forward(self, x):
+        memory = x.detach().clone()
+        self.weight * memory  # has no backward, or torch would refuse what comes next
+        memory.mul_(2)
+        return (self.weight * memory).sum(-1)
+
+
+@pytest.mark.parametrize("kind", (Views, Rewritten))
+def test_memory_that_is_kept_in_several_ways(kind):
+    x, found = torch.randn(4, 2, 2, generator=torch.Generator().manual_seed(1)), []
+    for offloads in (False, True):
+        module = kind()
+        if offloads:
+            Offload([module])
+        module(x).square().sum().backward()
+        found.append(module.weight.grad)
+    assert torch.equal(*found)

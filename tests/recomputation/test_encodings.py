@@ -67,6 +67,45 @@ def test_too_few_zeros_are_kept_dense_and_told(ranks):
     assert torch.equal(x.grad, 2 * x.detach())
 
 
+def rewritten(x, weight):
+    h = F.relu(x - 1).detach()
+    weight * h  # has no backward, or torch would refuse what comes next
+    return weight * h.mul_(2)
+
+
+VIEWS = {
+    "transposed": lambda x, weight: F.relu(x - 1 + 0 * weight).t() @ weight,
+    "its first rows, and all": lambda x, weight: F.relu(x - 1)[:8] @ weight + (F.relu(x - 1) @ weight)[:8],
+    "a part of one": lambda x, weight: (lambda h: h @ weight + (h[:, :8] @ weight[:8]))(F.relu(weight - 1)),
+    "flattened": lambda x, weight: F.relu(x * weight - 1).flatten() * weight.flatten(),
+    "written into": rewritten,
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_of_one_memory_are_encoded_each_as_it_is(name):
+    x, found = torch.randn(16, 16, generator=torch.Generator().manual_seed(0)), []
+    for how in (nullcontext, SparseRows):
+        weight = torch.nn.Parameter(torch.randn(16, 16, generator=torch.Generator().manual_seed(1)))
+        with how():
+            y = VIEWS[name](x, weight)
+        y.square().sum().backward()
+        found.append(weight.grad)
+    assert torch.equal(*found)
+
+
+def test_a_convolution_flattened_for_a_linear_layer():
+    """The head of VGG and AlexNet: the layer keeps the ReLU's output in another shape."""
+    torch.manual_seed(0)
+    convolution, linear, x, found = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 4), torch.randn(2, 3, 8, 8), []
+    for how in (nullcontext, SparseRows):
+        with how():
+            loss = linear(F.relu(convolution(x) - 0.5).flatten(1)).square().sum()
+        parameters = [*convolution.parameters(), *linear.parameters()]
+        found.append(torch.autograd.grad(loss, parameters))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
 def test_sparse_rows_leave_other_tensors_alone():
     x = torch.randn(50, 20, requires_grad=True)
     with warnings.catch_warnings(), SparseRows():

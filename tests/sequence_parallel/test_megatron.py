@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from minitrain.comm import Ledger
+from minitrain.comm.clip_grad_norm import clip_grad_norm
 from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
 

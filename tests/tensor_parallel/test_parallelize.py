@@ -11,12 +11,12 @@ from torch import nn
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
+from minitrain.comm.clip_grad_norm import clip_grad_norm
 from minitrain.comm.comm import Comm
 from minitrain.costs import tensor_parallel as costs
 from minitrain.models import GPT, GPTConfig, counter_rng
 from minitrain.models.gpt import initial_weight
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 

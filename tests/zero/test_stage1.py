@@ -236,15 +236,20 @@ def in_place(world):
     """Gradients lie in their line from the start, wherever somebody else puts them; and each is sent once."""
     module = nn.Linear(3, 3, bias=False)
     model = Zero1(module, torch.optim.SGD, lr=0.1)
-    for way in ("as it is", "None", "elsewhere"):
+    for way in ("as it is", "None", "elsewhere", "in another order"):
         model.zero_grad()
         if way == "None":
             module.zero_grad(set_to_none=True)
         if way == "elsewhere":
             module.weight.grad = torch.zeros(3, 3)
-        module(torch.ones(1, 3)).sum().backward()
+        module(torch.arange(3.0)[None]).sum().backward()
+        expected = torch.arange(3.0).expand(3, 3)
+        if way == "in another order":
+            module.weight.grad, expected = module.weight.grad.t(), expected.t()  # the same memory
         model.synchronize()
-        assert torch.equal(model.lines[0].gradient[: 9 // world.size], torch.ones(9 // world.size)), way
+        (piece,) = model.lines[0].partition.segments(world.rank)
+        found = model.lines[0].gradient[: piece.stop - piece.start]
+        assert torch.equal(found, expected.flatten()[piece.start : piece.stop]), way
     with pytest.raises(RuntimeError, match=r"synchronize\(\) was called before; call zero_grad\(\)"):
         model.synchronize()
     model.zero_grad()

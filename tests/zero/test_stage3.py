@@ -583,3 +583,62 @@ def test_small_form_has_two_whole_blocks_at_most(ranks):
 @pytest.mark.parametrize("size", (1, 2, 3, 4))
 def test_small_form_has_the_bits_of_the_full_form(ranks, size):
     ranks(size).run(small.like_full_form, stage3.Zero3, Zero3)
+
+
+class Wrapped:
+    """No container that pytree knows."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+class Named(dict):
+    """As what many libraries return."""
+
+
+@dataclass
+class Slots:
+    __slots__ = ("x",)
+    x: torch.Tensor
+
+
+class Own(Net):
+    """Its layers return an object of `kind`."""
+
+    kind = Wrapped
+
+    class Layer(nn.Module):
+        def __init__(self, width, kind):
+            super().__init__()
+            self.inner, self.kind = nn.Linear(width, width), kind
+
+        def forward(self, x):
+            return self.kind(x=self.inner(x))
+
+    def layer(self):
+        return self.Layer(self.width, self.kind)
+
+    def go(self, x):
+        for layer in self.layers:
+            found = layer(x)
+            x = found["x"] if isinstance(found, dict) else found.x
+        return x
+
+
+def own_class(world, kind):
+    Own.kind = kind
+    model = Zero3(Own().double(), torch.optim.SGD, lr=0.1)
+    x = torch.ones(2, 4).double()
+    if kind is Slots:
+        model(x).backward()
+        return model.synchronize()
+    with pytest.raises(ValueError, match=f"unit layers.0 returned an object of class {kind.__name__}, whose tensors"):
+        model(x)
+    with torch.no_grad():
+        model(x)  # without backward nothing is lost
+    return None
+
+
+@pytest.mark.parametrize("kind", (Wrapped, Named, Slots))
+def test_a_unit_that_returns_an_object_of_its_own_class(ranks, kind):
+    ranks(2).run(own_class, kind)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from minitrain.comm import Ledger
-from minitrain.zero import ShardedOptimizer, Zero1, Zero2
+from minitrain.zero import ShardedOptimizer, Zero1, Zero2, Zero3
 from minitrain.zero.full.states import merge
 from tests.zero.models import gpt, part, same_weights, train
 
@@ -123,6 +123,53 @@ def mismatches(world, own, whole):
 def test_states_of_another_model_name_the_first_mismatch(ranks):
     own, whole, _, _ = ranks(3).run(trained, Zero1)[0]
     ranks(2).run(mismatches, own, whole)
+
+
+def in_groups(stage, order, optimizer=torch.optim.AdamW, **options):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    parameters = list(model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.5, "lr": 0.1},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0, "lr": 0.001},
+    ]
+    chosen = [groups[number] for number in order] if order else None
+    return stage(model, optimizer, parameter_groups=chosen, **options)
+
+
+def other_groups(world, stage):
+    """A rank's own states, all ranks' list, and (where it can be seen) the whole: nothing is loaded by halves."""
+    source = in_groups(stage, (0, 1))
+    source(torch.ones(2, 4)).square().sum().backward()
+    source.synchronize()
+    source.step()
+    own, whole = source.optimizer_state_dict(), source.optimizer_state_dict(whole=True)
+    messages = {
+        "swapped": (in_groups(stage, (1, 0)), "parameter group 0 has 0.weight in the saved state where 0.bias is here"),
+        "one group": (
+            in_groups(stage, None, lr=0.1),
+            "saved state has|has parameter groups of|in the saved state where",
+        ),
+        "another optimizer": (
+            in_groups(stage, (0, 1), torch.optim.SGD),
+            "of another optimizer than SGD: it has .*betas.*, and lacks .*momentum.*; load it into the optimizer",
+        ),
+    }
+    for name, (model, message) in messages.items():
+        before = copy.deepcopy(model.optimizer_state_dict())
+        for state in (own, [own] if world.size == 1 else own, *([whole] if name != "swapped" else [])):
+            with pytest.raises(ValueError, match=message):
+                model.load_optimizer_state_dict(state)
+        after = model.optimizer_state_dict()
+        assert after["param_groups"] == before["param_groups"]
+        assert not any(entry["state"] for entry in after["lines"])
+    again = in_groups(stage, (0, 1))
+    again.load_optimizer_state_dict(own)
+    assert again.optimizer_state_dict()["param_groups"] == own["param_groups"]
+
+
+@pytest.mark.parametrize("stage", (Zero1, Zero2, Zero3))
+def test_groups_in_another_order_and_another_optimizer_are_refused(ranks, stage):
+    ranks(2).run(other_groups, stage)
 
 
 def masters(world, stage):

@@ -151,9 +151,10 @@ def over_ranks(world: World, prompt: int, count: int) -> list[Claim]:
     parallelize(divided)
     caches = add_caches(divided, prompt + count)
     found = generate(divided, tokens, count - 1)
-    with Ledger() as ledger:
+    with Ledger() as ledger, torch.no_grad():
         # The last token by itself, as any decoding step.
-        found = torch.cat([found, generate(divided, found[:, -1:], 1)[:, 1:]], 1)
+        logits, _ = divided(found[:, -1:])
+    found = torch.cat([found, logits.argmax(-1)], 1)
     n = world.size
     reduced = costs.tensor_parallel_bytes(LAYERS, hidden, BATCH, 8)
     predicted = costs.cache_bytes(LAYERS, 2 * n, HEAD, prompt + count, BATCH, 8, tensor=n)

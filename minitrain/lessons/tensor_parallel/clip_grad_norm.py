@@ -11,13 +11,13 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import native
 from minitrain.comm import Ledger, World
+from minitrain.comm.clip_grad_norm import clip_grad_norm, gradient_norm
 from minitrain.comm.comm import Comm
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
 from minitrain.lessons.tensor_parallel.common import own_part
 from minitrain.tensor_parallel import clip_grad_norm as small
 from minitrain.tensor_parallel import linear as small_linear
-from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm, gradient_norm
 from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
 
 SOURCE = "Pascanu et al. 2013, §3.2"

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger, World
+from minitrain.comm.clip_grad_norm import clip_grad_norm
 from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.comm.memory import model_states
@@ -22,7 +23,6 @@ from minitrain.lessons.claims import fold
 from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.full.clip_grad_norm import clip_grad_norm
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 

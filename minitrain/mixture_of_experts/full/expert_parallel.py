@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from minitrain.collectives.all_to_all import Carrier
 from minitrain.comm import native
+from minitrain.comm.clip_grad_norm import shard_along
 from minitrain.comm.comm import Collectives, Comm
 from minitrain.comm.control import checking, gather_objects
 from minitrain.comm.mesh import axes
@@ -113,6 +114,7 @@ class ExpertParallelLayer(MoELayer):
         self.experts = nn.ModuleDict({str(number): every[number] for number in own})
         for parameter in self.experts.parameters():
             parameter.data = parameter.data.clone()  # it may be a view of one storage with all experts
+            shard_along(parameter, Comm(groups.experts))  # other ranks along this axis have other experts
         self.groups, self.carrier, self.check = groups, carrier, check
         self.received: Int[Tensor, "ranks own"] | None = None
         self._sends, self._receives = [0] * ranks, [0] * ranks  # rows, by the rank at the other end

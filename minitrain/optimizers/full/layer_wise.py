@@ -48,14 +48,21 @@ class LayerWise(OnShards):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        layers: list[tuple[Tensor, slice, Tensor, Tensor, dict[str, Any]]] = []
+        layers: list[tuple[Tensor, Any, Tensor, Tensor, dict[str, Any]]] = []
         squares: list[Tensor] = []
         for parameter, gradient, group in self.found():
-            x, u = parameter.view(-1), self._direction(parameter, gradient, group).reshape(-1)
+            direction, wide = (
+                self._direction(parameter, gradient, group),
+                torch.promote_types(parameter.dtype, torch.float32),
+            )
             for piece in self.pieces(parameter):
-                own = piece.own  # empty where this rank has nothing of the layer: its squares are 0, and nothing moves
-                squares.append(torch.stack([x[own].square().sum(), u[own].square().sum()]))
-                layers.append((parameter, own, x[own], u[own], group))
+                # Of a flat shard its piece, empty where this rank has nothing of the layer: its squares are 0, and
+                # nothing moves. A parameter is stepped as it lies in memory, which may be channels last.
+                own = piece.own if piece.name else ...
+                x, u = parameter[own], direction[own]
+                # Squares of many elements: more than 16 bits can add up.
+                squares.append(torch.stack([x.square().sum(dtype=wide), u.square().sum(dtype=wide)]))
+                layers.append((parameter, own, x, u, group))
         if not layers:
             return loss
         # (layers, 2). Squares can be added over ranks, norms cannot.
@@ -72,7 +79,7 @@ class LayerWise(OnShards):
     def _move(
         self,
         parameter: Tensor,
-        piece: slice,
+        piece: Any,
         x: Tensor,
         u: Tensor,
         x_norm: Tensor,
@@ -132,7 +139,7 @@ class LAMB(LayerWise):
     def _move(
         self,
         parameter: Tensor,
-        piece: slice,
+        piece: Any,
         x: Tensor,
         u: Tensor,
         x_norm: Tensor,
@@ -177,7 +184,7 @@ class LARS(LayerWise):
     def _move(
         self,
         parameter: Tensor,
-        piece: slice,
+        piece: Any,
         x: Tensor,
         u: Tensor,
         x_norm: Tensor,
@@ -186,6 +193,6 @@ class LARS(LayerWise):
     ) -> None:
         rate = group["eta"] * x_norm / (u_norm + group["weight_decay"] * x_norm)
         rate = torch.where((x_norm > 0) & (u_norm > 0), rate, 1.0)
-        v = self.state[parameter]["momentum_buffer"].view(-1)[piece]
+        v = self.state[parameter]["momentum_buffer"][piece]
         v.mul_(group["momentum"]).add_(group["lr"] * rate * (u + group["weight_decay"] * x))
         x.sub_(v)

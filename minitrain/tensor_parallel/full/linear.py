@@ -201,7 +201,7 @@ class ColumnParallelLinear(ParallelLayer):
 
     def mark_parameters(self) -> None:
         for parameter in self.parameters():
-            mark(parameter, 0, self.shards)
+            mark(parameter, 0, self.shards, self.comm)
             if self.shards < self.ranks:
                 mark_partial(parameter)
 
@@ -283,7 +283,7 @@ class RowParallelLinear(ParallelLayer):
         self.mark_parameters()
 
     def mark_parameters(self) -> None:
-        mark(self.weight, 1)
+        mark(self.weight, 1, comm=self.comm)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out_features"]:
         """The whole output, the same on all ranks.

@@ -13,15 +13,17 @@ replicated. `copy.deepcopy` of a parameter drops its attributes; a `ParallelLaye
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.comm.comm import AnyComm, as_comm
+from minitrain.comm.clip_grad_norm import pieces, shard_along
+from minitrain.comm.comm import AnyComm, Comm, as_comm
 
 
-def mark(parameter: Tensor, dim: int, shards: int | None = None) -> None:
+def mark(parameter: Tensor, dim: int, shards: int | None = None, comm: AnyComm = None) -> None:
     """Declare that each rank holds a piece of `dim` of the whole parameter.
 
     Args:
@@ -29,7 +31,10 @@ def mark(parameter: Tensor, dim: int, shards: int | None = None) -> None:
         dim: The dim that is cut.
         shards: Number of different pieces, if fewer than ranks: each is then held by ranks/shards neighbouring ranks.
             None: as many as ranks.
+        comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
     """
+    comm = as_comm(comm)
+    shard_along(parameter, comm, comm.rank % (comm.ranks // (shards or comm.ranks)) == 0)
     said = {"tensor_parallel": "sharded", "tensor_parallel_dim": dim, "tensor_parallel_shards": shards}
     vars(parameter).update(said)
 
@@ -65,29 +70,35 @@ def is_partial(parameter: Tensor) -> bool:
 def sum_partial_gradients(module: nn.Module, comm: AnyComm = None) -> None:
     """Add the gradients of partial parameters over the ranks that hold the same piece: one all-reduce for each dtype.
 
-    To be called once per step, after the last backward. A second call would add the sums again. Gradients that are None
-    are left out, and must be None on all ranks.
+    To be called once per step, after the last backward, and where there is a stage of ZeRO after its `synchronize()`. A
+    second call would add the sums again. Gradients that are None are left out, and must be None on all ranks.
 
     A parameter with several different pieces has a slot for each in the bucket: a rank adds to its own piece's slot and
     leaves the others at 0, so that one all-reduce over the whole group adds over exactly the ranks that share. It sends
     the whole parameter where groups of their own would send a piece, and needs no groups.
 
     Args:
-        module: The module with the parameters, the same on all ranks.
+        module: The module with the parameters, the same on all ranks; or the stage of ZeRO around it.
         comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
 
     Raises:
         ValueError: This rank is not in the group; with checking also where ranks have gradients for other parameters.
     """
-    comm = as_comm(comm)
+    each_once = {id(piece.parameter): piece for piece in pieces(module)}.values()
+    sum_partial([(piece.parameter, piece.gradient) for piece in each_once if piece.gradient is not None], as_comm(comm))
+
+
+@torch.no_grad()
+def sum_partial(found: Iterable[tuple[Tensor, Tensor]], comm: Comm) -> None:
+    """As `sum_partial_gradients`, of these parameters' gradients, or of the same piece of each on all ranks."""
     rank, ranks = comm.rank, comm.ranks
-    kinds: dict[Any, list[Tensor]] = {}
-    for parameter in module.parameters():
-        if is_partial(parameter) and parameter.grad is not None:
-            kinds.setdefault((parameter.grad.dtype, parameter.grad.device), []).append(parameter)
-    for parameters in kinds.values():
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        slots = [shards(parameter, ranks) for parameter in parameters]
+    kinds: dict[Any, list[tuple[Tensor, Tensor]]] = {}
+    for parameter, gradient in found:
+        if is_partial(parameter) and copies(parameter, ranks) > 1:
+            kinds.setdefault((gradient.dtype, gradient.device), []).append((parameter, gradient))
+    for pairs in kinds.values():
+        gradients = [gradient for _, gradient in pairs]
+        slots = [shards(parameter, ranks) for parameter, _ in pairs]
         sizes = [count * gradient.numel() for count, gradient in zip(slots, gradients, strict=True)]
         bucket = gradients[0].new_zeros(sum(sizes))
         mine = [

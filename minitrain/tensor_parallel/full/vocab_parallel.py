@@ -119,7 +119,7 @@ class VocabParallelEmbedding(ParallelLayer):
         self.mark_parameters()
 
     def mark_parameters(self) -> None:
-        mark(self.weight, 0)
+        mark(self.weight, 0, comm=self.comm)
 
     def forward(self, tokens: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch hidden"]:
         """Look up every token.
@@ -205,7 +205,7 @@ class VocabParallelHead(ParallelLayer):
 
     def mark_parameters(self) -> None:
         for parameter in self.parameters():
-            mark(parameter, 0)
+            mark(parameter, 0, comm=self.comm)
 
     def forward(self, x: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*batch columns"]:
         """This rank's logits, `[batch, seq, vocabulary/tp]`.

@@ -23,6 +23,7 @@ from jaxtyping import Float64, Shaped
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map_only
 
+from minitrain.comm.clip_grad_norm import Piece, axes_of, axis, clip_grad_norm, clip_through
 from minitrain.comm.comm import AnyComm, Comm, as_comm
 from minitrain.comm.messages import Handle
 from minitrain.data_parallel.full.replica import agree_on_states
@@ -126,6 +127,7 @@ class Sharded(nn.Module, ABC):
         self.units: list[Unit] = lay_out(module, parts, self._group_names, self.rank, self.ranks)
         self.lines = [line for unit in self.units for line in unit.lines]
         self._trainable = [line for line in self.lines if line.trainable]
+        clip_through(self, module.parameters())
         self._broadcast_states(self.comm)
         for line in self.lines:
             self._cast_and_shard(line)
@@ -182,25 +184,22 @@ class Sharded(nn.Module, ABC):
         """Scale the gradients so that the 2-norm of all of them together is at most `max_norm`.
 
         As `torch.nn.utils.clip_grad_norm_` on one device, and `clip_grad_norm_` of FSDP. Each element lies in one
-        shard of one rank, so the sum of squares over shards and ranks is that of the whole model. Between
-        `synchronize()` and `step()`.
+        shard of one rank, so the sum of squares over shards and ranks is that of the whole model; see
+        `minitrain.comm.clip_grad_norm`. Between `synchronize()` and `step()`.
 
         Returns:
             The norm before scaling, the same on all ranks.
         """
-        if not max_norm > 0:
-            raise ValueError(f"max_norm={max_norm} must be positive; 1.0 is usual")
-        squares = torch.zeros((), dtype=torch.float64, device=self._device())
+        return clip_grad_norm(self, max_norm)
+
+    def gradient_pieces(self) -> Iterator[Piece]:
+        """What this rank has of each gradient; between `synchronize()` and `step()`."""
+        here = axis(self.comm)
+        yield Piece(torch.empty(0, device=self._device()), None, here)  # it takes part, even if nothing is trainable
         for line in self._trainable:
-            wide = torch.promote_types(line.shard.dtype, torch.float32)
-            squares += torch.linalg.vector_norm(self._gradient(line), dtype=wide).double().square().to(squares.device)
-        # One number: the squares of all ranks' shards are added up.
-        self.comm.all_reduce(squares).wait()
-        norm = squares.sqrt()
-        scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # torch's formula; no `if`, which would wait for a GPU
-        for line in self._trainable:
-            self._gradient(line).mul_(scale.to(self._gradient(line).device))
-        return norm
+            for piece in line.partition.pieces(self.rank):
+                parameter = line.parameters[piece.name]
+                yield Piece(parameter, self._gradient(line)[piece.own], axes_of(parameter) | here)
 
     def gather_in_forward(self, layers: Iterable[nn.Module]) -> None:
         """From now on, `step()` ends with parameters on their way, and each layer waits for its own before its forward.

@@ -292,3 +292,5 @@ class Zero1(Sharded):
             )
         elif parameter.grad.data_ptr() != view.data_ptr():
             view.copy_(parameter.grad)
+        elif parameter.grad.stride() != view.stride():
+            view.copy_(parameter.grad.clone())  # the same memory, read in another order

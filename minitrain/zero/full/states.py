@@ -95,6 +95,10 @@ def load(
     trainable = [line for line in lines if line.master is not None]
     shapes = {name: shape for line in trainable for name, shape in line.partition.shapes.items()}
     masters: dict[str, Tensor] = {}
+    for piece in [saved] if isinstance(saved, dict) else saved:
+        if "lines" in piece:
+            _compare(piece, names, shapes)
+        _compare_options(piece["param_groups"], optimizer)
     if isinstance(saved, dict) and "lines" not in saved:
         _compare_groups([len(each["params"]) for each in saved["param_groups"]], list(map(len, names)))
         options = [{**each, "params": its} for each, its in zip(saved["param_groups"], names, strict=True)]
@@ -103,10 +107,7 @@ def load(
     elif isinstance(saved, dict) and (saved["rank"], saved["ranks"]) == (rank, ranks) and _same(saved, trainable):
         return _load_own(optimizer, trainable, saved)
     else:
-        pieces = [saved] if isinstance(saved, dict) else saved
-        for piece in pieces:
-            _compare(piece, names, shapes)
-        state, options, masters = _by_name(pieces)
+        state, options, masters = _by_name([saved] if isinstance(saved, dict) else saved)
     kept_whole = getattr(optimizer, "whole_states", ())
     _compare_shapes(state, shapes, kept_whole)
     numbered: dict[int, dict[str, Any]] = {}
@@ -275,6 +276,22 @@ def _compare_groups(
                 raise ValueError(f"parameter group {number} has {one} in the saved state where {other} is here")
     if saved != here:
         raise ValueError(f"the saved state has parameter groups of {saved} parameters, here they have {here}")
+
+
+def _compare_options(saved: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> None:
+    """Raise where the options are those of another optimizer.
+
+    A state of another version of torch may lack some, and a learning-rate scheduler adds its own.
+    """
+    scheduled = {"params", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
+    for group in saved:
+        extra = sorted(group.keys() - optimizer.defaults.keys() - optimizer.param_groups[0].keys() - scheduled)
+        missing = sorted(optimizer.defaults.keys() - group.keys())
+        if extra and missing:
+            raise ValueError(
+                f"the saved state is of another optimizer than {type(optimizer).__name__}: it has {', '.join(extra)}, "
+                f"and lacks {', '.join(missing)}; load it into the optimizer that it is of"
+            )
 
 
 def _compare_shapes(state: ByName, shapes: dict[str, torch.Size], kept_whole: Sequence[str]) -> None:

@@ -13,8 +13,8 @@ complete when all of its calls have gone backward, which takes a second count.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, is_dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -136,6 +136,12 @@ class UnshardHooks:
         call.counted = bool(made)
         unsharded.pending_backwards += call.counted
         self._release(unsharded)
+        hidden = _hidden(output) if torch.is_grad_enabled() and unsharded.unit.lines else None
+        if hidden is not None:
+            raise ValueError(
+                f"unit {unsharded.unit.name} returned an object of class {hidden}, whose tensors stage 3 cannot find; "
+                "return tensors in tuples, lists, dicts or dataclasses, or register the class with torch.utils._pytree"
+            )
 
     def _begin_backward(self, call: Call, moment: int, gradient: Tensor) -> None:
         """The hook on a call's output: its gradient has arrived, so the call's backward begins."""
@@ -263,5 +269,25 @@ def _with_gradient(*values: Any) -> list[Tensor]:
         if isinstance(leaf, Tensor):
             found += [leaf] if leaf.grad_fn is not None else []
         elif is_dataclass(leaf):
-            found += _with_gradient(vars(leaf))
+            found += _with_gradient(_fields(leaf))
     return found
+
+
+def _fields(instance: Any) -> list[Any]:
+    return [getattr(instance, each.name, None) for each in fields(instance)]
+
+
+def _hidden(output: Any) -> str | None:
+    """The class of an object in an output that has tensors which `_with_gradient` does not find."""
+    for leaf in tree_leaves(output):
+        if is_dataclass(leaf):
+            inside = _hidden(_fields(leaf))
+        elif isinstance(leaf, Tensor):
+            inside = None
+        else:
+            members = leaf.values() if isinstance(leaf, Mapping) else leaf if isinstance(leaf, list | tuple) else ()
+            held = _with_gradient(list(members), list(getattr(leaf, "__dict__", {}).values()))
+            inside = type(leaf).__name__ if held else None
+        if inside:
+            return inside
+    return None
