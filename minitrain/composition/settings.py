@@ -410,7 +410,8 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
     _at_least(1, {"batch": steps.batch})
     _at_least(0, {"experts": model.experts, "steps": steps.steps, "warmup": steps.warmup, "clip": steps.clip})
     _at_least(0, {"lr": steps.lr, "weight_decay": steps.weight_decay})
-    for most, values in ((1 << 31, vars(model.sizes)), (1e30, {"lr": steps.lr, "weight_decay": steps.weight_decay})):
+    rates = {"lr": steps.lr, "weight_decay": steps.weight_decay}
+    for most, values in ((1 << 31, vars(model.sizes)), (1e300 if steps.dtype == "float64" else 1e30, rates)):
         for name, value in values.items():
             if value > most:
                 raise ValueError(f"{name}={value:g} must be at most {most:g}")

@@ -217,7 +217,7 @@ class Trainer:
     def _resume(self) -> None:
         path = checkpoint.newest(self.checkpoints)
         if path:
-            extra = same_on_all_ranks(lambda: manifest.read(path).extra, None)
+            extra = same_on_all_ranks(lambda: identity.checked(path, manifest.read(path).extra), None)
             if apart := identity.different(extra["settings"], self.about):
                 raise ValueError(f"{path} is of another training: {'; '.join(apart)}")
             self.saved, self._newest = extra["step"], path

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from minitrain.checkpointing.checkpoint import load
+from minitrain.checkpointing.full import manifest
 from minitrain.comm.timeline import Timeline
 from minitrain.comm.world import World
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
@@ -28,7 +29,7 @@ from minitrain.data.text import Samples, Text
 from minitrain.lessons.trainer.trainer import advance, apart, gathered, layouts
 from minitrain.ranks.failures import RanksError
 from minitrain.train import build, train, train_step
-from minitrain.trainer import config, display, launch, metrics, profile, speed
+from minitrain.trainer import config, display, identity, launch, metrics, profile, speed
 from minitrain.trainer.display import Display
 from minitrain.trainer.evaluation import evaluate
 from minitrain.trainer.identity import described, different
@@ -186,6 +187,33 @@ def test_what_a_resume_may_change():
     assert different(json.loads(json.dumps(saved)), described(Settings(model, layout, steps, written), "sum")) == []
 
 
+WRONG = ({}, {"settings": []}, {"position": -7}, {"position": "1"}, {"settings": {"model": "a"}})
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
+def test_a_checkpoint_of_another_program(tmp_path, wrong):
+    extra = {"step": 1, "position": 4, "settings": described(Settings(), "text")}
+    assert identity.checked(tmp_path, extra) is extra
+    with pytest.raises(ValueError, match="is no checkpoint of a run: its manifest lacks settings, step or position"):
+        identity.checked(tmp_path, {**extra, **wrong} if wrong else wrong)
+
+
+@pytest.mark.parametrize("what", ["pipe", "huge", "list"])
+def test_a_manifest_that_is_no_small_file(tmp_path, what):
+    file = tmp_path / manifest.NAME
+    if what == "pipe":
+        os.mkfifo(file)
+    elif what == "huge":
+        file.touch()
+        os.truncate(file, 3 << 30)
+    else:
+        edited = manifest.Manifest(1, {}, {})
+        object.__setattr__(edited, "extra", [])  # past the tests' own check of types
+        manifest.write(tmp_path, edited)
+    with pytest.raises(ValueError, match="manifest.json is damaged: it cannot be read"):
+        manifest.read(tmp_path)
+
+
 def test_damaged_checkpoints(ranks, tmp_path):
     settings = asked(tmp_path, save_every=2)
     ranks(1).run(do, settings)
@@ -206,8 +234,6 @@ def test_damaged_checkpoints(ranks, tmp_path):
 
 def run_on_full_disk(world, settings, code):
     """The checkpoint after step 2 cannot be written; later ones can."""
-    from minitrain.checkpointing.full import manifest
-
     calls, write = [], manifest.write
 
     def full_at_first(path, content):
