@@ -164,7 +164,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "comm": (),
     "ranks": ("comm",),
     "models": (),
-    "data": (),
+    "data": ("comm",),  # its lock and its words for a terminal
     **{chapter: (*GROUND, *CHAPTERS[:number]) for number, chapter in enumerate(CHAPTERS)},
     "trainer": (*GROUND, *CHAPTERS, "ranks", "costs"),
     "train": ("comm", "data", "composition", "trainer"),

@@ -6,7 +6,6 @@ by environment variables; ranks that a program starts itself (`minitrain.ranks.r
 
 from __future__ import annotations
 
-import math
 import os
 import platform
 import socket
@@ -92,8 +91,8 @@ class World:
                 do not fit; or `rehearse` is no backend that can be rehearsed.
             RuntimeError: The port on which the ranks were to meet is in use.
         """
-        if not 0 < timeout < math.inf:
-            raise ValueError(f"timeout={timeout} must be a number of seconds above 0")
+        if not 0 < timeout <= 1e9:
+            raise ValueError(f"timeout={timeout} must be a number of seconds above 0, and at most 1e9")
         if rehearse not in (None, "nccl"):
             raise ValueError(f"rehearse={rehearse!r} is unknown; use 'nccl', or leave it out")
         gpus = _gpus("cpu" if rehearse else device)

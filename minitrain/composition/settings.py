@@ -7,7 +7,7 @@ them. A layout that does not fit gets an error that lists those that do.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -84,7 +84,7 @@ class Model:
     def sizes(self) -> Sizes:
         """The sizes, those of the preset unless others are given."""
         preset = zip(("layers", "hidden", "heads", "positions", "vocabulary"), _SIZES[self.preset], strict=True)
-        return Sizes(**{name: getattr(self, name) or size for name, size in preset})
+        return Sizes(**{name: size if getattr(self, name) is None else getattr(self, name) for name, size in preset})
 
 
 @dataclass(frozen=True)
@@ -406,11 +406,17 @@ def _problems_of_context(model: Model, layout: Layout) -> Iterator[str]:
 
 
 def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
+    check_whole({**vars(model), **vars(layout), **vars(steps)})
     _at_least(1, vars(model.sizes))
     _at_least(1, {name: getattr(layout, name) for name in ("dp", "pp", "tp", "ep", "cp", "chunks", "microbatches")})
     _at_least(1, {"batch": steps.batch})
     _at_least(0, {"experts": model.experts, "steps": steps.steps, "warmup": steps.warmup, "clip": steps.clip})
     _at_least(0, {"lr": steps.lr, "weight_decay": steps.weight_decay})
+    rates = {"lr": steps.lr, "weight_decay": steps.weight_decay}
+    for most, values in ((1 << 31, vars(model.sizes)), (1e300 if steps.dtype == "float64" else 1e30, rates)):
+        for name, value in values.items():
+            if value > most:
+                raise ValueError(f"{name}={value:g} must be at most {most:g}")
     for holder, name, kind in (
         (model, "preset", Preset),
         (model, "router", RouterName),
@@ -465,6 +471,17 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
         raise ValueError(f"vocabulary={sizes.vocabulary} is less than the 256 different bytes of the data")
     if not 0 <= model.dropout < 1:
         raise ValueError(f"dropout={model.dropout} must be at least 0 and below 1")
+
+
+def check_whole(values: Mapping[str, Any]) -> None:
+    """Find whole numbers that are too large to be counted with.
+
+    Raises:
+        ValueError: Names it.
+    """
+    for name, value in values.items():
+        if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+            raise ValueError(f"{name}={value} has more than 64 bits; use a smaller one")
 
 
 def _at_least(least: int, values: dict[str, Any]) -> None:

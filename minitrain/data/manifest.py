@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -56,6 +56,7 @@ class Manifest:
         files: How many files were read.
         binary: How many were left out since they hold no text.
         shards: All of them, those to learn from first.
+        notes: What else was left out of the text or changed in it, in words, and how much of it.
     """
 
     tokenizer: str
@@ -64,6 +65,7 @@ class Manifest:
     files: int
     binary: int
     shards: tuple[Shard, ...]
+    notes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def item(self) -> int:
@@ -90,7 +92,10 @@ class Manifest:
         part.replace(folder / NAME)
 
     def _text(self) -> str:
-        return json.dumps({"version": VERSION, **asdict(self)}, indent=1) + "\n"
+        about = asdict(self)
+        if not self.notes:
+            del about["notes"]  # as without such notes before there were any, since the checksum is of this text
+        return json.dumps({"version": VERSION, **about}, indent=1) + "\n"
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:
@@ -107,8 +112,13 @@ class Manifest:
             shards = tuple(Shard(**shard) for shard in found.pop("shards"))
             if any(shard.split not in get_args(Split) for shard in shards):
                 raise ValueError("a shard is of no known split")
-            return cls(**found, shards=shards)
-        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            made = cls(**found, shards=shards)
+            counts = [made.vocabulary, made.end, made.files, made.binary, *made.notes.values()]
+            counts += [count for shard in shards for count in (shard.tokens, shard.documents)]
+            if not all(type(count) is int and 0 <= count < 1 << 63 for count in counts):
+                raise ValueError("a count in it is no whole number")
+            return made
+        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path} is no manifest of prepared data: {error}; prepare the data again") from error
 
     def damaged(self, folder: Path, quick: bool = False) -> Iterator[tuple[Shard, str]]:

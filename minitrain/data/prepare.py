@@ -2,7 +2,8 @@
 
 Text is read in pieces of files, and each shard has some pieces, chosen by their sizes alone. So every shard can be
 written by any process, or after an interruption, with the same bytes. A part of the documents, chosen by the hash of
-what is in them, is held out. Documents follow each other, each with an end mark; nothing is padded.
+what is in them, is held out. Documents follow each other, each with an end mark; nothing is padded. What is left out of
+a text, or changed in it, is counted in the manifest.
 """
 
 from __future__ import annotations
@@ -11,10 +12,13 @@ import hashlib
 import json
 import multiprocessing
 import os
-import sys
+import signal
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -22,9 +26,11 @@ from typing import Annotated, NamedTuple
 import numpy as np
 import tyro
 
-from minitrain.data.documents import Files, Piece, is_library_source
+from minitrain.comm import lock
+from minitrain.comm.terminal import complain, reader_has_closed, shown
+from minitrain.data.documents import Files, Piece, described, is_library_source
 from minitrain.data.manifest import NAME, TOKENIZER, Manifest, Shard, Split, digest, is_prepared, item_of
-from minitrain.data.tokenizer import BYTES, Bytes, Pairs, Tokenizer, train
+from minitrain.data.tokenizer import BYTES, TOGETHER, Bytes, Pairs, Tokenizer, as_utf8, train
 
 SMALLEST, LARGEST, SHARDS = 4 << 20, 512 << 20, 64
 """Bytes of text in a shard, at least and at most, and how many shards there are between these."""
@@ -32,8 +38,8 @@ SMALLEST, LARGEST, SHARDS = 4 << 20, 512 << 20, 64
 LEARN = 64 << 20
 """Bytes of text in which pairs are counted."""
 
-TOGETHER = 1 << 20
-"""Bytes of text that are encoded at once."""
+PASSAGE = 1 << 20
+"""Bytes of a file that are either all among these, or none of them."""
 
 PLAN = "plan.json"  # exists until all shards do, and says what they are of
 
@@ -99,21 +105,23 @@ def main(arguments: list[str] | None = None) -> int:
         if options.check or options.drop_damaged:
             return inspect(Path(options.path), options.drop_damaged)
         manifest = prepare(options)
+        about = f"{told(manifest)}\nin {options.folder}; minitrain.train takes it as --data {options.folder}"
+        print(shown(about), flush=True)
+        return 0
+    except BrokenPipeError:
+        return reader_has_closed()
     except (ValueError, OSError) as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return 2
     except KeyboardInterrupt:
-        print("interrupted; the same command goes on with what is left", file=sys.stderr)
+        complain("interrupted; the same command goes on with what is left")
         return 130
-    print(told(manifest))
-    print(f"in {options.folder}; minitrain.train takes it as --data {options.folder}")
-    return 0
 
 
 def told(manifest: Manifest) -> str:
     """What a prepared folder holds, in words."""
     kind = BYTES if manifest.tokenizer == BYTES else "byte pairs"
-    left_out = f", {manifest.binary:,} binary ones left out" if manifest.binary else ""
+    left_out = described(manifest.binary, manifest.notes)
     return (
         f"{manifest.tokens('training'):,} tokens to learn from, {manifest.tokens('validation'):,} for validation, "
         f"of {sum(shard.documents for shard in manifest.shards):,} documents in {manifest.files:,} files{left_out}; "
@@ -141,21 +149,35 @@ def prepare(options: Options) -> Manifest:
     else:
         files = Files.at(Path(options.path))
     pieces, folder = files.pieces(), options.folder
-    _claim(folder, _key(options, pieces), options.overwrite)
+    key = _key(options, pieces)
+    _refuse(folder, key, options.overwrite)  # before a lock is left in a folder that is somebody's
+    held = lock.Lock(folder, os.getpid(), "--out")
+    try:
+        _claim(folder, key, options.overwrite)
+        return _prepare(options, files, pieces)
+    finally:
+        for part in folder.glob(".*.part"):
+            part.unlink(missing_ok=True)
+        held.release()
+
+
+def _prepare(options: Options, files: Files, pieces: Sequence[Piece]) -> Manifest:
+    folder, processes = options.folder, options.processes or os.cpu_count() or 1
     name, tokenizer = _tokenizer(options, pieces)
     works = [
         Work(number, tuple(group), folder, name, options.field, options.validation)
         for number, group in enumerate(_groups(pieces))
     ]
-    shards = _written(works, options.processes or os.cpu_count() or 1)
-    assert tokenizer.end is not None
-    manifest = Manifest(tokenizer.kind, tokenizer.size, tokenizer.end, len(files.paths), files.binary, tuple(shards))
+    shards, notes = _written(works, processes)
     if not shards:
         raise ValueError(f"path={options.path!r} has no document that is not empty; use another path, or --field")
+    assert tokenizer.end is not None
+    about = (tokenizer.kind, tokenizer.size, tokenizer.end, len(files.paths), files.binary, tuple(shards))
+    manifest = Manifest(*about, dict(files.notes) | notes)
     if len({shard.split for shard in shards}) == 1:
         manifest = _hold_out_the_end(manifest, folder, options.validation)
     manifest.write(folder)
-    for path in (folder / PLAN, *(work.record for work in works), *folder.glob(".*.part")):
+    for path in (folder / PLAN, *(work.record for work in works)):
         path.unlink(missing_ok=True)
     return manifest
 
@@ -192,25 +214,38 @@ def _key(options: Options, pieces: Iterable[Piece]) -> str:
     return found.hexdigest()
 
 
-def _claim(folder: Path, key: str, overwrite: bool) -> None:
-    """Make the folder, or take over what an interrupted run of the same text has left in it."""
+def _begun(folder: Path) -> str | None:
+    """The key of the run whose beginning is in the folder; empty if it cannot be read."""
     plan = folder / PLAN
-    begun = json.loads(plan.read_text("utf-8")) if plan.is_file() else None
-    if is_prepared(folder) and not overwrite:
+    try:
+        return json.loads(plan.read_text("utf-8")) if plan.is_file() else None
+    except (ValueError, RecursionError):
+        return ""
+
+
+def _refuse(folder: Path, key: str, overwrite: bool) -> None:
+    begun = _begun(folder)
+    if overwrite:
+        return
+    if is_prepared(folder):
         raise ValueError(f"out={str(folder)!r} is prepared already; use another --out, or --overwrite")
-    if begun not in (None, key) and not overwrite:
+    if begun not in (None, key):
         raise ValueError(
             f"out={str(folder)!r} has the beginning of another text, or of this one before it was changed; "
             "use another --out, or --overwrite"
         )
-    if begun is None and not overwrite and folder.is_dir() and any(folder.iterdir()):
+    if begun is None and folder.is_dir() and any(path.name != lock.NAME for path in folder.iterdir()):
         raise ValueError(f"out={str(folder)!r} has other files; use another --out, or --overwrite")
-    if overwrite and begun != key:
+
+
+def _claim(folder: Path, key: str, overwrite: bool) -> None:
+    """Begin in a folder that is locked, or take over what an interrupted run of the same text has left in it."""
+    _refuse(folder, key, overwrite)  # once more: another run may have ended meanwhile
+    if overwrite and _begun(folder) != key:
         for pattern in (NAME, PLAN, TOKENIZER, "shard-*.json", "*.tokens", "*.ends"):
             for path in folder.glob(pattern):
                 path.unlink()
-    folder.mkdir(parents=True, exist_ok=True)
-    plan.write_text(json.dumps(key), encoding="utf-8")
+    (folder / PLAN).write_text(json.dumps(key), encoding="utf-8")
 
 
 def _tokenizer(options: Options, pieces: Sequence[Piece]) -> tuple[str, Tokenizer]:
@@ -221,22 +256,34 @@ def _tokenizer(options: Options, pieces: Sequence[Piece]) -> tuple[str, Tokenize
     if not copy.exists():
         part = options.folder / f".{os.getpid()}.part"
         if options.tokenizer == "bpe":
-            train(_some(pieces, options.field), options.vocabulary, part)
+            # On another process, since the package does not hear Ctrl-C while it counts.
+            _on_processes(1, _learn, [(pieces, options.field, options.vocabulary, part)])
         else:
             Pairs(Path(options.tokenizer)).save(part)
         part.replace(copy)
     return str(copy), Pairs(copy)
 
 
+def _learn(pieces: Sequence[Piece], field: str, vocabulary: int, path: Path) -> None:
+    train(_some(pieces, field), vocabulary, path)
+
+
 def _some(pieces: Sequence[Piece], field: str) -> Iterator[bytes]:
-    """Documents of all pieces, as many bytes of each, `LEARN` altogether."""
-    each = LEARN // len(pieces)
-    for piece in pieces:
-        length = 0
-        for document, _ in piece.documents(field):
-            yield document[: each - length]
-            if (length := length + len(document)) >= each:
-                break
+    """Documents with `LEARN` bytes altogether, spread evenly over the bytes of the text; all of it if it has fewer."""
+    part = min(1.0, LEARN / sum(piece.size for piece in pieces))
+    credit = 0.0
+    for passage in (passage for piece in pieces for passage in piece.passages(PASSAGE)):
+        credit += part * passage.size
+        if not passage.seekable:  # its beginning
+            length, enough = 0, credit
+            for document, _ in passage.documents(field):
+                yield document
+                if part < 1 and (length := length + len(document)) >= enough:
+                    break
+            credit = 0.0
+        elif credit >= passage.size:
+            credit -= passage.size
+            yield from (document for document, _ in passage.documents(field))
 
 
 def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
@@ -253,12 +300,12 @@ def _groups(pieces: Sequence[Piece]) -> Iterator[list[Piece]]:
         yield group
 
 
-def _written(works: Sequence[Work], processes: int) -> list[Shard]:
-    """The shards of all work, those that exist already and those that are written now, in their order."""
+def _written(works: Sequence[Work], processes: int) -> tuple[list[Shard], dict[str, int]]:
+    """The shards of all work, those that exist already and those that are written now, in order; and what was noted."""
     from rich.console import Console
     from rich.progress import Progress
 
-    left = [work for work in works if not _is_written(work)]
+    left = [work for work in works if _recorded(work) is None]
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("shards", total=len(works), completed=len(works) - len(left))
@@ -267,75 +314,128 @@ def _written(works: Sequence[Work], processes: int) -> list[Shard]:
                 write(work)
                 progress.advance(task)
         else:
-            # Spawned: a process that is forked would share the threads of a tokenizer that has just learnt.
-            context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(min(processes, len(left)), context, _begin) as pool:
-                try:
-                    for done in as_completed([pool.submit(write, work) for work in left]):
-                        done.result()
-                        progress.advance(task)
-                except BaseException:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise
-    return sorted((shard for work in works for shard in _recorded(work)), key=lambda shard: shard.name)
+            _on_processes(min(processes, len(left)), write, [(work,) for work in left], lambda: progress.advance(task))
+    shards, notes = list[Shard](), Counter[str]()
+    for work in works:
+        own, noted = _recorded(work) or ([], {})
+        shards += own
+        notes.update(noted)
+    return sorted(shards, key=lambda shard: shard.name), dict(notes)
 
 
-def _recorded(work: Work) -> list[Shard]:
-    return [Shard(**shard) for shard in json.loads(work.record.read_text("utf-8"))]
+def _recorded(work: Work) -> tuple[list[Shard], dict[str, int]] | None:
+    """The shards of work that is done, and what was noted; None while it is not."""
+    try:
+        found = json.loads(work.record.read_text("utf-8"))
+        shards = [Shard(**shard) for shard in found["shards"]]
+        complete = all(path.is_file() for shard in shards for path in shard.files(work.folder))
+        return (shards, found["notes"]) if complete else None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
-def _is_written(work: Work) -> bool:
-    return work.record.exists() and all(
-        path.is_file() for shard in _recorded(work) for path in shard.files(work.folder)
-    )
+def _on_processes(
+    count: int,
+    task: Callable[..., None],
+    calls: Sequence[tuple],
+    advance: Callable[[], None] = lambda: None,
+) -> None:
+    """Do a task on other processes, once for each call; whatever ends this process or its wait ends them, too.
+
+    Raises:
+        OSError: A process was killed.
+    """
+    # Spawned: a process that is forked would share the threads of a tokenizer.
+    context, before = multiprocessing.get_context("spawn"), {*multiprocessing.active_children()}
+    with ProcessPoolExecutor(count, context, _begin, (count,)) as pool:
+        try:
+            # A terminal sends Ctrl-C to all of them: those that begin now never hear it, and are ended by this one.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                futures = [pool.submit(task, *call) for call in calls]
+            finally:
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+            for done in as_completed(futures):
+                done.result()
+                advance()
+        except BaseException as error:
+            for process in {*multiprocessing.active_children()} - before:
+                process.kill()
+            if isinstance(error, BrokenProcessPool):
+                raise OSError(
+                    "a process was killed, perhaps by the system, for want of memory: use fewer --processes; "
+                    "the same command goes on with what is left"
+                ) from None
+            raise
 
 
-def _begin() -> None:
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
+def _begin(processes: int) -> None:
+    """At the start of another process."""
+    if processes > 1:
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there is a process for each core
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 def write(work: Work) -> None:
     """Write a shard of each split, then its record."""
     tokenizer: Tokenizer = Bytes(marked=True) if work.tokenizer == BYTES else Pairs(Path(work.tokenizer))
     splits: tuple[Split, ...] = ("training", "validation")
-    writers = {split: _Writer(work, split, tokenizer) for split in splits}
+    notes = Counter[str]()
+    writers = {split: _Writer(work, split, tokenizer, notes) for split in splits}
     try:
         for piece in work.pieces:
             for document, ends in piece.documents(work.field):
                 held_out = int.from_bytes(hashlib.sha256(document).digest()[:4], "big") / 2**32 < work.validation
-                writers["validation" if held_out else "training"].add(document, ends)
+                if isinstance(tokenizer, Pairs):
+                    document, replaced = as_utf8(document)
+                    if replaced:
+                        notes[f"bytes of {piece.path} are no UTF-8 and became U+FFFD (convert it first)"] += replaced
+                if document:
+                    writers["validation" if held_out else "training"].add(document, ends)
+                else:
+                    notes[f"empty documents of {piece.path} are left out"] += 1
         shards = [shard for writer in writers.values() if (shard := writer.finish())]
     finally:
         for writer in writers.values():
             writer.close()
     part = work.folder / f".{work.record.name}.{os.getpid()}.part"
-    part.write_text(json.dumps([asdict(shard) for shard in shards]), encoding="utf-8")
+    record = {"shards": [asdict(shard) for shard in shards], "notes": notes}
+    part.write_text(json.dumps(record), encoding="utf-8")
     part.replace(work.record)
 
 
 class _Writer:
     """Tokens of one split of a shard, written as they come."""
 
-    def __init__(self, work: Work, split: Split, tokenizer: Tokenizer):
+    def __init__(self, work: Work, split: Split, tokenizer: Tokenizer, notes: Counter[str]):
         self.shard = Shard(f"{split}-{work.number:05}", split, 0, 0, "")
         self.paths = self.shard.files(work.folder)
         self.parts = [path.with_name(f".{path.name}.{os.getpid()}.part") for path in self.paths]
-        self.tokenizer, self.dtype = tokenizer, f"<u{item_of(tokenizer.size)}"
+        self.tokenizer, self.dtype, self.notes = tokenizer, f"<u{item_of(tokenizer.size)}", notes
         self.file = self.parts[0].open("wb")
         self.waiting: list[tuple[bytes, bool]] = []
         self.bytes = self.tokens = 0
         self.ends: list[int] = []
 
     def add(self, document: bytes, ends: bool) -> None:
-        if not document and not ends:
-            return
         self.waiting.append((document, ends))
         self.bytes += len(document)
         if self.bytes >= TOGETHER:
             self._encode()
 
     def _encode(self) -> None:
-        rows = self.tokenizer.encode([document for document, _ in self.waiting])
+        documents = [document for document, _ in self.waiting]
+        rows = self.tokenizer.encode(documents)
+        if isinstance(self.tokenizer, Pairs):
+            reasons = self.tokenizer.changed(documents, rows)
+            self.notes.update(f"documents are changed by the tokenizer: {reason}" for reason in reasons)
         for tokens, (_, ends) in zip(rows, self.waiting, strict=True):
             self.file.write(tokens.astype(self.dtype).tobytes())
             self.tokens += len(tokens) + ends

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from minitrain.data.documents import described
 from minitrain.data.manifest import TOKENIZER, Manifest, Shard
 from minitrain.data.order import key_of, shuffled
 from minitrain.data.text import Batch, bigram_entropy, check_seq
@@ -74,7 +75,7 @@ class Prepared:
 
     def __str__(self) -> str:
         about = self.manifest
-        left_out = f", {about.binary:,} binary ones left out" if about.binary else ""
+        left_out = described(about.binary, about.notes)
         return (
             f"{self.name}: {about.tokens('training'):,} tokens to learn from, {about.tokens('validation'):,} for "
             f"validation, vocabulary {about.vocabulary:,} ({about.files:,} files{left_out}), SHA-256 {self.sha256}"
@@ -106,9 +107,11 @@ class Windows:
         self.per_epoch = self._ends[-1] if self._ends else 0
         if not self.per_epoch:
             most = max((shard.tokens for shard in shards), default=0)
+            split = shards[0].split if shards else "this"
+            more = ", or prepare it with a larger --validation" if split == "validation" else ""
             raise ValueError(
-                f"seq={seq} needs a shard of at least {seq + 1} tokens, and the largest of {folder} has {most}; "
-                "use longer data or a smaller seq"
+                f"seq={seq} needs a shard of at least {seq + 1} tokens, and the largest for {split} in {folder} has "
+                f"{most}; use longer data or a smaller seq{more}"
             )
         self._mapped: dict[str, np.ndarray] = {}
 

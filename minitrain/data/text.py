@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -23,7 +24,7 @@ import torch
 from jaxtyping import Int64, Integer, UInt8
 from torch import Tensor
 
-from minitrain.data.documents import Files, has_lines, is_library_source
+from minitrain.data.documents import Files, described, has_lines, is_library_source
 from minitrain.data.tokenizer import Bytes, Tokenizer
 
 VOCABULARY = 256
@@ -59,6 +60,7 @@ class Text:
         files: How many files it was read from.
         binary: How many were left out since they hold no text.
         tokenizer: Turns what a model writes into text.
+        notes: What else was left out, in words, and how much of it.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Text:
     files: int = 1
     binary: int = 0
     tokenizer: Tokenizer = field(default_factory=Bytes)
+    notes: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def load(cls, data: str | Path = "reference") -> Text:
@@ -96,11 +99,7 @@ class Text:
             training, validation = split_files(stdlib, files.paths)
         elif Path(data).exists():
             files = Files.at(Path(data))
-            if (size := sum(path.stat().st_size for path in files.paths)) > LARGEST:
-                raise ValueError(
-                    f"data={name!r} has {size / 1e9:.1f} GB, which every rank would read into memory; prepare it once: "
-                    f"python -m minitrain.prepare {name}"
-                )
+            _check_size(name, sum(path.stat().st_size for path in files.paths))
             if any(has_lines(path) for path in files.paths):
                 return cls._of_documents(name, files)
             if Path(data).is_file():
@@ -112,21 +111,28 @@ class Text:
                 f"data={name!r} is no file and no folder; use 'reference', 'library', or a path that exists"
             )
         _check_parts(name, len(training), len(validation))
-        count, binary = (len(files.paths), files.binary) if files else (1, 0)
-        return cls(name, as_tensor(training), as_tensor(validation), count, binary)
+        parts = as_tensor(training), as_tensor(validation)
+        if files is None:
+            return cls(name, *parts)
+        return cls(name, *parts, len(files.paths), files.binary, notes=files.notes)
 
     @classmethod
     def _of_documents(cls, name: str, files: Files) -> Text:
         """Lines of JSON, and files beside them, as documents with end marks."""
         tokenizer, parts = Bytes(marked=True), ([], [])
-        mark = np.array([tokenizer.end], np.int16)
-        for document, ends in (each for piece in files.pieces() for each in piece.documents()):
-            tokens = np.frombuffer(document, np.uint8).astype(np.int16)
-            held_out = place_of(document) < VALIDATION_SHARE
-            parts[held_out].append(np.append(tokens, mark) if ends else tokens)
+        mark, notes, size = np.array([tokenizer.end], np.int16), Counter[str](files.notes), 0
+        for piece in files.pieces():
+            for document, ends in piece.documents():
+                _check_size(name, size := size + len(document))  # compressed lines have more than their files
+                if not document:
+                    notes[f"empty documents of {piece.path} are left out"] += 1
+                    continue
+                tokens = np.frombuffer(document, np.uint8).astype(np.int16)
+                held_out = place_of(document) < VALIDATION_SHARE
+                parts[held_out].append(np.append(tokens, mark) if ends else tokens)
         _check_parts(name, len(parts[0]), len(parts[1]), "documents")
-        training, validation = (torch.from_numpy(np.concatenate(part).astype(np.int16)) for part in parts)
-        return cls(name, training, validation, len(files.paths), files.binary, tokenizer)
+        training, validation = (torch.from_numpy(np.concatenate(part)) for part in parts)
+        return cls(name, training, validation, len(files.paths), files.binary, tokenizer, notes)
 
     @property
     def size(self) -> int:
@@ -144,7 +150,7 @@ class Text:
 
     def windows(self, seq: int) -> int:
         """How many windows of `seq` tokens the validation part has."""
-        check_window(self.validation, seq)
+        check_window(self.validation, seq, "validation part")
         return (len(self.validation) - 1) // seq
 
     def held_out(self, seq: int, count: int) -> Batch:
@@ -157,11 +163,19 @@ class Text:
         return bigram_entropy(self.validation)
 
     def __str__(self) -> str:
-        left_out = f", {self.binary:,} binary ones left out" if self.binary else ""
-        files = f" in {self.files:,} files{left_out}" if self.files + self.binary > 1 else ""
+        left_out = described(self.binary, self.notes)
+        files = f" in {self.files:,} files{left_out}" if self.files > 1 or left_out else ""
         return (
             f"{self.name}: {self.size:,} bytes{files} ({len(self.training):,} to learn from, "
             f"{len(self.validation):,} for validation), SHA-256 {self.sha256}"
+        )
+
+
+def _check_size(name: str, size: int) -> None:
+    if size > LARGEST:
+        raise ValueError(
+            f"data={name!r} has {size / 1e9:.1f} GB or more, which every rank would read into memory; prepare it once: "
+            f"python -m minitrain.prepare {name}"
         )
 
 
@@ -325,11 +339,11 @@ def windows(text: Integer[Tensor, " tokens"], seq: int, count: int | None = None
     return cut_windows(text, torch.arange(count) * available // count * seq, seq)
 
 
-def check_window(text: Integer[Tensor, " tokens"], seq: int) -> None:
+def check_window(text: Integer[Tensor, " tokens"], seq: int, what: str = "text") -> None:
     check_seq(seq)
     if len(text) < seq + 1:
         raise ValueError(
-            f"seq={seq} needs a text of at least {seq + 1} bytes, this one has {len(text)}; "
+            f"seq={seq} needs a {what} of at least {seq + 1} bytes, this one has {len(text)}; "
             "use longer data or a smaller seq"
         )
 

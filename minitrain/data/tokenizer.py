@@ -9,14 +9,20 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from minitrain.data.documents import cut
+
 BYTES = "bytes"
 END = "<|endoftext|>"
 """The token after each document, as GPT-2 calls it."""
+
+TOGETHER = 1 << 20
+"""Bytes of text that are encoded at once: the package needs two hundred times as many."""
 
 
 @runtime_checkable
@@ -64,6 +70,9 @@ class Bytes:
 class Pairs:
     """Byte-pair encoding from a file of the package `tokenizers`: `tokenizer.json`, or GPT-2's vocabulary and merges.
 
+    A text is encoded whole and always alike: truncation, padding and dropout are for other uses of such a file. Text
+    never becomes a control token, whatever it mentions.
+
     Args:
         path: That file, or a folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`.
 
@@ -77,21 +86,51 @@ class Pairs:
             self._inner: Any = _read(path, tokenizers)
         except Exception as error:  # the package raises plain Exception
             raise ValueError(f"tokenizer={str(path)!r} cannot be read: {error}") from error
-        self._files = _files(path)
+        self._files, self._name = _files(path), str(path)
         self.kind = hashlib.sha256(b"".join(file.read_bytes() for file in self._files)).hexdigest()
-        self.size: int = self._inner.get_vocab_size()
-        self.end: int | None = self._inner.token_to_id(END)
-        if self.end is None:
+        end = self._inner.token_to_id(END)
+        if end is None:
             raise ValueError(f"tokenizer={str(path)!r} has no token {END!r}, which is to end documents; add it")
+        self.end: int | None = end
+        self._inner.no_truncation()
+        self._inner.no_padding()
+        if hasattr(self._inner.model, "dropout"):
+            self._inner.model.dropout = None
+        self._inner.add_special_tokens([tokenizers.AddedToken(END, special=True, normalized=False)])  # if it was plain
+        self._inner.encode_special_tokens = True  # as the letters that they have
+        self.size: int = max(self._inner.get_vocab().values()) + 1  # some files have gaps
 
     def encode(self, documents: Sequence[bytes]) -> list[np.ndarray]:
-        texts = [document.decode(errors="replace") for document in documents]
-        return [
-            np.array(found.ids, np.uint32) for found in self._inner.encode_batch_fast(texts, add_special_tokens=False)
-        ]
+        """The tokens of each document, integers without a mark at the end.
+
+        Raises:
+            ValueError: If a document is no UTF-8 (`as_utf8`), or the package refuses it.
+        """
+        parts = [(row, part) for row, document in enumerate(documents) for part in _parts(document)]
+        found: list[list[np.ndarray]] = [[] for _ in documents]
+        for batch in _batches(parts):
+            try:
+                texts = [part.decode() for _, part in batch]
+                encoded = self._inner.encode_batch_fast(texts, add_special_tokens=False)
+            except Exception as error:  # the package raises plain Exception
+                raise ValueError(f"tokenizer={self._name!r} cannot encode the text: {error}") from error
+            for (row, _), tokens in zip(batch, encoded, strict=True):
+                found[row].append(np.array(tokens.ids, np.uint32))
+        return [np.concatenate(row) if row else np.empty(0, np.uint32) for row in found]
 
     def decode(self, tokens: Iterable[int]) -> bytes:
-        return self._inner.decode(list(tokens), skip_special_tokens=False).replace(END, "\n\n").encode()
+        texts = [
+            "\n\n" * len([*run]) if ends else self._inner.decode([*run], skip_special_tokens=False)
+            for ends, run in groupby(tokens, key=lambda token: token == self.end)
+        ]
+        return "".join(texts).encode()
+
+    def changed(self, documents: Sequence[bytes], rows: Sequence[np.ndarray]) -> Iterator[str]:
+        """Of each document that its tokens do not give back as it was: why."""
+        normalizer = self._inner.normalizer
+        why = f"its normalizer is {normalizer}" if normalizer else "it lacks some of their letters"
+        texts = self._inner.decode_batch([row.tolist() for row in rows], skip_special_tokens=False)
+        return (why for text, document in zip(texts, documents, strict=True) if text.encode() != document)
 
     def save(self, path: Path) -> None:
         """Write it as one file; a copy of the one that it was read from, so that its checksum stays."""
@@ -124,8 +163,39 @@ def train(documents: Iterator[bytes], vocabulary: int, path: Path) -> None:
         initial_alphabet=sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    tokenizer.train_from_iterator((document.decode(errors="replace") for document in documents), trainer)
+    tokenizer.train_from_iterator((as_utf8(document)[0].decode() for document in documents), trainer)
     tokenizer.save(str(path))
+
+
+def as_utf8(text: bytes) -> tuple[bytes, int]:
+    """A text with U+FFFD in place of what is no UTF-8, and how many bytes were replaced."""
+    try:
+        text.decode()
+        return text, 0
+    except UnicodeDecodeError:
+        return text.decode(errors="replace").encode(), len(text) - len(text.decode(errors="ignore").encode())
+
+
+def _parts(document: bytes) -> Iterator[bytes]:
+    """A document in parts that can be encoded one by one."""
+    while len(document) > TOGETHER:
+        place = cut(document[:TOGETHER])
+        yield document[:place]
+        document = document[place:]
+    yield document
+
+
+def _batches(parts: Iterable[tuple[int, bytes]]) -> Iterator[list[tuple[int, bytes]]]:
+    """Parts of documents, with their numbers, that are encoded together."""
+    batch, size = [], 0
+    for each in parts:
+        if batch and size + len(each[1]) > TOGETHER:
+            yield batch
+            batch, size = [], 0
+        batch.append(each)
+        size += len(each[1])
+    if batch:
+        yield batch
 
 
 def package() -> Any:

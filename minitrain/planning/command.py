@@ -13,6 +13,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from minitrain.comm.terminal import complain
 from minitrain.composition.settings import DtypeName, Model, OptimizerName, PositionsKind, Preset, Steps
 from minitrain.costs import composition as costs
 from minitrain.costs.memory import GB, ROOM
@@ -140,7 +141,7 @@ def main(arguments: list[str] | None = None) -> int:
         found = proposals.propose(asked.model, asked.steps, asked.gpus, cluster, asked.top, asked.every)
         measured = _measured(asked, found) if asked.measure else []
     except ValueError as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return 2
     if asked.json:
         print(json.dumps(as_json(asked, found, measured), indent=1, ensure_ascii=False))

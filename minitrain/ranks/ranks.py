@@ -14,7 +14,6 @@ waits.
 from __future__ import annotations
 
 import inspect
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -333,5 +332,5 @@ class Ranks:
 
 
 def _check_timeout(timeout: float | None) -> None:
-    if timeout is not None and not 0 < timeout < math.inf:
-        raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0, or None to wait for ever")
+    if timeout is not None and not 0 < timeout <= 1e9:
+        raise ValueError(f"timeout={timeout!r} must be a number of seconds above 0 (and at most 1e9), or None for ever")

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NoReturn
 
 import tyro
 
+from minitrain.comm.terminal import complain
 from minitrain.comm.torchrun import given_ranks, speaks
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
 from minitrain.data.shares import vocabulary_of
@@ -106,7 +107,7 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
         refuse(settings)
         if given is not None:
             _check_restarts(command)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return refused(error)
     start = command.start
     return launch(settings, loop, ranks, start.device, start.timeout, start.rehearse, start.supervise)
@@ -139,10 +140,10 @@ def read(arguments: list[str] | None) -> Command:
     return tyro.cli(Command, **about, default=default, config=(tyro.conf.OmitArgPrefixes,))
 
 
-def refused(error: ValueError) -> int:
+def refused(error: ValueError | OSError) -> int:
     """Say once what is wrong with the command line; returns the exit status."""
     if speaks():
-        print(error, file=sys.stderr)
+        complain(error)
     return 2
 
 

@@ -6,7 +6,6 @@ the checksums of their tensors. As with `diff`, the exit status is 0 if nothing 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Annotated, Any
 
 import tyro
 
+from minitrain.comm.terminal import reader_has_closed, shown
 from minitrain.composition.settings import Settings
 from minitrain.trainer import config, metrics
 from minitrain.trainer.command import refused
@@ -39,10 +39,11 @@ def main(arguments: list[str] | None = None) -> int:
     asked = tyro.cli(Compare, prog="python -m minitrain.compare", args=arguments)
     try:
         found, same = compare(Path(asked.one), Path(asked.other))
-    except ValueError as error:
+        print(shown("\n".join(found)), flush=True)
+    except BrokenPipeError:
+        return reader_has_closed()
+    except (ValueError, OSError) as error:
         return refused(error)
-    print("\n".join(found))
-    sys.stdout.flush()
     return 0 if same else 1
 
 

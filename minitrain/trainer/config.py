@@ -47,12 +47,7 @@ def read(file: Path, groups: Groups) -> Groups:
     Raises:
         ValueError: There is no such file, it is no TOML, or it has a setting that is unknown or of a wrong type.
     """
-    try:
-        tables = tomllib.loads(Path(file).read_text("utf-8"))
-    except OSError as error:
-        raise ValueError(f"config={str(file)!r} cannot be read: {error.strerror}; give a TOML file") from None
-    except ValueError as error:  # no UTF-8, or no TOML
-        raise ValueError(f"{file} is no TOML: {error}") from None
+    tables = toml(file, "config")
     known: dict[str, Any] = {name: group for name, group in vars(groups).items() if is_dataclass(group)}
     for name, table in tables.items():
         if name not in known or not isinstance(table, dict):
@@ -67,6 +62,20 @@ def read(file: Path, groups: Groups) -> Groups:
                 raise ValueError(f"{file}: {key} in [{name}] must be {_words(hints[key])}, not {value!r}") from None
         known[name] = replace(known[name], **table)
     return replace(groups, **known)  # type: ignore[type-var]
+
+
+def toml(file: Path, option: str) -> dict[str, Any]:
+    """What a TOML file has; some editors put a byte order mark before it.
+
+    Raises:
+        ValueError: There is no such file, which `option` names, or it is no TOML.
+    """
+    try:
+        return tomllib.loads(Path(file).read_text("utf-8-sig"))
+    except OSError as error:
+        raise ValueError(f"{option}={str(file)!r} cannot be read: {error.strerror}; give a TOML file") from None
+    except (ValueError, RecursionError) as error:  # no UTF-8, or no TOML
+        raise ValueError(f"{file} is no TOML: {error}") from None
 
 
 def text(settings: Settings) -> str:

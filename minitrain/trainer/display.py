@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from minitrain.comm import World
+from minitrain.comm.terminal import shown
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
 from minitrain.composition.step import Report
@@ -51,7 +52,7 @@ class Display:
     def say(self, text: str) -> None:
         """Report something, once."""
         if self.world.rank == 0:
-            self.tell(text)
+            self.tell(shown(text))
 
     def begin(self, done: int, parameters: int, text: Source) -> None:
         """Report what is going to happen."""

@@ -27,6 +27,7 @@ from minitrain.data.text import Batch
 from minitrain.inference.kv_cache import KVCache, add_caches
 from minitrain.tensor_parallel.full.vocab_parallel import gather_logits
 
+COLDEST = 1e-6  # below it logits would overflow, and the likeliest token is all but certain
 REPLACED = (
     "core",
     "places",
@@ -149,7 +150,7 @@ class Draw(NamedTuple):
 
     def __call__(self, logits: Float[Tensor, " vocabulary"]) -> int:
         row = logits[: self.vocabulary].float().cpu()
-        if not self.temperature:
+        if self.temperature < COLDEST:
             return int(row.argmax())
         if self.top_k and self.top_k < len(row):
             row = row.masked_fill(row < row.topk(self.top_k).values[-1], -torch.inf)

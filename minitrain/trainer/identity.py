@@ -12,6 +12,7 @@ then. The late stage of a pretraining, which has both, is a run of its own, whic
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from minitrain.composition.settings import Model, Settings
@@ -39,6 +40,20 @@ def in_memory(about: dict[str, Any]) -> dict[str, Any]:
     """What has to be the same for the ranks' shards in shared memory to be those of this training; of `described`."""
     steps = {name: about["steps"][name] for name in (*STEPS, "ordered_sums")}
     return {"model": about["model"], "layout": about["layout"], "steps": steps, "text": about["text"]}
+
+
+def checked(path: Path, extra: dict[str, Any]) -> dict[str, Any]:
+    """What a checkpoint keeps besides tensors, if it is a run's.
+
+    Raises:
+        ValueError: It is another program's.
+    """
+    about = extra.get("settings")
+    groups = [about.get(name) for name in ("model", "layout", "steps")] if isinstance(about, dict) else [None]
+    counts = [extra.get(name) for name in ("step", "position")]
+    if not all(isinstance(group, dict) for group in groups) or not all(type(n) is int and n >= 0 for n in counts):
+        raise ValueError(f"{path} is no checkpoint of a run: its manifest lacks settings, step or position")
+    return extra
 
 
 def different(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:

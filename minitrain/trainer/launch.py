@@ -26,9 +26,10 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from minitrain.comm.lock import Lock
+from minitrain.comm.terminal import complain, reader_has_closed
 from minitrain.comm.torchrun import end_with_torchrun, given_ranks
-from minitrain.composition.settings import Settings
-from minitrain.trainer.lock import Lock
+from minitrain.composition.settings import Settings, check_whole
 
 if TYPE_CHECKING:
     from minitrain.comm import World
@@ -54,8 +55,8 @@ def refuse(settings: Settings) -> None:
     begun = options.resume and found  # with weights of its own
     if options.load and not begun and not Path(options.load).is_file():
         raise ValueError(f"load={options.load!r} is no file; give a safetensors file")
-    if options.export and not Path(options.export).absolute().parent.is_dir():
-        raise ValueError(f"export={options.export!r} lies in no folder that exists")
+    if options.export:
+        check_export("export", options.export)
     if options.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ValueError("tensorboard=True needs the package tensorboard: pip install tensorboard")
     if options.probes and not Path(options.probes).is_file():
@@ -64,8 +65,25 @@ def refuse(settings: Settings) -> None:
         raise ValueError("on_spike='rewind' goes back to a checkpoint: add --save-every or --flash-every, or use skip")
     if options.keep < 1:
         raise ValueError(f"keep={options.keep} must be at least 1")
-    if options.flash_every < 0:
-        raise ValueError(f"flash_every={options.flash_every} must be at least 0, which means never")
+    for name in ("evaluate_every", "save_every", "flash_every", "sample"):
+        if (value := getattr(options, name)) < 0:
+            raise ValueError(f"{name}={value} must be at least 0, which means never")
+    check_whole(vars(options))
+
+
+def check_export(option: str, name: str) -> None:
+    """Find out before a training whether weights can be written to a file; others are not overwritten, only weights.
+
+    Raises:
+        ValueError: Says what would do.
+    """
+    file = Path(name)
+    if not file.absolute().parent.is_dir():
+        raise ValueError(f"{option}={name!r} lies in no folder that exists")
+    if file.is_dir():
+        raise ValueError(f"{option}={name!r} is a folder; name a file in it, such as {name}/gpt.safetensors")
+    if file.exists() and file.suffix != ".safetensors":
+        raise ValueError(f"{option}={name!r} exists and may be no weights; name another file, such as gpt.safetensors")
 
 
 @dataclass(frozen=True)
@@ -140,10 +158,10 @@ def launch(
             with start() as pool:
                 return train(pool, settings)
     except KeyboardInterrupt:
-        print("ended at once; --resume can use what was saved before", file=sys.stderr)
+        complain("ended at once; --resume can use what was saved before")
         return 130
     except (ValueError, RanksError) as error:
-        print(error, file=sys.stderr)
+        complain(error)
         return 2 if isinstance(error, ValueError) else 1
     finally:
         for file in (requests.stop, requests.save):
@@ -185,11 +203,10 @@ def on_ranks(work: Callable[..., int], ranks: int, device: str, timeout: float, 
                 return max(pool.run(work, *arguments))
         except KeyboardInterrupt:
             return 130
-        except BrokenPipeError:  # the reader has closed: `... | head`
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
-            return 1
+        except BrokenPipeError:
+            return reader_has_closed()
         except (ValueError, RanksError) as error:
-            print(error, file=sys.stderr)
+            complain(error)
             return 2 if isinstance(error, ValueError) else 1
     end_with_torchrun()
     try:
@@ -269,7 +286,7 @@ def _train(
         return status
     except Refused as error:
         if world.rank == 0:
-            print(error, file=sys.stderr, flush=True)
+            complain(error)
         return 2
     finally:
         if lock is not None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import importlib
 import math
 import os
-import sys
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.full import manifest, state
@@ -24,13 +25,15 @@ from minitrain.checkpointing.full.agreement import same_on_all_ranks
 from minitrain.checkpointing.full.weights import PREFIX, export_safetensors
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
+from minitrain.comm.terminal import complain, shown
 from minitrain.composition.settings import Settings
 from minitrain.composition.step import Training
+from minitrain.craft.loss_by_source import bits_per_byte
 from minitrain.data import sources
 from minitrain.data.manifest import TOKENIZER
 from minitrain.data.sources import Source
 from minitrain.data.text import Batch, Text
-from minitrain.data.tokenizer import Bytes, Pairs, Tokenizer
+from minitrain.data.tokenizer import Bytes, Pairs, Tokenizer, as_utf8
 from minitrain.precision.full import products
 from minitrain.trainer import evaluation
 from minitrain.trainer.trainer import Refused, printable, refusing
@@ -48,7 +51,7 @@ def answer(world: World, find: Callable[..., str], *arguments: Any) -> int:
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
         if world.rank == 0:
-            print(f"note: {message}", file=sys.stderr, flush=True)
+            complain(f"note: {message}")
 
     with warnings.catch_warnings():
         warnings.simplefilter("once", UserWarning)
@@ -58,10 +61,10 @@ def answer(world: World, find: Callable[..., str], *arguments: Any) -> int:
                 found = find(world, *arguments)
         except Refused as error:
             if world.rank == 0:
-                print(error, file=sys.stderr, flush=True)
+                complain(error)
             return 2
     if world.rank == 0:
-        print(found, flush=True)
+        print(shown(found), flush=True)
     return 0
 
 
@@ -95,10 +98,11 @@ def loss(world: World, asked: Evaluate, loop: str, settings: Settings) -> str:
     training, step = load(world, Path(asked.run), loop, settings)
     nats = mean_loss(world, training, held_out)
     targets = held_out[1].flatten().tolist()
-    per_byte = nats * len(targets) / len(tokenizer.decode(token for token in targets if token != tokenizer.end))
+    size = len(tokenizer.decode(token for token in targets if token != tokenizer.end))
+    per_byte = f", {bits_per_byte(nats, len(targets), size):.4f} bits per byte" if size else ""
     perplexity = math.exp(nats) if nats < 700 else math.inf
     return (
-        f"loss {nats:.4f} nats per token, perplexity {perplexity:.4g}, {per_byte / math.log(2):.4f} bits per byte\n"
+        f"loss {nats:.4f} nats per token, perplexity {perplexity:.4g}{per_byte}\n"
         f"{STEP} {step} of {asked.run}, on {len(held_out[0]):,} windows of {seq:,} tokens held out of {name}"
     )
 
@@ -196,12 +200,35 @@ def held_out_of(asked: Evaluate, settings: Settings, tokenizer: Tokenizer) -> So
     """
     source = sources.load(asked.data) if asked.data else sources.load(settings.steps.data, settings.steps.mix)
     if isinstance(source, Text) and isinstance(tokenizer, Pairs):
-        parts = (bytes(part.tolist()) for part in (source.training[:0], source.validation))
-        training, validation = (torch.from_numpy(row.astype("int32")) for row in tokenizer.encode([*parts]))
-        return replace(source, training=training, validation=validation, tokenizer=tokenizer)
+        return replace(source, validation=_encoded(source, tokenizer), tokenizer=tokenizer)
     if source.tokenizer.kind != tokenizer.kind:
         raise ValueError(
             f"data={source.name!r} has tokens of another tokenizer than {asked.run}; "
             f"prepare it with --tokenizer {Path(asked.run) / TOKENIZER}, or give the text itself"
         )
+    if (size := source.tokenizer.size) > (known := settings.model.sizes.vocabulary):
+        raise ValueError(
+            f"data={source.name!r} has {size} tokens, with a mark after each document, and {asked.run} knows {known}; "
+            "give a text without documents"
+        )
     return source
+
+
+def _encoded(source: Text, tokenizer: Pairs) -> Tensor:
+    """The held-out part of a text in other tokens, its documents one by one."""
+    tokens = source.validation.numpy()
+    ends = np.flatnonzero(tokens == source.tokenizer.end) + 1 if source.tokenizer.end else []
+    parts, replaced = [*np.split(tokens, ends)], 0
+    if source.tokenizer.end is None and (inside := np.flatnonzero(tokens[:4] & 0xC0 != 0x80)).size:
+        parts[0] = tokens[inside[0] :]  # the text may be cut in two within a letter
+    documents = []
+    for part in parts:
+        text, count = as_utf8(part[part < 256].astype(np.uint8).tobytes())
+        documents.append(text)
+        replaced += count
+    if replaced:
+        warnings.warn(f"{replaced:,} bytes of {source.name} are no UTF-8 and became U+FFFD", stacklevel=2)
+    rows = tokenizer.encode(documents)
+    for number in range(len(ends)):
+        rows[number] = np.append(rows[number], np.uint32(tokenizer.end or 0))
+    return torch.from_numpy(np.concatenate(rows).astype(np.int64))

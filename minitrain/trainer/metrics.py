@@ -15,6 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from minitrain.comm.terminal import shown
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
@@ -50,7 +52,7 @@ class Metrics:
         self._file: IO[str] | None = None
         try:
             kept = read(self.path) if done else []
-            kept = [line for line in kept if line.get("step", line.get("resumed at", 0)) <= done]
+            kept = [line for line in kept if steps_at(line) <= done]
             self._replace([*kept, {"settings": settings} | ({"resumed at": done} if done else {})])
         except OSError as error:
             self._give_up(error)
@@ -73,6 +75,8 @@ class Metrics:
             try:
                 self._file.write(json.dumps(line) + "\n")
                 self._file.flush()
+                if not os.fstat(self._file.fileno()).st_nlink:
+                    raise OSError("it has been removed, and what is written goes nowhere")
             except OSError as error:
                 self._give_up(error)
         if self._board is not None and "step" in line:
@@ -97,14 +101,24 @@ class Metrics:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The lines of a run's file; one that was cut short is left out, and no file has no lines."""
-    if not path.exists():
+    """The lines of a run's file; no file has no lines. One that was cut short, or is none of ours, is left out."""
+    if not path.is_file():
         return []
     lines = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             lines.append(json.loads(line))
-    return [line for line in lines if isinstance(line, dict)]
+    return [line for line in lines if isinstance(line, dict) and type(steps_at(line)) is int]
+
+
+def steps_at(line: Mapping[str, Any]) -> Any:
+    """The steps that the run had done when it wrote a line."""
+    return line.get("step", line.get("resumed at", 0))
+
+
+def literal(name: str) -> str:
+    """A name for a picture, where two dollar signs would make it a formula."""
+    return shown(name).replace("$", r"\$")
 
 
 def by_name(lines: Sequence[Mapping[str, Any]], kind: str) -> dict[str, list[tuple[int, float]]]:
@@ -132,10 +146,10 @@ def draw_sources(lines: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
         color = f"C{number}"
         axes.plot(*zip(*points, strict=True), color=color, alpha=0.3, lw=1)
         if name in held_out:
-            axes.plot(*zip(*held_out[name], strict=True), "o-", color=color, markersize=4, label=name)
+            axes.plot(*zip(*held_out[name], strict=True), "o-", color=color, markersize=4, label=literal(name))
     axes.set_xlabel("steps")
     axes.set_ylabel("loss, nats per token")
-    axes.set_title(title)
+    axes.set_title(literal(title))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, title="held out; pale: training")
     return figure
@@ -153,10 +167,10 @@ def draw_positions(line: Mapping[str, Any], title: str = "") -> Figure:
     figure = Figure(figsize=(7, 4), layout="constrained", facecolor="white")
     axes = figure.add_subplot()
     for name, losses in line["validation positions"].items():
-        axes.plot(losses, label=name)
+        axes.plot(losses, label=literal(name))
     axes.set_xlabel("position in the sequence")
     axes.set_ylabel("held-out loss, nats per token")
-    axes.set_title(title)
+    axes.set_title(literal(title))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return figure
@@ -185,7 +199,7 @@ def draw(lines: list[dict[str, Any]], mark: float, title: str = "") -> Figure:
             axes.axvline(line["resumed at"], color="#CCCCCC", linewidth=1)
     axes.set_xlabel("steps")
     axes.set_ylabel("loss, nats per byte")
-    axes.set_title(title)
+    axes.set_title(literal(title))
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
     return figure

@@ -16,15 +16,15 @@ logarithm of a ratio: above 0 where the model prefers it.
 from __future__ import annotations
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from minitrain.composition.step import Training
 from minitrain.data.tokenizer import Tokenizer
+from minitrain.trainer.config import toml
 from minitrain.trainer.evaluation import log_probability
-from minitrain.trainer.metrics import by_name
+from minitrain.trainer.metrics import by_name, literal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -70,12 +70,7 @@ def read(file: Path, tokenizer: Tokenizer, positions: int) -> list[Probe]:
     Raises:
         ValueError: There is no such file, or what it has is no probe, or too long: says which, and what would do.
     """
-    try:
-        tables: dict[str, Any] = tomllib.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise ValueError(f"probes={str(file)!r} cannot be read: {error.strerror}; give a TOML file") from None
-    except ValueError as error:
-        raise ValueError(f"{file} is no TOML: {error}") from None
+    tables = toml(file, "probes")
     if stray := tables.keys() - KINDS.keys():
         raise ValueError(f"{file} has {', '.join(sorted(stray))}; use [[probe]] and [[contrast]]")
     found: dict[str, Probe] = {}
@@ -120,7 +115,7 @@ def draw(lines: Sequence[Mapping[str, Any]]) -> Figure:
     figure = Figure(figsize=(7, 2.6 * len(kinds)), layout="constrained", facecolor="white")
     for axes, kind in zip(figure.subplots(len(kinds), squeeze=False)[:, 0], kinds, strict=True):
         for name, points in by_name(lines, kind).items():
-            axes.plot(*zip(*points, strict=True), marker=".", label=name)
+            axes.plot(*zip(*points, strict=True), marker=".", label=literal(name))
         if kind == "contrasts":
             axes.axhline(0, color="#999999", linestyle=":")
             axes.set_ylabel("right over wrong,\nlog of the ratio")

@@ -11,12 +11,12 @@ Also called elastic agent (torchrun), watchdog, auto-restart.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from minitrain.comm.terminal import complain
 from minitrain.composition.settings import Settings
 from minitrain.ranks.failures import RanksError
 from minitrain.ranks.processes import forkserver
@@ -61,10 +61,10 @@ def supervise(
                 reached.append(steps_done(settings))
                 if reached[-SAME:] == SAME * reached[-1:]:
                     how = f"gave up: {SAME} failures in a row after step {reached[-1]}, this is the last"
-                    print(f"{how}:\n{error}", file=sys.stderr)
+                    complain(f"{how}:\n{error}")
                     return 1
                 where = f"after step {reached[-1]}, restart {len(reached)}"
-                print(f"{where}: {brief(error)}", file=sys.stderr, flush=True)
+                complain(f"{where}: {brief(error)}")
     finally:
         if ranks is not None:
             ranks.close()
@@ -73,7 +73,7 @@ def supervise(
 def prepare(world: World, settings: Settings, program: int) -> int:
     """On each rank, before the first start: remove what the run is to begin without; returns the exit status."""
     from minitrain.checkpointing.full.agreement import same_on_all_ranks
-    from minitrain.trainer.lock import Lock
+    from minitrain.comm.lock import Lock
     from minitrain.trainer.trainer import clear
 
     def alone() -> None:
@@ -86,7 +86,7 @@ def prepare(world: World, settings: Settings, program: int) -> int:
         same_on_all_ranks(alone, None)
     except (ValueError, OSError) as error:
         if world.rank == 0:
-            print(error, file=sys.stderr, flush=True)
+            complain(error)
         return 2
     return 0
 
@@ -94,7 +94,7 @@ def prepare(world: World, settings: Settings, program: int) -> int:
 def steps_done(settings: Settings) -> int:
     """The steps that the run had done when it failed, by its log."""
     lines = metrics.read(settings.run.folder / metrics.NAME)
-    return lines[-1].get("step", lines[-1].get("resumed at", 0)) if lines else 0
+    return metrics.steps_at(lines[-1]) if lines else 0
 
 
 def brief(error: RanksError) -> str:

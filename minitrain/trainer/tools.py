@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from minitrain.comm.torchrun import given_ranks
-from minitrain.composition.settings import Layout, Settings, check
+from minitrain.composition.settings import Layout, Settings, check, check_whole
 from minitrain.trainer import config
 from minitrain.trainer.command import refused
-from minitrain.trainer.launch import on_ranks
+from minitrain.trainer.launch import check_export, on_ranks
 
 if TYPE_CHECKING:
     from minitrain.comm import World
@@ -73,6 +73,7 @@ class Generate:
             raise ValueError("prompt='' has nothing to continue; give at least one character")
         if self.tokens < 0:
             raise ValueError(f"tokens={self.tokens} must not be negative")
+        check_whole({"tokens": self.tokens, "seed": self.seed, "top_k": self.top_k})
         if not self.temperature >= 0:
             raise ValueError(f"temperature={self.temperature} must be at least 0, which takes the likeliest token")
         if self.top_k is not None and self.top_k < 1:
@@ -118,10 +119,7 @@ class Export:
 
     def check(self) -> None:
         """As `Generate.check`."""
-        if not Path(self.file).absolute().parent.is_dir():
-            raise ValueError(f"file={self.file!r} lies in no folder that exists")
-        if Path(self.file).is_dir():
-            raise ValueError(f"file={self.file!r} is a folder; name a file in it, such as {self.file}/gpt.safetensors")
+        check_export("file", self.file)
 
 
 def generate(loop: str, arguments: list[str] | None = None) -> int:
@@ -147,7 +145,7 @@ def export(arguments: list[str] | None = None) -> int:
     try:
         asked.check()
         _check_folder(Path(asked.run))
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return refused(error)
     return on_ranks(work, 1, "cpu", Start.timeout, asked)
 
@@ -157,7 +155,7 @@ def _start(asked: Generate | Evaluate, loop: str) -> int:
         asked.check()
         settings = settings_of(Path(asked.run), asked.layout)
         check(settings.model, settings.layout, settings.steps, given_ranks())
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return refused(error)
     return on_ranks(work, settings.layout.ranks, asked.start.device, asked.start.timeout, asked, loop, settings)
 

@@ -33,6 +33,7 @@ from minitrain.checkpointing.full.weights import export_safetensors, import_safe
 from minitrain.comm import World
 from minitrain.comm.control import any_of, gather_objects
 from minitrain.comm.pictures import save_figure
+from minitrain.comm.terminal import shown
 from minitrain.comm.timeline import trace_events
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
@@ -216,7 +217,7 @@ class Trainer:
     def _resume(self) -> None:
         path = checkpoint.newest(self.checkpoints)
         if path:
-            extra = same_on_all_ranks(lambda: manifest.read(path).extra, None)
+            extra = same_on_all_ranks(lambda: identity.checked(path, manifest.read(path).extra), None)
             if apart := identity.different(extra["settings"], self.about):
                 raise ValueError(f"{path} is of another training: {'; '.join(apart)}")
             self.saved, self._newest = extra["step"], path
@@ -331,7 +332,8 @@ class Trainer:
         found: dict[str, Any] = {"validation": evaluate(self.training, self.held_out)}
         targets = [token for _, batch in self.held_out for token in batch.flatten().tolist()]
         size = len(self.tokenizer.decode(token for token in targets if token != self.tokenizer.end))
-        found["validation bits per byte"] = bits_per_byte(found["validation"], len(targets), size)
+        if size:  # not only ends of documents
+            found["validation bits per byte"] = bits_per_byte(found["validation"], len(targets), size)
         if self._tokens and isinstance(self.text, sources.Mixed):
             # Batch by batch, as ranks along dp share them.
             dp, place = self.settings.layout.dp, self.training.axes.place["dp"]
@@ -346,7 +348,7 @@ class Trainer:
                     if name in found["validation sources"]
                 }
         found |= probes.ask(self.training, self.probes)
-        bits = None if self.tokenizer.kind == BYTES else found["validation bits per byte"]
+        bits = None if self.tokenizer.kind == BYTES else found.get("validation bits per byte")
         self.display.evaluated(self.done, found["validation"], found.get("validation sources", {}), bits)
         return found
 
@@ -495,8 +497,10 @@ class Trainer:
                 self._draw()
                 trace = json.dumps({"traceEvents": trace_events(spans)})
                 (self.folder / "trace.json").write_text(trace, encoding="utf-8")
-            except OSError as error:
+            except Exception as error:  # whatever a library finds in names and numbers: weights and samples come yet
                 warnings.warn(f"no picture and no timeline: {error}", stacklevel=2)
+            if not (self.folder / config.NAME).exists():  # removed while the run went on
+                config.write(self.folder, self.settings)
         if self.profile.steps and self.world.rank == 0:
             from rich.console import Console
 
@@ -515,6 +519,8 @@ class Trainer:
 
     def _draw(self) -> None:
         lines = metrics.read(self.folder / metrics.NAME)
+        if not lines:
+            return  # removed, as a note has said
         figure = metrics.draw(lines, self.text.bigram(), self.folder.name)
         save_figure(figure, self.folder / "loss.svg")
         if self.sources:
@@ -551,7 +557,7 @@ def refusing() -> Iterator[None]:
 
 def printable(text: bytes) -> str:
     """A text that a terminal shows but does not obey: control characters and anything that is not text become �."""
-    return "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in text.decode(errors="replace"))
+    return shown(text.decode(errors="replace"))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import random
+import subprocess
+import sys
 from collections import Counter
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -57,7 +61,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def content(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != ".lock"}
 
 
 def written(folder: Path) -> str:
@@ -88,7 +92,9 @@ def test_every_document_is_there_once(folder: Path, tmp_path: Path, tokenizer: s
     assert sum(shard.documents for shard in manifest.shards) == 120 + 20 + 1
     held_out = manifest.tokens("validation") / (manifest.tokens("training") + manifest.tokens("validation"))
     assert 0.05 < held_out < 0.4  # of some 170 parts 0.2 ± 0.03, and they differ in length
-    assert not list(out.glob(".*")) and not list(out.glob("*shard-*")) and not (out / "plan.json").exists()
+    assert (
+        list(out.glob(".*")) == [out / ".lock"] and not list(out.glob("*shard-*")) and not (out / "plan.json").exists()
+    )
 
 
 def test_the_same_bytes_by_any_number_of_processes_and_after_an_interruption(
@@ -151,6 +157,32 @@ def test_another_text_does_not_go_on_with_the_shards_of_the_first(folder: Path, 
     prepare.prepare(Options(str(folder), str(out), processes=1, overwrite=True))
     with pytest.raises(ValueError, match="out=.* is prepared already"):
         prepare.prepare(options)
+
+
+def test_a_held_out_part_that_is_too_short_is_named(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("hello world, a short text of some fifty bytes.\n" * 3)
+    prepare.prepare(Options(str(tmp_path / "a.txt"), str(tmp_path / "out"), processes=1))
+    source = sources.load(str(tmp_path / "out"))
+    source.samples(8).take([0])
+    with pytest.raises(
+        ValueError, match="largest for validation in .* has 1; .* prepare it with a larger --validation"
+    ):
+        source.windows(8)
+
+
+def test_names_in_files_do_not_reach_the_terminal_as_codes(tmp_path: Path, capsys):
+    (tmp_path / "a\x1b[31m.jsonl").write_text(json.dumps({"it has \x1b[31mred": 1}) + "\n")
+    assert main([str(tmp_path), "--out", str(tmp_path / "out"), "--processes", "1"]) == 2
+    told = capsys.readouterr().err
+    assert "\x1b" not in told and "it has \ufffd[31mred" in told and "a\ufffd[31m.jsonl" in told
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_that_lacks_letters(tmp_path: Path, encoding: str):
+    (tmp_path / "頁.txt").write_text("some text of our own\n" * 20)
+    command = [sys.executable, "-m", "minitrain.prepare", str(tmp_path / "頁.txt"), "--out", str(tmp_path / "頁")]
+    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True)
+    assert done.returncode == 0 and rb"--data " in done.stdout and rb"\u9801" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -277,8 +309,17 @@ def test_bytes_with_and_without_ends():
     assert [row.tolist() for row in tokenizer.encode([b"ab", b""])] == [[97, 98], []]
 
 
-def test_a_manifest_that_is_none(tmp_path: Path):
-    (tmp_path / "manifest.json").write_text('{"version": 7}', encoding="utf-8")
+@pytest.mark.parametrize("wrong", ['{"version": 7}', "[" * 200_000, "vocabulary", "tokens"])
+def test_a_manifest_that_is_none(tmp_path: Path, wrong: str):
+    (tmp_path / "a.txt").write_text(text(1, 200), encoding="utf-8")
+    manifest = prepare.prepare(Options(str(tmp_path / "a.txt"), str(tmp_path / "out"), processes=1))
+    content = {"version": 1, **asdict(manifest)}
+    if wrong == "vocabulary":
+        wrong = json.dumps({**content, "vocabulary": "abc"})
+    elif wrong == "tokens":
+        content["shards"][0]["tokens"] = "many"
+        wrong = json.dumps(content)
+    (tmp_path / "manifest.json").write_text(wrong, encoding="utf-8")
     with pytest.raises(ValueError, match="manifest.json is no manifest of prepared data"):
         sources.load(str(tmp_path))
 

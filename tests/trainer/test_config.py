@@ -52,6 +52,11 @@ def written(folder, text):
     return file
 
 
+def test_a_file_with_a_byte_order_mark(tmp_path):
+    (tmp_path / "my.toml").write_bytes(b"\xef\xbb\xbf[model]\r\nlayers = 3\r\n")
+    assert config.read(tmp_path / "my.toml", Settings()) == Settings(Model(layers=3))
+
+
 def test_how_a_run_begins_is_not_written(tmp_path):
     """The run that goes on with the file has a beginning of its own; its weights are those that it began with."""
     config.write(tmp_path, Settings(run=Run(resume=True, overwrite=True, export="out", load="in")))

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from minitrain.comm.pictures import save_figure
 from minitrain.composition.model import make_config
 from minitrain.composition.optimizer import learning_rate
 from minitrain.composition.settings import Layout, Steps, check
@@ -258,10 +259,46 @@ def test_probes_of_a_run(ranks, tmp_path):
     assert 0 < last["probes"]["one of th|e "] < 1 and (tmp_path / "run" / "probes.svg").is_file()
 
 
+def test_names_are_no_formulas(tmp_path):
+    """Two dollar signs in a probe, a source or a run's name are shown as they are, and control codes are not."""
+    name = "cost $\\x$ \x1b[31m $^$"
+    lines = [{"step": step, "probes": {name: 0.5}, "sources": {name: 1.0}} for step in (1, 2)]
+    lines[-1] |= {"validation sources": {name: 1.0}, "validation positions": {name: [1.0, 2.0]}}
+    for figure in (
+        probes.draw(lines),
+        metrics.draw_sources(lines, name),
+        metrics.draw_positions(lines[-1], name),
+        metrics.draw([{"step": 1, "loss": 1.0}], 1.0, name),
+    ):
+        save_figure(figure, tmp_path / "picture.svg")
+        texts = [axes.get_title() for axes in figure.axes]
+        texts += [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
+        assert r"cost \$\x\$ �[31m \$^\$" in texts
+
+
+def test_pictures_do_not_end_a_run(ranks, tmp_path):
+    file = tmp_path / "probes.toml"
+    file.write_text(PROBES.replace("one of th", "cost $\\\\x$"))
+    export = tmp_path / "weights.safetensors"
+    status, told = ranks(1).run(without_pictures, asked(tmp_path, probes=str(file), export=str(export)))[0]
+    assert status == 0 and export.is_file()
+    assert any(text.startswith("note: no picture and no timeline") for text in told)
+
+
+def without_pictures(world, settings):
+    told: list[str] = []
+    draw, metrics.draw = metrics.draw, None
+    try:
+        return train(Trainer(world, settings, tell=told.append)), told
+    finally:
+        metrics.draw = draw
+
+
 @pytest.mark.parametrize(
     "text, wrong",
     [
         ("", "has no probe"),
+        ("a = " + "[" * 100_000, "is no TOML"),
         ("[[probes]]\nprompt = 'a'", "has probes; use"),
         ("probe = [[", "is no TOML"),
         ("[[probe]]\nprompt = 'a'", "must have prompt and continuation"),

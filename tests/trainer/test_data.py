@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -14,6 +15,8 @@ from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.data.mixture import Mixture
 from minitrain.data.prepare import Options, prepare
+from minitrain.data.text import VALIDATION_SHARE, place_of
+from minitrain.data.tokenizer import Bytes, Pairs
 from minitrain.ranks.failures import RanksError
 from minitrain.train import build, train
 from minitrain.trainer import command, loaded, tools
@@ -30,10 +33,11 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("prepared")
     for number in range(30):
         (folder / f"{number}.txt").write_text(text(number, 100), encoding="utf-8")
-    (folder / "lines.jsonl").write_text('{"text": "one more"}\n', encoding="utf-8")
+    (folder / "lines.jsonl").write_text('{"text": "one more"}\n' + '{"text": "more"}\n' * 50, encoding="utf-8")
     for name, vocabulary in (("pairs", 300), ("fewer", 290)):
         options = Options(str(folder), str(folder / f".{name}"), "bpe", vocabulary, validation=0.2, processes=1)
         prepare(options)
+    prepare(Options(str(folder), str(folder / ".bytes"), validation=0.2, processes=1))
     return folder
 
 
@@ -130,9 +134,28 @@ def test_what_does_not_fit_is_refused_on_all_ranks(ranks, prepared, tmp_path):
             assert re.search(error, said), said
 
 
+def test_a_run_without_end_marks_has_no_token_for_them(prepared):
+    """A mark after each document is a token more than bytes have."""
+    settings = Settings(replace(MODEL, vocabulary=256), Layout(), STEPS, Run())
+    for data in ("lines.jsonl", ".bytes"):
+        with pytest.raises(
+            ValueError, match="has 257 tokens, with a mark after each document, and run knows 256; give"
+        ):
+            loaded.held_out_of(tools.Evaluate("run", str(prepared / data)), settings, Bytes())
+
+
+def test_what_is_replaced_in_a_text_is_told(prepared, tmp_path):
+    (tmp_path / "latin.txt").write_bytes("Déjà vu à l'été. ".encode("latin-1") * 100)
+    settings, pairs = Settings(MODEL, Layout(), STEPS, Run()), Pairs(prepared / ".pairs" / "tokenizer.json")
+    with pytest.warns(UserWarning, match="50 bytes of .*latin.txt are no UTF-8 and became U"):
+        loaded.held_out_of(tools.Evaluate("run", str(tmp_path / "latin.txt")), settings, pairs)
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [
+        (["--layers", "0"], "layers=0 must be at least 1"),
+        (["--name", "n" * 300], "File name too long"),
         (["--mix", "a=0.3:x", "b=0.6:y"], "mix has weights that sum to 0.9, not 1; change a, b"),
         (["--mix", "a:x"], "mix='a:x' is no name=weight:data"),
         (["--mix", "a=1:reference", "--data", "library"], "data='library' is not used with mix"),
@@ -166,6 +189,14 @@ def test_text_and_loss_of_a_run_on_byte_pairs(ranks, prepared, tmp_path):
         assert told[0] == told[1]
         nats, bits = map(float, re.findall(r"([\d.]+) (?:nats|bits)", told[0]))
         assert bits < nats / math.log(2) / 2, "a token has more than two bytes"
+    documents = [{"text": text(number, 60)} for number in range(40)]
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text("".join(json.dumps(document) + "\n" for document in documents), encoding="utf-8")
+    run_of_pairs, tokenizer = tools.settings_of(folder, Layout()), Pairs(folder / "tokenizer.json")
+    source = loaded.held_out_of(tools.Evaluate(str(folder), str(lines)), run_of_pairs, tokenizer)
+    kept = [each["text"].encode() for each in documents if place_of(each["text"].encode()) < VALIDATION_SHARE]
+    expected = [token for row in tokenizer.encode(kept) for token in [*row.tolist(), tokenizer.end]]
+    assert kept and source.validation.tolist() == expected and source.tokenizer is tokenizer
     with pytest.raises(RanksError, match="has tokens of another tokenizer than .*prepare it with --tokenizer"):
         ranks(2).run(answers, loaded.loss, tools.Evaluate(str(folder), str(prepared / ".fewer")), layouts)
     # A run of bytes in the same folder leaves no tokenizer that does not belong to it.

@@ -144,7 +144,8 @@ def test_only_the_likeliest_are_drawn():
     draw = evaluation.Draw(5, 9.0, 3, torch.Generator().manual_seed(0))  # so hot that all are nearly alike
     assert {draw(logits) for _ in range(100)} == {1, 2, 4}
     assert {draw._replace(vocabulary=4)(logits) for _ in range(100)} == {0, 1, 2}
-    assert draw._replace(temperature=0.0)(logits) == 1
+    for temperature in (0.0, 1e-45, 1e-9, 1e-6, 1e-3):
+        assert draw._replace(temperature=temperature)(logits * 1000) == 1
 
 
 def refused(world, prompt, count, temperature, more):

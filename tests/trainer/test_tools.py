@@ -18,12 +18,12 @@ from safetensors.torch import load_file
 
 import minitrain
 from minitrain.checkpointing.full.agreement import same_on_all_ranks
+from minitrain.comm.lock import Lock
 from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout, check
 from minitrain.data.text import Text, windows
 from minitrain.models.gpt import GPT
 from minitrain.trainer import config, loaded, tools
-from minitrain.trainer.lock import Lock
 from tests.trainer.test_trainer import MODEL, asked, do
 
 LOOP = "minitrain.train"
@@ -244,6 +244,9 @@ def test_what_does_not_fit_is_refused_before_ranks_start(run, tmp_path, monkeypa
         (tools.evaluate, [folder, "--windows", "0"], "windows=0 must be at least 1"),
         (tools.export, [folder, "no/such"], "file='no/such' lies in no folder"),
         (tools.export, [folder, "runs"], "file='runs' is a folder; name a file in it"),
+        (tools.export, [folder, f"{folder}/run.toml"], "run.toml' exists and may be no weights; name another file"),
+        (tools.generate, [folder, "--seed", str(1 << 64)], "seed=18446744073709551616 has more than 64 bits"),
+        (tools.evaluate, ["n" * 300], "File name too long"),
     ):
         assert (tool(words) if tool is tools.export else tool(LOOP, words)) == 2
         assert message in capsys.readouterr().err, words
@@ -255,7 +258,11 @@ def test_what_is_found_on_ranks_is_refused_once(ranks, run, tmp_path, capfd):
     other = replace(settings, model=replace(MODEL, layers=3))
     for asked_for, how, message in (
         (tools.Evaluate(str(run[0]), data="nowhere"), settings, "data='nowhere' is no file and no folder"),
-        (tools.Evaluate(str(run[0]), data=str(tmp_path / "short")), settings, "seq=16 needs a text of at least 17"),
+        (
+            tools.Evaluate(str(run[0]), data=str(tmp_path / "short")),
+            settings,
+            "seq=16 needs a validation part of at least 17",
+        ),
         (tools.Evaluate(str(run[0])), other, "is a checkpoint of another model: it lacks model.blocks.2."),
     ):
         check(how.model, how.layout, how.steps)

@@ -20,6 +20,7 @@ import pytest
 import torch
 
 from minitrain.checkpointing.checkpoint import load
+from minitrain.checkpointing.full import manifest
 from minitrain.comm.timeline import Timeline
 from minitrain.comm.world import World
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
@@ -28,7 +29,7 @@ from minitrain.data.text import Samples, Text
 from minitrain.lessons.trainer.trainer import advance, apart, gathered, layouts
 from minitrain.ranks.failures import RanksError
 from minitrain.train import build, train, train_step
-from minitrain.trainer import display, launch, metrics, profile, speed
+from minitrain.trainer import config, display, identity, launch, metrics, profile, speed
 from minitrain.trainer.display import Display
 from minitrain.trainer.evaluation import evaluate
 from minitrain.trainer.identity import described, different
@@ -186,6 +187,33 @@ def test_what_a_resume_may_change():
     assert different(json.loads(json.dumps(saved)), described(Settings(model, layout, steps, written), "sum")) == []
 
 
+WRONG = ({}, {"settings": []}, {"position": -7}, {"position": "1"}, {"settings": {"model": "a"}})
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
+def test_a_checkpoint_of_another_program(tmp_path, wrong):
+    extra = {"step": 1, "position": 4, "settings": described(Settings(), "text")}
+    assert identity.checked(tmp_path, extra) is extra
+    with pytest.raises(ValueError, match="is no checkpoint of a run: its manifest lacks settings, step or position"):
+        identity.checked(tmp_path, {**extra, **wrong} if wrong else wrong)
+
+
+@pytest.mark.parametrize("what", ["pipe", "huge", "list"])
+def test_a_manifest_that_is_no_small_file(tmp_path, what):
+    file = tmp_path / manifest.NAME
+    if what == "pipe":
+        os.mkfifo(file)
+    elif what == "huge":
+        file.touch()
+        os.truncate(file, 3 << 30)
+    else:
+        edited = manifest.Manifest(1, {}, {})
+        object.__setattr__(edited, "extra", [])  # past the tests' own check of types
+        manifest.write(tmp_path, edited)
+    with pytest.raises(ValueError, match="manifest.json is damaged: it cannot be read"):
+        manifest.read(tmp_path)
+
+
 def test_damaged_checkpoints(ranks, tmp_path):
     settings = asked(tmp_path, save_every=2)
     ranks(1).run(do, settings)
@@ -206,8 +234,6 @@ def test_damaged_checkpoints(ranks, tmp_path):
 
 def run_on_full_disk(world, settings, code):
     """The checkpoint after step 2 cannot be written; later ones can."""
-    from minitrain.checkpointing.full import manifest
-
     calls, write = [], manifest.write
 
     def full_at_first(path, content):
@@ -380,6 +406,53 @@ def test_metrics_that_are_damaged(tmp_path):
     assert metrics.read(tmp_path / metrics.NAME) == [{"step": 1}, {"step": 3}]
 
 
+ODD = ("[" * 200_000, '{"step": null}', '{"step": "abc"}', "[1]", '{"step": true}', "9" * 5000)
+
+
+@pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
+def test_metrics_with_a_line_of_somebody_else(tmp_path, odd):
+    (tmp_path / metrics.NAME).write_text(f'{{"step": 1}}\n{odd}\n{{"step": 2}}\n')
+    metrics.Metrics(tmp_path, {}, done=2).close()
+    assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == [1, 2, None]
+
+
+def test_metrics_that_are_no_file(tmp_path):
+    os.mkfifo(tmp_path / metrics.NAME)  # whoever opened it would wait for ever
+    metrics.Metrics(tmp_path, {}, done=2).close()
+    assert metrics.read(tmp_path / metrics.NAME) == [{"settings": {}, "resumed at": 2}]
+
+
+def test_metrics_that_are_removed_while_they_are_written(tmp_path):
+    made = metrics.Metrics(tmp_path, {})
+    made.write({"step": 1})
+    (tmp_path / metrics.NAME).unlink()
+    with pytest.warns(UserWarning, match="metrics.jsonl is not written any more: it has been removed"):
+        made.write({"step": 2})
+    made.write({"step": 3})  # not a second time
+    made.close()
+
+
+def test_a_folder_that_is_removed_while_the_run_goes_on(ranks, tmp_path):
+    settings = asked(tmp_path)
+    ((status, told),) = ranks(1).run(removing, settings)
+    assert status == 0 and any("metrics.jsonl is not written any more" in text for text in told)
+    assert config.read(tmp_path / "run" / config.NAME, Settings()) == settings
+
+
+def removing(world, settings):
+    """A run whose folder is removed after its second step: its status, and what it tells."""
+    told: list[str] = []
+    trainer = Trainer(world, settings, tell=told.append)
+
+    def asked_to_stop() -> bool:
+        if trainer.done == 2:
+            shutil.rmtree(settings.run.folder, ignore_errors=True)
+        return False
+
+    trainer.asked_to_stop = asked_to_stop
+    return train(trainer), told
+
+
 @pytest.mark.parametrize("done", [0, 1])
 def test_metrics_do_not_follow_links(tmp_path, done):
     for name, line in ((metrics.NAME, '{"step": 1}\n'), (metrics.NAME + ".unfinished", "somebody's")):
@@ -521,6 +594,7 @@ def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("runs/old/checkpoints/step-00000010").mkdir(parents=True)
     Path("runs/old/checkpoints/step-00000012.unfinished").mkdir()
+    Path("runs/old/run.toml").write_text("")
     for run, message in (
         (Run(name="old"), "runs/old has a run already, with step-00000010: go on with --resume"),
         *((Run(name=name), f"name={name!r} is no name of a folder in runs; use a plain one") for name in NO_NAMES),
@@ -528,6 +602,10 @@ def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
         (Run(export="no/such/w.safetensors"), "lies in no folder"),
         (Run(resume=True, overwrite=True), "leave out overwrite"),
         (Run(keep=0), "keep=0 must be at least 1"),
+        *((Run(**{name: -1}), f"{name}=-1 must be at least 0") for name in ("evaluate_every", "save_every", "sample")),
+        (Run(save_every=1 << 64), "save_every=18446744073709551616 has more than 64 bits"),
+        (Run(export="runs/old/run.toml"), "exists and may be no weights; name another file, such as gpt.safetensors"),
+        (Run(export="runs"), "export='runs' is a folder; name a file in it"),
     ):
         with pytest.raises(ValueError) as error:
             launch.refuse(Settings(run=run))

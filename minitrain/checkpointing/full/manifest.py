@@ -13,11 +13,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 NAME = "manifest.json"
+LARGEST = 64 << 20  # bytes of a manifest
 
 
 class Sum(NamedTuple):
@@ -72,6 +74,9 @@ def read(path: Path) -> Manifest:
         ValueError: It is missing or damaged; names the file.
     """
     try:
+        about = (path / NAME).stat()
+        if not stat.S_ISREG(about.st_mode) or about.st_size > LARGEST:  # a pipe would be waited for
+            raise ValueError("it is no file of a few megabytes")
         content = json.loads((path / NAME).read_text(encoding="utf-8"))
         own = content.pop("sha256")
         files = {name: Sum(*entry) for name, entry in content["files"].items()}
@@ -79,6 +84,8 @@ def read(path: Path) -> Manifest:
         sound = own == _own(content)
         if type(found.step) is not int:
             raise TypeError(f"step={found.step!r} is no whole number")
+        if not isinstance(found.extra, dict):
+            raise TypeError(f"extra={found.extra!r} is no table")
     except FileNotFoundError:
         raise ValueError(f"{path}: {NAME} is missing, so the checkpoint is not complete") from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:  # no text, or other JSON

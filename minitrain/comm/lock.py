@@ -1,4 +1,4 @@
-"""The lock of a run's folder: while one run writes there, no other can.
+"""The lock of a folder: while one run, or one `prepare`, writes there, no other can.
 
 Two runs in one folder remove each other's checkpoints and garble each other's lines, and both seem to end well. So rank
 0 locks a file of the folder before anything in it is touched, and `launch` tells all ranks of a refusal. The system
@@ -21,18 +21,19 @@ NAME = ".lock"  # left behind: removing it while another run opens it would give
 
 
 class Lock:
-    """The lock of a run's folder.
+    """The lock of a folder.
 
     Args:
         folder: The run's; it is made where there is none.
         process: The process to name to others: the one that its user knows.
+        option: Names another folder.
 
     Raises:
         ValueError: Another run has it; names its process.
         OSError: The folder cannot be written to.
     """
 
-    def __init__(self, folder: Path, process: int):
+    def __init__(self, folder: Path, process: int, option: str = "--name"):
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / NAME
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
@@ -44,11 +45,11 @@ class Lock:
             if error.errno not in (errno.EACCES, errno.EAGAIN):  # a file system without locks
                 print(f"note: {path} cannot be locked ({error.strerror}); start no other run there", file=sys.stderr)
                 return
-            holder = "".join(filter(str.isprintable, os.read(self._file, 200).decode(errors="replace")))
+            holder = os.read(self._file, 200).decode(errors="replace").strip()
             os.close(self._file)
             raise ValueError(
-                f"{folder} is being written to by {holder or 'another run'}: wait for its end, or call this run "
-                f"something else with --name. (If the machine of that run has crashed, remove {path}.)"
+                f"{folder} is being written to by {holder or 'another run'}: wait for its end, or use another folder "
+                f"with {option}. (If the machine of that run has crashed, remove {path}.)"
             ) from None
         with suppress(OSError):  # a full disk: others cannot learn which run has it
             os.truncate(self._file, 0)

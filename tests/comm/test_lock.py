@@ -12,13 +12,13 @@ import sys
 
 import pytest
 
-from minitrain.trainer.lock import NAME, Lock
+from minitrain.comm.lock import NAME, Lock
 
 # Takes the lock, starts a child that outlives it, and waits.
 HOLDER = """
 import os, sys, time
 from pathlib import Path
-from minitrain.trainer.lock import Lock
+from minitrain.comm.lock import Lock
 lock = Lock(Path(sys.argv[1]), 4711)
 if not os.fork():
     time.sleep(60)

@@ -1,0 +1,147 @@
+"""Documents of files that nobody checked: long lines, links, cut-off archives. All is read, or counted, or refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from minitrain.data import documents, prepare
+from minitrain.data.documents import Files, Piece, cut
+from minitrain.data.text import Text
+
+
+def read(path: Path) -> list[tuple[bytes, bool]]:
+    return [document for piece in Files.at(path).pieces() for document in piece.documents()]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one word after another and no end of the line ζ頁é " * 200,
+        "頁" * 3001,
+        "é" * 3000 + "\n" + "ab c\r" * 700,
+        "short\n" * 400 + "x" * 5000 + "\n" + "short\n" * 300,
+        "\n" * 2500,
+    ],
+    ids=["words", "letters", "mixed", "long line", "empty lines"],
+)
+def test_a_text_without_lines_comes_in_bounded_parts(tmp_path: Path, monkeypatch, text: str):
+    """Every byte once, no part longer than was said, and no letter cut."""
+    for name, size in (("PIECE", 1000), ("LONGEST", 300), ("TAIL", 50)):
+        monkeypatch.setattr(documents, name, size)
+    (tmp_path / "a.txt").write_bytes(text.encode())
+    parts = read(tmp_path / "a.txt")
+    assert b"".join(part for part, _ in parts) == text.encode()
+    assert max(len(part) for part, _ in parts) <= 350
+    assert [ends for _, ends in parts] == [False] * (len(parts) - 1) + [True]
+    for part, _ in parts:
+        part.decode()
+
+
+def test_a_text_is_cut_before_a_space_or_between_letters():
+    assert cut(b"one two three") == len(b"one two") and cut(b"one two three", from_end=False) == len(b"one")
+    for letter in ("é", "頁", "🎉"):
+        text, size = (letter * 5).encode(), len(letter.encode())
+        for end in range(size + 1, len(text)):
+            assert cut(text[:end]) % size == 0
+        for begin in range(1, size + 1):
+            assert (begin + cut(text[begin:], from_end=False)) % size == 0
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
+def test_compressed_lines(tmp_path: Path, name: str):
+    """Several frames one after the other, as `cat` makes them; a file that was cut off, damaged, or is none at all."""
+    draw = random.Random(0)
+    rows = [json.dumps({"text": f"{n} " + "".join(draw.choices("abcdef ", k=200))}) + "\n" for n in range(400)]
+    pack = gzip.compress if name.endswith("gz") else zstandard.ZstdCompressor(write_checksum=True).compress
+    packed, file = pack("".join(rows[:200]).encode()) + pack("".join(rows[200:]).encode()), tmp_path / name
+    file.write_bytes(packed)
+    assert [json.dumps({"text": text.decode()}) + "\n" for text, _ in read(file)] == rows
+    for wrong in (packed[: len(packed) // 4], packed[:-5], "".join(rows).encode(), packed[:300] + b"x" + packed[301:]):
+        file.write_bytes(wrong)
+        with pytest.raises(ValueError, match=f"{name}(, the line at byte .*, is no JSON| is cut off or damaged)"):
+            read(file)
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ('{"text": null}', "a.jsonl, the line at byte 16, has null in its field 'text', which is no text"),
+        ('{"text": ["a"]}', "has .*a.* in its field 'text', which is no text"),
+        ("[" * 200_000, "the line at byte 16, is no JSON"),
+        ('{"text": "' + "a" * 300_000, "the line at byte 16, has more than 0 MB; each line must be the JSON of one"),
+    ],
+)
+def test_lines_that_are_no_documents(tmp_path: Path, monkeypatch, line: str, error: str):
+    monkeypatch.setattr(documents, "LINE", 250_000)
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n' + line + "\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=error):
+        read(tmp_path / "a.jsonl")
+
+
+def test_half_of_a_pair_is_kept_as_it_is(tmp_path: Path):
+    (tmp_path / "a.jsonl").write_text('{"text": "a\\ud83c"}\n', encoding="utf-8")
+    assert read(tmp_path / "a.jsonl") == [(b"a\xed\xa0\xbc", True)]
+
+
+def test_links_are_left_out_and_counted(tmp_path: Path):
+    (tmp_path / "secret").write_text("not for training")
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "here.txt").write_text("some text of our own, long enough to be cut in two")
+    (folder / "out.txt").symlink_to(tmp_path / "secret")
+    (folder / "folder").symlink_to(tmp_path)
+    (folder / "none").symlink_to("nothing")
+    (folder / "again.txt").symlink_to(folder / "here.txt")
+    found = Files.at(folder)
+    assert found.paths == (folder / "here.txt",) and found.notes == {f"links in {folder} are left out": 4}
+    assert f"4 links in {folder} are left out" in str(Text.load(folder))
+    (folder / "here.txt").unlink()
+    with pytest.raises(ValueError, match="no text: 0 empty and 0 binary files, and 4 links, which are not followed"):
+        Files.at(folder)
+
+
+def test_compressed_files_without_lines_are_no_text(tmp_path: Path):
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"text " * 9, mtime=0x01010101))
+    (tmp_path / "b.txt").write_text("text")
+    found = Files.at(tmp_path)
+    assert (found.paths, found.binary) == ((tmp_path / "b.txt",), 1)
+
+
+def test_what_is_read_into_memory_is_measured_uncompressed(tmp_path: Path, monkeypatch):
+    from minitrain.data import text as module
+
+    rows = (json.dumps({"text": "the same words " * 100}) + "\n") * 100
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
+    monkeypatch.setattr(module, "LARGEST", 100_000)
+    with pytest.raises(ValueError, match="would read into memory; prepare it once"):
+        Text.load(tmp_path / "a.jsonl.gz")
+
+
+def test_pairs_are_counted_in_all_parts_of_a_text_alike(tmp_path: Path, monkeypatch):
+    """Of many small files and a large one, of its beginning and its end, the share that their bytes have."""
+    monkeypatch.setattr(documents, "PIECE", 16_000)
+    monkeypatch.setattr(prepare, "PASSAGE", 1000)
+    monkeypatch.setattr(prepare, "LEARN", 60_000)
+    for number in range(500):
+        (tmp_path / f"{number:03}.txt").write_text("a" * 99 + "\n")
+    (tmp_path / "large.txt").write_text("".join(("b" if n < 2000 else "c") * 49 + "\n" for n in range(5000)))
+    pieces = Files.at(tmp_path).pieces()
+    text = b"".join(prepare._some(pieces, "text"))
+    # 50 kB of a, 100 kB of b and 150 kB of c: a fifth of each, but for a passage of a thousand bytes.
+    for letter, size in ((b"a", 50_000), (b"b", 100_000), (b"c", 150_000)):
+        assert abs(text.count(letter) / (size / 5) - 1) < 0.15
+    monkeypatch.setattr(prepare, "LEARN", 1 << 20)
+    assert sum(map(len, prepare._some(pieces, "text"))) == 300_000
+
+
+def test_passages_are_the_lines_of_a_piece(tmp_path: Path):
+    (tmp_path / "a.txt").write_text("".join(f"{n}\n" for n in range(3000)))
+    piece = Piece(tmp_path / "a.txt", 2000, 9000)
+    parts = [part for passage in piece.passages(700) for part, _ in passage.documents()]
+    assert len(parts) == 10 and b"".join(parts) == b"".join(part for part, _ in piece.documents())
