@@ -54,6 +54,7 @@ def load(folder: Path, shard: Tensor, offsets: Sequence[int]) -> Tensor:
     for rank in range(torch.load(folder / "ranks.pt", weights_only=True)):
         # mmap reads from the disk only the elements that are copied.
         saved = torch.load(folder / f"{rank}.pt", mmap=True, weights_only=True)
+        assert saved["shard"].dtype == shard.dtype, f"{saved['shard'].dtype} was saved, and {shard.dtype} asked for"
         source, target = overlap(saved["offsets"], saved["shard"].shape, offsets, shard.shape)
         # Either the regions don't overlap, or earlier files had the same elements (replicas).
         if filled[target].all():

@@ -21,6 +21,7 @@ Running = tuple[Tensor, Tensor, Tensor]  # m, s and o
 
 def attention(query: Tensor, key: Tensor, value: Tensor, block: int, causal: bool = True) -> Tensor:
     """softmax(QKᵀ/√d) V on one rank, for Q, K and V [batch, heads, seq, d], with `block` keys at a time."""
+    assert query.shape == key.shape == value.shape, "fewer key heads: repeat them"
     return OnlineSoftmax.apply(query, key, value, block, causal)
 
 

@@ -27,7 +27,8 @@ def ring_attention(
     rank, ranks = place(group)
     assert seq >= ranks, f"{seq} tokens are too few for {ranks} ranks"
     chunk = len(positions(seq, ranks)[rank])
-    assert query.shape[-2] == key.shape[-2] == chunk, f"rank {rank} must hold {chunk} of {seq} tokens"
+    assert query.shape[-2] == chunk, f"rank {rank} must hold {chunk} of {seq} tokens"
+    assert query.shape == key.shape == value.shape, "fewer key heads: repeat them, or use the full form"
     return RingAttention.apply(query, key, value, seq, causal, group)
 
 

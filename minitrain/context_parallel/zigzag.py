@@ -25,7 +25,8 @@ def zigzag_attention(query: Tensor, key: Tensor, value: Tensor, seq: int, group:
     rank, ranks = place(group)
     assert seq >= 2 * ranks, f"{seq} tokens are too few for two chunks on each of {ranks} ranks"
     tokens = sum(map(len, held(seq, ranks)[rank]))
-    assert query.shape[-2] == key.shape[-2] == tokens, f"rank {rank} must hold {tokens} of {seq} tokens"
+    # With fewer key heads than query heads repeat them, or use the full form.
+    assert query.shape == key.shape == value.shape and query.shape[-2] == tokens, f"must hold {tokens} of {seq} tokens"
     return Zigzag.apply(query, key, value, seq, group)
 
 

@@ -26,7 +26,7 @@ class Engine:
     """Call all three for each micro-batch; the last one's `step()` is the optimizer's.
 
     Args:
-        model: The same on all ranks; all of its parameters are used.
+        model: The same on all ranks, without buffers; every step uses all of its parameters that are not frozen.
         optimizer: Of its parameters.
         micro_batches: In a step of the optimizer, on each rank.
         clip: The largest norm of the gradient.
@@ -41,6 +41,7 @@ class Engine:
         clip: float = 1.0,
         group: Group = None,
     ):
+        assert not list(model.buffers()), "each rank would keep buffers of its own, which nothing averages"
         self.model, self.optimizer, self.group = model, optimizer, group
         self.micro_batches, self.clip, self.seen = micro_batches, clip, 0
 
@@ -49,6 +50,7 @@ class Engine:
 
     def backward(self, loss: Tensor) -> None:
         """Of one micro-batch, whose loss is a mean."""
+        assert self.seen < self.micro_batches, "step() was left out after the last micro-batch"
         # Divided, so that gradients add up to those of the mean over all micro-batches.
         (loss / self.micro_batches).backward()
         self.seen += 1
@@ -57,7 +59,10 @@ class Engine:
         """Whether this was the last micro-batch, and the optimizer has stepped."""
         if self.seen < self.micro_batches:
             return False
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        trained = [p for p in self.model.parameters() if p.requires_grad]
+        gradients = [p.grad for p in trained if p.grad is not None]
+        # Another rank may have used another one of the same size, and they would be averaged.
+        assert len(gradients) == len(trained), "a parameter is unused in this step"
         # The only message. From here on all ranks do the same.
         average(gradients, self.group)
         # The norm is that of the whole gradient, which every rank has now.

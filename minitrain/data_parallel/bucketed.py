@@ -25,6 +25,8 @@ Bucket = list[nn.Parameter]
 
 def start_from_rank_0(module: nn.Module, group: Group) -> None:
     """Give all ranks the parameters of rank 0."""
+    assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form"
+    assert not list(module.buffers()), "each rank would change its buffers by itself: use the full form"
     for parameter in module.parameters():
         if place(group)[0] != 0:
             parameter.data.zero_()
@@ -34,6 +36,7 @@ def start_from_rank_0(module: nn.Module, group: Group) -> None:
 
 def pack(module: nn.Module, bucket_megabytes: float) -> list[Bucket]:
     """The parameters in buckets; a bucket is closed when it has reached the size."""
+    assert len({p.dtype for p in module.parameters()}) == 1, "a bucket has one dtype: use the full form"
     buckets: list[Bucket] = [[]]
     # The last parameter first, because backward reaches it first; the next rung uses that.
     for parameter in reversed(list(module.parameters())):
@@ -46,7 +49,7 @@ def pack(module: nn.Module, bucket_megabytes: float) -> list[Bucket]:
 def start(bucket: Bucket, group: Group) -> Handle:
     """Copy a bucket's gradients into a flat tensor, and send it."""
     gradients = [p.grad.flatten() for p in bucket if p.grad is not None]
-    assert len(gradients) == len(bucket), "a parameter is unused or frozen: use the full form"
+    assert len(gradients) == len(bucket), "a parameter is unused: use the full form"
     flat = torch.cat(gradients)  # (elements of the bucket,)
     # 1/n before the sum, so that a sum in float16 cannot overflow.
     flat *= 1 / place(group)[1]

@@ -42,6 +42,7 @@ class DiLoCo(nn.Module):
     ):
         super().__init__()
         assert every >= 1, f"every={every} must be at least 1, the number of inner steps of a round"
+        assert not list(module.buffers()), "each rank would keep buffers of its own, which nothing averages"
         self.module, self.every, self.group, self.steps = module, every, group, 0
         # θ, as it was after the last round: the same on all ranks.
         self.shared = [p.detach().clone() for p in module.parameters()]

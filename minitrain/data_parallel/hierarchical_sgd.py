@@ -33,6 +33,7 @@ class HierarchicalSGD(nn.Module):
     def __init__(self, module: nn.Module, every: int, within: Group, across: Group):
         super().__init__()
         assert every >= 1, f"every={every} must be at least 1, the number of steps between two big syncs"
+        assert not list(module.buffers()), "each rank would keep buffers of its own, which nothing averages"
         self.module, self.every, self.within, self.across, self.steps = module, every, within, across, 0
 
     def forward(self, *inputs):
@@ -40,8 +41,11 @@ class HierarchicalSGD(nn.Module):
 
     def synchronize(self) -> None:
         """The small sync: call it after each backward."""
+        trained = [p for p in self.module.parameters() if p.requires_grad]
+        gradients = [p.grad for p in trained if p.grad is not None]
+        # Another rank may have used another one of the same size, and they would be averaged.
+        assert len(gradients) == len(trained), "a parameter is unused in this step"
         # Of the node's batch: after the optimizer's step its ranks still hold the same parameters.
-        gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         average(gradients, self.within)
 
     @torch.no_grad()

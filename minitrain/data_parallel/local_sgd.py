@@ -46,6 +46,7 @@ class LocalSGD(nn.Module):
     def __init__(self, module: nn.Module, every: int, group: Group = None):
         super().__init__()
         assert every >= 1, f"every={every} must be at least 1, the number of steps between two averages"
+        assert not list(module.buffers()), "each rank would keep buffers of its own, which nothing averages"
         self.module, self.every, self.group, self.steps = module, every, group, 0
 
     def forward(self, *inputs):

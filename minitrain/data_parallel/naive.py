@@ -29,6 +29,8 @@ class NaiveDataParallel(nn.Module):
         super().__init__()
         self.module, self.group, self.local, self.own = module, group, False, False
         rank, self.ranks = place(group)
+        assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form"
+        assert not list(module.buffers()), "each rank would change its buffers by itself: use the full form"
         for parameter in module.parameters():
             if rank != 0:
                 parameter.data.zero_()
@@ -57,7 +59,7 @@ class NaiveDataParallel(nn.Module):
         """Replace every gradient by its mean over the ranks; call it once, after the last backward."""
         self.own = False
         for parameter in self.module.parameters():
-            assert parameter.grad is not None, "a parameter is unused or frozen: use the full form"
+            assert parameter.grad is not None, "a parameter is unused: use the full form"
             # Before the sum, and not after it, so that a sum in float16 cannot overflow.
             parameter.grad *= 1 / self.ranks
             # The sum of every rank's 1/n is the mean. The next tensor leaves when this one is done.

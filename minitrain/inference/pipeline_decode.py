@@ -62,6 +62,9 @@ def decode(
             if last:
                 x = x[:, -1:].argmax(-1)  # [batch, 1]
                 written[number].append(x)
+            assert last or (x.shape[2:], x.dtype) == (template.shape[2:], template.dtype), (
+                "activations are not like the template"
+            )
             # The last token of all is the input of no stage.
             if not last or step < count - 1:
                 leaving = x.contiguous()

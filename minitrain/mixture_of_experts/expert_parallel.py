@@ -52,6 +52,11 @@ class ExpertParallel(nn.Module):
         self.module, self.group = module, group
         rank, self.ranks = place(group)
         assert len(module.experts) % self.ranks == 0, "each rank holds as many experts"
+        assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form"
+        assert not list(module.buffers()), "each rank would change its buffers by itself: use the full form"
+        own = sum(len(list(part.parameters())) for part in (module.router, *module.experts))
+        # Ranks would train copies of a shared parameter.
+        assert len(list(module.parameters())) == own, "experts share a parameter: use the full form"
         self.local = len(module.experts) // self.ranks  # experts of a rank
         module.experts = module.experts[rank * self.local : (rank + 1) * self.local]
 
@@ -94,7 +99,7 @@ class ExpertParallel(nn.Module):
     def synchronize(self) -> None:
         """After the last backward of a step: make gradients those of the mean of all ranks' losses."""
         for name, parameter in self.module.named_parameters():
-            assert parameter.grad is not None
+            assert parameter.grad is not None, "synchronize() comes after backward"
             # 1/n for experts, too: tokens of all ranks came here, so an expert's gradient is
             # already the sum over ranks.
             parameter.grad.mul_(1 / self.ranks)

@@ -43,7 +43,9 @@ class MoELayer(nn.Module):
         route: Route = switch.route,
     ):
         super().__init__()
-        assert router.out_features == len(experts), "the router scores each expert"
+        assert router.out_features == len(experts) and router.bias is None, (
+            "the router scores each expert, without bias"
+        )
         self.router, self.experts, self.route = router, nn.ModuleList(experts), route
 
     def forward(self, x: Tensor) -> Tensor:  # [sequences, seq, hidden]

@@ -32,7 +32,7 @@ def route(
     Returns:
         The chosen experts, [tokens, k], best first; their gates, [tokens, k]; the sum of both losses, [].
     """
-    assert choices < len(weight), "the load compares with the (k+1)-th best expert"
+    assert 1 <= choices < len(weight), "the load compares with the (k+1)-th best expert"
     # Equation 4: H(x) = x·W_g + ε · softplus(x·W_noise).
     clean_logits = F.linear(x, weight)  # [tokens, experts]
     noise_stddev = F.softplus(F.linear(x, noise_weight))  # [tokens, experts]

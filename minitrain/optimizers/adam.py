@@ -46,6 +46,7 @@ class Adam:
 
 def gradients(parameters: Sequence[Tensor]) -> list[Tensor]:
     """Each parameter's gradient; asked for before the first parameter changes, so that no step is done by halves."""
+    assert len(set(parameters)) == len(parameters), "a parameter is listed twice, and would be stepped twice"
     found = [parameter.grad for parameter in parameters if parameter.grad is not None]
     assert len(found) == len(parameters), "a parameter has no gradient; call backward before step"
     return found

@@ -81,13 +81,15 @@ class Worker:
     def push(self) -> None:
         gradients = [p.grad for p in self.module.parameters() if p.grad is not None]
         flat = torch.cat([gradient.flatten() for gradient in gradients])  # [elements]
-        assert len(flat) == len(self.flat), "a parameter is unused or frozen: use the full form"
+        assert len(flat) == len(self.flat), "a parameter is unused: use the full form"
         # One message for all gradients; one per parameter would cost a latency each.
         send(flat, SERVER, self.group).wait()
 
 
 def flatten(module: nn.Module) -> Tensor:
     """Copy all parameters into one tensor, of which they become views."""
+    assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form"
+    assert not list(module.buffers()), "each worker would keep buffers of its own: use the full form"
     assert len({p.dtype for p in module.parameters()}) == 1, "a flat tensor has one dtype"
     flat = parameters_to_vector(module.parameters()).detach()  # [elements]
     vector_to_parameters(flat, module.parameters())

@@ -41,6 +41,8 @@ def step(
     """
     rank, ranks = place(group)
     first, last = rank == 0, rank == ranks - 1
+    # A mean over unequal micro-batches' means would not be that of the batch.
+    assert len({getattr(x, "shape", None) for x in inputs}) == 1, "one or more micro-batches, of equal size"
     held: list[tuple[Tensor, Tensor]] = []  # input and output of each micro-batch
     losses: list[Tensor] = []
     # 1. All forwards.
@@ -59,7 +61,9 @@ def step(
             y = loss(y, targets[i]) / len(inputs)
             losses.append(y.detach())
         else:
-            assert y.shape == template.shape, "the next stage expects the template's shape"
+            assert (y.shape, y.dtype) == (template.shape, template.dtype), (
+                "the next stage expects the template's shape and dtype"
+            )
             # The activations go to the next stage.
             send(y.detach().contiguous(), rank + 1, group).wait()
         # y keeps the micro-batch's graph alive until its backward.
@@ -71,7 +75,9 @@ def step(
             grad_y = torch.empty_like(template)
             # The gradient of y comes from the next stage, whose input was y.
             receive(grad_y, rank + 1, group).wait()
-        y.backward(grad_y)
+        # A first stage that is all frozen has no backward.
+        if y.requires_grad:
+            y.backward(grad_y)
         if not first:
             assert x.grad is not None, "a stage's output depends on its input"
             # The gradient of x goes to the previous stage, whose output was x.

@@ -35,6 +35,7 @@ def train(
     """SGD with one update per micro-batch; arguments and result are those of `pipedream.train`."""
     rank, ranks = place(group)
     first, last = rank == 0, rank == ranks - 1
+    assert all(w.requires_grad for w in versions[max(versions)].values()), "every weight is trained"
     held: deque[tuple[Tensor, Tensor]] = deque()  # input and output of each micro-batch, oldest first
     losses: list[Tensor] = []
 

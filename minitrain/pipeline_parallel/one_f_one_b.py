@@ -33,6 +33,8 @@ def step(
     """One forward and backward of a whole batch; arguments and result are those of `gpipe.step`."""
     rank, ranks = place(group)
     first, last = rank == 0, rank == ranks - 1
+    # A mean over unequal micro-batches' means would not be that of the batch.
+    assert len({getattr(x, "shape", None) for x in inputs}) == 1, "one or more micro-batches, of equal size"
     held: deque[tuple[Tensor, Tensor]] = deque()  # input and output of each micro-batch, oldest first
     losses: list[Tensor] = []
 
@@ -44,7 +46,7 @@ def step(
             # One device would take the mean over the whole batch, so each micro-batch counts 1/m.
             y = loss(y, targets[i]) / len(inputs)
             losses.append(y.detach())
-        assert last or y.shape == template.shape, "a stage returns the template's shape"
+        assert last or (y.shape, y.dtype) == (template.shape, template.dtype), "not like the template"
         # y keeps the micro-batch's graph alive until its backward.
         held.append((x, y))
         return y.detach().contiguous()
@@ -52,7 +54,9 @@ def step(
     def backward(grad_y: Tensor | None) -> Tensor | None:
         """The oldest micro-batch back through this stage; returns what the previous stage needs."""
         x, y = held.popleft()
-        y.backward(grad_y)
+        # A first stage that is all frozen has no backward.
+        if y.requires_grad:
+            y.backward(grad_y)
         assert first or x.grad is not None, "a stage's output depends on its input"
         return None if first else x.grad
 

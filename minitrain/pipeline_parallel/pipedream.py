@@ -47,6 +47,7 @@ def train(
     """
     rank, ranks = place(group)
     first, last = rank == 0, rank == ranks - 1
+    assert all(w.requires_grad for w in versions[max(versions)].values()), "every weight is trained"
     held: deque[tuple[int, Tensor, Tensor]] = deque()  # version, input and output of each micro-batch, oldest first
     losses: list[Tensor] = []
 

@@ -38,7 +38,10 @@ def train(
     rank, ranks = place(group)
     assert k >= ranks, f"k={k} micro-batches per update are fewer than the {ranks} stages; use k={ranks} or more"
     assert len(inputs) % k == 0, f"inputs has {len(inputs)} micro-batches; use a multiple of k={k}"
+    # A mean over unequal micro-batches' means would not be that of the batch.
+    assert len({getattr(x, "shape", None) for x in inputs}) == 1, "one or more micro-batches, of equal size"
     first, last = rank == 0, rank == ranks - 1
+    assert all(w.requires_grad for w in versions[max(versions)].values()), "every weight is trained"
     held: deque[tuple[int, Tensor, Tensor]] = deque()  # version, input and output of each micro-batch, oldest first
     losses: list[Tensor] = []
     total: list[Tensor] = []  # the gradients of a batch, added up

@@ -35,6 +35,7 @@ def train(
     """SGD with one update per micro-batch; arguments and result are those of `pipedream.train`."""
     rank, ranks = place(group)
     first, last = rank == 0, rank == ranks - 1
+    assert all(w.requires_grad for w in versions[max(versions)].values()), "every weight is trained"
     held: deque[tuple[int, Tensor, Tensor]] = deque()  # version, input and output of each micro-batch, oldest first
     losses: list[Tensor] = []
 
@@ -43,6 +44,7 @@ def train(
         version = max(versions) if message is None else next(v for v in versions if v % 256 == message[-1])
         x = inputs[i] if message is None else message[:-1].view_as(template).requires_grad_()
         y = functional_call(stage, versions[version], x)
+        assert last or y.shape == template.shape, "a stage returns the template's shape"
         if last:
             y = loss(y, targets[i])
             losses.append(y.detach())

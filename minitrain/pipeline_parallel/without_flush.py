@@ -57,6 +57,7 @@ def stream(
     warmup = min(ranks - 1 - rank, microbatches)
     for i in range(warmup):
         y = forward(i, None if first else receive_from(rank - 1))
+        assert last or (y.shape, y.dtype) == (template.shape, template.dtype), "not like the template"
         # Activations go to the next stage, which has no gradient to return yet.
         send(y, rank + 1, group).wait()
     # 2. Steady state: one forward and one backward, over the whole training.
@@ -64,6 +65,7 @@ def stream(
     for i in range(warmup, microbatches):
         # The previous stage receives grad_x, and sends the activations of micro-batch i.
         y = forward(i, None if first else receive_from(rank - 1, grad_x))
+        assert last or (y.shape, y.dtype) == (template.shape, template.dtype), "not like the template"
         # The next stage receives these activations, and sends the gradient of the oldest ones.
         grad_x = backward(i - warmup, None if last else receive_from(rank + 1, y))
     # 3. Cool-down, once, after the last micro-batch.

@@ -11,6 +11,7 @@ Where the device has no such products (CPUs, and GPUs before H100), the rounded 
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import Any
 
@@ -31,8 +32,9 @@ class Scale:
         """x in 8 bits, and the factor that takes it back."""
         now = x.abs().max().item()
         before = max(self.amax) if self.delayed and self.amax else now
-        # With delayed scaling, the next calls look at it.
-        self.amax.append(now)
+        # With delayed scaling, the next calls look at it; after infinity they keep the old scale.
+        if math.isfinite(now):
+            self.amax.append(now)
         largest = torch.finfo(dtype).max
         scale = before / largest or 1.0  # a tensor of zeros needs none
         # What is too large saturates.

@@ -45,6 +45,7 @@ class LossScale:
     def unscale(self, gradients: Iterable[Tensor]) -> bool:
         """Divide gradients in float32 by the scale; whether all of them, on all ranks, are finite."""
         gradients = list(gradients)
+        assert all(g.element_size() >= 4 for g in gradients), "what the scale saved would be lost in 16 bits again"
         found = torch.zeros((), device=gradients[0].device)
         for gradient in gradients:
             # A power of two: nothing is rounded.

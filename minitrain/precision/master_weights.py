@@ -27,6 +27,7 @@ class MasterWeights:
 
     def __init__(self, module: nn.Module, optimizer_class: Any, **options: Any):
         self.parameters = list(module.parameters())
+        assert all(p.element_size() <= 4 for p in self.parameters), "a copy in float32 would round float64"
         self.masters = [nn.Parameter(p.detach().float().clone()) for p in self.parameters]
         self.optimizer = optimizer_class(self.masters, **options)
 

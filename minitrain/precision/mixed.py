@@ -34,6 +34,9 @@ class MixedPrecision:
     def __init__(
         self, module: nn.Module, dtype: torch.dtype, optimizer_class: Any, group: Group = None, **options: Any
     ):
+        assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form of ZeRO"
+        assert all(p.dtype == torch.float32 for p in module.parameters()), "masters are float32, as the module is"
+        assert not list(module.buffers()), "buffers would be in 16 bits, and each rank's own"
         self.masters = [nn.Parameter(p.detach().clone()) for p in module.parameters()]  # float32
         self.module, self.group, self.ranks = module.to(dtype), group, place(group)[1]
         self.optimizer = optimizer_class(self.masters, **options)
@@ -46,7 +49,7 @@ class MixedPrecision:
         loss = self.module(*batch)
         self.scale.scaled(loss.float()).backward()
         for parameter, master in zip(self.module.parameters(), self.masters, strict=True):
-            assert parameter.grad is not None, "a parameter is unused or frozen"
+            assert parameter.grad is not None, "a parameter is unused"
             # 1/n before the sum, so that n gradients cannot overflow together.
             parameter.grad /= self.ranks
             all_reduce(parameter.grad, self.group).wait()

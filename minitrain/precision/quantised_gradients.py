@@ -38,7 +38,11 @@ def dequantise(message: Tensor, elements: int, block: int = BLOCK) -> Tensor:
 
 
 def all_reduce(gradient: Tensor, residual: Tensor, group: Group = None) -> Tensor:
-    """The sum over ranks of flat gradients and residuals; what this rank's roundings lost is left in `residual`."""
+    """The sum over ranks of flat gradients and residuals; what this rank's roundings lost is left in `residual`.
+
+    Infinity or NaN in a gradient makes the sum of its block NaN on all ranks, in this step alone.
+    """
+    assert residual.element_size() >= 4, "a residual in 16 bits would be rounded itself"
     rank, ranks = place(group)
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
     chunks, lost = cut(gradient + residual, ranks), cut(residual, ranks)
@@ -46,6 +50,8 @@ def all_reduce(gradient: Tensor, residual: Tensor, group: Group = None) -> Tenso
     def rounded(number: int) -> Tensor:
         message = quantise(chunks[number])
         lost[number].copy_(chunks[number] - dequantise(message, len(chunks[number])))
+        # After infinity or NaN nothing is left of the block; else it would be NaN in all later steps, too.
+        lost[number].nan_to_num_(0.0, 0.0, 0.0)
         return message
 
     for step in range(ranks - 1):

@@ -8,7 +8,7 @@ that call.
 **Cost.** Forward once more, a third of a step. L blocks keep L·bsh elements in place of 16·L·bsh and more; in backward,
 one block's 16·bsh as well.
 The full forms, `minitrain.recomputation.full.checkpoint` and `.every_block`, add any arguments and results, inputs
-without a gradient, autocast, buffers, and checks; `.early_stop` is faster.
+without a gradient, buffers, and checks; `.early_stop` is faster.
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ class Recomputed(torch.autograd.Function):
         # Dropout must drop the same elements in both calls, so the random state is kept, too.
         ctx.gpus = [each.device for each in inputs[:1] if each.is_cuda]
         ctx.random = torch.get_rng_state(), *map(torch.cuda.get_rng_state, ctx.gpus)
+        # The second call must round as the first one does.
+        kind = inputs[0].device.type
+        ctx.autocast = kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind)
         # Autograd is off inside a Function's forward, so it keeps nothing of this call.
         return function(*inputs)
 
@@ -38,7 +41,7 @@ class Recomputed(torch.autograd.Function):
         # Detached: the backward below ends at the inputs, and the outer one goes on from there.
         inputs = [each.detach().requires_grad_(each.requires_grad) for each in ctx.saved_tensors]
         # After the second call, random numbers go on as if it had not been made.
-        with torch.random.fork_rng(ctx.gpus), torch.enable_grad():
+        with torch.random.fork_rng(ctx.gpus), torch.enable_grad(), torch.autocast(*ctx.autocast):
             torch.set_rng_state(ctx.random[0])
             for gpu, state in zip(ctx.gpus, ctx.random[1:], strict=True):
                 torch.cuda.set_rng_state(state, gpu)
@@ -57,6 +60,9 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     if not torch.is_grad_enabled():
         return function(*inputs)
     assert any(each.requires_grad for each in inputs), "no input requires a gradient: use the full form"
+    # BatchNorm would count the batch twice.
+    module = getattr(function, "__self__", function)
+    assert not isinstance(module, nn.Module) or not list(module.buffers()), "a block has buffers"
     return Recomputed.apply(function, *inputs)
 
 

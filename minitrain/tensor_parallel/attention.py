@@ -34,8 +34,8 @@ def shard(linear: nn.Linear, dim: int, group: Group) -> nn.Linear:
     bias = linear.bias.detach().chunk(ranks)[rank] if dim == 0 else linear.bias.detach()
     # The meta device draws no random numbers, and both parameters are replaced at once.
     part = nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-    part.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format))
-    part.bias = nn.Parameter(bias.clone())
+    part.weight = nn.Parameter(weight.clone(memory_format=torch.contiguous_format), linear.weight.requires_grad)
+    part.bias = nn.Parameter(bias.clone(), linear.bias.requires_grad)
     # An attribute of the parameter: `clip_grad_norm` must know which gradients differ between ranks.
     for parameter in (part.weight, part.bias) if dim == 0 else (part.weight,):
         vars(parameter)["tensor_parallel_dim"] = dim
@@ -54,6 +54,8 @@ class ParallelAttention(nn.Module):
         assert heads % place(group)[1] == 0, "all ranks have equally many heads"
         assert attention.key.out_features == attention.query.out_features, "the full form shares keys"
         assert attention.rotary is None, "the full form rotates queries and keys"
+        assert len(list(attention.parameters())) == 8, "there are four layers with biases"
+        assert not any(isinstance(m, nn.Dropout) and m.p for m in attention.modules()), "`dropout_rng` adds dropout"
         self.query = shard(attention.query, 0, group)
         self.key = shard(attention.key, 0, group)
         self.value = shard(attention.value, 0, group)
@@ -79,6 +81,7 @@ class ParallelMLP(nn.Module):
         super().__init__()
         self.group = group
         assert mlp.up.out_features % place(group)[1] == 0, "all ranks have equally many units"
+        assert len(list(mlp.parameters())) == 4, "there are two layers with biases"
         self.up, self.down = shard(mlp.up, 0, group), shard(mlp.down, 1, group)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ class CrossEntropy(torch.autograd.Function):
         rank, ranks = place(group)
         columns = logits.shape[-1]
         assert logits.dtype in (torch.float32, torch.float64), "a sum needs more digits"
+        assert ((targets >= 0) & (targets < ranks * columns)).all(), "the full form has targets that are ignored"
         # 1. This rank's m, s and z. If another rank has the target, z is −∞ here.
         column = targets - rank * columns
         here = (column >= 0) & (column < columns)  # [...]

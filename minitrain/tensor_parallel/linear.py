@@ -8,7 +8,7 @@ Y (row-parallel). The second follows the first without a message, since it takes
 **Cost.** Each rank holds 1/n of A and does 1/n of the work. Of the biases, row-parallel's alone is on every rank.
 `nn.Linear` stores Aᵀ as `weight`, so columns of A are rows of `weight` (dim 0), and rows of A are its columns (dim 1).
 The full form, `minitrain.tensor_parallel.full.linear`, adds overlap of backward's all-reduce with the weight's
-gradient, gathered outputs, unsharded inputs, shards held by several ranks, frozen parameters, and checks.
+gradient, gathered outputs, unsharded inputs, shards held by several ranks, and checks.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def shard(whole: Tensor, dim: int, group: Group) -> nn.Parameter:
     assert whole.shape[dim] % ranks == 0, "a matrix is divided into equal parts"
     part = whole.detach().chunk(ranks, dim)[rank]
     # A clone, because a view would keep the whole matrix in memory.
-    parameter = nn.Parameter(part.clone(memory_format=torch.contiguous_format))
+    parameter = nn.Parameter(part.clone(memory_format=torch.contiguous_format), whole.requires_grad)
     # An attribute of the parameter: `clip_grad_norm` must know which gradients differ between ranks.
     vars(parameter)["tensor_parallel_dim"] = dim
     return parameter
@@ -83,7 +83,8 @@ class RowParallelLinear(nn.Module):
         """Keep this rank's rows of A, and the whole bias."""
         self.weight = shard(linear.weight, 1, self.group)  # [out, in/n]
         # The bias is on every rank; its gradient is the same everywhere and needs no sum.
-        self.bias = None if linear.bias is None else nn.Parameter(linear.bias.detach().clone())  # [out]
+        bias = linear.bias
+        self.bias = None if bias is None else nn.Parameter(bias.detach().clone(), bias.requires_grad)  # [out]
 
     def forward(self, x: Tensor) -> Tensor:
         y = F.linear(x, self.weight)  # [..., out]

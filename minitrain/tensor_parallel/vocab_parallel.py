@@ -7,8 +7,8 @@ computes the logits of the same tokens.
 **Sent.** Embedding: one all-reduce of its output in forward. Head: one all-reduce of its input's gradient in backward.
 **Cost.** Let V' be the vocabulary V, rounded up to a multiple of n. Each rank holds V'/n rows and `[..., V'/n]` logits,
 and never all logits: the loss, `minitrain.tensor_parallel.cross_entropy`, needs only each rank's own.
-The full form, `minitrain.tensor_parallel.full.vocab_parallel`, adds a bias, gathered logits, frozen tables, overlap of
-backward's all-reduce, and checks of the tokens.
+The full form, `minitrain.tensor_parallel.full.vocab_parallel`, adds a bias, gathered logits, overlap of backward's
+all-reduce, and checks on all ranks.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def shard(table: Tensor, group: Group) -> nn.Parameter:
     """This rank's rows of a table `[V, hidden]`; the padding, rows V to V' − 1, is zeros."""
     rank, ranks = place(group)
     padded = F.pad(table.detach(), (0, 0, 0, -len(table) % ranks))  # [V', hidden]
-    parameter = nn.Parameter(padded.chunk(ranks)[rank].clone())  # [V'/n, hidden]
+    parameter = nn.Parameter(padded.chunk(ranks)[rank].clone(), table.requires_grad)  # [V'/n, hidden]
     # An attribute of the parameter: `clip_grad_norm` must know which gradients differ between ranks.
     vars(parameter)["tensor_parallel_dim"] = 0
     return parameter
@@ -36,13 +36,15 @@ class VocabParallelEmbedding(nn.Module):
 
     def __init__(self, num_embeddings: int, embedding_dim: int, group: Group = None):
         super().__init__()
-        self.group = group
+        self.vocabulary, self.group = num_embeddings, group
         # All ranks draw the whole table: with the same seed, it is that of one device.
         self.weight = shard(nn.Embedding(num_embeddings, embedding_dim).weight, group)
 
     @classmethod
     def from_embedding(cls, embedding: nn.Embedding, group: Group = None) -> VocabParallelEmbedding:
         """This rank's shard of an existing embedding, which keeps its own table."""
+        assert embedding.padding_idx is None and embedding.max_norm is None, "a row that is not looked up as it is"
+        assert not embedding.scale_grad_by_freq and not embedding.sparse, "another gradient"
         # On the meta device the constructor draws no random numbers and allocates nothing.
         with torch.device("meta"):
             layer = cls(embedding.num_embeddings, embedding.embedding_dim, group)
@@ -51,6 +53,8 @@ class VocabParallelEmbedding(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         (rank, _), rows = place(self.group), len(self.weight)
+        # Else no rank would have its row, and the sum would be zeros. On a GPU, this waits for the tokens.
+        assert ((tokens >= 0) & (tokens < self.vocabulary)).all(), f"a token is outside of {self.vocabulary=}"
         row = tokens - rank * rows  # [...], within this rank's table
         elsewhere = (row < 0) | (row >= rows)
         # Tokens that other ranks hold look up row 0, which is then replaced by zeros.

@@ -27,9 +27,10 @@ from minitrain.zero import stage3
 class Unit(stage3.Unit):
     """A block whose shard waits outside the device."""
 
-    def __init__(self, block: nn.Module, group: Group, reader: ThreadPoolExecutor):
+    reader: ThreadPoolExecutor  # the same for all units
+
+    def __init__(self, block: nn.Module, group: Group = None):
         super().__init__(block, group)
-        self.rank, self.reader = place(group)[0], reader
         # A copy even where the device is a CPU, so that both memories can be told apart.
         self.shard = self.shard.to("cpu", copy=True)  # [padded / ranks]
 
@@ -37,7 +38,7 @@ class Unit(stage3.Unit):
         """Start to fetch the shard; `wait()` then gathers the others."""
         if self.arriving is None:
             self.flat.untyped_storage().resize_(self.flat.nbytes)
-            mine = self.flat.data.chunk(self.ranks)[self.rank]
+            mine = self.flat.data.chunk(self.ranks)[place(self.group)[0]]
             # Host or disk to device, in a thread, while the block before runs.
             fetched = self.reader.submit(mine.copy_, self.shard)
             # Not in the thread: all ranks must start their collectives in one order.
@@ -62,17 +63,18 @@ class Unit(stage3.Unit):
 class ParameterOffload(stage3.Zero3):
     """As `Zero3`, with this rank's shards on the host, or in files in `folder`, where they stay."""
 
+    unit = Unit
+
     def __init__(
         self, module: nn.Sequential, optimizer_class: Any, group: Group = None, folder: str = "", **options: Any
     ):
-        nn.Module.__init__(self)
+        # The optimizer steps on the host; where shards are mapped files, it changes the files.
+        super().__init__(module, optimizer_class, group, **options)
         reader = ThreadPoolExecutor(1)
-        units: list[Any] = [Unit(block, group, reader) for block in module]
-        self.module, self.units = module, units
+        for unit in self.units:
+            unit.reader = reader
         if folder:
-            map_files(units, folder, group)
-        # It steps on the host; where shards are mapped files, it changes the files.
-        self.optimizer = optimizer_class([unit.shard for unit in self.units], **options)
+            map_files(self.units, folder, group)
 
 
 def map_files(units: list[Unit], folder: str, group: Group) -> None:
@@ -97,7 +99,8 @@ def map_files(units: list[Unit], folder: str, group: Group) -> None:
         raise OSError(f"folder={folder!r} cannot hold {size:,} bytes ({reason}); use another disk, or more ranks")
     for path, unit in zip(paths, units, strict=True):
         file = torch.from_file(path, shared=True, size=len(unit.shard), dtype=unit.shard.dtype)
-        unit.shard = file.copy_(unit.shard)  # [padded / ranks]
+        # The same tensor for the optimizer, with its numbers in the file.
+        unit.shard.data = file.copy_(unit.shard)  # [padded / ranks]
 
 
 if __name__ == "__main__":

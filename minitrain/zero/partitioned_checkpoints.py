@@ -35,8 +35,12 @@ class Partitioned(torch.autograd.Function):
         part = part.to("cpu", copy=True) if host else part.clone()
         ctx.save_for_backward(part)
         ctx.block, ctx.group, ctx.shape = block, group, x.shape
+        random = torch.get_rng_state()
         # Autograd is off inside a Function's forward, so it keeps nothing of this call.
-        return block(x)
+        y = block(x)
+        # Only on the CPU can this be seen at once; a GPU's random numbers are as wrong.
+        assert torch.equal(random, torch.get_rng_state()), "a block draws random numbers, and would draw others again"
+        return y
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
@@ -67,6 +71,10 @@ def checkpoint(block: Callable[[Tensor], Tensor], x: Tensor, group: Group = None
     if not torch.is_grad_enabled():
         return block(x)
     assert x.requires_grad, "the input requires no gradient, so the block's parameters would get none"
+    # The second call would round otherwise, or change BatchNorm's statistics a second time.
+    assert not torch.is_autocast_enabled(x.device.type), "the second call would be without autocast"
+    module = getattr(block, "__self__", block)
+    assert not isinstance(module, nn.Module) or not list(module.buffers()), "the second call would change buffers again"
     return Partitioned.apply(block, group, host, x)
 
 

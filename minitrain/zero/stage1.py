@@ -25,7 +25,7 @@ class Zero1(nn.Module):
     """A module whose optimizer states are divided: backward as ever, then `synchronize()`, `step()`, `zero_grad()`.
 
     Args:
-        module: The same on all ranks, trainable, of one dtype and on one device.
+        module: The same on all ranks, of one dtype and on one device.
         optimizer_class: One that steps each element by itself, such as `torch.optim.AdamW`.
         group: The ranks that share the batch; None means everyone.
         **options: Given to `optimizer_class`, as `lr=0.1`.
@@ -36,11 +36,15 @@ class Zero1(nn.Module):
         self.module, self.group = module, group
         rank, self.ranks = place(group)
         parameters = list(module.parameters())
-        assert len({p.dtype for p in parameters}) == 1, "a flat tensor has one dtype"
+        kinds = {(p.dtype, p.requires_grad) for p in (*parameters, *module.buffers())}
+        assert kinds == {(parameters[0].dtype, True)}, "frozen, of two dtypes, or with buffers"
+        mixing = ("Adafactor", "Adam8bit", "LAMB", "LARS", "SM3")
+        assert getattr(optimizer_class, "__name__", "") not in mixing, "it mixes elements"
         elements = sum(p.numel() for p in parameters)
         # Zeros at the end, so that the ranks divide them.
         self.flat = parameters[0].new_zeros(elements + -elements % self.ranks)  # [padded]
         self.gradients = torch.zeros_like(self.flat)  # [padded]
+        self.used = set[nn.Parameter]()  # in this step
         start = 0
         for parameter in parameters:
             stop = start + parameter.numel()
@@ -48,6 +52,7 @@ class Zero1(nn.Module):
             # Both become views, so backward adds where the gradients will be sent from.
             parameter.data = self.flat[start:stop].view_as(parameter)
             parameter.grad = self.gradients[start:stop].view_as(parameter)
+            parameter.register_post_accumulate_grad_hook(self.used.add)
             start = stop
         # The optimizer knows only this shard, a view as well, so its states are 1/n as large.
         self.shard = self.flat.chunk(self.ranks)[rank]  # [padded / ranks]
@@ -58,6 +63,8 @@ class Zero1(nn.Module):
 
     def synchronize(self) -> None:
         """After the last backward of a step: `shard.grad` is the mean over ranks."""
+        # A zero is a gradient too, with which weight decay would change a parameter.
+        assert self.used == set(self.module.parameters()), "a parameter is unused"
         first = next(self.module.parameters()).grad
         in_place = first is not None and first.data_ptr() == self.gradients.data_ptr()
         assert in_place, "the gradients are no views any more; use this class's zero_grad()"
@@ -76,6 +83,7 @@ class Zero1(nn.Module):
         """To be used in place of `module.zero_grad()`, which would drop the views."""
         self.shard.grad = None
         self.gradients.zero_()
+        self.used.clear()
 
 
 if __name__ == "__main__":

@@ -28,6 +28,10 @@ class Zero2(nn.Module):
     def __init__(self, module: nn.Module, optimizer_class: Any, group: Group = None, **options: Any):
         super().__init__()
         self.module, self.group = module, group
+        assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form"
+        assert not list(module.buffers()), "each rank would change its buffers by itself: use the full form"
+        mixing = ("Adafactor", "Adam8bit", "LAMB", "LARS", "SM3")
+        assert getattr(optimizer_class, "__name__", "") not in mixing, "it mixes elements: use the full form"
         self.rank, self.ranks = place(group)
         self.flats: list[Tensor] = []
         self.under_way: Any = None  # a parameter's number, and the handle of its gradient
@@ -75,6 +79,8 @@ class Zero2(nn.Module):
 
     def step(self) -> None:
         """Update this rank's shards, and collect those of the others."""
+        # Ranks that used different ones have averaged gradients of different parameters.
+        assert all(shard.grad is not None for shard in self.shards), "a parameter is unused: use the full form"
         self.optimizer.step()
         self.gather()
 

@@ -23,8 +23,8 @@ MUTATIONS = [
     ),
     Mutation(
         f"{CHECKPOINT}.Recomputed.backward",
-        "with torch.random.fork_rng(ctx.gpus), torch.enable_grad():",
-        "with torch.enable_grad():",
+        "torch.random.fork_rng(ctx.gpus), torch.enable_grad()",
+        "torch.enable_grad()",
         CHECKPOINT,
         "small form, full form, stopping early: next random number",
     ),

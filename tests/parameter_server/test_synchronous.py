@@ -134,7 +134,7 @@ def unused_in_small(world):
         return
     worker = small.Worker(module)
     module[0](torch.ones(1, 2)).sum().backward()
-    with pytest.raises(AssertionError, match="unused or frozen: use the full form"):
+    with pytest.raises(AssertionError, match="unused: use the full form"):
         worker.push()
 
 

@@ -185,8 +185,9 @@ def sharded(world: World, make: Make, shapes, steps: int = 3, dtype=torch.float6
     ledger, gradients = Ledger(), []
     for step in range(steps):
         for number, each in enumerate(module):
-            assert each.grad is not None
-            each.grad.copy_(draw(world, each.shape, 10_000 * (world.rank + 1) + 100 * step + number, dtype))
+            drawn = draw(world, each.shape, 10_000 * (world.rank + 1) + 100 * step + number, dtype)
+            # Its gradient is what was drawn, to the bit.
+            (each * drawn).sum().backward()
         with ledger:
             model.synchronize()
             assert model.shard.grad is not None
