@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -297,19 +298,20 @@ def test_a_model_over_ranks(ranks, size, name, expected):
     assert ranks(size).run(trains, name) == [expected] * size
 
 
-def mixes(world, name: str, kind: Any) -> None:
-    with pytest.raises((AssertionError, ValueError), match="mixes|Muon"):
-        SHARDED[name](made(plain), kind, *(nodes() if name == "hybrid" else ()), lr=0.1)
-
-
 MIXING = (torch.optim.Adafactor, torch.optim.Muon, adafactor.Adafactor, adam8bit.Adam8bit)
 MIXING = (*MIXING, lamb.LAMB, lars.LARS, muon.Muon, sm3.SM3)
 
 
-@pytest.mark.parametrize("kind", MIXING, ids=lambda kind: f"{kind.__module__.split('.')[0]}-{kind.__name__}")
-def test_an_optimizer_that_needs_whole_tensors_is_refused_by_zero(ranks, kind):
+def mixes(world):
     for name in SHARDED:
-        ranks(1).run(mixes, name, kind)
+        groups = nodes() if name == "hybrid" else ()
+        for kind in MIXING:
+            with pytest.raises((AssertionError, ValueError), match="mixes|Muon"):
+                SHARDED[name](made(plain), kind, *groups, lr=0.1)
+
+
+def test_an_optimizer_that_needs_whole_tensors_is_refused_by_zero(ranks):
+    ranks(3).run(mixes)
 
 
 @pytest.mark.parametrize("kind", [adam.Adam, *MIXING[2:]], ids=lambda kind: kind.__name__)
@@ -505,7 +507,7 @@ def attends(world, name: str, cases: list[str]) -> dict[str, str]:
         same(output.detach(), expected[:, :, held].detach(), bound)
         same([x.grad for x in mine], [x.grad[:, :, held] for x in whole], bound)
 
-    return {case: outcome(attempt, case) for case in cases if case in cases}
+    return {case: outcome(attempt, case) for case in cases}
 
 
 @pytest.mark.parametrize("size", (1, 3))
@@ -527,9 +529,9 @@ def test_attention_over_ranks(ranks, size, name, expected):
     assert ranks(size).run(attends, name, list(expected)) == [expected] * size
 
 
-def test_attention_in_blocks(ranks):
+def test_attention_in_blocks():
     expected = {"plain": "=", "odd": "=", "keys": "R", "bits16": "R"}
-    assert ranks(1).run(attends, "online", list(expected)) == [expected]
+    assert attends(SimpleNamespace(size=1, rank=0), "online", list(expected)) == expected
 
 
 # ---- mixtures of experts ----

@@ -35,6 +35,7 @@ class Asynchronous:
         """Returns when the state may be changed again; raises the error of the write before it, if it had one."""
         # Backpressure: the copy is still being written. A second copy would only move the problem.
         self.wait()
+        assert not self.buffer or self.buffer.keys() == state.keys(), "else old copies would be written as new"
         for name, tensor in state.items():
             if name not in self.buffer:
                 # Made once. Only from pinned memory can a GPU's copies run beside its work.

@@ -93,3 +93,11 @@ def test_from_a_gpu():
         state["a"].fill_(-1)
     saver.wait()
     assert [int(each.unique()) for each in saved] == list(range(5)) and saver.buffer["a"].is_pinned()
+
+
+def test_a_state_with_other_names_is_refused():
+    """What the first save had copied would be written again."""
+    writer = Asynchronous(lambda state: None)
+    writer.save({"a": torch.ones(2), "b": torch.ones(2)})
+    with pytest.raises(AssertionError, match="old copies"):
+        writer.save({"a": torch.ones(2)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
@@ -241,3 +242,53 @@ def test_the_ring_in_8_bits(ranks, n, elements):
     assert all(torch.equal(result, results[0][0]) for result, _ in results)
     assert torch.allclose(results[0][0] + sum(residual for _, residual in results), exact, atol=1e-3)
     assert (results[0][0] - exact).abs().max() <= n * exact.max() / 250
+
+
+def after_infinity(world):
+    """The step with the infinite gradient is lost, and no later one: nothing is lost of these."""
+    gradient, residual = torch.ones(600), torch.zeros(600)
+    infinite = gradient.clone()
+    infinite[70] = float("inf") if world.rank == 0 else 1.0
+    assert not quantised_gradients.all_reduce(infinite, residual)[70].isfinite()
+    before, received = residual.clone(), torch.zeros(600)
+    assert before.isfinite().all()
+    for _ in range(3):
+        received += quantised_gradients.all_reduce(gradient, residual)
+    whole = torch.stack([received - 3 * world.size, before, residual]).double()
+    dist.all_reduce(whole[1:])
+    torch.testing.assert_close(whole[0], whole[1] - whole[2], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("n", (1, 2, 3))
+def test_an_infinite_gradient_leaves_nothing_behind(ranks, n):
+    ranks(n).run(after_infinity)
+
+
+@pytest.mark.parametrize("history", (0, 1, 3))
+@pytest.mark.parametrize("value", (float("inf"), float("nan")))
+def test_a_scale_forgets_infinity(history, value):
+    """As in Transformer Engine, which keeps the old scale if the largest element is not finite."""
+    scale, x = fp8.Scale(history), torch.full((4,), 2.0)
+    _, before = scale.quantise(x, fp8.E4M3)
+    scale.quantise(torch.tensor([2.0, value]), fp8.E4M3)
+    eighth, after = scale.quantise(x, fp8.E4M3)
+    assert before == after == 2 / torch.finfo(fp8.E4M3).max
+    assert torch.equal(eighth.float() * after, x)
+
+
+def refused(world):
+    layer, frozen = nn.Linear(2, 2), nn.Linear(2, 2)
+    frozen.bias.requires_grad_(False)
+    for module in (frozen, nn.Linear(2, 2).bfloat16(), nn.Sequential(layer, nn.BatchNorm1d(2))):
+        with pytest.raises(AssertionError, match="frozen|masters are float32|buffers"):
+            MixedPrecision(module, torch.bfloat16, torch.optim.SGD, lr=0.1)
+    with pytest.raises(AssertionError, match="would round float64"):
+        MasterWeights(nn.Linear(2, 2).double(), torch.optim.SGD, lr=0.1)
+    with pytest.raises(AssertionError, match="in 16 bits again"):
+        LossScale().unscale([torch.ones(2, dtype=torch.float16)])
+    with pytest.raises(AssertionError, match="would be rounded itself"):
+        quantised_gradients.all_reduce(torch.ones(4), torch.zeros(4, dtype=torch.bfloat16))
+
+
+def test_what_would_lose_bits_or_train_another_model_is_refused(ranks):
+    ranks(2).run(refused)

@@ -253,6 +253,7 @@ def small_claims(world: World, roles: Roles, staleness: int, cases: Cases, steps
     is added to `cases`.
     """
     model = small_model(world, seed=world.rank)
+    del model.counts  # the small form refuses buffers
     log: list[tuple[int, int, int]] = []
     with Ledger() as ledger:
         if roles.serves:
