@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from minitrain.comm import Ledger
-from minitrain.optimizers import LAMB, LARS, lamb, lars
+from minitrain.optimizers import LAMB, LARS, Adafactor, Muon, lamb, lars
+from minitrain.tensor_parallel import ColumnParallelLinear
 from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Zero2
 from minitrain.zero.full.stage3 import Zero3
@@ -157,3 +158,19 @@ def test_states_are_saved_and_loaded():
 def test_bad_options(kind, options, message):
     with pytest.raises(ValueError, match=message):
         kind(small_model().parameters(), **options)
+
+
+def over_tensor_parallel(world):
+    layer = ColumnParallelLinear.from_linear(nn.Linear(4, 4))
+    for kind in (LAMB, LARS, Adafactor, Muon):
+        with pytest.raises(
+            ValueError, match=rf"{kind.__name__} needs whole layers, .* of shape \(2, 4\) is a piece of"
+        ):
+            kind([layer.weight], lr=0.1)
+    with pytest.raises(ValueError, match="LAMB needs whole layers"):
+        Zero1(layer, LAMB, lr=0.1)
+    Muon([{"params": list(layer.parameters()), "use_muon": False}], lr=0.1)  # steps them as AdamW
+
+
+def test_pieces_of_tensor_parallel_layers_are_refused(ranks):
+    ranks(2).run(over_tensor_parallel)

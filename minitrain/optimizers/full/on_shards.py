@@ -30,6 +30,18 @@ class OnShards(torch.optim.Optimizer):
     _comm: Comm | None = None
     _device: torch.device | None = None
 
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As torch's; refuses pieces of tensor-parallel layers, whose norms, rows and columns other ranks have, too."""
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        for parameter in group["params"] if group.get("use_muon", True) else ():
+            if hasattr(parameter, "tensor_parallel_dim") and getattr(parameter, "tensor_parallel_shards", None) != 1:
+                self.param_groups.pop()
+                raise ValueError(
+                    f"{type(self).__name__} needs whole layers, but a parameter of shape {tuple(parameter.shape)} is a "
+                    "piece of a tensor-parallel one; use one that treats each element by itself, as torch.optim.AdamW"
+                )
+
     def share_layers(
         self, shards: Sequence[Mapping[Tensor, Sequence[Piece]]], comm: Comm, device: torch.device | None = None
     ) -> None:
