@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch import nn
 
 from minitrain.comm import SavedActivations
 from minitrain.data_parallel import DataParallel
@@ -28,6 +31,28 @@ def test_gradients_and_random_numbers_are_those_of_the_plain_model(choices):
         assert step(module, *tokens(seed=seed)) == step(plain, *tokens(seed=seed))
         same_bits(module, plain)
     assert list(module.state_dict()) == list(plain.state_dict())
+
+
+class Gated(nn.Module):
+    """Multiplies the halves of one product: two views of one memory, of which the second begins in its middle."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = nn.Linear(4, 8)
+
+    def forward(self, x):
+        one, other = self.both(x).chunk(2, -1)
+        return one * other
+
+
+def test_views_come_back_from_where_they_begin():
+    plain = Gated()
+    module = copy.deepcopy(plain)
+    Offload([module])
+    x = torch.randn(3, 4)
+    for each in (plain, module):
+        each(x).sum().backward()
+    assert torch.equal(module.both.weight.grad, plain.both.weight.grad)
 
 
 @pytest.mark.parametrize("size", (1, 2))
