@@ -73,4 +73,18 @@ MUTATIONS = [
         "minitrain.recomputation.selective",
         "small form and full form: bytes kept after forward",
     ),
+    Mutation(
+        "minitrain.comm.ledger.Ledger._select",
+        "group in (None, e.group)",
+        "True",
+        "minitrain.collectives.hierarchical",
+        "hierarchical, up to 1,048,577 float32, all-reduce: bytes sent by this rank within its node",
+    ),
+    Mutation(
+        "minitrain.comm.timeline.VirtualClock.start_send",
+        "max(self.now, self._send_port_free)",
+        "self.now",
+        test="tests/comm/test_timeline.py::test_sends_leave_one_after_the_other_and_do_not_stop_the_rank",
+        why="no demo sends twice before it waits",
+    ),
 ]

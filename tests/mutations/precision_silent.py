@@ -51,4 +51,18 @@ MUTATIONS = [
         test=f"{TESTS}::test_small_and_large_numbers",
         why="scores of the demo are small",
     ),
+    Mutation(
+        "minitrain.lessons.precision.common.differing",
+        "dist.ReduceOp.MIN",
+        "dist.ReduceOp.SUM",
+        "minitrain.precision.mixed",
+        "weights that differ between ranks",
+    ),
+    Mutation(
+        "minitrain.lessons.precision.mixed.clipped",
+        "0.5 * clip",
+        "clip",
+        "minitrain.precision.mixed",
+        "length of an SGD step",
+    ),
 ]

@@ -38,4 +38,11 @@ MUTATIONS = [
         "minitrain.zero.stage2",
         "norm of all gradients",
     ),
+    Mutation(
+        "minitrain.zero.full.pools.Pool.start_copy",
+        "            target.copy_(source)\n            return",
+        "            return",
+        "minitrain.zero.offload",
+        "small form: elements that differ",
+    ),
 ]

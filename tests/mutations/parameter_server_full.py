@@ -1,0 +1,20 @@
+"""Mistakes in the full form of the parameter server."""
+
+from tests.mutations import Mutation
+
+MUTATIONS = [
+    Mutation(
+        "minitrain.parameter_server.full.inbox.Inbox.take",
+        "(m.left, m.kind, m.worker)",
+        "(m.kind, m.left, m.worker)",
+        "minitrain.parameter_server.asynchronous",
+        "s = 0: updates in 32 virtual seconds",
+    ),
+    Mutation(
+        "minitrain.costs.staleness.largest_rate",
+        "math.sin(",
+        "math.tan(",
+        "minitrain.parameter_server.asynchronous",
+        "largest learning rate that converges",
+    ),
+]
