@@ -736,3 +736,17 @@ offload       =    =   =     =      =         =          =        =        =    
 )
 def test_what_is_computed_again(ranks, size, name, expected):
     assert ranks(size).run(recomputes, name) == [expected] * size
+
+
+def frozen_bits(world):
+    """A mean of three equal numbers of 16 bits would be another one."""
+    for name in ("local_sgd", "diloco", "hierarchical"):
+        module = made(bits16)
+        module[0].requires_grad_(False)
+        before = module[0][0].weight.clone()
+        REPLICATED[name](module, [batch(world.rank, 0, LOW)])
+        assert torch.equal(module[0][0].weight, before), name
+
+
+def test_frozen_parameters_keep_their_bits(ranks):
+    ranks(3).run(frozen_bits)

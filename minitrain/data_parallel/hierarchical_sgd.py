@@ -54,7 +54,8 @@ class HierarchicalSGD(nn.Module):
         self.steps += 1
         if self.steps % self.every:
             return
-        parameters = list(self.module.parameters())
+        # A mean of equal numbers may round, so frozen parameters are left alone.
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
         flat = torch.cat([p.flatten() for p in parameters])  # [elements]
         rank, ranks = place(self.within)
         # All ranks of a node hold the same, so each carries one L-th of it across, the last one with some zeros.

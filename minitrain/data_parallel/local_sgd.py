@@ -56,7 +56,8 @@ class LocalSGD(nn.Module):
         """Call it after each step of the optimizer, whose gradients are this rank's own."""
         self.steps += 1
         if self.steps % self.every == 0:
-            average(self.module.parameters(), self.group)
+            # A mean of equal numbers may round, so frozen parameters are left alone.
+            average([p for p in self.module.parameters() if p.requires_grad], self.group)
 
 
 if __name__ == "__main__":
