@@ -87,10 +87,10 @@ def pieces(part: Any) -> Iterator[Piece]:
 
 def sum_of_squares(gradients: Sequence[Tensor], device: torch.device) -> Float64[Tensor, ""]:
     """In float64, in which the square of no float32 overflows; without copies in float64."""
-    if not gradients:
-        return torch.zeros((), dtype=torch.float64, device=device)
-    norms = torch._foreach_norm(list(gradients), dtype=torch.float64)
-    return torch.stack([norm.to(device) for norm in norms]).square().sum()
+    total = torch.zeros((), dtype=torch.float64, device=device)
+    for its in _by_device(gradients).values():  # offloaded ones are on the host: one number crosses
+        total += torch.stack(torch._foreach_norm(its, dtype=torch.float64)).square().sum().to(device)
+    return total
 
 
 @torch.no_grad()
@@ -123,10 +123,16 @@ def clip_grad_norm(part: Any, max_norm: float) -> Float64[Tensor, ""]:
     found = _each_once(part)
     norm = _norm(found)
     scale = (max_norm / (norm + 1e-6)).clamp(max=1.0)  # stays on the device: no waiting for a GPU to decide
-    for _, gradient, _ in found:
-        if gradient is not None:
-            gradient.mul_(scale.to(gradient.device))
+    for device, its in _by_device(each.gradient for each in found if each.gradient is not None).items():
+        torch._foreach_mul_(its, scale.to(device))
     return norm
+
+
+def _by_device(gradients: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
+    found: dict[torch.device, list[Tensor]] = {}
+    for gradient in gradients:
+        found.setdefault(gradient.device, []).append(gradient)
+    return found
 
 
 def _each_once(part: Any) -> list[Piece]:

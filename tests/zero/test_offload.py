@@ -78,7 +78,7 @@ def apart(world, dtype):
     assert set(mixing.found) <= {"aten::copy_"}
     item = torch.empty(0, dtype=dtype or torch.float32).element_size()
     shards = sum(line.partition.shard_elements for line in model.lines if line.trainable)
-    numbers = 8 * sum(line.trainable for line in model.lines)  # for clipping: a sum of squares back, a factor out
+    numbers = 8  # for clipping: the sum of squares back, the factor out
     assert crossings.out == 2 * item * shards + numbers, "each of two micro-batches"
     assert crossings.back == item * shards + numbers
     assert model.device_pool.bytes == sum(line.flat.nbytes for line in model.lines)
