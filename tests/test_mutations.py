@@ -51,7 +51,10 @@ def test_each_key_claim_is_named_by_a_mutation():
 
 
 def test_nearly_all_mutations_are_found_by_a_claim():
-    assert sum(not mutation.test for mutation in ALL) >= 0.9 * len(ALL)
+    # No demo is about texts, the trainer and the claim itself.
+    elsewhere = ("minitrain.data.", "minitrain.trainer.", "minitrain.lessons.claims.")
+    of_demos = [mutation for mutation in ALL if not mutation.symbol.startswith(elsewhere)]
+    assert sum(not mutation.test for mutation in of_demos) >= 0.9 * len(of_demos)
 
 
 @pytest.mark.slow("each runs a demo or a test with a mistake in it")

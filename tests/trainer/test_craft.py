@@ -228,6 +228,10 @@ PROBES = """
 prompt = "one of th"
 continuation = "e "
 
+[[probe]]
+prompt = "one of th"
+continuation = "q "
+
 [[contrast]]
 prompt = "one of th"
 right = "e "
@@ -255,8 +259,9 @@ def test_probes_of_a_run(ranks, tmp_path):
     file.write_text(PROBES)
     assert ranks(1).run(do, asked(tmp_path, probes=str(file)))[0][0] == 0
     last = metrics.read(tmp_path / "run" / "metrics.jsonl")[-1]
-    assert last["probes"].keys() == {"one of th|e "} and last["contrasts"].keys() == {"one of th|e /q "}
-    assert 0 < last["probes"]["one of th|e "] < 1 and (tmp_path / "run" / "probes.svg").is_file()
+    right, wrong = (last["probes"].pop(f"one of th|{end} ") for end in "eq")
+    assert not last["probes"] and 0 < right < 1 and (tmp_path / "run" / "probes.svg").is_file()
+    assert last["contrasts"] == {"one of th|e /q ": pytest.approx(math.log(right / wrong))}
 
 
 def test_names_are_no_formulas(tmp_path):
