@@ -1,15 +1,8 @@
-"""Mistakes in full forms of recomputation, and in what comes back from the host."""
+"""Mistakes in full forms of recomputation."""
 
 from tests.mutations import Mutation
 
 MUTATIONS = [
-    Mutation(
-        "minitrain.recomputation.activation_offload.copy",
-        "to.copy_(x)",
-        "to",
-        "minitrain.recomputation.activation_offload",
-        "elements of gradients that differ from those of activations that stay",
-    ),
     Mutation(
         "minitrain.recomputation.full.selective.recompute",
         "full.recompute(cores, checkpoint)",

@@ -81,8 +81,8 @@ MUTATIONS = [
     # Every view begins where its memory does.
     Mutation(
         f"{HOME}.activation_offload.Shelf.get",
-        "stride, offset)",
-        "stride, 0)",
+        "offset, shape, stride)",
+        "0, shape, stride)",
         test="tests/recomputation/test_activation_offload.py::test_each_view_comes_back_from_its_place_in_memory",
         why="a block of the demo's GPT keeps no view that begins elsewhere",
     ),

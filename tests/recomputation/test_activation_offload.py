@@ -33,28 +33,6 @@ def test_gradients_and_random_numbers_are_those_of_the_plain_model(choices):
     assert list(module.state_dict()) == list(plain.state_dict())
 
 
-class Gated(nn.Module):
-    """Multiplies the halves of one product: two views of one memory, of which the second begins in its middle."""
-
-    def __init__(self):
-        super().__init__()
-        self.both = nn.Linear(4, 8)
-
-    def forward(self, x):
-        one, other = self.both(x).chunk(2, -1)
-        return one * other
-
-
-def test_views_come_back_from_where_they_begin():
-    plain = Gated()
-    module = copy.deepcopy(plain)
-    Offload([module])
-    x = torch.randn(3, 4)
-    for each in (plain, module):
-        each(x).sum().backward()
-    assert torch.equal(module.both.weight.grad, plain.both.weight.grad)
-
-
 @pytest.mark.parametrize("size", (1, 2))
 def test_ranks_equal_one_device(ranks, size):
     ranks(size).run(small_equals, offload, offload, DataParallel)
