@@ -31,11 +31,4 @@ MUTATIONS = [
         test="tests/trainer/test_craft.py::test_probes_of_a_run",
         why="a part of train.py, which has no demo",
     ),
-    Mutation(
-        "minitrain.trainer.spikes.SpikeWatch.seen",
-        "not math.isfinite(report.norm)",
-        "False",
-        test="tests/trainer/test_craft.py::test_skipped",
-        why="a part of train.py, which has no demo",
-    ),
 ]
