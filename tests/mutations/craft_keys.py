@@ -93,8 +93,8 @@ MUTATIONS = [
     # A view, which keeps the whole matrix.
     Mutation(
         "minitrain.tensor_parallel.linear.shard",
-        "nn.Parameter(part.clone(memory_format=torch.contiguous_format))",
-        "nn.Parameter(part)",
+        "part.clone(memory_format=torch.contiguous_format)",
+        "part",
         f"{HOME}.engine",
         "parallel layers: bytes",
     ),
