@@ -53,16 +53,7 @@ def shard_along(parameter: Tensor, comm: Comm, first: bool = True) -> None:
 
 
 def axes_of(parameter: Tensor) -> Axes:
-    """The axes that have been declared.
-
-    Raises:
-        ValueError: It is of a small form's layer, which does not declare them.
-    """
-    if not hasattr(parameter, "sharded_along") and hasattr(parameter, "tensor_parallel_dim"):
-        raise ValueError(
-            "a parameter is of a small form's tensor-parallel layer, which does not say over which ranks; use the "
-            "layers of minitrain.tensor_parallel, or the small form's clip_grad_norm(parameters, max_norm, group)"
-        )
+    """The axes that have been declared."""
     return getattr(parameter, "sharded_along", {})
 
 
@@ -116,7 +107,7 @@ def clip_grad_norm(part: Any, max_norm: float) -> Float64[Tensor, ""]:
 
     Raises:
         ValueError: `max_norm` is not positive; there is no parameter; the parameters are in a pipeline or a stage of
-            ZeRO, which has to be given itself; axes of ranks share more than this rank.
+            ZeRO, which has to be given itself, or in a small form's layer; axes of ranks share more than this rank.
     """
     if not max_norm > 0:
         raise ValueError(f"max_norm={max_norm} must be positive; 1.0 is usual, float('inf') leaves gradients alone")
@@ -145,6 +136,11 @@ def _each_once(part: Any) -> list[Piece]:
             raise ValueError(
                 f"the gradients of these parameters are in a {type(holder).__name__}, which alone knows their norm; "
                 "give it itself, not its module or parameters"
+            )
+        if hasattr(piece.parameter, "tensor_parallel_dim") and not hasattr(piece.parameter, "sharded_along"):
+            raise ValueError(
+                "a parameter is of a small form's tensor-parallel layer, which does not say over which ranks; use the "
+                "layers of minitrain.tensor_parallel, or the small form's clip_grad_norm(parameters, max_norm, group)"
             )
         found.setdefault(id(piece.parameter), piece)
     if not found:
