@@ -57,13 +57,16 @@ def test_the_small_one_equals_clip_grad_norm_on_one_device(ranks, size, max_norm
 
 
 def small_like_full(world):
-    """Both add the same squares in the same order, so not a bit may differ."""
+    """Both add the same squares, perhaps in another order: each of n additions rounds by at most 2⁻⁵³."""
     _, model = with_gradients(world)
     other = copy.deepcopy(model)
     for mine, its in zip(model.parameters(), other.parameters(), strict=True):
         its.grad = mine.grad.clone()
-    assert torch.equal(small.clip_grad_norm(model.parameters(), 0.1), clip_grad_norm(other.parameters(), 0.1))
-    assert all(torch.equal(a.grad, b.grad) for a, b in zip(model.parameters(), other.parameters(), strict=True))
+    norm, its_norm = small.clip_grad_norm(model.parameters(), 0.1), clip_grad_norm(other.parameters(), 0.1)
+    bound = (len(list(model.parameters())) + world.size + 3) * 2**-52
+    torch.testing.assert_close(norm, its_norm, rtol=bound, atol=0)
+    for mine, its in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, its.grad, rtol=bound, atol=0)
 
 
 @pytest.mark.parametrize("size", (2, 3, 4))
