@@ -45,7 +45,8 @@ def grouped_product(rows: Tensor, weight: Tensor, ends: Tensor) -> Tensor:
     aligned = all(size * rows.element_size() % 16 == 0 for size in weight.shape[1:])
     # In 16 bits its backward also wants stretches of 8, 16, … rows on an H100, which the full form pads them to.
     backward = rows.is_cuda and rows.element_size() == 2 and torch.is_grad_enabled()
-    if aligned and not backward and rows.dtype != torch.float64 and hasattr(F, "grouped_mm"):
+    known = rows.dtype != torch.float64 and hasattr(F, "grouped_mm")
+    if aligned and known and not backward:
         return F.grouped_mm(rows, weight.mT, offs=ends)
     # Else a loop over stretches. It gives the same, and waits for the GPU to know where to cut.
     stretches = rows.tensor_split(ends[:-1].tolist())
