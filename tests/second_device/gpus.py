@@ -59,7 +59,7 @@ def ranks_on(where: Where, check: bool = True) -> Iterator[Ranks]:
 
 
 # It only takes longer, and torch's DDP does so when it compares its buckets.
-UNPINNED = "non_blocking copy from memory that is not pinned"
+UNPINNED = "a copy with non_blocking=True from memory that is not pinned"
 
 
 def run(ranks: Ranks, function: Callable[..., Any], *arguments: Any, allowed: str = "nothing") -> list[Any]:
