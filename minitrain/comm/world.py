@@ -288,10 +288,11 @@ def _gpus(device: str) -> int:
 def _prepare_nccl(check: bool) -> None:
     """Settings of NCCL and CUDA, where the environment does not say otherwise."""
     settings = {
-        "NCCL_COMM_SPLIT_SHARE_RESOURCES": "1",  # a layout has many groups of the same ranks
         "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",  # `mail.py` sends in an order that fits
     }
     if check:
+        # Lessons make many layouts, each with many groups of the same ranks; a training has their messages overlap.
+        settings["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"
         # A rank that waits for ever raises then, with the line, and is not ended by NCCL's watchdog; ...
         settings["TORCH_NCCL_BLOCKING_WAIT"] = "1"
         # ... and the same sum has the same bits each time, as claims of equal bits say (nccl issue 1497), ...
