@@ -10,7 +10,7 @@ import pytest
 from minitrain.checkpointing.full import memory
 from minitrain.trainer import command, metrics, tools
 from tests.second_device import notes
-from tests.second_device.gpus import TWO, gpus, needs_device, ranks_on, run
+from tests.second_device.gpus import TWO, gpus, needs_device, pools, run
 
 pytestmark = [needs_device, pytest.mark.slow("programs on GPUs")]
 LOOP = "minitrain.train"
@@ -77,8 +77,8 @@ def measured(world, name):
 
 @pytest.fixture(scope="module")
 def ranks():
-    with ranks_on(TWO) as ranks:
-        yield ranks
+    with pools() as ranks:
+        yield ranks(TWO)
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

@@ -17,15 +17,15 @@ from tests.comm.test_rehearsal import (
     reads,
     two_way,
 )
-from tests.second_device.gpus import Where, needs_device, ranks_on
+from tests.second_device.gpus import Where, needs_device, pools
 
 pytestmark = needs_device
 
 
 @pytest.fixture(scope="module")
 def rehearsing():
-    with ranks_on(Where(4, 4, "nccl"), check=False) as ranks:
-        yield ranks
+    with pools(check=False) as ranks:
+        yield ranks(Where(4, 4, "nccl"))
 
 
 @pytest.mark.parametrize("mistake", (two_way, other_order, ends_in_set_order), ids=lambda mistake: mistake.__name__)
