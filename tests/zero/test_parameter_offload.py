@@ -109,7 +109,7 @@ def really_too_large(world, folder):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
-        with pytest.raises(OSError, match=r"cannot hold 640 bytes \(.*File too large"):
+        with pytest.raises(OSError, match=r"cannot hold 632 bytes \(.*File too large"):
             technique.map_files(model.units, folder, None)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
