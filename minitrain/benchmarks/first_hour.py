@@ -8,12 +8,12 @@ Imports no torch: a program that had asked CUDA for something would be in the wa
 from __future__ import annotations
 
 import getpass
-import importlib.util
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -108,11 +108,12 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
     chosen = [step for step in planned.values() if not asked.only or step.name in asked.only]
     if asked.list:
-        print("\n".join(f"{step.name:18} {step.shows}\n{'':18} {step.command}" for step in chosen))
+        print("\n".join(f"{step.name:18} {step.shows}\n{'':18} {step.typed}" for step in chosen))
         return 0
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     found = earlier(folder, about) if asked.only else {}
-    with suppress(KeyboardInterrupt):  # the report then has what was done
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the report has what was done until then
+    with suppress(KeyboardInterrupt):
         for number, step in enumerate(chosen, 1):
             print(f"{number} of {len(chosen)}, {step.name}: {step.shows}", flush=True)
             found[step.name] = outcome = take(step, about, found, folder)
@@ -120,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
             if outcome.surprise and not asked.go_on:
                 break
     found = {name: found[name] for name in planned if name in found}
-    rows = [{"step": name, "command": planned[name].command} | asdict(each) for name, each in found.items()]
+    rows = [{"step": name, "command": planned[name].typed} | asdict(each) for name, each in found.items()]
     (folder / "report.json").write_text(json.dumps({"about": about, "steps": rows}, indent=1) + "\n", "utf-8")
     (folder / "report.md").write_text(report(about, planned, found), "utf-8")
     print(f"\n{summary(planned, found)}\nto send: {folder / 'report.md'}; all that was printed: {folder / 'logs'}")
@@ -164,7 +165,7 @@ def earlier(folder: Path, about: Mapping[str, Any]) -> dict[str, Outcome]:
 
 def take(step: Step, about: Mapping[str, Any], found: Mapping[str, Outcome], folder: Path) -> Outcome:
     """Run a step and judge it; `found` has the steps before it."""
-    if step.needs and not (shutil.which(step.needs) or importlib.util.find_spec(step.needs.replace("-", "_"))):
+    if step.needs and not shutil.which(step.needs):
         return Outcome(left_out=f"there is no {step.needs}")
     if step.shares and "Exclusive" in (mode := about.get("compute_mode", "")):
         return Outcome(left_out=f"in compute mode {mode} ranks cannot share a GPU")
@@ -272,7 +273,7 @@ def report(about: Mapping[str, Any], planned: Mapping[str, Step], found: Mapping
                 "",
                 f"## {name}: {each}",
                 "",
-                f"`{private(planned[name].command)}`",
+                f"`{private(planned[name].typed)}`",
                 "",
                 "```text",
                 each.output,

@@ -44,13 +44,13 @@ class Step:
     Attributes:
         name: For `--only`.
         shows: Why it is run.
-        command: As one would type it.
+        command: Its first word, and any other that is `python`, becomes this Python.
         limit: Seconds; what takes longer hangs.
         backend: What carries the tensors, in the command's own words; "" where it does not tell.
         says: A pattern that must occur in what it prints.
         figures: What is recorded.
         environment: Variables in addition to those that are set.
-        needs: The program or Python package without which it is left out.
+        needs: The program without which it is left out.
         shares: Its ranks share a GPU, which an exclusive compute mode forbids.
         only_gpu: It shows nothing on the second device.
         like: An earlier training, whose last loss it must have within 1 %; the ratio of their speeds is recorded.
@@ -74,6 +74,11 @@ class Step:
     kills: Literal["", "program", "rank"] = ""
     at: str = ""
     fails: bool = False
+
+    @property
+    def typed(self) -> str:
+        """The command with its variables, to be pasted."""
+        return " ".join([*(f"{name}={value}" for name, value in self.environment.items()), self.command])
 
 
 LOSS = Figure("loss", r"step +(\d+) of \1: loss ([\d.]+)")
@@ -131,7 +136,7 @@ def communication(gpus: int, real: bool) -> Iterator[Step]:
 
 def training(real: bool, runs: str, name: str, options: str, start: str = "python", sizes: str = "") -> str:
     """The command of a training: of GPT-2 on GPUs, on the second device of a model that a CPU trains in seconds."""
-    sizes = (sizes or "--preset gpt2") if real else "--layers 2 --hidden 64 --heads 8 --positions 32"
+    sizes = f"--preset gpt2 --data library{sizes}" if real else "--layers 2 --hidden 64 --heads 8 --positions 32"
     again = "" if "--resume" in options else " --overwrite"
     return f"{start} -m minitrain.train {sizes} --steps 60 --sample 0 --runs {runs} --name {name} {options}{again}"
 
@@ -161,7 +166,7 @@ def several_gpus(gpus: int, real: bool, runs: str) -> Iterator[Step]:
     batch = f"--dtype bfloat16 --batch {(32 if real else 8) * gpus}"
     dp, tp = f"{batch} --dp {gpus} --microbatches 2", "--tp 2 --sequence-parallel " if gpus > 2 else ""
     axes = f"{batch} --dp {max(1, gpus // 4)} --pp 2 {tp}--zero 1 --microbatches 8"
-    cp, long = f"--dtype bfloat16 --batch 8 --microbatches 4 --cp {gpus}", "--hidden 1024 --heads 16 --positions 8192"
+    cp, long = f"--dtype bfloat16 --batch 8 --microbatches 4 --cp {gpus}", " --hidden 1024 --heads 16 --positions 8192"
     for name, options, sizes, like in (
         ("dp", dp, "", ""),
         ("zero1", f"{dp} --zero 1", "", "dp"),
@@ -174,7 +179,6 @@ def several_gpus(gpus: int, real: bool, runs: str) -> Iterator[Step]:
         ("gather", f"{cp} --cp-mode gather", long, "zigzag"),
         ("experts", f"{dp} --experts {2 * gpus} --ep {gpus}", "", ""),
     ):
-        sizes = sizes and f"--preset gpt2 {sizes}"
         command = training(real, runs, name, f"{options} --evaluate-every 0", torchrun, sizes)
         own = {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "0"} if name == "unshared" else {}
         shows = "loss, speed and memory of a layout"
