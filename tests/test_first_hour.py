@@ -36,8 +36,8 @@ def test_every_step_can_be_started(gpus, real):
     for number, step in enumerate(planned):
         words = step.command.split()
         assert not step.like or step.like in names[:number], step
-        if "-m" in words:
-            assert importlib.util.find_spec(words[words.index("-m") + 1]), step
+        if words[0] != "nvidia-smi":
+            assert importlib.util.find_spec(words[words.index("-m") + 1].rstrip("'")), step
         for option in ("--nproc-per-node", "--ranks"):
             given = int(words[words.index(option) + 1]) if option in words else 1
             assert given <= gpus or step.shares, step
@@ -164,6 +164,7 @@ def test_what_is_killed_and_how_long_the_rest_takes(hour):
 def test_what_cannot_be_run_is_left_out(hour, monkeypatch):
     _, found, report = hour([python("", "a", needs="no-such-program"), python("", "b")])
     assert found["a"]["left_out"] == "there is no no-such-program" and "left out: there is no no-such-program" in report
+    assert "it needs 1000000 GB of shared memory" in first_hour.take(python("", memory=10**6), {}, {}, Path()).left_out
     exclusive = {"gpu": GPU, "compute_mode": "Exclusive_Process"}
     assert "cannot share" in first_hour.take(python("", shares=True), exclusive, {}, Path()).left_out
 

@@ -25,7 +25,7 @@ from typing import Any
 
 import tyro
 
-from minitrain.benchmarks.hour_steps import Step, steps
+from minitrain.benchmarks.hour_steps import OVER, Step, steps
 from minitrain.benchmarks.watched import Ended, nvidia_smi, watched
 from minitrain.comm.terminal import complain
 from minitrain.planning import plan
@@ -46,7 +46,6 @@ WITHOUT = (
 )
 LAST = 40  # lines of a surprise's output that the report has
 WITHIN = 0.01  # relative difference of two losses
-FITS = 0.5, 2.0  # measured memory over the dry run's
 NO = re.compile(r"^.*\sNO(?: \(fails on .*\))?\s*$", re.MULTILINE)
 
 
@@ -167,6 +166,8 @@ def take(step: Step, about: Mapping[str, Any], found: Mapping[str, Outcome], fol
     """Run a step and judge it; `found` has the steps before it."""
     if step.needs and not shutil.which(step.needs):
         return Outcome(left_out=f"there is no {step.needs}")
+    if step.memory and (free := shutil.disk_usage("/dev/shm").free / 1e9) < step.memory:
+        return Outcome(left_out=f"it needs {step.memory} GB of shared memory, and {free:.1f} GB are free")
     if step.shares and "Exclusive" in (mode := about.get("compute_mode", "")):
         return Outcome(left_out=f"in compute mode {mode} ranks cannot share a GPU")
     log, table = folder / "logs" / f"{step.name}.txt", folder / "table.json"
@@ -179,7 +180,7 @@ def take(step: Step, about: Mapping[str, Any], found: Mapping[str, Outcome], fol
     text = log.read_text("utf-8", errors="replace")
     figures = read(step, text) | ({"GPUs of one process": ended.gpus} if ended.gpus else {})
     if "minitrain.train" in words and "GB of memory" in figures:
-        figures["memory over the dry run's"] = round(1e9 * figures["GB of memory"] / planned_bytes(words), 3)
+        figures[OVER] = round(1e9 * figures["GB of memory"] / planned_bytes(words), 3)
     if step.like in found and "tokens/s" in (before := found[step.like].figures).keys() & figures.keys():
         figures[f"speed over {step.like}'s"] = round(figures["tokens/s"] / before["tokens/s"], 3)
     if table.exists():
@@ -228,7 +229,7 @@ def surprise_of(
         if not all(losses) or abs(losses[0] - losses[1]) > WITHIN * losses[1]:
             return f"its last loss is {losses[0]:g}, and that of {step.like} {losses[1]:g}"
     bounds = {each.what: (each.least, each.most) for each in step.figures}
-    bounds |= {"memory over the dry run's": FITS, "GPUs of one process": (1, 1)}
+    bounds["GPUs of one process"] = 1, 1
     for what, value in figures.items() if on_gpus else ():
         least, most = bounds.get(what, (None, None))
         if (least is not None and value < least) or (most is not None and value > most):

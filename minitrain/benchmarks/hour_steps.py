@@ -17,6 +17,7 @@ ON_TWO_RANKS = (
     "pipeline_parallel mixture_of_experts precision optimizers recomputation checkpointing resilience composition "
     "planning parameter_server recommender inference craft"
 )
+NEVER = r"(?!)"
 TENTH = r"held out, after step 10\b"
 
 
@@ -51,6 +52,7 @@ class Step:
         figures: What is recorded.
         environment: Variables in addition to those that are set.
         needs: The program without which it is left out.
+        memory: GB of shared memory without which it is left out.
         shares: Its ranks share a GPU, which an exclusive compute mode forbids.
         only_gpu: It shows nothing on the second device.
         like: An earlier training, whose last loss it must have within 1 %; the ratio of their speeds is recorded.
@@ -68,6 +70,7 @@ class Step:
     figures: tuple[Figure, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     needs: str = ""
+    memory: int = 0
     shares: bool = False
     only_gpu: bool = False
     like: str = ""
@@ -83,8 +86,10 @@ class Step:
 
 LOSS = Figure("loss", r"step +(\d+) of \1: loss ([\d.]+)")
 SPEED = Figure("tokens/s", r"([\d,]+) tokens/s")
-MFU = Figure("MFU, %", r"MFU (\d+)\s?%", 15, 70)
+MFU = Figure("MFU, %", r"MFU (\d+)\s?%")
 MEMORY = Figure("GB of memory", r"([\d.]+) GB of memory")
+OVER = "memory over the dry run's"  # computed by `first_hour.py`, for each training
+USUAL = (replace(MFU, least=15, most=70), Figure(OVER, NEVER, 0.5, 2))  # of GPT-2 on one GPU
 WAITS = tuple(
     Figure(f"{axis}, % of a step that is measured", rf"communication along {axis}\b.* ([\d.]+)%")
     for axis in ("dp", "pp", "cp", "tp", "ep")
@@ -134,11 +139,14 @@ def communication(gpus: int, real: bool) -> Iterator[Step]:
         yield Step(name, "its demos, on ranks that are forks, and not torchrun's", demos, figures=(PEAK,))
 
 
-def training(real: bool, runs: str, name: str, options: str, start: str = "python", sizes: str = "") -> str:
-    """The command of a training: of GPT-2 on GPUs, on the second device of a model that a CPU trains in seconds."""
+def training(real: bool, runs: str, options: str, start: str = "python", sizes: str = "") -> str:
+    """The command of a training: of GPT-2 on GPUs, on the second device of a model that a CPU trains in seconds.
+
+    All are in one folder, which the next one overwrites: a checkpoint of each would fill the disk of a small machine.
+    """
     sizes = f"--preset gpt2 --data library{sizes}" if real else "--layers 2 --hidden 64 --heads 8 --positions 32"
     again = "" if "--resume" in options else " --overwrite"
-    return f"{start} -m minitrain.train {sizes} --steps 60 --sample 0 --runs {runs} --name {name} {options}{again}"
+    return f"{start} -m minitrain.train {sizes} --steps 60 --sample 0 --runs {runs} {options}{again}"
 
 
 def one_gpu(real: bool, runs: str) -> Iterator[Step]:
@@ -146,18 +154,20 @@ def one_gpu(real: bool, runs: str) -> Iterator[Step]:
     kernels = "python -m minitrain.benchmarks.kernels"
     yield Step("kernels", "products in 8 bits, and of experts with few rows or none", kernels, 60, "")
     for name, backend, like in (("cpu", "gloo", ""), ("cuda", "nccl", "cpu")):
-        tiny = training(False, runs, name, f"--device {name}")
+        tiny = training(False, runs, f"--device {name}")
         yield Step(name, f"the losses of float32 on device {name}", tiny, 300, backend, "", (LOSS,), like=like)
     plain = f"--dtype bfloat16 --batch {32 if real else 8} --microbatches 2"
     for name, more in (("train", ""), ("compile", " --compile"), ("recompute", " --recompute full")):
-        command = training(real, runs, name, f"{plain}{more} --evaluate-every 0")
+        command = training(real, runs, f"{plain}{more} --evaluate-every 0")
         like, only = "" if name == "train" else "train", name == "compile"
         shows = "loss, speed and memory of a training"
-        yield Step(name, shows, command, 600, figures=TRAINED, like=like, only_gpu=only)
+        yield Step(name, shows, command, 600, figures=(*TRAINED, *USUAL), like=like, only_gpu=only)
     saves = f"{plain} --evaluate-every 10 --save-every 20 --flash-every 2 --async-save"
-    killed, resumed = (training(real, runs, "killed", f"{saves}{more}") for more in ("", " --resume"))
-    yield Step("killed", "a training is killed", killed, figures=(GONE,), kills="program", at=TENTH, fails=True)
-    yield Step("resumed", "it goes on", resumed, says="going on from step", figures=(LOSS, SPEED), like="train")
+    killed, resumed = (training(real, runs, f"{saves}{more}") for more in ("", " --resume"))
+    room = 8 if real else 0
+    yield Step("killed", "a training dies", killed, figures=(GONE,), memory=room, kills="program", at=TENTH, fails=True)
+    going, figures = "going on from step", (LOSS, SPEED)
+    yield Step("resumed", "it goes on", resumed, says=going, figures=figures, memory=room, like="train")
 
 
 def several_gpus(gpus: int, real: bool, runs: str) -> Iterator[Step]:
@@ -179,16 +189,25 @@ def several_gpus(gpus: int, real: bool, runs: str) -> Iterator[Step]:
         ("gather", f"{cp} --cp-mode gather", long, "zigzag"),
         ("experts", f"{dp} --experts {2 * gpus} --ep {gpus}", "", ""),
     ):
-        command = training(real, runs, name, f"{options} --evaluate-every 0", torchrun, sizes)
+        command = training(real, runs, f"{options} --evaluate-every 0", torchrun, sizes)
         own = {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "0"} if name == "unshared" else {}
         shows = "loss, speed and memory of a layout"
         yield Step(name, shows, command, 600, figures=TRAINED, environment=own, like=like)
     dies = f"{dp} --zero 1 --evaluate-every 10 --timeout 60"
-    lost = training(real, runs, "lost", dies, torchrun)
+    lost = training(real, runs, dies, torchrun)
     yield Step("lost", "a rank of torchrun is killed", lost, figures=(GONE,), kills="rank", at=TENTH, fails=True)
-    supervised = training(real, runs, "supervised", f"{dies} --flash-every 2 --supervise")
-    shows, figures = "a rank is killed, and all start again", (AGAIN, LOSS)
-    yield Step("supervised", shows, supervised, says="restart 1", figures=figures, kills="rank", at=TENTH, like="dp")
+    supervised = training(real, runs, f"{dies} --flash-every 2 --supervise")
+    yield Step(
+        "supervised",
+        "a rank is killed, and all start again",
+        supervised,
+        says="restart 1",
+        figures=(AGAIN, LOSS),
+        memory=16 if real else 0,
+        like="dp",
+        kills="rank",
+        at=TENTH,
+    )
     alone = "CUDA_VISIBLE_DEVICES=$LOCAL_RANK exec $0 -m minitrain.collectives.native"
     yield Step("visible", "each rank sees one GPU only", f"{torchrun} --no-python bash -c '{alone}' python")
 
