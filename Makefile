@@ -33,7 +33,7 @@ gpu: $(STAMPS)/package  ## the first hour on GPUs: whether all of this works the
 
 READY := $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site
 
-test: $(READY)  ## format, lint, types, tests, ten notebooks, the site (12 minutes); CHAPTER=zero: one chapter's (1 minute)
+test: $(READY)  ## format, lint, types, tests, ten notebooks, the site (12 minutes); CHAPTER=zero: one chapter's (1 minute), DEVICE=second: on GPUs made up
 	@$(MAKE) --no-print-directory lint pytest
 	@echo "all of it holds; \`make everything\` runs the rest: other numbers of ranks, all demos and notebooks, the browser"
 
@@ -59,6 +59,11 @@ FOLDERS := $(filter-out mutations,$(patsubst tests/%/__init__.py,%,$(wildcard te
 $(if $(filter $(CHAPTER),$(FOLDERS)),,$(error CHAPTER=$(CHAPTER) has no tests; use one of $(FOLDERS)))
 # Its own tests, those of its formulas and its lesson, and its demos.
 TESTS := tests/$(CHAPTER) $(wildcard tests/*/test_$(CHAPTER).py) tests/test_demos.py --chapter $(CHAPTER)
+endif
+ifdef DEVICE
+$(if $(filter second,$(DEVICE)),,$(error DEVICE=$(DEVICE) is unknown; use second))
+# A chapter's demos on two GPUs, or all that the first rung runs on the second device.
+TESTS := $(if $(CHAPTER),tests/second_device/test_demos.py -k 2-GPUs --chapter $(CHAPTER),tests/second_device)
 endif
 
 pytest: $(READY)

@@ -83,8 +83,8 @@ class World:
             timeout: Seconds after which a communication that did not happen is an error.
             check: Compare shapes across ranks before every collective of ours, slower but with clear errors: torch's
                 debug level INFO. Demos and notebooks turn it on, benchmarks off.
-            rehearse: "nccl" runs on CPUs what would run on GPUs, and `rehearsed()` says how NCCL would have dealt with
-                it (see `minitrain.comm.rehearsal`).
+            rehearse: "nccl" runs on CPUs what would run on GPUs, unless each rank has one, and `rehearsed()` says how
+                NCCL would have dealt with it (see `minitrain.comm.rehearsal`).
 
         Raises:
             ValueError: `device` is unknown, or "cuda" where there is none; `timeout` is no time; rank, size and store
@@ -95,8 +95,10 @@ class World:
             raise ValueError(f"timeout={timeout} must be a number of seconds above 0, and at most 1e9")
         if rehearse not in (None, "nccl"):
             raise ValueError(f"rehearse={rehearse!r} is unknown; use 'nccl', or leave it out")
-        gpus = _gpus("cpu" if rehearse else device)
+        gpus = _gpus(device)
         meeting, rank, size, local_rank, local_size = _meeting_place(rank, size, store)
+        if rehearse and gpus < local_size:
+            gpus = 0  # ranks that share GPUs would talk over gloo
         own_gpu = gpus >= local_size
         backend = "nccl" if own_gpu else "gloo"
         place = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
@@ -126,7 +128,8 @@ class World:
             ) from error
         world = cls(rank, size, local_rank, local_size, place, backend)
         if rehearse:
-            world.rehearsal, world.device = Rehearsal.start(), GPU
+            world.device = place if own_gpu else GPU
+            world.rehearsal = Rehearsal.start(world.device)
         world.observe(check)
         gather_objects(None)  # all ranks are here, so that their timelines begin together
         world.timeline = Timeline()

@@ -29,7 +29,7 @@ class Start:
     Attributes:
         ranks: Ranks to start on this machine; if not given, as many as the layout takes. Under torchrun leave it out.
         device: auto takes a GPU where there is one; ranks share GPUs where there are fewer.
-        rehearse: nccl: run on CPUs what would run on GPUs, and replay all communication under NCCL's rules.
+        rehearse: nccl: run as on GPUs, on CPUs where there are none, and replay communication under NCCL's rules.
         timeout: Seconds without any progress after which ranks that wait for each other are given up.
         supervise: When a rank fails, start all again from the newest checkpoint; give up after three failures in a row
             at one step.

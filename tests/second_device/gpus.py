@@ -1,0 +1,67 @@
+"""GPUs of the second device for tests whose own process is without them: what they start has them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from minitrain.comm import World
+from minitrain.ranks import Ranks, processes
+from tests.conftest import check_shapes
+from tests.second_device import environment, missing, notes
+
+needs_device = pytest.mark.skipif(bool(missing()), reason=missing())
+
+
+class Where(NamedTuple):
+    """How many ranks run on how many GPUs, and whether their communication is replayed under NCCL's rules."""
+
+    ranks: int
+    gpus: int
+    rehearse: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.gpus}-GPU{'s' if self.gpus > 1 else ''}"
+
+
+TWO, FOUR, SHARED = Where(2, 2), Where(4, 4), Where(2, 1)
+REHEARSED = Where(2, 2, "nccl")
+
+
+@contextmanager
+def gpus(count: int, file: Path | None = None) -> Iterator[None]:
+    """What starts in this block finds so many GPUs, and leaves in the file what the device notes."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment(count, file).items():
+            patch.setenv(name, value)
+        # The session's own forkserver has loaded torch without the device; that of this block ends with it.
+        patch.setattr(processes, "_forkserver", None)
+        yield
+
+
+@contextmanager
+def ranks_on(where: Where, check: bool = True) -> Iterator[Ranks]:
+    """Ranks that are kept alive."""
+    with gpus(where.gpus), Ranks(where.ranks, device="cuda", check=check, rehearse=where.rehearse) as ranks:
+        ranks.run(check_shapes, False)  # on CPUs they are checked
+        yield ranks
+
+
+def run(ranks: Ranks, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+    """Call `function(world, *arguments)` on every rank, as `Ranks.run`; none may do what the device notes as wrong."""
+    before = ranks.run(noted)
+    # No function of ours around it, since a rehearsal names lines of code.
+    found = ranks.run(function, *arguments)
+    new = [now - then for now, then in zip(ranks.run(noted), before, strict=True)]
+    assert not any(new), "\n".join(f"rank {rank}: {text}" for rank, texts in enumerate(new) for text in texts)
+    return found
+
+
+def noted(world: World) -> Counter[str]:
+    """What the device has noted so far on this rank."""
+    return notes()
