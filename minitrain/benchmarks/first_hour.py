@@ -111,8 +111,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     (folder / "logs").mkdir(parents=True, exist_ok=True)
     found = earlier(folder, about) if asked.only else {}
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: the report has what was done until then
-    with suppress(KeyboardInterrupt):
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+    with suppress(KeyboardInterrupt):  # the report has what was done until then
         for number, step in enumerate(chosen, 1):
             print(f"{number} of {len(chosen)}, {step.name}: {step.shows}", flush=True)
             found[step.name] = outcome = take(step, about, found, folder)
@@ -175,7 +175,7 @@ def take(step: Step, about: Mapping[str, Any], found: Mapping[str, Outcome], fol
     if words[0] == "torchrun":  # which may be another Python's
         words[:1] = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
     words += ["--json", str(table)] if "minitrain.benchmarks" in words else []
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | step.environment
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **step.environment}
     ended = watched(words, log, step.limit, environment, step.kills, step.at)
     text = log.read_text("utf-8", errors="replace")
     figures = read(step, text) | ({"GPUs of one process": ended.gpus} if ended.gpus else {})

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-BEAT, ASKED = 0.1, 2.0  # seconds between two looks at the processes, and between two questions to nvidia-smi
+BEAT, ASKED = 0.2, 2.0  # seconds between two looks at the processes, and between two questions to nvidia-smi
 GRACE = 30.0  # seconds in which processes may end after the command
 Process = tuple[int, str]  # its number, and when it was started, since numbers come again
 
