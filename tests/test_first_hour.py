@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from minitrain.benchmarks import first_hour, watched
+from minitrain.benchmarks import first_hour, kernels, watched
 from minitrain.benchmarks.hour_steps import Figure, Step, steps
 from minitrain.composition.settings import check
 from minitrain.trainer import command
@@ -84,7 +84,7 @@ SURPRISES = {
     "it ended before anything was killed": python("raise SystemExit(1)", kills="program", at="step 10", fails=True),
     "its last loss is 2.6, and that of before 2.5": python("print('loss 2.6')", figures=(LOSS,), like="before"),
     "its last loss is 0, and that of before 2.5": python("print('no loss')", figures=(LOSS,), like="before"),
-    "1 of its processes were left 1 s after it": python(
+    "1 of its processes were left after 1 s": python(
         "import subprocess; subprocess.Popen(['sleep', '50'], start_new_session=True); import time; time.sleep(1)"
     ),
 }
@@ -189,6 +189,15 @@ def test_a_report_names_no_user_machine_or_folder(hour, tmp_path):
     )
     output = report.split("```text")[1]
     assert not [secret for secret in secrets if secret in output]
+
+
+@pytest.mark.parametrize("wrong", (1.1, float("nan")))
+def test_a_wrong_kernel_is_seen(monkeypatch, capsys, wrong):
+    assert kernels.main() == 0 and "NO" not in capsys.readouterr().out
+    right = kernels.grouped
+    monkeypatch.setattr(kernels, "grouped", lambda *arguments: wrong * right(*arguments))
+    assert kernels.main() == 1
+    assert [line[:8] for line in first_hour.NO.findall(capsys.readouterr().out)] == ["bfloat16"]
 
 
 def test_without_a_gpu_it_says_how_to_get_one(tmp_path):

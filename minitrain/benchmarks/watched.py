@@ -67,16 +67,15 @@ def watched(
                 now = time.monotonic()
                 if kills and not killed and re.search(at, log.read_text("utf-8", errors="replace")):
                     killed = now
-                    os.kill(program.pid if kills == "program" else max(below)[0], signal.SIGKILL)
+                    os.kill(max(below)[0] if kills == "rank" and below else program.pid, signal.SIGKILL)
                 if now > asked + ASKED:
                     asked, gpus = now, max(gpus, most_gpus(nvidia_smi("--query-compute-apps=pid,gpu_uuid")))
                 wrong = f"it had not ended after {limit:g} s" if now > begin + limit else ""
                 time.sleep(BEAT)
             until = time.monotonic() + GRACE
             while not wrong and (left := family & alive()):
-                wrong = (
-                    f"{len(left)} of its processes were left {GRACE:g} s after it" if time.monotonic() > until else ""
-                )
+                if time.monotonic() > until:
+                    wrong = f"{len(left)} of its processes were left after {GRACE:g} s"
                 time.sleep(BEAT)
         finally:
             if program.poll() is None:
@@ -85,6 +84,9 @@ def watched(
                 with suppress(ProcessLookupError):
                     os.kill(number, signal.SIGKILL)
             program.wait()
+            until = time.monotonic() + GRACE
+            while family & alive() and time.monotonic() < until:  # they free a GPU's memory, which the next step needs
+                time.sleep(BEAT)
         if killed:
             file.write(f"\nall processes had ended {time.monotonic() - killed:.1f} s after the kill\n".encode())
     return Ended(program.returncode, round(time.monotonic() - begin, 1), wrong, gpus)
