@@ -141,17 +141,34 @@ def test_figures_are_judged_on_gpus_alone(hour):
     assert report.startswith(f"# The first hour on 2 × {GPU}")
 
 
-def test_a_process_on_two_gpus_is_seen(hour, tmp_path, monkeypatch):
-    """Here by an nvidia-smi that lists each process on two GPUs."""
-    told = "".join(f"echo $PPID, GPU-{gpu}\n" for gpu in (0, 1))
-    script = tmp_path / "nvidia-smi"
-    script.write_text(f"#!/bin/sh\n{told}")
-    script.chmod(script.stat().st_mode | stat.S_IEXEC)
+@pytest.fixture
+def says(tmp_path, monkeypatch):
+    """`says(line, …)` is what nvidia-smi answers from then on."""
+
+    def answer(*lines):
+        script = tmp_path / "nvidia-smi"
+        script.write_text("\n".join(["#!/bin/sh", *(f"echo {line}" for line in lines)]) + "\n")
+        script.chmod(script.stat().st_mode | stat.S_IEXEC)
+
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return answer
+
+
+def test_a_process_on_two_gpus_is_seen(hour, says, monkeypatch):
+    says("$PPID, GPU-0", "$PPID, GPU-1")
     monkeypatch.setattr(watched, "ASKED", 0.0)
     status, found, _ = hour([python("import time; time.sleep(1)")], gpu=GPU)
     assert status == 1 and found["step"]["figures"] == {"GPUs of one process": 2}
     assert watched.most_gpus("") == watched.most_gpus("No running processes found") == 0
+
+
+def test_the_driver_is_in_the_report(says, monkeypatch):
+    monkeypatch.setattr(first_hour, "ABOUT", f"print({json.dumps(json.dumps({'gpus': 2, 'gpu': GPU}))})")
+    says("580.65.06, Exclusive_Process, Disabled", "580.65.06, Default, Disabled")
+    about = first_hour.machine()
+    assert about["driver_version"] == "580.65.06" and about["compute_mode"] == "Exclusive_Process"
+    says("Field mig.mode.current is not a valid field to query.")
+    assert "driver_version" not in first_hour.machine()
 
 
 def test_what_is_killed_and_how_long_the_rest_takes(hour):

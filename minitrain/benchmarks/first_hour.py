@@ -140,8 +140,8 @@ def machine() -> dict[str, Any]:
     if not about["gpus"]:
         raise ValueError(WITHOUT)
     names = ("driver_version", "compute_mode", "mig.mode.current")
-    told = nvidia_smi(f"--query-gpu={','.join(names)}").splitlines() if real(about) else []
-    about |= dict(zip(names, told[0].split(", "), strict=True)) if told else {}
+    told = nvidia_smi(f"--query-gpu={','.join(names)}").partition("\n")[0].split(", ") if real(about) else []
+    about |= dict(zip(names, told, strict=True)) if len(told) == len(names) else {}
     with suppress(OSError):
         revision = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
         about["minitrain"] = subprocess.run(revision, capture_output=True, text=True, check=False).stdout.strip()
