@@ -80,7 +80,7 @@ class Rehearsal(Mode):
         self.steps: list[Step] = []
         self.reads: Counter[str] = Counter()
         self._broken: dict[Broken, None] = {}
-        self._works: dict[Any, int] = {}
+        self._works: dict[Any, tuple[int, ...]] = {}
 
     def check(self) -> list[Broken]:
         """The rules that all ranks' steps since the last check break; every rank calls it, and gets the same."""
@@ -127,7 +127,7 @@ class Rehearsal(Mode):
         if number is not None:
             last = result[-1] if isinstance(result, (tuple, list)) else result
             if isinstance(last, torch.ScriptObject):
-                self._works[dist.Work.unbox(last)] = number
+                self._works[dist.Work.unbox(last)] = (number,)
         return result
 
     def _described(self, verb: str, name: str, values: dict[str, Any], group: dist.ProcessGroup) -> Step:
@@ -225,18 +225,22 @@ class Rehearsal(Mode):
         def batched(messages: Any) -> Any:
             self._batches += 1
             self._batch = self._batches
+            first = len(self.steps)
             try:
-                return original(messages)
+                works = original(messages)
             finally:
                 self._batch = None
+            if len(works) < len(messages):  # NCCL has one work for all of a batch
+                self._works = {work: of for work, of in self._works.items() if of[0] < first}
+                self._works[works[0]] = tuple(range(first, len(self.steps)))
+            return works
 
         return batched
 
     def _wait(self, original: Any) -> Any:
         def wait(work: Any, *args: Any) -> Any:
-            number = self._works.pop(work, None)
-            if number is not None:
-                self.steps.append(Step("wait", of=(number,)))
+            if numbers := self._works.pop(work, ()):
+                self.steps.append(Step("wait", of=numbers))
             return original(work, *args)
 
         return wait

@@ -1,8 +1,13 @@
 """A second device: GPUs for the CPU build of torch, so that programs for GPUs are tried where there are none.
 
+Tensors are of type `cuda`, with an allocator, streams, events, pinned memory, generators and a backend "nccl", which
+refuse what GPUs and NCCL refuse; kernels are the CPU's. What is no error here and wrong on a GPU, such as a race
+between streams, is noted. No line of a program is changed:
+
     python -m tests.second_device --gpus 4 -m minitrain.zero.stage1 --ranks 4
 
-`environment()` gives a subprocess the device, `missing()` says why there can be none here, and `notes()` what was seen.
+`environment()` gives a subprocess the device, `missing()` says why there can be none here, `notes()` what was noted. It
+must be there before torch is imported, and so cannot be a flag of a program that has imported torch.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
+SITE = Path(__file__).parent / "site"  # goes on PYTHONPATH: Python runs its sitecustomize.py when it starts
 
 
 def missing() -> str:
@@ -23,11 +28,11 @@ def missing() -> str:
 
 
 def environment(gpus: int, notes: Path | None = None) -> dict[str, str]:
-    """The environment of a process that shall find `gpus` GPUs. The device is built where that has not been done yet.
+    """The environment of a process that shall find GPUs. The device is built where that has not been done yet.
 
     Args:
-        gpus: Number of GPUs.
-        notes: A file for what is seen in this process and all that it starts; None writes it nowhere.
+        gpus: Number of GPUs of the machine; CUDA_VISIBLE_DEVICES chooses among them.
+        notes: A file for what is noted in this process and in all that it starts; None keeps no file.
 
     Raises:
         RuntimeError: It cannot be built here; `missing()` says why beforehand.
@@ -36,13 +41,15 @@ def environment(gpus: int, notes: Path | None = None) -> dict[str, str]:
 
     if problem := build.missing():
         raise RuntimeError(problem)
-    path = os.pathsep.join(filter(None, [str(FOLDER / "site"), os.environ.get("PYTHONPATH"), str(FOLDER.parents[1])]))
-    added = {"SECOND_DEVICE": str(build.build()), "SECOND_DEVICE_GPUS": str(gpus), "PYTHONPATH": path}
-    return os.environ | added | ({"SECOND_DEVICE_NOTES": str(notes.absolute())} if notes else {})
+    added = {"SECOND_DEVICE": str(build.build()), "SECOND_DEVICE_GPUS": str(gpus)}
+    if notes is not None:
+        added["SECOND_DEVICE_NOTES"] = str(notes.absolute())
+    path = os.pathsep.join(filter(None, [str(SITE), os.environ.get("PYTHONPATH")]))
+    return os.environ | added | {"PYTHONPATH": path}
 
 
 def notes(file: Path | None = None) -> Counter[str]:
-    """What the device has seen that is no error in itself but wrong on a GPU: races, pickled tensors of a GPU, …
+    """What is no error here and wrong on a GPU, and in how many processes, or how often in this one, it was seen.
 
     Args:
         file: What processes wrote that had this file in their `environment()`; None gives this process's notes.

@@ -1,11 +1,13 @@
-"""Run a program with GPUs that this machine does not have.
+"""Run a program with GPUs that this machine does not have, and say what would go wrong on real ones.
 
-python -m tests.second_device [--gpus N] [-m MODULE | SCRIPT] [arguments …]
+python -m tests.second_device --gpus 4 -m minitrain.zero.stage1 --ranks 4
+python -m tests.second_device --gpus 2 -m torch.distributed.run --nproc-per-node 2 my_training.py --steps 10
 """
 
 from __future__ import annotations
 
 import argparse
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,29 +15,32 @@ from pathlib import Path
 
 from tests.second_device import environment, missing, notes
 
+NOTED = 3  # the exit status where the program ended with 0, and the device has noted something
+
 
 def main() -> int:
-    """The command's own exit status, or 3 if it was 0 and the device has noted something."""
-    parser = argparse.ArgumentParser("python -m tests.second_device", description=__doc__)
-    parser.add_argument("--gpus", type=int, default=4, help="number of GPUs (4)")
-    parser.add_argument("command", nargs=argparse.REMAINDER, help="-m MODULE or SCRIPT, with its arguments")
-    # argparse takes a leading -m for an option of its own.
-    rest = sys.argv[1:]
-    split = 0
-    while split < len(rest) and rest[split].startswith("--"):
-        split += 1 if "=" in rest[split] or rest[split] == "--help" else 2
-    options = parser.parse_args(rest[:split])
-    if not (command := rest[split:]):
-        parser.error("which program? For example: -m minitrain.zero.stage1 --ranks 4")
+    """The program's exit status, or NOTED."""
+    kind = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m tests.second_device", description=__doc__, formatter_class=kind)
+    parser.add_argument("--gpus", type=int, default=4, help="the number of GPUs (default: 4)")
+    program = parser.add_mutually_exclusive_group(required=True)
+    program.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="a module, with its arguments")
+    program.add_argument("script", nargs="?", help="or a script, with its arguments")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    options = parser.parse_args()
     if problem := missing():
         parser.exit(2, f"{problem}\n")
+    command = ["-m", *options.module] if options.module else [options.script, *options.arguments]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "notes")
-        status = subprocess.call([sys.executable, *command], env=environment(options.gpus, file))
+        process = subprocess.Popen([sys.executable, *command], env=environment(options.gpus, file))
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the program gets it, too, and decides
+        signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+        status = process.wait()
         seen = notes(file)
     for text in sorted(seen):
         print(f"second device: {text}", file=sys.stderr)
-    return status or (3 if seen else 0)
+    return status or (NOTED if seen else 0)
 
 
 if __name__ == "__main__":

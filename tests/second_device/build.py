@@ -18,8 +18,8 @@ from torch.utils import cpp_extension
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.cpp"))
-NAME = "second_device"
-FLAGS = ["-O1", "-g0", "-DUSE_C10D_GLOO"]
+NAME = "device_library"
+FLAGS = ["-O1", "-g0"]
 TESTED = "2.13"  # torch's internals change from version to version; another one is tried
 TRIAL = "import torch; x = torch.ones(2, device='cuda'); assert (x + x).tolist() == [2, 2] and x.is_cuda"
 
@@ -31,6 +31,8 @@ def missing() -> str:
     if torch.version.cuda or torch.version.hip:
         return f"torch {torch.__version__} has GPUs' own kernels; the second device needs its CPU build"
     if not library().exists():
+        if failure(library()).exists():
+            return failure(library()).read_text()
         if shutil.which(cpp_extension.get_cxx_compiler()) is None:
             return f"the second device needs a C++ compiler, and there is no {cpp_extension.get_cxx_compiler()}"
         if shutil.which("ninja", path=search_path()) is None:
@@ -46,9 +48,15 @@ def missing() -> str:
 def library() -> Path:
     """Where the built library is, or will be: a folder for each torch, Python, and state of the sources."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    parts = [*(path.read_bytes() for path in [*SOURCES, *sorted(FOLDER.glob("*.h"))]), repr((FLAGS, sys.version))]
-    state = hashlib.sha256(b"".join(p if isinstance(p, bytes) else p.encode() for p in parts)).hexdigest()[:12]
-    return cache / "minitrain" / "second_device" / f"{torch.__version__}-{state}" / f"{NAME}.so"
+    state = hashlib.sha256(repr((FLAGS, sys.version)).encode())
+    for path in [*SOURCES, *sorted(FOLDER.glob("*.h"))]:
+        state.update(path.read_bytes())
+    return cache / "minitrain" / "second_device" / f"{torch.__version__}-{state.hexdigest()[:12]}" / f"{NAME}.so"
+
+
+def failure(path: Path) -> Path:
+    """The file that says why a library could not be built."""
+    return path.parent.with_name(path.parent.name + ".failed")
 
 
 def search_path() -> str:
@@ -63,20 +71,22 @@ def build() -> Path:
         RuntimeError: It cannot be built, or does not work; the message has the compiler's last words.
     """
     path = library()
-    failed = path.parent.with_suffix(".failed")
+    failed = failure(path)
     path.parent.parent.mkdir(parents=True, exist_ok=True)
     with alone(path.parent.parent / "lock"):  # another process may be building the same
         if path.exists():
             return path
         if failed.exists():
             raise RuntimeError(failed.read_text())
-        with tempfile.TemporaryDirectory(dir=path.parent.parent) as folder:
+        for left in path.parent.parent.glob("building-*"):  # by one that was killed
+            shutil.rmtree(left)
+        with tempfile.TemporaryDirectory(prefix="building-", dir=path.parent.parent) as folder:
             print("building the second device (a minute or two, once)", file=sys.stderr, flush=True)
             made = Path(folder, "made")
             made.mkdir()
             problem = words(sys.executable, "-m", "tests.second_device.build", str(made)) or works(made / path.name)
             if problem:
-                text = f"torch {torch.__version__}: the second device cannot be built ({problem})"
+                text = f"no second device for torch {torch.__version__}: {problem} (delete {failed} to retry)"
                 failed.write_text(text)
                 raise RuntimeError(text)
             made.rename(path.parent)
