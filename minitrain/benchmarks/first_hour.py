@@ -264,7 +264,9 @@ def report(about: Mapping[str, Any], planned: Mapping[str, Step], found: Mapping
     lines = [title, "", f"{on} · {facts}", "", f"{summary(planned, found)}.", ""]
     lines += ["| step | what it shows | outcome | seconds | figures |", "|---|---|---|---:|---|"]
     for name, each in found.items():
-        figures = "<br>".join(f"{what}: {value:,.4g}" for what, value in each.figures.items())
+        figures = "<br>".join(
+            f"{what}: {value:,.0f}" if value >= 1000 else f"{what}: {value:.4g}" for what, value in each.figures.items()
+        )
         lines.append(
             f"| {name} | {planned[name].shows} | {each} | {each.seconds:.0f} | {figures} |".replace("|  |", "| |")
         )
