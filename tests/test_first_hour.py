@@ -240,7 +240,7 @@ def on_the_second_device(folder: Path, *names: str) -> dict[str, dict]:
 
 
 def test_a_minute_of_it_on_the_second_device(tmp_path):
-    found = on_the_second_device(tmp_path, "kernels", "train", "dp")
+    found = on_the_second_device(tmp_path, "train", "dp")
     for name in ("train", "dp"):
         expected = {"loss", "tokens/s", "MFU, %", "GB of memory", "memory over the dry run's"}
         assert expected <= found[name].keys(), found[name]
@@ -251,7 +251,7 @@ def test_a_minute_of_it_on_the_second_device(tmp_path):
 @pytest.mark.timeout(1200)
 def test_layouts_and_kills_on_the_second_device(tmp_path):
     found = on_the_second_device(
-        tmp_path, "native", "stage1", "cpu", "cuda", "train", "recompute", "killed", "resumed",
+        tmp_path, "native", "stage1", "kernels", "cpu", "cuda", "train", "recompute", "killed", "resumed",
         "dp", "zero1", "zero3", "axes", "zigzag", "ulysses", "experts", "lost", "supervised", "visible",
     )  # fmt: skip
     assert found["native"]["all-reduce, GB/s"] > 0
