@@ -183,16 +183,15 @@ def several_gpus(gpus: int, real: bool, runs: str) -> Iterator[Step]:
         ("zero2", f"{dp} --zero 2", "", "dp"),
         ("zero3", f"{dp} --zero 3", "", "dp"),
         ("axes", axes, "", "dp"),
-        ("unshared", axes, "", "axes"),  # NCCL gives each group a stream of its own
+        ("shared_groups", f"{axes} --share-communicators", "", "axes"),
         ("zigzag", cp, long, ""),
         ("ulysses", f"{cp} --cp-mode ulysses", long, "zigzag"),
         ("gather", f"{cp} --cp-mode gather", long, "zigzag"),
         ("experts", f"{dp} --experts {2 * gpus} --ep {gpus}", "", ""),
     ):
         command = training(real, runs, f"{options} --evaluate-every 0", torchrun, sizes)
-        own = {"NCCL_COMM_SPLIT_SHARE_RESOURCES": "0"} if name == "unshared" else {}
         shows = "loss, speed and memory of a layout"
-        yield Step(name, shows, command, 600, figures=TRAINED, environment=own, like=like)
+        yield Step(name, shows, command, 600, figures=TRAINED, like=like)
     dies = f"{dp} --zero 1 --evaluate-every 10 --timeout 60"
     lost = training(real, runs, dies, torchrun)
     yield Step("lost", "a rank of torchrun is killed", lost, figures=(GONE,), kills="rank", at=TENTH, fails=True)

@@ -273,6 +273,8 @@ class World:
 def describe(world: World) -> dict[str, Any]:
     """What a run's figures depend on."""
     device = torch.cuda.get_device_name() if world.device.type == "cuda" else "CPU"
+    if world.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
+        device += " with TF32"  # which is faster than float32, and has 10 bits
     versions = {"torch": torch.__version__.split("+")[0], "python": platform.python_version()}
     backend = world.backend if world.rehearsal is None else f"{world.backend}, rehearsed for NCCL"
     return {"ranks": world.size, "backend": backend, "device": device, **versions}
@@ -291,10 +293,11 @@ def _gpus(device: str) -> int:
 def _prepare_nccl(check: bool) -> None:
     """Settings of NCCL and CUDA, where the environment does not say otherwise."""
     settings = {
-        "NCCL_COMM_SPLIT_SHARE_RESOURCES": "1",  # a layout has many groups of the same ranks
         "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",  # `mail.py` sends in an order that fits
     }
     if check:
+        # Lessons make many layouts, each with many groups of the same ranks; a training has their messages overlap.
+        settings["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"
         # A rank that waits for ever raises then, with the line, and is not ended by NCCL's watchdog; ...
         settings["TORCH_NCCL_BLOCKING_WAIT"] = "1"
         # ... and the same sum has the same bits each time, as claims of equal bits say (nccl issue 1497), ...

@@ -31,20 +31,25 @@ static std::string uuid_of(int gpu) {
 }
 
 // The machine's GPUs that CUDA_VISIBLE_DEVICES names, by number or UUID, up to the first that is none.
+static std::vector<int> named() {
+  const char* count = getenv("SECOND_DEVICE_GPUS");
+  const char* names = getenv("CUDA_VISIBLE_DEVICES");
+  std::map<std::string, int> known;
+  std::vector<int> found;
+  for (int gpu = 0; gpu < (count ? atoi(count) : 1); ++gpu) {
+    known[std::to_string(gpu)] = known["GPU-" + uuid_of(gpu)] = gpu;
+    if (!names) found.push_back(gpu);
+  }
+  std::istringstream list(names ? names : "");
+  for (std::string name; std::getline(list, name, ',') && known.count(name);) found.push_back(known[name]);
+  return found;
+}
+
+// What they are once a process has asked: from then on they stay, and it must not be forked.
 static const std::vector<int>& visible() {
   static const std::vector<int> all = [] {
     asked_in = getpid();
-    const char* count = getenv("SECOND_DEVICE_GPUS");
-    const char* names = getenv("CUDA_VISIBLE_DEVICES");
-    std::map<std::string, int> known;
-    std::vector<int> found;
-    for (int gpu = 0; gpu < (count ? atoi(count) : 1); ++gpu) {
-      known[std::to_string(gpu)] = known["GPU-" + uuid_of(gpu)] = gpu;
-      if (!names) found.push_back(gpu);
-    }
-    std::istringstream list(names ? names : "");
-    for (std::string name; std::getline(list, name, ',') && known.count(name);) found.push_back(known[name]);
-    return found;
+    return named();
   }();
   return all;
 }
@@ -57,13 +62,15 @@ bool asked() { return asked_in != 0; }
 bool in_bad_fork() { return asked() && asked_in != getpid(); }
 
 void set_device(DeviceIndex device) {
-  TORCH_CHECK(device < gpus(), "CUDA error: invalid device ordinal ", int(device));
-  process_device = current = device;
   chosen = true;
+  process_device = current = touched(device);
 }
 
-// A thread that forgets its GPU opens a context on GPU 0, half a gigabyte for each rank.
 DeviceIndex touched(DeviceIndex device) {
+  TORCH_CHECK(device < gpus(), "CUDA error: invalid device ordinal ", int(device));
+  TORCH_CHECK(!in_bad_fork(), "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, "
+                              "you must use the 'spawn' start method");
+  // A thread that forgets its GPU opens a context on GPU 0, half a gigabyte for each rank.
   if (device == 0 && process_device > 0 && !chosen)
     note("a thread that has not called torch.cuda.set_device uses GPU 0, " + where());
   return device;
@@ -251,6 +258,7 @@ static void bind(pybind11::module& module) {
   namespace py = pybind11;
   c10::SetAllocator(c10::kCUDA, &allocator(), 100);
   module.def("gpus", [] { return int(gpus()); });
+  module.def("gpus_named", [] { return int(named().size()); });
   module.def("uuid", [](int device) { return uuid(DeviceIndex(device)); });
   module.def("current_device", [] { return int(current); });
   module.def("set_device", [](int device) { set_device(DeviceIndex(device)); });
@@ -276,10 +284,12 @@ using second_device::Guard;
 C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 }  // namespace c10::impl
 
+void bind_kernels(pybind11::module&);
 void bind_memory(pybind11::module&);
 void bind_nccl(pybind11::module&);
 PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   second_device::bind(module);
+  bind_kernels(module);
   bind_memory(module);
   bind_nccl(module);
 }

@@ -26,7 +26,7 @@ std::string uuid(DeviceIndex device);
 DeviceIndex current_device();
 DeviceIndex or_current(DeviceIndex device);  // -1 is the current one
 void set_device(DeviceIndex device);         // as a program chooses one, for this thread
-DeviceIndex touched(DeviceIndex device);     // notes a thread that has forgotten to
+DeviceIndex touched(DeviceIndex device);     // for use: notes a thread that has forgotten to choose
 bool asked();                                // whether anyone has asked for GPUs yet
 bool in_bad_fork();                          // whether that was before a fork, which CUDA does not survive
 at::Generator default_generator(DeviceIndex device);
@@ -65,6 +65,6 @@ c10::Storage adopt(const c10::Storage& cpu, DeviceIndex device);  // what a CPU 
 void resize(const c10::Storage& storage, size_t bytes);
 
 // kernels.cpp
-Tensor twin(const Tensor& tensor);  // a GPU's tensor as one of the CPU, in the same memory
+Tensor twin(const Tensor& tensor, bool owns = true);  // a GPU's tensor as one of the CPU, in the same memory
 
 }  // namespace second_device

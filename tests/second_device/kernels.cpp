@@ -4,12 +4,14 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/native/transformers/attention.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/set_native.h>
 #include <ATen/ops/unfold_native.h>
 #include <ATen/ops/view_native.h>
 #include <c10/core/CPUAllocator.h>
+#include <torch/csrc/utils/pybind.h>
 #include <torch/library.h>
 
 #include <cstring>
@@ -30,12 +32,13 @@ static Tensor like(const Tensor& tensor, c10::Storage storage, c10::DispatchKey 
   return made;
 }
 
-Tensor twin(const Tensor& tensor) {
+Tensor twin(const Tensor& tensor, bool owns) {
   if (!tensor.defined() || !tensor.is_cuda()) return tensor;
   TORCH_CHECK(tensor.layout() == at::kStrided, "the second device has no sparse tensors");
   auto storage = tensor.storage();
-  auto release = [](void* owner) { delete static_cast<c10::Storage*>(owner); };  // the memory lives as long as both
-  c10::DataPtr memory(storage.mutable_data(), new c10::Storage(storage), release, c10::kCPU);
+  auto owner = owns ? new c10::Storage(storage) : nullptr;  // the memory lives as long as both
+  auto release = [](void* owner) { delete static_cast<c10::Storage*>(owner); };
+  c10::DataPtr memory(storage.mutable_data(), owner, release, c10::kCPU);
   c10::Storage same(c10::Storage::use_byte_size_t(), storage.nbytes(), std::move(memory), c10::GetCPUAllocator(), true);
   auto made = like(tensor, std::move(same), c10::DispatchKey::CPU);
   // 2 in `x + 2`, which leaves the type of x as it is
@@ -306,7 +309,18 @@ static Tensor& copy_(Tensor& self, const Tensor& source, bool non_blocking) {
   return self;
 }
 
-// -- which attention: the kernels are Python's, see site/second_device/kernels.py ---------------------------
+// -- kernels written in Python, see site/second_device/kernels.py -------------------------------------------
+
+// A tensor of a GPU for such a kernel, and the GPU's tensor of its result.
+static Tensor lent_to_python(const Tensor& tensor) {
+  use(current_stream(tensor.device().index()), tensor, false, "a kernel");
+  return twin(tensor);
+}
+static Tensor made_by_python(const Tensor& tensor, int device) {
+  auto made = like(tensor, adopt(tensor.storage(), DeviceIndex(device)), c10::DispatchKey::CUDA);
+  use(current_stream(DeviceIndex(device)), made, true, "a kernel");
+  return made;
+}
 
 static int64_t choose_attention(const Tensor& q, const Tensor&, const Tensor&, const Maybe<Tensor>& mask,
                                 double dropout, bool, Maybe<double>, bool gqa) {
@@ -314,12 +328,17 @@ static int64_t choose_attention(const Tensor& q, const Tensor&, const Tensor&, c
   auto dtype = q.scalar_type();
   bool half = dtype == at::kHalf || dtype == at::kBFloat16;
   bool masked = mask && mask->defined();
+  // Dropout is left to the form written out, whose numbers can be drawn on the CPU.
   if (dropout > 0 || !(half || dtype == at::kFloat)) return MATH;
   if (half && !masked && q.size(-1) % 8 == 0 && q.size(-1) <= 256) return FLASH;
   return gqa || masked ? MATH : EFFICIENT;
 }
 
 }  // namespace second_device
+
+namespace at::native {
+REGISTER_CUDA_DISPATCH(_fused_sdp_choice_stub, &second_device::choose_attention)
+}
 
 TORCH_LIBRARY_IMPL(_, CUDA, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&second_device::compute_on_cpu>());
@@ -342,4 +361,9 @@ TORCH_LIBRARY_IMPL(aten, CUDA, library) {
   library.impl("record_stream", &record_stream);
   library.impl("is_pinned", [](const Tensor&, Maybe<c10::Device>) { return false; });
   library.impl("_fused_sdp_choice", &choose_attention);
+}
+
+void bind_kernels(pybind11::module& module) {
+  module.def("twin", &second_device::lent_to_python);
+  module.def("adopt", &second_device::made_by_python);
 }

@@ -10,6 +10,7 @@
 #include <torch/csrc/utils/pybind.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <functional>
 #include <set>
 
@@ -21,51 +22,76 @@ using Lists = std::vector<Tensors>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 using Milliseconds = std::chrono::milliseconds;
 
-// Communication runs on a stream of its own. `wait` lets the current stream wait for it, and not the host.
+// Communication runs on a stream of its own. `wait` lets the current stream wait for it, and not the host. Until then
+// its tensors are kept, and no longer: gloo's threads would let go of them a moment later, which peaks would show.
 class Pending final : public c10d::Work {
  public:
-  Pending(std::vector<WorkPtr> works, Tensors outputs, Clock done, bool host, std::function<void()> finish = {})
-      : Work(-1, c10d::OpType::UNKNOWN),
-        works_(std::move(works)),
-        outputs_(std::move(outputs)),
-        done_(std::move(done)),
-        host_(host),
-        finish_(std::move(finish)) {}
+  struct Job {
+    std::vector<WorkPtr> works;
+    Tensors kept;
+    Clock done;
+    std::function<void()> finish;
+  };
+
+  Pending(Job job, Tensors outputs, bool host)
+      : Work(-1, c10d::OpType::UNKNOWN), job_(std::move(job)), outputs_(std::move(outputs)), host_(host) {
+    if (!job_.works.empty()) first_ = job_.works.front();
+  }
+  ~Pending() override {
+    if (!completed(job_)) abandoned().push_back(std::move(job_));
+  }
 
   bool wait(Milliseconds timeout) override {
-    for (auto& work : works_) work->wait(timeout);
-    if (finish_) std::exchange(finish_, {})();
-    for (auto& [stream, tick] : done_) second_device::wait(current_stream(stream.first), done_);
-    if (host_) host_waits(done_);
+    for (auto& work : job_.works) work->wait(timeout);
+    finish();
+    for (auto& [stream, tick] : job_.done) second_device::wait(current_stream(stream.first), job_.done);
+    if (host_) host_waits(job_.done);
     return true;
   }
   void synchronize() override { wait(kNoTimeout); }
   bool isCompleted() override {
-    for (auto& work : works_)
-      if (!work->isCompleted()) return false;
-    if (finish_) std::exchange(finish_, {})();
-    host_waits(done_);
+    if (!completed(job_)) return false;
+    finish();
+    host_waits(job_.done);
     return true;
   }
   bool isSuccess() const override { return true; }
   Tensors result() override { return outputs_; }
-  int sourceRank() const override { return works_.empty() ? -1 : works_[0]->sourceRank(); }
+  int sourceRank() const override { return first_ ? first_->sourceRank() : -1; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     wait(kNoTimeout);
     std::vector<c10::Device> devices{{c10::kCUDA, current_device()}};
     auto type = c10::ListType::create(c10::TensorType::get());
     auto future = c10::make_intrusive<c10::ivalue::Future>(type, devices);
-    future->markCompleted(IValue(outputs_));
+    future->markCompleted(c10::IValue(outputs_));
     return future;
   }
 
+  // Nobody waits for these, and gloo may still work on their memory.
+  static void forget_abandoned() {
+    auto& jobs = abandoned();
+    jobs.erase(std::remove_if(jobs.begin(), jobs.end(), &completed), jobs.end());
+  }
+
  private:
-  using IValue = c10::IValue;
-  std::vector<WorkPtr> works_;
+  static std::vector<Job>& abandoned() {
+    static thread_local std::vector<Job> jobs;
+    return jobs;
+  }
+  static bool completed(const Job& job) {
+    return std::all_of(job.works.begin(), job.works.end(), [](const WorkPtr& work) { return work->isCompleted(); });
+  }
+  void finish() {
+    if (job_.finish) job_.finish();
+    job_.works.clear();
+    job_.kept.clear();
+    job_.finish = {};
+  }
+
+  Job job_;
   Tensors outputs_;
-  Clock done_;
   bool host_;
-  std::function<void()> finish_;
+  WorkPtr first_;
 };
 
 class Nccl final : public Backend {
@@ -95,7 +121,7 @@ class Nccl final : public Backend {
   void startCoalescing() override { coalesced_.emplace(); }
   WorkPtr endCoalescing() override {
     auto works = *std::exchange(coalesced_, std::nullopt);
-    return c10::make_intrusive<Pending>(std::move(works), Tensors{}, Clock{}, false);
+    return c10::make_intrusive<Pending>(Pending::Job{std::move(works), {}, {}, {}}, Tensors{}, false);
   }
 
   WorkPtr broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override {
@@ -249,7 +275,8 @@ class Nccl final : public Backend {
     second_device::wait(*stream_, record(current_stream(device)));
     use(*stream_, tensor, writes, verb);
     used_by(tensor.storage().data_ptr(), *stream_);  // torch keeps what is communicated
-    return twin(tensor);
+    kept_.push_back(tensor);
+    return twin(tensor, false);
   }
   template <class List>
   std::vector<List> given(const std::vector<List>& tensors, bool writes, const std::string& verb) {
@@ -275,8 +302,10 @@ class Nccl final : public Backend {
   WorkPtr together(std::vector<WorkPtr> works, Tensors outputs, std::function<void()> finish = {}) {
     const char* blocking = getenv("TORCH_NCCL_BLOCKING_WAIT");
     bool host = shared_ || (blocking && std::string(blocking) == "1");
+    Pending::forget_abandoned();
     auto done = stream_ ? record(*stream_) : Clock{};
-    WorkPtr work = c10::make_intrusive<Pending>(std::move(works), std::move(outputs), done, host, std::move(finish));
+    Pending::Job job{std::move(works), std::exchange(kept_, {}), std::move(done), std::move(finish)};
+    WorkPtr work = c10::make_intrusive<Pending>(std::move(job), std::move(outputs), host);
     if (coalesced_) coalesced_->push_back(work);
     return work;
   }
@@ -286,6 +315,7 @@ class Nccl final : public Backend {
   bool shared_, connected_ = false;
   std::optional<std::vector<WorkPtr>> coalesced_;
   std::optional<StreamKey> stream_;
+  inline static thread_local Tensors kept_;  // of the communication that this thread is about to start
 };
 
 // DistributedDataParallel times its backward with one for each type of device.

@@ -97,7 +97,7 @@ def install() -> None:
         "_maybe_exchange_device": library.exchange_device,
         "_cudart": types.SimpleNamespace(cudaMemGetInfo=lambda i: (MEMORY - library.allocated(i), MEMORY)),
         "_get_device_properties": lambda device: Properties(UUID(library.uuid(device))),
-        "_device_count_nvml": library.gpus,  # a machine that has GPUs may have a CPU build of torch
+        "_device_count_nvml": library.gpus_named,  # counts without asking CUDA
         "is_current_stream_capturing": lambda: False,
         "Stream": Stream,
         "Event": Event,

@@ -1,12 +1,21 @@
-"""Kernels that only GPUs have, with an H100's conditions. They compute on the CPU."""
+"""Kernels that only GPUs have, with an H100's conditions, or that keep something else for backward than the CPU's.
+
+Each gets the twins of its tensors, CPU tensors in the same memory.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from second_device import device_library as library
+
 aten = torch.library.Library("aten", "IMPL", "CUDA")
 HALF = (torch.float16, torch.bfloat16)
+cpu = torch.ops.aten
 
 
 def refuse(wrong: bool, why: str) -> None:
@@ -15,10 +24,22 @@ def refuse(wrong: bool, why: str) -> None:
         raise RuntimeError(f"{why} (as on an H100)")
 
 
-def aligned(tensor: Tensor) -> bool:
-    """Whether rows, or columns, begin at multiples of 16 bytes, which Hopper's copies of tiles need."""
-    inner, outer = sorted(tensor.stride()[-2:])
-    return inner == 1 and outer * tensor.element_size() % 16 == 0 and tensor.data_ptr() % 16 == 0
+def register(name: str, kernel: Callable[..., Any]) -> None:
+    """Let a GPU's tensors be computed by a function of their twins, whose results are the GPU's."""
+
+    def run(*arguments: Any, **options: Any) -> Any:
+        tensors = [x for x in arguments if isinstance(x, Tensor)]
+        device = next(x.device.index for x in tensors if x.is_cuda)
+        refuse(not all(x.is_cuda for x in tensors), "Expected all tensors to be on the same device")
+        results = kernel(*(library.twin(x) if isinstance(x, Tensor) else x for x in arguments), **options)
+        if isinstance(results, Tensor):
+            return library.adopt(results, device)
+        return tuple(library.adopt(x, device) if isinstance(x, Tensor) else x for x in results)
+
+    aten.impl(name, run)
+
+
+# -- products ---------------------------------------------------------------------------------------------------------
 
 
 def scaled_mm(
@@ -38,12 +59,9 @@ def scaled_mm(
     refuse(k % 16 > 0, f"Expected trailing dimension of mat1 to be divisible by 16 but got mat1 shape: ({m}x{k})")
     refuse(n % 16 > 0, f"Expected both dimensions of mat2 to be divisible by 16 but got mat2 shape: ({k}x{n})")
     refuse(a.dtype == b.dtype == torch.float8_e5m2, "Multiplication of two Float8_e5m2 matrices is not supported")
-    for scale in (scale_a, scale_b):
-        refuse(scale.dtype != torch.float32 or not scale.is_cuda, "scales must be float32, on the GPU")
-    product = a.cpu().float() @ b.cpu().float() * scale_a.cpu() * scale_b.cpu()
-    if bias is not None:
-        product += bias.cpu()
-    return product.to(out_dtype or a.dtype).to(a.device)
+    refuse(not scale_a.dtype == scale_b.dtype == torch.float32, "Both scales must be float32")
+    product = a.float() @ b.float() * scale_a * scale_b
+    return (product if bias is None else product + bias).to(out_dtype or a.dtype)
 
 
 def grouped_mm(
@@ -55,22 +73,28 @@ def grouped_mm(
         refuse(offs is not None and offs.dtype != torch.int32, "Offsets have to be int32")
         if offs is not None and a.dim() == b.dim() == 2:
             check_contracted_groups(a, b, offs)
-    cpu = [None if x is None else x.cpu() for x in (a, b, offs, bias)]
-    return torch.ops.aten._grouped_mm(*cpu, out_dtype).to(a.device)
+    else:
+        torch.cuda.current_stream().synchronize()  # a loop, for which the host reads the offsets
+    return cpu._grouped_mm(a, b, offs, bias, out_dtype)
+
+
+def aligned(tensor: Tensor) -> bool:
+    """Whether rows, or columns, begin at multiples of 16 bytes, as Hopper's copies of tiles want it."""
+    inner, outer = sorted(tensor.stride()[-2:])
+    return inner == 1 and outer * tensor.element_size() % 16 == 0 and tensor.data_ptr() % 16 == 0
 
 
 def check_contracted_groups(a: Tensor, b: Tensor, offs: Tensor) -> None:
-    """Backward's product for the weights adds over a group's rows (GroupMMCommon.cuh asserts this on the GPU)."""
-    sizes = offs.cpu().diff(prepend=torch.zeros(1, dtype=torch.int32)).tolist()
-    columns_times_rows = a.stride(-1) != 1 and b.stride(-1) == 1
-    refuse(
-        not columns_times_rows and 0 in sizes, "CUDA error: device-side assert: expected offsets to be greater than 0"
-    )
+    """The product for the weights' gradient adds over each group's rows (torch's GroupMMCommon.cuh asserts this)."""
+    if a.stride(-1) != 1 and b.stride(-1) == 1:
+        return  # columns times rows: groups may begin anywhere, and be empty
+    sizes = offs.diff(prepend=offs.new_zeros(1)).tolist()
+    refuse(0 in sizes, "CUDA error: device-side assert triggered: expected offsets to be greater than 0")
     uneven = any(size * a.element_size() % 16 for size in sizes[:-1])
-    refuse(
-        not columns_times_rows and uneven,
-        "CUDA error: device-side assert: expected input tensor dynamic dimension byte size to be a multiple of 16",
-    )
+    refuse(uneven, "CUDA error: device-side assert triggered: expected dynamic dimension to be a multiple of 16 bytes")
+
+
+# -- attention, which choose_attention in kernels.cpp chooses ----------------------------------------------------------
 
 
 def flash(
@@ -78,11 +102,10 @@ def flash(
 ) -> tuple[Tensor | int, ...]:
     """Flash attention: 16 bits, and heads of a multiple of 8."""
     check_flash(q, k, v)
-    cpu = q.cpu(), *repeated(q, k, v)
-    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(*cpu, dropout_p, is_causal, scale=scale)
-    none, state = q.new_empty(0, dtype=torch.int64), q.new_empty(2, dtype=torch.int64)
-    lengths = q.shape[2], k.shape[2]
-    return out.to(q.device), lse.to(q.device).float(), none, none, *lengths, state, none.clone(), q.new_empty(0)
+    kernel = cpu._scaled_dot_product_flash_attention_for_cpu
+    out, lse = kernel(q, *repeated(q, k, v), dropout_p, is_causal, scale=scale)
+    none, state = (torch.empty(size, dtype=torch.int64) for size in (0, 2))
+    return out, lse.float(), none, none.clone(), q.shape[2], k.shape[2], state, none.clone(), q.new_empty(0)
 
 
 def flash_backward(
@@ -90,19 +113,10 @@ def flash_backward(
 ) -> tuple[Tensor, ...]:
     """Its gradients."""
     check_flash(q, k, v)
-    cpu = grad.cpu(), q.cpu(), *repeated(q, k, v), out.cpu(), lse.cpu()
-    kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    dq, dk, dv = kernel(*cpu, dropout_p, is_causal, scale=scale)
+    kernel = cpu._scaled_dot_product_flash_attention_for_cpu_backward
+    dq, dk, dv = kernel(grad, q, *repeated(q, k, v), out, lse, dropout_p, is_causal, scale=scale)
     # Heads of queries that share one of keys add up.
-    dk, dv = (x.unflatten(1, (k.shape[1], -1)).sum(2) for x in (dk, dv))
-    return tuple(x.to(q.device) for x in (dq, dk, dv))
-
-
-def repeated(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values on the CPU, one for each head of queries."""
-    return k.cpu().repeat_interleave(q.shape[1] // k.shape[1], 1), v.cpu().repeat_interleave(
-        q.shape[1] // v.shape[1], 1
-    )
+    return dq, *(x.unflatten(1, (k.shape[1], -1)).sum(2) for x in (dk, dv))
 
 
 def check_flash(q: Tensor, k: Tensor, v: Tensor) -> None:
@@ -112,40 +126,59 @@ def check_flash(q: Tensor, k: Tensor, v: Tensor) -> None:
     refuse(any(x.stride(-1) != 1 for x in (q, k, v)), "FlashAttention: the last dimension must be contiguous")
 
 
+def repeated(q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+    """Keys and values, one for each head of queries."""
+    return [x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v)]
+
+
 def efficient(
     q: Tensor, k: Tensor, v: Tensor, bias, compute_log_sumexp, dropout_p=0.0, is_causal=False, *, scale=None
 ) -> tuple[Tensor, ...]:
     """Memory-efficient attention, which keeps a number for each row, in multiples of 32, and its random state."""
-    cpu = (None if x is None else x.cpu() for x in (q, k, v, bias))
-    math = torch.ops.aten._scaled_dot_product_attention_math
-    out = math(*cpu, 0.0, is_causal, scale=scale)[0].transpose(1, 2).contiguous().transpose(1, 2)
+    out = cpu._scaled_dot_product_attention_math(q, k, v, bias, 0.0, is_causal, scale=scale)[0]
     rows = -(-q.shape[2] // 32) * 32 if compute_log_sumexp else 0
-    lse = q.new_zeros((*q.shape[:2], rows), dtype=torch.float32)
-    return out.to(q.device), lse, q.new_empty((), dtype=torch.int64), q.new_empty((), dtype=torch.int64)
+    seed, offset = (torch.empty((), dtype=torch.int64) for _ in range(2))
+    return out.transpose(1, 2).contiguous().transpose(1, 2), torch.zeros(*q.shape[:2], rows), seed, offset
 
 
 def efficient_backward(
     grad, q, k, v, bias, out, lse, seed, offset, dropout_p, grad_input_mask, is_causal=False, *, scale=None
 ) -> tuple[Tensor | None, ...]:
     """Its gradients, written out."""
-    device, scale = q.device, q.shape[-1] ** -0.5 if scale is None else scale
-    grad, q, k, v = (x.cpu() for x in (grad, q, k, v))
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
     scores = q @ k.mT * scale
     if bias is not None and bias.numel():
-        scores += bias.cpu()
+        scores += bias
     if is_causal:
         scores.masked_fill_(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
     p = scores.softmax(-1)
     dp = grad @ v.mT
     ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * scale
-    return (ds @ k).to(device), (ds.mT @ q).to(device), (p.mT @ grad).to(device), None
+    return ds @ k, ds.mT @ q, p.mT @ grad, None
+
+
+# -- layer norm, which keeps its statistics in float32 ----------------------------------------------------------------
+
+
+def layer_norm(x: Tensor, shape: list[int], weight, bias, eps: float) -> tuple[Tensor, ...]:
+    """In 16 bits, too; the CPU keeps them in 16 bits then."""
+    out, mean, rstd = cpu.native_layer_norm(x, shape, weight, bias, eps)
+    return (out, mean.float(), rstd.float()) if x.dtype in HALF else (out, mean, rstd)
+
+
+def layer_norm_backward(grad, x, shape, mean, rstd, weight, bias, output_mask) -> tuple[Tensor | None, ...]:
+    """Its gradients."""
+    kept = [s.to(x.dtype if weight is None else weight.dtype) for s in (mean, rstd)]
+    return cpu.native_layer_norm_backward(grad, x, shape, *kept, weight, bias, output_mask)
 
 
 def install() -> None:
     """Register them for tensors of a GPU."""
-    aten.impl("_scaled_mm", scaled_mm)
-    aten.impl("_grouped_mm", grouped_mm)
-    aten.impl("_scaled_dot_product_flash_attention", flash)
-    aten.impl("_scaled_dot_product_flash_attention_backward", flash_backward)
-    aten.impl("_scaled_dot_product_efficient_attention", efficient)
-    aten.impl("_scaled_dot_product_efficient_attention_backward", efficient_backward)
+    register("_scaled_mm", scaled_mm)
+    register("_grouped_mm", grouped_mm)
+    register("_scaled_dot_product_flash_attention", flash)
+    register("_scaled_dot_product_flash_attention_backward", flash_backward)
+    register("_scaled_dot_product_efficient_attention", efficient)
+    register("_scaled_dot_product_efficient_attention_backward", efficient_backward)
+    register("native_layer_norm", layer_norm)
+    register("native_layer_norm_backward", layer_norm_backward)
