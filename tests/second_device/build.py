@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import importlib.util
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
-
-import torch
-from torch.utils import cpp_extension
+from typing import Any
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.cpp"))
@@ -28,16 +29,16 @@ def missing() -> str:
     """Why the second device cannot be had here; "" if it can. Another torch than the tested one is tried."""
     if sys.platform != "linux":
         return "the second device is built on Linux only"
-    if torch.version.cuda or torch.version.hip:
-        return f"torch {torch.__version__} has GPUs' own kernels; the second device needs its CPU build"
+    if torch_version()["cuda"] or torch_version()["hip"]:
+        return f"torch {torch_version()['__version__']} has GPUs' own kernels; the second device needs its CPU build"
     if not library().exists():
         if failure(library()).exists():
             return failure(library()).read_text()
-        if shutil.which(cpp_extension.get_cxx_compiler()) is None:
-            return f"the second device needs a C++ compiler, and there is no {cpp_extension.get_cxx_compiler()}"
+        if shutil.which(compiler := os.environ.get("CXX", "c++")) is None:
+            return f"the second device needs a C++ compiler, and there is no {compiler}"
         if shutil.which("ninja", path=search_path()) is None:
             return "the second device is built with ninja; pip install ninja"
-        if not torch.__version__.startswith(TESTED + "."):
+        if not torch_version()["__version__"].startswith(TESTED + "."):
             try:
                 build()
             except RuntimeError as error:
@@ -45,13 +46,27 @@ def missing() -> str:
     return ""
 
 
+@cache
+def torch_version() -> dict[str, Any]:
+    """torch's version, and what it was built for. It is not imported, which takes seconds."""
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    return runpy.run_path(str(Path(spec.origin).with_name("version.py")))
+
+
 def library() -> Path:
     """Where the built library is, or will be: a folder for each torch, Python, and state of the sources."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     state = hashlib.sha256(repr((FLAGS, sys.version)).encode())
     for path in [*SOURCES, *sorted(FOLDER.glob("*.h"))]:
         state.update(path.read_bytes())
-    return cache / "minitrain" / "second_device" / f"{torch.__version__}-{state.hexdigest()[:12]}" / f"{NAME}.so"
+    return (
+        folder
+        / "minitrain"
+        / "second_device"
+        / f"{torch_version()['__version__']}-{state.hexdigest()[:12]}"
+        / f"{NAME}.so"
+    )
 
 
 def failure(path: Path) -> Path:
@@ -86,7 +101,9 @@ def build() -> Path:
             made.mkdir()
             problem = words(sys.executable, "-m", "tests.second_device.build", str(made)) or works(made / path.name)
             if problem:
-                text = f"no second device for torch {torch.__version__}: {problem} (delete {failed} to retry)"
+                text = (
+                    f"no second device for torch {torch_version()['__version__']}: {problem} (delete {failed} to retry)"
+                )
                 failed.write_text(text)
                 raise RuntimeError(text)
             made.rename(path.parent)
@@ -117,5 +134,7 @@ def alone(path: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
+    from torch.utils import cpp_extension
+
     # In a process of its own: loading the library changes what torch takes for its devices.
     cpp_extension.load(NAME, list(map(str, SOURCES)), FLAGS, build_directory=sys.argv[1], is_python_module=False)
