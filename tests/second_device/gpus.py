@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,12 +28,13 @@ class Where(NamedTuple):
     ranks: int
     gpus: int
     rehearse: str | None = None
+    device: str = "cuda"
 
     def __str__(self) -> str:
         return f"{self.gpus}-GPU{'s' if self.gpus > 1 else ''}"
 
 
-TWO, FOUR, SHARED = Where(2, 2), Where(4, 4), Where(2, 1)
+TWO, FOUR, SHARED, CPU = Where(2, 2), Where(4, 4), Where(2, 1), Where(1, 1, device="cpu")
 REHEARSED = Where(2, 2, "nccl")
 
 
@@ -47,19 +48,34 @@ def gpus(count: int, file: Path | None = None) -> Iterator[None]:
         # environment, so that one other will do for all blocks; what is checked with shapes on CPUs need not be here.
         patch.setattr(forkserver, "PRELOAD", PRELOAD)
         patch.setattr(processes, "_forkserver", KEPT.get("forkserver"))
+        KEPT["forkserver"] = processes.forkserver()
         yield
-        KEPT["forkserver"] = processes._forkserver
+
+
+class Pools(dict[Where, Ranks]):
+    """Ranks that are kept alive: `pools(TWO)` are two on two GPUs, started when they are first asked for."""
+
+    def __init__(self, stack: ExitStack, check: bool) -> None:
+        self._stack, self._check = stack, check
+
+    def __call__(self, where: Where) -> Ranks:
+        """The ranks. The GPUs that were asked for last are those of programs that a test starts."""
+        if where not in self:
+            self._stack.enter_context(gpus(where.gpus))
+            ranks = Ranks(where.ranks, where.device, check=self._check, rehearse=where.rehearse)
+            self[where] = self._stack.enter_context(ranks)
+        return self[where]
 
 
 @contextmanager
-def ranks_on(where: Where, check: bool = True) -> Iterator[Ranks]:
-    """Ranks that are kept alive."""
-    with gpus(where.gpus), Ranks(where.ranks, device="cuda", check=check, rehearse=where.rehearse) as ranks:
-        yield ranks
+def pools(check: bool = True) -> Iterator[Pools]:
+    """Ranks for the tests of a file; without `check`, they do not compare what they send."""
+    with ExitStack() as stack:
+        yield Pools(stack, check)
 
 
 # It only takes longer, and torch's DDP does so when it compares its buckets.
-UNPINNED = "non_blocking copy from memory that is not pinned"
+UNPINNED = "a copy with non_blocking=True from memory that is not pinned"
 
 
 def run(ranks: Ranks, function: Callable[..., Any], *arguments: Any, allowed: str = "nothing") -> list[Any]:

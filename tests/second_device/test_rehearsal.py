@@ -6,6 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from minitrain.comm import messages
+from minitrain.comm.control import leave
 from minitrain.comm.groups import limited
 from minitrain.ranks.failures import RanksError
 from tests.comm.test_rehearsal import (
@@ -17,15 +19,15 @@ from tests.comm.test_rehearsal import (
     reads,
     two_way,
 )
-from tests.second_device.gpus import Where, needs_device, ranks_on
+from tests.second_device.gpus import Where, needs_device, pools
 
 pytestmark = needs_device
 
 
 @pytest.fixture(scope="module")
 def rehearsing():
-    with ranks_on(Where(4, 4, "nccl"), check=False) as ranks:
-        yield ranks
+    with pools(check=False) as ranks:
+        yield ranks(Where(4, 4, "nccl"))
 
 
 @pytest.mark.parametrize("mistake", (two_way, other_order, ends_in_set_order), ids=lambda mistake: mistake.__name__)
@@ -34,18 +36,20 @@ def test_what_gloo_forgives_is_found(rehearsing, mistake):
         rehearsing.run(mistake)
 
 
-def splits(world, parts):
-    """As DeviceMesh makes the groups of an axis."""
-    group = dist.split_group(split_ranks=parts[world.rank % 2], pg_options=limited())
-    dist.all_reduce(torch.ones(3, device=world.device), group=group)
-    dist.destroy_process_group(group)
+def splits(world, order):
+    """As DeviceMesh makes the groups of an axis; then the ranks of one group use it in their own order."""
+    rows = [[0, 1], [2, 3]]
+    groups = [dist.split_group(split_ranks=rows, pg_options=limited()) for _ in rows]
+    x = [torch.ones(3, device=world.device) for _ in groups]
+    for handle in [messages.all_reduce(x[index], groups[index]) for index in order[world.rank % 2]]:
+        handle.wait()
+    leave(groups)
 
 
 def test_groups_that_are_split_from_everyones(rehearsing):
-    rows, columns = [[0, 1], [2, 3]], [[0, 2], [1, 3]]
-    rehearsing.run(splits, (rows, rows))
-    with pytest.raises(RanksError, match="make: ranks differ in the group that they make next"):
-        rehearsing.run(splits, (rows, columns))
+    rehearsing.run(splits, ((0, 1), (0, 1)))
+    with pytest.raises(RanksError, match=r"one at a time: .*\(a circle\): rank 0 in all_reduce of 0,1#\d+ "):
+        rehearsing.run(splits, ((0, 1), (1, 0)))
 
 
 def test_tensors_of_the_cpu_are_told_apart(rehearsing):

@@ -12,8 +12,7 @@ from minitrain.composition.model import DTYPES
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.lessons.composition.common import rounding
 from minitrain.lessons.composition.step import BOUND
-from minitrain.ranks import Ranks
-from tests.second_device.gpus import FOUR, SHARED, TWO, needs_device, ranks_on, run
+from tests.second_device.gpus import CPU, FOUR, SHARED, TWO, needs_device, pools, run
 from tests.trainer.test_trainer import do
 
 pytestmark = needs_device
@@ -78,8 +77,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module")
-def ranks(where):
-    with ranks_on(where) as ranks:
+def ranks():
+    with pools() as ranks:
         yield ranks
 
 
@@ -87,18 +86,17 @@ def ranks(where):
 def one(ranks):
     """The losses of one CPU, each training once."""
     known = {}
-    with Ranks(1, device="cpu") as cpu:
 
-        def losses(settings):
-            like = replace(settings, layout=ONE, run=replace(settings.run, name="one", overwrite=True))
-            if DTYPES[settings.steps.dtype].itemsize == 2:
-                like = replace(like, steps=replace(like.steps, dtype="float32", reduce_dtype="same"))
-            key = like.model, like.steps
-            if key not in known:
-                known[key] = run(cpu, do, like)[0][1]
-            return known[key]
+    def losses(settings):
+        like = replace(settings, layout=ONE, run=replace(settings.run, name="one", overwrite=True))
+        if DTYPES[settings.steps.dtype].itemsize == 2:
+            like = replace(like, steps=replace(like.steps, dtype="float32", reduce_dtype="same"))
+        key = like.model, like.steps
+        if key not in known:
+            known[key] = run(ranks(CPU), do, like)[0][1]
+        return known[key]
 
-        yield losses
+    return losses
 
 
 def bound(settings):
@@ -116,27 +114,26 @@ def bound(settings):
     return 2 * math.sqrt(12 * settings.model.sizes.layers) * torch.finfo(dtype).eps / 2
 
 
-@pytest.mark.parametrize(("where", "layout", "steps", "model"), CASES, scope="module")
-def test_losses_are_those_of_one_cpu(ranks, one, tmp_path, layout, steps, model):
+@pytest.mark.parametrize(("where", "layout", "steps", "model"), CASES)
+def test_losses_are_those_of_one_cpu(ranks, one, tmp_path, where, layout, steps, model):
     """With an evaluation, a sample of text and a checkpoint at the end."""
     settings = Settings(model, layout, steps, Run(name="run", runs=str(tmp_path), sample=3))
     right = one(settings)
-    for status, losses, *_ in run(ranks, do, settings):
+    for status, losses, *_ in run(ranks(where), do, settings):
         assert status == 0
         assert losses == pytest.approx(right, abs=bound(settings), rel=0)
     assert right[-1] != right[0]
 
 
 @pytest.mark.slow("layouts on GPUs")
-@pytest.mark.parametrize("where", (TWO,), ids=str, scope="module")
 @pytest.mark.parametrize("save", ({"save_every": 1}, {"save_every": 1, "async_save": True}), ids=("itself", "behind"))
 def test_resumed_in_other_layouts(ranks, one, tmp_path, save):
     settings = Settings(MODEL, Layout(dp=2, zero=1), replace(ADAMW, steps=4), Run("run", str(tmp_path), 2, 0, **save))
     right = one(settings)
-    found = run(ranks, do, settings, 1)[0][1]
+    found = run(ranks(TWO), do, settings, 1)[0][1]
     for layout, stop in ((Layout(tp=2, sequence_parallel=True), 2), (Layout(cp=2, zero=3), 3), (Layout(dp=2), None)):
         resumed = replace(settings, layout=layout, run=replace(settings.run, resume=True))
-        status, losses, _, told, _ = run(ranks, do, resumed, stop)[0]
+        status, losses, _, told, _ = run(ranks(TWO), do, resumed, stop)[0]
         assert status == 0 and "going on from" in told
         found += losses
     assert found == pytest.approx(right, abs=BOUND, rel=0)
