@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -94,6 +96,25 @@ def with_myself(world):
 
 def test_an_exchange_with_oneself_is_a_copy(ranks):
     assert ranks(2).run(with_myself) == [[0.0, 1.0, 2.0]] * 2
+
+
+def both_directions(world):
+    """Rank 1 takes what rank 0 sends late; rank 0 changes it as soon as its exchange has ended."""
+    there = torch.full((1 << 20,), float(world.rank))
+    here = torch.zeros_like(there)
+    if world.rank == 0:
+        exchange(there, 1, here, 1).wait()
+        there.fill_(9.0)
+    else:
+        leaving = send(there, 0)
+        time.sleep(0.5)
+        receive(here, 0).wait()
+        leaving.wait()
+    return here.unique().tolist()
+
+
+def test_an_exchange_ends_when_both_directions_have(ranks):
+    assert ranks(2).run(both_directions) == [[1.0], [0.0]]
 
 
 def scattered(world):

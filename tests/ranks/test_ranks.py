@@ -223,6 +223,8 @@ def test_what_is_shown_of_a_cell(three: Ranks, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == ""
     three.execute("kept + rank", ranks=[2, 0])
     assert capsys.readouterr().out == "[rank 0] 5\n[rank 2] 7\n"
+    three.execute("print('no end', end='')")
+    assert capsys.readouterr().out == "[all ranks] no end\n"
     three.execute("import sys; print('oh', file=sys.stderr)")
     assert capsys.readouterr() == ("", "[all ranks] oh\n")
     for wrong in ([3], [-1, 0], []):
@@ -374,6 +376,15 @@ def test_a_call_that_survives_a_death() -> None:
             mortal.execute("import os\nif rank == 1: os._exit(7)")  # a cell does not
     with Ranks(1, device="cpu", survives=True) as alone, pytest.raises(RanksError, match="rank 0 died"):
         alone.run(survive, 0)
+
+
+def test_a_fork_of_the_program_leaves_its_ranks_alone(three: Ranks) -> None:
+    three.execute("kept = rank")
+    if (fork := os.fork()) == 0:
+        three.close()
+        os._exit(0)
+    os.waitpid(fork, 0)
+    assert three["kept"] == [0, 1, 2]
 
 
 def test_sigterm_is_for_the_program(three: Ranks) -> None:
