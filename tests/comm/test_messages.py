@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from minitrain.comm import axes, exchange, receive, send
+from minitrain.comm.groups import new_group
 from minitrain.ranks import Ranks
 from minitrain.ranks.ranks import RanksError
 
@@ -59,6 +60,21 @@ def in_a_group(world):
 
 def test_ranks_are_counted_within_the_group(ranks):
     assert ranks(4).run(in_a_group) == [1.0, 1.0, 3.0, 3.0]
+
+
+def to_ones_own_number(world):
+    """Rank 1 is the first of its group, and sends to rank 1 of the group."""
+    group = new_group([1, 2])
+    box = torch.tensor([float(world.rank)])
+    if world.rank == 1:
+        send(box, 1, group).wait()
+    if world.rank == 2:
+        receive(box, 0, group).wait()
+    return box.item()
+
+
+def test_the_number_within_the_group_may_be_that_of_the_sender_among_all(ranks):
+    assert ranks(3).run(to_ones_own_number) == [0.0, 1.0, 1.0]
 
 
 def refused(world, peer, strided=False):

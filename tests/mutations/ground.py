@@ -41,7 +41,7 @@ MUTATIONS = [
         f"{COMM}.checks.check_message",
         "dist.get_rank(message.group)\n",
         "dist.get_rank()\n",
-        test="tests/comm/test_messages.py::test_ranks_are_counted_within_the_group",
+        test="tests/comm/test_messages.py::test_the_number_within_the_group_may_be_that_of_the_sender_among_all",
         why=CHECKED,
     ),
     # Control messages.
@@ -158,7 +158,7 @@ MUTATIONS = [
         f"{RANKS}.failures.report",
         "(not failed[rank].died,",
         "(",
-        test="tests/ranks/test_ranks.py::test_a_call_that_survives_a_death",
+        test="tests/ranks/test_ranks.py::test_a_death_is_told_before_what_others_say_of_it",
         why=PROCESSES,
     ),
     Mutation(
@@ -166,13 +166,6 @@ MUTATIONS = [
         "os.waitstatus_to_exitcode(status)",
         "status",
         test="tests/ranks/test_ranks.py::test_a_rank_dies[os._exit(3)-rank 1 died: ended with exit code 3]",
-        why=PROCESSES,
-    ),
-    Mutation(
-        f"{RANKS}.forkserver.Forkserver.usable",
-        "self.owner == os.getpid() and",
-        "",
-        test="tests/ranks/test_ranks.py::test_a_fork_of_the_program_leaves_its_ranks_alone",
         why=PROCESSES,
     ),
     Mutation(

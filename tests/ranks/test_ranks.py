@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ import torch.distributed as dist
 
 from minitrain.comm import World
 from minitrain.ranks import Ranks
+from minitrain.ranks.failures import Failure, report
 from minitrain.ranks.forkserver import Forkserver
 from minitrain.ranks.processes import Processes
 from minitrain.ranks.ranks import RanksError, RanksStopped
@@ -117,11 +119,12 @@ def test_a_module_run_as_a_program(three: Ranks, monkeypatch: pytest.MonkeyPatch
     """`python -m package.module` calls its own module `__main__`; the ranks import it by its real name."""
     main = ModuleType("__main__")
     main.__spec__ = ModuleSpec(__name__, None)
-    main.Point = Point  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "__main__", main)
-    monkeypatch.setattr(Point, "__module__", "__main__")
+    # The program's own class, of which the module that the ranks import has another.
+    mine: Any = dataclass(type("Point", (), {"__annotations__": {"x": int}, "__module__": "__main__"}))
+    main.Point = mine  # type: ignore[attr-defined]
     monkeypatch.setattr(move, "__module__", "__main__")
-    assert three.run(move, Point(4)) == [Point(4), Point(5), Point(6)]  # equal only if of the same class
+    assert three.run(move, mine(4)) == [mine(4), mine(5), mine(6)]  # equal only if of the same class
 
 
 def generator(world: World) -> Iterator[int]:
@@ -355,6 +358,11 @@ def test_a_rank_dies(three: Ranks, end: str, says: str) -> None:
     assert str(raised.value).startswith(says)
     assert set(raised.value.failures) == {0, 1, 2}
     assert three["rank"] == [0, 1, 2]
+
+
+def test_a_death_is_told_before_what_others_say_of_it() -> None:
+    failed = {0: Failure("Traceback", at=1.0), 2: Failure("died: killed", died=True, at=1.1)}
+    assert report("", failed, {}, 3)[0].startswith("rank 2 died: killed\nrank 0 failed")
 
 
 def survive(world: World, dies: int, fails: int = -1) -> int:
