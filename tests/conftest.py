@@ -24,7 +24,7 @@ from tests.drawn import tree
 from tests.durations import Recorder
 
 # What takes long begins first, so that the workers end together.
-FIRST = ("tests/site/", "tests/test_notebooks_run.py", "tests/test_demos.py")
+FIRST = ("tests/site/", "tests/test_notebooks_run.py", "tests/second_device/test_demos.py", "tests/test_demos.py")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

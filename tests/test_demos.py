@@ -1,6 +1,7 @@
 """Every demo with its defaults: each claim holds, on one rank and on three, and on two with NCCL it would run, too.
 
-That it holds on four ranks, and claims what the site's page shows, is for the tour (test_tour.py).
+That it holds on four ranks, and claims what the site's page shows, is for the tour (test_tour.py); that it holds on
+GPUs, for tests/second_device.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from minitrain.lessons.demo import demo_of, play
 from minitrain.lessons.listing import demos, marks_of
 from minitrain.ranks import Ranks
 from tests.conftest import check_shapes
+from tests.second_device import missing
 
 MODULES = [module for module, _ in demos()]
 DOCS = Path(__file__).parents[1] / "docs"
@@ -61,6 +63,7 @@ def rehearsing():
 
 
 @minutes
+@pytest.mark.skipif(not missing(), reason="tests/second_device rehearses them, on GPUs")
 @every_demo
 def test_with_nccl_it_would_run(rehearsing, module):
     # The ranks call `play` itself, so that the rules that break, which it prints, name lines of the demo.

@@ -75,10 +75,13 @@ class TorchStep:
         if layout.dp > 1:
             self.module = self._data_parallel(self.module, layout)
         parameters = list(self.module.parameters())
-        decayed = [p for p in parameters if p.dim() >= 2]
-        others = [p for p in parameters if p.dim() < 2]
         options = {"lr": steps.lr, "betas": (0.9, 0.95)}
-        groups = [{"params": decayed, "weight_decay": steps.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        groups = [
+            {"params": found, "weight_decay": steps.weight_decay if matrix else 0.0}
+            for matrix in (True, False)
+            for cut in (True, False)  # on GPUs a group's tensors are stepped together, and all or none must be DTensors
+            if (found := [p for p in parameters if (p.dim() >= 2) == matrix and isinstance(p, DTensor) == cut])
+        ]
         group = self.mesh["dp"].get_group()
         if layout.zero == 1:
             kind = torch.optim.AdamW

@@ -12,7 +12,6 @@ The full form is the trainer's `--flash-every`, `minitrain.checkpointing.full.me
 
 from __future__ import annotations
 
-import os
 import zlib
 from pathlib import Path
 
@@ -51,9 +50,9 @@ class Flash:
             # New, or of a dead training.
             self.files[1].unlink(missing_ok=True)
             self.heads.fill_(NOTHING)[:, RUN] = run
-        with open(self.files[1], "ab") as file:
-            # Its room, now: shared memory that runs out in a later write ends the process.
-            os.posix_fallocate(file.fileno(), 0, size)
+            with open(self.files[1], "wb") as file:
+                # Zeros, so that it has its room: shared memory that runs out in a later write ends the process.
+                file.writelines([bytes(shard.nbytes)] * 4)
         memory = torch.from_file(str(self.files[1]), True, size, dtype=torch.uint8)
         self.slots = memory.view(2, 2, shard.nbytes)  # (slots, own or peer's, bytes)
 

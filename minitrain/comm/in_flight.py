@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _python_dispatch
 
-from minitrain.comm.messages import Communication, Watch
+from minitrain.comm.messages import Communication, Watch, backend
 from minitrain.comm.modes import Mode
 
 COMMUNICATE = ("c10d", "c10d_functional", "_c10d_functional")  # checked before they start
@@ -91,6 +91,8 @@ def forget_dropped() -> None:
 
 def memory_of(communication: Communication) -> Iterator[tuple[Tensor, bool]]:
     """The tensors that a communication reads or writes, and whether it writes."""
+    if communication.verb == "send" and communication.tensor.is_cuda and backend(communication.group) == "gloo":
+        return  # a copy in the CPU's memory is sent
     if communication.verb == "send" or communication.into is not None:
         yield communication.tensor, False
         if communication.into is not None:

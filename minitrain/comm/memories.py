@@ -204,6 +204,31 @@ class Memories:
         return array
 
 
+class Devices:
+    """What `Memories` says, where tensors are on GPUs: there their own devices tell, and torch refuses the rest.
+
+    Args:
+        read: Called when the program waits for the GPU to finish its work, because it needs a result.
+    """
+
+    def __init__(self, read: Callable[[], None]):
+        self._read = read
+
+    def on_cpu(self, value: Any) -> bool:
+        """Whether one of the tensors, with elements, is the CPU's."""
+        return any(each.numel() and each.device.type == "cpu" for each in tensors_in(value))
+
+    def follow(self, func: Any, name: str, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Do an operation."""
+        if any(each.is_cuda for each in tensors_in((args, kwargs))):
+            if name in READS or _sized_by_content(name, args, kwargs) or _brought_to_cpu(name, args, kwargs):
+                self._read()
+        return func(*args, **kwargs)
+
+    def patch(self, patches: Patches) -> None:
+        """Nothing: the dispatcher sees all copies."""
+
+
 def tensors_in(value: Any) -> Iterator[Tensor]:
     """All tensors in arguments or results that have memory of their own."""
     if isinstance(value, Tensor):
@@ -222,6 +247,14 @@ def _sized_by_content(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
         filled = name != "index" and args[2].numel() == 1  # x[mask] = 0 becomes masked_fill
         return not filled and any(each.dtype == torch.bool for each in tensors_in(args[1]))
     return name == "repeat_interleave" and kwargs.get("output_size") is None
+
+
+def _brought_to_cpu(name: str, args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether tensors of GPUs are copied to the CPU, and the program waits for it."""
+    if name == "copy_":
+        return args[0].device.type == "cpu" and not (kwargs.get("non_blocking") or args[2:] == (True,))
+    device = kwargs.get("device") if name == "_to_copy" else None
+    return device is not None and device.type == "cpu" and not kwargs.get("non_blocking")
 
 
 def _storage(tensor: Tensor) -> StorageWeakRef:

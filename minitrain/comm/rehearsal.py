@@ -3,7 +3,8 @@
 gloo carries the messages, so the program runs and its numbers are right. Code that asks for the backend is told "nccl",
 and so takes the branches that it would take on GPUs. A dispatch mode records what each rank asks for, in program order,
 with the line of code, and `minitrain.comm.memories` tells which tensors would be on the GPU. Then
-`minitrain.comm.replay` replays the record under NCCL's rules.
+`minitrain.comm.replay` replays the record under NCCL's rules. Where each rank has a GPU of its own, the program runs
+there, and is recorded and replayed likewise.
 
 Not rehearsed: code that asks for a device of type "cuda", threads that communicate by themselves, and NCCL's speed,
 memory and rounding.
@@ -22,7 +23,7 @@ from torch.distributed import distributed_c10d
 from minitrain.comm import messages
 from minitrain.comm.control import gather_objects
 from minitrain.comm.ledger import NAMES, group_of
-from minitrain.comm.memories import GPU, Memories, Patches, tensors_in
+from minitrain.comm.memories import GPU, Devices, Memories, Patches, tensors_in
 from minitrain.comm.modes import Mode
 from minitrain.comm.nccl import ASIDE, Broken, Step
 from minitrain.comm.replay import replay
@@ -43,10 +44,13 @@ class Rehearsal(Mode):
         reads: How often the program has waited for the GPU since then, by line.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device = GPU) -> None:
         super().__init__()
         self.begin()
-        self._memories = Memories(self._read, lambda text: self._break("memory", text))
+        self._device = device
+        self._memories: Memories | Devices = Devices(self._read)
+        if device == GPU:
+            self._memories = Memories(self._read, lambda text: self._break("memory", text))
         self._patches = Patches()
         self._names: dict[Any, str] = {dist.group.WORLD: "everyone"}
         self._members: dict[str, tuple[int, ...]] = {"everyone": tuple(range(dist.get_world_size()))}
@@ -56,9 +60,9 @@ class Rehearsal(Mode):
         self._batches = 0
 
     @classmethod
-    def start(cls) -> Rehearsal:
-        """Start recording; from now on `backend()` answers "nccl"."""
-        rehearsal = cls()
+    def start(cls, device: torch.device = GPU) -> Rehearsal:
+        """Start recording what runs on a device; from now on `backend()` answers "nccl"."""
+        rehearsal = cls(device)
         messages.rehearsed = rehearsal._backend
         rehearsal._patch()
         rehearsal._memories.patch(rehearsal._patches)
@@ -76,7 +80,7 @@ class Rehearsal(Mode):
         self.steps: list[Step] = []
         self.reads: Counter[str] = Counter()
         self._broken: dict[Broken, None] = {}
-        self._works: dict[Any, int] = {}
+        self._works: dict[Any, tuple[int, ...]] = {}
 
     def check(self) -> list[Broken]:
         """The rules that all ranks' steps since the last check break; every rank calls it, and gets the same."""
@@ -123,7 +127,7 @@ class Rehearsal(Mode):
         if number is not None:
             last = result[-1] if isinstance(result, (tuple, list)) else result
             if isinstance(last, torch.ScriptObject):
-                self._works[dist.Work.unbox(last)] = number
+                self._works[dist.Work.unbox(last)] = (number,)
         return result
 
     def _described(self, verb: str, name: str, values: dict[str, Any], group: dist.ProcessGroup) -> Step:
@@ -164,10 +168,12 @@ class Rehearsal(Mode):
         """Look at the functions of torch that make groups, end them, and wait."""
         replace = self._patches.replace
         replace(distributed_c10d, "_new_group_with_tag", self._new_group)
+        for module in (distributed_c10d, dist, dist.device_mesh):
+            replace(module, "split_group", self._split_group)
         for module in (distributed_c10d, dist):
             replace(module, "destroy_process_group", self._destroy)
             replace(module, "batch_isend_irecv", self._batched)
-        replace(distributed_c10d, "_get_object_coll_device", lambda original: lambda group=None: str(GPU))
+        replace(distributed_c10d, "_get_object_coll_device", lambda original: lambda group=None: str(self._device))
         replace(dist.Work, "wait", self._wait)
 
     def _new_group(self, original: Any) -> Any:
@@ -177,9 +183,7 @@ class Rehearsal(Mode):
             group = original(ranks, timeout, backend, *args, **kwargs)
             inside = dist.get_rank() in members
             if inside:
-                self._counts[members] += 1
-                self._names[group] = name = f"{label}#{self._counts[members]}"
-                self._members[name] = members
+                self._name(group, members)
             if inside and str(backend) == "gloo":
                 self._gloo.add(group)
             else:
@@ -188,6 +192,23 @@ class Rehearsal(Mode):
             return group
 
         return new_group
+
+    def _split_group(self, original: Any) -> Any:
+        def split_group(parent_pg: Any = None, split_ranks: Any = None, *args: Any, **kwargs: Any) -> Any:
+            parts = [tuple(sorted(part)) for part in split_ranks]
+            line = site().line
+            group = original(parent_pg, split_ranks, *args, **kwargs)
+            if group is not None:
+                self._name(group, next(part for part in parts if dist.get_rank() in part))
+            self.steps.append(Step("make", line, " and ".join(",".join(map(str, part)) for part in parts)))
+            return group
+
+        return split_group
+
+    def _name(self, group: Any, members: tuple[int, ...]) -> None:
+        self._counts[members] += 1
+        self._names[group] = name = f"{','.join(map(str, members))}#{self._counts[members]}"
+        self._members[name] = members
 
     def _destroy(self, original: Any) -> Any:
         def destroy(group: Any = None) -> None:
@@ -204,18 +225,22 @@ class Rehearsal(Mode):
         def batched(messages: Any) -> Any:
             self._batches += 1
             self._batch = self._batches
+            first = len(self.steps)
             try:
-                return original(messages)
+                works = original(messages)
             finally:
                 self._batch = None
+            if len(works) < len(messages):  # NCCL has one work for all of a batch
+                self._works = {work: of for work, of in self._works.items() if of[0] < first}
+                self._works[works[0]] = tuple(range(first, len(self.steps)))
+            return works
 
         return batched
 
     def _wait(self, original: Any) -> Any:
         def wait(work: Any, *args: Any) -> Any:
-            number = self._works.pop(work, None)
-            if number is not None:
-                self.steps.append(Step("wait", of=(number,)))
+            if numbers := self._works.pop(work, ()):
+                self.steps.append(Step("wait", of=numbers))
             return original(work, *args)
 
         return wait

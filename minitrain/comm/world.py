@@ -10,7 +10,7 @@ import os
 import platform
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -47,6 +47,7 @@ class World:
         device: Where this rank's tensors live: its GPU, or the CPU.
         backend: The library that carries tensors between ranks: "nccl" where each rank has a GPU of its own, else
             "gloo".
+        devices: How many devices the ranks compute on: as many as there are ranks, or fewer where ranks share GPUs.
         timeline: Spans of this rank on the wall's clock, for `--trace`.
         costs: What the run cost here, as (what, value, unit): shown, but not claimed.
         rehearsal: The record of this run's communication, in a rehearsal.
@@ -55,7 +56,7 @@ class World:
     def __init__(self, rank: int, size: int, local_rank: int, local_size: int, device: torch.device, backend: str):
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
-        self.device, self.backend = device, backend
+        self.device, self.backend, self.devices = device, backend, size
         self.timeline = Timeline()
         self.costs: list[tuple[str, float, str]] = []
         self.draw: Callable[[], Figure] | None = None
@@ -83,8 +84,8 @@ class World:
             timeout: Seconds after which a communication that did not happen is an error.
             check: Compare shapes across ranks before every collective of ours, slower but with clear errors: torch's
                 debug level INFO. Demos and notebooks turn it on, benchmarks off.
-            rehearse: "nccl" runs on CPUs what would run on GPUs, and `rehearsed()` says how NCCL would have dealt with
-                it (see `minitrain.comm.rehearsal`).
+            rehearse: "nccl" runs on CPUs what would run on GPUs, unless each rank has one, and `rehearsed()` says how
+                NCCL would have dealt with it (see `minitrain.comm.rehearsal`).
 
         Raises:
             ValueError: `device` is unknown, or "cuda" where there is none; `timeout` is no time; rank, size and store
@@ -95,29 +96,36 @@ class World:
             raise ValueError(f"timeout={timeout} must be a number of seconds above 0, and at most 1e9")
         if rehearse not in (None, "nccl"):
             raise ValueError(f"rehearse={rehearse!r} is unknown; use 'nccl', or leave it out")
-        gpus = _gpus("cpu" if rehearse else device)
+        gpus = _gpus(device)
         meeting, rank, size, local_rank, local_size = _meeting_place(rank, size, store)
-        own_gpu = gpus >= local_size
-        backend = "nccl" if own_gpu else "gloo"
+        if rehearse and gpus < local_size:
+            gpus = 0  # ranks that share GPUs would talk over gloo
         place = torch.device("cuda", local_rank % gpus) if gpus else torch.device("cpu")
         if gpus:
             torch.cuda.set_device(place)
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // local_size))  # ranks share the cores
-        if backend == "nccl":
-            _prepare_nccl(check)
         # Not DETAIL: its wrapper counts messages as if they were collectives, and refuses the next collective when two
         # ranks have sent different numbers of them (pytorch issue 148976), as a tree or a pipeline does.
         dist.set_debug_level(dist.DebugLevel.INFO if check else dist.DebugLevel.OFF)
         try:
             if meeting.get("init_method") == "env://":
-                meeting = dict[str, Any](store=_same_backend(backend, rank, size, timeout))
+                shared, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout)))
+                meeting = dict[str, Any](store=shared)
+                # Each rank looks at its own machine, which is named by its first rank.
+                shared.set(f"gpu/{rank}", f"{rank - local_rank} {_name_of_gpu(place, gpus, local_size)}")
+                chosen = [tuple(shared.get(f"gpu/{other}").decode().split(" ")) for other in range(size)]
+            else:  # one machine, on which all ranks see the same GPUs
+                chosen = [("", str(other % gpus) if gpus else "") for other in range(size)]
+            backend = _backend(chosen)
+            if backend == "nccl":
+                _prepare_nccl(check)
             dist.init_process_group(
                 backend,
                 **meeting,
                 rank=rank,
                 world_size=size,
                 timeout=timedelta(seconds=timeout),
-                device_id=place if own_gpu else None,
+                device_id=place if backend == "nccl" else None,
             )
         except dist.DistNetworkError as error:
             raise RuntimeError(
@@ -125,8 +133,10 @@ class World:
                 f"({str(error).splitlines()[0]}); if the port is in use, choose another with torchrun --master-port"
             ) from error
         world = cls(rank, size, local_rank, local_size, place, backend)
+        world.devices = len(set(chosen)) if gpus else size
         if rehearse:
-            world.rehearsal, world.device = Rehearsal.start(), GPU
+            world.device = place if backend == "nccl" else GPU
+            world.rehearsal = Rehearsal.start(world.device)
         world.observe(check)
         gather_objects(None)  # all ranks are here, so that their timelines begin together
         world.timeline = Timeline()
@@ -222,12 +232,6 @@ class World:
         if count:
             self.cost(what, count / seconds, f"{unit}/s")
 
-    @property
-    def devices(self) -> int:
-        """How many devices the ranks compute on: as many as there are ranks, or fewer where ranks share GPUs."""
-        gpus = torch.cuda.device_count() if self.device.type == "cuda" else self.local_size
-        return self.size * min(gpus, self.local_size) // self.local_size
-
     def finish(self) -> None:
         """Wait until this rank's GPU has finished its work; on a CPU this returns at once."""
         if self.device.type == "cuda":
@@ -269,6 +273,8 @@ class World:
 def describe(world: World) -> dict[str, Any]:
     """What a run's figures depend on."""
     device = torch.cuda.get_device_name() if world.device.type == "cuda" else "CPU"
+    if world.device.type == "cuda" and torch.get_float32_matmul_precision() != "highest":
+        device += " with TF32"  # which is faster than float32, and has 10 bits
     versions = {"torch": torch.__version__.split("+")[0], "python": platform.python_version()}
     backend = world.backend if world.rehearsal is None else f"{world.backend}, rehearsed for NCCL"
     return {"ranks": world.size, "backend": backend, "device": device, **versions}
@@ -287,10 +293,11 @@ def _gpus(device: str) -> int:
 def _prepare_nccl(check: bool) -> None:
     """Settings of NCCL and CUDA, where the environment does not say otherwise."""
     settings = {
-        "NCCL_COMM_SPLIT_SHARE_RESOURCES": "1",  # a layout has many groups of the same ranks
         "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",  # `mail.py` sends in an order that fits
     }
     if check:
+        # Lessons make many layouts, each with many groups of the same ranks; a training has their messages overlap.
+        settings["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"
         # A rank that waits for ever raises then, with the line, and is not ended by NCCL's watchdog; ...
         settings["TORCH_NCCL_BLOCKING_WAIT"] = "1"
         # ... and the same sum has the same bits each time, as claims of equal bits say (nccl issue 1497), ...
@@ -301,22 +308,34 @@ def _prepare_nccl(check: bool) -> None:
         os.environ.setdefault(name, value)
 
 
-def _same_backend(backend: str, rank: int, size: int, timeout: float) -> dist.Store:
-    """The store of torchrun's ranks, if all of them have come to the same backend: each machine looks at its own GPUs.
+def _name_of_gpu(place: torch.device, gpus: int, local_size: int) -> str:
+    """A name for this rank's GPU, "" if it has none.
+
+    Where ranks see fewer GPUs than there are ranks, all may share these, or each may have its own under one number, as
+    with CUDA_VISIBLE_DEVICES or Slurm's --gpus-per-task. Then only the UUID tells GPUs apart.
+    """
+    if not gpus:
+        return ""
+    return str(place.index if gpus >= local_size else torch.cuda.get_device_properties(place).uuid)
+
+
+def _backend(chosen: Sequence[tuple[str, ...]]) -> str:
+    """The backend of all ranks: "nccl" if each has a GPU of its own.
+
+    Args:
+        chosen: Each rank's machine and GPU.
 
     Raises:
-        ValueError: They have not.
+        ValueError: The ranks of some machines have GPUs of their own, and those of others have not.
     """
-    store, _, _ = next(dist.rendezvous("env://", rank, size, timeout=timedelta(seconds=timeout)))
-    store.set(f"backend/{rank}", backend)
-    theirs = [store.get(f"backend/{other}").decode() for other in range(size)]
-    if len(set(theirs)) > 1:
-        with_nccl = [str(other) for other, name in enumerate(theirs) if name == "nccl"]
+    shared = {each[0] for each in chosen if not each[1] or chosen.count(each) > 1}
+    own = [str(rank) for rank, (machine, _) in enumerate(chosen) if machine not in shared]
+    if own and shared:
         raise ValueError(
-            f"ranks {','.join(with_nccl)} have a GPU of their own and others have none: start as many ranks on each "
-            "machine as it has GPUs, let each see all of them, or use --device cpu"
+            f"ranks {','.join(own)} have a GPU of their own and others have none: start as many ranks on each "
+            "machine as it has GPUs, or use --device cpu"
         )
-    return store
+    return "gloo" if shared else "nccl"
 
 
 def _meeting_place(

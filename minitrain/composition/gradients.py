@@ -169,7 +169,8 @@ class Gradients:
 
     @torch.no_grad()
     def _sum_partial(self) -> None:
-        pairs = [(self.parameters[name], piece) for name, piece in self.gradient_pieces()]
+        pieces = self.gradient_pieces()
+        pairs = [(self.parameters[name], piece) for name, piece in pieces if "tp" in self.spread[name].summed]
         # The one all-reduce over tensor-parallel ranks: each has applied these parameters to its own tokens or heads.
         sum_partial(pairs, self._tp)
 

@@ -189,7 +189,9 @@ class Training:
         layout = self.settings.layout
         if layout.cp == 1:
             return inputs, targets
-        return take(inputs, targets, layout.cp_mode, Comm(self.axes.cp, check=False))
+        own = take(inputs, targets, layout.cp_mode, Comm(self.axes.cp, check=False))
+        # The cut is a copy in memory of its own, from which a GPU would copy only while the CPU waits.
+        return (own[0].pin_memory(), own[1].pin_memory()) if inputs.is_pinned() else own
 
     def share_of_mean(self, loss: Tensor | None) -> Float[Tensor, ""]:
         """This rank's part of the mean loss over all ranks; `loss` is its own, None without the model's end."""

@@ -24,8 +24,9 @@ BATCH, VOCABULARY = 1, 51200  # the vocabulary of Korthikanti et al. 2022, §6
 NOTES = (
     "GB are 10⁹ bytes, GiB 2³⁰. A GPU of 80 GB counts as 80 · 10⁹ bytes, and what fits leaves {room:.3g} % of it free "
     "(--room) for what is not counted: CUDA's context and kernels, half a GB to one; NCCL's buffers, some hundred MB; "
-    "the layers that stage 3 has gathered, buckets of gradients, gradients of activations, and what a kernel needs "
-    "while it runs; and what the allocator loses to fragmentation, some per cent. Where these are large, leave more."
+    "the layers that stage 3 has gathered, buckets of gradients, gradients of activations, and what a kernel or a step "
+    "needs while it runs (torch's AdamW on a GPU up to a copy of what a rank steps); and what the allocator loses to "
+    "fragmentation, some per cent. Where these are large, leave more."
 )
 ACTIVATIONS = (
     "16 bits an element, dropout, attention written out. A fused attention kernel keeps what selective recomputation "

@@ -31,10 +31,11 @@ def mean_by(losses: Tensor, labels: Tensor, count: int, group: Group = None) -> 
     Returns:
         Two tensors [count]; the mean is NaN where there is no token.
     """
-    sums = torch.zeros(2, count, dtype=torch.float64, device=losses.device)
-    labels = labels.expand_as(losses).flatten()
-    sums[0].index_add_(0, labels, losses.flatten().double())
-    sums[1].index_add_(0, labels, torch.ones_like(losses).flatten().double())
+    labels, order = labels.expand_as(losses).flatten().sort(stable=True)
+    tokens = labels.bincount(minlength=count)
+    # Those of a label one after the other. (On a GPU index_add_ adds in any order, and so gives other last bits.)
+    total = torch.segment_reduce(losses.flatten()[order].double(), "sum", lengths=tokens)
+    sums = torch.stack([total, tokens.double()])
     # Sums, not means: ranks have different numbers of tokens of a source.
     all_reduce(sums, group).wait()
     return sums[0] / sums[1], sums[1]

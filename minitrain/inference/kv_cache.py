@@ -40,10 +40,13 @@ class KVCache(nn.Module):
             self.keys, self.values = key.new_zeros(2, batch, kv_heads, self.longest, head)
         self.keys[:, :, start:end], self.values[:, :, start:end] = key, value
         self.tokens = end
-        # The i-th new token is at position start + i. It sees all keys up to its own.
-        sees = torch.ones(end - start, end, dtype=torch.bool, device=query.device).tril(start)
         keys, values = self.keys[:, :, :end], self.values[:, :, :end]
-        return F.scaled_dot_product_attention(query, keys, values, sees, enable_gqa=True)
+        prompt, sees = start == 0 and end > 1, None
+        if start > 0 and end - start > 1:
+            # The i-th new token is at position start + i. It sees all keys up to its own.
+            sees = torch.ones(end - start, end, dtype=torch.bool, device=query.device).tril(start)
+        # A prompt's mask is the usual one, and a single token needs none: a GPU's fast kernels take no other mask.
+        return F.scaled_dot_product_attention(query, keys, values, sees, is_causal=prompt, enable_gqa=True)
 
 
 class Onward(Positions):

@@ -163,7 +163,7 @@ _OPTIONS = {
     "rehearse": (
         Literal["nccl"] | None,
         None,
-        "nccl: run on CPUs what would run on GPUs, and replay all communication under NCCL's rules.",
+        "nccl: run as on GPUs, on CPUs where there are none, and replay communication under NCCL's rules.",
     ),
     "timeout": (float, 60.0, "Seconds after which a communication that did not happen is an error."),
     "figure": (_MaybePath, None, "Save the lesson's picture here (.svg, .png or .pdf)."),
@@ -336,8 +336,9 @@ def play(world: World, demo: Demo, options: dict[str, Any]) -> tuple[list[Row], 
     leave_all()  # the groups that the demo has made, or their threads would run during the next one
     if world.rehearsal is not None:
         rule = _rehearsed(world, world.rehearsal)
-        # Memory and copies differ from those on GPUs, since both memories are one here.
-        everyone = [[*(claim for claim in claims if claim.how == "compared"), rule] for claims in everyone]
+        # Without GPUs memory and copies differ from those on them, since both memories are one here.
+        gpu = world.device.type == "cuda"
+        everyone = [[*(claim for claim in claims if gpu or claim.how == "compared"), rule] for claims in everyone]
     return merge(module, everyone), world.costs
 
 

@@ -59,6 +59,7 @@ PROGRAMS = {
     "minitrain.prepare": "Turns texts into shards of tokens that are mapped into memory.",
     "minitrain.tour": "Runs every demo and trains a small GPT, in 4 to 6 minutes.",
     "minitrain.benchmarks": "Compares these modules with what one would use instead.",
+    "minitrain.first_hour": "Finds out on GPUs whether all of this works there, and how fast; writes a report.",
 }
 USAGE = (
     "python -m minitrain [WORD …]   lists programs and demos, or those about WORD",

@@ -248,7 +248,7 @@ def main(
             or the path of a text file or folder.
         ranks: Ranks to start on this machine, 4 if not given. Under torchrun leave it out.
         device: Where tensors live. auto takes a GPU where there is one; ranks share GPUs where there are fewer.
-        rehearse: nccl: run on CPUs what would run on GPUs, and replay all communication under NCCL's rules.
+        rehearse: nccl: run as on GPUs, on CPUs where there are none, and replay communication under NCCL's rules.
         timeout: Seconds after which a communication that did not happen is an error.
         folder: Where the picture of the loss and the claims go.
         json: Write the claims here too.

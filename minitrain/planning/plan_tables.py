@@ -25,7 +25,8 @@ from minitrain.planning.plan_time import Bubble
 FREE = f"{100 * ROOM:.3g} %"  # of a GPU
 NOT_COUNTED = (
     f"GB are 10⁹ bytes. What fits leaves {FREE} of a GPU free for what is not counted: gradients of activations, what "
-    "a kernel or a collective needs while it runs, what stage 3 has gathered, CUDA's context (half a GB to one), "
+    "a kernel or a collective needs while it runs, the optimizer's intermediates (of torch's AdamW on a GPU up to a "
+    "copy of what a rank steps), what stage 3 has gathered, CUDA's context (half a GB to one), "
     "NCCL's buffers (some hundred MB), and fragmentation (some per cent). It is a rule of thumb and not a bound; "
     "`python -m minitrain.plan` leaves as much free."
 )

@@ -16,6 +16,7 @@ from collections import deque
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 E4M3, E5M2 = torch.float8_e4m3fn, torch.float8_e5m2
@@ -45,7 +46,11 @@ def product(a: Tensor, a_scale: float, b: Tensor, b_scale: float) -> Tensor:
     """a @ b of 8-bit numbers (m, k) and (k, n), added in float32."""
     if a.is_cuda and torch.cuda.get_device_capability(a.device) >= (8, 9):
         scales = (torch.tensor(scale, device=a.device) for scale in (a_scale, b_scale))
-        return torch._scaled_mm(a, b.t().contiguous().t(), *scales, out_dtype=torch.bfloat16).float()
+        # Products take k and n in multiples of 16. The zeros add nothing.
+        k, n = a.shape[1], b.shape[1]
+        a, b = F.pad(a, (0, -k % 16)), F.pad(b.t(), (0, -k % 16, 0, -n % 16))
+        # On an H100 the first factor lies row by row and the second one column by column, and never otherwise.
+        return torch._scaled_mm(a.contiguous(), b.contiguous().t(), *scales, out_dtype=torch.float32)[:, :n]
     return a_scale * b_scale * (a.float() @ b.float())
 
 

@@ -69,14 +69,13 @@ class Shelf:
             if self.side:
                 # Earlier backwards may still use this room.
                 self.side.wait_stream(torch.cuda.current_stream())
-            self.fetched = self.reader.submit(copy, room, self.host, self.side)
+            self.fetched = self.reader.submit(copy, room, self.host)
         return self.fetched
 
 
-def copy(room: list[Tensor], host: list[Tensor], side: Any) -> list[Tensor]:
+def copy(room: list[Tensor], host: list[Tensor]) -> list[Tensor]:
     """What the thread does: host to device, while the device computes."""
-    with torch.cuda.stream(side):
-        return [to.copy_(x) for to, x in zip(room, host, strict=True)]
+    return [to.copy_(x) for to, x in zip(room, host, strict=True)]
 
 
 class Offload:
@@ -87,11 +86,12 @@ class Offload:
     """
 
     def __init__(self, blocks: Iterable[nn.Module]):
-        blocks, self.reader = list(blocks), ThreadPoolExecutor(1)
+        blocks = list(blocks)
         self.last: Shelf | None = None
         # Copies have a stream of their own.
-        gpu = next(blocks[0].parameters()).is_cuda
-        self.side = torch.cuda.Stream() if gpu else None
+        side = self.side = torch.cuda.Stream() if next(blocks[0].parameters()).is_cuda else None
+        # With the stream the thread also gets this rank's GPU: a new thread's is number 0.
+        self.reader = ThreadPoolExecutor(1, initializer=(lambda: torch.cuda.set_stream(side)) if side else None)
         for block in blocks:
             block.forward = partial(self.run, block, block is blocks[-1], block.forward)
 

@@ -6,6 +6,8 @@ train.py line 5". If all wait, they do so at different lines.
 
 **Source.** Python's faulthandler, whose timer is a thread in C: it writes even while the interpreter is blocked.
 PyTorch's flight recorder compares collectives, and py-spy shows one process's stacks.
+With NCCL `wait()` returns at once, so ranks wait where they read a result, in a line that no frame names; with
+TORCH_NCCL_BLOCKING_WAIT=1 they wait in the collective.
 **Sent.** A stack per rank, by a folder that all ranks see, and only when a rank has made no progress for `seconds`.
 **Cost.** Restarting a timer in each step.
 """
@@ -19,6 +21,7 @@ from pathlib import Path
 from typing import TextIO
 
 VERBS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier", "send", "recv", "wait")
+VERBS = (*VERBS, "synchronize")  # of a GPU, which waits for the others
 STANDARD = re.compile(r"/lib/python[\d.]+/(?!site-packages)|<frozen")
 FRAME = re.compile(r'File "(.*)", line (\d+) in (\S+)')
 

@@ -29,10 +29,14 @@ class Start:
     Attributes:
         ranks: Ranks to start on this machine; if not given, as many as the layout takes. Under torchrun leave it out.
         device: auto takes a GPU where there is one; ranks share GPUs where there are fewer.
-        rehearse: nccl: run on CPUs what would run on GPUs, and replay all communication under NCCL's rules.
+        rehearse: nccl: run as on GPUs, on CPUs where there are none, and replay communication under NCCL's rules.
         timeout: Seconds without any progress after which ranks that wait for each other are given up.
         supervise: When a rank fails, start all again from the newest checkpoint; give up after three failures in a row
             at one step.
+        blocking_wait: With NCCL, let the CPU stand still wherever a rank waits for others. A rank that waits for ever
+            then says in which line, while otherwise NCCL ends it; but the GPU gets its work later.
+        share_communicators: With NCCL, let the groups of all axes share memory and a stream. Takes less memory, but
+            messages of two axes no longer travel at the same time.
     """
 
     ranks: Annotated[int | None, tyro.conf.arg(metavar="INT")] = None
@@ -40,6 +44,8 @@ class Start:
     rehearse: Literal["nccl"] | None = None
     timeout: float = 300.0
     supervise: bool = False
+    blocking_wait: bool = False
+    share_communicators: bool = False
 
 
 @dataclass(frozen=True)
@@ -110,6 +116,10 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         return refused(error)
     start = command.start
+    if start.blocking_wait:
+        os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
+    if start.share_communicators:
+        os.environ["NCCL_COMM_SPLIT_SHARE_RESOURCES"] = "1"
     return launch(settings, loop, ranks, start.device, start.timeout, start.rehearse, start.supervise)
 
 

@@ -12,13 +12,12 @@ optimizer states may lie in files as well.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
 from minitrain.comm.messages import Group, Handle, all_gather, all_reduce, place, reduce_scatter
 from minitrain.zero import stage3
@@ -27,27 +26,30 @@ from minitrain.zero import stage3
 class Unit(stage3.Unit):
     """A block whose shard waits outside the device."""
 
-    reader: ThreadPoolExecutor  # the same for all units
+    reader: ThreadPoolExecutor  # the same for all units, and so is the stream of its copies, if the device is a GPU
+    side: Any
 
     def __init__(self, block: nn.Module, group: Group = None):
         super().__init__(block, group)
-        # A copy even where the device is a CPU, so that both memories can be told apart.
-        self.shard = self.shard.to("cpu", copy=True)  # [padded / ranks]
+        # A copy even where the device is a CPU, so that both memories can be told apart. It is pinned for a GPU, which
+        # then copies while it computes.
+        self.shard = torch.empty_like(self.shard, device="cpu", pin_memory=self.flat.is_cuda).copy_(self.shard)
 
     def prefetch(self) -> Handle:
         """Start to fetch the shard; `wait()` then gathers the others."""
         if self.arriving is None:
             self.flat.untyped_storage().resize_(self.flat.nbytes)
-            mine = self.flat.data.chunk(self.ranks)[place(self.group)[0]]
+            whole = self.flat.data
+            mine = whole.chunk(self.ranks)[place(self.group)[0]]
+            if self.side:
+                # Earlier blocks may still use this room.
+                self.side.wait_stream(torch.cuda.current_stream())
             # Host or disk to device, in a thread, while the block before runs.
             fetched = self.reader.submit(mine.copy_, self.shard)
-            # Not in the thread: all ranks must start their collectives in one order.
-            self.arriving = Handle((), self.flat, lambda: self.gather(fetched.result()))
+            # Each rank brings its shard, and all get the whole parameters. Not in the thread: all ranks must start
+            # their collectives in one order.
+            self.arriving = Handle((), whole, lambda: all_gather(fetched.result(), self.group, whole).wait())
         return self.arriving
-
-    def gather(self, mine: Tensor) -> None:
-        # Each rank brings its shard, and all get the whole parameters.
-        all_gather(mine, self.group, into=self.flat.data).wait()
 
     def after_backward(self, flat: Any) -> None:
         """The hook: free the parameters, and keep this rank's shard of the gradient on the host."""
@@ -70,37 +72,37 @@ class ParameterOffload(stage3.Zero3):
     ):
         # The optimizer steps on the host; where shards are mapped files, it changes the files.
         super().__init__(module, optimizer_class, group, **options)
-        reader = ThreadPoolExecutor(1)
+        side = torch.cuda.Stream() if self.units[0].flat.is_cuda else None
+        # With a stream the thread also gets this rank's GPU: a new thread's is number 0.
+        reader = ThreadPoolExecutor(1, initializer=(lambda: torch.cuda.set_stream(side)) if side else None)
         for unit in self.units:
-            unit.reader = reader
+            unit.reader, unit.side = reader, side
         if folder:
             map_files(self.units, folder, group)
 
 
 def map_files(units: list[Unit], folder: str, group: Group) -> None:
     """Move the shards to files, which are mapped into memory: reading a tensor reads the disk."""
-    paths = [f"{folder}/rank{place()[0]}.block{number}" for number in range(len(units))]
+    paths = [Path(folder, f"rank{place()[0]}.block{number}") for number in range(len(units))]
     problem = None
     try:
         for path, unit in zip(paths, units, strict=True):
-            with open(path, "wb") as file:
-                # The file's room, now: a mapped file that finds the disk full later ends the program.
-                os.posix_fallocate(file.fileno(), 0, unit.shard.nbytes)
+            # Written, so that the file has its room: a mapped file that finds the disk full later ends the program.
+            path.write_bytes(unit.shard.view(torch.uint8).numpy().data)
     except OSError as error:
         problem = error
-    fits = torch.tensor(float(problem is None), device=units[0].flat.device)
+    full = torch.tensor(float(problem is not None), device=units[0].flat.device)
     # One rank whose disk is full stops all: the others would wait for it.
-    all_reduce(fits, group, dist.ReduceOp.MIN).wait()
-    if not fits:
-        for path in filter(os.path.exists, paths):
-            os.remove(path)
+    all_reduce(full, group).wait()
+    if full:
+        for path in paths:
+            path.unlink(missing_ok=True)
         size = sum(unit.shard.nbytes for unit in units)
         reason = problem or "it was another rank's disk"
         raise OSError(f"folder={folder!r} cannot hold {size:,} bytes ({reason}); use another disk, or more ranks")
     for path, unit in zip(paths, units, strict=True):
-        file = torch.from_file(path, shared=True, size=len(unit.shard), dtype=unit.shard.dtype)
         # The same tensor for the optimizer, with its numbers in the file.
-        unit.shard.data = file.copy_(unit.shard)  # [padded / ranks]
+        unit.shard.data = torch.from_file(str(path), True, len(unit.shard), dtype=unit.shard.dtype)  # [padded / ranks]
 
 
 if __name__ == "__main__":

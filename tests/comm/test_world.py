@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from minitrain.comm import World
+from minitrain.comm.world import _backend
 
 WHO = "from minitrain.comm import World\nwith World.start() as w: print(w, flush=True)"
 
@@ -51,6 +52,25 @@ def test_an_unknown_device():
 def test_cuda_asked_for_and_absent():
     with pytest.raises(ValueError, match="torch finds no GPU here; use device='cpu'"):
         World.start(device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "backend"),
+    [
+        ("0 0, 0 1, 2 0, 2 1", "nccl"),  # two machines with two GPUs each
+        ("0 GPU-a, 0 GPU-b", "nccl"),  # each rank sees a GPU of its own
+        ("0 GPU-a, 0 GPU-a", "gloo"),  # both see the same one
+        ("0 0, 0 1, 0 0", "gloo"),  # three ranks on two GPUs
+        ("0 , 0 ", "gloo"),  # CPUs
+    ],
+)
+def test_nccl_where_each_rank_has_a_gpu_of_its_own(chosen, backend):
+    assert _backend([tuple(each.split(" ")) for each in chosen.split(", ")]) == backend
+
+
+def test_machines_with_too_few_gpus_are_named():
+    with pytest.raises(ValueError, match="ranks 0,1 have a GPU of their own and others have none"):
+        _backend([("0", "0"), ("0", "1"), ("2", "0"), ("2", "0")])
 
 
 @pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0)])

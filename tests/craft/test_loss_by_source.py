@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from minitrain.craft.loss_by_source import bits_per_byte, mean_by, perplexity
+from tests.second_device.any_order import AnyOrder
 
 
 def means(world):
@@ -25,6 +26,19 @@ def test_ranks_with_different_numbers_of_tokens(ranks):
         assert source[0] == pytest.approx((1 + 3 + 5 + 7 + 11 + 13) / 6) and source[2] == 16
         assert math.isnan(source[1]) and math.isnan(source[3])
         assert position == [8, 10]
+
+
+def in_any_order(world):
+    losses, labels = torch.rand(40, 25), torch.randint(3, (40, 1))
+    right = mean_by(losses, labels, 3)
+    with AnyOrder():
+        plain = [torch.zeros(3).index_add_(0, labels.expand_as(losses).flatten(), losses.flatten()) for _ in range(9)]
+        assert any(not each.equal(plain[0]) for each in plain)
+        return all(each.equal(other) for each, other in zip(mean_by(losses, labels, 3), right, strict=True))
+
+
+def test_a_gpu_gives_the_same_bits_twice(ranks):
+    assert ranks(1).run(in_any_order) == [True]
 
 
 def test_units():

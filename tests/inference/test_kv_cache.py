@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from minitrain.inference.kv_cache import add_caches, generate
 from minitrain.models.gpt import GPT, GPTConfig
@@ -37,6 +38,22 @@ def test_logits_do_not_change(kind, cuts):
     add_caches(model, 20)
     found = torch.cat([model(part)[0] for part in text.split(cuts, dim=1)], dim=1)
     torch.testing.assert_close(found, right)
+
+
+@torch.no_grad()
+def test_a_mask_only_where_several_tokens_come_after_others(monkeypatch):
+    """A GPU's fast kernels take none."""
+    model, attend, given = gpt(), F.scaled_dot_product_attention, []
+
+    def watched(query, key, value, mask, *, is_causal, enable_gqa):
+        given.append((mask is not None, is_causal))
+        return attend(query, key, value, mask, is_causal=is_causal, enable_gqa=enable_gqa)
+
+    monkeypatch.setattr(F, "scaled_dot_product_attention", watched)
+    add_caches(model, 20)
+    for part in tokens(3, 20).split([7, 1, 12], dim=1):
+        model(part)
+    assert given[::2] == given[1::2] == [(False, True), (False, False), (True, False)]  # of both layers
 
 
 @pytest.mark.parametrize("kind", KINDS)

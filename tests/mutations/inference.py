@@ -11,10 +11,17 @@ MUTATIONS = [
     # Practice.
     Mutation(
         f"{CACHE}.KVCache.forward",
-        ".tril(start)",
-        ".tril(0)",
+        "is_causal=prompt",
+        "is_causal=False",
         CACHE,
         ("tokens that differ", "tensor parallelism, 4 ranks: tokens"),
+    ),
+    Mutation(
+        f"{CACHE}.KVCache.forward",
+        ".tril(start)",
+        ".tril(0)",
+        test="tests/inference/test_kv_cache.py::test_logits_do_not_change",
+        why="the lesson writes one token after the other: no two of them come after others at once",
     ),
     Mutation(f"{CACHE}.KVCache.forward", "self.tokens = end", "self.tokens = start", CACHE, "tokens that differ"),
     Mutation(f"{CACHE}.add_caches", "part.rotary.places = Onward(cache)", "pass", CACHE, "tokens that"),

@@ -255,7 +255,7 @@ MUTATIONS = [
     Mutation("minitrain.zero.full.partition.Partition.pieces", "self.offsets[name]", "0", MUON, FULL_STEPS),
     Mutation(f"{FULL}.adafactor.reach", "divmod(piece.start, ", "divmod(0, ", ADAFACTOR, FULL_STEPS),
     Mutation(f"{FULL}.adafactor.squares", "square.sum(1)", "square.amax(1)", ADAFACTOR, FULL_STEPS),
-    Mutation(f"{FULL}.adafactor.squares", "index_add_(0, matrix, square)", "add(square.sum(0))", **ONE_MATRIX),
+    Mutation(f"{FULL}.adafactor.squares", "part.sum(0) for part in each", "square.sum(0) for _ in each", **ONE_MATRIX),
     Mutation(f"{FULL}.adafactor.Adafactor.step", "self.summed(torch.stack(", "(torch.stack(", ADAFACTOR, FULL_STEPS),
     Mutation(f"{FULL}.adafactor.Adafactor.step", "total[-1] / elements", "total[-1]", ADAFACTOR, FULL_STEPS),
     Mutation(f"{FULL}.adafactor.Adafactor.step", "** group", "* group", ADAFACTOR, FULL_STEPS),

@@ -207,7 +207,11 @@ MUTATIONS = [
         "bytes of gradients that leave the device",
     ),
     Mutation(
-        f"{PARAMETERS}.map_files", "file.copy_(unit.shard)", "unit.shard", PARAMETERS, "elements on the host, and"
+        f"{PARAMETERS}.map_files",
+        "torch.from_file(",
+        "(lambda *_, dtype: unit.shard)(",
+        PARAMETERS,
+        "elements on the host, and",
     ),
     Mutation(
         f"{PARAMETERS}.Unit.after_backward", "self.reshard()", "pass", PARAMETERS, "most bytes of whole parameters"

@@ -10,10 +10,13 @@ from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.optimizers import LAMB, LARS, Adafactor, Muon, lamb, lars
+from minitrain.optimizers.full.adafactor import squares
 from minitrain.tensor_parallel import ColumnParallelLinear
+from minitrain.zero.full.partition import Piece
 from minitrain.zero.full.stage1 import Zero1
 from minitrain.zero.full.stage2 import Zero2
 from minitrain.zero.full.stage3 import Zero3
+from tests.second_device.any_order import AnyOrder
 
 FULL = {
     "lamb": (LAMB, {"lr": 0.05, "weight_decay": 0.1, "phi": (0.9, 1.1)}),
@@ -32,6 +35,20 @@ def losses(model, rank=0, ranks=1, steps=4):
     for step in range(steps):
         x = torch.randn(12, 5, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
         yield model(x.chunk(ranks)[rank]).square().mean()
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 600), (130, 430), (205, 206)])
+def test_adafactor_s_sums_over_a_stack_of_matrices(start, stop):
+    """Also of a piece; and to the bit on a GPU, where every rank of plain data parallelism makes them by itself."""
+    shape, gradient = torch.Size((3, 40, 5)), torch.rand(600)
+    part = torch.zeros(600)
+    part[start:stop] = gradient[start:stop]
+    piece = Piece("w", shape, 0, start, slice(0, stop - start))
+    rows, columns = squares(gradient[start:stop], piece)
+    torch.testing.assert_close(rows.view(3, 40), part.view(shape).square().sum(2))
+    torch.testing.assert_close(columns.view(3, 5), part.view(shape).square().sum(1))
+    with AnyOrder():
+        assert squares(gradient[start:stop], piece)[1].equal(columns)
 
 
 @pytest.mark.parametrize("name", FULL)

@@ -52,6 +52,13 @@ def test_the_outermost_collective_is_the_one_that_was_called():
     assert place(ring) == (True, "in all_gather at train.py line 12")
 
 
+def test_a_rank_that_waits_for_its_gpu_waits_for_others():
+    gpu = WAITS.replace("distributed/distributed_c10d.py", "cuda/__init__.py").replace(
+        "in all_reduce", "in synchronize"
+    )
+    assert place(gpu) == (True, "in synchronize at train.py line 12")
+
+
 def test_the_sentence():
     ranks = {0: WAITS, 1: WAITS, 2: LOADS, 3: WAITS}
     assert sentence(ranks) == (

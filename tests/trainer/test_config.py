@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -26,6 +27,18 @@ def test_a_file_gives_back_what_was_written(data, load, lr, layers, tied, tmp_pa
     settings = Settings(Model(layers=layers, tied=tied), Layout(zero=3), Steps(data=data, lr=lr), Run(load=load))
     config.write(file.parent, settings)
     assert config.read(file, Settings()) == settings
+
+
+@pytest.mark.parametrize("options", ([], ["--blocking-wait"], ["--share-communicators"]))
+def test_choices_for_nccl_reach_the_ranks(monkeypatch, tmp_path, options):
+    names = {"--blocking-wait": "TORCH_NCCL_BLOCKING_WAIT", "--share-communicators": "NCCL_COMM_SPLIT_SHARE_RESOURCES"}
+    for name in names.values():
+        monkeypatch.setenv(name, "as before")
+    monkeypatch.setattr(command, "launch", lambda *_: 0)
+    assert command.run("minitrain.train", ["--runs", str(tmp_path), *options]) == 0
+    assert {option: os.environ[name] for option, name in names.items()} == {
+        option: "1" if option in options else "as before" for option in names
+    }
 
 
 @dataclass(frozen=True)

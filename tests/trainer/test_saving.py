@@ -292,9 +292,14 @@ def filled(world, root, again):
     state = tensors(world)
     if again:
         Memory(root, state, {}, root).save(1, state, {})
-    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)) if world.rank == 1 else None
-    with mock.patch("os.posix_fallocate", side_effect=full), pytest.raises(OSError) as error:
-        Memory(root, state, {}, root)
+
+    def opened(*arguments):
+        if world.rank == 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return open(*arguments)
+
+    with mock.patch("minitrain.checkpointing.flash.open", opened, create=True), pytest.raises(OSError) as error:
+        Memory(root, state, {"another": "training"}, root)
     return str(error.value), memory.place(root, root).exists()
 
 

@@ -71,7 +71,7 @@ class MyLossScale:
         self.clean, self.overflow = 0, False
 
     def unscale(self, gradients):
-        found = torch.zeros(1)
+        found = torch.zeros(1, device=gradients[0].device)
         for gradient in gradients:
             gradient /= self.scale
             if not gradient.isfinite().all():

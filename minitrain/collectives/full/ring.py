@@ -161,7 +161,7 @@ def start_reduce_scatter_chunks(
     if not steps:
         return []
     if backend(group) == "nccl":
-        pair = chunks[0].new_empty(2, max(map(len, chunks)))  # in turn
+        pair = chunks[0].new_empty(min(2, len(steps)), max(map(len, chunks)))  # in turn
         for step, (outgoing, own) in enumerate(steps):
             buffer = pair[step % 2, : len(own)]
             # Hand the sum so far to the next rank, and take the one that the previous rank has made.

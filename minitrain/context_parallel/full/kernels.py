@@ -166,7 +166,7 @@ def _flash_gradients(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """FlashAttention's backward on GPUs. Lengths and random numbers concern ragged batches and dropout, of which there
     are none."""
-    unused = torch.empty(0, dtype=torch.int64, device="cpu")
+    unused = torch.empty(0, dtype=torch.int64, device=query.device)
     lengths = query.shape[2], key.shape[2]
     return torch.ops.aten._scaled_dot_product_flash_attention_backward(
         gradient, query, key, value, output, logsum.contiguous(), None, None, *lengths, 0.0, causal, unused, unused

@@ -221,14 +221,17 @@ def gpu_slack(device: torch.device, settings: Settings, layers: int) -> int:
     """Bytes that fused attention may keep on a GPU, in all micro-batches and so many layers, and on a CPU does not.
 
     CUDA's memory-efficient kernel, which float32 takes, fills the log of the softmax's sum up to a multiple of 32
-    positions, and keeps the state of its random numbers. (Attention written out would keep the same bytes everywhere.
-    But then it would not be the trainer's model.)
+    positions, and keeps the state of its random numbers, twice 8 bytes. Its result begins with the batch, so that with
+    sequence parallelism, where tensors begin with the sequence, the next layer keeps a copy. (Attention written out
+    would keep the same bytes everywhere. But then it would not be the trainer's model.)
     """
     if device.type == "cpu":
         return 0
     layout, sizes = settings.layout, settings.model.sizes
     rows = plan_time.microbatch(layout, settings.steps) * sizes.heads // layout.tp
-    return 4 * layers * layout.microbatches * rows * (-sizes.positions % 32 + 32)
+    filled = -sizes.positions % 32
+    copied = sizes.positions * sizes.hidden // sizes.heads if layout.sequence_parallel else 0
+    return layers * layout.microbatches * (4 * rows * (filled + copied) + 16)
 
 
 def measure(world: World, settings: Settings, operations: Operations | None) -> Measured:

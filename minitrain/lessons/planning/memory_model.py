@@ -48,7 +48,9 @@ def demo(world: World, hidden: int = 12) -> list[Claim]:
     for full in (False, True):
         predicted, measured = activations(world, gpt._replace(L=1), full)
         name, formula = "full recomputation" if full else "no recomputation", "16bsh + 4bs + abs of a layer, and ends"
-        kept[name] = Claim("", formula, predicted, measured, "B", KORTHIKANTI)
+        # CUDA's kernel fills each head's numbers per row up to a multiple of 32, and keeps 16 bytes of random state.
+        slack = 0 if full or world.device.type == "cpu" else 4 * 2 * gpt.a * (-gpt.s % 32) + 16
+        kept[name] = Claim("", formula, predicted, measured, "B", KORTHIKANTI, absolute=slack)
     return [
         fold("bytes of weights, gradients (stages 0, 1) and states, ZeRO's four stages on all ranks", states, key=True),
         stage,

@@ -60,7 +60,8 @@ def losses(world: World, name: str, seed: int, steps: int) -> list[float]:
     samples, model = Samples(Text.load().training, SEQ), Loss(world.device, seed)
     parts = [[each.to(world.device) for each in samples.batch(step, 8, 0, 1)] for step in range(steps)]
     if name in MIXED:
-        group = dist.new_group([world.rank], use_local_synchronization=True)
+        # With gloo, which needs the members alone: NCCL would split everyone's group, with all ranks at once.
+        group = dist.new_group([world.rank], backend="gloo", use_local_synchronization=True)
         assert isinstance(group, dist.ProcessGroup)
         model = in_eight_bits(model) if name == "fp8" else model
         training = MixedPrecision(model, MIXED[name], torch.optim.AdamW, group, lr=RATE)

@@ -22,7 +22,8 @@ def demo(world: World, hidden: int = 64) -> list[Claim]:
         hidden: Width of the layer.
     """
     generator = torch.Generator().manual_seed(world.rank)
-    x, weight = (torch.randn(size, generator=generator) for size in ((32, hidden), (hidden, 2 * hidden)))
+    drawn = (torch.randn(size, generator=generator) for size in ((32, hidden), (hidden, 2 * hidden)))
+    x, weight = (each.to(world.device) for each in drawn)
     largest, errors, plain = {}, {}, {}
     for name, (each, dtype) in FORMATS.items():
         small = 1e-6 * x
@@ -41,13 +42,13 @@ def demo(world: World, hidden: int = 64) -> list[Claim]:
         fold("its elements that become 0 without a scale", plain),
         *products(x, weight, generator),
         *delayed(x),
-        kept(world, x, weight),
+        kept(x, weight),
     ]
 
 
 def products(x: Tensor, weight: Tensor, generator: torch.Generator) -> list[Claim]:
     """Claims on a layer's output and gradients against those in float64 of the same numbers."""
-    gradient = torch.randn(x.shape[0], weight.shape[1], generator=generator)
+    gradient = torch.randn(x.shape[0], weight.shape[1], generator=generator).to(x.device)
     a, b = x.clone().requires_grad_(), weight.clone().requires_grad_()
     out = Linear.apply(a, b, (Scale(), Scale(), Scale()))
     out.backward(gradient)
@@ -110,9 +111,9 @@ def delayed(x: Tensor) -> list[Claim]:
     ]
 
 
-def kept(world: World, x: Tensor, weight: Tensor) -> Claim:
+def kept(x: Tensor, weight: Tensor) -> Claim:
     """Bytes that a layer keeps for backward."""
-    a, b = x.to(world.device).requires_grad_(), weight.to(world.device).requires_grad_()
+    a, b = x.clone().requires_grad_(), weight.clone().requires_grad_()
     with SavedActivations() as saved:
         out = Linear.apply(a, b, (Scale(), Scale(), Scale()))
     assert out.requires_grad

@@ -7,6 +7,7 @@ from concurrent.futures import Future
 from typing import Any
 from weakref import ref
 
+import torch
 from torch import Tensor
 from torch.autograd.graph import save_on_cpu
 
@@ -26,13 +27,17 @@ VDNN = "Rhu et al. 2016, §3"
 class AtOnce:
     """A reader that reads before it returns, so that counters of this thread see it; and a diary.
 
+    Args:
+        side: The stream of copies, which a reader's thread would have as its own.
+
     Attributes:
         fetches: How many blocks' activations were fetched.
         ahead: Fetches that began while another block's were on the device.
         most: Most bytes on the device at once.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, side: torch.cuda.Stream | None) -> None:
+        self._side = side
         self.fetches = self.ahead = self.most = 0
         self._fetched: list[tuple[ref[Future[list[Tensor]]], int]] = []
 
@@ -40,7 +45,8 @@ class AtOnce:
         # A shelf holds what it fetched until autograd lets go of the shelf.
         self._fetched = [each for each in self._fetched if each[0]() is not None]
         future: Future[list[Tensor]] = Future()
-        tensors = read(*arguments)
+        with torch.cuda.stream(self._side):
+            tensors = read(*arguments)
         future.set_result(tensors)
         self.fetches += 1
         self.ahead += bool(self._fetched)
@@ -81,7 +87,7 @@ def demo(
         gpt = trial.gpt()
         case = f"L = {count}"
         offload = Offload(list(gpt.blocks)[:count])
-        offload.reader = diary = AtOnce()  # type: ignore[assignment]
+        offload.reader = diary = AtOnce(offload.side)  # type: ignore[assignment]
         step(gpt, trial)
         diary.fetches = diary.ahead = diary.most = 0
         with Crossings([]) as crossings:

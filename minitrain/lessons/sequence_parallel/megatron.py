@@ -126,11 +126,11 @@ def _once_a_step(trial: Trial, parallelize: Parallelize) -> list[Claim]:
         sum_partial_gradients(gpt)
     _, seq, hidden = trial.sizes
     elements = 4 * costs.partial_elements(trial.layers, hidden, seq)
-    on = "norms, row biases, positions: "
+    on, several = "norms, row biases, positions: ", int(trial.world.size > 1)
     calls, payload = ledger.calls("all_reduce"), ledger.payload("all_reduce")
     return [
-        Claim(on + "all-reduces per step that add their gradients", "1", 1, calls, "1", "derived"),
-        Claim(on + "their payload", "4(6hL + 2h + sh)", elements, payload, "B", "derived"),
+        Claim(on + "all-reduces per step that add their gradients", "1, if t > 1", several, calls, "1", "derived"),
+        Claim(on + "their payload", "4(6hL + 2h + sh), if t > 1", several * elements, payload, "B", "derived"),
     ]
 
 

@@ -56,9 +56,37 @@ def grouped(
     order = expert.argsort(stable=True)
     counts = counted(expert, len(experts))
     up, down = stacked(experts, "up"), stacked(experts, "down")
-    wide = grouped_linear(rows.index_select(0, order), *up, counts)  # [routes, 4·hidden]
+    sorted_rows, slot = rows.index_select(0, order), order.argsort()
+    if rows.is_cuda and rows.element_size() == 2:
+        sorted_rows, slot, counts = with_room(sorted_rows, slot, counts)
+    wide = grouped_linear(sorted_rows, *up, counts)  # [routes, 4·hidden]
     y = grouped_linear(F.gelu(wide, approximate="tanh"), *down, counts)
-    return y.index_select(0, order.argsort())
+    return y.index_select(0, slot)
+
+
+def with_room(
+    x: Float[Tensor, "routes inputs"], slot: Int[Tensor, " routes"], counts: Int[Tensor, " experts"]
+) -> tuple[Float[Tensor, "rows inputs"], Int[Tensor, " routes"], Int[Tensor, " experts"]]:
+    """Rows of zeros between the experts, so that each has a multiple of 8 rows, and none has no rows.
+
+    The gradient of an expert's weight is a product over its rows, which on an H100 must begin at multiples of 16 bytes;
+    and a group without rows has made its kernel hang (pytorch issue 152668).
+
+    Args:
+        x: Rows sorted by expert.
+        slot: For each route its place in x.
+        counts: How many rows each expert has.
+
+    Returns:
+        The same with the rows of zeros. Their number, which the CPU must know, depends on the number of rows alone: the
+        last expert has those that are left.
+    """
+    room = (counts.clamp(min=1) + 7) // 8 * 8
+    before = (room - counts).cumsum(0) - (room - counts)  # rows of zeros before those of each expert
+    place = torch.arange(len(x), device=x.device) + before.repeat_interleave(counts, output_size=len(x))
+    rows = -(-len(x) // 8) * 8 + 8 * len(counts)
+    room[-1] += rows - room.sum()
+    return x.new_zeros(rows, x.shape[1]).index_copy(0, place, x), place[slot], room
 
 
 def padded(

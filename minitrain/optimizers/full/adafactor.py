@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import math
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -118,9 +119,12 @@ def squares(gradient: Tensor, piece: Piece) -> tuple[Tensor, ...]:
     square = pad(gradient, (before, count * columns - before - length(piece))).view(count, columns).square()
     row = gradient.new_zeros(math.prod(stack) * rows)
     row[first : first + count] = square.sum(1)
-    matrix = torch.arange(first, first + count, device=gradient.device) // max(1, rows)
-    col = gradient.new_zeros(math.prod(stack), columns).index_add_(0, matrix, square)
-    return row, col.view(-1)
+    # How many of these rows each matrix of the stack has. (index_add_ adds in any order on a GPU: ranks with the same
+    # gradients would come to different parameters.)
+    starts = [rows * number for number in range(math.prod(stack) + 1)]
+    cuts = [min(max(start - first, 0), count) for start in starts]
+    each = square.split([end - begin for begin, end in pairwise(cuts)])
+    return row, torch.cat([part.sum(0) for part in each])
 
 
 def length(piece: Piece) -> int:

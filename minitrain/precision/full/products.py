@@ -56,5 +56,5 @@ def product(a: Tensor, a_scale: float, b: Tensor, b_scale: float) -> Tensor:
         if size % 16:
             raise ValueError(f"{name}={size} must be a multiple of 16 for products in 8 bits; pad with zeros")
     scales = (torch.tensor(scale, device=a.device) for scale in (a_scale, b_scale))
-    # The second factor has to lie column by column.
-    return torch._scaled_mm(a, b.t().contiguous().t(), *scales, out_dtype=torch.bfloat16).float()
+    # The first factor has to lie row by row, and the second one column by column.
+    return torch._scaled_mm(a.contiguous(), b.t().contiguous().t(), *scales, out_dtype=torch.float32)

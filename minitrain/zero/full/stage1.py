@@ -78,7 +78,9 @@ class ShardedOptimizer(torch.optim.Optimizer):
         options = {name: value for name, value in added.items() if name not in ("params", "param_names")}
         first = sum(map(len, self._names))
         names = [str(first + place) for place in range(len(parameters))]  # torch numbers them so, too
-        kinds = [(p.dtype, str(p.device), p.requires_grad) for p in parameters]
+        # Devices by number: each rank has a GPU of its own, which has another name than the others'.
+        devices = list(dict.fromkeys(p.device for p in parameters))
+        kinds = [(p.dtype, p.device.type, devices.index(p.device), p.requires_grad) for p in parameters]
         shapes = [f"{tuple(p.shape)} {kind}" for p, kind in zip(parameters, kinds, strict=True)]
         settings = {"parameters": str(shapes), "optimizer_class": self._optimizer_class.__name__}
         agree_on_settings(settings | {"options": str([described(self._options), described(options)])}, self.comm.group)
