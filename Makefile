@@ -14,7 +14,7 @@ ACCEPTED := >=
 export NO_MKDOCS_2_WARNING := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help tour test everything ready lint pytest durations mutations oldest docs serve notebooks course lab bench claims wild clean
+.PHONY: help tour gpu test everything ready lint pytest durations mutations oldest docs serve notebooks course lab bench claims wild clean
 
 help:  ## list the targets
 	@echo "make TARGET [PYTHON=a python ≥ 3.11] [RANKS=1 to 8]"
@@ -22,6 +22,14 @@ help:  ## list the targets
 
 tour: $(STAMPS)/package  ## run every demo, train a small GPT, and show the claims in one table (4 to 6 minutes)
 	@$(BIN)/python -m minitrain.tour --ranks $(RANKS)
+
+gpu: $(STAMPS)/package  ## the first hour on GPUs: whether all of this works there, and how fast, in a report to send
+	@if $(BIN)/python -c 'import sys, torch; sys.exit(torch.cuda.device_count() == 0)'; then \
+	  $(BIN)/python -m minitrain.first_hour; \
+	else \
+	  echo "torch finds no GPU: this is a rehearsal of it, on the second device of the tests"; \
+	  $(MAKE) --no-print-directory $(STAMPS)/dev && $(BIN)/python -m tests.second_device --gpus 2 -m minitrain.first_hour; \
+	fi
 
 READY := $(STAMPS)/package $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site
 
@@ -122,12 +130,20 @@ $(STAMPS)/package: $(STAMPS)/base
 	@$(BIN)/python -c 'import torch' 2>/dev/null || echo "$$TORCH_COMING"
 	@echo "installing minitrain and what it runs on"
 	@$(PIP) --build-constraint $(VENV)/constraints.txt --editable .
+	@# with a torch that PYTHON has, torchrun would be that of PYTHON's environment, which lacks our packages
+	@test -x $(BIN)/torchrun || { echo "$$TORCHRUN" > $(BIN)/torchrun && chmod +x $(BIN)/torchrun; }
 	@touch $@
 
 $(STAMPS)/dev $(STAMPS)/notebooks $(STAMPS)/site: $(STAMPS)/base
 	@echo "installing the group \"$(@F)\""
 	@$(PIP) --group $(@F)
 	@touch $@
+
+define TORCHRUN
+#!/bin/sh
+exec "$$(dirname "$$0")/python" -m torch.distributed.run "$$@"
+endef
+export TORCHRUN
 
 # Prints version and place of a torch that can be used, and fails where there is none.
 define HAS_TORCH

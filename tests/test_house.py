@@ -177,6 +177,7 @@ ARROWS: dict[str, tuple[str, ...]] = {
     "evaluate": ("trainer",),
     "export": ("trainer",),
     "compare": ("trainer",),
+    "first_hour": ("benchmarks",),
 }
 ARROWS["planning"] += ("costs",)  # the dry run is theory put together
 ARROWS["composition"] += ("craft",)  # whose schedules the trainer's learning rate follows
@@ -295,7 +296,18 @@ ONE_FORM = (
 )
 WITHOUT_SMALL_FORMS = ("composition", "recommender")  # chapters about whole trainings and tables
 # Of the package's own folder, beside the loop: ten lines of code at most.
-BESIDE_THE_LOOP = ("__init__", "__main__", "tour", "plan", "prepare", "generate", "evaluate", "export", "compare")
+BESIDE_THE_LOOP = (
+    "__init__",
+    "__main__",
+    "tour",
+    "plan",
+    "prepare",
+    "generate",
+    "evaluate",
+    "export",
+    "compare",
+    "first_hour",
+)
 
 
 def forms_of_one_name(package: Path) -> list[str]:

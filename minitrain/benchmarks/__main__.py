@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json as to_json
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import Literal, get_args
 
 import tyro
@@ -49,6 +51,7 @@ def main(
     names: tuple[Name, ...] = get_args(Name),
     ranks: tuple[int, ...] = (2, 4),
     device: Literal["auto", "cpu", "cuda"] = "auto",
+    json: Path | None = None,
 ) -> None:
     """Compare minitrain with torch's own: interleaved in one run, medians, ratios.
 
@@ -56,6 +59,7 @@ def main(
         names: Which benchmarks to run.
         ranks: Numbers of ranks to run each on. Under torchrun its number counts.
         device: Where tensors live. auto takes a GPU where there is one.
+        json: Save the table here.
     """
     rows: list[Comparison] = []
     if under_torchrun():
@@ -70,6 +74,8 @@ def main(
                 for name in names:
                     rows += pool.run(measure, name)[0]
     show(rows)
+    if json:
+        json.write_text(to_json.dumps([{**vars(row), "ratio": row.ratio} for row in rows], indent=1) + "\n", "utf-8")
 
 
 def show(rows: list[Comparison]) -> None:

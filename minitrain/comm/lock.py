@@ -34,8 +34,12 @@ class Lock:
     """
 
     def __init__(self, folder: Path, process: int, option: str = "--name"):
+        self._folder, self._process, self._option = folder, process, option
+        self._take()
+
+    def _take(self) -> None:
+        folder, path = self._folder, self._folder / NAME
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / NAME
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
             # POSIX, F_SETLK: unlike a lock of flock(), it belongs to the process and not to its children, and it holds
@@ -49,13 +53,24 @@ class Lock:
             os.close(self._file)
             raise ValueError(
                 f"{folder} is being written to by {holder or 'another run'}: wait for its end, or use another folder "
-                f"with {option}. (If the machine of that run has crashed, remove {path}.)"
+                f"with {self._option}. (If the machine of that run has crashed, remove {path}.)"
             ) from None
         with suppress(OSError):  # a full disk: others cannot learn which run has it
             os.truncate(self._file, 0)
             since = datetime.now().astimezone()
-            who = f"process {process} on {socket.gethostname()}, since {since:%Y-%m-%d %H:%M:%S %Z}\n"
+            who = f"process {self._process} on {socket.gethostname()}, since {since:%Y-%m-%d %H:%M:%S %Z}\n"
             os.write(self._file, who.encode())
+
+    def keep(self) -> None:
+        """Take it again where somebody has removed its file, so that no second run gets in; called now and then.
+
+        Raises:
+            ValueError: Another run has come in meanwhile; names its process.
+        """
+        if not os.fstat(self._file).st_nlink:
+            self.release()
+            self._take()
+            print(f"note: {self._folder / NAME} was removed, and is locked again", file=sys.stderr)
 
     def release(self) -> None:
         """Release it."""

@@ -27,6 +27,7 @@ import tyro
 from minitrain.comm.control import gather_objects, leave_all
 from minitrain.comm.pictures import save_figure
 from minitrain.comm.rehearsal import Rehearsal
+from minitrain.comm.terminal import reader_has_closed
 from minitrain.comm.timeline import trace_events
 from minitrain.comm.torchrun import end_with_torchrun, given_ranks, speaks
 from minitrain.comm.world import World, describe
@@ -232,9 +233,8 @@ def launch(
     except (ValueError, RanksError) as error:
         print(error, file=sys.stderr)
         return 2 if isinstance(error, ValueError) else 1
-    except BrokenPipeError:  # the reader has closed: `... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
-        return 1
+    except BrokenPipeError:
+        return reader_has_closed()
     except KeyboardInterrupt as stopped:  # where the ranks were, if they were at work
         print(stopped, file=sys.stderr)
         return 130

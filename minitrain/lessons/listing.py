@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 import shutil
 import sys
@@ -12,6 +11,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
+
+from minitrain.comm.terminal import reader_has_closed
 
 # Chapters in reading order, as the notebooks number them, and the demos of each in the order of its notebooks. Those
 # without a notebook have their place as well.
@@ -58,6 +59,7 @@ PROGRAMS = {
     "minitrain.prepare": "Turns texts into shards of tokens that are mapped into memory.",
     "minitrain.tour": "Runs every demo and trains a small GPT, in 4 to 6 minutes.",
     "minitrain.benchmarks": "Compares these modules with what one would use instead.",
+    "minitrain.first_hour": "Finds out on GPUs whether all of this works there, and how fast; writes a report.",
 }
 USAGE = (
     "python -m minitrain [WORD …]   lists programs and demos, or those about WORD",
@@ -128,9 +130,8 @@ def main(words: Sequence[str]) -> int:
     except LookupError as error:
         print(error.args[0], file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader has closed: `... | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
-        return 1
+    except BrokenPipeError:
+        return reader_has_closed()
     return 0
 
 

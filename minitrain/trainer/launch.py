@@ -278,7 +278,13 @@ def _train(
     try:
         with refusing():  # before anything in the folder is written or removed
             lock = same_on_all_ranks(lambda: Lock(settings.run.folder, process) if world.rank == 0 else None, None)
-        trainer = Trainer(world, settings, asked_to_stop, asked_to_save=asked_to_save, failed=failed)
+
+        def stops() -> bool:
+            if lock is not None:
+                lock.keep()  # asked after every step
+            return asked_to_stop()
+
+        trainer = Trainer(world, settings, stops, asked_to_save=asked_to_save, failed=failed)
         status = importlib.import_module(loop).train(trainer)
         if world.rehearsal is not None and world.rank == 0:
             print(world.rehearsal)

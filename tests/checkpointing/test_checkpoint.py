@@ -12,6 +12,7 @@ import shutil
 import signal
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.checkpoint import load, newest, save
 from minitrain.checkpointing.full import manifest
-from minitrain.checkpointing.full.shards import Shard, ShardedTensor, flat_regions, flat_shards
+from minitrain.checkpointing.full.shards import Shard, ShardedTensor, flat_regions, flat_shards, tiles
 from minitrain.ranks.failures import RanksError
 from minitrain.zero import Partition
 
@@ -421,3 +422,54 @@ def foreign(world, folder):
 
 def test_nothing_in_a_folder_is_executed(ranks, tmp_path):
     assert ranks(1).run(foreign, tmp_path) == [False]
+
+
+def beyond_the_file(listed):
+    index, info = next(iter(listed.storage_data.items()))
+    listed.storage_data[index] = replace(info, offset=10**6)
+
+
+def shifted(listed):
+    chunks = next(iter(listed.state_dict_metadata.values())).chunks
+    chunks[0] = replace(chunks[0], offsets=chunks[1].offsets)
+
+
+def nowhere(listed):
+    listed.storage_data = None
+
+
+WRONG = {
+    beyond_the_file: r"\.metadata looks for \S+ from byte 1000000 to \d+ of __0_0.distcp, which has \d+; use another",
+    shifted: r"\.metadata has regions of \S+ that do not make up its shape",
+    nowhere: r"\.metadata is no list of tensors",
+    lambda listed: [1]: r"\.metadata is no list of tensors",
+}
+
+
+def wrong_lists(world, folder):
+    path = save(folder, 1, cut(world, "rows"), {})
+    content, good = manifest.read(path), (path / ".metadata").read_bytes()
+    for change, says in WRONG.items():
+        dist.barrier()
+        if world.rank == 0:
+            listed = pickle.loads(good)
+            (path / ".metadata").write_bytes(pickle.dumps(change(listed) or listed))
+            files = {**content.files, ".metadata": manifest.checksum(path / ".metadata")}
+            manifest.write(path, manifest.Manifest(1, files, {}))
+        dist.barrier()
+        with pytest.raises(ValueError, match=says):
+            load(path, cut(world, "rows"))
+
+
+def test_a_list_of_tensors_that_is_wrong_is_refused_by_name(ranks, tmp_path):
+    ranks(2).run(wrong_lists, tmp_path)
+
+
+def test_regions_make_up_a_tensor_without_gaps_or_overlaps():
+    for start, stop in itertools.combinations(range(25), 2):
+        regions = [each for part in ((0, start), (start, stop), (stop, 24)) for each in flat_regions((2, 3, 4), *part)]
+        assert tiles((2, 3, 4), regions)
+        assert not tiles((2, 3, 4), regions[1:])
+        (at, size), *others = regions
+        assert not tiles((2, 3, 4), [((at[0] + 1, *at[1:]), size), *others])
+    assert tiles((), [((), ())]) and not tiles((), [])

@@ -122,6 +122,20 @@ def test_control_connections_do_not_depend_on_the_name_of_a_group(ranks):
     assert ranks(3).run(told_under_other_names) == [first * 3, both * 3, last * 3]
 
 
+def left_unused(world):
+    """Rank 2 has never used the first of two groups of the same ranks."""
+    first = new_group([0, 1, 2])
+    if world.rank < 2:
+        exchange(torch.ones(1), 1 - world.rank, torch.ones(1), 1 - world.rank, first).wait()
+    leave([first])
+    dist.all_reduce(total := torch.ones(1), group=new_group([0, 1, 2]))
+    return total.item()
+
+
+def test_a_group_that_a_rank_has_not_used_counts_all_the_same(ranks):
+    assert ranks(3).run(left_unused) == [3.0] * 3
+
+
 def limits(world):
     """The limits of all groups that there are, and of the control connections of each."""
     axes = make_axes(Layout(pp=2, dp=2, tp=2))

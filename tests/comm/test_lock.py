@@ -45,7 +45,8 @@ def test_one_has_it_until_its_death(tmp_path):
         holder.kill()
         holder.wait()
         Lock(tmp_path / "run", 1).release()  # though the child lives, as a compiler's worker may
-        assert "process 1 on " in (tmp_path / "run" / NAME).read_text()
+        said = (tmp_path / "run" / NAME).read_text()
+        assert said.startswith("process 1 on ") and said.count("\n") == 1  # and nothing of the longer text before
     finally:
         os.killpg(holder.pid, signal.SIGKILL)  # the child is still there
 
@@ -65,3 +66,20 @@ def test_a_file_system_without_locks(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fcntl, "lockf", none_available)
     Lock(tmp_path, 1).release()
     assert f"note: {tmp_path / NAME} cannot be locked (No locks available)" in capsys.readouterr().err
+
+
+def test_a_lock_whose_file_was_removed_is_taken_again(tmp_path, capsys):
+    lock = Lock(tmp_path, 1)
+    lock.keep()
+    assert not capsys.readouterr().err
+    (tmp_path / NAME).unlink()
+    lock.keep()
+    assert f"note: {tmp_path / NAME} was removed, and is locked again" in capsys.readouterr().err
+    holder = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    assert "is being written to by process 1 on" in subprocess.run(holder, capture_output=True, text=True).stderr
+    (tmp_path / NAME).unlink()
+    with subprocess.Popen(holder, stdout=subprocess.PIPE, text=True, start_new_session=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "taken\n"
+        with pytest.raises(ValueError, match="is being written to by process 4711"):
+            lock.keep()
+        os.killpg(other.pid, signal.SIGKILL)

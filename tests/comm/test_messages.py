@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from minitrain.comm import axes, exchange, receive, send
+from minitrain.comm.groups import new_group
 from minitrain.ranks import Ranks
 from minitrain.ranks.ranks import RanksError
 
@@ -59,6 +62,21 @@ def test_ranks_are_counted_within_the_group(ranks):
     assert ranks(4).run(in_a_group) == [1.0, 1.0, 3.0, 3.0]
 
 
+def to_ones_own_number(world):
+    """Rank 1 is the first of its group, and sends to rank 1 of the group."""
+    group = new_group([1, 2])
+    box = torch.tensor([float(world.rank)])
+    if world.rank == 1:
+        send(box, 1, group).wait()
+    if world.rank == 2:
+        receive(box, 0, group).wait()
+    return box.item()
+
+
+def test_the_number_within_the_group_may_be_that_of_the_sender_among_all(ranks):
+    assert ranks(3).run(to_ones_own_number) == [0.0, 1.0, 1.0]
+
+
 def refused(world, peer, strided=False):
     tensor = torch.zeros(4, 4)[:, 0] if strided else torch.zeros(4)
     said = []
@@ -94,6 +112,25 @@ def with_myself(world):
 
 def test_an_exchange_with_oneself_is_a_copy(ranks):
     assert ranks(2).run(with_myself) == [[0.0, 1.0, 2.0]] * 2
+
+
+def both_directions(world):
+    """Rank 1 takes what rank 0 sends late; rank 0 changes it as soon as its exchange has ended."""
+    there = torch.full((1 << 20,), float(world.rank))
+    here = torch.zeros_like(there)
+    if world.rank == 0:
+        exchange(there, 1, here, 1).wait()
+        there.fill_(9.0)
+    else:
+        leaving = send(there, 0)
+        time.sleep(0.5)
+        receive(here, 0).wait()
+        leaving.wait()
+    return here.unique().tolist()
+
+
+def test_an_exchange_ends_when_both_directions_have(ranks):
+    assert ranks(2).run(both_directions) == [[1.0], [0.0]]
 
 
 def scattered(world):

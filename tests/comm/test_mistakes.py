@@ -114,7 +114,11 @@ RIGHT = {
         "batch = [dist.P2POp(dist.isend, x, (rank + 1) % 3), dist.P2POp(dist.irecv, y, (rank - 1) % 3)]\n"
         "[work.wait() for work in dist.batch_isend_irecv(batch)]\nassert y.sum() == 6"
     ),
-    "a slow rank": "import time\nif rank == 1:\n    time.sleep(3)\ndist.barrier()",
+    "slow ranks in a chain": (  # rank 2 waits for rank 1, which waits for rank 0, and is slow itself once it has waited
+        "import time\nif rank == 0:\n    time.sleep(3)\n    send(x, 1).wait()\n"
+        "if rank == 1:\n    receive(y, 0).wait()\n    time.sleep(3)\n    send(y, 2).wait()\n"
+        "if rank == 2:\n    receive(y, 1).wait()\ndist.barrier()"
+    ),
     "a tensor with gaps, plain": "x = torch.ones(2, 3).t()\ndist.all_reduce(x)\nassert x.sum() == 18",
 }
 

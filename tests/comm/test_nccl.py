@@ -75,8 +75,14 @@ KEEPS = {
         [reduce("pair"), reduce("right")],
         [reduce("right"), reduce("both")],
     ],
+    "two senders in another order": [
+        [send("everyone", 2)],
+        [send("everyone", 2, elements=5)],
+        [receive("everyone", 1, elements=5), receive("everyone", 0)],
+    ],
     "made by all": [[make("pair"), make("right")]] * 3,
     "ended in one order": [[end("second"), end("pair")]] * 2,
+    "ended with others between": [[end("both"), end("pair")], [end("right"), end("pair")], [end("right"), end("both")]],
     "a sum of bytes": [[reduce(dtype="uint8")]] * 2,
     "a long way round": [
         [send("everyone", 1)],

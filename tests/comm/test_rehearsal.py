@@ -41,6 +41,11 @@ def batched(world):
     return y.tolist()
 
 
+def two_way_after_a_batch(world):
+    batched(world)
+    two_way(world)
+
+
 def other_order(world):
     groups = [new_group([0, 1, 2, 3]), new_group([0, 1, 2, 3])]
     x = [torch.ones(3, device=world.device) for _ in groups]
@@ -112,6 +117,7 @@ def reads(world):
 
 MISTAKES = {
     two_way: r"hang: these ranks wait for ever \(a circle\): rank 0 in send\(to=1\) .*test_rehearsal.py, line",
+    two_way_after_a_batch: r"hang: these ranks wait for ever \(a circle\): rank 0 in send\(to=1\)",
     other_order: r"one at a time: .*\(a circle\): rank 0 in all_reduce of 0,1,2,3#\d+ .*test_rehearsal.py, line",
     members_alone: r"make: ranks differ in the group that they make next: rank 0: new_group .* rank 2: nothing",
     ends_in_set_order: r"end: ranks end groups in different orders: rank 0 in destroy_process_group of .*rank 1 in",

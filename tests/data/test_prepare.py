@@ -83,6 +83,9 @@ def test_every_document_is_there_once(folder: Path, tmp_path: Path, tokenizer: s
     manifest = prepare.prepare(Options(str(folder), str(out), tokenizer, vocabulary=300, validation=0.2, processes=1))
     assert (manifest.files, manifest.binary) == (24, 1)
     assert len(manifest.of("training")) > 3 < len(manifest.of("validation"))
+    # No shard but the last is of fewer bytes than asked for.
+    sizes = [sum(piece.size for piece in group) for group in prepare._groups(documents.Files.at(folder).pieces())]
+    assert min(sizes[:-1]) >= 5000
     found = Counter(line for line in written(out).split("\n") if line)
     lines = [json.loads(line)["text"] for line in (folder / "a.jsonl").read_text("utf-8").splitlines()]
     lines += [json.loads(line)["text"] for line in gzip.open(folder / "b.jsonl.gz", "rt", encoding="utf-8")]
@@ -151,6 +154,13 @@ def test_another_text_does_not_go_on_with_the_shards_of_the_first(folder: Path, 
     with pytest.raises(ZeroDivisionError):
         prepare.prepare(options)
     monkeypatch.undo()
+    file = folder / "deep" / "0.md"
+    original, times = file.read_bytes(), file.stat()
+    file.write_bytes(original.swapcase())  # as long as before
+    with pytest.raises(ValueError, match="out=.* has the beginning of another text"):
+        prepare.prepare(options)
+    file.write_bytes(original)
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
     (folder / "more.txt").write_text("more", encoding="utf-8")
     with pytest.raises(ValueError, match="out=.* has the beginning of another text.*--overwrite"):
         prepare.prepare(options)

@@ -61,7 +61,7 @@ class Mutation:
 def all_mutations() -> list[Mutation]:
     """Those of all chapters, and those of what all chapters use."""
     # A chapter may have several files, as context_parallel.py and context_parallel_exchange.py.
-    beginnings = (*CHAPTERS, "tour", "instruments", "texts")
+    beginnings = (*CHAPTERS, "tour", "instruments", "ground", "texts")
     files = [path.stem for each in beginnings for path in sorted(Path(__file__).parent.glob(f"{each}*.py"))]
     return [mutation for file in files for mutation in import_module(f"tests.mutations.{file}").MUTATIONS]
 

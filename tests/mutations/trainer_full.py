@@ -25,6 +25,27 @@ MUTATIONS = [
         why="a part of train.py, which has no demo",
     ),
     Mutation(
+        "minitrain.trainer.spikes.SpikeWatch._by_layer",
+        "if gradients.spread[name].first:",
+        "if True:",
+        test="tests/trainer/test_spikes.py::test_it_is_the_same_in_every_layout",
+        why="a part of train.py, which has no demo",
+    ),
+    Mutation(
+        "minitrain.trainer.spikes.SpikeWatch._by_layer",
+        "math.sqrt(square) / scale",
+        "math.sqrt(square)",
+        test="tests/trainer/test_spikes.py::test_norms_are_of_gradients_without_the_loss_scale",
+        why="a part of train.py, which has no demo",
+    ),
+    Mutation(
+        "minitrain.trainer.spikes.SpikeWatch.about",
+        "self.training.share(position).start - position",
+        "0",
+        test="tests/trainer/test_spikes.py::test_it_is_the_same_in_every_layout",
+        why="a part of train.py, which has no demo",
+    ),
+    Mutation(
         "minitrain.trainer.probes.Probe.ask",
         "first - other[0]",
         "other[0] - first",

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from minitrain.composition.settings import Layout, Model, Steps
-from minitrain.planning import command, proposals
+from minitrain.planning import command, plan_time, proposals
 from minitrain.trainer import command as trainer
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a search calls small functions a million times
@@ -71,6 +71,8 @@ def test_json_agrees_with_the_table(capsys):
     assert f"{best['tokens_per_second']:,.0f}" in text and f"{100 * best['mfu']:.1f} %" in text
     assert best["days"] == pytest.approx(300e9 / best["tokens_per_second"] / 86400)
     assert best["tokens_per_second"] == pytest.approx(64 * 1024 / best["seconds"]["step"])
+    work = plan_time.work(Model("gpt2"), Layout(**best["layout"]), Steps(batch=64))
+    assert best["mfu"] == pytest.approx(work.model / work.tokens * best["tokens_per_second"] / (8 * 312e12))
     printed = text.partition("Start it with")[2].split("•")[0].replace("\\\n", " ").split()
     assert printed == shlex.split(best["command"])
 

@@ -333,6 +333,18 @@ def test_what_is_shown(capsys):
     assert "tokens to experts and back all_to_all" in shown
 
 
+def test_stages_that_are_alike_share_a_line():
+    # 96 layers on 10 stages: six stages have one more than the others, and the ends have the embeddings and the head.
+    layout = Layout(pp=10, tp=8, microbatches=4, schedule="gpipe")
+    plans = [predict(GPT3, layout, Steps(batch=4), Coordinate(pp)) for pp in range(10)]
+    assert {name: each.layers for name, each in plan_tables.alike(plans).items()} == {
+        "0": (10,),
+        "1–5": (10,),
+        "6–8": (9,),
+        "9": (9,),
+    }
+
+
 def test_seconds_of_a_step_and_both_utilisations(capsys):
     # Korthikanti et al. 2022, table 5: 13.75 s at 51.4 %, on 64 A100s.
     layout = Layout(pp=8, tp=8, microbatches=64, recompute="full")

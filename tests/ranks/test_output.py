@@ -88,5 +88,8 @@ def test_live_output_of_rank_0_is_unchanged(capsys: pytest.CaptureFixture[str]) 
     live.add(1, "stdout", "half a ")
     live.add(1, "stdout", "line\nrest")
     assert capsys.readouterr().out == "\n[rank 1] half a line\n"
+    live.add(1, "stdout", " of it\n")
+    assert capsys.readouterr().out == "[rank 1] rest of it\n"
+    live.add(1, "stdout", "no end")
     live.flush(finished=True)
-    assert capsys.readouterr().out == "[rank 1] rest\n"
+    assert capsys.readouterr().out == "[rank 1] no end\n"

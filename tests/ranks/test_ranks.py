@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,6 +22,7 @@ import torch.distributed as dist
 
 from minitrain.comm import World
 from minitrain.ranks import Ranks
+from minitrain.ranks.failures import Failure, report
 from minitrain.ranks.forkserver import Forkserver
 from minitrain.ranks.processes import Processes
 from minitrain.ranks.ranks import RanksError, RanksStopped
@@ -117,11 +119,12 @@ def test_a_module_run_as_a_program(three: Ranks, monkeypatch: pytest.MonkeyPatch
     """`python -m package.module` calls its own module `__main__`; the ranks import it by its real name."""
     main = ModuleType("__main__")
     main.__spec__ = ModuleSpec(__name__, None)
-    main.Point = Point  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "__main__", main)
-    monkeypatch.setattr(Point, "__module__", "__main__")
+    # The program's own class, of which the module that the ranks import has another.
+    mine: Any = dataclass(type("Point", (), {"__annotations__": {"x": int}, "__module__": "__main__"}))
+    main.Point = mine  # type: ignore[attr-defined]
     monkeypatch.setattr(move, "__module__", "__main__")
-    assert three.run(move, Point(4)) == [Point(4), Point(5), Point(6)]  # equal only if of the same class
+    assert three.run(move, mine(4)) == [mine(4), mine(5), mine(6)]  # equal only if of the same class
 
 
 def generator(world: World) -> Iterator[int]:
@@ -223,6 +226,8 @@ def test_what_is_shown_of_a_cell(three: Ranks, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().out == ""
     three.execute("kept + rank", ranks=[2, 0])
     assert capsys.readouterr().out == "[rank 0] 5\n[rank 2] 7\n"
+    three.execute("print('no end', end='')")
+    assert capsys.readouterr().out == "[all ranks] no end\n"
     three.execute("import sys; print('oh', file=sys.stderr)")
     assert capsys.readouterr() == ("", "[all ranks] oh\n")
     for wrong in ([3], [-1, 0], []):
@@ -355,6 +360,11 @@ def test_a_rank_dies(three: Ranks, end: str, says: str) -> None:
     assert three["rank"] == [0, 1, 2]
 
 
+def test_a_death_is_told_before_what_others_say_of_it() -> None:
+    failed = {0: Failure("Traceback", at=1.0), 2: Failure("died: killed", died=True, at=1.1)}
+    assert report("", failed, {}, 3)[0].startswith("rank 2 died: killed\nrank 0 failed")
+
+
 def survive(world: World, dies: int, fails: int = -1) -> int:
     if world.rank == dies:
         os._exit(7)
@@ -374,6 +384,15 @@ def test_a_call_that_survives_a_death() -> None:
             mortal.execute("import os\nif rank == 1: os._exit(7)")  # a cell does not
     with Ranks(1, device="cpu", survives=True) as alone, pytest.raises(RanksError, match="rank 0 died"):
         alone.run(survive, 0)
+
+
+def test_a_fork_of_the_program_leaves_its_ranks_alone(three: Ranks) -> None:
+    three.execute("kept = rank")
+    if (fork := os.fork()) == 0:
+        three.close()
+        os._exit(0)
+    os.waitpid(fork, 0)
+    assert three["kept"] == [0, 1, 2]
 
 
 def test_sigterm_is_for_the_program(three: Ranks) -> None:

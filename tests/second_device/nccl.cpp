@@ -34,9 +34,7 @@ class Pending final : public c10d::Work {
   };
 
   Pending(Job job, Tensors outputs, bool host)
-      : Work(-1, c10d::OpType::UNKNOWN), job_(std::move(job)), outputs_(std::move(outputs)), host_(host) {
-    if (!job_.works.empty()) first_ = job_.works.front();
-  }
+      : Work(-1, c10d::OpType::UNKNOWN), job_(std::move(job)), outputs_(std::move(outputs)), host_(host) {}
   ~Pending() override {
     if (!completed(job_)) abandoned().push_back(std::move(job_));
   }
@@ -57,7 +55,6 @@ class Pending final : public c10d::Work {
   }
   bool isSuccess() const override { return true; }
   Tensors result() override { return outputs_; }
-  int sourceRank() const override { return first_ ? first_->sourceRank() : -1; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
     wait(kNoTimeout);
     std::vector<c10::Device> devices{{c10::kCUDA, current_device()}};
@@ -91,7 +88,6 @@ class Pending final : public c10d::Work {
   Job job_;
   Tensors outputs_;
   bool host_;
-  WorkPtr first_;
 };
 
 class Nccl final : public Backend {
@@ -228,7 +224,7 @@ class Nccl final : public Backend {
   WorkPtr recvAnysource(Tensors& tensors, int tag) override {
     TORCH_CHECK(shared_, "Backend nccl does not support recvAnysource");
     auto twins = given(tensors, true, "recv");
-    return started(gloo_->recvAnysource(twins, tag), tensors);
+    return gloo_->recvAnysource(twins, tag);  // a CPU's tensor: gloo's work says whose it was
   }
   WorkPtr barrier(const c10d::BarrierOptions&) override {
     synchronize(current_stream(current_device()));
@@ -305,6 +301,7 @@ class Nccl final : public Backend {
     Pending::forget_abandoned();
     auto done = stream_ ? record(*stream_) : Clock{};
     Pending::Job job{std::move(works), std::exchange(kept_, {}), std::move(done), std::move(finish)};
+    if (coalesced_) outputs.clear();  // only the whole is waited for
     WorkPtr work = c10::make_intrusive<Pending>(std::move(job), std::move(outputs), host);
     if (coalesced_) coalesced_->push_back(work);
     return work;

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +38,8 @@ from torch.distributed.checkpoint.planner import (
 )
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 from torch.futures import Future
+
+from minitrain.checkpointing.full.manifest import Sum
 
 Region = tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -264,21 +267,22 @@ class Reader(FileSystemReader):
 
     Args:
         path: The checkpoint.
-        files: Names of the files that belong to it.
+        files: The files that belong to it, with their sizes.
     """
 
-    def __init__(self, path: Path, files: Collection[str]):
+    def __init__(self, path: Path, files: Mapping[str, Sum]):
         super().__init__(path)
         self._folder, self._files = path, files
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        with open(self._folder / ".metadata", "rb") as stream:
-            metadata = _Unpickler(stream).load()
-        strangers = {info.relative_path for info in metadata.storage_data.values()} - set(self._files)
-        if strangers:
-            raise ValueError(
-                f"{self._folder}: .metadata refers to {sorted(strangers)}, which the manifest does not name"
-            )
+        try:
+            with open(self._folder / ".metadata", "rb") as stream:
+                metadata = _Unpickler(stream).load()
+            problem = _problem(metadata, self._files)
+        except (AttributeError, TypeError, KeyError, EOFError, pickle.UnpicklingError) as error:
+            raise ValueError(f"{self._folder}: .metadata is no list of tensors ({error})") from None
+        if problem:
+            raise ValueError(f"{self._folder}: .metadata {problem}; use another checkpoint")
         return metadata
 
     def fill(self, state: State, metadata: Metadata) -> None:
@@ -286,6 +290,36 @@ class Reader(FileSystemReader):
         plan = ReadPlan(state, metadata)
         self.set_up_storage_reader(metadata, is_coordinator=True)
         self.read_data(plan.create_local_plan(), plan).wait()
+
+
+def _problem(metadata: Metadata, files: Mapping[str, Sum]) -> str:
+    """What is wrong with a list of tensors: the library would end in an error that names no file, or leave gaps."""
+    stored = metadata.storage_data
+    if strangers := {info.relative_path for info in stored.values()} - files.keys():
+        return f"refers to {sorted(strangers)}, which the manifest does not name"
+    for index, info in stored.items():
+        size = files[info.relative_path].bytes
+        if not (info.offset >= 0 <= info.length and info.offset + info.length <= size):
+            where = f"from byte {info.offset} to {info.offset + info.length}"
+            return f"looks for {index.fqn} {where} of {info.relative_path}, which has {size}"
+    for name, about in metadata.state_dict_metadata.items():
+        regions = [(tuple(chunk.offsets), tuple(chunk.sizes)) for chunk in about.chunks]  # type: ignore[union-attr]
+        if not tiles(tuple(about.size), regions) or any(MetadataIndex(name, at) not in stored for at, _ in regions):  # type: ignore[union-attr]
+            return f"has regions of {name} that do not make up its shape {tuple(about.size)}"  # type: ignore[union-attr]
+    return ""
+
+
+def tiles(shape: tuple[int, ...], regions: Iterable[Region]) -> bool:
+    """Whether regions make up a whole tensor: each element is in one of them, and none lies outside.
+
+    A box is what its corners, counted with alternating signs, add up to; so the corners of all must be the whole's.
+    """
+    corners = Counter[tuple[int, ...]]()
+    for (offsets, sizes), sign in [*((region, 1) for region in regions), (((0,) * len(shape), shape), -1)]:
+        for far in product((0, 1), repeat=len(sizes)):
+            corner = tuple(at + size * end for at, size, end in zip(offsets, sizes, far, strict=True))
+            corners[corner] += sign * (-1) ** sum(far)
+    return not any(corners.values())
 
 
 class _Unpickler(pickle.Unpickler):

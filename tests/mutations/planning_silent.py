@@ -1,0 +1,107 @@
+"""Mistakes in what is planned, proposed and shown."""
+
+from tests.mutations import Mutation
+
+HOME, TESTS = "minitrain.planning", "tests/planning"
+SHOWN = "no demo proposes layouts, or shows them"
+
+MUTATIONS = [
+    Mutation(
+        f"{HOME}.plan._activations",
+        "kept[stage] = numbers + output[stage]",
+        "kept[stage] = output[stage]",
+        f"{HOME}.memory_model",
+        "stages for which dry run and one screen differ",
+    ),
+    Mutation(
+        f"{HOME}.plan.coordinate",
+        "pp, dp = divmod(rest, layout.dp)",
+        "dp, pp = divmod(rest, layout.pp)",
+        test=f"{TESTS}/test_plan.py::test_coordinates_count_tp_fastest",
+        why="demos ask for the first rank of a stage",
+    ),
+    Mutation(
+        f"{HOME}.plan.held",
+        "steps.ordered_sums and place.dp > 0",
+        "steps.ordered_sums",
+        test=f"{TESTS}/test_plan.py::test_ordered_sums",
+        why="no demo plans ordered sums",
+    ),
+    Mutation(
+        f"{HOME}.plan_tables.alike",
+        "run[-1].coordinate.pp",
+        "len(run)",
+        test=f"{TESTS}/test_plan.py::test_stages_that_are_alike_share_a_line",
+        why=SHOWN,
+    ),
+    Mutation(
+        f"{HOME}.plan_tables.time_table",
+        "min(utilisation, done.most)",
+        "utilisation",
+        test=f"{TESTS}/test_plan.py::test_seconds_of_a_step_and_both_utilisations",
+        why=SHOWN,
+    ),
+    Mutation(
+        f"{HOME}.proposals.uneven",
+        "range(1, counts[-1])",
+        "range(1, counts[-1] - 1)",
+        test=f"{TESTS}/test_search.py::test_uneven_splits_are_proposed_where_they_are_faster",
+        why=SHOWN,
+    ),
+    Mutation(
+        f"{HOME}.proposals.judge",
+        "own / cluster.machine.flops, limit",
+        "own / (cluster.reached * cluster.machine.flops), limit",
+        test=f"{TESTS}/test_command.py::test_json_agrees_with_the_table",
+        why=SHOWN,
+    ),
+    Mutation(
+        f"{HOME}.command.days",
+        "/ 86400",
+        "/ 3600",
+        test=f"{TESTS}/test_command.py::test_json_agrees_with_the_table",
+        why=SHOWN,
+    ),
+    Mutation(
+        f"{HOME}.command.runs",
+        "found[-1][1] == count",
+        "found[0][1] == count",
+        test=f"{TESTS}/test_command.py::test_notes_on_uneven_layers",
+        why=SHOWN,
+    ),
+    Mutation(
+        f"{HOME}.game.play",
+        'if at.source.startswith("Narayanan") else own',
+        "",
+        test=f"{TESTS}/test_game.py::test_a_score_is_tokens_over_seconds",
+        why=SHOWN,
+    ),
+    Mutation(
+        f"{HOME}.game.play",
+        "own = work.model / gpus / bar.step",
+        "own = work.done / gpus / bar.step",
+        test=f"{TESTS}/test_game.py::test_a_score_is_tokens_over_seconds",
+        why=SHOWN,
+    ),
+    Mutation(
+        f"{HOME}.measure.tokens_per_second",
+        "statistics.median(seconds[2:] or seconds)",
+        "statistics.median(seconds)",
+        test=f"{TESTS}/test_measure.py::test_the_first_two_steps_are_not_counted",
+        why="a training on this machine takes as long as it takes",
+    ),
+    Mutation(
+        f"{HOME}.step_picture._draw_held",
+        "bottom = [low + height",
+        "bottom = [height",
+        test=f"{TESTS}/test_step_picture.py::test_bars_end_where_their_sums_are",
+        why=SHOWN,
+    ),
+    Mutation(
+        f"{HOME}.step_picture._draw_bar",
+        "left += seconds",
+        "left = seconds",
+        test=f"{TESTS}/test_step_picture.py::test_bars_end_where_their_sums_are",
+        why=SHOWN,
+    ),
+]
