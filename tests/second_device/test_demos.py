@@ -18,9 +18,9 @@ MODULES = [module for module, _ in demos()]
 ALWAYS = "minitrain.zero.stage3"  # in the first rung, for all of them
 # Where groups and grids differ from those of two ranks; the others do on four what they do on two.
 ON_FOUR = re.compile(
-    r"collectives\.(tree|halving|hierarchical)|data_parallel\.(hierarchical_sgd|diloco)|zero\.(hybrid|stage2|stage3)"
+    r"collectives\.(tree|halving|hierarchical)|data_parallel\.(hierarchical_sgd|diloco)|zero\.(hybrid|stage2)"
     r"|context_parallel\.|pipeline_parallel\.(one_f_one_b|executor|two_buffered)|mixture_of_experts\.(expert|moe)"
-    r"|composition\.|checkpointing\.(resharding|flash)|resilience\.(pairs|regroup)|parameter_server\.|recommender\."
+    r"|composition\.(layout|model|gradients)|checkpointing\.(resharding|flash)|resilience\.(pairs|regroup)|parameter_server\.|recommender\."
     r"|inference\.pipeline|trainer\."
 )
 # Demos that cannot hold on this device, and why.
