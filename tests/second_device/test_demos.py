@@ -20,8 +20,8 @@ ALWAYS = "minitrain.zero.stage3"  # in the first rung, for all of them
 ON_FOUR = re.compile(
     r"collectives\.(tree|halving|hierarchical)|data_parallel\.(hierarchical_sgd|diloco)|zero\.(hybrid|stage2)"
     r"|context_parallel\.|pipeline_parallel\.(one_f_one_b|executor|two_buffered)|mixture_of_experts\.(expert|moe)"
-    r"|composition\.(layout|model|gradients)|checkpointing\.(resharding|flash)|resilience\.(pairs|regroup)|parameter_server\.|recommender\."
-    r"|inference\.pipeline|trainer\."
+    r"|composition\.(layout|model|gradients)|checkpointing\.(resharding|flash)|resilience\.(pairs|regroup)"
+    r"|parameter_server\.|recommender\.|inference\.pipeline|trainer\."
 )
 # Demos that cannot hold on this device, and why.
 HOLDS_NOT = {"minitrain.roofline.peaks": "its products of 8192 × 8192, as a GPU needs, take a CPU minutes"}

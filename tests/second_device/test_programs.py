@@ -67,7 +67,8 @@ def test_generate_evaluate_and_export(two, tmp_path, capfd):
 
 
 SMALLEST = {"checkpointing": "measured", "parameter_server": "small"}  # by another name than `measure`
-BENCHMARKS = "checkpointing composition context_parallel data_parallel hybrid inference mixture_of_experts".split()
+# Not composition, which compiles for GPUs, nor context_parallel, whose rival takes torch's own attention apart.
+BENCHMARKS = "checkpointing data_parallel hybrid inference mixture_of_experts".split()
 BENCHMARKS += "parameter_server pipeline_parallel precision recomputation tensor_parallel zero".split()
 
 
