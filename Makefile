@@ -29,7 +29,7 @@ gpu: $(STAMPS)/package  ## the first hour on GPUs: whether all of this works the
 	  $(BIN)/python -m minitrain.first_hour; \
 	else \
 	  echo "torch finds no GPU: this is a rehearsal of it, on the second device of the tests"; \
-	  $(MAKE) --no-print-directory $(STAMPS)/dev || exit 1; \
+	  $(PIP) --group dev || exit 1; \
 	  $(BIN)/python -m tests.second_device --gpus 2 -m minitrain.first_hour || test $$? -eq 3; \
 	fi
 
