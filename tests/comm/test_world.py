@@ -92,13 +92,6 @@ def test_ranks_know_who_they_are(ranks):
     assert ranks(2).run(about) == [(0, 2, 0, 2, "gloo", "cpu"), (1, 2, 1, 2, "gloo", "cpu")]
 
 
-def test_ranks_that_share_gpus_compute_on_fewer_devices(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    on = [World(0, 8, 0, 4, torch.device(kind), "gloo").devices for kind in ("cuda", "cpu")]
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 8)
-    assert [*on, World(0, 8, 0, 4, torch.device("cuda"), "nccl").devices] == [4, 8, 8]
-
-
 def costs(world):
     world.costs = []
     with world.timed("a block", 10, "B"):

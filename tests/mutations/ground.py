@@ -118,11 +118,11 @@ MUTATIONS = [
         why=CHECKED,
     ),
     Mutation(
-        f"{COMM}.world.World.devices",
-        "min(gpus, self.local_size)",
-        "gpus",
-        test="tests/comm/test_world.py::test_ranks_that_share_gpus_compute_on_fewer_devices",
-        why="on CPUs each rank is a device",
+        f"{COMM}.world._backend",
+        "not each[1] or chosen.count(each) > 1",
+        "not each[1]",
+        test="tests/comm/test_world.py::test_nccl_where_each_rank_has_a_gpu_of_its_own",
+        why="on CPUs ranks share no GPU",
     ),
     # Secrets and locks.
     Mutation(
@@ -229,13 +229,6 @@ MUTATIONS = [
         "self.stdout.send()",
         "pass",
         test="tests/ranks/test_ranks.py::test_what_is_shown_of_a_cell",
-        why=PROCESSES,
-    ),
-    Mutation(
-        f"{RANKS}.worker.describe",
-        'getattr(error, "pending", False)',
-        "False",
-        test="tests/comm/test_mistakes.py::test_a_mistake_is_an_error_that_says_what_is_wrong[all send]",
         why=PROCESSES,
     ),
 ]
