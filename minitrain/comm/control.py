@@ -231,12 +231,12 @@ def _gather_bytes(beside: Any, mine: bytes, size: int) -> list[bytes]:
     Through rank 0, in 2(n−1) messages. For short values the number of messages counts: a ring sends n(n−1).
     """
     ranks = beside.size()
-    boxes = torch.empty(ranks, size, dtype=torch.uint8, device="cpu")
-    padded = torch.frombuffer(bytearray(mine[:size].ljust(size, b"\0")), dtype=torch.uint8)
+    # Filled as bytes: a copy between tensors would be counted by programs that watch theirs.
+    padded = bytearray(mine[:size].ljust(size, b"\0"))
+    boxes = torch.frombuffer(padded * ranks, dtype=torch.uint8).view(ranks, size)
     if beside.rank() == 0:
         # One message from each other rank, and to each the values of all.
         arriving = [beside.recv([boxes[rank]], rank, GATHERED) for rank in range(1, ranks)]
-        boxes[0] = padded
         for arrival in arriving:
             arrival.wait()
         for departure in [beside.send([boxes], rank, GATHERED) for rank in range(1, ranks)]:
@@ -244,7 +244,7 @@ def _gather_bytes(beside: Any, mine: bytes, size: int) -> list[bytes]:
     else:
         # What rank 0 has gathered; posted first, so that it need not ask.
         everyone = beside.recv([boxes], 0, GATHERED)
-        beside.send([padded], 0, GATHERED).wait()
+        beside.send([torch.frombuffer(padded, dtype=torch.uint8)], 0, GATHERED).wait()
         everyone.wait()
     return [box.numpy().tobytes() for box in boxes]
 
