@@ -46,6 +46,8 @@ LEFT_OUT = (
     "tutorials/solutions/",
     "reference/index",  # says of each module what its page says
     "reference/costs",
+    # What `Ranks` does behind the scenes.
+    *(f"reference/ranks/{name}" for name in ("failures", "forkserver", "output", "places", "processes", "worker")),
     "claims/",
 )
 FIRST = ("tutorials/", "glossary", "running", "training", "index", "explorer", "calculator", "which", "claims/index")
