@@ -22,6 +22,8 @@ DEPTH = 5  # callers of callers
 STEPS = 40  # from a prediction back to a function
 CASES = 300  # ways to reach one claim
 MOST = 12  # rounds of a loop, and versions of a text, that are told apart
+# Methods of `Rows` that make a claim: which argument is the formula, and which one the prediction.
+MAKERS = {"add": (1, 2, "predicted"), "time": (1, 2, "predicted"), "near": (4, 3, "bound")}
 FORMULA = 5  # signs by which a formula alone tells a claim
 
 
@@ -205,13 +207,14 @@ class Lessons:
 
     def _made_by(self, call: ast.Call, scope: Scope) -> Iterator[Origin]:
         """The claim that a call makes, or the claim that it folds several into."""
-        name = call.func.id if isinstance(call.func, ast.Name) else ""
+        name = call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
         what, cases = _argument(call, 0, "what"), _argument(call, 1, "cases")
-        made = [(call, scope)] if name == "Claim" else []
+        made = [(call, scope)] if name in ("Claim", *MAKERS) else []
         if name == "fold" and cases:
             made = list(self._folded(cases, scope, STEPS))
         for claim, where in made:
-            formula, predicted = _argument(claim, 1, "formula"), _argument(claim, 2, "predicted")
+            at, next_to, named = MAKERS.get(name, (1, 2, "predicted"))
+            formula, predicted = _argument(claim, at, "formula"), _argument(claim, next_to, named)
             if what and formula and predicted:
                 sources = self._sources(predicted, where)
                 for sentence in filter(None, self._patterns(what, scope)):  # an empty one is for `fold` to fill in

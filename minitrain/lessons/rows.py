@@ -1,4 +1,4 @@
-"""What a lesson claims, collected while it runs; one sentence that is claimed of several cases is one row of the table."""
+"""A lesson's claims, collected while it runs: a sentence that is claimed of several cases is one row of the table."""
 
 from __future__ import annotations
 
