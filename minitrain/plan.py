@@ -6,6 +6,6 @@ python -m minitrain.plan --preset 175b --gpus 1024 --gpu a100-80 --tokens 300e9
 if __name__ == "__main__":
     import sys
 
-    from minitrain.planning.command import main
+    from minitrain.planning.full.command import main
 
     sys.exit(main())

@@ -28,7 +28,7 @@ ROOMS = tuple(
         "train",
     )
 )
-GROUND = ("minitrain.comm", "minitrain.ranks")
+GROUND = ("minitrain.comm", "minitrain.watch", "minitrain.ranks")
 NAMES = [module.name for module in walk_packages(minitrain.__path__, "minitrain.") if "__main__" not in module.name]
 
 # First: modules that are imported while the hook imports another are taken from its cache, checked, if they are there.

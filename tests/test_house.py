@@ -161,14 +161,15 @@ CHAPTERS = (
 )
 ARROWS: dict[str, tuple[str, ...]] = {
     "costs": (),
-    "comm": (),
-    "ranks": ("comm",),
+    "comm": ("watch",),  # a world starts the checks, and a clock watches messages
+    "watch": ("comm",),
+    "ranks": ("comm", "watch"),
     "models": (),
     "data": ("comm",),  # its lock and its words for a terminal
     **{chapter: (*GROUND, *CHAPTERS[:number]) for number, chapter in enumerate(CHAPTERS)},
-    "trainer": (*GROUND, *CHAPTERS, "ranks", "costs"),
+    "trainer": (*GROUND, *CHAPTERS, "ranks", "watch", "costs"),
     "train": ("comm", "data", "composition", "trainer"),
-    "lessons": (*GROUND, *CHAPTERS, "ranks", "costs", "trainer", "train"),
+    "lessons": (*GROUND, *CHAPTERS, "ranks", "watch", "costs", "trainer", "train"),
     "benchmarks": (*GROUND, *CHAPTERS, "ranks", "costs", "trainer", "train", "lessons"),
     "tour": ("lessons",),
     "plan": ("planning",),
@@ -283,16 +284,7 @@ ONE_FORM = (
     "pipeline_parallel/weight_gradients",
     "mixture_of_experts/moe_gpt",
     "checkpointing/checkpoint",
-    "planning/command",
-    "planning/game",
-    "planning/measure",
     "planning/plan",
-    "planning/plan_tables",
-    "planning/plan_time",
-    "planning/proposals",
-    "planning/published",
-    "planning/step_picture",
-    "planning/time_model",
 )
 WITHOUT_SMALL_FORMS = ("composition", "recommender")  # chapters about whole trainings and tables
 # Of the package's own folder, beside the loop: ten lines of code at most.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import Linear, Sequential, Tanh
 
 from minitrain.comm import axes
-from minitrain.comm.messages import place
+from minitrain.comm.messages import rank_and_size
 from minitrain.context_parallel import all_gather as gathering
 from minitrain.context_parallel import online_softmax, ring_attention, ulysses, zigzag
 from minitrain.craft.engine import Engine
@@ -227,7 +227,7 @@ def engine(module: nn.Module, batches: list[Tensor]) -> list[Tensor]:
 
 def nodes() -> tuple[Any, Any]:
     """Nodes of one rank each: this rank's own group, and all."""
-    mesh = axes(node=place()[1], local=1)
+    mesh = axes(node=rank_and_size()[1], local=1)
     return mesh.get_group("local"), mesh.get_group("node")
 
 
@@ -332,7 +332,7 @@ def piece(whole: Tensor, parameter: Tensor) -> Tensor:
     dim = vars(parameter).get("tensor_parallel_dim")
     if dim is None:
         return whole
-    rank, ranks = place()
+    rank, ranks = rank_and_size()
     padding = whole.new_zeros(*whole.shape[:dim], -whole.shape[dim] % ranks, *whole.shape[dim + 1 :])
     return torch.cat([whole, padding], dim).chunk(ranks, dim)[rank]
 

@@ -15,7 +15,7 @@ import tyro
 
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.composition_work import days_estimate
-from minitrain.planning import plan_time, published
+from minitrain.planning.full import plan_time, published
 from minitrain.planning.plan import Plan, predict
 from minitrain.trainer import command, tools
 

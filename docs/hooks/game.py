@@ -14,7 +14,7 @@ def table(package: Path) -> str:
         package: folder of the package that has the game; it is imported, without torch.
     """
     sys.path.insert(0, str(package.parent))
-    from minitrain.planning.game import COLUMNS, rows
+    from minitrain.planning.full.game import COLUMNS, rows
 
     return _markdown(COLUMNS, rows(), right={"sequences", "published", "here", "tokens/s"})
 
@@ -26,7 +26,7 @@ def published(package: Path) -> str:
         package: as for `table`.
     """
     sys.path.insert(0, str(package.parent))
-    from minitrain.planning.published import COLUMNS, rows
+    from minitrain.planning.full.published import COLUMNS, rows
 
     return _markdown(COLUMNS, rows(), right={"published", "here", "off by"})
 

@@ -19,6 +19,7 @@ import chapters
 # Rooms in the order of the house: the ground first, then the chapters, then what stands on them.
 ROOMS = (
     "comm",
+    "watch",
     "models",
     "data",
     "costs",

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, all_gather, exchange, place
+from minitrain.comm.messages import Group, all_gather, exchange, rank_and_size
 
 OWN, COPY, RUN, STEP = range(4)  # the head of a slot: two checksums, and what it is
 NOTHING = -1
@@ -36,7 +36,7 @@ class Flash:
     """
 
     def __init__(self, folder: Path, shard: Tensor, run: int, apart: int = 1, group: Group = None):
-        self.rank, ranks = place(group)
+        self.rank, ranks = rank_and_size(group)
         assert not shard.is_cuda, f"{shard.device=}: copy it to the CPU first"
         assert 1 <= apart <= ranks, f"{apart=}, but there are {ranks} ranks"
         self.group, self.apart = group, apart

@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, all_reduce, place
+from minitrain.comm.messages import Group, all_reduce, rank_and_size
 
 
 def save(folder: Path, shard: Tensor, offsets: Sequence[int], group: Group = None) -> None:
     """Write this rank's shard, which begins at `offsets` in the unsharded tensor; every rank calls it."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     folder.mkdir(parents=True, exist_ok=True)
     # A copy, because torch.save of a view writes all that the view is cut from.
     saved = {"offsets": tuple(offsets), "shard": shard.detach().to("cpu", copy=True)}

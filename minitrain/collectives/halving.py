@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, exchange, place
+from minitrain.comm.messages import Group, exchange, rank_and_size
 
 
 def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
@@ -26,7 +26,7 @@ def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 
 def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
     """Recursive halving: returns chunk r of the sum; the other chunks hold partial sums."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     buffer = torch.empty_like(block(tensor, ranks, 0, ranks // 2))  # the longest half
     width = ranks // 2
     while width:
@@ -44,7 +44,7 @@ def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
 
 def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
     """Recursive doubling: rank r brings chunk r, and every rank ends with all chunks."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     width = 1
     while width < ranks:
         partner = rank ^ width

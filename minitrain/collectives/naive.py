@@ -15,13 +15,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, place, receive, send
+from minitrain.comm.messages import Group, rank_and_size, receive, send
 
 
 def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
     """Add `tensor` over all ranks, in place, and return it when it is the sum."""
     assert tensor.is_contiguous(), "only contiguous tensors can be sent"
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     total = tensor.detach()  # the same memory; autograd need not record what follows
     if rank == 0:
         incoming = torch.empty_like(total)

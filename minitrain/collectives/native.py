@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from minitrain.collectives.ring import cut
 from minitrain.comm import messages
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 
 
 def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
@@ -31,7 +31,7 @@ def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 
 def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
     """Return chunk r of the sum on rank r, in its slot of the tensor."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     chunks = cut(tensor, ranks)
     longest = len(chunks[0])
     padded = torch.cat([pad(c, (0, longest - len(c))) for c in chunks])  # (n · longest,)
@@ -43,7 +43,7 @@ def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
 
 def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
     """Rank r brings chunk r, and every rank ends with all chunks."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     chunks = cut(tensor, ranks)
     longest = len(chunks[0])
     shard = pad(chunks[rank], (0, longest - len(chunks[rank])))  # (longest,)

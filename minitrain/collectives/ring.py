@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, exchange, place
+from minitrain.comm.messages import Group, exchange, rank_and_size
 
 
 def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
@@ -27,7 +27,7 @@ def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 
 def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
     """The first way round: returns chunk r of the sum; the other chunks hold partial sums."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
     chunks = cut(tensor, ranks)
     buffer = torch.empty_like(chunks[0])  # no chunk is longer
@@ -44,7 +44,7 @@ def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
 
 def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
     """The second way round: rank r brings chunk r, and every rank ends with all chunks."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
     chunks = cut(tensor, ranks)
     for step in range(ranks - 1):

@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, place, receive, send
+from minitrain.comm.messages import Group, rank_and_size, receive, send
 
 
 def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
@@ -28,7 +28,7 @@ def all_reduce(tensor: Tensor, group: Group = None) -> Tensor:
 def reduce(tensor: Tensor, group: Group = None) -> Tensor:
     """Up the tree: rank 0 ends with the sum, the others with those of their subtrees."""
     assert tensor.is_contiguous(), "only contiguous tensors can be sent"
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     total = tensor.detach()  # the same memory; autograd need not record what follows
     incoming = torch.empty_like(total)
     for distance in distances(ranks):
@@ -45,7 +45,7 @@ def reduce(tensor: Tensor, group: Group = None) -> Tensor:
 def broadcast(tensor: Tensor, group: Group = None) -> Tensor:
     """Down the tree: every rank ends with the values of rank 0."""
     assert tensor.is_contiguous(), "only contiguous tensors can be sent"
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     result = tensor.detach()
     # The same pairs in reverse order, and in each pair the other direction.
     for distance in reversed(distances(ranks)):

@@ -1,7 +1,7 @@
-"""What every chapter reads: the world, meshes, messages and handles; and the instruments that watch them.
+"""What every chapter reads: the world, meshes, messages and handles; and what measures them.
 
 `messages` is the first file to read. `ledger`, `memory` and `timeline` measure; `control` is the side channel over
-which ranks compare what they are about to send.
+which ranks compare what they are about to send. The instruments that watch from outside are in `minitrain.watch`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from minitrain.comm.control import agree, checking, contiguous, gather_objects
-from minitrain.comm.messages import backend
-from minitrain.comm.nccl import COMPLEX, DTYPES
+from minitrain.comm.groups import backend
+from minitrain.watch.nccl import COMPLEX, DTYPES
 
 Chunks = Sequence[Tensor]
 

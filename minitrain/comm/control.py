@@ -16,10 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from minitrain.comm.board import Board, BoardLost
 from minitrain.comm.groups import time_limit
 from minitrain.comm.seal import LENGTH, Seal
-from minitrain.comm.sites import Site, in_words, site
+from minitrain.watch.board import Board, BoardLost
+from minitrain.watch.sites import Site, in_words, site
 
 GATHERED = 3  # the tag of gathered values; virtual times have 0, announcements of pipelines 1, of servers 2
 # Tensors whose memory does not hold their values side by side, and what can be sent instead.

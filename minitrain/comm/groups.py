@@ -6,7 +6,7 @@ the limit of the group of everyone is. A rank that hangs would be noticed only t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -48,3 +48,12 @@ def new_group(ranks: Sequence[int], backend: str | None = None, description: str
         The group, a `dist.ProcessGroup`; on ranks that are not in it, a number that says so.
     """
     return dist.new_group(list(ranks), timeout=time_limit(), backend=backend, group_desc=description)
+
+
+# In a rehearsal (`minitrain.watch.rehearsal`), the backend that would carry a group's messages on GPUs.
+rehearsed: Callable[[dist.ProcessGroup | None], str] | None = None
+
+
+def backend(group: dist.ProcessGroup | None = None) -> str:
+    """The backend of a group's messages, "nccl" or "gloo"; in a rehearsal, the one that GPUs would use."""
+    return dist.get_backend(group) if rehearsed is None else rehearsed(group)

@@ -18,7 +18,8 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from minitrain.comm.chunks import check_root, flat_view
-from minitrain.comm.messages import Communication, Handle, Watch, observe
+from minitrain.comm.messages import Handle
+from minitrain.watch.observers import Communication, Watch, Work, observe
 
 # torch 2.13 has new names and warns about the old ones; torch 2.11 has only the old.
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
@@ -41,7 +42,7 @@ def all_reduce(
     flat = flat_view("all_reduce", tensor, group, check)
     # One collective: every rank puts its tensor in and gets the sum out.
     watches = _observe("all_reduce", flat, group)
-    return Handle([dist.all_reduce(flat, group=group, async_op=True)], tensor, watches=watches)
+    return Handle([Work(dist.all_reduce(flat, group=group, async_op=True), watches)], tensor)
 
 
 def reduce_scatter(
@@ -58,7 +59,7 @@ def reduce_scatter(
     if flat.numel() % ranks == 0:
         # One collective: every rank puts its tensor in and gets its own chunk of the sum out.
         watches = _observe("reduce_scatter", flat, group)
-        return Handle([_reduce_scatter(mine, flat, group=group, async_op=True)], mine, watches=watches)
+        return Handle([Work(_reduce_scatter(mine, flat, group=group, async_op=True), watches)], mine)
     # Torch wants chunks of one size; ours are those of `torch.tensor_split`.
     padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
     for row, chunk in zip(padded, chunks, strict=True):
@@ -70,7 +71,7 @@ def reduce_scatter(
     def unpad() -> None:
         mine.copy_(padded[rank, : mine.numel()])
 
-    return Handle([work], mine, unpad, watches=watches)
+    return Handle([Work(work, watches)], mine, unpad)
 
 
 def all_gather(
@@ -86,7 +87,7 @@ def all_gather(
     if flat.numel() % ranks == 0:
         # One collective: every rank puts its chunk in and gets all chunks out.
         watches = _observe("all_gather", flat, group)
-        return Handle([_all_gather(flat, chunks[rank], group=group, async_op=True)], tensor, watches=watches)
+        return Handle([Work(_all_gather(flat, chunks[rank], group=group, async_op=True), watches)], tensor)
     padded = flat.new_zeros(ranks, chunks[0].numel())  # [rank, longest chunk]
     padded[rank, : chunks[rank].numel()] = chunks[rank]
     # The same on the padded copy, whose rows all have the length of the longest chunk.
@@ -97,7 +98,7 @@ def all_gather(
         for row, chunk in zip(padded, chunks, strict=True):
             chunk.copy_(row[: chunk.numel()])
 
-    return Handle([work], tensor, unpad, watches=watches)
+    return Handle([Work(work, watches)], tensor, unpad)
 
 
 def broadcast(
@@ -122,9 +123,18 @@ def broadcast(
     check_root("broadcast", "source", source, group, check)
     # One collective: the source puts its tensor in, the others get it out.
     watches = _observe("broadcast", flat, group)
-    return Handle([dist.broadcast(flat, group_src=source, group=group, async_op=True)], tensor, watches=watches)
+    return Handle([Work(dist.broadcast(flat, group_src=source, group=group, async_op=True), watches)], tensor)
 
 
 def _observe(verb: str, flat: Tensor, group: dist.ProcessGroup | None) -> list[Watch]:
     """Tell the observers of a collective whose arguments the ranks have compared already, by `flat_view`."""
     return observe(Communication(verb, flat, group, compared=True))
+
+
+def receive_ahead(into: Tensor, source: int, group: dist.ProcessGroup | None = None) -> Handle:
+    """`messages.receive` into memory that is still in use, since the sender sends only when it has heard from here."""
+    if not into.numel():
+        return Handle((), into)
+    watches = observe(Communication("receive", into, group, source, ahead=True))
+    # One message; torch's call, which the observers do not look at here.
+    return Handle([Work(dist.irecv(into, group=group, group_src=source), watches)], into)

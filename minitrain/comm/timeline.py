@@ -25,7 +25,8 @@ import torch
 import torch.distributed as dist
 
 from minitrain.comm.control import control, gather_objects
-from minitrain.comm.messages import Communication, Handle, Watch
+from minitrain.watch.calls import observe_calls
+from minitrain.watch.observers import Communication, Watch
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +152,7 @@ class VirtualClock:
     @classmethod
     def active(cls) -> VirtualClock | None:
         """The clock that was opened last in this thread; where there is none, as in autograd's, in the main thread."""
-        clocks = [observer.__self__ for observer in Handle.observers if isinstance(observer, MethodType)]
+        clocks = [observer.__self__ for observer in Communication.observers if isinstance(observer, MethodType)]
         for thread in (threading.get_ident(), threading.main_thread().ident):
             for clock in reversed(clocks):
                 if isinstance(clock, cls) and clock._thread == thread:
@@ -160,11 +161,12 @@ class VirtualClock:
 
     def __enter__(self) -> VirtualClock:
         self._thread = threading.get_ident()
-        Handle.observers.append(self.observe)
+        Communication.observers.append(self.observe)
+        observe_calls()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        Handle.observers.remove(self.observe)
+        Communication.observers.remove(self.observe)
 
     def observe(self, message: Communication) -> Watch | None:
         """Let a message take virtual time. Its departure time travels with it, as a control message."""

@@ -19,16 +19,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from minitrain.comm.board import Board, BoardLost
-from minitrain.comm.checks import check_message, check_together, forget
 from minitrain.comm.control import forget_control_groups, gather_objects, leave_all, seal_of
 from minitrain.comm.groups import time_limit
-from minitrain.comm.in_flight import forget_dropped, guard_readers
-from minitrain.comm.memories import GPU
-from minitrain.comm.messages import Handle
-from minitrain.comm.plain import observe_plain_calls
-from minitrain.comm.rehearsal import NotOnGPUs, Rehearsal
+from minitrain.comm.shared_gpus import carry_by_cpu
 from minitrain.comm.timeline import Timeline
+from minitrain.watch.board import Board, BoardLost
+from minitrain.watch.calls import observe_calls
+from minitrain.watch.checks import check_message, check_together, forget
+from minitrain.watch.in_flight import forget_dropped, guard_readers
+from minitrain.watch.memories import GPU
+from minitrain.watch.observers import Communication
+from minitrain.watch.rehearsal import NotOnGPUs, Rehearsal
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +86,7 @@ class World:
             check: Compare shapes across ranks before every collective of ours, slower but with clear errors: torch's
                 debug level INFO. Demos and notebooks turn it on, benchmarks off.
             rehearse: "nccl" runs on CPUs what would run on GPUs, unless each rank has one, and `rehearsed()` says how
-                NCCL would have dealt with it (see `minitrain.comm.rehearsal`).
+                NCCL would have dealt with it (see `minitrain.watch.rehearsal`).
 
         Raises:
             ValueError: `device` is unknown, or "cuda" where there is none; `timeout` is no time; rank, size and store
@@ -137,6 +138,8 @@ class World:
         if rehearse:
             world.device = place if backend == "nccl" else GPU
             world.rehearsal = Rehearsal.start(world.device)
+        if backend == "gloo" and place.type == "cuda":
+            carry_by_cpu()
         world.observe(check)
         gather_objects(None)  # all ranks are here, so that their timelines begin together
         world.timeline = Timeline()
@@ -145,9 +148,10 @@ class World:
     def observe(self, check: bool) -> None:
         """Let the checks look at each communication; those that compare ranks only if asked for."""
         for observer in (check_message, check_together):
-            if observer in Handle.observers:
-                Handle.observers.remove(observer)
-        Handle.observers.append(check_message)
+            if observer in Communication.observers:
+                Communication.observers.remove(observer)
+        Communication.observers.append(check_message)
+        observe_calls()
         if not check or self.size == 1:
             return
         board, problem = None, ""
@@ -167,8 +171,7 @@ class World:
         Board.current = board = Board(address, self.rank, self.size, time_limit(), seal_of())
         board.introduce()
         board.begin(0, range(self.size))
-        Handle.observers.append(check_together)
-        observe_plain_calls()
+        Communication.observers.append(check_together)
         guard_readers()
 
     def begin(self, call: int, ranks: Iterable[int]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minitrain.collectives import ring
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 
 SEQ = 2  # dim of [batch, heads, seq, head]
 
@@ -33,7 +33,7 @@ def attention(
     group: Group = None,
 ) -> Tensor:
     """Attention of this rank's tokens to all that they may see, [batch, heads, seq/n, head]."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     seq = ranks * q.shape[SEQ]
     assert documents is None or documents.shape[1] == seq, f"documents of all {seq} tokens, not only of this rank's"
     k, v = Gather.apply(k, group), Gather.apply(v, group)  # [batch, key heads, seq, head]
@@ -57,7 +57,7 @@ class Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
         ctx.group = group
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         parts = x.new_empty(ranks, *x.shape)  # [n, batch, key heads, seq/n, head]
         parts[rank] = x
         # Every rank brings its own part, and ends with all of them.
@@ -66,7 +66,7 @@ class Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        rank, ranks = place(ctx.group)
+        rank, ranks = rank_and_size(ctx.group)
         parts = torch.stack(gradients[0].chunk(ranks, SEQ))  # [n, batch, key heads, seq/n, head]
         # A key was seen by queries of many ranks: its gradient is a sum over ranks, which its owner needs.
         ring.reduce_scatter(parts, ctx.group)

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, exchange, place
+from minitrain.comm.messages import Group, exchange, rank_and_size
 from minitrain.context_parallel.online_softmax import add_block, finish, gradients, nothing_yet
 
 
@@ -24,7 +24,7 @@ def ring_attention(
     query: Tensor, key: Tensor, value: Tensor, seq: int, causal: bool = True, group: Group = None
 ) -> Tensor:
     """[batch, heads, chunk, d] each, of this rank's tokens: `positions(seq, ranks)[rank]`. Any seq from n on."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     assert seq >= ranks, f"{seq} tokens are too few for {ranks} ranks"
     chunk = len(positions(seq, ranks)[rank])
     assert query.shape[-2] == chunk, f"rank {rank} must hold {chunk} of {seq} tokens"
@@ -39,7 +39,7 @@ def positions(seq: int, ranks: int, device: torch.device | None = None) -> tuple
 
 def pass_on(chunk: Tensor, coming: Tensor, group: Group) -> Any:
     """Start sending to the next rank, and receiving the tokens `coming` from the one before; returns a `Handle`."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     into = chunk.new_empty(*chunk.shape[:-2], len(coming), chunk.shape[-1])
     return exchange(chunk, (rank + 1) % ranks, into, (rank - 1) % ranks, group)
 
@@ -47,7 +47,7 @@ def pass_on(chunk: Tensor, coming: Tensor, group: Group) -> Any:
 class RingAttention(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, seq: int, causal: bool, group: Group) -> Tensor:
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         at, running = positions(seq, ranks, query.device), nothing_yet(query)
         kv = torch.stack([key, value])  # [2, batch, heads, chunk, d]
         for step in range(ranks):
@@ -66,7 +66,7 @@ class RingAttention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
         query, key, value, output, logsum = ctx.saved_tensors
-        rank, ranks = place(ctx.group)
+        rank, ranks = rank_and_size(ctx.group)
         at, saved = positions(ctx.seq, ranks, query.device), (query, output, logsum, grad_o)
         grad_q, kv = torch.zeros_like(query), torch.stack([key, value])
         returning: Any = None

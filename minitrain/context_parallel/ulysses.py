@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from minitrain.collectives.all_to_all import pairwise
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 
 Core = Callable[[Tensor, Tensor, Tensor], Tensor]
 HEADS, SEQ = 1, 2  # dims of [batch, heads, seq, head]
@@ -32,7 +32,7 @@ causal: Core = partial(scaled_dot_product_attention, is_causal=True, enable_gqa=
 
 def attention(q: Tensor, k: Tensor, v: Tensor, core: Core = causal, group: Group = None) -> Tensor:
     """Attention of this rank's tokens, [batch, heads, seq/n, head], to all; K and V may have fewer heads than Q."""
-    _, ranks = place(group)
+    _, ranks = rank_and_size(group)
     heads, key_heads = q.shape[HEADS], k.shape[HEADS]
     assert heads % ranks == 0, (
         f"{heads} heads cannot be divided over {ranks} ranks; "
@@ -59,7 +59,7 @@ class AllToAll(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cut: int, join: int, group: Group) -> Tensor:
         # Gradients take the opposite way: cut where the parts were joined, joined where x was cut.
         ctx.back = join, cut, group
-        _, ranks = place(group)
+        _, ranks = rank_and_size(group)
         outgoing = torch.stack(x.chunk(ranks, cut))  # n parts, one for each rank
         incoming = torch.empty_like(outgoing)  # n parts, one from each rank
         # One message to each other rank; this rank's own part is copied.

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, exchange, place
+from minitrain.comm.messages import Group, exchange, rank_and_size
 from minitrain.context_parallel.online_softmax import add_block, finish, gradients, nothing_yet
 
 
 def zigzag_attention(query: Tensor, key: Tensor, value: Tensor, seq: int, group: Group = None) -> Tensor:
     """[batch, heads, tokens, d] each, of this rank's tokens: `torch.cat(held(seq, ranks)[rank])`. Causal; seq ≥ 2n."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     assert seq >= 2 * ranks, f"{seq} tokens are too few for two chunks on each of {ranks} ranks"
     tokens = sum(map(len, held(seq, ranks)[rank]))
     # With fewer key heads than query heads repeat them, or use the full form.
@@ -49,7 +49,7 @@ def cut(x: Tensor, chunks: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
 
 def pass_on(x: Tensor, coming: tuple[Tensor, Tensor], group: Group) -> Any:
     """As in ring attention."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     into = x.new_empty(*x.shape[:-2], sum(map(len, coming)), x.shape[-1])
     return exchange(x, (rank + 1) % ranks, into, (rank - 1) % ranks, group)
 
@@ -57,7 +57,7 @@ def pass_on(x: Tensor, coming: tuple[Tensor, Tensor], group: Group) -> Any:
 class Zigzag(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, seq: int, group: Group) -> Tensor:
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         at, kv = held(seq, ranks, query.device), torch.stack([key, value])
         queries = cut(query, at[rank])
         running = [nothing_yet(each) for each in queries]
@@ -76,7 +76,7 @@ class Zigzag(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_o: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
         query, key, value, output, logsum = ctx.saved_tensors
-        rank, ranks = place(ctx.group)
+        rank, ranks = rank_and_size(ctx.group)
         at, kv = held(ctx.seq, ranks, query.device), torch.stack([key, value])
         returning: Any = None
         # What `gradients` needs of the early and the late queries.

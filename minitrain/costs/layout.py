@@ -125,8 +125,8 @@ def bar(
 ) -> time_bar.Bar:
     """The seconds of a step, on the pipeline rank that computes most.
 
-    What hides behind what is as in `minitrain.planning.time_model`, with which a test compares it. Each token visits
-    one expert, and the ring's attention is taken to be in balance, as zigzag makes it.
+    What hides behind what is as in `minitrain.planning.full.time_model`, with which a test compares it. Each token
+    visits one expert, and the ring's attention is taken to be in balance, as zigzag makes it.
 
     Args:
         shape: The model.

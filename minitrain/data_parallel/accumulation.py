@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import all_reduce, place
+from minitrain.comm.messages import all_reduce, rank_and_size
 
 
 def accumulate(model: Any, micro_batches: Sequence[Any], loss_of: Callable[[Any, Any], Tensor]) -> Tensor:
@@ -38,7 +38,7 @@ def accumulate(model: Any, micro_batches: Sequence[Any], loss_of: Callable[[Any,
             loss.backward()
         losses.append(loss.detach())
     model.synchronize()
-    mean = torch.stack(losses).sum() / place(model.group)[1]
+    mean = torch.stack(losses).sum() / rank_and_size(model.group)[1]
     # One number: the sum of every rank's 1/n is the mean loss of the whole batch.
     all_reduce(mean, model.group).wait()
     return mean

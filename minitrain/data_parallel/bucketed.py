@@ -18,7 +18,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from minitrain.comm.messages import Group, Handle, all_reduce, place
+from minitrain.comm.messages import Group, Handle, all_reduce, rank_and_size
 
 Bucket = list[nn.Parameter]
 
@@ -28,7 +28,7 @@ def start_from_rank_0(module: nn.Module, group: Group) -> None:
     assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form"
     assert not list(module.buffers()), "each rank would change its buffers by itself: use the full form"
     for parameter in module.parameters():
-        if place(group)[0] != 0:
+        if rank_and_size(group)[0] != 0:
             parameter.data.zero_()
         # Rank 0's values plus zeros from all others.
         all_reduce(parameter.data, group).wait()
@@ -52,7 +52,7 @@ def start(bucket: Bucket, group: Group) -> Handle:
     assert len(gradients) == len(bucket), "a parameter is unused: use the full form"
     flat = torch.cat(gradients)  # (elements of the bucket,)
     # 1/n before the sum, so that a sum in float16 cannot overflow.
-    flat *= 1 / place(group)[1]
+    flat *= 1 / rank_and_size(group)[1]
     # One all-reduce for the whole bucket: every rank ends with the sum of all ranks' 1/n.
     return all_reduce(flat, group)
 

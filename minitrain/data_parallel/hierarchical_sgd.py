@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minitrain.comm.messages import Group, all_gather, place
+from minitrain.comm.messages import Group, all_gather, rank_and_size
 from minitrain.data_parallel.local_sgd import average
 
 
@@ -57,7 +57,7 @@ class HierarchicalSGD(nn.Module):
         # A mean of equal numbers may round, so frozen parameters are left alone.
         parameters = [p for p in self.module.parameters() if p.requires_grad]
         flat = torch.cat([p.flatten() for p in parameters])  # [elements]
-        rank, ranks = place(self.within)
+        rank, ranks = rank_and_size(self.within)
         # All ranks of a node hold the same, so each carries one L-th of it across, the last one with some zeros.
         mine = F.pad(flat, (0, -len(flat) % ranks)).chunk(ranks)[rank].clone()
         average([mine], self.across)

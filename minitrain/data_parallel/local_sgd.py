@@ -18,7 +18,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, all_reduce, place
+from minitrain.comm.messages import Group, all_reduce, rank_and_size
 
 
 @torch.no_grad()
@@ -27,7 +27,7 @@ def average(tensors: Iterable[Tensor], group: Group = None) -> None:
     tensors = list(tensors)
     flat = torch.cat([tensor.flatten() for tensor in tensors])  # [elements of all]
     # 1/n before the sum, so that a sum in float16 cannot overflow.
-    flat *= 1 / place(group)[1]
+    flat *= 1 / rank_and_size(group)[1]
     # One all-reduce carries all tensors.
     all_reduce(flat, group).wait()
     for tensor, mean in zip(tensors, flat.split([each.numel() for each in tensors]), strict=True):

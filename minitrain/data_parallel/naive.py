@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from minitrain.comm.messages import Group, all_reduce, place
+from minitrain.comm.messages import Group, all_reduce, rank_and_size
 
 
 class NaiveDataParallel(nn.Module):
@@ -28,7 +28,7 @@ class NaiveDataParallel(nn.Module):
     def __init__(self, module: nn.Module, group: Group = None):
         super().__init__()
         self.module, self.group, self.local, self.own = module, group, False, False
-        rank, self.ranks = place(group)
+        rank, self.ranks = rank_and_size(group)
         assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form"
         assert not list(module.buffers()), "each rank would change its buffers by itself: use the full form"
         for parameter in module.parameters():

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, exchange, place
+from minitrain.comm.messages import Group, exchange, rank_and_size
 
 
 @torch.no_grad()
@@ -40,7 +40,7 @@ def decode(
     Returns:
         On the last rank the new tokens of each group, [batch, count]; on the others nothing.
     """
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     before, after = (rank - 1) % ranks, (rank + 1) % ranks
     first, last = rank == 0, rank == ranks - 1
     # Until a group's next token: it passes all stages, and all groups have their turn.

@@ -9,7 +9,7 @@ from minitrain.comm.pictures import TIME as LOOKS
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.roofline import MACHINES
 from minitrain.costs.time_bar import Bar
-from minitrain.planning.time_model import Cluster, step_time
+from minitrain.planning.full.time_model import Cluster, step_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

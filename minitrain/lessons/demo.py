@@ -26,13 +26,13 @@ import tyro
 
 from minitrain.comm.control import gather_objects, leave_all
 from minitrain.comm.pictures import save_figure
-from minitrain.comm.rehearsal import Rehearsal
 from minitrain.comm.terminal import reader_has_closed
 from minitrain.comm.timeline import trace_events
 from minitrain.comm.torchrun import end_with_torchrun, given_ranks, speaks
 from minitrain.comm.world import World, describe
 from minitrain.lessons.claims import Claim, Row, left_out, merge, number, print_rows, telling, write_json
 from minitrain.lessons.listing import NUMBERS, after, demos, lesson_of, technique_of
+from minitrain.watch.rehearsal import Rehearsal
 
 Demo = Callable[..., list[Claim]]
 NCCL = 'NCCL User Guide, "Using multiple NCCL communicators concurrently" and "Point-to-point communication"'

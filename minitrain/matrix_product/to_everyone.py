@@ -15,12 +15,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, exchange, place
+from minitrain.comm.messages import Group, exchange, rank_and_size
 
 
 def total(tensor: Tensor, group: Group = None) -> Tensor:
     """The sum of all ranks' tensors, on every rank; all bring one shape and dtype."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     summands = [torch.empty_like(tensor) for _ in range(ranks)]
     swap(tensor, summands, group)
     # Added in the order of ranks, whatever the order of arrival: all ranks get the same bits.
@@ -32,7 +32,7 @@ def total(tensor: Tensor, group: Group = None) -> Tensor:
 
 def collect(part: Tensor, size: int, dim: int = 0, group: Group = None) -> Tensor:
     """A tensor that `torch.tensor_split` cut along `dim`, of `size` there, put together on every rank."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     # The first parts are one longer where size does not divide by the ranks.
     sizes = [size // ranks + (peer < size % ranks) for peer in range(ranks)]
     assert part.shape[dim] == sizes[rank], (
@@ -45,7 +45,7 @@ def collect(part: Tensor, size: int, dim: int = 0, group: Group = None) -> Tenso
 
 def swap(tensor: Tensor, into: list[Tensor], group: Group) -> None:
     """Everyone's tensor, in the order of ranks."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     into[rank].copy_(tensor)
     for step in range(1, ranks):
         to, source = (rank + step) % ranks, (rank - step) % ranks

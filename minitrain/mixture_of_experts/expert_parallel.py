@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, all_reduce, all_to_all, place
+from minitrain.comm.messages import Group, all_reduce, all_to_all, rank_and_size
 
 if TYPE_CHECKING:
     from minitrain.mixture_of_experts.layer import MoELayer
@@ -50,7 +50,7 @@ class ExpertParallel(nn.Module):
     def __init__(self, module: MoELayer, group: Group = None):
         super().__init__()
         self.module, self.group = module, group
-        rank, self.ranks = place(group)
+        rank, self.ranks = rank_and_size(group)
         assert len(module.experts) % self.ranks == 0, "each rank holds as many experts"
         assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form"
         assert not list(module.buffers()), "each rank would change its buffers by itself: use the full form"

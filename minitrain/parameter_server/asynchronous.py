@@ -19,7 +19,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 import torch
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, place, receive, send
+from minitrain.comm.messages import Group, rank_and_size, receive, send
 from minitrain.parameter_server.synchronous import SERVER, MakeOptimizer, Worker, flatten, set_gradients
 
 # Pull, backward, push, as before: a worker does not notice how the server works.
@@ -41,7 +41,7 @@ class AsynchronousServer:
     """
 
     def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, staleness: int | None, group: Group = None):
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         assert rank == SERVER and ranks > 1, "rank 0 serves, and all other ranks are workers"
         self.module, self.group, self.staleness = module, group, staleness
         self.flat = flatten(module)  # [elements]

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from minitrain.comm.messages import Group, place, receive, send
+from minitrain.comm.messages import Group, rank_and_size, receive, send
 
 MakeOptimizer = Callable[[Any], Any]  # parameters -> optimizer, for example `partial(SGD, lr=0.1)`
 SERVER = 0
@@ -31,7 +31,7 @@ class Server:
     """Rank 0, which steps the parameters: `serve(steps)`, and once more `answer()` if workers pull the result."""
 
     def __init__(self, module: nn.Module, make_optimizer: MakeOptimizer, group: Group = None):
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         assert rank == SERVER and ranks > 1, "rank 0 serves, and all other ranks are workers"
         self.group, self.workers = group, range(1, ranks)
         self.flat = flatten(module)  # [elements]
@@ -70,7 +70,7 @@ class Worker:
     """Any other rank. A step is `pull()`, forward, backward, `push()`, `module.zero_grad()`; there is no optimizer."""
 
     def __init__(self, module: nn.Module, group: Group = None):
-        assert place(group)[0] != SERVER, "rank 0 is the server"
+        assert rank_and_size(group)[0] != SERVER, "rank 0 is the server"
         self.module, self.group = module, group
         self.flat = flatten(module)  # [elements]
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, place, receive, send
+from minitrain.comm.messages import Group, rank_and_size, receive, send
 
 
 def step(
@@ -39,7 +39,7 @@ def step(
         template: Any tensor with the shape and dtype of the activations between stages, such as [batch, seq, hidden].
         group: The ranks of the pipeline, in the order of the stages.
     """
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     first, last = rank == 0, rank == ranks - 1
     # A mean over unequal micro-batches' means would not be that of the batch.
     assert len({getattr(x, "shape", None) for x in inputs}) == 1, "one or more micro-batches, of equal size"

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.pipeline_parallel.without_flush import Loss, Weights, stream
 
 
@@ -33,7 +33,7 @@ def train(
     group: Group = None,
 ) -> list[Tensor]:
     """SGD with one update per micro-batch; arguments and result are those of `pipedream.train`."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     first, last = rank == 0, rank == ranks - 1
     assert all(w.requires_grad for w in versions[max(versions)].values()), "every weight is trained"
     held: deque[tuple[Tensor, Tensor]] = deque()  # input and output of each micro-batch, oldest first

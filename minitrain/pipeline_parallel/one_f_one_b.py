@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, exchange, place, receive, send
+from minitrain.comm.messages import Group, exchange, rank_and_size, receive, send
 
 
 def step(
@@ -31,7 +31,7 @@ def step(
     group: Group = None,
 ) -> Tensor | None:
     """One forward and backward of a whole batch; arguments and result are those of `gpipe.step`."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     first, last = rank == 0, rank == ranks - 1
     # A mean over unequal micro-batches' means would not be that of the batch.
     assert len({getattr(x, "shape", None) for x in inputs}) == 1, "one or more micro-batches, of equal size"

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.pipeline_parallel.without_flush import Loss, Weights, stream, updated
 
 
@@ -45,7 +45,7 @@ def train(
         lr: The learning rate ν.
         group: The ranks of the pipeline, in the order of the stages.
     """
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     first, last = rank == 0, rank == ranks - 1
     assert all(w.requires_grad for w in versions[max(versions)].values()), "every weight is trained"
     held: deque[tuple[int, Tensor, Tensor]] = deque()  # version, input and output of each micro-batch, oldest first

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.pipeline_parallel.without_flush import Loss, Weights, stream, updated
 
 
@@ -35,7 +35,7 @@ def train(
     group: Group = None,
 ) -> list[Tensor]:
     """SGD with one update per k micro-batches; other arguments and the result are those of `pipedream.train`."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     assert k >= ranks, f"k={k} micro-batches per update are fewer than the {ranks} stages; use k={ranks} or more"
     assert len(inputs) % k == 0, f"inputs has {len(inputs)} micro-batches; use a multiple of k={k}"
     # A mean over unequal micro-batches' means would not be that of the batch.

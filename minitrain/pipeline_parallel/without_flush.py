@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, exchange, place, receive, send
+from minitrain.comm.messages import Group, exchange, rank_and_size, receive, send
 
 Weights = dict[str, Tensor]  # one version of a stage's weights, by the names of its parameters
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -40,7 +40,7 @@ def stream(
         template: Any tensor with the shape and dtype of what passes between two stages.
         group: The ranks of the pipeline, in the order of the stages.
     """
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     first, last = rank == 0, rank == ranks - 1
 
     def receive_from(neighbour: int, leaving: Tensor | None = None) -> Tensor:

@@ -23,7 +23,7 @@ from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_kept as kept_costs
 from minitrain.costs import composition_sent as sent_costs
-from minitrain.planning.plan_time import (
+from minitrain.planning.full.plan_time import (
     few,
     microbatch,
     own_shape,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from minitrain.collectives.ring import cut
-from minitrain.comm.messages import Group, exchange, place
+from minitrain.comm.messages import Group, exchange, rank_and_size
 
 BLOCK = 256
 
@@ -43,7 +43,7 @@ def all_reduce(gradient: Tensor, residual: Tensor, group: Group = None) -> Tenso
     Infinity or NaN in a gradient makes the sum of its block NaN on all ranks, in this step alone.
     """
     assert residual.element_size() >= 4, "a residual in 16 bits would be rounded itself"
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
     chunks, lost = cut(gradient + residual, ranks), cut(residual, ranks)
 

@@ -1,8 +1,8 @@
 """Where in the reader's code something happened: tracebacks and stacks without the frames of helpers.
 
 A rank that fails sends its traceback, and a rank that waits for ever is asked for its stack. Both run through our
-ground (`comm` and `ranks`), torch and the standard library. Readers look for a line of their own, so that line is
-shown.
+ground (`comm`, `watch` and `ranks`), torch and the standard library. Readers look for a line of their own, so that line
+is shown.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 CELL = "<cell"  # every cell's file name starts like this: "<cell 3>"
 EXPRESSION = "<expression>"
 PACKAGE = str(Path(__file__).parent.parent) + "/"
-GROUND = (f"{PACKAGE}comm/", f"{PACKAGE}ranks/")
+GROUND = (f"{PACKAGE}comm/", f"{PACKAGE}watch/", f"{PACKAGE}ranks/")
 CALLERS = (f"{PACKAGE}ranks/worker.py", f"{PACKAGE}ranks/sending.py")  # frames that only led to the reader's code
 STANDARD_LIBRARY = str(Path(traceback.__file__).parent) + "/"
 

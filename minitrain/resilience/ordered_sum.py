@@ -19,7 +19,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, place, receive, send
+from minitrain.comm.messages import Group, rank_and_size, receive, send
 
 
 def share(micro_batches: int, rank: int, ranks: int) -> range:
@@ -37,7 +37,7 @@ def ordered_sum(gradients: Sequence[Tensor], group: Group = None, pieces: int = 
         group: The ranks that share the batch; None means everyone.
         pieces: In how many the sum travels, so that all ranks are busy.
     """
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     total = torch.zeros_like(gradients[0])  # [elements]
     size = math.ceil(len(total) / pieces)
     parts = total.split(size)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, all_reduce, exchange, place
+from minitrain.comm.messages import Group, all_reduce, exchange, rank_and_size
 
 Pairs = list[tuple[int, int]]
 
@@ -66,7 +66,7 @@ def exchange_in_pairs(pairs: Pairs, tensor: Tensor, group: Group = None) -> list
 
     Every rank calls it, also one that is in no pair.
     """
-    rank, _ = place(group)
+    rank, _ = rank_and_size(group)
     wrong = torch.zeros(len(pairs), device=tensor.device)
     for number, pair in enumerate(pairs):
         if rank in pair:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minitrain.checkpointing.resharding import load, save
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 
 
 def data_parallel_size(left: int, micro_batches: int) -> int:
@@ -56,7 +56,7 @@ def meet(working: Sequence[int], seconds: float = 60.0) -> Group:
 
 def part(elements: int, group: Group = None) -> slice:
     """This rank's part of the optimizer states; sizes may differ by one."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     return slice(elements * rank // ranks, elements * (rank + 1) // ranks)
 
 

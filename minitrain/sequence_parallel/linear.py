@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.sequence_parallel.mappings import g, g_bar
 
 
@@ -28,7 +28,7 @@ class ColumnFromSequence(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, group: Group = None):
         super().__init__()
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         assert out_features % ranks == 0, f"out_features={out_features} cannot be divided over {ranks} ranks"
         self.group = group
         # All ranks draw the whole matrix: with the same seed, the weights are those of one device.
@@ -48,7 +48,7 @@ class RowToSequence(nn.Module):
 
     def __init__(self, in_features: int, out_features: int, group: Group = None):
         super().__init__()
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         assert in_features % ranks == 0, f"in_features={in_features} cannot be divided over {ranks} ranks"
         self.group = group
         whole = nn.Linear(in_features, out_features)

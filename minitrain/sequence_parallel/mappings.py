@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, all_gather, place, reduce_scatter
+from minitrain.comm.messages import Group, all_gather, rank_and_size, reduce_scatter
 
 
 def gather_from_sequence(x: Tensor, group: Group = None) -> Tensor:
@@ -29,7 +29,7 @@ def gather_from_sequence(x: Tensor, group: Group = None) -> Tensor:
 
 def reduce_scatter_to_sequence(x: Tensor, group: Group = None) -> Tensor:
     """ḡ: a partial sum for all tokens, [batch, seq, hidden], to the sum for this rank's, [batch, seq/n, hidden]."""
-    _, ranks = place(group)
+    _, ranks = rank_and_size(group)
     assert x.shape[1] % ranks == 0, f"a sequence of {x.shape[1]} tokens cannot be divided over {ranks} ranks"
     return ReduceScatter.apply(x, group)
 

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.tensor_parallel.mappings import copy_to_parallel, reduce_from_parallel
 
 
@@ -28,7 +28,7 @@ def shard(linear: nn.Linear, dim: int, group: Group) -> nn.Linear:
 
     It sends nothing: f and g are called below, because query, key and value share one f.
     """
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     weight = linear.weight.detach().chunk(ranks, dim)[rank]  # [out/n, in] or [out, in/n]
     # A row-parallel bias is on every rank, because it is added after the sum.
     bias = linear.bias.detach().chunk(ranks)[rank] if dim == 0 else linear.bias.detach()
@@ -51,7 +51,7 @@ class ParallelAttention(nn.Module):
         # Softmax(QKᵀ)V, which works for any number of heads.
         self.core = attention.core
         heads = attention.query.out_features // attention.head_size
-        assert heads % place(group)[1] == 0, "all ranks have equally many heads"
+        assert heads % rank_and_size(group)[1] == 0, "all ranks have equally many heads"
         assert attention.key.out_features == attention.query.out_features, "the full form shares keys"
         assert attention.rotary is None, "the full form rotates queries and keys"
         assert len(list(attention.parameters())) == 8, "there are four layers with biases"
@@ -80,7 +80,7 @@ class ParallelMLP(nn.Module):
     def __init__(self, mlp: Any, group: Group = None):
         super().__init__()
         self.group = group
-        assert mlp.up.out_features % place(group)[1] == 0, "all ranks have equally many units"
+        assert mlp.up.out_features % rank_and_size(group)[1] == 0, "all ranks have equally many units"
         assert len(list(mlp.parameters())) == 4, "there are two layers with biases"
         self.up, self.down = shard(mlp.up, 0, group), shard(mlp.down, 1, group)
 

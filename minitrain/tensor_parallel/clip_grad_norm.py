@@ -18,13 +18,13 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, all_reduce, place
+from minitrain.comm.messages import Group, all_reduce, rank_and_size
 
 
 @torch.no_grad()
 def gradient_norm(parameters: Iterable[Tensor], group: Group = None) -> Tensor:
     """The norm of the whole model's gradients, each element counted once; equal on all ranks."""
-    rank, _ = place(group)
+    rank, _ = rank_and_size(group)
     parameters = list(parameters)
     # In float64, because the square of a large float32 would overflow in float32.
     square = torch.zeros((), dtype=torch.float64, device=parameters[0].device)

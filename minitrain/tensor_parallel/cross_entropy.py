@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from minitrain.comm.messages import Group, all_gather, place
+from minitrain.comm.messages import Group, all_gather, rank_and_size
 
 
 def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: Group = None) -> Tensor:
@@ -35,7 +35,7 @@ def vocab_parallel_cross_entropy(logits: Tensor, targets: Tensor, group: Group =
 class CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, group: Group) -> Tensor:
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         columns = logits.shape[-1]
         assert logits.dtype in (torch.float32, torch.float64), "a sum needs more digits"
         assert ((targets >= 0) & (targets < ranks * columns)).all(), "the full form has targets that are ignored"

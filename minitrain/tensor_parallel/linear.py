@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.tensor_parallel.mappings import copy_to_parallel, reduce_from_parallel
 
 
 def shard(whole: Tensor, dim: int, group: Group) -> nn.Parameter:
     """This rank's shard of a weight or bias, divided along `dim`."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     assert whole.shape[dim] % ranks == 0, "a matrix is divided into equal parts"
     part = whole.detach().chunk(ranks, dim)[rank]
     # A clone, because a view would keep the whole matrix in memory.

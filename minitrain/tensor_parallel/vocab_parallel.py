@@ -17,13 +17,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.tensor_parallel.mappings import copy_to_parallel, reduce_from_parallel
 
 
 def shard(table: Tensor, group: Group) -> nn.Parameter:
     """This rank's rows of a table `[V, hidden]`; the padding, rows V to V' − 1, is zeros."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     padded = F.pad(table.detach(), (0, 0, 0, -len(table) % ranks))  # [V', hidden]
     parameter = nn.Parameter(padded.chunk(ranks)[rank].clone(), table.requires_grad)  # [V'/n, hidden]
     # An attribute of the parameter: `clip_grad_norm` must know which gradients differ between ranks.
@@ -52,7 +52,7 @@ class VocabParallelEmbedding(nn.Module):
         return layer
 
     def forward(self, tokens: Tensor) -> Tensor:
-        (rank, _), rows = place(self.group), len(self.weight)
+        (rank, _), rows = rank_and_size(self.group), len(self.weight)
         # Else no rank would have its row, and the sum would be zeros. On a GPU, this waits for the tokens.
         assert ((tokens >= 0) & (tokens < self.vocabulary)).all(), f"a token is outside of {self.vocabulary=}"
         row = tokens - rank * rows  # [...], within this rank's table
@@ -82,7 +82,7 @@ class VocabParallelHead(nn.Module):
         return layer
 
     def forward(self, x: Tensor) -> Tensor:
-        (rank, _), rows = place(self.group), len(self.weight)
+        (rank, _), rows = rank_and_size(self.group), len(self.weight)
         # f sends nothing here; backward all-reduces the gradient of x, to which every rank's logits contribute.
         logits = F.linear(copy_to_parallel(x, self.group), self.weight)  # [..., V'/n]
         token = rank * rows + torch.arange(rows, device=x.device)  # [V'/n]

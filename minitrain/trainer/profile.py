@@ -23,11 +23,12 @@ from minitrain.collectives.all_to_all import Carrier
 from minitrain.comm import World
 from minitrain.comm.comm import Collectives
 from minitrain.comm.control import gather_objects
-from minitrain.comm.messages import Communication, Handle, Watch
+from minitrain.comm.messages import Handle
 from minitrain.comm.timeline import Span
 from minitrain.composition.settings import Layout
 from minitrain.composition.step import AxisCollectives
 from minitrain.pipeline_parallel.full.actions import Action
+from minitrain.watch.observers import Communication, Watch
 
 # part -> how the table calls it, and its kind on the timeline; in the order of the table.
 PARTS = {
@@ -77,14 +78,14 @@ class Profile:
         self._left = ON_GPU - 1 if self._world.device.type == "cuda" else 0
         del self._world.timeline.spans[self._before :]
         self._open("rest")
-        Handle.observers.append(self._message)
+        Communication.observers.append(self._message)
         try:
             yield
         except BaseException:
             self._stack.clear()
             raise
         finally:
-            Handle.observers.remove(self._message)
+            Communication.observers.remove(self._message)
         self._close()
         self.steps += 1
 

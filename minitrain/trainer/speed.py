@@ -20,7 +20,7 @@ from minitrain.comm import World
 from minitrain.composition.settings import Model, Steps
 from minitrain.costs import composition_work as costs
 from minitrain.costs.roofline import PEAKS
-from minitrain.planning.plan_time import rows_of, shape_of
+from minitrain.planning.full.plan_time import rows_of, shape_of
 
 
 def peak_flops(name: str, dtype: str) -> float | None:

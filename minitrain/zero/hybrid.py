@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from minitrain.comm.messages import Group, all_reduce, place
+from minitrain.comm.messages import Group, all_reduce, rank_and_size
 from minitrain.zero.stage3 import Zero3
 
 
@@ -34,7 +34,7 @@ class HybridZero3(Zero3):
     def __init__(self, module: nn.Sequential, optimizer_class: Any, group: Group, replicas: Group, **options: Any):
         super().__init__(module, optimizer_class, group, **options)
         self.replicas = replicas
-        _, nodes = place(replicas)
+        _, nodes = rank_and_size(replicas)
         for unit in self.units:
             # The mean is one over all ranks of all nodes, so a unit divides by L · N.
             unit.ranks *= nodes

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from minitrain.comm.messages import Group, Handle, all_gather, all_reduce, place, reduce_scatter
+from minitrain.comm.messages import Group, Handle, all_gather, all_reduce, rank_and_size, reduce_scatter
 from minitrain.zero import stage3
 
 
@@ -40,7 +40,7 @@ class Unit(stage3.Unit):
         if self.arriving is None:
             self.flat.untyped_storage().resize_(self.flat.nbytes)
             whole = self.flat.data
-            mine = whole.chunk(self.ranks)[place(self.group)[0]]
+            mine = whole.chunk(self.ranks)[rank_and_size(self.group)[0]]
             if self.side:
                 # Earlier blocks may still use this room.
                 self.side.wait_stream(torch.cuda.current_stream())
@@ -83,7 +83,7 @@ class ParameterOffload(stage3.Zero3):
 
 def map_files(units: list[Unit], folder: str, group: Group) -> None:
     """Move the shards to files, which are mapped into memory: reading a tensor reads the disk."""
-    paths = [Path(folder, f"rank{place()[0]}.block{number}") for number in range(len(units))]
+    paths = [Path(folder, f"rank{rank_and_size()[0]}.block{number}") for number in range(len(units))]
     problem = None
     try:
         for path, unit in zip(paths, units, strict=True):

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, all_gather, place
+from minitrain.comm.messages import Group, all_gather, rank_and_size
 
 
 class Partitioned(torch.autograd.Function):
@@ -27,7 +27,7 @@ class Partitioned(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, block: Callable[[Tensor], Tensor], group: Group, host: bool, x: Tensor) -> Tensor:
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         # Zeros at the end, so that the ranks divide it.
         flat = nn.functional.pad(x.detach().flatten(), (0, -x.numel() % ranks))  # [padded]
         part = flat.chunk(ranks)[rank]  # [padded / ranks]
@@ -45,7 +45,7 @@ class Partitioned(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
         (part,), (gradient,) = ctx.saved_tensors, gradients
-        rank, ranks = place(ctx.group)
+        rank, ranks = rank_and_size(ctx.group)
         flat = gradient.new_empty(ranks * len(part))  # [padded]
         # This rank's part goes where the others expect it, from the host if it was there.
         mine = flat.chunk(ranks)[rank].copy_(part)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from minitrain.comm.messages import Group, all_gather, place, reduce_scatter
+from minitrain.comm.messages import Group, all_gather, rank_and_size, reduce_scatter
 
 
 class Zero1(nn.Module):
@@ -34,7 +34,7 @@ class Zero1(nn.Module):
     def __init__(self, module: nn.Module, optimizer_class: Any, group: Group = None, **options: Any):
         super().__init__()
         self.module, self.group = module, group
-        rank, self.ranks = place(group)
+        rank, self.ranks = rank_and_size(group)
         parameters = list(module.parameters())
         kinds = {(p.dtype, p.requires_grad) for p in (*parameters, *module.buffers())}
         assert kinds == {(parameters[0].dtype, True)}, "frozen, of two dtypes, or with buffers"

@@ -19,7 +19,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from minitrain.comm.messages import Group, all_gather, place, reduce_scatter
+from minitrain.comm.messages import Group, all_gather, rank_and_size, reduce_scatter
 
 
 class Zero2(nn.Module):
@@ -32,7 +32,7 @@ class Zero2(nn.Module):
         assert not list(module.buffers()), "each rank would change its buffers by itself: use the full form"
         mixing = ("Adafactor", "Adam8bit", "LAMB", "LARS", "SM3")
         assert getattr(optimizer_class, "__name__", "") not in mixing, "it mixes elements: use the full form"
-        self.rank, self.ranks = place(group)
+        self.rank, self.ranks = rank_and_size(group)
         self.flats: list[Tensor] = []
         self.under_way: Any = None  # a parameter's number, and the handle of its gradient
         for number, parameter in enumerate(module.parameters()):

@@ -16,14 +16,14 @@ from typing import Any
 
 from torch import Tensor, func, nn
 
-from minitrain.comm.messages import Group, Handle, all_gather, place, reduce_scatter
+from minitrain.comm.messages import Group, Handle, all_gather, rank_and_size, reduce_scatter
 
 
 class Unit:
     """A block whose parameters lie in one flat tensor: whole while the block runs, else only this rank's shard."""
 
     def __init__(self, block: nn.Module, group: Group = None):
-        rank, self.ranks = place(group)
+        rank, self.ranks = rank_and_size(group)
         flat = nn.utils.parameters_to_vector(block.parameters()).detach()
         # Zeros at the end, so that the ranks divide it.
         self.flat = nn.functional.pad(flat, (0, -flat.numel() % self.ranks)).requires_grad_()  # [padded]

@@ -7,9 +7,9 @@ import torch
 import torch.distributed as dist
 
 from minitrain.comm import messages
-from minitrain.comm.in_flight import Flights, in_the_way
-from minitrain.comm.messages import Communication
 from minitrain.ranks.failures import RanksError
+from minitrain.watch.in_flight import Flights, in_the_way
+from minitrain.watch.observers import Communication
 
 VERBS = (
     "from minitrain.comm.messages import *\nfrom minitrain.collectives.full import ring\n"

@@ -6,8 +6,8 @@ from functools import partial
 
 import pytest
 
-from minitrain.comm.nccl import RULES, Step
-from minitrain.comm.replay import replay
+from minitrain.watch.nccl import RULES, Step
+from minitrain.watch.replay import replay
 
 GROUPS = {"pair": (0, 1), "second": (0, 1), "right": (1, 2), "both": (0, 2), "everyone": (0, 1, 2)}
 

@@ -10,13 +10,13 @@ import torch.distributed as dist
 
 from minitrain.comm import messages
 from minitrain.comm.control import leave
-from minitrain.comm.groups import new_group
-from minitrain.comm.memories import GPU
-from minitrain.comm.messages import backend, exchange, receive, send
-from minitrain.comm.rehearsal import Rehearsal
+from minitrain.comm.groups import backend, new_group
+from minitrain.comm.messages import exchange, receive, send
 from minitrain.lessons.demo import Output, perform
 from minitrain.ranks import Ranks
 from minitrain.ranks.failures import RanksError
+from minitrain.watch.memories import GPU
+from minitrain.watch.rehearsal import Rehearsal
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,11 @@ import torch
 import torch.distributed as dist
 
 from minitrain.comm import control
-from minitrain.comm.board import SLICE, Board
 from minitrain.comm.control import gather_objects
 from minitrain.comm.messages import receive, send
 from minitrain.comm.seal import LENGTH, Foreign, Seal
 from minitrain.pipeline_parallel.full import shapes
+from minitrain.watch.board import SLICE, Board
 
 
 class Evil:
@@ -152,7 +152,7 @@ def test_a_secret_is_all_ranks_and_each_runs_own(ranks):
 MACHINE = """
 from pathlib import Path
 from minitrain.comm import World
-from minitrain.comm.board import Board
+from minitrain.watch.board import Board
 with World.start(device="cpu"):
     port = f"{Board.current.address[1]:04X}"
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]

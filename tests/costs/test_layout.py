@@ -9,9 +9,10 @@ import pytest
 from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs import layout
 from minitrain.costs.roofline import MACHINES
-from minitrain.planning import plan, time_model
+from minitrain.planning import plan
+from minitrain.planning.full import time_model
+from minitrain.planning.full.plan_time import shape_of
 from minitrain.planning.plan import Coordinate
-from minitrain.planning.plan_time import shape_of
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # the dry run calls small functions very often
 

@@ -7,7 +7,8 @@ import torch
 
 from minitrain.comm import World
 from minitrain.lessons.composition import predicted as lesson_predicted
-from minitrain.planning import plan, plan_time
+from minitrain.planning import plan
+from minitrain.planning.full import plan_time
 
 
 def kept_by_attention(settings, layers):

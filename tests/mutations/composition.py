@@ -166,7 +166,11 @@ MUTATIONS += [
         "a step of GPT-3 on 64 A100s",
     ),
     Mutation(
-        "minitrain.planning.plan_time.work", "most = own /", "most = done /", PLANNING, "most model FLOP utilisation"
+        "minitrain.planning.full.plan_time.work",
+        "most = own /",
+        "most = done /",
+        PLANNING,
+        "most model FLOP utilisation",
     ),
     Mutation(
         f"{COSTS}.activations.layer_terms",

@@ -36,7 +36,7 @@ def step(form, stage, microbatches, number, model, group=None):
 def like_one_device_and_full_form(world, form, group=None):
     """Loss, gradients, their norm and the updated parameters have the bits of one device and of the `Pipeline`."""
     torch.set_num_threads(1)
-    rank, ranks = messages.place(group)
+    rank, ranks = messages.rank_and_size(group)
     for microbatches in counts(ranks):
         schedule = FORMS[form][1](ranks, microbatches)
         model, other, reference = (gpt(ranks + 1) for _ in range(3))  # the first stage has a block more

@@ -44,7 +44,7 @@ def delays_of(form, ranks):
 
 def train(form, microbatches, k=None, group=None, versions=None, watch=None):
     """The last weights of this rank's stage, and the losses."""
-    rank, ranks = messages.place(group)
+    rank, ranks = messages.rank_and_size(group)
     stages, loss = stages_of(ranks)
     stage = stages[rank]
     versions = {} if versions is None else versions
@@ -84,7 +84,7 @@ def reference(ranks, microbatches, delays, k=1):
 
 def like_the_equation(world, form, group=None):
     torch.set_num_threads(1)
-    rank, ranks = messages.place(group)
+    rank, ranks = messages.rank_and_size(group)
     for microbatches, k in sizes(form, ranks):
         weights, losses = train(form, microbatches, k, group)
         expected, expected_losses = reference(ranks, microbatches, delays_of(form, ranks), k or 1)

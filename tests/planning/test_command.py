@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from minitrain.composition.settings import Layout, Model, Steps
-from minitrain.planning import command, plan_time, proposals
+from minitrain.planning.full import command, plan_time, proposals
 from minitrain.trainer import command as trainer
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a search calls small functions a million times

@@ -13,8 +13,8 @@ import pytest
 
 from minitrain.composition.settings import Layout
 from minitrain.costs import composition
-from minitrain.planning import game, plan_time
-from minitrain.planning.game import ROUNDS, play
+from minitrain.planning.full import game, plan_time
+from minitrain.planning.full.game import ROUNDS, play
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # a simulation calls small functions very often
 
@@ -66,7 +66,7 @@ def test_what_scores_nothing(name, layout, message):
 
 
 def run(*arguments):
-    command = [sys.executable, "-m", "minitrain.planning.game", *arguments]
+    command = [sys.executable, "-m", "minitrain.planning.full.game", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from minitrain.composition.settings import Layout, Model, Steps
-from minitrain.planning import measure
+from minitrain.planning.full import measure
 
 STEPS = Steps(batch=6)
 

@@ -23,7 +23,8 @@ from minitrain.data.text import Samples
 from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import SCHEDULES
-from minitrain.planning import plan, plan_tables, plan_time
+from minitrain.planning import plan
+from minitrain.planning.full import plan_tables, plan_time
 from minitrain.planning.plan import Coordinate, predict
 from minitrain.train import build, train_step
 
@@ -375,7 +376,8 @@ def test_what_fits_leaves_room(capsys):
 
 def test_the_dry_run_needs_no_torch():
     program = (
-        "import sys; from minitrain.planning.plan_tables import show; from minitrain.composition.settings import *\n"
+        "import sys\nfrom minitrain.planning.full.plan_tables import show\n"
+        "from minitrain.composition.settings import *\n"
         "show(Settings(Model(preset='1t'), Layout(dp=6, pp=64, tp=8, microbatches=512), Steps(batch=3072)))\n"
         "sys.exit('torch' in sys.modules)"
     )

@@ -12,9 +12,9 @@ import pytest
 from minitrain.composition.settings import Layout
 from minitrain.costs import composition
 from minitrain.costs import composition_work as work
-from minitrain.planning import plan_time, proposals, published
-from minitrain.planning.published import TABLE_1, TABLE_5
-from minitrain.planning.time_model import fits
+from minitrain.planning.full import plan_time, proposals, published
+from minitrain.planning.full.published import TABLE_1, TABLE_5
+from minitrain.planning.full.time_model import fits
 
 
 def fast(program):
@@ -25,7 +25,7 @@ def fast(program):
 
 @cache
 def all_of_them():
-    program = "import json; from minitrain.planning import published as p; print(json.dumps(p.comparisons()))"
+    program = "import json; from minitrain.planning.full import published as p; print(json.dumps(p.comparisons()))"
     program = program.replace("p.comparisons()", "[each._replace(layout=None) for each in p.comparisons()]")
     return [published.Comparison(*each) for each in json.loads(fast(program))]
 
@@ -82,7 +82,7 @@ def test_llama_3_s_layout_is_among_those_that_fit():
     assert theirs.ranks == 16384 and proposals.axes(theirs) == (128, 16, 1, 8, 1)
     assert fits(model, theirs, steps, cluster.machine)
     program = (
-        "from minitrain.planning import published as p, proposals\n"
+        "from minitrain.planning.full import published as p, proposals\n"
         "for each in proposals.propose(p.LLAMA_3, p.LLAMA_3_STEPS, 16384, p.H100, keep=100): print(each.layout)"
     )
     found = fast(program).split()
@@ -96,7 +96,8 @@ def test_llama_2_s_hours():
 
 
 def test_rows_are_those_of_the_comparisons():
-    rows = json.loads(fast("import json; from minitrain.planning import published as p; print(json.dumps(p.rows()))"))
+    program = "import json; from minitrain.planning.full import published as p; print(json.dumps(p.rows()))"
+    rows = json.loads(fast(program))
     assert {len(row) for row in rows} == {len(published.COLUMNS)}
     assert rows[0][:4] == ["Narayanan et al. 2021, table 1", "1.7B", str(Layout(dp=32)), "137 TFLOP/s"]
     assert [row[-1] for row in rows] == [f"{100 * each.off:+.0f} %" for each in all_of_them()]

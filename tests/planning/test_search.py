@@ -10,9 +10,10 @@ import pytest
 from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.planning.search import SPACES, Space
-from minitrain.planning import plan, plan_time, proposals, published
+from minitrain.planning import plan
+from minitrain.planning.full import plan_time, proposals, published
+from minitrain.planning.full.time_model import Cluster, fits, least_time, step_time
 from minitrain.planning.search import layouts, search
-from minitrain.planning.time_model import Cluster, fits, least_time, step_time
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # an exhaustive search calls small functions a million times
 A100 = Cluster(MACHINES["A100 80 GB"], reached=0.6)

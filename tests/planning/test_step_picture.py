@@ -7,9 +7,9 @@ import pytest
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.memory import GB
 from minitrain.costs.roofline import MACHINES
+from minitrain.planning.full.step_picture import picture
+from minitrain.planning.full.time_model import Cluster, step_time
 from minitrain.planning.plan import Coordinate, predict
-from minitrain.planning.step_picture import picture
-from minitrain.planning.time_model import Cluster, step_time
 
 
 def test_bars_end_where_their_sums_are():

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.comm.messages import place
+from minitrain.comm.messages import rank_and_size
 from minitrain.resilience.pairs import exchange_in_pairs, find, pairings, product
 
 
@@ -60,7 +60,7 @@ def in_a_group(world):
     if world.rank == 0:
         return None
     tensor = torch.ones(3) + (world.rank == 2)
-    return place(group)[0], find(range(3), lambda pairs: exchange_in_pairs(pairs, tensor, group))
+    return rank_and_size(group)[0], find(range(3), lambda pairs: exchange_in_pairs(pairs, tensor, group))
 
 
 def test_a_group_of_ranks(ranks):

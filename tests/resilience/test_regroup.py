@@ -8,7 +8,7 @@ import signal
 import pytest
 import torch
 
-from minitrain.comm.messages import all_gather, all_reduce, place
+from minitrain.comm.messages import all_gather, all_reduce, rank_and_size
 from minitrain.ranks import Ranks
 from minitrain.resilience.regroup import checkpoint, data_parallel_size, meet, part, regroup, restore
 
@@ -27,7 +27,7 @@ def survive(world, folder):
     all_reduce(count, group).wait()
     found = torch.zeros(ELEMENTS)
     momentum = restore(folder, found, group)
-    return place(group), float(count), found.tolist(), momentum.tolist()
+    return rank_and_size(group), float(count), found.tolist(), momentum.tolist()
 
 
 @pytest.mark.parametrize(("size", "working"), [(3, 2), (4, 3)])

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from minitrain.comm.mesh import axes
-from minitrain.comm.messages import all_reduce, place
+from minitrain.comm.messages import all_reduce, rank_and_size
 from minitrain.sequence_parallel import linear
 from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSequence
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
@@ -24,7 +24,7 @@ def pair(ranks: int) -> nn.Sequential:
 
 def small_pair(group=None) -> nn.Sequential:
     torch.manual_seed(0)  # each rank draws one device's weights, and keeps its part
-    inner = 3 * place(group)[1]
+    inner = 3 * rank_and_size(group)[1]
     column, row = linear.ColumnFromSequence(WIDTH, inner, group=group), linear.RowToSequence(inner, WIDTH, group=group)
     return nn.Sequential(column, nn.GELU(), row).double()
 
@@ -40,13 +40,13 @@ def drawn(batch: int, seq: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def part(whole: torch.Tensor, dim: int | None, group=None) -> torch.Tensor:
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     return whole if dim is None else whole.chunk(ranks, dim)[rank]
 
 
 def like_one_device(world, group=None):
     """Outputs, gradients and their norm, of two micro-batches."""
-    _, ranks = place(group)
+    _, ranks = rank_and_size(group)
     alone, model = pair(ranks), small_pair(group)
 
     def close(found, expected):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from minitrain.comm.messages import all_reduce, place
+from minitrain.comm.messages import all_reduce, rank_and_size
 from minitrain.zero.stage3 import Zero3
 
 STEPS, MICRO_BATCHES = 3, 2
@@ -35,7 +35,7 @@ def shards_of(model: nn.Module) -> list[torch.Tensor]:
 
 def expected_shards(stage, values: dict[str, torch.Tensor], group=None) -> list[torch.Tensor]:
     """Where one device's values, by the parameters' names, are in a small form that divides them over a group."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     if stage.__name__ == "Zero1":
         together = [list(values.values())]
     elif issubclass(stage, Zero3):

@@ -21,7 +21,9 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from minitrain.comm.chunks import Chunks, check_root, flat_view
-from minitrain.comm.messages import Handle, backend, exchange, receive, send
+from minitrain.comm.groups import backend
+from minitrain.comm.messages import Handle, exchange, receive, send
+from minitrain.comm.native import receive_ahead
 
 AHEAD = 3  # receives that are posted before they are waited for, each with a buffer of its own
 
@@ -230,4 +232,4 @@ def post_all_gather_receives(chunks: Chunks, group: dist.ProcessGroup | None = N
     """
     rank, ranks = dist.get_rank(group), len(chunks)
     before = (rank - 1) % ranks
-    return [receive(chunks[(rank - 1 - step) % ranks], before, group, ahead=True) for step in range(ranks - 1)]
+    return [receive_ahead(chunks[(rank - 1 - step) % ranks], before, group) for step in range(ranks - 1)]

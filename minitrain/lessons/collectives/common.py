@@ -18,7 +18,7 @@ from torch import Tensor
 from minitrain.comm import Ledger, Peak, Timeline, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
-from minitrain.comm.messages import Group, Handle, place
+from minitrain.comm.messages import Group, Handle, rank_and_size
 from minitrain.comm.timeline import Links
 from minitrain.lessons.claims import Claim, fold
 
@@ -86,7 +86,7 @@ class Verb:
 
     def forms(self, group: Group) -> Iterator[tuple[str, Start, int]]:
         """Each way to start it among some ranks: a name, the verb of a tensor, the root."""
-        ranks = place(group)[1]
+        ranks = rank_and_size(group)[1]
         for root in sorted({0, ranks - 1} if self.rooted else {0}):
             arguments = (root,) if root else ()  # rank 0 need not be named
             name = f"full form, root {root}" if self.rooted else "full form"
@@ -123,7 +123,7 @@ def traffic(
     for name, verb in verbs.items():
         sent = {}
         for where, group in groups.items():
-            rank, ranks = place(group)
+            rank, ranks = rank_and_size(group)
             sizes = (3001,) if group else (elements + 1, elements)
             for size in (*sizes, max(1, ranks - 1)):
                 dtype = torch.int64 if group else torch.float32
@@ -171,7 +171,7 @@ def values(world: World, groups: Mapping[str, Group], algorithm: str, verbs: Map
     same, near = {}, {}
     generator = torch.Generator().manual_seed(world.rank)
     for where, group in groups.items():
-        ranks = place(group)[1]
+        ranks = rank_and_size(group)[1]
         for shape in ((73, 137), (max(1, ranks - 1),)):  # 10,001 elements, and fewer than ranks
             mine = torch.randint(-(2**31), 2**31, shape, generator=generator).to(world.device)
             for name, verb in verbs.items():
@@ -203,7 +203,7 @@ def values(world: World, groups: Mapping[str, Group], algorithm: str, verbs: Map
 
 def unlike(verb: str, start: Start, mine: Tensor, group: Group, root: int) -> int:
     """Elements of a verb's result on this rank that differ from those of torch.distributed."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     found, whole = mine.clone(), mine.clone()
     result = finish(start(found))
     if verb == "all-gather":
@@ -270,7 +270,7 @@ def times(
     """
     cases = {}
     for where, group in groups.items():
-        ranks = place(group)[1]
+        ranks = rank_and_size(group)[1]
         step = ranks << (ranks.bit_length() - 1)
         even = 3072 if group else -(-elements // step) * step
         for name, (start, cost) in verbs.items():

@@ -18,7 +18,7 @@ from minitrain.collectives.full import halving, naive, ring, tree
 from minitrain.collectives.full.ring import all_gather, all_reduce, broadcast, reduce_scatter
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.costs import communication as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
@@ -83,7 +83,7 @@ def bus_time(world: World, groups: Mapping[str, Group]) -> Claim:
     """The claim that without latency a verb takes what its bus bandwidth says: then it is that of the links, 1/β."""
 
     def exchange(values: Tensor, group: Group) -> Tensor:
-        rows = [len(values) // place(group)[1]] * place(group)[1]
+        rows = [len(values) // rank_and_size(group)[1]] * rank_and_size(group)[1]
         arriving = torch.empty_like(values)
         all_to_all.pairwise(arriving, values, rows, rows, group)
         return arriving
@@ -96,11 +96,11 @@ def bus_time(world: World, groups: Mapping[str, Group]) -> Claim:
     }
     cases = {}
     for where, group in groups.items():
-        size = 4 * 1024 * place(group)[1]
+        size = 4 * 1024 * rank_and_size(group)[1]
         for name, verb in verbs.items():
             start = partial(verb, group=group)
             seconds, _ = lesson.virtual_run(world, start, size // 4, alpha=0.0, group=group)
-            predicted = costs.bus_bandwidth(size, 1 / lesson.BETA, place(group)[1], name)
+            predicted = costs.bus_bandwidth(size, 1 / lesson.BETA, rank_and_size(group)[1], name)
             formula = "βS times 2(n−1)/n, and (n−1)/n of the others"
             cases[f"{name} on {where}"] = Claim(
                 "", formula, predicted, seconds, "virtual s", NCCL_TESTS, how="virtual clock"

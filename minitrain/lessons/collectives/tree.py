@@ -12,7 +12,7 @@ from minitrain.collectives import tree as small
 from minitrain.collectives.full import ring
 from minitrain.collectives.full.tree import all_reduce, broadcast, reduce
 from minitrain.comm import World
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.costs import communication as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
@@ -80,7 +80,7 @@ def crossing(world: World, groups: Mapping[str, Group]) -> Claim:
         return Claim.needs_ranks(3, what, formula, "derived", key=True)
     cases = {}
     for where, group in groups.items():
-        ranks = place(group)[1]
+        ranks = rank_and_size(group)[1]
         slower, faster = 0, 1  # elements of a chunk
         while not ring_is_faster(world, group, faster):
             slower, faster = faster, 2 * faster
@@ -96,7 +96,7 @@ def crossing(world: World, groups: Mapping[str, Group]) -> Claim:
 def ring_is_faster(world: World, group: Group, chunk: int) -> bool:
     """Whether the ring's all-reduce is faster than the tree's, with so many elements in each chunk."""
     (around, _), (through, _) = (
-        lesson.virtual_run(world, partial(verb, group=group), chunk * place(group)[1], group=group)
+        lesson.virtual_run(world, partial(verb, group=group), chunk * rank_and_size(group)[1], group=group)
         for verb in (ring.all_reduce, all_reduce)
     )
     return around < through

@@ -24,7 +24,7 @@ from minitrain.costs import composition as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
 from minitrain.lessons.composition import common as lesson
-from minitrain.planning.plan_time import shape_of
+from minitrain.planning.full.plan_time import shape_of
 from minitrain.train import build
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ from minitrain.lessons.zero.common import held
 from minitrain.models import counter_rng
 from minitrain.pipeline_parallel.full.action_observers import Watch, on_virtual_clock
 from minitrain.pipeline_parallel.full.actions import Action
-from minitrain.planning import plan, plan_time
+from minitrain.planning import plan
+from minitrain.planning.full import plan_time
 from minitrain.train import build, forward_backward, train_step, update
 
 FORMULAS = {

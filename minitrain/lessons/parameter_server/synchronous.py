@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from minitrain.collectives.full import native
 from minitrain.comm import World
-from minitrain.comm.board import Board
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
 from minitrain.data_parallel import DataParallel
@@ -32,6 +31,7 @@ from minitrain.lessons.parameter_server.training import (
     unlike,
 )
 from minitrain.parameter_server.full.roles import Roles, split_roles
+from minitrain.watch.board import Board
 
 DERIVED, ROUNDING = "derived", "Higham 2002, §4.2"
 

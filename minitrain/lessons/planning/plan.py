@@ -21,10 +21,10 @@ from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.recomputation import common as recomputation
 from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.pipeline_parallel.splitting import evenly, split
-from minitrain.planning import plan_time
+from minitrain.planning.full import plan_time
+from minitrain.planning.full.plan_time import shape_of
+from minitrain.planning.full.published import TABLE_1
 from minitrain.planning.plan import Coordinate, predict
-from minitrain.planning.plan_time import shape_of
-from minitrain.planning.published import TABLE_1
 from minitrain.recomputation.full import selective
 from minitrain.recomputation.full.every_block import every_block
 from minitrain.tensor_parallel.parallelize import parallelize

@@ -9,9 +9,9 @@ from minitrain.comm import World
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.claims import Claim, fold
-from minitrain.planning import published
+from minitrain.planning.full import published
+from minitrain.planning.full.time_model import Cluster, fits, least_time, step_time
 from minitrain.planning.search import layouts, search
-from minitrain.planning.time_model import Cluster, fits, least_time, step_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

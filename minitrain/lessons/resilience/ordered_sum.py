@@ -10,7 +10,7 @@ from torch import Tensor
 from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
-from minitrain.comm.messages import Group, all_reduce, place
+from minitrain.comm.messages import Group, all_reduce, rank_and_size
 from minitrain.costs import communication
 from minitrain.costs import resilience as costs
 from minitrain.lessons.claims import Claim, as_key, fold
@@ -77,7 +77,7 @@ def bytes_sent(world: World, groups: dict[int, Group]) -> list[Claim]:
         gradient = torch.ones(training.ELEMENTS, device=world.device)
         with Ledger() as ledger:
             ordered_sum([gradient], group)
-        sent = costs.ordered_sum_sent(gradient.nbytes, place(group)[0], ranks)
+        sent = costs.ordered_sum_sent(gradient.nbytes, rank_and_size(group)[0], ranks)
         cases[f"{ranks} ranks"] = Claim("", "S per neighbour", sent, ledger.sent, "B", "derived")
         in_all = sum(gather_objects(ledger.sent, group))
     # The largest group first, as a fold shows its first case.

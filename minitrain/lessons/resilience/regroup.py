@@ -12,7 +12,7 @@ from torch import Tensor
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
-from minitrain.comm.messages import Group, all_gather, all_reduce, place
+from minitrain.comm.messages import Group, all_gather, all_reduce, rank_and_size
 from minitrain.costs import resilience as costs
 from minitrain.lessons.claims import Claim, as_key, fold
 from minitrain.lessons.composition.common import shared_folder
@@ -40,7 +40,7 @@ def plainly(found: list[Tensor], group: Group) -> Tensor:
 
 def collected(shard: Tensor, elements: int, group: Group) -> Tensor:
     """All parts of a vector, of sizes that differ by one at most."""
-    _, ranks = place(group)
+    _, ranks = rank_and_size(group)
     longest = -(-elements // ranks)
     padded = torch.zeros(longest, device=shard.device)
     padded[: len(shard)] = shard
@@ -54,7 +54,7 @@ def steps_of(
     group: Group, w: Tensor, m: Tensor, steps: range, micro_batches: int, total_of: Total, losses: dict
 ) -> tuple[Tensor, Tensor]:
     """Some steps with momentum that is cut over the ranks, as in ZeRO-1: each steps its part of the weights."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     mine, batch = part(len(w), group), share(micro_batches, rank, ranks)
     for step in steps:
         losses[step] = sum(float(training.loss_of(w, step, each)) for each in range(micro_batches))

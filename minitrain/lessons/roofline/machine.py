@@ -6,7 +6,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from minitrain.comm import VirtualClock
-from minitrain.comm.messages import Handle, place
+from minitrain.comm.messages import Handle, rank_and_size
 from minitrain.comm.timeline import Span
 from minitrain.lessons.network import Network
 from minitrain.roofline.flops import Flops
@@ -44,7 +44,7 @@ class VirtualMachine(Flops):
 
     def all_gather(self, shard: Tensor, group: dist.ProcessGroup | None = None) -> Handle:
         """As `minitrain.comm.messages.all_gather`, through the ring."""
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         whole = shard.new_empty(ranks * shard.shape[0], *shard.shape[1:])
         whole.chunk(ranks)[rank].copy_(shard)
         return self._network.all_gather(whole, group)

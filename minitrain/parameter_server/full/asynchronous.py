@@ -23,8 +23,7 @@ from torch import Tensor, nn
 
 from minitrain.comm import Ledger, VirtualClock, receive, send
 from minitrain.comm.control import control, gather_objects
-from minitrain.comm.groups import new_group
-from minitrain.comm.messages import backend
+from minitrain.comm.groups import backend, new_group
 from minitrain.data_parallel.full.replica import agree_on_states
 from minitrain.parameter_server.full.clocks import Clocks
 from minitrain.parameter_server.full.inbox import DEATH, LEAVE, PATIENCE, PULL, PUSH, TAG, Inbox, Message, announce

@@ -21,7 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.comm.messages import Handle, backend, receive, send
+from minitrain.comm.groups import backend
+from minitrain.comm.messages import Handle, receive, send
 from minitrain.pipeline_parallel.full.actions import Action, Schedule
 from minitrain.pipeline_parallel.full.nccl_order import Message, Unposted, in_common_order
 from minitrain.pipeline_parallel.full.shapes import Shapes

@@ -1,7 +1,7 @@
 """NCCL's rules: the steps of a rank's program, and the rules that it breaks whatever its messages wait for.
 
 `alone` looks at the programs as they are: at tensors, and at the order in which groups are made and ended.
-`minitrain.comm.replay` executes them.
+`minitrain.watch.replay` executes them.
 
 **Source.** NCCL's user guide: "Creating a communicator" (all ranks of the parent take part in a split) and
 "ncclCommFinalize". torch's `ProcessGroupNCCL`: all ranks must call `new_group`, and the end of a group waits for its

@@ -27,7 +27,7 @@ from typing import Any
 import torch.distributed as dist
 
 from minitrain.comm.seal import Foreign, Seal
-from minitrain.comm.sites import site
+from minitrain.watch.sites import site
 
 SLICE = timedelta(seconds=0.25)  # between two looks at what the others wait for
 CERTAIN = 1.75  # seconds for which the notes must say the same

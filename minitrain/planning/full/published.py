@@ -1,9 +1,9 @@
 """What the model of time says about trainings that were published, next to what their authors measured.
 
-    python -m minitrain.planning.published
+    python -m minitrain.planning.full.published
 
 A plan is a model, and its error is part of it. There is one free number, the part of a GPU's peak that products reach
-(`minitrain.planning.time_model.REACHED`), and it is the same for all of these trainings. The largest errors have
+(`minitrain.planning.full.time_model.REACHED`), and it is the same for all of these trainings. The largest errors have
 reasons: products of small models reach less than that part, and those of the largest more. Where a paper does not say
 how large its micro-batches are, one sequence is assumed, and 1F1B.
 
@@ -25,8 +25,8 @@ from rich.table import Table
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import roofline
 from minitrain.costs.roofline import MACHINES
-from minitrain.planning import plan_time
-from minitrain.planning.time_model import REACHED, Cluster, step_time
+from minitrain.planning.full import plan_time
+from minitrain.planning.full.time_model import REACHED, Cluster, step_time
 
 A100 = Cluster(MACHINES["A100 80 GB"], reached=REACHED)
 H100 = Cluster(MACHINES["H100"], reached=REACHED)

@@ -1,6 +1,6 @@
 """The layouts that a plan proposes: found by the search, each with its speed, what it holds, and what limits it.
 
-`minitrain.planning.command` prints them. Nothing is measured here, and torch is not needed.
+`minitrain.planning.full.command` prints them. Nothing is measured here, and torch is not needed.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.composition_work import Work
 from minitrain.costs.memory import GB, ROOM
 from minitrain.costs.time_bar import Bar
-from minitrain.planning import plan_time
+from minitrain.planning.full import plan_time
+from minitrain.planning.full.time_model import Cluster, fits, least_time, most_held, step_time, waited_for
 from minitrain.planning.plan import Coordinate, predict
 from minitrain.planning.search import layouts, search
-from minitrain.planning.time_model import Cluster, fits, least_time, most_held, step_time, waited_for
 
 
 @dataclass(frozen=True)

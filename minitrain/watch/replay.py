@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from minitrain.comm.nccl import BY_ALL, MESSAGES, Broken, Groups, Programs, Step, alone
+from minitrain.watch.nccl import BY_ALL, MESSAGES, Broken, Groups, Programs, Step, alone
 
 
 def replay(programs: Programs, groups: Groups) -> list[Broken]:

@@ -18,8 +18,9 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils import _python_dispatch
 
-from minitrain.comm.messages import Communication, Watch, backend
+from minitrain.comm.groups import backend
 from minitrain.comm.modes import Mode
+from minitrain.watch.observers import Communication, Watch
 
 COMMUNICATE = ("c10d", "c10d_functional", "_c10d_functional")  # checked before they start
 SHAPE_ONLY = ("empty_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full")

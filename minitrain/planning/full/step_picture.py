@@ -9,9 +9,9 @@ from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.memory import GB, ROOM
 from minitrain.pipeline_parallel.full.drawing import KINDS
 from minitrain.pipeline_parallel.full.simulator import simulate
-from minitrain.planning import plan_time
+from minitrain.planning.full import plan_time
+from minitrain.planning.full.time_model import Cluster, step_time
 from minitrain.planning.plan import Coordinate, predict
-from minitrain.planning.time_model import Cluster, step_time
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -23,11 +23,12 @@ from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs.memory import ROOM
 from minitrain.costs.roofline import Machine
 from minitrain.costs.time_bar import Bar, overlap
-from minitrain.planning import plan, plan_time
+from minitrain.planning import plan
+from minitrain.planning.full import plan_time
 from minitrain.planning.plan import Coordinate, Sent
 
 # What products reach of a GPU's peak in plans of large models; with it, steps come close to what was published
-# (`minitrain.planning.published`). The course's bar of time, which begins with small models, assumes half.
+# (`minitrain.planning.full.published`). The course's bar of time, which begins with small models, assumes half.
 REACHED = 0.6
 WAITED = ("tp", "cp", "ep")  # axes whose messages hide behind nothing, but for a ring's along cp
 

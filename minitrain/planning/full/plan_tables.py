@@ -18,9 +18,10 @@ from minitrain.composition.settings import Settings
 from minitrain.costs import composition as costs
 from minitrain.costs import composition_work as work_costs
 from minitrain.costs.memory import GB, ROOM, fitting
-from minitrain.planning import plan, plan_time
+from minitrain.planning import plan
+from minitrain.planning.full import plan_time
+from minitrain.planning.full.plan_time import Bubble
 from minitrain.planning.plan import Plan
-from minitrain.planning.plan_time import Bubble
 
 FREE = f"{100 * ROOM:.3g} %"  # of a GPU
 NOT_COUNTED = (

@@ -1,6 +1,8 @@
-"""torch's own verbs, checked: where ranks are checked, `dist.all_reduce(...)` in a cell is observed like ours.
+"""torch's own verbs, watched: the one place at which observers look, whoever calls.
 
-Only calls from outside are observed: those that torch makes itself, and those of our own verbs, pass straight through.
+`minitrain.comm.messages` calls torch like any reader's code, and so neither needs to know that it is watched. What
+torch calls by itself passes straight through, and so does the rest of `minitrain.comm`: its control messages are
+nobody's business, and its collectives tell the observers themselves what they have compared.
 """
 
 from __future__ import annotations
@@ -13,15 +15,17 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.comm.messages import Communication, Handle, observe
+from minitrain.watch.checks import check_message
+from minitrain.watch.observers import Communication, Work, observe
 
 LATER = ("isend", "irecv", "batch_isend_irecv")  # these return handles
-OWN = ("torch.", "minitrain.comm.")
+OWN = ("torch.", "minitrain.comm.", "minitrain.watch.")
+MESSAGES = "minitrain.comm.messages"
 NOTHING = Tensor()
 
 
-def observe_plain_calls() -> None:
-    """From now on, observe the calls of `torch.distributed` that a reader makes."""
+def observe_calls() -> None:
+    """From now on, observe the calls of `torch.distributed`."""
     for name, describe in VERBS.items():
         verb = getattr(dist, name, None)
         if verb is not None and not isinstance(verb, Observed):
@@ -37,7 +41,8 @@ class Observed:
         self.__name__, self.__doc__, self.__wrapped__ = verb.__name__, verb.__doc__, verb
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if f"{sys._getframe(1).f_globals.get('__name__', '')}.".startswith(OWN):
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        if not Communication.observers or (f"{caller}.".startswith(OWN) and caller != MESSAGES):
             return self.verb(*args, **kwargs)
         try:
             bound = self.signature.bind(*args, **kwargs)
@@ -65,24 +70,14 @@ class Message(dist.P2POp):
     """One of a batch, `dist.P2POp(dist.isend, …)`: torch asks which of its own two verbs it is."""
 
     def __new__(cls, op: Any, *args: Any, **kwargs: Any) -> Message:
-        return super().__new__(cls, getattr(op, "verb", op), *args, **kwargs)
+        return super().__new__(cls, inspect.unwrap(op), *args, **kwargs)
 
-    def __init__(self, op: Any, *args: Any, **kwargs: Any) -> None:
-        super().__init__(getattr(op, "verb", op), *args, **kwargs)
-
-
-class Work:
-    """torch's handle of an observed call; it may be waited for twice, as ours may."""
-
-    def __init__(self, work: Any, watches: list[Any]):
-        self._work, self._handle = work, Handle([work], watches=watches)
-
-    def wait(self, *timeout: Any) -> bool:
-        self._handle.wait()
-        return True
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
+    def __init__(self, op: Any, tensor: Tensor, peer: int | None = None, *args: Any, **kwargs: Any) -> None:
+        op = inspect.unwrap(op)
+        if kwargs.get("group_peer") is not None:  # before torch, which would only say that there is no such rank
+            verb = "send" if op is dist.distributed_c10d.isend else "receive"
+            check_message(Communication(verb, tensor, kwargs.get("group"), kwargs["group_peer"]))
+        super().__init__(op, tensor, peer, *args, **kwargs)
 
 
 def _message(verb: str, given: dict[str, Any]) -> list[Communication]:

@@ -18,16 +18,16 @@ from minitrain.composition.settings import DtypeName, Model, OptimizerName, Posi
 from minitrain.costs import composition as costs
 from minitrain.costs.memory import GB, ROOM
 from minitrain.costs.roofline import MACHINES, Machine
-from minitrain.planning import plan_time, proposals
-from minitrain.planning.proposals import Proposal
-from minitrain.planning.time_model import REACHED, Cluster
+from minitrain.planning.full import plan_time, proposals
+from minitrain.planning.full.proposals import Proposal
+from minitrain.planning.full.time_model import REACHED, Cluster
 
 NAMES = {name.lower().removesuffix(" gb").replace(" ", "-"): machine for name, machine in MACHINES.items()}
 COLUMNS = ("", "layout", "ZeRO", "schedule", "micro-batches", "recompute", "tokens/s", "MFU", "GB held", "limited by")
 TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
 NOTE = (
     "This is a model of time with one free number, and not a measurement: on published trainings it is off by up to a "
-    "third (`python -m minitrain.planning.published`). Where two layouts differ by a few per cent, measure."
+    "third (`python -m minitrain.planning.full.published`). Where two layouts differ by a few per cent, measure."
 )
 
 
@@ -134,7 +134,7 @@ def main(arguments: list[str] | None = None) -> int:
         if asked.figure is not None and not asked.figure.absolute().parent.is_dir():
             raise ValueError(f"figure={str(asked.figure)!r} lies in no folder that exists")
         if asked.measure:
-            from minitrain.planning.measure import refuse
+            from minitrain.planning.full.measure import refuse
 
             refuse(asked.model, asked.gpus)
         cluster = asked.cluster
@@ -149,7 +149,7 @@ def main(arguments: list[str] | None = None) -> int:
         _show(asked, cluster, found, measured)
     if asked.figure is not None:
         from minitrain.comm.pictures import save_figure
-        from minitrain.planning.step_picture import picture
+        from minitrain.planning.full.step_picture import picture
 
         save_figure(picture(asked.model, found[0].layout, asked.steps, cluster), asked.figure)
     return 0
@@ -267,6 +267,6 @@ def folded(line: str, width: int = 100) -> str:
 
 
 def _measured(asked: Command, found: list[Proposal]) -> list[float]:
-    from minitrain.planning.measure import tokens_per_second
+    from minitrain.planning.full.measure import tokens_per_second
 
     return [tokens_per_second(asked.model, each.layout, asked.steps, TRIED_STEPS) for each in found[:TRIED]]

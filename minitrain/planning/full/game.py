@@ -1,10 +1,10 @@
 """The game at the end of the course: choose a layout for a given cluster. Tokens per second are the score.
 
 Five trainings that were published, each with the layout that its authors chose. The dry run is the referee: a layout
-that does not fit the GPUs scores nothing, and the time of a step is that of `minitrain.planning.time_model`.
+that does not fit the GPUs scores nothing, and the time of a step is that of `minitrain.planning.full.time_model`.
 
-    python -m minitrain.planning.game                                            # the table of layouts to beat
-    python -m minitrain.planning.game 39b --dp 32 --pp 2 --tp 8 --microbatches 48 --recompute full
+    python -m minitrain.planning.full.game                                            # the table of layouts to beat
+    python -m minitrain.planning.full.game 39b --dp 32 --pp 2 --tp 8 --microbatches 48 --recompute full
 
 Published are the sizes of tp, pp and dp, the batch, and the operations per second. What the papers' tables leave out
 is filled in here: micro-batches of one sequence, 1F1B unless said otherwise, and recomputation as far as GPUs need it.
@@ -29,9 +29,9 @@ from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs.memory import GB, ROOM
 from minitrain.costs.roofline import MACHINES
 from minitrain.costs.time_bar import Bar
-from minitrain.planning import plan_time
-from minitrain.planning.published import LLAMA_3, TABLE_1, llama_3_layout
-from minitrain.planning.time_model import REACHED, Cluster, most_held, step_time
+from minitrain.planning.full import plan_time
+from minitrain.planning.full.published import LLAMA_3, TABLE_1, llama_3_layout
+from minitrain.planning.full.time_model import REACHED, Cluster, most_held, step_time
 
 
 @dataclass(frozen=True)
@@ -177,4 +177,4 @@ def main(asked: Command) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Command, prog="python -m minitrain.planning.game"))
+    main(tyro.cli(Command, prog="python -m minitrain.planning.full.game"))

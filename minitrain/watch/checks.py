@@ -1,7 +1,7 @@
 """The checks on each communication: before it starts, that it is valid; while it is under way, that it will end.
 
-These are observers (`Handle.observers`). `check_message` sees every message. `check_together` compares what ranks bring
-and guards memory in flight; it is active where a world is checked, as in demos and notebooks.
+These are observers (`Communication.observers`). `check_message` sees every message. `check_together` compares what
+ranks bring and guards memory in flight; it is active where a world is checked, as in demos and notebooks.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from typing import Any
 
 import torch.distributed as dist
 
-from minitrain.comm.board import Board, BoardLost
 from minitrain.comm.control import agree, contiguous, differing, gather_objects, name_of
-from minitrain.comm.in_flight import Flights
-from minitrain.comm.messages import Communication, Watch, backend
-from minitrain.comm.sites import site
+from minitrain.comm.groups import backend
+from minitrain.watch.board import Board, BoardLost
+from minitrain.watch.in_flight import Flights
+from minitrain.watch.observers import Communication, Watch
+from minitrain.watch.sites import site
 
 
 def check_message(message: Communication) -> None:

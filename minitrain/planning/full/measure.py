@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 
 from minitrain.composition.settings import Layout, Model, Steps
-from minitrain.planning.proposals import options
+from minitrain.planning.full.proposals import options
 
 MOST = 8  # ranks that are started on a machine without GPUs
 

@@ -2,8 +2,8 @@
 
 gloo carries the messages, so the program runs and its numbers are right. Code that asks for the backend is told "nccl",
 and so takes the branches that it would take on GPUs. A dispatch mode records what each rank asks for, in program order,
-with the line of code, and `minitrain.comm.memories` tells which tensors would be on the GPU. Then
-`minitrain.comm.replay` replays the record under NCCL's rules. Where each rank has a GPU of its own, the program runs
+with the line of code, and `minitrain.watch.memories` tells which tensors would be on the GPU. Then
+`minitrain.watch.replay` replays the record under NCCL's rules. Where each rank has a GPU of its own, the program runs
 there, and is recorded and replayed likewise.
 
 Not rehearsed: code that asks for a device of type "cuda", threads that communicate by themselves, and NCCL's speed,
@@ -20,14 +20,14 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from minitrain.comm import messages
+from minitrain.comm import groups
 from minitrain.comm.control import gather_objects
 from minitrain.comm.ledger import NAMES, group_of
-from minitrain.comm.memories import GPU, Devices, Memories, Patches, tensors_in
 from minitrain.comm.modes import Mode
-from minitrain.comm.nccl import ASIDE, Broken, Step
-from minitrain.comm.replay import replay
-from minitrain.comm.sites import site
+from minitrain.watch.memories import GPU, Devices, Memories, Patches, tensors_in
+from minitrain.watch.nccl import ASIDE, Broken, Step
+from minitrain.watch.replay import replay
+from minitrain.watch.sites import site
 
 TENSORS = re.compile("tensor|input|output")  # in the names of arguments
 
@@ -63,7 +63,7 @@ class Rehearsal(Mode):
     def start(cls, device: torch.device = GPU) -> Rehearsal:
         """Start recording what runs on a device; from now on `backend()` answers "nccl"."""
         rehearsal = cls(device)
-        messages.rehearsed = rehearsal._backend
+        groups.rehearsed = rehearsal._backend
         rehearsal._patch()
         rehearsal._memories.patch(rehearsal._patches)
         rehearsal.__enter__()
@@ -73,7 +73,7 @@ class Rehearsal(Mode):
         """Give torch back its functions."""
         self.__exit__(None, None, None)
         self._patches.undo()
-        messages.rehearsed = None
+        groups.rehearsed = None
 
     def begin(self) -> None:
         """Drop the record so far."""
