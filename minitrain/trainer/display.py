@@ -162,3 +162,8 @@ def duration(seconds: float) -> str:
         if whole >= size:
             return f"{whole // size} {unit} {whole % size // part:02d} {smaller}"
     return f"{whole} s"
+
+
+def printable(text: bytes) -> str:
+    """A text that a terminal shows but does not obey: control characters and anything that is not text become �."""
+    return shown(text.decode(errors="replace"))

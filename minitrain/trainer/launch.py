@@ -268,7 +268,8 @@ def _train(
 ) -> int:
     """Train in a folder that no other run writes to meanwhile; `process` is the one to name to others."""
     from minitrain.checkpointing.full.agreement import same_on_all_ranks
-    from minitrain.trainer.trainer import Refused, Trainer, refusing
+    from minitrain.trainer.refused import Refused, refusing
+    from minitrain.trainer.trainer import Trainer
 
     if settings.steps.ordered_sums and world.device.type == "cpu":
         import torch

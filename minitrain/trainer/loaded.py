@@ -36,7 +36,8 @@ from minitrain.data.text import Batch, Text
 from minitrain.data.tokenizer import Bytes, Pairs, Tokenizer, as_utf8
 from minitrain.precision.full import products
 from minitrain.trainer import evaluation
-from minitrain.trainer.trainer import Refused, printable, refusing
+from minitrain.trainer.display import printable
+from minitrain.trainer.refused import Refused, refusing
 
 if TYPE_CHECKING:
     from minitrain.trainer.tools import Evaluate, Export, Generate

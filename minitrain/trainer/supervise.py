@@ -74,7 +74,7 @@ def prepare(world: World, settings: Settings, program: int) -> int:
     """On each rank, before the first start: remove what the run is to begin without; returns the exit status."""
     from minitrain.checkpointing.full.agreement import same_on_all_ranks
     from minitrain.comm.lock import Lock
-    from minitrain.trainer.trainer import clear
+    from minitrain.trainer.saving import clear
 
     def alone() -> None:
         if world.rank == 0:

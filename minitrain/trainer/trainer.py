@@ -12,10 +12,8 @@ Also called trainer (Lightning, Transformers), pretrain loop (Megatron-LM).
 
 from __future__ import annotations
 
-import json
 import math
 import time
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,16 +23,9 @@ import torch
 from torch import Tensor
 
 from minitrain.checkpointing import checkpoint
-from minitrain.checkpointing.full import manifest, state
 from minitrain.checkpointing.full.agreement import same_on_all_ranks
-from minitrain.checkpointing.full.background import Background
-from minitrain.checkpointing.full.memory import Memory, place
-from minitrain.checkpointing.full.weights import export_safetensors, import_safetensors
 from minitrain.comm import World
 from minitrain.comm.control import any_of, gather_objects
-from minitrain.comm.pictures import save_figure
-from minitrain.comm.terminal import shown
-from minitrain.comm.timeline import trace_events
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Settings
 from minitrain.composition.step import AxisCollectives, Instruments, NotFinite, Report, Training
@@ -46,20 +37,16 @@ from minitrain.data.prefetched import Prefetched
 from minitrain.data.text import Batch
 from minitrain.data.tokenizer import BYTES, Pairs
 from minitrain.precision.full import products
-from minitrain.trainer import config, fingerprints, identity, metrics, probes, profile, spikes
+from minitrain.trainer import config, identity, metrics, probes, profile, results, spikes
 from minitrain.trainer.display import Display
-from minitrain.trainer.evaluation import evaluate, generate
+from minitrain.trainer.evaluation import evaluate
 from minitrain.trainer.fingerprints import Fingerprints
+from minitrain.trainer.refused import refusing
+from minitrain.trainer.saving import Saving, clear
 from minitrain.trainer.spikes import SpikeWatch
 from minitrain.trainer.token_losses import TokenLosses
 
 EVALUATED = 256  # sequences of the held-out text, about
-PROMPT = b"The "
-ASIDE = "not-finite"  # the folder of weights with which a loss was no number
-
-
-class Refused(ValueError):
-    """The request is invalid or impossible; the message says why. Raised on all ranks alike."""
 
 
 class Trainer:
@@ -84,6 +71,8 @@ class Trainer:
         skipped: Of these, steps without an update, in float16.
         position: Samples that all ranks together have taken: all state that the data have, but for
         left_out: the first sample of each batch that is left out, after a spike.
+        saving: The run's checkpoints.
+        spikes: What watches for spikes, if the run is to.
         training: The model, its gradients and its optimizer, from `begin` on.
         reports: Of the steps that this run has done.
         status: The exit status, once `run` is over.
@@ -107,7 +96,8 @@ class Trainer:
         self.world, self.settings, self.failed = world, settings, failed
         self.asked_to_stop, self.asked_to_save = asked_to_stop, asked_to_save
         self.display = Display(world, settings, tell)
-        self.folder, self.checkpoints = settings.run.folder, settings.run.folder / "checkpoints"
+        self.folder = settings.run.folder
+        self.saving = Saving(self)
         sizes, steps = settings.model.sizes, settings.steps
         with refusing():
             products.check(world.device, getattr(torch, steps.dtype))
@@ -128,18 +118,15 @@ class Trainer:
         self.profile = profile.Profile(world)
         timed = self.profile.collectives(settings.layout, collectives)
         self.instruments = Instruments(timed, self.profile.timer, self.profile.watch)
-        self.done = self.position = self.saved = self.skipped = self._begun = 0
+        self.done = self.position = self.skipped = 0
         self.reports: list[Report] = []
         self.left_out: list[int] = []
         self._rewinds: dict[int, int] = {}  # of each checkpoint
         self._tokens: TokenLosses | None = None
-        self._spikes: SpikeWatch | None = None
+        self.spikes: SpikeWatch | None = None
         self._fingerprints: Fingerprints | None = None
         self._gave_up = False
         self.stopped, self.status, self._seconds = False, 0, 0.0
-        self._newest: Path | None = None
-        self._background: Background | None = None
-        self._memory: Memory | None = None
         self._metrics: metrics.Metrics | None = None
 
     @contextmanager
@@ -173,9 +160,7 @@ class Trainer:
                 training.gradients.wait()
             except NotFinite as error:
                 self.display.say(str(error))
-                self._written()
-                self._keep_aside()
-                self._free()  # the states of the last few steps lead here
+                self.saving.keep_aside()
                 self.status = 1
             finally:
                 if self._metrics:
@@ -184,8 +169,7 @@ class Trainer:
                     self._fingerprints.close()
             if not self.status:
                 self._end()
-            if self._background:
-                self._background.close()
+            self.saving.close()
 
     def begin(self, training: Training) -> None:
         """Load the requested weights."""
@@ -193,65 +177,17 @@ class Trainer:
         options, steps = self.settings.run, self.settings.steps
         if self.sources or steps.on_spike:
             self._tokens = TokenLosses(training)
-            self._spikes = SpikeWatch(training, self._tokens) if steps.on_spike else None
-        training.inspect = self._inspect if self._spikes or options.fingerprints else None
+            self.spikes = SpikeWatch(training, self._tokens) if steps.on_spike else None
+        training.inspect = self._inspect if self.spikes or options.fingerprints else None
         clear(self.settings, self.world.rank == 0)
         gather_objects(None)
-        if options.async_save:
-            self._background = Background()
         with refusing(), self.display.notes():
-            if options.resume:
-                self._resume()
-            if options.load and not self.done:
-                import_safetensors(Path(options.load), self.state())
-                state.refresh(training.gradients)
-                self.display.say(f"weights of {options.load}")
-            if options.flash_every and self._memory is None:
-                self._memory = Memory(self.folder, self.state(), identity.in_memory(self.about))
+            self.saving.begin()
         training.gradients.overlap(training.part)
 
     def _open_metrics(self) -> None:
         about = {**self.about, **describe(self.world)}
         self._metrics = metrics.Metrics(self.folder, about, self.done, self.settings.run.tensorboard)
-
-    def _resume(self) -> None:
-        path = checkpoint.newest(self.checkpoints)
-        if path:
-            extra = same_on_all_ranks(lambda: identity.checked(path, manifest.read(path).extra), None)
-            if apart := identity.different(extra["settings"], self.about):
-                raise ValueError(f"{path} is of another training: {'; '.join(apart)}")
-            self.saved, self._newest = extra["step"], path
-        if self.settings.run.flash_every:
-            self._memory = self._memory or Memory(self.folder, self.state(), identity.in_memory(self.about))
-            if (step := self._memory.find()) > self.saved:
-                loaded = self.state()
-                extra = self._memory.load(loaded)
-                state.check_finite(loaded, f"step {step} in shared memory", "leave out --flash-every to free it")
-                self._go_on(extra)
-                self.display.say(f"going on from step {step} in shared memory")
-                return
-        if path is None:
-            if any(self.checkpoints.glob("step-*[0-9]")):
-                raise ValueError(f"{self.checkpoints} has no checkpoint that is complete and undamaged")
-            self.display.say(f"{self.checkpoints} has no checkpoint: this is the run's beginning")
-            return
-        loaded = self.state()
-        extra = checkpoint.load(path, loaded, check=False)  # newest() has just checked it
-        state.check_finite(loaded, path, "remove the folder to resume from an earlier checkpoint")
-        self._go_on(extra)
-        self.display.say(f"going on from {path}, saved by {extra['settings']['ranks']}")
-
-    def _go_on(self, extra: dict[str, Any]) -> None:
-        """Take over what was saved besides tensors, once these are loaded."""
-        # A step that was skipped, in float16 or at a spike, is none of the optimizer's.
-        self.skipped = extra.get("skipped", 0)
-        state.set_steps(self.training.gradients, extra["step"] - self.skipped)
-        vars(self.training.loss_scale).update(extra.get("loss scale", {}))
-        state.refresh(self.training.gradients)
-        self.done, self.position, self.left_out = extra["step"], extra["position"], extra.get("left out", [])
-        if self._spikes:
-            self._spikes.spikes.usual.clear()
-            self._spikes.spikes.usual.extend(extra.get("usual losses", []))
 
     def steps(self) -> Iterator[int]:
         """The numbers of the steps that are left, under a progress bar, until the run is asked to stop."""
@@ -264,7 +200,7 @@ class Trainer:
                 if stop:
                     self.stopped = True
                     return
-                if save and self.done and self.save():
+                if save and self.done and self.saving.save():
                     self.display.say(f"saved after step {self.done}, as asked; going on")
                 while self.position in self.left_out:
                     self.position += self.settings.steps.batch
@@ -309,10 +245,7 @@ class Trainer:
             line |= self._evaluate()
         if self._metrics:
             self._metrics.write(line)
-        if options.save_every and self.done % options.save_every == 0 and not last:
-            self.save(at_once=False)
-        elif self._memory and self.done % options.flash_every == 0 and not last:
-            self._memory.save(self.done, self.state(), self._extra())
+        self.saving.save_when_due()
 
     def _by_source(self) -> dict[str, float]:
         """The mean loss of the step's samples of each source that has some; every rank calls it."""
@@ -356,18 +289,18 @@ class Trainer:
         """Before the optimizer's step: whether it is a spike; every rank calls it."""
         if self._fingerprints:
             self._fingerprints.write(self.done + 1, report)
-        return self._spikes is not None and self._spikes.seen(report)
+        return self.spikes is not None and self.spikes.seen(report)
 
     def _after_spike(self, report: Report) -> bool:
         """Write down what was in a spike, and do what was asked for; whether this step is not to count."""
-        assert self._spikes is not None
+        assert self.spikes is not None
         step, batch = self.done + 1, self.settings.steps.batch
-        about = self._spikes.about(report, step, self.position, self._known, self.tokenizer)
+        about = self.spikes.about(report, step, self.position, self._known, self.tokenizer)
         if self.world.rank == 0:
             path = spikes.write(self.folder, about)
             largest = max(about["norm of each layer"].items(), key=lambda pair: pair[1])
             self.display.say(
-                f"step {step}: loss {report.loss:.3f} is a spike (more than {self._spikes.limit:.3f}); gradient's norm "
+                f"step {step}: loss {report.loss:.3f} is a spike (more than {self.spikes.limit:.3f}); gradient's norm "
                 f"{report.norm:.2f}, the largest in {largest[0]}; its samples are in {path}"
             )
         action = self.settings.steps.on_spike
@@ -382,8 +315,8 @@ class Trainer:
 
     def _rewind(self, step: int) -> bool:
         """Go back to the newest checkpoint and leave out this step's samples; False, if that is not possible."""
-        self.wait()
-        begin = max(self.saved, self._memory.find() if self._memory else 0)
+        self.saving.wait()
+        begin = self.saving.last()
         if not begin:
             self.display.say("there is no checkpoint yet to go back to; save more often, or use --on-spike skip")
             return False
@@ -399,7 +332,7 @@ class Trainer:
             f"back to step {begin}, without samples {self.position} to {self.position + batch - 1} "
             f"({self._rewinds[begin]} of {spikes.MOST} rewinds to it)"
         )
-        self._resume()
+        self.saving.resume()
         self.left_out = left_out
         if self._metrics:
             self._metrics.close()
@@ -411,73 +344,14 @@ class Trainer:
 
     def _end(self) -> None:
         """The last checkpoint, and the results."""
-        kept = self.save() if self.done else True  # before the first step there is nothing to keep
+        kept = self.saving.save() if self.done else True  # before the first step there is nothing to keep
         if kept:
-            self._free()
-        self._finish(kept)
+            self.saving.free()
+        results.finish(self, kept)
         if self.stopped or not kept:
             how = "saved; --resume goes on from there" if kept and self.done else "not saved"
             self.display.say(f"ended after step {self.done} of {self.settings.steps.steps}: {how}")
         self.status = 0 if kept and not self._gave_up else 1
-
-    def save(self, at_once: bool = True) -> bool:
-        """Write a checkpoint of all steps done, if there is none yet; whether there is one. Every rank calls it.
-
-        Args:
-            at_once: Return when it is on the disk. Otherwise, with `--async-save`, a thread writes it meanwhile; True
-                then means that it has begun.
-        """
-        self._written()
-        if self.saved == self.done > 0:
-            return True
-        if self._background and not at_once:
-            self._background.save(self.checkpoints, self.done, self.state(), self._extra(), self.settings.run.keep)
-            self._begun = self.done
-            return True
-        path = checkpoint.save(self.checkpoints, self.done, self.state(), self._extra(), self.settings.run.keep)
-        if path:
-            self.saved, self._newest = self.done, path
-        return path is not None
-
-    def wait(self) -> None:
-        """Wait until this rank's saves that threads are doing are complete, on the disk and in memory."""
-        self._written()
-        if self._memory:
-            self._memory.wait()
-
-    def _written(self) -> None:
-        """Wait for the checkpoint that a thread is writing, if there is one."""
-        if self._background and (path := self._background.wait()):
-            self.saved, self._newest = self._begun, path
-
-    def _free(self) -> None:
-        if self._memory:
-            self._memory.free()
-            self._memory = None
-
-    def _keep_aside(self) -> None:
-        """Save weights whose loss was not a number, for inspection: --resume should take others."""
-        path = checkpoint.save(self.folder / ASIDE, self.done, self.state(), self._extra(), keep=1)
-        where = f"are in {path}, to be looked at" if path else "could not be saved"
-        last = f"goes on from step {self.saved}" if self.saved else "begins again"
-        self.display.say(f"The weights before it {where}; --resume {last}.")
-
-    def _extra(self) -> dict[str, Any]:
-        extra: dict[str, Any] = {"step": self.done, "position": self.position, "settings": self.about}
-        if self.skipped or self.settings.steps.dtype == "float16":
-            extra["skipped"] = self.skipped
-        if self.settings.steps.dtype == "float16":
-            scale = self.training.loss_scale
-            extra["loss scale"] = {"scale": scale.scale, "clean": scale.clean}
-        if self.left_out:
-            extra["left out"] = self.left_out
-        if self._spikes:
-            extra["usual losses"] = [*self._spikes.spikes.usual]
-        return extra
-
-    def state(self) -> checkpoint.State:
-        """This rank's pieces of weights and optimizer states."""
-        return state.state_of(self.training.part, self.training.gradients)
 
     def _held_out(self) -> list[Batch]:
         """The held-out text in batches that the ranks can share; the same sequences in every layout."""
@@ -486,78 +360,6 @@ class Trainer:
         batches = max(1, min(self.text.windows(seq), EVALUATED) // batch)
         held_out = self.text.held_out(seq, batches * batch)  # of a short text some windows more than once
         return list(zip(*(part.split(batch // parts) for part in held_out), strict=True))
-
-    def _finish(self, kept: bool) -> None:
-        """The picture, the profile, and a sample."""
-        options, ranks, spans = self.settings.run, self.profile.gather(), self.profile.spans()
-        if self.world.rank == 0 and self.reports:
-            try:
-                for name in ("loss.svg", "sources.svg", "positions.svg", "probes.svg", "trace.json"):
-                    (self.folder / name).unlink(missing_ok=True)  # a link is not followed
-                self._draw()
-                trace = json.dumps({"traceEvents": trace_events(spans)})
-                (self.folder / "trace.json").write_text(trace, encoding="utf-8")
-            except Exception as error:  # whatever a library finds in names and numbers: weights and samples come yet
-                warnings.warn(f"no picture and no timeline: {error}", stacklevel=2)
-            if not (self.folder / config.NAME).exists():  # removed while the run went on
-                config.write(self.folder, self.settings)
-        if self.profile.steps and self.world.rank == 0:
-            from rich.console import Console
-
-            Console().print(profile.table(ranks))
-        if options.sample and not self.stopped:
-            prompt = self.tokenizer.encode([PROMPT])[0].tolist()
-            text = generate(self.training, prompt, options.sample, vocabulary=self.tokenizer.size)
-            self.display.say(f"a sample:\n{printable(PROMPT + self.tokenizer.decode(text))}\n")
-        if options.export and kept and self._newest:
-            path, file = self._newest, Path(options.export)
-            with refusing():
-                same_on_all_ranks(lambda: export_safetensors(path, file) if self.world.rank == 0 else None, None)
-            self.display.say(f"weights in {file}")
-        written = sorted(path.name for path in self.folder.glob("[!.]*"))  # without the lock
-        self.display.say(f"in {self.folder}: {', '.join(written)}")
-
-    def _draw(self) -> None:
-        lines = metrics.read(self.folder / metrics.NAME)
-        if not lines:
-            return  # removed, as a note has said
-        figure = metrics.draw(lines, self.text.bigram(), self.folder.name)
-        save_figure(figure, self.folder / "loss.svg")
-        if self.sources:
-            save_figure(metrics.draw_sources(lines, self.folder.name), self.folder / "sources.svg")
-            if "validation positions" in lines[-1]:
-                save_figure(metrics.draw_positions(lines[-1], self.folder.name), self.folder / "positions.svg")
-        if self.probes:
-            save_figure(probes.draw(lines), self.folder / "probes.svg")
-
-
-def clear(settings: Settings, first: bool) -> None:
-    """Remove what earlier runs have left in the run's folder and in memory, unless this one goes on with it.
-
-    Args:
-        settings: Of this run.
-        first: Whether this is rank 0, to which the folder belongs; each machine has its own memory.
-    """
-    options = settings.run
-    if options.overwrite and first:
-        for name in ("checkpoints", "tensorboard", ASIDE, spikes.FOLDER, fingerprints.FOLDER, metrics.NAME):
-            checkpoint.delete(options.folder / name)
-    if not (options.resume and options.flash_every):
-        checkpoint.delete(place(options.folder))  # it would be found much later
-
-
-@contextmanager
-def refusing() -> Iterator[None]:
-    """An error found on all ranks alike needs no traceback."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        raise Refused(str(error)) from error
-
-
-def printable(text: bytes) -> str:
-    """A text that a terminal shows but does not obey: control characters and anything that is not text become �."""
-    return shown(text.decode(errors="replace"))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ MUTATIONS = [
     ),
     Mutation(f"{BUCKETED}.hand_back", "flat.split(", "flat.flip(0).split(", BUCKETED, "gradients' distance"),
     Mutation(f"{ACCUMULATION}.accumulate", " / len(micro_batches)", "", ACCUMULATION, "gradients' distance"),
-    Mutation(f"{ACCUMULATION}.accumulate", " / place(model.group)[1]", "", ACCUMULATION, "mean loss"),
+    Mutation(f"{ACCUMULATION}.accumulate", " / rank_and_size(model.group)[1]", "", ACCUMULATION, "mean loss"),
     Mutation(f"{FULL}.naive.NaiveDataParallel._used_anywhere", "int32", "int64", NAIVE, "payload of a step"),
     Mutation(f"{FULL}.bucketed.pack", ">= bucket_megabytes", "> bucket_megabytes", BUCKETED, "most buckets"),
     Mutation(f"{FULL}.bucketed.BucketedDataParallel._start", "1 / self.ranks", "1", OVERLAPPED, "weights that differ"),
@@ -49,7 +49,7 @@ MUTATIONS = [
         "part of the old running mean kept by a step of A micro-batches, adjusted",
     ),
     # Averages of parameters in some steps only.
-    Mutation(f"{LOCAL}.average", "1 / place(group)[1]", "1", LOCAL, "H = 1: largest difference"),
+    Mutation(f"{LOCAL}.average", "1 / rank_and_size(group)[1]", "1", LOCAL, "H = 1: largest difference"),
     Mutation(f"{LOCAL}.LocalSGD.after_step", "self.steps % self.every == 0", "True", LOCAL, "where averages settle"),
     Mutation(
         f"{LOCAL}.LocalSGD.after_step",

@@ -28,7 +28,7 @@ MUTATIONS = [
     # A sum for the mean.
     Mutation(
         f"{HOME}.bucketed.start",
-        "flat *= 1 / place(group)[1]",
+        "flat *= 1 / rank_and_size(group)[1]",
         "pass",
         f"{HOME}.overlapped",
         "gradients' distance from the mean",
@@ -76,7 +76,7 @@ MUTATIONS = [
     # The mean of two ranks, however many there are.
     Mutation(
         f"{HOME}.local_sgd.average",
-        "flat *= 1 / place(group)[1]",
+        "flat *= 1 / rank_and_size(group)[1]",
         "flat *= 0.5",
         f"{HOME}.local_sgd",
         "how far that is from the optimum",

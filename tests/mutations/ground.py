@@ -9,21 +9,21 @@ PROCESSES = "what a demo claims does not depend on the processes that run it"
 MUTATIONS = [
     # The board.
     Mutation(
-        f"{COMM}.board.Board.wait",
+        "minitrain.watch.board.Board.wait",
         'self.note(f"waits/{self.rank}", False)',
         "pass",
         test="tests/comm/test_mistakes.py::test_what_is_right_is_left_alone[slow ranks in a chain]",
         why=CHECKED,
     ),
     Mutation(
-        f"{COMM}.board.Board._in_vain",
+        "minitrain.watch.board.Board._in_vain",
         "while more :=",
         "if more :=",
         test="tests/comm/test_mistakes.py::test_what_is_right_is_left_alone[slow ranks in a chain]",
         why=CHECKED,
     ),
     Mutation(
-        f"{COMM}.board.Board._in_vain",
+        "minitrain.watch.board.Board._in_vain",
         "if rank in self.absent or self._ended(rank)",
         "if rank in self.absent",
         test="tests/comm/test_mistakes.py::test_a_mistake_is_an_error_that_says_what_is_wrong[nobody receives]",
@@ -31,14 +31,14 @@ MUTATIONS = [
     ),
     # What is checked before a communication.
     Mutation(
-        f"{COMM}.checks._check_collective",
+        "minitrain.watch.checks._check_collective",
         "sent[to] != taken[source]",
         "sent[source] != taken[to]",
         test="tests/comm/test_mistakes.py::test_a_mistake_is_an_error_that_says_what_is_wrong[rows that do not fit]",
         why=CHECKED,
     ),
     Mutation(
-        f"{COMM}.checks.check_message",
+        "minitrain.watch.checks.check_message",
         "dist.get_rank(message.group)\n",
         "dist.get_rank()\n",
         test="tests/comm/test_messages.py::test_the_number_within_the_group_may_be_that_of_the_sender_among_all",
@@ -83,35 +83,35 @@ MUTATIONS = [
     ),
     # Rehearsals.
     Mutation(
-        f"{COMM}.nccl._ended",
+        "minitrain.watch.nccl._ended",
         "for step in steps if step.group in shared",
         "for step in steps",
         test="tests/comm/test_nccl.py::test_a_program_that_keeps_them[ended with others between]",
         why=CHECKED,
     ),
     Mutation(
-        f"{COMM}.nccl._made",
+        "minitrain.watch.nccl._made",
         "max(map(len, made), default=0)",
         "min(map(len, made), default=0)",
         test="tests/comm/test_nccl.py::test_a_program_that_breaks_a_rule[made by its members alone]",
         why=CHECKED,
     ),
     Mutation(
-        f"{COMM}.replay.Replay._put",
+        "minitrain.watch.replay.Replay._put",
         "list(self.waited[rank])",
         "self.waited[rank]",
         test="tests/comm/test_nccl.py::test_a_program_that_keeps_them[one order]",
         why=CHECKED,
     ),
     Mutation(
-        f"{COMM}.replay.Replay._message",
+        "minitrain.watch.replay.Replay._message",
         "or theirs.peer != rank",
         "",
         test="tests/comm/test_nccl.py::test_a_program_that_keeps_them[two senders in another order]",
         why=CHECKED,
     ),
     Mutation(
-        f"{COMM}.rehearsal.Rehearsal._batched",
+        "minitrain.watch.rehearsal.Rehearsal._batched",
         "self._batch = None",
         "pass",
         test="tests/comm/test_rehearsal.py::test_what_gloo_forgives_is_found[two_way_after_a_batch]",

@@ -33,7 +33,7 @@ MUTATIONS = [
     ),
     # The ranks of data parallelism for all of them.
     Mutation(
-        f"{HOME}.published.teraflops",
+        f"{HOME}.full.published.teraflops",
         "/ layout.ranks /",
         "/ layout.dp /",
         f"{HOME}.search",

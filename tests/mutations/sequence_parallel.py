@@ -26,7 +26,9 @@ PRACTICE = [
         MAPPINGS,
         "elements of outputs and gradients in which",
     ),
-    Mutation(f"{LINEAR}.Row.forward", "return y + bias", "return y + bias / place(group)[1]", LINEAR, "Y, dX and all"),
+    Mutation(
+        f"{LINEAR}.Row.forward", "return y + bias", "return y + bias / rank_and_size(group)[1]", LINEAR, "Y, dX and all"
+    ),
     Mutation(f"{LINEAR}.Column.backward", "grad_y.sum(0)", "grad_y.mean(0)", LINEAR, "Y, dX and all gradients against"),
     # Waiting for dX before the weights' gradients: the same numbers, without overlap.
     Mutation(

@@ -20,7 +20,8 @@ from minitrain.data.tokenizer import Bytes, Pairs
 from minitrain.ranks.failures import RanksError
 from minitrain.train import build, train
 from minitrain.trainer import command, loaded, tools
-from minitrain.trainer.trainer import Refused, Trainer
+from minitrain.trainer.refused import Refused
+from minitrain.trainer.trainer import Trainer
 from tests.data.test_prepare import text
 
 MODEL = Model(layers=2, hidden=16, heads=2, positions=16, vocabulary=300)

@@ -20,7 +20,8 @@ from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, 
 from minitrain.data.text import Samples, as_tensor
 from minitrain.lessons.composition.common import plain_model
 from minitrain.train import build, train_step
-from minitrain.trainer.trainer import Refused, Trainer
+from minitrain.trainer.refused import Refused
+from minitrain.trainer.trainer import Trainer
 from tests.drawn import first
 
 TINY = Model(layers=2, hidden=32, heads=2, positions=16)
@@ -132,9 +133,9 @@ def broken(world, folder, name, place):
     trainer = Trainer(world, settings, tell=str)
     trainer.training = build(settings, world.device)
     trainer.done = 1
-    if name in (state := trainer.state()) and world.rank == place:
+    if name in (state := trainer.saving.state()) and world.rank == place:
         state[name].shards[0].tensor.view(-1)[0] = float("nan")
-    trainer.save()
+    trainer.saving.save()
     trainer.training.close()
     again = Trainer(world, replace(settings, run=replace(options, resume=True)), tell=str)
     training = build(settings, world.device)

@@ -10,7 +10,8 @@ import torch
 from minitrain.composition.settings import Layout, Model, Run, Settings
 from minitrain.train import build
 from minitrain.trainer.identity import described, different
-from minitrain.trainer.trainer import Refused, Trainer
+from minitrain.trainer.refused import Refused
+from minitrain.trainer.trainer import Trainer
 from tests.trainer.test_trainer import MODEL, STEPS, do
 
 ROPE = replace(MODEL, dropout=0.0, positions_kind="rope", rope_base=50.0)

@@ -29,7 +29,8 @@ from minitrain.lessons.checkpointing.checkpoint import small_files
 from minitrain.lessons.trainer.trainer import gathered
 from minitrain.train import train
 from minitrain.trainer import launch
-from minitrain.trainer.trainer import Refused, Trainer
+from minitrain.trainer.refused import Refused
+from minitrain.trainer.trainer import Trainer
 from tests.drawn import first
 from tests.trainer.test_trainer import asked, do
 
@@ -164,7 +165,7 @@ def killed(world, settings, after):
     def then(report):
         goes_on(report)
         if trainer.done == after:
-            trainer.wait()
+            trainer.saving.wait()
             raise Killed
 
     trainer.log_evaluate_save = then
@@ -237,7 +238,7 @@ def killed_while_resuming(world, settings, after):
     def then(report):
         goes_on(report)
         if trainer.done == after:
-            trainer.wait()
+            trainer.saving.wait()
             raise Killed
 
     trainer.log_evaluate_save = then
@@ -349,7 +350,7 @@ def test_a_folder_in_memory_that_another_user_could_have_made_is_refused(ranks, 
 
 
 def nothing_in_shm(world, settings):
-    with mock.patch("minitrain.trainer.trainer.Memory", partial(Memory, root=Path("/nowhere"))):
+    with mock.patch("minitrain.trainer.saving.Memory", partial(Memory, root=Path("/nowhere"))):
         with pytest.raises(Refused, match="/nowhere is no folder"):
             do(world, settings)
     return True

@@ -33,7 +33,8 @@ from minitrain.trainer import config, display, identity, launch, metrics, profil
 from minitrain.trainer.display import Display
 from minitrain.trainer.evaluation import evaluate
 from minitrain.trainer.identity import described, different
-from minitrain.trainer.trainer import Refused, Trainer
+from minitrain.trainer.refused import Refused
+from minitrain.trainer.trainer import Trainer
 from tests.drawn import first
 
 MODEL = Model(layers=2, hidden=16, heads=2, positions=16, dropout=0.1)
@@ -147,7 +148,7 @@ def blow_up(world, settings):
     """Whether the weights that are saved when a loss is no number are those that the run has then."""
     trainer = Trainer(world, settings, tell=lambda text: None)
     train(trainer)
-    before, state = gathered(trainer), trainer.state()
+    before, state = gathered(trainer), trainer.saving.state()
     for sharded in state.values():
         for shard in sharded.shards:
             shard.tensor.detach().zero_()

@@ -36,7 +36,7 @@ def claims(world: World, make: MakeTrainer, steps: int) -> list[Claim]:
         asked = settings(first, steps, folder / "whole", batch)
         whole = watch(make(world, asked), steps)
         before = watch(make(world, replace(asked, run=Run(name="cut", runs=str(folder)))), steps // 2)
-        before.trainer.save()
+        before.trainer.saving.save()
         resumed = replace(asked, run=Run(name="cut", runs=str(folder), resume=True))
         same, other = (
             watch(make(world, replace(resumed, layout=layout)), steps - steps // 2) for layout in (first, second)
@@ -130,7 +130,7 @@ def advance(trainer: Trainer, number: int) -> None:
 def gathered(trainer: Trainer) -> Tensors:
     """The whole state of a small training as one device has it, on every rank, from all ranks' pieces."""
     found: Tensors = {}
-    for state in gather_objects(_as_sent(trainer.state())):
+    for state in gather_objects(_as_sent(trainer.saving.state())):
         for name, (shape, pieces) in state.items():
             whole = found.setdefault(name, torch.full(shape, math.nan, dtype=torch.float64))
             for values, offsets in pieces:
