@@ -4,7 +4,8 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 
 def wrong_shape(world):

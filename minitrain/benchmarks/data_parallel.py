@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
 from minitrain.data_parallel import DataParallel
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 CPU = GPTConfig()  # 0.8 M parameters, 3.2 MiB of gradients
 GPU = GPTConfig(vocabulary=32768, positions=1024, layers=12, hidden=768, heads=12)  # about GPT-2: 110 M, 440 MB

@@ -7,7 +7,8 @@ import torch
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
 from minitrain.inference.kv_cache import add_caches, generate
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 SIZES = (4, 128, 64, 64)  # layers, width, tokens of a prompt, tokens written
 

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.mixture_of_experts.full.compute import grouped, loop
-from minitrain.models.gpt import MLP, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import MLP
 from minitrain.precision.fp8 import Linear, Scale
 
 HIDDEN = 64

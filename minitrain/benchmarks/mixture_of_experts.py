@@ -24,7 +24,8 @@ from minitrain.mixture_of_experts.full.compute import WAYS, Way, grouped_linear,
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
 from minitrain.mixture_of_experts.full.layer import MoELayer
 from minitrain.mixture_of_experts.full.switch import Switch
-from minitrain.models.gpt import MLP, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import MLP
 
 TARGETS = {8: 1.1, 32: 2.5}
 """Speed of the grouped product over that of the loop, by number of experts."""

@@ -15,7 +15,8 @@ from torch import nn
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.benchmarks.recomputation import CPU, GPU
 from minitrain.comm.world import World
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.optimizers import Adafactor, Muon
 
 

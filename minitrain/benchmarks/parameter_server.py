@@ -17,7 +17,8 @@ from minitrain.collectives.full import ring
 from minitrain.comm.comm import Comm
 from minitrain.comm.world import World
 from minitrain.data_parallel import DataParallel
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.parameter_server import Server, Worker, split_roles
 
 CPU = GPTConfig()  # 0.8 M parameters, 3.2 MiB of gradients

@@ -17,7 +17,8 @@ from torch.distributed import pipelining
 
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full.actions import Schedule

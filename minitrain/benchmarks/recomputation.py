@@ -17,7 +17,8 @@ from torch import Tensor
 
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.recomputation.full import early_stop
 from minitrain.recomputation.full import every_block as full
 from minitrain.recomputation.full.checkpoint import checkpoint

@@ -27,7 +27,8 @@ from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.comm.world import World
-from minitrain.models.gpt import Block, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import Block
 from minitrain.sequence_parallel.full.embedding_and_head import NormOnSequence
 from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSequence
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear, parallel_attention, parallel_mlp

@@ -21,7 +21,8 @@ from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.benchmarks.data_parallel import CPU, GPU
 from minitrain.comm.mesh import axes
 from minitrain.comm.world import World
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.zero import HybridZero3, Zero1, Zero2, Zero3
 from minitrain.zero.full.sharded import Sharded
 

@@ -27,7 +27,8 @@ from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTo
 from minitrain.mixture_of_experts.full.expert_parallel import Carrier, ExpertParallelLayer
 from minitrain.mixture_of_experts.full.tensor_parallel import cut
 from minitrain.mixture_of_experts.moe_gpt import expert_weight, replace_mlps, router_generator
-from minitrain.models.gpt import GPT, Block, GPTConfig, initial_weight
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT, Block, initial_weight
 from minitrain.pipeline_parallel.full import tied
 from minitrain.pipeline_parallel.full.actions import Schedule
 from minitrain.pipeline_parallel.schedules import SCHEDULES

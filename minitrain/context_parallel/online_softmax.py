@@ -37,10 +37,12 @@ def scores(query: Tensor, key: Tensor, query_at: Tensor, key_at: Tensor, causal:
     return x.masked_fill((key_at > query_at[:, None]) & causal, -math.inf)
 
 
-def add_block(running: Running, query: Tensor, key: Tensor, value: Tensor, *where: Any) -> Running:
-    """The three numbers of each query, with the keys of one block added. `where`: the last three of `scores`."""
-    m, s, o = running
-    x = scores(query, key, *where)
+def add_block(
+    running: Running, query: Tensor, kv: Tensor | tuple[Tensor, Tensor], query_at: Tensor, key_at: Tensor, causal: bool
+) -> Running:
+    """The three numbers of each query, with one block of keys and values added; the last three are of `scores`."""
+    (m, s, o), (key, value) = running, kv
+    x = scores(query, key, query_at, key_at, causal)
     # A query must see a key of its first block, because −∞ − (−∞) is not a number.
     higher = torch.maximum(m, x.amax(-1, keepdim=True))  # [batch, heads, queries, 1]
     # Sums that were taken with the old maximum become sums with the new one.
@@ -71,7 +73,7 @@ class OnlineSoftmax(torch.autograd.Function):
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, block: int, causal: bool) -> Tensor:
         at, running = torch.arange(key.shape[-2], device=key.device), nothing_yet(query)
         for k, v, k_at in zip(key.split(block, -2), value.split(block, -2), at.split(block), strict=True):
-            running = add_block(running, query, k, v, at, k_at, causal)
+            running = add_block(running, query, (k, v), at, k_at, causal)
         output, logsum = finish(running)
         ctx.save_for_backward(query, key, value, output, logsum)
         ctx.block, ctx.causal = block, causal

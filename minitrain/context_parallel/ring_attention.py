@@ -56,7 +56,7 @@ class RingAttention(torch.autograd.Function):
             coming = pass_on(kv, at[owner - 1], group) if step < ranks - 1 else None
             # Where the owner comes after this rank, the mask hides all of its keys: nothing to compute.
             if owner <= rank or not causal:
-                running = add_block(running, query, *kv, at[rank], at[owner], causal)
+                running = add_block(running, query, kv, at[rank], at[owner], causal)
             kv = coming.wait() if coming else kv
         output, logsum = finish(running)
         ctx.save_for_backward(query, key, value, output, logsum)

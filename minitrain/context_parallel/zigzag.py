@@ -66,7 +66,7 @@ class Zigzag(torch.autograd.Function):
             # Send one step ahead.
             coming = pass_on(kv, at[owner - 1], group) if step < ranks - 1 else None
             for q, k in visible(rank, owner):
-                running[q] = add_block(running[q], queries[q], *cut(kv, at[owner])[k], at[rank][q], at[owner][k], True)
+                running[q] = add_block(running[q], queries[q], cut(kv, at[owner])[k], at[rank][q], at[owner][k], True)
             kv = coming.wait() if coming else kv
         output, logsum = (torch.cat(both, -2) for both in zip(*map(finish, running), strict=True))
         ctx.save_for_backward(query, key, value, output, logsum)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from minitrain.models.gpt import GPT, GPTConfig
+    from minitrain.models.config import GPTConfig
+    from minitrain.models.gpt import GPT
 
+_HOME = {"GPT": "gpt", "GPTConfig": "config"}
 __all__ = ["GPT", "GPTConfig"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        from minitrain.models import gpt
-
-        return getattr(gpt, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

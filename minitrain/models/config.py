@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
+
+if TYPE_CHECKING:
+    from minitrain.models.rotary import Rotary
 
 AttentionKind = Literal["sdpa", "plain"]
 PositionKind = Literal["learned", "rope"]
@@ -73,6 +76,12 @@ class GPTConfig:
                 f"hidden={self.hidden} over heads={self.heads} makes heads of {self.head_size}, which rope cannot "
                 f"divide into pairs; use a multiple of {2 * self.heads} for hidden"
             )
+
+    def rotary(self) -> Rotary | None:
+        """Of a block's attention; None where positions are learned."""
+        from minitrain.models.rotary import Rotary  # here, since it needs torch
+
+        return Rotary(self.rope_base) if self.positions_kind == "rope" else None
 
     @property
     def head_size(self) -> int:

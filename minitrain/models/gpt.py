@@ -6,26 +6,34 @@ each after a LayerNorm (pre-norm). A last LayerNorm and a linear head give the l
 attention learns of positions by itself, and there is no table of them.
 
 The parts are small modules with one tensor in and one out, so that a chapter can replace one and leave the rest. Sizes
-and choices, with their checks, are in `config.py`, rotary positions in `rotary.py`, initial weights in
-`initialization.py`.
+and choices, with their checks, are in `config.py`, and rotary positions in `rotary.py`.
 
 Shapes: `[batch, seq, hidden]`; inside attention `[batch, heads, seq, head]` with `hidden = heads · head`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.models.config import AttentionKind, GPTConfig
-from minitrain.models.initialization import initial_weight
-from minitrain.models.rotary import Positions, Rotary
+if TYPE_CHECKING:
+    from minitrain.models.config import AttentionKind, GPTConfig
 
 IGNORE = -100
 """Targets of this value take no part in the loss (torch's own default `ignore_index`)."""
+
+
+class Positions(nn.Module):
+    """The true positions of the tokens at hand, each in its own sequence: 0, 1, 2, …. Nothing else counts tokens."""
+
+    def forward(self, seq: int, device: torch.device) -> Tensor:  # [seq]
+        return torch.arange(seq, device=device)
 
 
 class Embedding(nn.Module):
@@ -94,7 +102,7 @@ class Attention(nn.Module):
         self.query = nn.Linear(config.hidden, config.hidden)
         self.key = nn.Linear(config.hidden, kv_hidden)
         self.value = nn.Linear(config.hidden, kv_hidden)
-        self.rotary = Rotary(config.rope_base) if config.positions_kind == "rope" else None
+        self.rotary = config.rotary()  # None where positions are learned
         self.core = CausalAttention(config.attention, config.dropout)
         self.output = nn.Linear(config.hidden, config.hidden)
 
@@ -265,3 +273,32 @@ class GPT(nn.Module):
     def parameter_count(self) -> int:
         """Number of parameters, a tied weight counted once."""
         return sum(self.parameter_counts().values())
+
+
+def initial_weight(name: str, shape: Sequence[int], layers: int, seed: int) -> Tensor:
+    """The initial value of one parameter, as in GPT-2: normal with deviation 0.02, biases 0, norms 1.
+
+    The two projections of each block that write to the residual stream get 0.02/√(2·layers): the stream is a
+    sum of 2·layers of them, and so its variance does not grow with depth (Radford et al. 2019, §2.3).
+
+    The numbers depend on name and seed alone, and are drawn on the CPU in float32. So a rank that holds only some of
+    the parameters, or uses another device or dtype, starts from the same values.
+
+    Args:
+        name: The parameter's full name in `GPT`, such as "blocks.3.mlp.down.weight".
+        shape: Its whole shape.
+        layers: Number of blocks of the whole model.
+        seed: Any integer.
+
+    Returns:
+        A float32 tensor on the CPU.
+    """
+    if name.endswith("bias"):
+        return torch.zeros(*shape, dtype=torch.float32, device="cpu")
+    if name.endswith("norm.weight"):
+        return torch.ones(*shape, dtype=torch.float32, device="cpu")
+    residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
+    deviation = 0.02 / math.sqrt(2 * layers) if residual else 0.02
+    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+    generator = torch.Generator("cpu").manual_seed(int.from_bytes(digest[:8], "little"))
+    return deviation * torch.randn(*shape, generator=generator, dtype=torch.float32, device="cpu")

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-
-class Positions(nn.Module):
-    """The true positions of the tokens at hand, each in its own sequence: 0, 1, 2, ….
-
-    A module of its own, so that it can be replaced where a rank holds another part of each sequence than the
-    beginning (context parallelism). Nothing else in the model counts tokens.
-    """
-
-    def forward(self, seq: int, device: torch.device) -> Int[Tensor, " seq"]:
-        return torch.arange(seq, device=device)
+from minitrain.models.gpt import Positions
 
 
 class Rotary(nn.Module):

@@ -21,8 +21,6 @@ from torch import Tensor
 
 from minitrain.optimizers.adam import gradients
 
-A, B, C = 3.4445, -4.7750, 2.0315  # the slope at 0 is large, so that small singular values grow fast
-
 
 def newton_schulz(g: Tensor, steps: int = 5, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """About UVᵀ of g = USVᵀ."""
@@ -31,10 +29,12 @@ def newton_schulz(g: Tensor, steps: int = 5, dtype: torch.dtype = torch.bfloat16
     x = g.to(dtype).T if tall else g.to(dtype)  # (r, c), r ≤ c
     # No singular value exceeds the root of the sum of their squares, so all are at most 1 now.
     x = x / x.norm().clamp(min=1e-7)
+    a, b, c = 3.4445, -4.7750, 2.0315  # the slope at 0 is large, so that small singular values grow fast
     for _ in range(steps):
-        gram = x @ x.T  # (r, r)
-        polynomial = torch.addmm(gram, gram, gram, beta=B, alpha=C)  # b XXᵀ + c (XXᵀ)²
-        x = torch.addmm(x, polynomial, x, beta=A)  # aX + (b XXᵀ + c (XXᵀ)²) X
+        # addmm(M, P, Q, beta, alpha) is βM + αPQ, rounded once.
+        gram = x @ x.T  # G = XXᵀ, (r, r)
+        polynomial = torch.addmm(gram, gram, gram, beta=b, alpha=c)  # P = bG + cG²
+        x = torch.addmm(x, polynomial, x, beta=a)  # X = aX + PX
     return x.T if tall else x
 
 
@@ -52,18 +52,20 @@ class Muon:
         self.parameters, self.lr, self.weight_decay = list(parameters), lr, weight_decay
         self.momentum, self.dtype = momentum, dtype
         assert lr > 0 and weight_decay >= 0 and 0 <= momentum < 1, f"invalid: {lr=}, {weight_decay=}, {momentum=}"
-        assert all(theta.dim() == 2 for theta in self.parameters), "Muon steps matrices; give all others to Adam"
-        self.b = [torch.zeros_like(theta) for theta in self.parameters]
+        assert all(weight.dim() == 2 for weight in self.parameters), "Muon steps matrices; give all others to Adam"
+        self.averages = [torch.zeros_like(weight) for weight in self.parameters]
 
     @torch.no_grad()
     def step(self) -> None:
-        for theta, g, b in zip(self.parameters, gradients(self.parameters), self.b, strict=True):
-            b.lerp_(g, 1 - self.momentum)  # μB + (1 − μ)g
-            # Nesterov's momentum: once more on the way to where B will be.
-            o = newton_schulz(g.lerp(b, self.momentum), dtype=self.dtype)
-            theta.mul_(1 - self.lr * self.weight_decay)
+        for weight, gradient, average in zip(
+            self.parameters, gradients(self.parameters), self.averages, strict=True
+        ):  # fmt: skip
+            average.lerp_(gradient, 1 - self.momentum)  # μB + (1 − μ)G
+            # Nesterov's momentum: once more on the way to where the average will be.
+            update = newton_schulz(gradient.lerp(average, self.momentum), dtype=self.dtype)
+            weight.mul_(1 - self.lr * self.weight_decay)
             # A tall matrix has fewer singular values than rows; the factor makes up for that.
-            theta.add_(o, alpha=-self.lr * max(1, theta.shape[0] / theta.shape[1]) ** 0.5)
+            weight.add_(update, alpha=-self.lr * max(1, weight.shape[0] / weight.shape[1]) ** 0.5)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,22 @@ from minitrain.pipeline_parallel.full.actions import Action, Kind, Schedule, val
 __all__ = ["SCHEDULES", "WITHOUT_FLUSH", "Action", "Kind", "Schedule", "validate"]
 
 
+def _phases(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
+    """The row of a rank: what all schedules below are made of."""
+    ahead = min(warmup, len(forwards))
+    # Steady: a forward, a backward, in turn. Forwards end first, because those ahead have no partner.
+    pairs = zip(forwards[ahead:], backwards, strict=False)
+    steady = [action for pair in pairs for action in pair]
+    # Warm-up before it: forwards alone. Cool-down after it: the backwards of those that were ahead.
+    return [*forwards[:ahead], *steady, *backwards[len(forwards) - ahead :]]
+
+
+def _one_stage(rank: int, microbatches: int, warmup: int) -> list[Action]:
+    forwards = [Action(rank, "F", number) for number in range(microbatches)]
+    backwards = [Action(rank, "B", number) for number in range(microbatches)]
+    return _phases(forwards, backwards, warmup)
+
+
 def naive(ranks: int, microbatches: int, chunks: int = 1) -> Schedule:
     """One micro-batch goes through all ranks and back before the next starts: one rank works, the others wait."""
     _check("naive", ranks, microbatches, chunks)
@@ -191,19 +207,6 @@ def _without_flush(
     rows = one_f_one_b(ranks, microbatches).actions
     versions = tuple(tuple(max(0, version(action)) for action in row) for row in rows)
     return Schedule(name, microbatches, rows, tuple(range(ranks)), versions, every)
-
-
-def _phases(forwards: Sequence[Action], backwards: Sequence[Action], warmup: int) -> list[Action]:
-    ahead = min(warmup, len(forwards))
-    pairs = zip(forwards[ahead:], backwards, strict=False)  # forwards end first: those ahead have no partner
-    steady = [action for pair in pairs for action in pair]
-    return [*forwards[:ahead], *steady, *backwards[len(forwards) - ahead :]]
-
-
-def _one_stage(rank: int, microbatches: int, warmup: int) -> list[Action]:
-    forwards = [Action(rank, "F", number) for number in range(microbatches)]
-    backwards = [Action(rank, "B", number) for number in range(microbatches)]
-    return _phases(forwards, backwards, warmup)
 
 
 def _split_backward(rank: int, microbatches: int, warmup: int, late: int) -> list[Action]:

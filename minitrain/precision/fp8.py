@@ -5,6 +5,7 @@ largest number, and the product is multiplied by the two scales. Finding the lar
 the tensor (just in time); delayed scaling takes the largest of the last steps instead, and a new record saturates.
 
 **Source.** Micikevicius et al. 2022, "FP8 formats for deep learning", §3 and §4; Transformer Engine, for the history.
+In a layer there are three products: Y = XW, dX = dY Wᵀ, and dW = Xᵀ dY.
 **Cost.** Products at twice the speed of 16 bits, on GPUs that have them; one scale per tensor.
 Where the device has no such products (CPUs, and GPUs before H100), the rounded numbers are multiplied in float32.
 """
@@ -69,7 +70,8 @@ class Linear(torch.autograd.Function):
         (x8, w8), (sx, sw, scale) = ctx.saved_tensors, ctx.scales
         # Gradients differ in size more than they need digits: e5m2 has the range.
         g8, sg = scale.quantise(gradient, E5M2)
-        to_x, to_weight = product(g8, sg, w8.t(), sw), product(x8.t(), sx, g8, sg)
+        to_x = product(g8, sg, w8.t(), sw)  # dX = dY Wᵀ
+        to_weight = product(x8.t(), sx, g8, sg)  # dW = Xᵀ dY
         return to_x.to(gradient.dtype), to_weight.to(gradient.dtype), None
 
 

@@ -37,7 +37,7 @@ class ColumnFromSequence(nn.Module):
         self.bias = nn.Parameter(whole.bias.detach().chunk(ranks)[rank].clone())  # [out/n]
         # As in tensor parallelism: `clip_grad_norm` must know which gradients differ between ranks.
         for parameter in self.parameters():
-            vars(parameter)["tensor_parallel_dim"] = 0
+            parameter.tensor_parallel_dim = 0  # type: ignore[missing-attribute]
 
     def forward(self, x: Tensor) -> Tensor:
         return Column.apply(x, self.weight, self.bias, self.group)  # [batch, seq, out/n]

@@ -38,7 +38,7 @@ def shard(linear: nn.Linear, dim: int, group: Group) -> nn.Linear:
     part.bias = nn.Parameter(bias.clone(), linear.bias.requires_grad)
     # An attribute of the parameter: `clip_grad_norm` must know which gradients differ between ranks.
     for parameter in (part.weight, part.bias) if dim == 0 else (part.weight,):
-        vars(parameter)["tensor_parallel_dim"] = dim
+        parameter.tensor_parallel_dim = dim  # type: ignore[missing-attribute]
     return part
 
 

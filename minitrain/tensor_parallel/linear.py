@@ -29,7 +29,7 @@ def shard(whole: Tensor, dim: int, group: Group) -> nn.Parameter:
     # A clone, because a view would keep the whole matrix in memory.
     parameter = nn.Parameter(part.clone(memory_format=torch.contiguous_format), whole.requires_grad)
     # An attribute of the parameter: `clip_grad_norm` must know which gradients differ between ranks.
-    vars(parameter)["tensor_parallel_dim"] = dim
+    parameter.tensor_parallel_dim = dim  # type: ignore[missing-attribute]
     return parameter
 
 

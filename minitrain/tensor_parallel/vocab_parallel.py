@@ -27,7 +27,7 @@ def shard(table: Tensor, group: Group) -> nn.Parameter:
     padded = F.pad(table.detach(), (0, 0, 0, -len(table) % ranks))  # [V', hidden]
     parameter = nn.Parameter(padded.chunk(ranks)[rank].clone(), table.requires_grad)  # [V'/n, hidden]
     # An attribute of the parameter: `clip_grad_norm` must know which gradients differ between ranks.
-    vars(parameter)["tensor_parallel_dim"] = 0
+    parameter.tensor_parallel_dim = 0  # type: ignore[missing-attribute]
     return parameter
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from minitrain.benchmarks.parameter_server import measure
-from minitrain.models.gpt import GPTConfig
+from minitrain.models.config import GPTConfig
 
 
 def small(world):

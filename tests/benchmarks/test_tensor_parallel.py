@@ -7,7 +7,8 @@ from torch import nn
 
 from minitrain.benchmarks import tensor_parallel
 from minitrain.comm import Ledger
-from minitrain.models.gpt import Block, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import Block
 
 TINY = GPTConfig(positions=4, layers=1, hidden=8, heads=4)
 

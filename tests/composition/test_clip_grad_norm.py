@@ -15,7 +15,8 @@ from minitrain.data_parallel import DataParallel
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
 from minitrain.mixture_of_experts.full.switch import Switch
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full import tied
 from minitrain.pipeline_parallel.schedules import interleaved, one_f_one_b, zero_bubble_v

@@ -14,7 +14,8 @@ from minitrain.comm.messages import all_reduce
 from minitrain.context_parallel.full.batches import SequenceLoss, take
 from minitrain.context_parallel.full.parallelize import parallelize
 from minitrain.models import counter_rng
-from minitrain.models.gpt import GPT, IGNORE, GPTConfig, NextTokenLoss
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT, IGNORE, NextTokenLoss
 from minitrain.recomputation.full import early_stop, every_block, selective
 from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel import parallelize as tensor

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from minitrain.comm.memory import SavedActivations
 from minitrain.costs import activations, memory
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 # Korthikanti et al. 2022, table 3: heads, hidden, layers, pipeline stages, micro-batch.
 TABLE_3 = {

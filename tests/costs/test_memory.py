@@ -15,7 +15,8 @@ import torch
 
 from minitrain.costs import memory, zero
 from minitrain.costs.calculator import GB, GIB, calculate, splits
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 # Rajbhandari et al. 2020, table 1, as printed: GB for each number of ranks, stages 1 to 3.
 TABLE_1 = {

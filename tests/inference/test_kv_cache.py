@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 from minitrain.inference.kv_cache import add_caches, generate
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.tensor_parallel.parallelize import parallelize
 
 KINDS = {

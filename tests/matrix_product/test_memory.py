@@ -9,7 +9,8 @@ from minitrain.comm.memory import SavedActivations
 from minitrain.costs import memory as costs
 from minitrain.lessons import demo_of
 from minitrain.matrix_product import memory
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 # vocabulary, positions, layers, hidden, heads, batch, sequence
 SIZES = ((256, 128, 4, 128, 4, 8, 128), (17, 9, 1, 6, 3, 1, 1), (50, 11, 3, 20, 5, 3, 7))

@@ -19,7 +19,8 @@ from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch, expert_
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallelLayer, experts_of, split_data_parallel
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 CARRIERS = {"native": all_to_all.native, "pairwise": all_to_all.pairwise}
 

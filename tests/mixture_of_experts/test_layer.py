@@ -29,7 +29,8 @@ from minitrain.mixture_of_experts.full.compute import (
     stacked,
 )
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers, load
-from minitrain.models.gpt import MLP, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import MLP
 from minitrain.recomputation.full import every_block as full
 
 ROUTERS = (NoisyTopK, GShard, Switch, ExpertChoice)

@@ -11,7 +11,8 @@ from minitrain.lessons.mixture_of_experts import moe_gpt as lesson_training
 from minitrain.mixture_of_experts import GShard, Switch
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
-from minitrain.models.gpt import GPT, MLP, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT, MLP
 from minitrain.recomputation.full import every_block as full
 
 CONFIG = GPTConfig(vocabulary=17, positions=6, layers=4, hidden=8, heads=2)

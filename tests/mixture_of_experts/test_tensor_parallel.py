@@ -11,7 +11,8 @@ from minitrain.comm.comm import Comm
 from minitrain.mixture_of_experts import ExpertChoice, GShard, MoELayer, NoisyTopK, Switch
 from minitrain.mixture_of_experts.full.tensor_parallel import cut
 from minitrain.models import counter_rng
-from minitrain.models.gpt import MLP, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import MLP
 from minitrain.tensor_parallel.parallelize import piece_of
 
 ROUTERS = {"switch": Switch, "gshard": GShard, "noisy": NoisyTopK, "choice": ExpertChoice}

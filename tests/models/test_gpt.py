@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from minitrain.models.gpt import GPT, IGNORE, Block, CausalAttention, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT, IGNORE, Block, CausalAttention
 
 SMALL = GPTConfig(vocabulary=11, positions=8, layers=2, hidden=12, heads=3)
 

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from minitrain.models.gpt import GPT, GPTConfig, Positions, Rotary
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT, Positions
+from minitrain.models.rotary import Rotary
 
 ROPE = GPTConfig(vocabulary=11, positions=8, layers=2, hidden=24, heads=3, positions_kind="rope", rope_base=100.0)
 

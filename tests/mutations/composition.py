@@ -234,7 +234,7 @@ MUTATIONS += [
     Mutation("minitrain.costs.composition_kept.layer_kept", "seq * 3 *", "seq * 2 *", STEP, "bytes kept for backward"),
     *(
         Mutation(
-            f"minitrain.models.gpt.{where}",
+            f"minitrain.models.rotary.{where}",
             old,
             new,
             test="tests/models/test_rope.py",

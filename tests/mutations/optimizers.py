@@ -182,9 +182,9 @@ MUTATIONS = [
         why="the number of NaN is that of 0 in a signed table only by chance",
     ),
     # Muon.
-    Mutation(f"{MUON}.newton_schulz", "beta=B", "beta=A", MUON, "singular values after five steps"),
-    Mutation(f"{MUON}.newton_schulz", "alpha=C", "alpha=2", MUON, "singular values after five steps"),
-    Mutation(f"{MUON}.newton_schulz", "beta=A", "beta=1", MUON, "singular values after five steps"),
+    Mutation(f"{MUON}.newton_schulz", "beta=b", "beta=a", MUON, "singular values after five steps"),
+    Mutation(f"{MUON}.newton_schulz", "alpha=c", "alpha=2", MUON, "singular values after five steps"),
+    Mutation(f"{MUON}.newton_schulz", "beta=a", "beta=1", MUON, "singular values after five steps"),
     Mutation(f"{MUON}.newton_schulz", "x.norm()", "(2 * x.norm())", MUON, "singular values after five"),
     Mutation(
         f"{MUON}.newton_schulz", "g.shape[0] > g.shape[1]", "g.shape[0] < g.shape[1]", MUON, "operations of five steps"
@@ -193,9 +193,11 @@ MUTATIONS = [
         f"{MUON}.newton_schulz", "range(steps)", "range(steps - 1)", MUON, "least singular value after five steps"
     ),
     Mutation(f"{MUON}.Muon.step", "1 - self.momentum)", "1)", MUON, STEPS),
-    Mutation(f"{MUON}.Muon.step", "g.lerp(b, self.momentum)", "b", MUON, "elements that differ from torch"),
+    Mutation(
+        f"{MUON}.Muon.step", "gradient.lerp(average, self.momentum)", "average", MUON, "elements that differ from torch"
+    ),
     Mutation(f"{MUON}.Muon.step", "self.lr * self.weight_decay", "self.weight_decay", MUON, STEPS),
-    Mutation(f"{MUON}.Muon.step", "theta.shape[0] / theta.shape[1]", "1", MUON, STEPS),
+    Mutation(f"{MUON}.Muon.step", "weight.shape[0] / weight.shape[1]", "1", MUON, STEPS),
     # Theory: bytes, traffic, roundings.
     Mutation(f"{THEORY}.adam", "2 * item", "item", ADAM, HELD),
     Mutation(f"{THEORY}.adafactor", "sum(shape) if", "math.prod(shape) if", ADAFACTOR, HELD),

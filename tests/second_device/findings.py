@@ -24,7 +24,8 @@ from minitrain.comm.world import describe
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.lessons.precision import curves
 from minitrain.mixture_of_experts.full import compute
-from minitrain.models.gpt import MLP, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import MLP
 from minitrain.precision import fp8
 from minitrain.precision.loss_scaling import LossScale
 from minitrain.ranks import Ranks

@@ -20,7 +20,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from minitrain.comm import World
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.ranks import Ranks
 
 REFUSED: dict[str, str] = {}  # by the function's name: the error's words

@@ -12,7 +12,8 @@ from torch import nn
 from minitrain.comm import Ledger
 from minitrain.comm.clip_grad_norm import clip_grad_norm
 from minitrain.models import counter_rng
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.dropout_rng import place_dropout

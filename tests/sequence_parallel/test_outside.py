@@ -18,7 +18,8 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from minitrain.models.gpt import GPT, Attention, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT, Attention
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
 

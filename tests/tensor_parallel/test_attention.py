@@ -13,7 +13,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from minitrain.comm import Ledger
 from minitrain.comm.mesh import axes
 from minitrain.comm.messages import all_reduce
-from minitrain.models.gpt import Attention, Block, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import Attention, Block
 from minitrain.tensor_parallel import attention as small
 from minitrain.tensor_parallel import parallel_attention, parallel_mlp
 from minitrain.tensor_parallel.clip_grad_norm import gradient_norm

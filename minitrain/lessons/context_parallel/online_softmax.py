@@ -24,7 +24,7 @@ def in_another_order(world: World, sizes: lesson.Sizes, block: int) -> Claim:
     for order in (blocks, reversed(blocks)):
         running = nothing_yet(q)
         for keys, values, key_at in order:
-            running = add_block(running, q, keys, values, at, key_at, False)
+            running = add_block(running, q, (keys, values), at, key_at, False)
         outputs.append(finish(running)[0])
     claim = lesson.near(float((outputs[0] - outputs[1]).abs().max()), sizes, len(blocks))
     return fold("the last block of keys first: distance of the output", {"no mask": claim})

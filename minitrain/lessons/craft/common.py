@@ -12,7 +12,8 @@ from minitrain.comm.messages import all_reduce
 from minitrain.data.text import Batch, Numbered, Samples, Text
 from minitrain.data_parallel.local_sgd import average
 from minitrain.lessons.precision.common import one_thread
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 SEQ, SAMPLES = 32, 4  # tokens of a sample, and samples of a rank in a batch
 

@@ -19,7 +19,8 @@ from minitrain.costs.communication import Traffic
 from minitrain.data_parallel import bucketed, naive, overlapped
 from minitrain.data_parallel.full.replica import Replica
 from minitrain.lessons.claims import Claim, fold
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 SmallForm = naive.NaiveDataParallel | bucketed.BucketedDataParallel | overlapped.DataParallel
 Rung = SmallForm | Replica

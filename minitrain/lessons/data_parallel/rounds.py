@@ -17,7 +17,8 @@ from minitrain.comm.messages import all_reduce
 from minitrain.data.text import Samples, Text
 from minitrain.data_parallel.diloco import DiLoCo
 from minitrain.data_parallel.local_sgd import LocalSGD
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -17,7 +17,8 @@ from minitrain.costs import inference as costs
 from minitrain.costs import roofline
 from minitrain.inference.kv_cache import KVCache, add_caches, generate
 from minitrain.lessons.claims import Claim, fold
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.roofline.flops import Flops
 from minitrain.tensor_parallel.parallelize import parallelize
 

@@ -16,7 +16,8 @@ from minitrain.inference.kv_cache import KVCache, add_caches
 from minitrain.inference.pipeline_decode import decode
 from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.inference.kv_cache import stored
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.splitting import Stage, evenly, split
 
 DERIVED = "derived"

@@ -13,7 +13,8 @@ from minitrain.comm.world import World
 from minitrain.costs import memory as costs
 from minitrain.lessons.claims import Claim, fold
 from minitrain.matrix_product.memory import one_step
-from minitrain.models.gpt import GPT, AttentionKind, GPTConfig
+from minitrain.models.config import AttentionKind, GPTConfig
+from minitrain.models.gpt import GPT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -33,7 +33,8 @@ from minitrain.mixture_of_experts.full.expert_parallel import (
     split_data_parallel,
 )
 from minitrain.mixture_of_experts.full.layer import MoELayer
-from minitrain.models.gpt import MLP, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import MLP
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

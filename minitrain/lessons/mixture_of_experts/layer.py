@@ -24,7 +24,8 @@ from minitrain.mixture_of_experts import layer as small_layer
 from minitrain.mixture_of_experts.full.compute import WAYS, Way
 from minitrain.mixture_of_experts.full.layer import MoELayer
 from minitrain.mixture_of_experts.full.switch import Switch
-from minitrain.models.gpt import MLP, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import MLP
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -25,7 +25,8 @@ from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, sp
 from minitrain.mixture_of_experts.full.layer import auxiliary_loss, layers, load
 from minitrain.mixture_of_experts.full.switch import Switch
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -23,7 +23,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from minitrain.data.text import Samples, Text, cut_windows
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,7 +12,8 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.costs import optimizers as costs
 from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.optimizers import by_hand, common, on_shards
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.optimizers.adafactor import Adafactor
 from minitrain.optimizers.adam import Adam
 from minitrain.optimizers.adam8bit import Adam8bit

@@ -12,7 +12,8 @@ from torch import nn
 
 from minitrain.comm import World
 from minitrain.data.text import Samples, Text
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.optimizers.adafactor import Adafactor
 from minitrain.optimizers.adam import Adam
 from minitrain.optimizers.adam8bit import Adam8bit

@@ -21,7 +21,8 @@ from minitrain.comm import World
 from minitrain.costs import optimizers as costs
 from minitrain.data.text import Samples, Text
 from minitrain.lessons.claims import Claim, fold
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.optimizers.adam import Adam
 from minitrain.optimizers.lamb import LAMB
 from minitrain.optimizers.scaling import linear, square_root, warm_up

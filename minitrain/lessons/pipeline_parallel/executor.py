@@ -18,7 +18,8 @@ from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
 from minitrain.lessons import Claim
 from minitrain.lessons.pipeline_parallel import bubbles, laws
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel import splitting
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full import tied

@@ -15,7 +15,8 @@ from minitrain.comm import World
 from minitrain.comm.messages import all_reduce
 from minitrain.data.text import Samples, Text
 from minitrain.lessons.pipeline_parallel.versions import taken_out
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel import no_stashing, one_f_one_b, pipedream, splitting, two_buffered, vertical_sync
 
 if TYPE_CHECKING:

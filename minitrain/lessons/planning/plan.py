@@ -19,7 +19,8 @@ from minitrain.costs import composition_work as work_costs
 from minitrain.costs import recomputation as recomputation_costs
 from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.recomputation import common as recomputation
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.splitting import evenly, split
 from minitrain.planning.full import plan_time
 from minitrain.planning.full.plan_time import shape_of

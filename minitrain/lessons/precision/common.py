@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from minitrain.comm import World
 from minitrain.comm.messages import all_reduce
 from minitrain.data.text import Samples, Text
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 SEQ, HIDDEN, VOCABULARY = 32, 32, 256
 

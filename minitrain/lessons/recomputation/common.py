@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from minitrain.comm import Peak, SavedActivations, World
 from minitrain.lessons.claims import Claim, fold
-from minitrain.models.gpt import GPT, AttentionKind, GPTConfig
+from minitrain.models.config import AttentionKind, GPTConfig
+from minitrain.models.gpt import GPT
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

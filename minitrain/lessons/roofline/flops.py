@@ -14,7 +14,8 @@ from minitrain.costs import composition_work, memory, recomputation
 from minitrain.costs import roofline as costs
 from minitrain.costs.composition import Shape
 from minitrain.lessons.claims import Claim, fold
-from minitrain.models.gpt import GPT, AttentionKind, GPTConfig
+from minitrain.models.config import AttentionKind, GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.recomputation import checkpoint
 from minitrain.roofline.flops import Flops
 

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from minitrain.comm import World
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
 
 PAPER, RING = "Korthikanti et al. 2022, §4.2.2", "Patarasuk & Yuan 2009"

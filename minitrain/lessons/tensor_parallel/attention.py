@@ -18,7 +18,8 @@ from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
 from minitrain.lessons.tensor_parallel import common as lesson
 from minitrain.lessons.tensor_parallel import linear as lesson_linear
-from minitrain.models.gpt import Block, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import Block
 from minitrain.tensor_parallel import attention as small
 from minitrain.tensor_parallel.full.attention import RowFirstMLP, parallel_attention, parallel_mlp
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients

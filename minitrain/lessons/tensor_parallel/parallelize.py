@@ -21,7 +21,8 @@ from minitrain.costs.communication import NOTHING, ring_all_reduce
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
 from minitrain.models import counter_rng
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import parallelize, piece_of
