@@ -341,6 +341,14 @@ def test_what_the_readme_and_the_landing_page_say_of_small_forms():
     assert found == {*SMALL_FORMS, *ONE_FORM}
 
 
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_the_readme_of_a_chapter_is_what_its_files_say(chapter):
+    from tests.readmes import readme  # here, since it counts lines by this file
+
+    written = (PACKAGE / chapter / "README.md").read_text("utf-8")
+    assert written == readme(chapter), "write them anew: python -m tests.readmes"
+
+
 def test_beside_the_loop_are_only_starts_of_something_else():
     for path in PACKAGE.glob("*.py"):
         assert path.stem == "train" or (path.stem in BESIDE_THE_LOOP and code_lines(path)[0] <= 10), path
