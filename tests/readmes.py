@@ -29,8 +29,8 @@ def readme(chapter: str) -> str:
         f"{about[0].upper()}{about[1:]}" + (f" Notebook{'s' * (len(notebooks) > 1)} {where}." if where else ""),
         "To be read in this order, one file at a time:",
         "\n".join(rows),
-        f"`python -m minitrain.{chapter}.{listed[0]}` runs the first on real ranks, and shows what theory predicts next "
-        "to what was measured.",
+        f"`python -m minitrain.{chapter}.{listed[0]}` runs the first on real ranks, and shows what theory predicts "
+        "next to what was measured.",
     ]
     full = sorted(file.stem for file in (folder / "full").glob("[a-z]*.py"))
     if full:
