@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from functools import cache
 from pathlib import Path
@@ -347,6 +348,21 @@ def test_the_readme_of_a_chapter_is_what_its_files_say(chapter):
 
     written = (PACKAGE / chapter / "README.md").read_text("utf-8")
     assert written == readme(chapter), "write them anew: python -m tests.readmes"
+
+
+def test_names_that_others_use_are_in_the_heads():
+    """A name of the glossary's last table is found in the head of a file by `grep -i`."""
+    heads = " ".join((ast.get_docstring(tree(path)) or "").lower() for path in FILES if "lessons" not in path.parts)
+    heads = " ".join(heads.split())
+    table = (ROOT / "docs" / "glossary.md").read_text("utf-8").partition("## Also called")[2]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")][1:]
+    missing = []
+    for _, elsewhere in rows:
+        names = re.sub(r"\([^)]*\)", "", elsewhere).split(". ")[0]  # whose they are; what is said about them
+        for name in re.split(r"[,;] | and | is near| are near", names):
+            if (found := name.strip(" `").removeprefix("the ").lower()) and found not in heads:
+                missing.append(name)
+    assert len(rows) > 50 and not missing
 
 
 def test_beside_the_loop_are_only_starts_of_something_else():

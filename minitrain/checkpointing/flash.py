@@ -8,6 +8,7 @@ steps. Two slots take turns, so that one is complete at every moment; ranks load
 **Sent.** A save sends S bytes to the peer. A load sends a few numbers, and S bytes to each rank whose node died.
 **Cost.** 4S bytes of memory per rank: two slots, each with the rank's own shard of S bytes and another rank's.
 The full form is the trainer's `--flash-every`, `minitrain.checkpointing.full.memory`.
+Also called in-memory checkpoint (GEMINI), Flash Checkpoint (DLRover).
 """
 
 from __future__ import annotations

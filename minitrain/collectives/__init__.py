@@ -8,6 +8,7 @@ The full forms are in `full/`, under the same names, and other chapters use thos
 `all_reduce`, `reduce_scatter`, `all_gather` and `broadcast`, which return a `Handle`; they check their arguments, and
 are faster.
 `all_to_all`, with which later chapters send rows, has one form only.
+What is not here: recursive rings and trees over several links at once, and what NCCL does inside a switch (SHARP).
 """
 
 from __future__ import annotations

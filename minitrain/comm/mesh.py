@@ -1,4 +1,7 @@
-"""Named axes of ranks: the same processes seen as a grid, so that each kind of parallelism talks along its own axis."""
+"""Named axes of ranks: the same processes seen as a grid, so that each kind of parallelism talks along its own axis.
+
+Also called process grid (MPI), `ProcessTopology` (DeepSpeed).
+"""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ can keep computing until it needs the result, and calls `wait()` on the handle b
 **Cost.** At best `minitrain.costs.communication.ring_all_reduce`: the busiest rank sends less only where the network
 itself adds (NVLS, SHARP). Also called `psum`, `psum_scatter`, `all_gather` (JAX); `MPI_Allreduce`,
 `MPI_Reduce_scatter_block`, `MPI_Allgather`, `MPI_Bcast`.
+NCCL's own names are `ncclAllReduce`, `ncclReduceScatter`, `ncclAllGather` and `ncclBroadcast`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@
 `model` cuts the GPT for a rank, `gradients` and `step` serve the loop, which `minitrain/train.py` shows. `ordered_sums`
 gives data parallelism the bits of one device. Everything around the step is elsewhere: checkpoints in
 `minitrain.checkpointing`, the dry run in `minitrain.planning`, the run in `minitrain.trainer`.
+Also called 3D, 4D, 5D parallelism.
 """
 
 from __future__ import annotations

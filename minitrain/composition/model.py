@@ -8,7 +8,7 @@ tensor at a time.
 **Source.** The order is that of torchtitan's `parallelize` and of Megatron-LM's model provider.
 **Cost.** The memory of the layers of this rank's pipeline stages (of these its tensor-parallel shards, and its
 experts), and for a moment one unsharded tensor as well.
-Also called meta-device or deferred initialization; `init_device_mesh` and `to_empty` (torchtitan).
+Also called meta-device or deferred initialization, fake tensors; `init_device_mesh` and `to_empty` (torchtitan).
 """
 
 from __future__ import annotations

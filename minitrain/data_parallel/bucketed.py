@@ -8,6 +8,7 @@ copied one after the other into flat tensors, and one all-reduce carries them.
 **Cost.** One latency per bucket; and memory for the buckets, as large as the gradients, while they travel.
 The full form, `minitrain.data_parallel.full.bucketed`, adds unused and frozen parameters, buckets for each dtype and
 device, buffers, the check that all ranks wrap the same module, and a model that can be freed.
+Also called gradient bucketing, fusion buffer (Horovod).
 """
 
 from __future__ import annotations

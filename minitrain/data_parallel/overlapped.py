@@ -8,6 +8,7 @@ So a hook starts a bucket's all-reduce when its last gradient has arrived.
 **Cost.** As long as the network is faster than backward, only the last bucket is waited for.
 The full form, `minitrain.data_parallel.full.overlapped`, adds unused and frozen parameters, buckets for each dtype and
 device, buffers, checks on every rank, and a model that can be freed: torch's hooks keep this one alive.
+Also called DDP, distributed data parallel (PyTorch).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ Inference", §2.
 a forward sends anyway.
 **Cost.** 2 · layers · kv_heads · head numbers per token and sequence, for as long as the sequence is written. Decoding
 reads all weights for one token per sequence, so it waits for memory unless many sequences are written at once.
+Prefill is also called context phase or prompt processing, decode generation phase.
 """
 
 from __future__ import annotations

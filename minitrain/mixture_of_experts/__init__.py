@@ -8,6 +8,7 @@ keeps logits small, `dropless` is a layer without a capacity, `shared_experts` a
 The names that the package itself has are full forms, and the routers among them have the interface
 `full.router.Router`. The small forms of the same names are imported from their files: `layer.MoELayer`,
 `expert_parallel.ExpertParallel`.
+Also called MoE, sparsely gated layer.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ results back. Backward: two, of the gradients of the results and of the rows, ea
 **Cost.** A rank holds 1/n of the experts. A row whose expert is on another rank is sent four times per step.
 The full form, `minitrain.mixture_of_experts.full.expert_parallel`, adds replicas of experts (ep < n), any number of
 experts, ranks without tokens, whole models, gradients in buckets, and errors that are raised on all ranks.
+Dispatch and combine are also called permute and unpermute (Megatron-LM).
 """
 
 from __future__ import annotations

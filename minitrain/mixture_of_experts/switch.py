@@ -9,6 +9,7 @@ capacity bounds the work of each expert.
 The full form, `minitrain.mixture_of_experts.full.switch`, adds several sequences at once, jitter, a float32 router in
 a bfloat16 model (§2.4), initial weights, evaluation without a capacity, and checks.
 `layer.py` is next: it sends the tokens to the experts chosen here.
+Its auxiliary loss is also called load-balancing loss.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ The parts are small modules with one tensor in and one out, so that a chapter ca
 and choices, with their checks, are in `config.py`, and rotary positions in `rotary.py`.
 
 Shapes: `[batch, seq, hidden]`; inside attention `[batch, heads, seq, head]` with `hidden = heads · head`.
+Heads that share keys and values are also called grouped-query attention (GQA); with a single head of them, multi-query
+attention (MQA).
 """
 
 from __future__ import annotations

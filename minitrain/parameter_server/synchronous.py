@@ -10,6 +10,7 @@ other.
 worker holds parameters and gradients, and while it pushes, a flat copy of the gradients.
 The full form, `minitrain.parameter_server.full.synchronous`, adds several servers, frozen and unused parameters,
 buffers, several dtypes, pushes that are refused, and checks.
+Also called bulk synchronous parallel (BSP), centralized training.
 """
 
 from __future__ import annotations

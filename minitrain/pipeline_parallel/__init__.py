@@ -7,6 +7,7 @@ each rank, what it does and in which order. `executor` runs it on real ranks, on
 `full`, `actions` checks it, `simulator` says when each action happens and what is held meanwhile, and `drawing` shows
 that. Schedules without a flush are data, too, with the versions of the weights; `full.versions` reads off how many are
 kept.
+Also called inter-layer model parallelism.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ on the next one. So all stages work at the same time, except while the pipeline 
 **Cost.** With n ranks the bubble adds (n−1)/m to the time of the work. A rank holds the graphs of all m micro-batches.
 The full form, `minitrain.pipeline_parallel.executor`, adds every other schedule, several tensors of any shape between
 stages, several stages per rank, tied weights, data parallelism within a stage, and checks.
+Also called fill–drain, all-forward-all-backward (AFAB), F-then-B.
 """
 
 from __future__ import annotations

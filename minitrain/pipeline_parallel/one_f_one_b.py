@@ -9,6 +9,7 @@ of the oldest micro-batch that is held.
 sent its own, both would wait forever under NCCL; so the two tensors travel in one exchange.
 **Cost.** GPipe's time, but rank r of n holds at most n − r micro-batches instead of all m.
 The full form, `minitrain.pipeline_parallel.executor`, adds what the head of `gpipe.py` lists.
+Also called PipeDream-flush, DAPPLE's schedule.
 """
 
 from __future__ import annotations

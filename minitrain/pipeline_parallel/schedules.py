@@ -21,6 +21,8 @@ its stage's weights it uses (`WITHOUT_FLUSH`):
 | `two_buffered` | ⌊i/k⌋−1 | k backwards |
 
 Bubbles, micro-batches in flight, and bytes: `minitrain.costs.pipeline`; to see one: `pipeline_parallel.full.simulator`.
+`interleaved` is also called virtual pipeline, or looped pipeline; the zero-bubble schedules ZB-H1, ZB-H2 and ZB-V;
+backward in two parts split backward. A bubble is also called idle time, or pipeline stall.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ PipeDream-flush in later papers.
 **Cost.** One bubble of (p−1)(F+B) for all N micro-batches instead of one per step of m. The price is that weights
 change between the forward and the backward of a micro-batch; `no_stashing`, `pipedream`, `vertical_sync` and
 `two_buffered` decide which weights each of the two uses.
+Also called asynchronous pipeline.
 """
 
 from __future__ import annotations

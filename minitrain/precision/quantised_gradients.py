@@ -8,6 +8,7 @@ that was received plus all residuals is the sum of all gradients.
 approximations for parallelism in deep learning", for 8 bits. PowerSGD (Vogels et al. 2019) is the low-rank other way.
 **Sent.** 2(n−1)/n · (1 + 4/block) bytes per element, a quarter of float32's ring.
 **Cost.** One residual as large as the gradient; each of n roundings is off by at most half a step of its block.
+Also called gradient compression, quantization, 1-bit or 8-bit communication.
 """
 
 from __future__ import annotations

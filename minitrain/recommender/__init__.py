@@ -2,6 +2,7 @@
 
 `tables` hold rows by key, `embedding` serves them sparsely, `hybrid` joins them with a data-parallel dense part, and
 `click` is a click model to train with both. `serving` brings rows to processes that answer while training goes on.
+What is not here: hot and cold embeddings, caches of tables on a GPU, and TorchRec's planner.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ how many different ids a batch has, not on how many rows exist.
 both sides know already); Naumov et al. 2019, "Deep learning recommendation model", §2.
 **Sent.** Per step and pair of worker and server, three messages for all tables: ids, rows, gradients without ids.
 **Cost.** Bytes: `minitrain.costs.embedding.step`; `expected_distinct` says how many distinct ids a batch has.
-Also called sparse pull and push; `sparse_embedding` (PaddlePaddle); embedding parameter server (Persia, Monolith).
+Also called sparse pull and push; `sparse_embedding` (PaddlePaddle); embedding parameter server (Persia, Monolith);
+dynamic or collisionless embedding table.
 """
 
 from __future__ import annotations

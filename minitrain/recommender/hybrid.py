@@ -10,6 +10,7 @@ Models", §4, for tables split by rows.
 **Sent.** Three all-to-alls per step, each with all tables: ids to the rows' owners, rows back, gradients to the owners.
 **Cost.** `minitrain.costs.hybrid.worker`: 8 bytes for an id, 4d for a row or a gradient, nothing for a worker's own.
 Also called hybrid parallelism; row-wise sharding (TorchRec); butterfly shuffle (DLRM, where tables have owners).
+Also model-parallel embeddings.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ that call.
 one block's 16·bsh as well.
 The full forms, `minitrain.recomputation.full.checkpoint` and `.every_block`, add any arguments and results, inputs
 without a gradient, buffers, and checks; `.early_stop` is faster.
+Also called activation checkpointing, gradient checkpointing, rematerialization, remat (JAX).
 """
 
 from __future__ import annotations

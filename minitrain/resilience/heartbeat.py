@@ -6,6 +6,7 @@ life. As all ranks wait for the slowest, all of them soon stop; the cause is the
 **Source.** Jiang et al. 2024, "MegaScale", §4 (heartbeats, and slow machines found by their own compute time).
 **Sent.** A small file per rank and step, in a folder that the monitor sees.
 **Cost.** A rank is found late by the limit, plus the time between two looks.
+Also called straggler detection, hang detection, liveness probe.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ them, also in backward, with its tensors. Their shapes say how many multiplicati
 **Cost.** Some microseconds for each operation of torch.
 torch's own, `torch.utils.flop_counter.FlopCounterMode`, also knows convolutions and modules. It counts the fused
 attention of GPUs as here, and that of CPUs not at all.
+FLOPs per byte are also called arithmetic intensity, or operational intensity.
 """
 
 from __future__ import annotations

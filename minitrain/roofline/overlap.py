@@ -9,6 +9,7 @@ last and needed at once.
 **Sent.** n ranks, T tokens of width D: a layer's gradient, 2(n−1)/n · wD²; its weight, (n−1)/n · wD²; or its output,
 2(n−1)/n · wTD bytes.
 **Cost.** The longer of both times and one layer's share of the shorter one; or, where nothing can hide, their sum.
+What cannot hide is also called exposed or non-overlapped communication, or communication bubble.
 """
 
 from __future__ import annotations

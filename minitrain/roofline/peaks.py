@@ -7,6 +7,7 @@ only the operations count. Adding one tensor to another does so little that only
 much like those of McCalpin's STREAM.
 **Cost.** A few products and sums; the best of several, since a slow one was disturbed by something else.
 A data sheet's peaks are higher: they are what the hardware could do if no product ever waited.
+Their ratio is also called critical intensity, or machine balance; a product below it memory-bound, or bandwidth-bound.
 """
 
 from __future__ import annotations

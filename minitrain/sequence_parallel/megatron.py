@@ -9,6 +9,7 @@ with `keep_gathered=False`. Once per step one all-reduce of partial gradients: n
 **Cost.** `minitrain.costs.sequence_parallel`: the bytes of chapter 08, or 5/4 of them. A layer keeps in 16 bits sbh/t ·
 (34 + 5as/h) bytes, not sbh(10 + 24/t + 5as/(ht)); `keep_gathered` adds 4sbh(1 − 1/t) (`minitrain.costs.activations`).
 Not context parallelism, Ulysses or ring attention: these divide tokens inside MLPs, too, and no weights (chapter 10).
+Norms on a part of the tokens are also called sequence-parallel norms: their gradients are partial sums.
 """
 
 from __future__ import annotations

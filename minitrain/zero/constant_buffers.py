@@ -7,6 +7,7 @@ filled, all-reduced and emptied as often as needed does not, and is efficient if
 **Sent.** All gradients once, in ⌈Ψ/B⌉ all-reduces of at most B elements.
 **Cost.** 4B bytes in float32, in place of 4Ψ; ⌈Ψ/B⌉ times a message's latency in place of once. Buckets as in
 `minitrain.data_parallel.bucketed` hold whole tensors, so they are at least as large as the largest gradient.
+Also called `reduce_bucket_size` (DeepSpeed).
 """
 
 from __future__ import annotations

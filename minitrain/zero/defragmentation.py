@@ -7,6 +7,7 @@ allocated before forward, and each is copied into it.
 **Source.** Rajbhandari et al. 2020, "ZeRO", §6.3; an allocator that takes the first gap: Knuth 1968, §2.5.
 **Cost.** One copy of each checkpoint. In backward gradients of parameters live long, and those of activations do not.
 Here memory is a row of bytes with their allocator, in plain Python. It needs no torch, and sends nothing.
+Also called `contiguous_memory_optimization` (DeepSpeed).
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ gradients cross: the shard of each rank is summed with the same shard of the oth
 **Sent.** Within a node stage 3's 3Ψ elements in each micro-batch; across N nodes an all-reduce of Ψ/L in each step.
 **Cost.** Each rank holds 1/L of parameters, gradients and optimizer states, where stage 3 over all ranks holds 1/(L·N).
 The full form, `minitrain.zero.full.hybrid`, adds all that stage 3's full form adds.
+Near relatives are MiCS and the hpZ of ZeRO++.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ has arrived, Ψ/n elements in each micro-batch, and each new shard of parameters
 and optimizer states.
 The full form, `minitrain.zero.full.offload`, adds parameters in 16 bits, copies that don't hold up backward, and all
 that stage 2's full form adds.
+Also called CPU offload, optimizer offload.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ and for backward, and Ψ/n of gradients leave it. The step is the host's, as in 
 **Cost.** The device holds two blocks' parameters, the second of them still arriving, and one block's gradients. The
 host holds gradients and optimizer states, and the host or the disk the parameters, 1/n of each. With a fast disk the
 optimizer states may lie in files as well.
+Also called ZeRO-Infinity, `offload_param` (DeepSpeed).
 """
 
 from __future__ import annotations

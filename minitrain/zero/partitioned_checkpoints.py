@@ -8,6 +8,7 @@ when backward comes to the block. The parts may also wait on the host (P_a+cpu).
 recomputed block send. With the host, 1/t of it goes there in forward, and back in backward.
 **Cost.** L blocks keep L·bsh/t elements, on the device or on the host, and the block that is computed again its whole
 input. Blocks draw no random numbers here: `minitrain.recomputation.checkpoint` shows how to draw the same ones twice.
+Also called `partition_activations` and `cpu_checkpointing` (DeepSpeed), `distribute_saved_activations` (Megatron-LM).
 """
 
 from __future__ import annotations
