@@ -24,7 +24,7 @@ TOKENS = [[0, 1, 2, 256, 254, 3, 77, 100]]
 
 
 def shapes():
-    """Those of GPT2Model (transformers, models/gpt2/modeling_gpt2.py): Conv1D has its weight as [in, out]."""
+    """Those of GPT2Model (transformers/models/gpt2/modeling_gpt2.py): Conv1D has its weight as [in, out]."""
     found = {"wte.weight": (VOCABULARY, HIDDEN), "wpe.weight": (POSITIONS, HIDDEN)}
     for layer in range(LAYERS):
         linear = {"attn.c_attn": 3 * HIDDEN, "attn.c_proj": HIDDEN, "mlp.c_fc": 4 * HIDDEN, "mlp.c_proj": HIDDEN}

@@ -5,7 +5,7 @@ the table of tokens. Only files differ. Theirs has the matrices of blocks transp
 query, key and value next to each other in one, `c_attn`. Names may begin with `transformer.`. Masks that early files
 have as buffers are left out.
 
-Source: Hugging Face, transformers, `models/gpt2/modeling_gpt2.py`; Radford et al. 2019, §2.3.
+Source: Hugging Face, `transformers/models/gpt2/modeling_gpt2.py`; Radford et al. 2019, §2.3.
 """
 
 from __future__ import annotations
