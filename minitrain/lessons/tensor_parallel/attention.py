@@ -20,11 +20,10 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.costs import tensor_parallel as costs
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.rows import Rows
-from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, RING, run_module
+from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, RING, pieces, run_module
 from minitrain.models.gpt import Block, GPTConfig
 from minitrain.tensor_parallel import attention as small
 from minitrain.tensor_parallel.full.attention import RowFirstMLP, parallel_attention, parallel_mlp
-from minitrain.tensor_parallel.parallelize import piece_of
 
 NARAYANAN, THROUGH = "Narayanan et al. 2021, appendix", "bytes sent by this rank through the ring"
 Cut = Callable[..., nn.Module]  # what makes this rank's part of a module: (module, comm)
@@ -51,9 +50,9 @@ def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> lis
         with FlopCounterMode(display=False) as products:
             found[case] = run_module(parallel, x, grad_y)
         flops[case] = products.get_total_flops()
-        pieces = [piece_of(gradient, mine) for gradient, mine in zip(gradients, parallel.parameters(), strict=True)]
+        own_gradients = pieces(gradients, parallel)
         what = "a layer, Y, dX and all gradients against one device: distance, float64"
-        rows.near(what, found[case].results, [y, grad_x, *pieces], 1e-12, "10⁻¹²", MEGATRON, case)
+        rows.near(what, found[case].results, [y, grad_x, *own_gradients], 1e-12, "10⁻¹²", MEGATRON, case)
 
     shape, place = (batch, seq, sizes.hidden), (world.size, world.rank)
     own, full, wide = found.values()

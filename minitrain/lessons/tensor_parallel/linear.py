@@ -18,10 +18,9 @@ from minitrain.costs import tensor_parallel as costs
 from minitrain.costs.communication import ring_all_reduce
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.rows import Rows
-from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, RING, run_module
+from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, RING, pieces, run_module
 from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.full import linear as full
-from minitrain.tensor_parallel.parallelize import piece_of
 
 
 def demo(world: World, tokens: int = 25, inputs_each: int = 8, outputs_each: int = 12) -> list[Claim]:
@@ -65,9 +64,9 @@ def demo(world: World, tokens: int = 25, inputs_each: int = 8, outputs_each: int
         }
         for name, layer in layers.items():
             found, case = run_module(layer, its_x, its_grad_y), f"{name}, {kind}-parallel"
-            pieces = [piece_of(gradient, mine) for gradient, mine in zip(gradients, layer.parameters(), strict=True)]
+            own_gradients = pieces(gradients, layer)
             what = "elements of Y, dX, dA, db that differ from one device's, whole numbers"
-            rows.equal(what, found.results, [*expected, *pieces], source=MEGATRON, case=case)
+            rows.equal(what, found.results, [*expected, *own_gradients], source=MEGATRON, case=case)
             busy, idle = (found.forward, found.backward) if way == "forward" else (found.backward, found.forward)
             if name == "through the ring":
                 what = f"{kind}-parallel, {way} only: bytes sent by this rank through the ring"

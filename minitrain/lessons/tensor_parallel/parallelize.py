@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger, World
-from minitrain.comm.clip_grad_norm import clip_grad_norm
 from minitrain.comm.comm import Comm
 from minitrain.comm.memory import model_states
 from minitrain.costs import tensor_parallel as costs
@@ -18,11 +17,10 @@ from minitrain.costs.communication import ring_all_reduce
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import tensor_parallel as pictures
 from minitrain.lessons.rows import Rows
+from minitrain.lessons.tensor_parallel.common import trained
 from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
-from minitrain.tensor_parallel.parallelize import parallelize, piece_of
+from minitrain.tensor_parallel.parallelize import parallelize
 
 VOCABULARY, SEQ, BATCH, HEAD, STEPS, DROPOUT = 61, 8, 2, 8, 5, 0.1
 
@@ -62,7 +60,9 @@ def demo(world: World, layers: int = 3, heads: int = 1) -> list[Claim]:
     what, formula = "bytes of parameters on this rank", "4(L(12h²/n + 7h/n + 6h) + V'h/n + sh + 2h)"
     rows.add(what, formula, 4 * layers * layer + ends, model_states(gpt)["parameters"])
     what = "loss, gradients, and weights after 5 steps of SGD: distance from one device's, float64"
-    for case, (ours, theirs) in trained(world, start.double()).items():
+    one_device, gpt = start.double(), copy.deepcopy(start)
+    parallelize(gpt)
+    for case, (ours, theirs) in trained(gpt, one_device, lambda step: tokens(world, step), STEPS).items():
         rows.near(what, ours, theirs, 1e-12, "10⁻¹²", "Shoeybi et al. 2019, §3", case)
     return rows.claims()
 
@@ -73,32 +73,3 @@ def tokens(world: World, step: int) -> tuple[Tensor, Tensor]:
     inputs, targets = torch.randint(VOCABULARY, (2, BATCH, SEQ), generator=generator).to(world.device)
     targets[0, 0] = -100
     return inputs, targets
-
-
-def trained(world: World, reference: GPT) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
-    """Five clipped steps with dropout, on all ranks and on one device: losses, gradients and weights of both."""
-    gpt = copy.deepcopy(reference)
-    parallelize(gpt)
-    place_dropout(reference)
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in (gpt, reference)]
-    losses: tuple[list[Tensor], list[Tensor]] = ([], [])
-    gradients: tuple[list[Tensor], list[Tensor]] = ([], [])
-    pairs = list(zip(gpt.parameters(), reference.parameters(), strict=True))
-    for step in range(STEPS):
-        for model, optimizer, its_losses in zip((gpt, reference), optimizers, losses, strict=True):
-            optimizer.zero_grad()
-            counter_rng.set_position(0, step)
-            _, loss = model(*tokens(world, step))
-            loss.backward()
-            its_losses.append(loss.detach())
-        sum_partial_gradients(gpt)
-        for mine, its in pairs:
-            assert mine.grad is not None and its.grad is not None
-            gradients[0].append(mine.grad.clone())
-            gradients[1].append(piece_of(its.grad, mine))
-        clip_grad_norm(gpt.parameters(), 0.5)
-        nn.utils.clip_grad_norm_(reference.parameters(), 0.5)
-        for optimizer in optimizers:
-            optimizer.step()
-    weights = [mine.detach() for mine, _ in pairs], [piece_of(its, mine) for mine, its in pairs]
-    return {"losses": losses, "gradients": gradients, "weights": weights}
