@@ -105,8 +105,8 @@ def partial_elements(layers: int, hidden: int, positions: int) -> int:
     """Elements whose gradients are added over ranks once per step: 6hL + 2h + positions · h.
 
     A layer has two norms of 2h and two row biases of h; the last norm and the table of positions come on top (with
-    rotary positions there is none, and `positions` is 0). So do key and value heads that several ranks share:
-    `minitrain.costs.tensor_parallel.shared_heads_elements`.
+    rotary positions there is none, and `positions` is 0). So do key and value heads that several ranks share, with
+    their biases.
 
     Source: derived for `minitrain.sequence_parallel`. Megatron-LM adds up norms and row biases, in its
         `_allreduce_non_tensor_model_parallel_grads`; it adds positions to whole sequences, so their gradient is whole.

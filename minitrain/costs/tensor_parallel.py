@@ -58,27 +58,6 @@ def row_first_mlp_traffic(batch: int, seq: int, hidden: int, ranks: int, rank: i
     return wide + ring_all_gather(batch * seq * hidden, item, ranks, rank)
 
 
-def shared_heads_elements(hidden: int, heads: int, kv_heads: int, ranks: int) -> int:
-    """Elements of the bucket that adds gradients of shared key and value heads once per step: 2k · h/a · (h+1).
-
-    All k heads, with their biases, go into one all-reduce, though a rank writes and reads one. 0 where no head is
-    shared.
-
-    Source: derived for `minitrain.tensor_parallel.full.parameter_layout.sum_partial_gradients`.
-    """
-    return 2 * kv_heads * (hidden // heads) * (hidden + 1) if kv_heads < ranks else 0
-
-
-def shared_heads_traffic(
-    hidden: int, heads: int, kv_heads: int, ranks: int, rank: int, item: int = 4, layers: int = 1
-) -> Traffic:
-    """What a rank sends once per step through the ring to add gradients of shared key and value heads.
-
-    Source: as `shared_heads_elements`; Patarasuk & Yuan 2009.
-    """
-    return ring_all_reduce(layers * shared_heads_elements(hidden, heads, kv_heads, ranks), item, ranks, rank)
-
-
 def column_parameters(inputs: int, outputs: int, ranks: int, bias: bool = True) -> int:
     """Parameters of a column-parallel layer on each rank: (inputs + 1) · outputs/t, the bias cut with the outputs.
 

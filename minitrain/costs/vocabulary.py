@@ -8,7 +8,7 @@ Notation: n ranks, V tokens in the vocabulary, V' with padding, h hidden, T toke
 
 from __future__ import annotations
 
-from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, ring_all_reduce
+from minitrain.costs.communication import Traffic, ring_all_gather
 
 NUMBERS = 3
 """The numbers that the loss sends for each token: a rank's largest logit, its sum of exponentials, and the target's
@@ -60,19 +60,6 @@ def loss_traffic(tokens: int, ranks: int, rank: int, item: int = 4) -> Traffic:
     Patarasuk & Yuan 2009 for the all-gather.
     """
     return ring_all_gather(NUMBERS * tokens * ranks, item, ranks, rank)
-
-
-def loss_traffic_all_reduced(tokens: int, ranks: int, rank: int, item: int = 4) -> Traffic:
-    """The same with an all-reduce for each of the three numbers, as Megatron-LM does: 3 · 2(n−1)/n · wT in all.
-
-    For two ranks as many bytes as one all-gather, for more ranks fewer, in six times as many messages.
-
-    Source: Megatron-LM, `megatron/core/tensor_parallel/cross_entropy.py`.
-    """
-    sent = NOTHING
-    for _ in range(NUMBERS):
-        sent += ring_all_reduce(tokens, item, ranks, rank)
-    return sent
 
 
 def gathered_logits_traffic(tokens: int, vocabulary: int, ranks: int, rank: int, item: int = 4) -> Traffic:

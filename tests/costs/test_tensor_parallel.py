@@ -17,7 +17,6 @@ def test_one_rank_holds_a_whole_layer_and_sends_nothing(heads, head_size, seq):
     assert costs.layer_parameters(hidden, heads, 1) == gpt_layer_parameters(hidden)
     assert costs.layer_traffic(2, seq, hidden, 1, 0) == (0, 0)
     assert costs.row_first_mlp_traffic(2, seq, hidden, 1, 0) == (0, 0)
-    assert costs.shared_heads_elements(hidden, heads, 1, 1) == 0
     tokens = 2 * seq
     assert costs.layer_flops(2, seq, hidden, heads).forward == 24 * tokens * hidden**2 + 4 * tokens * seq * hidden
 
@@ -42,11 +41,8 @@ def test_what_all_ranks_send_together(batch, seq, hidden, ranks):
     assert sent == (2 * 4 + 1) * (ranks - 1) * size
 
 
-def test_shared_heads_by_hand():
-    # h = 8, 4 query heads of 2, 2 key and value heads on 4 ranks: two weights of 4 × 8 and two biases of 4.
-    assert costs.shared_heads_elements(8, 4, 2, 4) == 2 * (4 * 8 + 4)
-    assert costs.shared_heads_traffic(8, 4, 2, 4, 0, layers=3).bytes == 2 * 3 * 3 * 2 * (4 * 8 + 4) * 4 // 4
-    assert costs.shared_heads_elements(8, 4, 2, 2) == 0
+def test_by_hand():
+    # h = 8, 4 query heads of 2, 2 key and value heads on 4 ranks.
     # Each rank's heads: one of query with its output, and one of key and value that another rank has too.
     attention = 2 * (8 * 2 + 2) + (8 * 2 + 2) + (2 * 8 + 8)
     mlp = (8 * 8 + 8) + (8 * 8 + 8)

@@ -6,8 +6,9 @@ CHAPTER = "minitrain.sequence_parallel"
 THEORY, KEPT = "minitrain.costs.sequence_parallel", "minitrain.costs.activations"
 MAPPINGS, LINEAR, GPT = f"{CHAPTER}.mappings", f"{CHAPTER}.linear", f"{CHAPTER}.megatron"
 ENDS, FULL = f"{CHAPTER}.full.embedding_and_head", f"{CHAPTER}.full.linear"
-TERMS = "terms of a layer, 16 in each way"
-BOTH = "both ways: loss, gradient norm, gradients, and weights after 5 steps of SGD: distance from one device's, "
+OTHERS = "one device, chapter 08, and input kept: bytes that a layer keeps"
+BOTH = "both ways: loss, gradient norm, gradients, and weights after 5 steps of SGD"
+OF_PAPER = "tests/costs/test_activations.py"
 
 PRACTICE = [
     # Every rank keeps its own gradient of its tokens, and forgets the others' share.
@@ -35,8 +36,8 @@ PRACTICE = [
         f"{FULL}._ColumnFromSequence.backward",
         "reducing = start_reduce_scatter(grad_x, ctx.comm)",
         "(reducing := start_reduce_scatter(grad_x, ctx.comm)).wait()",
-        LINEAR,
-        "products made while X is gathered again",
+        test="tests/sequence_parallel/test_linear.py::test_products_are_made_while_tokens_are_under_way",
+        why="all numbers and bytes are the same",
     ),
     # It gathers also what was kept.
     Mutation(
@@ -44,14 +45,14 @@ PRACTICE = [
         " = layer.weight, layer.bias, keep_gathered",
         " = layer.weight, layer.bias, False",
         GPT,
-        "calls: reduce-scatters each way",
+        OTHERS,
     ),
     Mutation(
         f"{ENDS}.PositionsOnSequence.forward",
         "self.rank * shard",
         "0",
         GPT,
-        f"{BOTH}float64",
+        BOTH,
     ),
     Mutation(f"{ENDS}.HeadFromSequence.forward", "-torch.inf", "0.0", GPT, "both ways: loss, gradient norm"),
     # Chapter 08's dropout, which takes a shard for the whole.
@@ -60,46 +61,68 @@ PRACTICE = [
         "part.shard, part.shards = rank, ranks",
         "part.shard, part.shards = 0, 1",
         GPT,
-        "a shard's elements that one device drops otherwise",
+        BOTH,
     ),
     # The next token is that of the padding.
-    Mutation(f"{GPT}.EvenSequences.cut", "logits[:, : self.seq]", "logits", GPT, "likeliest tokens generated"),
+    Mutation(
+        f"{GPT}.EvenSequences.cut",
+        "logits[:, : self.seq]",
+        "logits",
+        test="tests/sequence_parallel/test_megatron.py::test_it_generates_what_one_device_does",
+        why="the demo generates nothing",
+    ),
 ]
 
 COSTS = [
-    Mutation(f"{THEORY}.layer_calls", "(not keep_gathered)", "keep_gathered", GPT, "calls: reduce-scatters each way"),
+    Mutation(f"{THEORY}.layer_calls", "(not keep_gathered)", "keep_gathered", GPT, "gathered again: bytes of a layer"),
+    Mutation(f"{THEORY}.ends_calls", "1 + (not keep_gathered)", "1", GPT, "gathered again: bytes sent backward"),
     Mutation(
-        f"{THEORY}.ends_calls", "1 + (not keep_gathered)", "1", GPT, "calls: all-gathers backward, gathered again"
-    ),
-    Mutation(
-        f"{THEORY}.model_calls",
-        "layers * one.all_gathers",
-        "layers + one.all_gathers",
-        GPT,
-        "calls: all-gathers forward",
+        f"{THEORY}.model_calls", "layers * one.all_gathers", "layers + one.all_gathers", GPT, "bytes sent forward, both"
     ),
     Mutation(f"{THEORY}._traffic", "[gathered] *", "[scattered, gathered] *", GPT, "bytes sent forward, both ways"),
-    Mutation(f"{THEORY}.partial_elements", "6 * layers", "4 * layers", GPT, "norms, row biases, positions: their"),
-    Mutation(f"{THEORY}.deviations", "2 * 2 * tokens", "2 * tokens", GPT, TERMS),
-    Mutation(f"{THEORY}.kept_terms", " / 2", "", GPT, "input kept: bytes that a layer keeps"),
+    Mutation(f"{THEORY}.deviations", "2 * 2 * tokens", "2 * tokens", GPT, "gathered again: bytes that a layer keeps"),
+    Mutation(f"{THEORY}.deviations", "float(seq * seq)", "0.0", GPT, OTHERS),
+    Mutation(f"{THEORY}.kept_terms", " / 2", "", GPT, OTHERS),
     Mutation(
         f"{KEPT}.layer_terms", "tensor if sequence_parallel else 1", "1", GPT, "gathered again: bytes that a layer"
     ),
-    Mutation(f"{KEPT}.layer_terms", "heads * batch * seq * seq", "batch * seq * seq", GPT, "one device: bytes that a"),
+    Mutation(f"{KEPT}.layer_terms", "heads * batch * seq * seq", "batch * seq * seq", GPT, OTHERS),
     Mutation(
         f"{KEPT}.layer_terms",
         'recompute == "selective" and shape == "abss"',
         'recompute == "selective" and size == 2',
-        GPT,
-        "gathered again: bytes that a layer keeps, attention's core",
+        test=f"{OF_PAPER}::test_selective_recomputation_saves_what_section_5_says",
+        why="the demo computes nothing again",
     ),
-    Mutation(f"{KEPT}.layer_terms", " and bool(kept)", "", GPT, "gathered again: bytes that a layer keeps, all of it"),
-    Mutation(f"{KEPT}.gathered_inputs", "whole - whole / tensor", "whole", GPT, "input kept: bytes that a layer keeps"),
     Mutation(
-        f"{KEPT}.extras", "-(-vocabulary // tensor)", "vocabulary // tensor", GPT, "gathered again: bytes that the"
+        f"{KEPT}.layer_terms",
+        " and bool(kept)",
+        "",
+        test=f"{OF_PAPER}::test_terms_add_up_to_the_equations",
+        why="the demo computes nothing again",
     ),
-    Mutation(f"{KEPT}.extras", "wide * pipeline", "wide", GPT, "gathered again: bytes that the whole model keeps"),
-    Mutation(f"{KEPT}.layer", "recompute).values()", '"none").values()', GPT, "bytes per sbh of the scores of GPT-3"),
+    Mutation(f"{KEPT}.gathered_inputs", "whole - whole / tensor", "whole", GPT, OTHERS),
+    Mutation(
+        f"{KEPT}.extras",
+        "-(-vocabulary // tensor)",
+        "vocabulary // tensor",
+        test=f"{OF_PAPER}::test_without_sequence_parallelism_only_the_logits_are_divided",
+        why="the demo counts a layer's bytes",
+    ),
+    Mutation(
+        f"{KEPT}.extras",
+        "wide * pipeline",
+        "wide",
+        test=f"{OF_PAPER}::test_extras_are_those_of_section_4_3",
+        why="the demo counts a layer's bytes",
+    ),
+    Mutation(
+        f"{KEPT}.layer",
+        "recompute).values()",
+        '"none").values()',
+        test=f"{OF_PAPER}::test_figure_7",
+        why="the demo computes nothing again",
+    ),
 ]
 
 MUTATIONS = PRACTICE + COSTS

@@ -8,6 +8,7 @@ VOCABULARY = "minitrain.costs.vocabulary"
 ATTENTION, LINEAR, DROPOUT = f"{CHAPTER}.attention", f"{CHAPTER}.linear", f"{CHAPTER}.dropout_rng"
 TABLE, LOSS, GPT = f"{CHAPTER}.vocab_parallel", f"{CHAPTER}.cross_entropy", f"{CHAPTER}.parallelize"
 MAPPINGS, CLIPPING = f"{CHAPTER}.mappings", f"{CHAPTER}.clip_grad_norm"
+TESTS = "tests/tensor_parallel"
 
 PRACTICE = [
     # f forgets that every rank used x.
@@ -31,8 +32,8 @@ PRACTICE = [
         f"{CHAPTER}.full.linear._ColumnParallel.backward",
         "sent = ctx.comm.all_reduce(grad_x)",
         "(sent := ctx.comm.all_reduce(grad_x)).wait()",
-        LINEAR,
-        "column-parallel: products made while dX is under way",
+        test=f"{TESTS}/test_linear.py::test_weights_get_their_gradients_while_dx_is_under_way",
+        why="all numbers and bytes are the same",
     ),
     Mutation(
         f"{ATTENTION}.ParallelMLP.forward",
@@ -46,8 +47,8 @@ PRACTICE = [
         f"{CHAPTER}.full.parameter_layout.sum_partial",
         "[rank * count // ranks]",
         "[rank % count]",
-        ATTENTION,
-        "a layer, Y, dX and all gradients",
+        test=f"{TESTS}/test_attention.py::test_shared_heads_need_their_gradients_added",
+        why="the small form shares no heads",
     ),
     # Padding takes part in the softmax.
     Mutation(f"{TABLE}.VocabParallelHead.forward", ">= self", "> self", TABLE, "loss and tied table's gradient"),
@@ -86,7 +87,13 @@ PRACTICE = [
         DROPOUT,
         ("elements that one device drops otherwise", "heads: elements of a rank's"),
     ),
-    Mutation(f"{DROPOUT}.drop", " / (1 - p)", "", DROPOUT, "what dropout leaves of a 1"),
+    Mutation(
+        f"{DROPOUT}.drop",
+        " / (1 - p)",
+        "",
+        test=f"{TESTS}/test_dropout_rng.py::test_it_drops_as_often_as_asked_and_keeps_the_mean",
+        why="all ranks and one device would keep the same",
+    ),
     Mutation(
         f"{GPT}.parallelize",
         "place_dropout(gpt, comm.rank)",
@@ -105,25 +112,25 @@ COSTS = [
     Mutation(
         f"{LAYERS}.row_first_mlp_traffic", "4 * batch", "batch", ATTENTION, "an MLP cut rows first, each way: bytes"
     ),
-    Mutation(f"{LAYERS}.shared_heads_elements", "(hidden + 1)", "hidden", ATTENTION, "fewer key and value heads than"),
+    Mutation(f"{LAYERS}.layer_flops", "(4 * hidden // ranks)", "(hidden // ranks)", ATTENTION, "a layer: FLOPs"),
     # A bias that is whole where it is cut, and cut where it is whole.
     Mutation(
         f"{LAYERS}.column_parameters",
         "(inputs + bias) * (outputs // ranks)",
         "inputs * (outputs // ranks) + bias * outputs",
         LINEAR,
-        "column-parallel: bytes of parameters",
+        "bytes of parameters of either layer",
     ),
     Mutation(
         f"{LAYERS}.row_parameters",
         "(inputs // ranks + bias) * outputs",
         "(inputs + bias) * outputs // ranks",
         LINEAR,
-        "row-parallel: bytes of parameters",
+        "bytes of parameters of either layer",
     ),
-    Mutation(f"{LAYERS}.layer_parameters", "min(kv_heads, ranks)", "ranks", ATTENTION, "a layer: bytes of parameters"),
-    Mutation(f"{LAYERS}.layer_flops", "seq * seq", "seq * seq // 2", ATTENTION, "a layer, forward: FLOPs"),
-    Mutation(f"{LAYERS}.layer_flops", "2 * forward)", "3 * forward)", ATTENTION, "a layer, backward: FLOPs"),
+    Mutation(f"{LAYERS}.layer_parameters", " + 4 * hidden", " + 2 * hidden", ATTENTION, "a layer: bytes of parameters"),
+    Mutation(f"{LAYERS}.layer_flops", "seq * seq", "seq * seq // 2", ATTENTION, "a layer: FLOPs"),
+    Mutation(f"{LAYERS}.layer_flops", "2 * forward)", "3 * forward)", ATTENTION, "a layer: FLOPs"),
     Mutation(
         f"{VOCABULARY}.padded",
         "-(-vocabulary // unit) * unit",
@@ -132,10 +139,18 @@ COSTS = [
         "bytes held by tied embedding and head",
     ),
     Mutation(
-        f"{VOCABULARY}.padded", "ranks * multiple", "ranks + multiple", TABLE, "rows for 50,257 tokens on 8 ranks"
+        f"{VOCABULARY}.padded",
+        "ranks * multiple",
+        "ranks + multiple - 1",
+        test="tests/costs/test_vocabulary.py::test_by_hand",
+        why="the demo takes no multiple",
     ),
     Mutation(
-        f"{VOCABULARY}.real_rows", "max(vocabulary - rank * held, 0)", "vocabulary - rank * held", TABLE, "rows of"
+        f"{VOCABULARY}.real_rows",
+        "max(vocabulary - rank * held, 0)",
+        "vocabulary - rank * held",
+        test="tests/costs/test_vocabulary.py::test_padding_is_the_least_that_fits",
+        why="in the demo no rank has padding only",
     ),
     Mutation(f"{VOCABULARY}.loss_payload", " * ranks", "", LOSS, "payload of the one all-gather"),
     Mutation(f"{VOCABULARY}.loss_traffic", "NUMBERS", "2", LOSS, "loss forward: bytes sent by this rank"),
@@ -143,7 +158,7 @@ COSTS = [
         f"{VOCABULARY}.gathered_logits_traffic", "padded(vocabulary, ranks)", "vocabulary", LOSS, "bytes that gather"
     ),
     Mutation(
-        f"{VOCABULARY}.loss_traffic_all_reduced", "range(NUMBERS)", "range(1)", LOSS, "by three all-reduces: bytes sent"
+        f"{VOCABULARY}.table_bytes", "item * hidden", "4 * hidden", TABLE, "bytes held by tied embedding and head"
     ),
 ]
 

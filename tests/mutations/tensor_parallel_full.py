@@ -8,14 +8,14 @@ MUTATIONS = [
         "self.query.together(x, self.key, self.value)",
         "self.query(x), self.key(x), self.value(x)",
         "minitrain.tensor_parallel.attention",
-        "a layer, each way: all-reduces",
+        "a layer, each way: bytes sent",
     ),
     Mutation(
         "minitrain.models.counter_rng.bits",
         "row + column + second",
         "row + second",
-        "minitrain.tensor_parallel.dropout_rng",
-        "different masks of 2ns tokens",
+        test="tests/tensor_parallel/test_dropout_rng.py::test_it_drops_as_often_as_asked_and_keeps_the_mean",
+        why="all ranks and one device would drop the same",
     ),
     Mutation(
         "minitrain.models.counter_rng.position",

@@ -21,6 +21,7 @@ from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
 from minitrain.tensor_parallel.parallelize import piece_of
 from tests.sequence_parallel import small
+from tests.tensor_parallel.under_way import UnderWay
 
 SHARD, WIDTH = 3, 4
 
@@ -141,6 +142,22 @@ def test_a_kept_input_is_not_sent_again(ranks):
     for kept, again in zip(ranks(n).run(sent_and_kept, True), ranks(n).run(sent_and_kept, False), strict=True):
         assert kept[:2] == (2 * half, 2 * half) and again[:2] == (2 * half, 3 * half)
         assert kept[2] - again[2] == (n - 1) * part
+
+
+def under_way(world, keep_gathered):
+    """The products made while tokens are gathered again, and while dX travels."""
+    watch = UnderWay()
+    pair = between_shards(reference(world.size), keep_gathered, Comm(collectives=watch))
+    y = pair(own(world, tokens(world.size)).requires_grad_())
+    watch.products = dict.fromkeys(watch.products, 0)
+    with watch:
+        y.sum().backward()
+    return watch.products["all_gather"], watch.products["reduce_scatter"]
+
+
+def test_products_are_made_while_tokens_are_under_way(ranks):
+    assert ranks(2).run(under_way, True) == [(0, 1)] * 2
+    assert ranks(2).run(under_way, False) == [(1, 1)] * 2
 
 
 def beside_dtensor(world):

@@ -58,13 +58,12 @@ def train(
     attention=parallel_attention,
 ):
     """Two steps of SGD on a block: output, gradients and weights are those of one device."""
-    rank, size = (world.rank, world.size) if group is None else (group.rank(), group.size())
     reference = block(heads, kv_heads, kind, dtype)
     parallel = in_parallel(reference, group, mlp, attention)
     for _ in range(2):
         for found, expected in zip(run_block(parallel, group), run_block(reference, group), strict=True):
             near(found, expected, tolerance, expected)
-        close(parallel, reference, rank, size, tolerance)
+        close(parallel, reference, tolerance, group)
         if kv_heads is None:  # no piece is held twice, which the small form would count twice
             norm = nn.utils.clip_grad_norm_(reference.parameters(), float("inf"))
             torch.testing.assert_close(
@@ -75,7 +74,7 @@ def train(
                 for parameter in module.parameters():
                     parameter -= 0.01 * parameter.grad
             module.zero_grad()
-        close(parallel, reference, rank, size, tolerance)
+        close(parallel, reference, tolerance, group)
     return all(parameter.grad is None for parameter in parallel.parameters())
 
 
@@ -204,10 +203,10 @@ def unsummed(world):
     marked = [name for name, parameter in parallel.named_parameters() if is_partial(parameter)]
     pieces = {shards(parameter, world.size) for parameter in parallel.parameters() if is_partial(parameter)}
     with pytest.raises(AssertionError, match=r"attention.key.weight: Tensor-likes are not close"):
-        close(parallel, reference, world.rank, world.size, 1e-9)
+        close(parallel, reference, 1e-9)
     with Ledger() as ledger:
         sum_partial_gradients(parallel)
-    close(parallel, reference, world.rank, world.size, 1e-9)
+    close(parallel, reference, 1e-9)
     return marked, pieces, ledger.calls("all_reduce")
 
 

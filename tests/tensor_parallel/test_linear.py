@@ -12,12 +12,14 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from minitrain.comm import Ledger
+from minitrain.comm.comm import Comm
 from minitrain.comm.mesh import axes
-from minitrain.lessons.tensor_parallel.common import own_part
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.clip_grad_norm import gradient_norm
 from minitrain.tensor_parallel.full.parameter_layout import copies, is_partial, sharded_dim, sum_partial_gradients
+from minitrain.tensor_parallel.parallelize import piece_of
+from tests.tensor_parallel.under_way import UnderWay
 
 SMALL = small.ColumnParallelLinear, small.RowParallelLinear
 
@@ -45,13 +47,13 @@ class Pair(nn.Module):
         return self.second(F.gelu(self.first(x)))
 
 
-def close(parallel, reference, rank, ranks, tolerance):
+def close(parallel, reference, tolerance, group=None):
     """Weights and gradients of this rank's pieces, compared as in `near`."""
     for (name, mine), whole in zip(parallel.named_parameters(), reference.parameters(), strict=True):
-        near(mine.detach(), own_part(mine, whole.detach(), rank, ranks), tolerance, whole, name)
+        near(mine.detach(), piece_of(whole, mine, group), tolerance, whole, name)
         assert (mine.grad is None) == (whole.grad is None), name
         if mine.grad is not None:
-            near(mine.grad, own_part(mine, whole.grad, rank, ranks), tolerance, whole.grad, name)
+            near(mine.grad, piece_of(whole.grad, mine, group), tolerance, whole.grad, name)
 
 
 def near(found, expected, tolerance, whole, name="result"):
@@ -67,7 +69,6 @@ def near(found, expected, tolerance, whole, name="result"):
 def train(world, lead, bias, dtype, tolerance, whole_between, group=None, form=None):
     """Three steps of SGD: outputs, gradients and weights are those of one device."""
     ranks = world.size if group is None else group.size()
-    rank = world.rank if group is None else group.rank()
     reference = Pair(linear(5, 4 * ranks, bias, dtype), linear(4 * ranks, 3, bias, dtype))
     if form is not None:
         column, row = form
@@ -85,13 +86,13 @@ def train(world, lead, bias, dtype, tolerance, whole_between, group=None, form=N
         for y in (found, expected):
             (y * drawn(*y.shape, seed=9, dtype=dtype)).sum().backward()
         torch.testing.assert_close(ours.grad, theirs.grad, rtol=tolerance, atol=tolerance)
-        close(parallel, reference, rank, ranks, tolerance)
+        close(parallel, reference, tolerance, group)
         norm = nn.utils.clip_grad_norm_(reference.parameters(), float("inf"))
         torch.testing.assert_close(gradient_norm(parallel.parameters(), group).to(dtype), norm, rtol=tolerance, atol=0)
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad()
-        close(parallel, reference, rank, ranks, tolerance)
+        close(parallel, reference, tolerance, group)
 
 
 @pytest.mark.parametrize("size", (1, 2, 3))
@@ -189,7 +190,7 @@ def frozen(world):
         y.sum().backward()
     assert (forward, ledger.calls("all_reduce")) == (1, 1)
     reference(drawn(2, 5)).sum().backward()
-    close(parallel, reference, world.rank, world.size, 1e-12)
+    close(parallel, reference, 1e-12)
     with torch.no_grad():
         assert not parallel(drawn(2, 5)).requires_grad
     with torch.inference_mode():
@@ -210,7 +211,7 @@ def mixed(world):
     for y in (ours, theirs):
         y.float().sum().backward()
     assert x.grad.dtype == torch.float32
-    close(parallel, reference, world.rank, world.size, 0.05)
+    close(parallel, reference, 0.05)
 
 
 def test_autocast(ranks):
@@ -224,14 +225,14 @@ def drawn_alike(world):
         reference = nn.Linear(6, 12)
         torch.manual_seed(0)
         parallel = kind(6, 12)
-        close(parallel, reference, world.rank, world.size, 0)
+        close(parallel, reference, 0)
         assert parallel.weight.untyped_storage().nbytes() == parallel.weight.nbytes
     for kind in (ColumnParallelLinear, RowParallelLinear):
         torch.manual_seed(0)
         reference = nn.Linear(6, 12, dtype=torch.float64)
         torch.manual_seed(0)
         parallel = kind(6, 12, dtype=torch.float64)
-        close(parallel, reference, world.rank, world.size, 0)
+        close(parallel, reference, 0)
         assert parallel.weight.untyped_storage().nbytes() == parallel.weight.nbytes  # no view of the whole matrix
         assert kind(6, 12, bias=False).bias is None
         assert kind(6, 12, device="meta").weight.is_meta
@@ -257,6 +258,26 @@ def test_how_parameters_lie_is_kept(ranks):
     assert ranks(2).run(kept) == [(1, 2)] * 2
 
 
+def under_way(world):
+    """The products of weights that take x are computed while dX travels."""
+    watch = UnderWay()
+    layers = [ColumnParallelLinear.from_linear(linear(4, 6), Comm(collectives=watch)) for _ in range(3)]
+    counts = []
+    for first, *others in (layers[:1], layers):
+        before = watch.products["all_reduce"]
+        x = drawn(5, 4).requires_grad_()
+        with watch:
+            ys = first.together(x, *others)
+            sum(y.sum() for y in ys).backward()
+        counts.append(watch.products["all_reduce"] - before)
+    return counts
+
+
+def test_weights_get_their_gradients_while_dx_is_under_way(ranks):
+    """A layer alone, and three that take the same input, as query, key and value do."""
+    assert ranks(2).run(under_way) == [[1, 3]] * 2
+
+
 def shared(world):
     """Two pieces over four ranks: each rank uses its copy for something else, and the gradients are added."""
     reference = linear(3, 4)
@@ -270,7 +291,7 @@ def shared(world):
     sum_partial_gradients(layer)
     weights = torch.tensor([1.0 + 2.0] * 2 + [3.0 + 4.0] * 2, dtype=torch.float64)  # of ranks 0 and 1, of 2 and 3
     (reference(x) * weights).sum().backward()
-    close(layer, reference, world.rank, world.size, 1e-12)
+    close(layer, reference, 1e-12)
     assert is_partial(layer.weight) and copies(layer.weight, world.size) == 2
     return torch.allclose(alone, layer.weight.grad)
 

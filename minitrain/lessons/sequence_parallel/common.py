@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,14 +9,15 @@ import torch
 from torch import Tensor
 
 from minitrain.comm import World
-from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import GPT
+from minitrain.models import counter_rng
+from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.sequence_parallel.megatron import parallelize
+from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
 
 PAPER, RING = "Korthikanti et al. 2022, §4.2.2", "Patarasuk & Yuan 2009"
-VOCABULARY, BATCH, HEAD = 61, 2, 8
+VOCABULARY, BATCH, HEAD, DROPOUT = 61, 2, 8, 0.1
 
-Parallelize = Callable[..., Any]
 Way = Literal["one device", "chapter 08", "input kept", "gathered again"]
 OURS: dict[Way, bool] = {"input kept": True, "gathered again": False}
 """The two ways of this chapter, and their `keep_gathered`."""
@@ -44,22 +44,18 @@ class Trial:
         """b, s, h: in the order in which `costs` takes them."""
         return BATCH, self.shard * self.world.size, HEAD * self.heads * self.world.size
 
-    @property
-    def all_heads(self) -> int:
-        """a, of all ranks together."""
-        return self.heads * self.world.size
-
-    def gpt(
-        self, way: Way, parallelize: Parallelize, dtype: torch.dtype = torch.float32, dropout: float = 0.0, **how: Any
-    ) -> GPT:
+    def gpt(self, way: Way, dtype: torch.dtype, **how: Any) -> GPT:
         """The GPT, with the same weights each time, in one of the ways; `how` goes to `parallelize`."""
-        _, seq, hidden = self.sizes
-        config = GPTConfig(VOCABULARY, seq, self.layers, hidden, self.all_heads, dropout=dropout, attention="plain")
+        (_, seq, hidden), heads = self.sizes, self.heads * self.world.size
+        config = GPTConfig(VOCABULARY, seq, self.layers, hidden, heads, dropout=DROPOUT, attention="plain")
         gpt = GPT(config, seed=0).to(self.world.device, dtype)
-        if way == "chapter 08":
-            tensor_parallelize(gpt, **how)
-        elif way != "one device":
+        if way in OURS:
             parallelize(gpt, keep_gathered=OURS[way], **how)
+        elif way == "chapter 08":
+            tensor_parallelize(gpt, **how)
+        else:
+            place_dropout(gpt)
+        counter_rng.set_position(seed=0, step=0)
         return gpt
 
     def tokens(self, step: int = 0) -> tuple[Tensor, Tensor]:
@@ -69,12 +65,10 @@ class Trial:
         targets[0, 0] = -100
         return inputs, targets
 
-    def hidden_states(self, way: Way, dtype: torch.dtype = torch.float32) -> Tensor:
+    def hidden_states(self, way: Way, dtype: torch.dtype) -> Tensor:
         """The input of a block in one of the ways: all tokens, or this rank's."""
-        batch, seq, hidden = self.sizes
-        drawn = torch.randn(batch, seq, hidden, generator=torch.Generator().manual_seed(1))
-        if way in OURS:
-            drawn = own(self.world, drawn)
+        drawn = torch.randn(self.sizes, generator=torch.Generator().manual_seed(1))
+        drawn = own(self.world, drawn) if way in OURS else drawn
         return drawn.to(self.world.device, dtype).requires_grad_()
 
 

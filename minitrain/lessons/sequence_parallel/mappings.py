@@ -1,4 +1,4 @@
-"""The demo of `mappings`: the bytes that g and ḡ send, and that each is the other's transpose.
+"""The bytes that g and ḡ send, and that each is the other's transpose.
 
 Backward has to be the transpose of forward: ⟨Ax, y⟩ = ⟨x, Aᵀy⟩, where an inner product is a sum over the tensors of all
 ranks, whether these are shards or partial sums. Whole numbers make both sides exact.
@@ -6,9 +6,7 @@ ranks, whether these are shards or partial sums. Whole numbers make both sides e
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,41 +16,12 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.costs.communication import ring_all_gather, ring_reduce_scatter
-from minitrain.lessons import Claim
-from minitrain.lessons.claims import fold
-from minitrain.lessons.sequence_parallel.common import PAPER, RING
-from minitrain.lessons.tensor_parallel.common import different
+from minitrain.lessons.claims import Claim
+from minitrain.lessons.rows import Rows
 from minitrain.sequence_parallel import mappings as small
 from minitrain.sequence_parallel.full import mappings as full
 
-
-class Run(NamedTuple):
-    """An operator forward and backward.
-
-    Attributes:
-        image: The result of forward.
-        gradient: The result of backward.
-        ledgers: The messages sent, by way.
-        gap: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩ over all ranks.
-    """
-
-    image: Tensor
-    gradient: Tensor
-    ledgers: dict[str, Ledger]
-    gap: float
-
-
-def run(operator: Callable[[Tensor], Tensor], x: Tensor, y: Tensor) -> Run:
-    """Apply an operator to x, and its backward to y."""
-    x = x.clone().requires_grad_()
-    ledgers = {"forward": Ledger(), "backward": Ledger()}
-    with ledgers["forward"]:
-        image = operator(x)
-    with ledgers["backward"]:
-        image.backward(y)
-    assert x.grad is not None
-    there, back = ((image.detach() * y).sum().item(), (x.detach() * x.grad).sum().item())
-    return Run(image.detach(), x.grad, ledgers, sum(gather_objects(there)) - sum(gather_objects(back)))
+PAPER, RING = "Korthikanti et al. 2022, §4.2.2", "Patarasuk & Yuan 2009"
 
 
 def demo(world: World, batch: int = 2, shard: int = 3, width: int = 4) -> list[Claim]:
@@ -63,33 +32,40 @@ def demo(world: World, batch: int = 2, shard: int = 3, width: int = 4) -> list[C
         shard: Tokens of each sequence on each rank.
         width: Elements of a token.
     """
-    seq = shard * world.size
+    rows, seq, by_ring = Rows(PAPER), shard * world.size, Comm(collectives=ring)
     size = (batch * seq * width, 4, world.size, world.rank)
-    through_ring = Comm(collectives=ring)
-    payloads, sent, gaps, unlike = {}, {}, {}, {}
+    sent = {"all_gather": ring_all_gather(*size).bytes, "reduce_scatter": ring_reduce_scatter(*size).bytes}
     for name, of_small, of_full, lengths, verbs in (
         ("g", small.g, full.g, (shard, seq), ("all_gather", "reduce_scatter")),
         ("ḡ", small.g_bar, full.g_bar, (seq, shard), ("reduce_scatter", "all_gather")),
     ):
         generator = torch.Generator().manual_seed(world.rank)
-        x, y = (
-            torch.randint(-8, 9, (batch, length, width), generator=generator).to(world.device, torch.float32)
-            for length in lengths
-        )
-        by_torch, by_ring = run(of_small, x, y), run(partial(of_full, comm=through_ring), x, y)
-        for form, its in (("small form", by_torch), ("full form", by_ring)):
-            gaps[f"{form}, {name}"] = Claim("", "0", 0, its.gap, "1", "derived", "compared")
-        differ = different([by_torch.image, by_torch.gradient], [by_ring.image, by_ring.gradient])
-        unlike[name] = Claim("", "0: whole numbers", 0, differ, "1", "derived", "compared")
-        for way, verb in zip(("forward", "backward"), verbs, strict=True):
-            ledger, case = by_torch.ledgers[way], f"{name} {way}"
-            measured = ledger.payload(verb) if len(ledger.entries) == 1 else -1
-            payloads[case] = Claim("", "S = bsh · w", 4 * batch * seq * width, measured, "B", PAPER)
-            traffic = ring_all_gather(*size) if verb == "all_gather" else ring_reduce_scatter(*size)
-            sent[case] = Claim("", "(t−1)/t · S", traffic.bytes, by_ring.ledgers[way].sent, "B", RING)
-    return [
-        fold("small form: g and ḡ, payload of one all-gather or reduce-scatter each way", payloads, key=True),
-        fold("g and ḡ: bytes sent by this rank, each way", sent, key=True),
-        fold("g and ḡ, small and full form: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩", gaps, key=True),
-        fold("elements of outputs and gradients in which small and full form differ", unlike, key=True),
-    ]
+        x, y = (torch.randint(-8, 9, (batch, each, width), generator=generator).float() for each in lengths)
+        x, y, results = x.to(world.device), y.to(world.device), {}
+        for form, operator in (("small form", of_small), ("full form", partial(of_full, comm=by_ring))):
+            leaf, ledgers = x.clone().requires_grad_(), (Ledger(), Ledger())
+            with ledgers[0]:
+                image = operator(leaf)
+            with ledgers[1]:
+                image.backward(y)
+            assert leaf.grad is not None
+            results[form] = [image.detach(), leaf.grad]
+            gap = inner(image.detach(), y) - inner(x, leaf.grad)
+            what = "g and ḡ, small and full form: ⟨Ax, y⟩ − ⟨x, Aᵀy⟩"
+            rows.add(what, "0", 0, gap, "1", "derived", case=f"{form}, {name}", how="compared")
+            for way, verb, ledger in zip(("forward", "backward"), verbs, ledgers, strict=True):
+                case = f"{name} {way}"
+                if form == "small form":
+                    what = "small form: g and ḡ, payload of one all-gather or reduce-scatter each way"
+                    measured = ledger.payload(verb) if len(ledger.entries) == 1 else -1
+                    rows.add(what, "S = bsh · w", 4 * size[0], measured, case=case)
+                else:
+                    what = "g and ḡ: bytes sent by this rank, each way"
+                    rows.add(what, "(t−1)/t · S", sent[verb], ledger.sent, "B", RING, case=case)
+        what = "elements of outputs and gradients in which small and full form differ"
+        rows.equal(what, results["small form"], results["full form"], "0: whole numbers", case=name)
+    return rows.claims()
+
+
+def inner(one: Tensor, other: Tensor) -> float:
+    return sum(gather_objects((one * other).sum().item()))

@@ -1,58 +1,22 @@
-"""The lesson of `minitrain.tensor_parallel.clip_grad_norm`: what its demo claims, and how that is measured."""
+"""The norm of the whole model's gradients, and what it is if every rank counts what all of them hold."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from minitrain.collectives.full import native
 from minitrain.comm import Ledger, World
-from minitrain.comm.clip_grad_norm import clip_grad_norm, gradient_norm
-from minitrain.comm.comm import Comm
-from minitrain.lessons import Claim
-from minitrain.lessons.claims import fold
-from minitrain.lessons.tensor_parallel.common import own_part
+from minitrain.comm import clip_grad_norm as full
+from minitrain.comm.messages import all_reduce
+from minitrain.lessons.claims import Claim
+from minitrain.lessons.rows import Rows
 from minitrain.tensor_parallel import clip_grad_norm as small
 from minitrain.tensor_parallel import linear as small_linear
-from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
-
-SOURCE = "Pascanu et al. 2013, §3.2"
-Clip = Callable[..., Tensor]
-SMALL = small_linear.ColumnParallelLinear, small_linear.RowParallelLinear
-FULL = ColumnParallelLinear, RowParallelLinear
-
-
-def clipped(world: World, hidden: int, layers: tuple[Any, Any], clip: Clip, most: float) -> tuple[Claim, Ledger]:
-    """The claim that norm and clipped gradients are one device's, and what clipping sent."""
-    reference, model = _with_gradients(world, hidden, *layers)
-    with Ledger() as ledger:
-        norm = clip(model.parameters(), most)
-    expected = nn.utils.clip_grad_norm_(reference.parameters(), most)
-    off = abs(float(norm / expected) - 1)
-    for mine, its in zip(model.parameters(), reference.parameters(), strict=True):
-        assert mine.grad is not None and its.grad is not None
-        own = own_part(mine, its.grad, world.rank, world.size)
-        # Relative: unclipped gradients are large.
-        off = max(off, float((mine.grad - own).abs().max() / own.abs().max()))
-    return Claim("", "10⁻¹²", 1e-12, off, "1", SOURCE, "compared", "<="), ledger
-
-
-def ones(model: nn.Module) -> nn.Module:
-    """The model with every gradient 1: the square of their norm is then a number of parameters."""
-    for parameter in model.parameters():
-        parameter.grad = torch.ones_like(parameter)
-    return model
-
-
-def shared_pieces(world: World, hidden: int) -> tuple[nn.Module, int]:
-    """A layer in fewer pieces than there are ranks, so that neighbouring ranks hold the same, and its parameters."""
-    pieces = max([k for k in range(1, world.size) if world.size % k == 0], default=1)
-    layer = nn.Linear(hidden, 4 * pieces, dtype=torch.float64).to(world.device)
-    return ColumnParallelLinear.from_linear(layer, Comm(check=False), shards=pieces), 4 * pieces * (hidden + 1)
+from minitrain.tensor_parallel.full import linear as full_linear
+from minitrain.tensor_parallel.parallelize import piece_of
 
 
 def demo(world: World, hidden: int = 8) -> list[Claim]:
@@ -61,53 +25,54 @@ def demo(world: World, hidden: int = 8) -> list[Claim]:
     Args:
         hidden: Width of the input; the MLP is 4 times as wide for each rank.
     """
-    near, calls, payloads = {}, {}, {}
-    for form, layers, clip in (("small form", SMALL, small.clip_grad_norm), ("full form", FULL, clip_grad_norm)):
-        for how, most in (("clipped to 0.7", 0.7), ("nothing to clip", 1e9)):
-            near[f"{form}, {how}"], ledger = clipped(world, hidden, layers, clip, most)
-        calls[form] = Claim("", "1", 1, len(ledger.entries), "1", "derived")
-        payloads[form] = Claim("", "8 B, one float64", 8, ledger.payload("all_reduce"), "B", "derived")
-
-    model = ones(_with_gradients(world, hidden, *FULL)[1])
-    small_model = ones(_with_gradients(world, hidden, *SMALL)[1])
-    shared, held_once = shared_pieces(world, hidden)
+    rows = Rows("Pascanu et al. 2013, §3.2")
     wide, whole = 4 * hidden * world.size, 5 * hidden  # two norms, and the bias of the matrix that is cut by rows
     parameters = 2 * hidden * wide + wide + whole
-    formula, root = "√Ψ = √(2hm + m + 5h)", parameters**0.5
-    norms = {
-        "full form": (root, gradient_norm(model.parameters())),
-        "small form": (root, small.gradient_norm(small_model.parameters())),
-        "pieces that several ranks hold": (held_once**0.5, gradient_norm(ones(shared).parameters())),
-    }
-    counted = {
-        case: Claim("", formula, norm, float(found), "1", SOURCE, "compared", tolerance=1e-12)
-        for case, (norm, found) in norms.items()
-    }
-    careless = torch.stack([p.grad.square().sum() for p in model.parameters() if p.grad is not None]).sum()
-    native.all_reduce(careless).wait()  # every rank adds all that it holds
+    for form, layers, clip in (("small form", small_linear, small), ("full form", full_linear, full)):
+        for case, most in ((f"{form}, clipped to 0.7", 0.7), (f"{form}, nothing to clip", 1e9)):
+            reference, model = with_gradients(world, hidden, layers)
+            with Ledger() as ledger:
+                norm = clip.clip_grad_norm(model.parameters(), most)
+            expected = nn.utils.clip_grad_norm_(reference.parameters(), most)
+            pairs = list(zip(model.parameters(), reference.parameters(), strict=True))
+            # Relative to the largest, because gradients that are not clipped are large.
+            scale = max(gradient(its).abs().max() for its in reference.parameters())
+            ours = [norm / expected, *(gradient(mine) / scale for mine, _ in pairs)]
+            theirs = [torch.ones_like(norm), *(piece_of(gradient(its) / scale, mine) for mine, its in pairs)]
+            what = "norm and clipped gradients, relative distance from one device's"
+            rows.near(what, ours, theirs, 1e-12, "10⁻¹²", "Pascanu et al. 2013, §3.2", case)
+            payload = ledger.payload("all_reduce")
+            rows.add("payload of all-reduces", "8 B, one float64", 8, payload, "B", "derived", case=case)
+
+        # With every gradient 1, the square of their norm is a number of parameters.
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        found, what = float(clip.gradient_norm(model.parameters())), "norm, all gradients 1"
+        formula = "√Ψ = √(2hm + m + 5h)"
+        rows.add(what, formula, parameters**0.5, found, "1", case=form, how="compared", tolerance=1e-12)
+    careless = torch.stack([gradient(each).square().sum() for each in model.parameters()]).sum()
+    all_reduce(careless).wait()  # every rank adds all that it holds
     wrong, formula = (parameters + (world.size - 1) * whole) ** 0.5, "√(Ψ + (n−1) · 5h)"
     what = "norm, if every rank adds all that it holds, all gradients 1"
-    return [
-        fold("norm and clipped gradients, relative distance from one device's", near, key=True),
-        fold("payload of all-reduces", payloads, key=True),
-        fold("all-reduces", calls),
-        fold("norm, all gradients 1", counted, key=True),
-        Claim(what, formula, wrong, float(careless.sqrt()), "1", "derived", "compared", tolerance=1e-12, key=True),
-    ]
+    rows.add(what, formula, wrong, float(careless.sqrt()), "1", "derived", how="compared", tolerance=1e-12)
+    return rows.claims()
 
 
-def _with_gradients(world: World, hidden: int, column: Any, row: Any) -> tuple[nn.Module, nn.Module]:
+def gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def with_gradients(world: World, hidden: int, layers: Any) -> tuple[nn.Module, nn.Module]:
     """A small model of one device and the same cut over the ranks, both after backward."""
     generator, wide = torch.Generator().manual_seed(0), 4 * hidden * world.size
-    whole = [nn.LayerNorm(hidden), nn.Linear(hidden, wide), nn.GELU(), nn.Linear(wide, hidden), nn.LayerNorm(hidden)]
-    reference = nn.Sequential(*whole).double()
+    up, down = nn.Linear(hidden, wide), nn.Linear(wide, hidden)
+    reference = nn.Sequential(nn.LayerNorm(hidden), up, nn.GELU(), down, nn.LayerNorm(hidden)).double()
     for parameter in reference.parameters():
         parameter.data.copy_(torch.randn(parameter.shape, generator=generator))
     x = torch.randn(4, hidden, generator=generator).double().to(world.device)
-    before, up, gelu, down, after = copy.deepcopy(reference.to(world.device))
-    assert isinstance(up, nn.Linear) and isinstance(down, nn.Linear)
-    cut = column.from_linear(up), gelu, row.from_linear(down)
-    model = nn.Sequential(before, *cut, after)
+    model = copy.deepcopy(reference.to(world.device))
+    model[1], model[3] = layers.ColumnParallelLinear.from_linear(up), layers.RowParallelLinear.from_linear(down)
     for each in (reference, model):
         each(x).square().sum().backward()
     return reference, model

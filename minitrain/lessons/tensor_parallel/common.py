@@ -1,24 +1,26 @@
-"""Shared by the demos of this chapter: counting forward and backward apart, and comparing with one device."""
+"""Shared by the demos of this chapter and the next: a module forward and backward, and a GPT trained."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from minitrain.comm import Ledger
-from minitrain.costs.communication import NOTHING, Traffic
-from minitrain.lessons import Claim
-from minitrain.lessons.claims import fold
-from minitrain.tensor_parallel.full.parameter_layout import sharded_dim, shards
+from minitrain.comm.clip_grad_norm import clip_grad_norm
+from minitrain.models import counter_rng
+from minitrain.models.gpt import GPT
+from minitrain.tensor_parallel.dropout_rng import place_dropout
+from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
+from minitrain.tensor_parallel.parallelize import piece_of
 
 MEGATRON, RING = "Shoeybi et al. 2019, §3", "Patarasuk & Yuan 2009"
 PAYLOAD = "Narayanan et al. 2021, §3.2"
 
 
-class Counted(NamedTuple):
+class BothWays(NamedTuple):
     """What a module computed and sent.
 
     Attributes:
@@ -32,102 +34,51 @@ class Counted(NamedTuple):
     backward: Ledger
 
 
-def run_module(module: nn.Module, x: Tensor, grad_y: Tensor) -> Counted:
-    """Forward and backward of `module`, each with a ledger of its own."""
+def run_module(module: nn.Module, x: Tensor, grad_y: Tensor) -> BothWays:
+    """Forward and backward of a module."""
     x = x.clone().requires_grad_()
-    module.zero_grad()
     with Ledger() as forward:
         y = module(x)
     with Ledger() as backward:
         y.backward(grad_y)
-    gradients = [p.grad for p in module.parameters() if p.grad is not None]
-    assert x.grad is not None
-    return Counted([y.detach(), x.grad, *gradients], forward, backward)
+    gradients = [parameter.grad for parameter in (x, *module.parameters()) if parameter.grad is not None]
+    return BothWays([y.detach(), *gradients], forward, backward)
 
 
-class Sums(NamedTuple):
-    """All-reduces of one way, forward or backward, as predicted.
+def trained(
+    gpt: GPT, one_device: GPT, tokens: Callable[[int], tuple[Tensor, Tensor]], steps: int
+) -> dict[str, tuple[list[Tensor], list[Tensor]]]:
+    """Clipped steps of SGD with dropout, over the ranks and on one device: what came of them, by kind, of both.
 
-    Attributes:
-        calls: Their number.
-        payload: Bytes that go into them.
-        traffic: What this rank sends for them through the ring.
+    One device's gradients and weights are this rank's pieces of them. It drops the same elements, because the random
+    number of an element depends on its position in the model.
     """
-
-    calls: int
-    payload: int
-    traffic: Traffic
-
-
-NONE = Sums(0, 0, NOTHING)
-
-
-class Run(NamedTuple):
-    """A run of a module twice, with what is predicted for it.
-
-    Attributes:
-        native: With torch's own collectives.
-        ring: Through the ring, which shows every message.
-        forward: What is predicted.
-        backward: What is predicted.
-    """
-
-    native: Counted
-    ring: Counted
-    forward: Sums
-    backward: Sums
-
-
-def sums(what: str, run: Run, formulas: tuple[str, str, str], key: bool = False) -> list[Claim]:
-    """Claims on the number of all-reduces, their payload, and the bytes sent through the ring, forward and backward.
-
-    Args:
-        what: What was run, for the rows.
-        run: The run.
-        formulas: Of number, payload, and bytes sent, in a way that sends something.
-        key: Whether the bytes sent are a key claim.
-    """
-    ways = {"forward": (run.native.forward, run.ring.forward, run.forward)}
-    ways |= {"backward": (run.native.backward, run.ring.backward, run.backward)}
-    # A way that sends comes first: it is the one that the row shows.
-    ways = dict(sorted(ways.items(), key=lambda item: -item[1][2].calls))
-    number, payload, sent = formulas
-    calls = {
-        way: Claim("", number, predicted.calls, own.calls("all_reduce"), "1", MEGATRON)
-        for way, (own, _, predicted) in ways.items()
+    place_dropout(one_device)
+    models = (gpt, clip_grad_norm), (one_device, nn.utils.clip_grad_norm_)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model, _ in models]
+    both: dict[str, tuple[list[Tensor], list[Tensor]]] = {
+        kind: ([], []) for kind in ("loss", "gradient norm", "gradients", "weights")
     }
-    payloads = {
-        way: Claim("", payload, predicted.payload, own.payload("all_reduce"), "B", PAYLOAD)
-        for way, (own, _, predicted) in ways.items()
-    }
-    sends = {
-        way: Claim("", sent, predicted.traffic.bytes, ring.sent, "B", RING)
-        for way, (_, ring, predicted) in ways.items()
-    }
-    busy = [way for way, (_, _, predicted) in ways.items() if predicted.calls]
-    on = f"{what}, {busy[0]} only: " if len(busy) == 1 else f"{what}, each way: "
-    return [
-        fold(on + "all-reduces", calls),
-        fold(on + "payload of all-reduces", payloads),
-        fold(on + "bytes sent by this rank through the ring", sends, key),
-    ]
+    for step in range(steps):
+        for (model, clip), optimizer, side in zip(models, optimizers, (0, 1), strict=True):
+            optimizer.zero_grad()
+            counter_rng.set_position(0, step)
+            _, loss = model(*tokens(step))
+            assert loss is not None
+            loss.backward()
+            sum_partial_gradients(model)  # on one device no gradient is partial
+            gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+            both["gradients"][side].extend(pieces(gradients, gpt, whole=model is one_device))
+            both["gradient norm"][side].append(clip(model.parameters(), 0.5))
+            both["loss"][side].append(loss.detach())
+            optimizer.step()
+    for (model, _), side in zip(models, (0, 1), strict=True):
+        both["weights"][side].extend(pieces([*model.parameters()], gpt, whole=model is one_device))
+    return both
 
 
-def own_part(parameter: Tensor, whole: Tensor, rank: int, ranks: int) -> Tensor:
-    """The piece of `whole`, a weight or gradient of one device, that goes with this rank's `parameter`."""
-    dim = sharded_dim(parameter)
-    if dim is None:
-        return whole
-    pieces = shards(parameter, ranks)
-    return whole.tensor_split(pieces, dim)[rank * pieces // ranks]
-
-
-def distance(found: Sequence[Tensor], expected: Sequence[Tensor]) -> float:
-    """The largest absolute difference between two lists of tensors."""
-    pairs = zip(found, expected, strict=True)
-    return max((mine.double() - its.double()).abs().max().item() for mine, its in pairs)
-
-
-def different(found: Sequence[Tensor], expected: Sequence[Tensor]) -> int:
-    """How many elements of two lists of tensors are not equal."""
-    return sum(int(torch.ne(mine, its).sum()) for mine, its in zip(found, expected, strict=True))
+def pieces(tensors: Sequence[Tensor], like: nn.Module, whole: bool = True) -> list[Tensor]:
+    """This rank's pieces of one device's weights or gradients, as a module's parameters are cut; else copies."""
+    if not whole:
+        return [tensor.detach().clone() for tensor in tensors]
+    return [piece_of(tensor, parameter) for tensor, parameter in zip(tensors, like.parameters(), strict=True)]
