@@ -39,8 +39,7 @@ def layer_terms(
     sequence_parallel: bool = False,
     recompute: str = "none",
 ) -> dict[str, float]:
-    """Bytes that one layer keeps on one rank by operation, in the order of forward; 0 for what is dropped (§4.1, §4.2,
-    §5).
+    """Bytes that one layer keeps on one rank by operation, in the order of forward; 0 for what is dropped (§4.1 to §5).
 
     Args:
         sequence_parallel: Norms, dropouts and the inputs of attention and MLP are cut along the sequence. The gathered

@@ -54,7 +54,7 @@ def flash_memory(size: int) -> int:
 
 
 def flash_stall(size: int, copy: float, alpha: float, beta: float, ranks: int) -> float:
-    """cS + (α + βS) seconds: a copy of c seconds per byte and the exchange with the peers; a single rank copies twice."""
+    """cS + (α + βS) seconds: a copy of c seconds per byte, the exchange with the peers; a single rank copies twice."""
     return copy * size + (alpha + beta * size if ranks > 1 else copy * size)
 
 

@@ -188,7 +188,7 @@ def _aligned(start: Callable[[int], int], core: int, width: int) -> int:
 
 
 def _halve(start: Callable[[int], int], item_size: int, cores: int, core: int) -> Traffic:
-    """At each width w = m/2, m/4, …, 1: the neighbouring group of w blocks. Together all blocks but the core's own."""
+    """At each width w = m/2, m/4, …, 1: the neighboring group of w blocks. Together all blocks but the core's own."""
     widths = [1 << k for k in range(cores.bit_length() - 1)]
     sizes = [_aligned(start, core ^ width, width) for width in widths]
     return Traffic(sum(sizes) * item_size, sum(size > 0 for size in sizes))

@@ -126,7 +126,6 @@ def days(tokens: float, step_tokens: int, flops: float, ranks: int, per_second: 
 def days_estimate(tokens: float, parameters: float, ranks: int, per_second: float) -> float:
     """8TP/(nX) seconds, in days: two operations per parameter and token forward, four backward, two recomputed in full.
 
-    Without s/6h + V/16hL, but with embeddings in P: 2.7 % less than `days` for GPT-3 (Narayanan et al. 2021, equation
-    4).
+    `days` also has s/6h + V/16hL; for GPT-3 it is 2.7 % more (Narayanan et al. 2021, §5.1, equation 4).
     """
     return 8 * tokens * parameters / (ranks * per_second) / 86400
