@@ -73,7 +73,7 @@ def payload(parameters: Sequence[Sizes]) -> int:
 
 
 def ring_traffic(parameters: Sequence[Sizes], limit: float, ranks: int, rank: int) -> Traffic:
-    """About 2(n−1)/n · (S + wP): what a rank sends in a step, exactly from the buckets' chunks (Patarasuk & Yuan 2009)."""
+    """About 2(n−1)/n · (S + wP): what a rank sends in a step, exactly from the chunks (Patarasuk & Yuan 2009)."""
     return _through_ring(buckets(parameters, limit), ranks, rank)
 
 

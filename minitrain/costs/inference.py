@@ -77,7 +77,7 @@ def with_cache_flops(parameters: float, layers: int, hidden: int, prompt: int, c
 
 
 def decode(model: Model, batch: int, tokens: int, item: int = 2) -> Work:
-    """One step: b(2N + 4Lhs) operations; all weights are read once, and every sequence's cache (Pope et al. 2022, §2)."""
+    """One step: b(2N + 4Lhs) operations; all weights are read once, and each sequence's cache (Pope et al. 2022)."""
     flops = batch * token_flops(model.parameters, model.layers, model.hidden, tokens)
     cache = cache_bytes(model.layers, model.kv_heads, model.head, tokens, batch, item)
     return Work(flops, model.parameters * item + cache)
@@ -97,7 +97,7 @@ def full_batch(machine: Machine, item: int = 2) -> float:
 
 
 def tensor_parallel_bytes(layers: int, hidden: int, batch: int, item: int = 2) -> int:
-    """(2L + 1) b h w into the all-reduces of a decoding step (Shoeybi et al. 2019, §3), without gathering the logits."""
+    """(2L + 1) b h w into all-reduces in a decoding step (Shoeybi et al. 2019, §3), without gathering the logits."""
     return (2 * layers + 1) * batch * hidden * item
 
 
@@ -107,5 +107,5 @@ def pipeline_bytes(hidden: int, batch: int, item: int, count: int, prompt: int) 
 
 
 def pipeline_seconds(stage: float, ranks: int, groups: int, count: int) -> float:
-    """(c − 1) max(p, g) t + (p + g − 1) t: time to write c tokens for g groups through p stages of t, without messages."""
+    """(c − 1) max(p, g) t + (p + g − 1) t: time to write c tokens for g groups through p stages of t each."""
     return ((count - 1) * max(ranks, groups) + ranks + groups - 1) * stage

@@ -87,7 +87,7 @@ def importance_loss_at_worst(factor: float, experts: int, choices: int) -> float
 
 
 class AllToAll(NamedTuple):
-    """What one rank sends in a step of one layer: dispatch and combine, and their gradients in the opposite directions."""
+    """What one rank sends in a step of one layer: dispatch and combine, and their gradients the opposite ways."""
 
     dispatch: Traffic
     combine: Traffic
@@ -121,7 +121,7 @@ def expert_parameters(hidden: int, inner: int) -> int:
 
 
 def expert_flops(routes: int, hidden: int, inner: int) -> int:
-    """4hm for each route, forward, for any number of experts; backward costs twice as much (Shazeer et al. 2017, §1.1)."""
+    """4hm for each route, forward, for any number of experts; twice as much backward (Shazeer et al. 2017, §1.1)."""
     return 4 * routes * hidden * inner
 
 
@@ -141,8 +141,7 @@ def load_bytes(experts: int, item: int = 8) -> int:
 def bias_steps(tokens: int, gap: float, speed: float) -> int:
     """⌈(T/2 − ½) δ / 2u⌉ steps until biases share tokens evenly between two experts, if at first one has all.
 
-    Token t scores expert 0 higher by (t + ½) δ. After i steps of u it keeps those above 2ui: half of T from (T/2 − ½)
-    δ.
+    Token t scores expert 0 higher by (t + ½) δ. After i steps of u it keeps those above 2ui: T/2 from (T/2 − ½) δ on.
 
     Args:
         tokens: T on all ranks, an even number.

@@ -69,10 +69,9 @@ def per_parameter(shapes: Sequence[Shape]) -> dict[str, float]:
 
 
 def largest_rounding(signed: bool) -> float:
-    """0.9 / 2⁷ or 0.9 / 2⁸ of a block's largest number: the most that its 8-bit value is off.
+    """0.9 / 2⁷ or 0.9 / 2⁸ of a block's largest number: half a spacing, the most that its 8-bit value is off.
 
-    From 0.1 to 1 there are 6 bits of fraction with a sign, 7 without (Dettmers et al. 2021, §2 and figure 1); half of
-    them.
+    From 0.1 to 1 there are 6 bits of fraction with a sign, 7 without (Dettmers et al. 2021, §2 and figure 1).
     """
     return 0.9 / 2 ** (7 if signed else 8)
 
@@ -123,8 +122,7 @@ def muon_payload(lines: Sequence[int], ranks: int, item: int = 2) -> int:
 
 
 def own_collectives(optimizer: str, lines: int = 1) -> int:
-    """Collectives that a step under ZeRO adds to those of gradients and parameters; Muon has one for each of its
-    `lines`.
+    """Collectives of a step under ZeRO besides those of gradients and parameters; Muon has one for each of its `lines`.
 
     LARS and LAMB sum norms; Adafactor sums rows and columns, then updates.
     """
