@@ -71,16 +71,13 @@ def layer(
 ) -> float:
     """sbh(10 + 24/t + 5as/(ht)) bytes that one layer keeps on one rank, sbh/t · (34 + 5as/h) with sequence parallelism.
 
-    The last term is missing under selective recomputation; 2sbh remain under full (table 2; arguments as
-    `layer_terms`).
+    The last term is missing under selective recomputation; 2sbh remain under full (table 2).
     """
     return sum(layer_terms(batch, seq, hidden, heads, tensor, sequence_parallel, recompute).values())
 
 
 def gathered_inputs(batch: int, seq: int, hidden: int, tensor: int) -> float:
-    """4sbh(1 − 1/t): bytes that a layer with sequence parallelism keeps in addition if it keeps its gathered inputs
-    (§4.2.2).
-    """
+    """4sbh(1 − 1/t): bytes that a layer with sequence parallelism keeps for its gathered inputs, if at all (§4.2.2)."""
     check(tensor, True, "none", batch=batch, seq=seq, hidden=hidden)
     whole = 4 * batch * seq * hidden
     return whole - whole / tensor

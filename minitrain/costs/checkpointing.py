@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 
 def atomic_operations(files: int, removed: int = 0) -> int:
-    """3F + 7 operations on the disk: make, write and sync each of F files and the manifest, and four for the folder.
-
-    The folder is made, synced and renamed, and its parent is synced (from POSIX's guarantees, Pillai et al. 2014, §2).
-    Removing an old checkpoint is one more.
+    """3F + 7 operations on the disk: make, write and sync F files and the manifest; make, sync and rename the folder,
+    sync its parent; and one for each old checkpoint that is removed (from POSIX's guarantees, Pillai et al. 2014, §2).
     """
     return 3 * (files + 1) + 4 + removed
 
@@ -26,9 +24,9 @@ def kill_points(operations: int, writes: int) -> int:
 
 
 def lost_in_place(files: int) -> int:
-    """4F + 2 of these moments leave nothing where F files and manifest of the only checkpoint are overwritten.
+    """4F + 2 of these moments leave nothing where the F files and the manifest of the only checkpoint are overwritten.
 
-    They are before 3F + 1 operations and within F + 1 writes: first truncation to last content.
+    They are before 3F + 1 operations and within F + 1 writes, from the first truncation to the last write.
     """
     return 3 * files + 1 + files + 1
 
@@ -66,10 +64,9 @@ class Wrong(NamedTuple):
 
 
 def per_rank_sampler(stages: Sequence[tuple[int, int]]) -> Wrong:
-    """(n − n')·c samples repeated or lost, by a sampler per rank that knows only its own c samples, from n' ranks to n.
+    """(n − n')·c samples repeated or lost from n' ranks to n, by a sampler per rank that knows only its own c samples.
 
-    Args:
-        stages: (ranks, steps) of each stage, one sample per rank and step.
+    `stages`: (ranks, steps) of each, one sample per rank and step.
     """
     repeated = lost = taken = position = 0
     for ranks, steps in stages:

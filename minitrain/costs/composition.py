@@ -141,9 +141,9 @@ def stage_parameters(
 
 
 def model_parameters(shape: Shape) -> int:
-    """L(12h² + 13h) + (V + s)h + 2h parameters of the whole model, and E MLPs and a router in place of a mixture's MLP.
+    """L(12h² + 13h) + (V + s)h + 2h parameters of the whole model, without sh where positions are rotary.
 
-    Rotary positions have no parameters, so that sh is missing (Su et al. 2021, §3.2.2).
+    A mixture has E MLPs and a router in place of one MLP.
     """
     table = shape.positions if shape.learned else 0
     dense = memory.gpt_parameters(shape.vocabulary, table, shape.layers, shape.hidden, shape.tied)
@@ -200,8 +200,7 @@ def lines(parameters: Sequence[Parameter], stage: int, optimizer: str = "adamw")
 
 
 def state_bytes(optimizer: str, item: int, line: Sequence[Parameter]) -> tuple[int, int]:
-    """Bytes of optimizer states of a flat buffer: for each element, and in all, on each rank, whatever it has of the
-    buffer.
+    """Bytes of optimizer states of a flat buffer: for each element, and in all on each rank, whatever it has of it.
 
     States are in float32 at least; parameters of 16 bits also have a float32 copy. Adafactor's are whole on each rank
     (Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2; `minitrain.costs.optimizers`).
@@ -230,8 +229,7 @@ def model_states(
     optimizer: str = "adamw",
     gradient_item: int | None = None,
 ) -> dict[str, int]:
-    """Bytes that a rank holds of "parameters", "gradients" and "optimizer states", as `minitrain.costs.zero.held`
-    counts.
+    """Bytes that a rank holds of "parameters", "gradients" and "optimizer states", as in `minitrain.costs.zero.held`.
 
     Args:
         data: Data-parallel ranks, over which states of shared parameters are divided.

@@ -31,10 +31,9 @@ def layer_kept(
 ) -> int:
     """Bytes that a dense layer keeps on a rank from forward to backward (Korthikanti et al. 2022, §4.2 and §5).
 
-    Attention's and the MLP's inner terms are divided by the tensor-parallel ranks, the others with sequence
-    parallelism. Dropout adds a mask of 1 byte per element after attention and MLP; without a fused kernel, also that of
-    the weights, and the softmax twice. Rotary positions keep h/2a cosines and twice as many sines per position, whole
-    on each rank.
+    Inside attention and MLP, terms are divided by the tensor-parallel ranks, others with sequence parallelism. Dropout
+    adds a 1-byte mask after each; without a fused kernel, also that of the weights, and the softmax twice. Rotary
+    positions keep h/2a cosines and twice as many sines per position, whole on each rank.
 
     Args:
         recompute: "none", "selective" (the core of attention), or "full" (all but the layer's input).
@@ -75,14 +74,10 @@ def mixture_kept(
     item: int = 4,
     dropout: bool = False,
 ) -> int:
-    """Bytes that a layer with experts keeps, nearly: a dense layer's attention, and 10h for each row, 4h twice inside.
+    """Bytes that a layer with experts keeps, nearly: a dense layer's attention, and 2h for each row and 8h inside.
 
-    A row is kept as it enters (h), before and after GELU (4h each), and as it returns (h); router and counts are left
-    out.
-
-    Args:
-        routes: Rows that the rank's experts get.
-        dropout: With it, attention is written out.
+    A row is kept as it enters (h), before and after GELU (4h each), and as it returns (h). With dropout, attention is
+    written out. `routes`: rows that the rank's experts get.
     """
     dense = layer_kept(batch, shape, tensor, sequence, recompute, item, not dropout, dropout)
     if recompute == "full":
@@ -125,17 +120,14 @@ def ends_kept(
 def peak_kept(
     row: Iterable[tuple[int, str]], kept: Mapping[int, int], output: Mapping[int, int], again: Mapping[int, int]
 ) -> int:
-    """Most bytes kept at once on a rank, over its row of a schedule, from a micro-batch's forward to the end of B, or
-    of W.
+    """Most bytes kept at once over a rank's row of a schedule, from a micro-batch's forward to the end of B, or of W.
 
-    When backward computes a layer again, what the output kept has been freed.
+    When backward computes a layer again, what the output kept has been freed (Korthikanti et al. 2022, §4.2.3).
 
     Args:
         row: Stage and kind ("F", "B", "I", "W") of each action of the rank, in order.
         kept: For each stage the bytes that a micro-batch keeps, with `output`, those of the output on the last stage.
         again: Bytes that recomputation brings back while backward is in one layer.
-
-    Source: Narayanan et al. 2021, §2.2; Korthikanti et al. 2022, §4.2.3.
     """
     held = most = 0
     for stage, kind in row:

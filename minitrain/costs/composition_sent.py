@@ -33,10 +33,6 @@ def tensor_payload(
     all-gathers and reduce-scatters. Full recomputation repeats each layer's forward. A mixture keeps what it has
     gathered, and backward sends the gradients of gates, a number for each of its `rows`, in float32 at least.
 
-    Args:
-        first: Whether the stage has the embedding.
-        last: Whether it has head and loss.
-
     Source: Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2.2; Narayanan et al. 2021, §3.2.
     """
     if tensor == 1:
@@ -109,8 +105,7 @@ def partial_payload(
 
 
 def pipeline_sent(boundary: int, placement: Sequence[int], microbatches: int, rank: int) -> int:
-    """m boundaries forward and m back between neighboring stages on different ranks (Narayanan et al. 2021, §3.2), in
-    bytes.
+    """m boundaries forward and m back between neighboring stages on different ranks (Narayanan et al. 2021, §3.2).
 
     Args:
         boundary: Bytes of a micro-batch's activations between two stages.
@@ -143,8 +138,7 @@ def data_payload(
     """Payload of gradients and parameters over data-parallel ranks, and of experts' over their `replicas`.
 
     Stage 0 all-reduces gradients once. Stage 1 reduce-scatters them and gathers parameters. Stage 2 reduce-scatters
-    each micro-batch's, stage 3 also gathers parameters twice in each (Rajbhandari et al. 2020, §7.2; Li et al. 2020,
-    §3.2).
+    each micro-batch's, stage 3 also gathers parameters twice in each (Rajbhandari et al. 2020, §7.2).
     """
     total = {"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}
     reduced, gathered = {0: (1, 0), 1: (1, 1), 2: (microbatches, 1), 3: (microbatches, 2 * microbatches)}[stage]
@@ -215,13 +209,11 @@ def expert_payload(
     """Payload of one micro-batch's all-to-alls with an even load; the larger of what a rank puts in and gets out.
 
     Each mixture: numbers of rows (8 bytes for each expert), rows there and back; backward the two large ones again.
-    Full recomputation repeats those of forward (Lepikhin et al. 2020, §3.3.1).
+    Full recomputation (`again`) repeats those of forward (Lepikhin et al. 2020, §3.3.1).
 
     Args:
         rows: Rows that a rank's router makes.
         mixtures: Layers with experts in the rank's stages.
-        ranks: ep.
-        again: Whether forward is made twice.
     """
     if ranks == 1 or not mixtures:
         return {}

@@ -32,9 +32,8 @@ class Work(NamedTuple):
 def core_share(mode: str, context: int) -> Fraction:
     """The part of attention's core that the busiest of n context-parallel ranks computes: 1/n, or (2n − 1)/n².
 
-    Under a causal mask, tokens a to b of s have (b² − a²)/s² of the area; with one chunk for each rank (ring, gather),
-    the last has (2n − 1)/n². Zigzag's chunks from both ends have 1/n, as have ulysses' heads (Grattafiori et al. 2024,
-    "The Llama 3 Herd of Models", §3.3.2).
+    Under a causal mask, tokens a to b of s have (b² − a²)/s² of the area. With one chunk for each rank (ring, gather),
+    the last has (2n − 1)/n²; zigzag (Grattafiori et al. 2024, §3.3.2) and ulysses share evenly.
     """
     return Fraction(2 * context - 1, context**2) if mode in ("ring", "gather") else Fraction(1, context)
 
@@ -98,28 +97,23 @@ def stage_work(
 def step_flops(batch: int, shape: Shape, rows: int = 0, recompute: str = "none") -> int:
     """72bsLh²(1 + s/6h + V/12hL): operations of a step of b sequences, all ranks together and without padding.
 
-    With full recomputation 96bsLh²(1 + s/6h + V/16hL).
-
-    Source: Korthikanti et al. 2022, appendix A, equation 7; Narayanan et al. 2021, §5.1, equation 3, and appendix.
+    With full recomputation they are 96bsLh²(1 + s/6h + V/16hL) (Korthikanti et al. 2022, appendix A, equation 7;
+    Narayanan et al. 2021, §5.1, equation 3).
     """
     return sum(stage_work(batch, shape, 1, 0, rows, 1, recompute))
 
 
 def step_seconds(flops: float, ranks: int, per_second: float) -> float:
-    """flops / (ranks · per_second): seconds of a step, where `per_second` is what a rank really does, idle time
-    included.
+    """flops / (ranks · per_second): seconds of a step, where `per_second` is what a rank really does.
 
-    That is MFU times the peak where `flops` are the model's, and HFU times the peak with what is computed again
-    (Chowdhery et al. 2022, "PaLM", appendix B; Korthikanti et al. 2022, table 5).
+    It is MFU times the peak for the model's `flops`, and HFU times the peak with recomputed ones (Chowdhery et al.
+    2022, "PaLM", appendix B; Korthikanti et al. 2022, table 5).
     """
     return flops / (ranks * per_second)
 
 
 def days(tokens: float, step_tokens: int, flops: float, ranks: int, per_second: float) -> float:
-    """(tokens/step_tokens) · flops / (ranks · per_second), in days; `flops` are those of a step.
-
-    Source: Narayanan et al. 2021, §5.1, before equation 4 drops small terms.
-    """
+    """(tokens/step_tokens) · flops / (ranks · per_second), in days; `flops` of a step (Narayanan et al. 2021, §5.1)."""
     return tokens / step_tokens * step_seconds(flops, ranks, per_second) / 86400
 
 

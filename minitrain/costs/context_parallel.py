@@ -15,10 +15,7 @@ from minitrain.costs.communication import NOTHING, Traffic, chunk_size, chunk_st
 
 
 def ring_forward(seq: int, width: int, ranks: int, rank: int, item: int = 4) -> Traffic:
-    """(n−1)/n · (S_K + S_V) in n−1 messages: K and V of all chunks but the next rank's.
-
-    Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers", §3.
-    """
+    """(n−1)/n · (S_K + S_V) in n−1 messages: K and V of all chunks but the next rank's (Liu et al. 2023, §3)."""
     return _hops(seq, chunk_size(seq, ranks, (rank + 1) % ranks), width, ranks, item)
 
 
@@ -28,10 +25,7 @@ def zigzag_forward(seq: int, width: int, ranks: int, rank: int, item: int = 4) -
 
 
 def gradients_home(seq: int, width: int, ranks: int, item: int = 4) -> Traffic:
-    """S_K + S_V in n messages: the gradients of K and V over n hops (Liu et al. 2023, §3); one rank sends nothing.
-
-    `item` is of the dtype in which gradients are added up, which may be wider than that of K and V.
-    """
+    """S_K + S_V in n messages: the gradients of K and V, in their own dtype, over n hops (Liu et al. 2023, §3)."""
     return Traffic(2 * seq * width * item, ranks) if ranks > 1 else NOTHING
 
 
@@ -52,10 +46,7 @@ def ring_blocks(seq: int, ranks: int, rank: int) -> int:
 
 
 def zigzag_blocks(seq: int, ranks: int, rank: int) -> int:
-    """(2n+1)(s/2n)², the same on every rank: chunk r meets r+1 chunks, and chunk 2n−1−r meets 2n−r.
-
-    Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2, for the chunks.
-    """
+    """(2n+1)(s/2n)² on every rank: chunk r meets r+1, chunk 2n−1−r meets 2n−r (Grattafiori et al. 2024, §3.3.2)."""
     return sum(ring_blocks(seq, 2 * ranks, chunk) for chunk in (rank, 2 * ranks - 1 - rank))
 
 
@@ -70,10 +61,7 @@ def ring_area_share(ranks: int, rank: int) -> float:
 
 
 def ring_causal_time(ranks: int) -> float:
-    """n − 1/2 blocks of (s/n)²: the time of the last rank, with contiguous chunks.
-
-    The kernel leaves out the hidden half of a diagonal block, and messages take no time.
-    """
+    """n − 1/2 blocks of (s/n)²: the last rank's, with half a diagonal block, contiguous chunks and free messages."""
     return ranks - 0.5
 
 
@@ -85,11 +73,7 @@ def zigzag_causal_time(ranks: int) -> float:
 def ring_time(ranks: int, block: float, message: float) -> float:
     """(n−1) · max(block, message) + block: seconds without a mask; messages are hidden if block ≥ message.
 
-    Args:
-        block: Seconds in which a rank computes a block.
-        message: Seconds in which K and V of a chunk are sent.
-
-    Source: Liu et al. 2023, §3, for the condition.
+    `block`: seconds of a block's computing; `message`: seconds to send a chunk's K and V (Liu et al. 2023, §3).
     """
     return (ranks - 1) * max(block, message) + block
 
@@ -97,11 +81,7 @@ def ring_time(ranks: int, block: float, message: float) -> float:
 def hiding_chunk(width: int, item: int, beta: float, score: float) -> float:
     """2 · width · item · beta / score: tokens per rank from which score · c² ≥ beta · 2c · width · item hides messages.
 
-    Args:
-        beta: Seconds per byte of a link.
-        score: Seconds per score of a block, for all sequences and heads together.
-
-    Source: Liu et al. 2023, §3 ("c ≥ F/B", from 4dc² operations and 4cd bytes).
+    `beta`: seconds per byte; `score`: seconds per score for all sequences and heads (Liu et al. 2023, §3, "c ≥ F/B").
     """
     return 2 * width * item * beta / score
 
@@ -152,10 +132,7 @@ def ulysses(sizes: Attention, ranks: int) -> Traffic:
 
 
 def gather(sizes: Attention, ranks: int) -> Traffic:
-    """(n−1)/n · (S_K + S_V) in 2(n−1) messages, forward; backward reduce-scatters gradients, with as many.
-
-    For rings, from Grattafiori et al. 2024, §3.3.2.
-    """
+    """(n−1)/n · (S_K + S_V) in 2(n−1) messages, forward; as much backward (after Grattafiori et al. 2024, §3.3.2)."""
     return Traffic(sizes.bytes(2 * sizes.key_heads) * (ranks - 1) // ranks, 2 * (ranks - 1))
 
 

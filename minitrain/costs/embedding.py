@@ -15,13 +15,7 @@ ID = 8  # bytes
 
 
 class SparseStep(NamedTuple):
-    """The bytes between a worker and servers in a step, or between a server and workers.
-
-    Attributes:
-        ids: Worker to server: which rows it wants.
-        rows: Server to worker.
-        gradients: Worker to server: one for each row.
-    """
+    """The bytes between a worker and servers: ids of rows that it wants, the rows, and a gradient for each row."""
 
     ids: Traffic
     rows: Traffic
@@ -87,7 +81,7 @@ def row_bytes(dimension: int, states: int, item: int = 4) -> int:
 
 
 def probes(load: float, found: bool) -> float:
-    """½(1 + 1/(1−α)) slots searched for an id in the table, ½(1 + 1/(1−α)²) for a missing one, at a load α, on average.
+    """½(1 + 1/(1−α)) slots searched for an id at a load α, ½(1 + 1/(1−α)²) for a missing one, on average.
 
     Source: Knuth 1998, vol. 3, §6.4, theorem K, for many slots.
     """

@@ -17,10 +17,7 @@ def argmax_bytes(outputs: int) -> int:
 
 
 def sparse_bytes(rows: int, nonzero: int, index: int = 1, item: int = 4) -> int:
-    """(item + index) · Z + 4(rows + 1) bytes of compressed sparse rows: Z values, their columns, and where rows begin.
-
-    An index of 1 byte is enough for 256 columns.
-    """
+    """(item + index) · Z + 4(rows + 1): bytes of Z values, their columns' numbers, and where each row begins."""
     return (item + index) * nonzero + 4 * (rows + 1)
 
 

@@ -40,10 +40,7 @@ LLAMA_2_70B = Model(80, 8192, 64, 8, 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8
 def cache_bytes(
     layers: int, kv_heads: int, head: int, tokens: int, batch: int, item: int = 2, tensor: int = 1, pipeline: int = 1
 ) -> int:
-    """2 L k d s b w: keys and values of all tokens (Pope et al. 2022, §2); a rank has ⌈L/p⌉ layers, max(1, k/t) heads.
-
-    `tokens` is s, or the number for which there is room.
-    """
+    """2 L k d s b w: keys and values of s tokens (Pope et al. 2022, §2); a rank has ⌈L/p⌉ layers, max(1, k/t) heads."""
     return 2 * -(-layers // pipeline) * max(1, kv_heads // tensor) * head * tokens * batch * item
 
 

@@ -112,8 +112,7 @@ def link(machine: Machine, per_node: int, ranks: int, stride: int) -> float:
 def bar(
     shape: Shape, cut: Cut, sizes: Sizes, machine: Machine, per_node: int = 8, reached: float = 0.5
 ) -> time_bar.Bar:
-    """The seconds of a step, on the pipeline rank that computes most; overlap as in
-    `minitrain.planning.full.time_model`.
+    """The seconds of a step on the pipeline rank that computes most; overlap as in `planning.full.time_model`.
 
     Each token visits one expert, and the ring's attention is in balance, as with zigzag.
 

@@ -34,10 +34,7 @@ def model_state_bytes(
 
 
 def adamw_bytes(parameters: int, tensors: int, item: int = 4) -> int:
-    """2 · item · Ψ + 4 · tensors: torch's AdamW has momentum, variance, and a float32 step counter for each tensor.
-
-    Source: Loshchilov & Hutter 2019, "Decoupled weight decay regularization", algorithm 2; the counters are torch's.
-    """
+    """2 · item · Ψ + 4 · tensors: momentum, variance, torch's counters (Loshchilov & Hutter 2019, algorithm 2)."""
     return 2 * item * parameters + 4 * tensors
 
 

@@ -26,7 +26,7 @@ def capacity(tokens: int, experts: int, factor: float, choices: int = 1) -> int:
 def dropped_fraction(tokens: int, experts: int, places: int, choices: int = 1) -> float:
     """E/(kT) · Σ_{x>C} (x − C) · P(x), P binomial with T trials of probability k/E: what overflows if choices are even.
 
-    Exact in whole numbers of about T · log E digits, so for a few thousand tokens (in words: Fedus et al. 2021, §2.2).
+    Exact, in whole numbers of about T · log E digits (in words: Fedus et al. 2021, §2.2).
     """
     over = sum(
         (taken - places) * math.comb(tokens, taken) * choices**taken * (experts - choices) ** (tokens - taken)
@@ -79,10 +79,7 @@ def squared_variation(values: Sequence[float]) -> float:
 
 
 def importance_loss_at_worst(factor: float, experts: int, choices: int) -> float:
-    """w · (E/k − 1): the same k experts get all tokens in equal parts; at balance it is 0; w is the loss's factor.
-
-    The mean is 1/E and the mean of squares 1/(kE) (Shazeer et al. 2017, §4, equations 6 and 7, population variance).
-    """
+    """w · (E/k − 1), w the loss's factor: k experts get all tokens in equal parts (Shazeer et al. 2017, §4)."""
     return factor * (experts / choices - 1)
 
 
@@ -131,10 +128,7 @@ def router_flops(tokens: int, hidden: int, experts: int) -> int:
 
 
 def load_bytes(experts: int, item: int = 8) -> int:
-    """E · w: what a rank brings to the all-reduce of loads, one for each layer and step; w bytes of a count.
-
-    Source: Wang et al. 2024, "Auxiliary-loss-free load balancing", algorithm 1.
-    """
+    """E · w: what a rank brings to the all-reduce of loads, per layer and step (Wang et al. 2024, algorithm 1)."""
     return experts * item
 
 
@@ -160,15 +154,12 @@ def bias_overshoot(gap: float, speed: float) -> int:
 
 
 def shared_parameters(experts: int, shared: int, hidden: int, inner: int) -> int:
-    """(E + s) (2hm + m + h) + hE: E experts to choose from and s shared ones, which the router does not score.
-
-    Source: Dai et al. 2024, "DeepSeekMoE", §3.2.
-    """
+    """(E + s) (2hm + m + h) + hE: E experts to choose from, s shared ones without router (Dai et al. 2024, §3.2)."""
     return (experts + shared) * expert_parameters(hidden, inner) + hidden * experts
 
 
 def shared_flops(tokens: int, experts: int, choices: int, shared: int, hidden: int, inner: int) -> int:
-    """(k + s) · 4hm + 2hE for each token, forward (Dai et al. 2024, "DeepSeekMoE", §3.2)."""
+    """(k + s) · 4hm + 2hE for each token, forward (Dai et al. 2024, §3.2)."""
     return expert_flops(tokens * (choices + shared), hidden, inner) + router_flops(tokens, hidden, experts)
 
 

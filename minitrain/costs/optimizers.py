@@ -85,13 +85,11 @@ class Traffic(NamedTuple):
 
 
 def zero1_traffic(elements: Sequence[int], ranks: int, norms: int = 0, item: int = 4) -> Traffic:
-    """Ψ, padded to a multiple of n ranks, twice, as for any optimizer, and `norms` numbers for each layer.
+    """2Ψ, padded to a multiple of n ranks (Rajbhandari et al. 2020, §7.2.1), and `norms` numbers for each layer.
 
     Args:
         elements: Those of each layer.
         norms: Sums of squares that ranks need of each layer, two for LARS and LAMB (You et al. 2017, 2020).
-
-    Source: Rajbhandari et al. 2020, §7.2.1.
     """
     padded = item * ranks * math.ceil(sum(elements) / ranks)
     return Traffic(padded, padded, norms * item * len(elements))
@@ -112,20 +110,12 @@ def adafactor_payload(shapes: Sequence[Shape], item: int = 4) -> int:
 
 
 def muon_payload(lines: Sequence[int], ranks: int, item: int = 2) -> int:
-    """An all-gather of each padded flat buffer of matrices in Newton–Schulz's format (Liu et al. 2025, §2.3, likewise).
-
-    Args:
-        lines: Elements of each flat buffer.
-        item: Bytes of a number.
-    """
+    """An all-gather of each padded flat buffer of matrices in Newton–Schulz's format (after Liu et al. 2025, §2.3)."""
     return sum(item * ranks * math.ceil(elements / ranks) for elements in lines)
 
 
 def own_collectives(optimizer: str, lines: int = 1) -> int:
-    """Collectives of a step under ZeRO besides those of gradients and parameters; Muon has one for each of its `lines`.
-
-    LARS and LAMB sum norms; Adafactor sums rows and columns, then updates.
-    """
+    """Collectives of a step besides ZeRO's: one for norms, two for Adafactor, one for each of Muon's `lines`."""
     return {"AdamW": 0, "LARS": 1, "LAMB": 1, "Adafactor": 2, "Muon": lines}[optimizer]
 
 
@@ -135,10 +125,7 @@ def scaled_variance(times: float, rate: float) -> float:
 
 
 def newton_schulz(singular_value: float, steps: int = 5) -> float:
-    """A singular value σ of a matrix of norm 1 after some steps of σ ← aσ + bσ³ + cσ⁵ (Jordan et al. 2024).
-
-    Of X = USVᵀ, (XXᵀ)ᵏX is U S²ᵏ⁺¹ Vᵀ.
-    """
+    """A singular value σ of a matrix of norm 1 after some steps of σ ← aσ + bσ³ + cσ⁵ (Jordan et al. 2024)."""
     for _ in range(steps):
         singular_value = 3.4445 * singular_value - 4.7750 * singular_value**3 + 2.0315 * singular_value**5
     return singular_value

@@ -30,10 +30,7 @@ class Link(NamedTuple):
 
 
 def server_link(parameters: Sequence[Sizes], owners: Sequence[int], server: int, workers: int) -> Link:
-    """n(2Sₛ + wPₛ) bytes: a pull of Sₛ to each worker and a push of Sₛ + wPₛ from each, a message for each kind.
-
-    With k servers this is about 2nS/k (Li et al. 2014, §3.2, for who sends what).
-    """
+    """n(2Sₛ + wPₛ), about 2nS/k: a pull of Sₛ and a push of Sₛ + wPₛ per worker and kind (Li et al. 2014, §3.2)."""
     share = [parameter for parameter, owner in zip(parameters, owners, strict=True) if owner == server]
     link = Link(NOTHING, NOTHING)
     for kind in dict.fromkeys(parameter.kind for parameter in share):
@@ -75,10 +72,7 @@ def servers_to_match(workers: int) -> int:
 
 
 def fullest_at_most(sizes: Sequence[int], servers: int) -> float:
-    """S/k + (1 − 1/k) · max: no server has more, since it was the emptiest when it got its last tensor.
-
-    Source: Graham 1966, "Bounds for certain multiprocessing anomalies": the argument of 2 − 1/k, for any order.
-    """
+    """S/k + (1 − 1/k) · max: no server has more, since it was emptiest when it got its last tensor (Graham 1966)."""
     return sum(sizes) / servers + (1 - 1 / servers) * max(sizes, default=0)
 
 
@@ -120,11 +114,6 @@ def step_time(pull: float, push: float, workers: int, alpha: float, beta: float,
     """(α + βS) + F + n(α + β(S + wP)): seconds from the first pull until one server has every push. For push ≥ pull.
 
     A link carries both directions at once, so pushes come in while pulls still leave, and follow the first pull without
-    a gap (ports of Thakur, Rabenseifner & Gropp 2005, "Cost Model").
-
-    Args:
-        pull: S.
-        push: S + wP.
-        compute: F.
+    a gap. `pull` is S, `push` S + wP, `compute` F (ports as in Thakur, Rabenseifner & Gropp 2005).
     """
     return (alpha + beta * pull) + compute + workers * (alpha + beta * push)

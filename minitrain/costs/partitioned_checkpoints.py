@@ -27,10 +27,7 @@ def gathers(layers: int, elements: int, item_size: int, ranks: int, rank: int) -
 
 
 def all_reduces(layers: int, elements: int, item_size: int, ranks: int, rank: int) -> Traffic:
-    """6L all-reduces of bsh elements: what a rank sends in a step of recomputed tensor-parallel blocks (§8).
-
-    Four of the six are those of Shoeybi et al. 2019.
-    """
+    """6L all-reduces of bsh elements: what a rank sends in a step of recomputed tensor-parallel blocks (§8)."""
     return _times(ALL_REDUCES * layers, ring_all_reduce(elements, item_size, ranks, rank))
 
 

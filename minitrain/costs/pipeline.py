@@ -100,18 +100,12 @@ def interleaved_in_flight(ranks: int, microbatches: int, rank: int, chunks: int)
 
 
 def zero_bubble_h1_in_flight(ranks: int, microbatches: int, rank: int) -> tuple[int, int]:
-    """min(m, p−r) up to I, and min(m, p) with those that wait for W.
-
-    Source: Qi et al. 2023, §2.3: (p−i+1)M_B + (i−1)M_W on worker i = r+1.
-    """
+    """min(m, p−r) up to I, and min(m, p) with those that wait for W (Qi et al. 2023, §2.3, r = i−1)."""
     return min(microbatches, ranks - rank), min(microbatches, ranks)
 
 
 def zero_bubble_h2_in_flight(ranks: int, microbatches: int, rank: int) -> tuple[int, int]:
-    """min(m, 2(p−r)−1) up to I, and min(m, 2p−1) with those that wait for W: twice the warm-up of H1.
-
-    Source: Qi et al. 2023, §2.3: (2p−2i+1)M_B + (2i−2)M_W on worker i = r+1.
-    """
+    """min(m, 2(p−r)−1) up to I, and min(m, 2p−1) with those that wait for W (Qi et al. 2023, §2.3, r = i−1)."""
     return min(microbatches, 2 * (ranks - rank) - 1), min(microbatches, 2 * ranks - 1)
 
 
@@ -121,10 +115,7 @@ def zero_bubble_v_in_flight(ranks: int, microbatches: int, rank: int) -> int:
 
 
 def outputs_released(ranks: int, microbatches: int, rank: int) -> int:
-    """min(m, p−1−r): of the outputs of micro-batches in flight with 1F1B, those that have surely arrived.
-
-    When the first gradient returns, the next rank has each output but perhaps the latest (Korthikanti et al. 2022).
-    """
+    """min(m, p−1−r): outputs of micro-batches in flight with 1F1B that have arrived when the first gradient returns."""
     return min(microbatches, ranks - 1 - rank)
 
 
@@ -162,10 +153,7 @@ def without_flush_speedup(ranks: int, microbatches: int, total: int) -> Fraction
 
 
 def pipedream_versions(ranks: int, rank: int) -> int:
-    """p−r versions of the weights on rank r, for N ≥ 2(p−1−r): one for each micro-batch in flight.
-
-    Weight stashing is Narayanan et al. 2019, "PipeDream", §3.3.
-    """
+    """p−r versions of the weights on rank r for N ≥ 2(p−1−r), one per micro-batch (Narayanan et al. 2019, §3.3)."""
     return ranks - rank
 
 

@@ -46,10 +46,7 @@ def best_k_estimate(layers: int, segment_input: int, layer: int) -> float:
 
 
 def gpt_layer_selective(batch: int, seq: int, hidden: int, heads: int, item: int = 4) -> int:
-    """Bytes that a block keeps if attention's core is computed again: all but the s × s softmax and its mask.
-
-    Source: Korthikanti et al. 2022, §5: sbh · 34 in 16 bits without parallelism.
-    """
+    """Bytes that a block keeps if attention's core is recomputed: 34sbh in 16 bits (Korthikanti et al. 2022, §5)."""
     kept = gpt_layer_activations(batch, seq, hidden, heads, fused=False, item=item)
     return sum(kept.values()) - kept["attention: softmax"] - kept["attention: mask"]
 
@@ -60,10 +57,7 @@ def gpt_ends(batch: int, seq: int, hidden: int, vocabulary: int, item: int = 4) 
 
 
 def gpt_kept(batch: int, seq: int, hidden: int, layers: int, vocabulary: int, k: int = 1, item: int = 4) -> int:
-    """⌈L/k⌉ · bsh elements and the ends, in bytes: kept after forward if segments of k blocks are computed again.
-
-    Source: Korthikanti et al. 2022, §5: sbhL · 2 in 16 bits.
-    """
+    """⌈L/k⌉ · bsh elements and the ends: bytes kept with segments of k blocks (Korthikanti et al. 2022, §5)."""
     return kept_by_segments(layers, k, item * batch * seq * hidden) + gpt_ends(batch, seq, hidden, vocabulary, item)
 
 

@@ -87,23 +87,17 @@ class Work(NamedTuple):
 
 
 def matrix_product(rows: int, inner: int, columns: int, item: int = 2) -> Work:
-    """2mkn operations and w(mk + kn + mn) bytes: factors are read once, the product is written once.
-
-    Source: Austin et al. 2025, "All about rooflines".
-    """
+    """2mkn operations and w(mk + kn + mn) bytes: each matrix is moved once (Austin et al. 2025)."""
     return Work(2 * rows * inner * columns, item * (rows * inner + inner * columns + rows * columns))
 
 
 def small_batch_intensity(rows: float, item: int = 2) -> float:
-    """2m/w: where m is small compared with k and n, nearly all bytes are the weights'; in 16 bits it is m.
-
-    Source: Austin et al. 2025, "All about rooflines".
-    """
+    """2m/w where m is small compared with k and n; in 16 bits it is m (Austin et al. 2025, "All about rooflines")."""
     return 2 * rows / item
 
 
 def rows_at_ridge(ridge: float, inner: int, columns: int, item: int = 2) -> float:
-    """wRkn / (2kn − wR(k + n)): rows from which on a product with a k × n weight is limited by operations.
+    """wRkn / (2kn − wR(k + n)): rows from which on a product with a k × n weight is limited by operations at a ridge R.
 
     Nearly w/2 · R for a large weight; infinite for one that never reaches it (`matrix_product`, solved for m).
     """
@@ -119,9 +113,7 @@ class Bounds(NamedTuple):
 
 
 def bounds(*seconds: float) -> Bounds:
-    """The longest of the times, and their sum: at most twice as long for two (Austin et al. 2025, "All about
-    rooflines").
-    """
+    """The longest of the times, and their sum: at most twice as long for two (Austin et al. 2025)."""
     return Bounds(max(seconds), sum(seconds))
 
 
@@ -176,10 +168,7 @@ def backward_flops(batch: int, seq: int, hidden: int, layers: int, vocabulary: i
 
 
 def six_n(parameters: float, tokens: float) -> float:
-    """6NT: each parameter is multiplied and added for each token, once in forward and twice in backward.
-
-    Source: Kaplan et al. 2020, §2.1; Hoffmann et al. 2022, "Chinchilla", appendix F.
-    """
+    """6NT: each parameter is used for each token, once in forward and twice in backward (Kaplan et al. 2020, §2.1)."""
     return 6 * parameters * tokens
 
 
@@ -206,10 +195,7 @@ def flops_per_token(parameters: float, layers: int = 0, width: int = 0, seq: int
 
 
 def utilisation(flops: float, seconds: float, devices: int, peak: float) -> float:
-    """flops / (seconds · devices · peak): MFU where `flops` are the model's, HFU with what was computed again.
-
-    Source: Chowdhery et al. 2022, appendix B; Korthikanti et al. 2022, table 5.
-    """
+    """flops / (seconds · devices · peak): MFU, or HFU with recomputed `flops` (Chowdhery et al. 2022, appendix B)."""
     return flops / (seconds * devices * peak)
 
 
@@ -250,9 +236,9 @@ def most_tensor_ranks(
 
 
 def prefetched_time(products: Sequence[float], gathers: Sequence[float]) -> float:
-    """g₁ + max(f₁, g₂) + … + max(f_K₋₁, g_K) + f_K: seconds of a forward whose next weight is gathered meanwhile.
+    """g₁ + max(f₁, g₂) + … + f_K: seconds of a forward of products fₖ that gathers the next weight, gₖ, meanwhile.
 
-    `products` are fₖ, `gathers` gₖ, seconds of each layer (Zhao et al. 2023, "PyTorch FSDP", §3.3).
+    Source: Zhao et al. 2023, "PyTorch FSDP", §3.3.
     """
     pairs = zip(products[:-1], gathers[1:], strict=True)
     return gathers[0] + sum(max(pair) for pair in pairs) + products[-1]

@@ -37,7 +37,7 @@ class TrafficWays(NamedTuple):
 def layer_calls(keep_gathered: bool = False) -> Ways:
     """In forward, g before attention and MLP, ḡ after them; in backward the conjugates, and g again if not kept.
 
-    Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2.
+    Source: Korthikanti et al. 2022, §4.2.2.
     """
     return Ways(Calls(2, 2), Calls(2 + 2 * (not keep_gathered), 2))
 
@@ -60,10 +60,7 @@ def model_calls(layers: int, keep_gathered: bool = False) -> Ways:
 def layer_traffic(
     batch: int, seq: int, hidden: int, ranks: int, rank: int, keep_gathered: bool = False, item: int = 4
 ) -> TrafficWays:
-    """4(t−1)/t · S bytes in forward, and 4 or 6(t−1)/t · S in backward: what a rank sends through the ring.
-
-    Source: Korthikanti et al. 2022, §4.2.2; Patarasuk & Yuan 2009.
-    """
+    """4(t−1)/t · S bytes forward, 4 or 6(t−1)/t · S backward: what a rank sends (Korthikanti et al. 2022, §4.2.2)."""
     return _traffic(layer_calls(keep_gathered), batch * seq * hidden, item, ranks, rank)
 
 
@@ -89,9 +86,9 @@ def _traffic(calls: Ways, elements: int, item: int, ranks: int, rank: int) -> Tr
 def partial_elements(layers: int, hidden: int, positions: int) -> int:
     """6hL + 2h + positions · h: elements whose gradients are added over ranks once per step.
 
-    A layer has two norms of 2h and two row biases of h; then the last norm and learned positions. Shared key and value
-    heads come on top (`minitrain.costs.tensor_parallel.shared_heads_elements`). Megatron-LM adds positions to whole
-    sequences (`_allreduce_non_tensor_model_parallel_grads`).
+    A layer has two norms of 2h and two row biases of h; then the last norm and learned positions, which Megatron-LM
+    adds to whole sequences instead. Shared key and value heads:
+    `minitrain.costs.tensor_parallel.shared_heads_elements`.
     """
     return (6 * layers + 2 + positions) * hidden
 

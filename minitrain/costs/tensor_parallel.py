@@ -29,9 +29,7 @@ def payload(batch: int, seq: int, hidden: int, item: int = 4) -> int:
 
 
 def layer_traffic(batch: int, seq: int, hidden: int, ranks: int, rank: int, item: int = 4) -> Traffic:
-    """4(t−1)/t · bsh·w: what a rank sends in two all-reduces forward, and as much backward (Narayanan et al. 2021,
-    §3.2).
-    """
+    """4(t−1)/t · bsh·w: bytes that a rank sends in two all-reduces, one way (Narayanan et al. 2021, §3.2)."""
     one = ring_all_reduce(batch * seq * hidden, item, ranks, rank)
     return one + one
 
@@ -63,7 +61,7 @@ def column_parameters(inputs: int, outputs: int, ranks: int, bias: bool = True) 
 
 
 def row_parameters(inputs: int, outputs: int, ranks: int, bias: bool = True) -> int:
-    """inputs/t · outputs, and the whole bias: parameters of a row-parallel layer on a rank (Shoeybi et al. 2019, §3)."""
+    """inputs/t · outputs, and the whole bias: a rank's parameters of a row-parallel layer (Shoeybi et al. 2019, §3)."""
     return (inputs // ranks + bias) * outputs
 
 
@@ -81,11 +79,7 @@ def layer_parameters(hidden: int, heads: int, ranks: int, kv_heads: int | None =
 
 
 def layer_flops(batch: int, seq: int, hidden: int, heads: int, ranks: int = 1, kv_heads: int | None = None) -> Ways:
-    """24bsh²/t + 4bs²h/t: operations of a layer's products on each rank forward, with masked scores; twice that
-    backward.
-
-    Source: Narayanan et al. 2021, appendix; Korthikanti et al. 2022, appendix A.
-    """
+    """24bsh²/t + 4bs²h/t: a layer's operations on a rank, twice that backward (Narayanan et al. 2021, appendix)."""
     kv_heads = kv_heads or heads
     kv_width = kv_heads * (hidden // heads) // min(kv_heads, ranks)
     tokens = batch * seq

@@ -14,10 +14,7 @@ logit."""
 
 
 def padded(vocabulary: int, ranks: int, multiple: int = 1) -> int:
-    """V', the smallest multiple of n · `multiple` that is at least V (Shoeybi et al. 2019, "Megatron-LM", §5.1).
-
-    Megatron-LM takes multiples of 128 (`make-vocab-size-divisible-by`), since such matrices are multiplied faster.
-    """
+    """V', the smallest multiple of n · `multiple` (128 in Megatron-LM) from V on (Shoeybi et al. 2019, §5.1)."""
     unit = ranks * multiple
     return -(-vocabulary // unit) * unit
 

@@ -23,16 +23,10 @@ def state_bytes(
     gradient_bytes: int = 2,
     optimizer_bytes: int = 12,
 ) -> dict[str, float]:
-    """Bytes on each rank by category, of Ψ parameters; n divides optimizer states from stage 1, gradients from 2,
-    parameters in 3.
-
-    Returns:
-        Bytes of "parameters", "gradients" and "optimizer states". Not rounded up to whole elements.
+    """Bytes on each rank, by category; stage 1 divides optimizer states by n, stage 2 gradients too, stage 3 all (§5).
 
     Raises:
         ValueError: There is no such stage.
-
-    Source: §5 and Figure 1.
     """
     if stage not in STAGES:
         raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
@@ -47,8 +41,7 @@ def state_bytes(
 def volume(stage: int, parameters: float, micro_batches: int = 1) -> float:
     """2Ψ elements sent by each rank in a step in stages 0 and 1, (A + 1)Ψ in stage 2, 3AΨ in stage 3, for many ranks.
 
-    A reduce-scatter is Ψ, an all-gather is Ψ. A rank of stage 2 has only one shard, and so reduce-scatters each
-    micro-batch (§7.2, for A = 1).
+    Reduce-scatter and all-gather are Ψ each; stage 2 reduce-scatters each micro-batch's gradients (§7.2, for A = 1).
     """
     if stage not in STAGES:
         raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
@@ -56,13 +49,7 @@ def volume(stage: int, parameters: float, micro_batches: int = 1) -> float:
 
 
 class Line(NamedTuple):
-    """Parameters that lie side by side and are cut into n equal shards.
-
-    Attributes:
-        elements: Number of elements, without padding.
-        tensors: Number of parameters in it.
-        trainable: Whether they have gradients and optimizer states.
-    """
+    """Parameters that lie side by side, cut into n equal shards; `elements` are those without padding."""
 
     elements: int
     item_size: int
