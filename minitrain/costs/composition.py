@@ -203,7 +203,7 @@ def state_bytes(optimizer: str, item: int, line: Sequence[Parameter]) -> tuple[i
     """Bytes of optimizer states of a flat buffer: for each element, and in all on each rank, whatever it has of it.
 
     States are in float32 at least; parameters of 16 bits also have a float32 copy. Adafactor's are whole on each rank
-    (Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2; `minitrain.costs.optimizers`).
+    (Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2).
     """
     copy = 4 if item < 4 else 0
     one = max(4, item)  # bytes of a state's element

@@ -61,7 +61,7 @@ def ring_area_share(ranks: int, rank: int) -> float:
 
 
 def ring_causal_time(ranks: int) -> float:
-    """n − 1/2 blocks of (s/n)²: the last rank's, with half a diagonal block, contiguous chunks and free messages."""
+    """n − 1/2 blocks of (s/n)²: the last rank's time with contiguous chunks, half of the diagonal block left out."""
     return ranks - 0.5
 
 

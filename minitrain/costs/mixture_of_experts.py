@@ -154,7 +154,7 @@ def bias_overshoot(gap: float, speed: float) -> int:
 
 
 def shared_parameters(experts: int, shared: int, hidden: int, inner: int) -> int:
-    """(E + s) (2hm + m + h) + hE: E experts to choose from, s shared ones without router (Dai et al. 2024, §3.2)."""
+    """(E + s) (2hm + m + h) + hE: E experts, s shared ones, which no router scores (Dai et al. 2024, §3.2)."""
     return (experts + shared) * expert_parameters(hidden, inner) + hidden * experts
 
 

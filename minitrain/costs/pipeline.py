@@ -42,12 +42,12 @@ def bubble(ranks: int, forward: Time, backward: Time, weight: Time = 0, chunks: 
 
 
 def bubble_over_ideal(ranks: int, microbatches: int, chunks: int = 1) -> Fraction:
-    """(p−1)/(v·m) (Narayanan et al. 2021, §2.2.1 and §2.2.2)."""
+    """(p−1)/(v·m): Narayanan et al. 2021, §2.2.1 and §2.2.2."""
     return Fraction(ranks - 1, chunks * microbatches)
 
 
 def bubble_over_total(ranks: int, microbatches: int, chunks: int = 1) -> Fraction:
-    """(p−1)/(v·m+p−1) (Huang et al. 2019, §2.3, for v = 1; Narayanan et al. 2021, §2.2.2)."""
+    """(p−1)/(v·m+p−1): Huang et al. 2019, §2.3, for v = 1; Narayanan et al. 2021, §2.2.2."""
     return Fraction(ranks - 1, chunks * microbatches + ranks - 1)
 
 
@@ -100,12 +100,12 @@ def interleaved_in_flight(ranks: int, microbatches: int, rank: int, chunks: int)
 
 
 def zero_bubble_h1_in_flight(ranks: int, microbatches: int, rank: int) -> tuple[int, int]:
-    """min(m, p−r) up to I, and min(m, p) with those that wait for W (Qi et al. 2023, §2.3, r = i−1)."""
+    """min(m, p−r) up to I, and min(m, p) with those that wait for W (Qi et al. 2023, §2.3, for worker i = r+1)."""
     return min(microbatches, ranks - rank), min(microbatches, ranks)
 
 
 def zero_bubble_h2_in_flight(ranks: int, microbatches: int, rank: int) -> tuple[int, int]:
-    """min(m, 2(p−r)−1) up to I, and min(m, 2p−1) with those that wait for W (Qi et al. 2023, §2.3, r = i−1)."""
+    """min(m, 2(p−r)−1) up to I, min(m, 2p−1) with those that wait for W (Qi et al. 2023, §2.3, for i = r+1)."""
     return min(microbatches, 2 * (ranks - rank) - 1), min(microbatches, 2 * ranks - 1)
 
 

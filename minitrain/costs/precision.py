@@ -56,7 +56,7 @@ def lost(ratio: float, mantissa: int) -> int:
 
 
 def sum_stops_at(mantissa: int) -> int:
-    """2^(m+1): there neighbours are 2 apart, so adding 1 is a tie, which goes back to the even number."""
+    """2^(m+1): there neighbors are 2 apart, so adding 1 is a tie, which goes back to the even number."""
     return 2 ** (mantissa + 1)
 
 

@@ -168,7 +168,7 @@ def backward_flops(batch: int, seq: int, hidden: int, layers: int, vocabulary: i
 
 
 def six_n(parameters: float, tokens: float) -> float:
-    """6NT: each parameter is used for each token, once in forward and twice in backward (Kaplan et al. 2020, §2.1)."""
+    """6NT: two operations per parameter and token in forward, four in backward (Kaplan et al. 2020, §2.1)."""
     return 6 * parameters * tokens
 
 
@@ -195,7 +195,7 @@ def flops_per_token(parameters: float, layers: int = 0, width: int = 0, seq: int
 
 
 def utilisation(flops: float, seconds: float, devices: int, peak: float) -> float:
-    """flops / (seconds · devices · peak): MFU, or HFU with recomputed `flops` (Chowdhery et al. 2022, appendix B)."""
+    """flops / (seconds · devices · peak): MFU, or HFU with recomputed operations (Chowdhery et al. 2022, appendix B)."""
     return flops / (seconds * devices * peak)
 
 
@@ -273,5 +273,5 @@ def walls(parameters: float, tokens: float, replicas: int, machine: Machine) -> 
 
 
 def really_sent(parameters: float, replicas: int, devices_each: int, item: int = 2) -> float:
-    """2(n−1)/n · wN/m: bytes that a device sends in a step, a ring over n replicas of m (Patarasuk & Yuan 2009)."""
+    """2(n−1)/n · wN/m: bytes that a device sends, a ring over n replicas of m devices each (Patarasuk & Yuan 2009)."""
     return (replicas - 1) / replicas * zero.volume(0, parameters / devices_each) * item

@@ -79,7 +79,7 @@ def layer_parameters(hidden: int, heads: int, ranks: int, kv_heads: int | None =
 
 
 def layer_flops(batch: int, seq: int, hidden: int, heads: int, ranks: int = 1, kv_heads: int | None = None) -> Ways:
-    """24bsh²/t + 4bs²h/t: a layer's operations on a rank, twice that backward (Narayanan et al. 2021, appendix)."""
+    """24bsh²/t + 4bs²h/t operations forward, with masked scores; twice as many backward (Narayanan et al. 2021)."""
     kv_heads = kv_heads or heads
     kv_width = kv_heads * (hidden // heads) // min(kv_heads, ranks)
     tokens = batch * seq
