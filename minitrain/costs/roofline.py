@@ -195,7 +195,7 @@ def flops_per_token(parameters: float, layers: int = 0, width: int = 0, seq: int
 
 
 def utilisation(flops: float, seconds: float, devices: int, peak: float) -> float:
-    """flops / (seconds · devices · peak): MFU, or HFU with recomputed operations (Chowdhery et al. 2022, appendix B)."""
+    """flops / (seconds · devices · peak): MFU; HFU with recomputed operations (Chowdhery et al. 2022, appendix B)."""
     return flops / (seconds * devices * peak)
 
 
