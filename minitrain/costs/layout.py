@@ -112,9 +112,9 @@ def link(machine: Machine, per_node: int, ranks: int, stride: int) -> float:
 def bar(
     shape: Shape, cut: Cut, sizes: Sizes, machine: Machine, per_node: int = 8, reached: float = 0.5
 ) -> time_bar.Bar:
-    """The seconds of a step on the pipeline rank that computes most; overlap as in `planning.full.time_model`.
+    """The seconds of a step on the pipeline rank that computes most.
 
-    Each token visits one expert, and the ring's attention is in balance, as with zigzag.
+    Overlap is that of `minitrain.planning.full.time_model`; each token visits one expert, and the ring is in balance.
 
     Args:
         per_node: GPUs of a node; ranks fill nodes in order, tp first, then cp, dp, pp.
