@@ -1,21 +1,8 @@
 """Activations kept for backward, in 16 bits and with dropout, under tensor and sequence parallelism and recomputation.
 
-The account of Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models", §4 and table 2,
-term by term: an element has 2 bytes and a dropout mask 1. It leaves out what is small compared with b·s·h elements:
-mean and deviation of the norms (bs elements each), and token numbers. Attention is written out, as theirs is. A fused
-kernel keeps none of the three terms with s², as if it recomputed selectively. What this project's GPT keeps in any
-dtype and without dropout, to the byte, is in `minitrain.costs.memory`.
-
-| a layer keeps | bytes | equation |
-|---|---|---|
-| on one device | sbh(34 + 5as/h) | 1 |
-| tensor parallel | sbh(10 + 24/t + 5as/(ht)) | 2 |
-| tensor and sequence parallel | sbh/t · (34 + 5as/h) | 4 |
-| tensor parallel, selective recomputation | sbh(10 + 24/t) | table 2 |
-| tensor and sequence parallel, selective recomputation | 34sbh/t | 6 |
-| full recomputation | 2sbh | §5 |
-
-Letters: b batch, s sequence, h hidden, a heads, L layers, V vocabulary, t tensor-parallel ranks, p pipeline stages.
+The account of Korthikanti et al. 2022, "Reducing activation recomputation in large transformer models", whose sections
+are cited: 2 bytes per element, 1 of a dropout mask, attention written out; statistics of norms and token numbers are
+left out. b batch, s sequence, h hidden, a heads, L layers, V vocabulary, t tensor-parallel ranks, p pipeline stages.
 """
 
 from __future__ import annotations
@@ -52,27 +39,16 @@ def layer_terms(
     sequence_parallel: bool = False,
     recompute: str = "none",
 ) -> dict[str, float]:
-    """Bytes that one layer keeps on one rank, by the operation that keeps them.
+    """Bytes that one layer keeps on one rank by operation, in the order of forward; 0 for what is dropped (§4.1 to §5).
 
     Args:
-        batch: Sequences that go through forward at once, b.
-        seq: Tokens in a sequence, s.
-        hidden: Width of the residual stream, h.
-        heads: Attention heads, a.
-        tensor: Tensor-parallel ranks, t.
-        sequence_parallel: Norms, dropouts and the inputs of attention and MLP are cut along the sequence. The paper's
-            way: the gathered inputs are dropped, and gathered again in backward. Else add `gathered_inputs`.
-        recompute: "selective" drops what attention makes of Q, K and V: the terms with s². "full" drops all but the
-            layer's input, which is the first norm's. With sequence parallelism that input is a shard, 2sbh/t; the
-            paper's table has 2sbh, since it uses full recomputation without sequence parallelism.
-
-    Returns:
-        All terms, in the order of forward; 0 for what is dropped.
+        sequence_parallel: Norms, dropouts and the inputs of attention and MLP are cut along the sequence. The gathered
+            inputs are dropped, and gathered again in backward; where they are kept, add `gathered_inputs`.
+        recompute: "none", "selective" (without the terms with s²) or "full" (only the layer's input, 2sbh; with
+            sequence parallelism 2sbh/t, which the paper does not consider).
 
     Raises:
         ValueError: A size is below 1 or cannot be split over `tensor`, or `recompute` is unknown.
-
-    Source: Korthikanti et al. 2022, §4.1, §4.2 and §5.
     """
     check(tensor, sequence_parallel, recompute, batch=batch, seq=seq, hidden=hidden, heads=heads)
     elements = {"bsh": batch * seq * hidden, "abss": heads * batch * seq * seq}
@@ -93,20 +69,15 @@ def layer(
     sequence_parallel: bool = False,
     recompute: str = "none",
 ) -> float:
-    """Bytes that one layer keeps on one rank: the sum of `layer_terms`, with the same arguments.
+    """sbh(10 + 24/t + 5as/(ht)) bytes that one layer keeps on one rank, sbh/t · (34 + 5as/h) with sequence parallelism.
 
-    Source: Korthikanti et al. 2022, table 2.
+    The last term is missing under selective recomputation; 2sbh remain under full (table 2).
     """
     return sum(layer_terms(batch, seq, hidden, heads, tensor, sequence_parallel, recompute).values())
 
 
 def gathered_inputs(batch: int, seq: int, hidden: int, tensor: int) -> float:
-    """Bytes more that a layer with sequence parallelism keeps when it keeps its gathered inputs, 4sbh(1 − 1/t).
-
-    These are the inputs of attention and MLP, 2sbh each. Keeping them saves an all-gather for each of them in backward.
-
-    Source: Korthikanti et al. 2022, §4.2.2, which drops them.
-    """
+    """4sbh(1 − 1/t): bytes that a layer with sequence parallelism keeps for its gathered inputs, if at all (§4.2.2)."""
     check(tensor, True, "none", batch=batch, seq=seq, hidden=hidden)
     whole = 4 * batch * seq * hidden
     return whole - whole / tensor
@@ -121,10 +92,7 @@ def computed_again(
     sequence_parallel: bool = False,
     recompute: str = "none",
 ) -> float:
-    """Bytes that recomputation brings back while backward is in one layer: what that layer would have kept otherwise.
-
-    The paper leaves them out. They count once, whatever the number of layers. Arguments as for `layer_terms`.
-    """
+    """Bytes that recomputation brings back while backward is in one layer; they count once and are not in the paper."""
     kept = layer(batch, seq, hidden, heads, tensor, sequence_parallel, recompute)
     return layer(batch, seq, hidden, heads, tensor, sequence_parallel) - kept
 
@@ -138,27 +106,13 @@ def extras(
     sequence_parallel: bool = False,
     pipeline: int = 1,
 ) -> dict[str, float]:
-    """Bytes that a rank of the first pipeline stage keeps outside the layers; together sbh/t · (p + 4(1 + V/h)).
+    """sbh/t · p + 4sbh/t · (1 + V/h): bytes that a rank of the first pipeline stage keeps outside the layers (§4.3).
 
-    The dropout after the embedding keeps a mask for each of p micro-batches. The last norm, the head and the loss
-    belong to the first stage only if there is no other, and are 0 otherwise. The logits are kept in 32 bits, and
-    divided over the tensor-parallel ranks as the vocabulary is, rounded up.
-
-    Args:
-        batch: Sequences in a micro-batch, b.
-        seq: Tokens in a sequence, s.
-        hidden: Width of the residual stream, h.
-        vocabulary: Number of different tokens, V.
-        tensor: Tensor-parallel ranks, t.
-        sequence_parallel: Whether what is outside the layers is cut along the sequence, as the paper has it. Without
-            it, each rank has all of it except the logits.
-        pipeline: Pipeline stages, p; their schedule is 1F1B.
+    The first term is the embedding's dropout masks of p micro-batches of 1F1B. The second is last norm, head and logits
+    in 32 bits, and is 0 where p > 1. Without sequence parallelism only the logits are divided by t. V/t is rounded up.
 
     Raises:
         ValueError: A size is below 1 or cannot be split over `tensor`.
-
-    Source: Korthikanti et al. 2022, §4.3. It says that this is less than 0.01% for its model of 22 billion parameters.
-        By this formula it is 0.6% of what the layers keep without recomputation.
     """
     check(
         tensor, sequence_parallel, "none", batch=batch, seq=seq, hidden=hidden, vocabulary=vocabulary, pipeline=pipeline
@@ -186,11 +140,9 @@ def model(
     recompute: str = "none",
     pipeline: int = 1,
 ) -> float:
-    """Bytes that a rank of the first pipeline stage keeps when forward is done: L layers, and `extras`.
+    """Bytes that a rank of the first pipeline stage keeps after forward: L layers, and `extras` (equation 5 and §4.3).
 
-    With p stages of L/p layers under 1F1B, the first stage keeps p micro-batches: again L layers.
-
-    Source: Korthikanti et al. 2022, equation 5 and §4.3.
+    Under 1F1B, the first stage keeps p micro-batches of L/p layers: again L layers.
     """
     _check_layers(layers, pipeline)
     one = layer(batch, seq, hidden, heads, tensor, sequence_parallel, recompute)
@@ -210,12 +162,9 @@ def peak(
     recompute: str = "none",
     pipeline: int = 1,
 ) -> float:
-    """The most bytes of activations at any time on a rank of the first stage, with what is computed again.
+    """The most bytes at any time on a rank of the first stage, with what is computed again.
 
-    Backward has used what head and loss keep, and freed it, when it comes to the last layer and computes that again:
-    the larger of the two counts. Gradients of activations and what an operation needs while it runs come on top.
-
-    Source: as `model`; the order of backward.
+    Backward has freed what head and loss keep when it computes the last layer again, so the larger of the two counts.
     """
     stored = model(batch, seq, hidden, heads, layers, vocabulary, tensor, sequence_parallel, recompute, pipeline)
     mask, *output = extras(batch, seq, hidden, vocabulary, tensor, sequence_parallel, pipeline).values()

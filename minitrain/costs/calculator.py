@@ -46,12 +46,7 @@ class Bytes(NamedTuple):
 
 
 class Gpus(NamedTuple):
-    """GPUs on which something may fit.
-
-    Attributes:
-        sizes: GB of each, the smallest first.
-        room: The part of each that stays free.
-    """
+    """The sizes of GPUs in GB, the smallest first, and the part of each that stays free."""
 
     sizes: tuple[float, ...]
     room: float

@@ -12,10 +12,8 @@ from typing import NamedTuple
 
 
 def atomic_operations(files: int, removed: int = 0) -> int:
-    """3F + 7 operations on the disk: make, write and sync each of F files and the manifest; and the folder.
-
-    The folder is made, its list of names is synced, it gets its name, and the list that has this name is synced. Each
-    old checkpoint that is removed counts as one more. Derived from POSIX's guarantees (Pillai et al. 2014, §2).
+    """3F + 7 operations on the disk: make, write and sync F files and the manifest; make, sync and rename the folder,
+    sync its parent; and one for each old checkpoint that is removed (from POSIX's guarantees, Pillai et al. 2014, §2).
     """
     return 3 * (files + 1) + 4 + removed
 
@@ -28,8 +26,7 @@ def kill_points(operations: int, writes: int) -> int:
 def lost_in_place(files: int) -> int:
     """4F + 2 of these moments leave nothing where the F files and the manifest of the only checkpoint are overwritten.
 
-    From the first file's truncation until the manifest's content is written there is neither the old nor the new:
-    before each of 3F + 1 operations, and in the midst of F + 1 writes.
+    They are before 3F + 1 operations and within F + 1 writes, from the first truncation to the last write.
     """
     return 3 * files + 1 + files + 1
 
@@ -45,16 +42,7 @@ def synchronous_stall(saves: int, copy: float, write: float) -> float:
 
 
 def asynchronous_stall(saves: int, copy: float, write: float, work: float) -> float:
-    """k·c + (k − 1)·max(0, w − τ): the copies, and what is left of the write before where it takes longer than work.
-
-    Derived: a write begins when its copy is complete and has the work until the next save, which is τ.
-
-    Args:
-        saves: k.
-        copy: c, seconds to copy the state.
-        write: w, seconds to write the copy.
-        work: τ, seconds of work between two saves.
-    """
+    """k·c + (k − 1)·max(0, w − τ): k copies of c seconds, and what remains of writes of w seconds after work of τ."""
     return saves * copy + (saves - 1) * max(0.0, write - work)
 
 
@@ -64,15 +52,7 @@ def flash_memory(size: int) -> int:
 
 
 def flash_stall(size: int, copy: float, alpha: float, beta: float, ranks: int) -> float:
-    """cS + (α + βS) seconds: the copy, and the exchange with the peers, both ways at once; a single rank copies twice.
-
-    Args:
-        size: S.
-        copy: c, seconds per byte of a copy.
-        alpha: Seconds of a message whatever its size.
-        beta: Seconds per byte of a message.
-        ranks: How many.
-    """
+    """cS + (α + βS) seconds: a copy of c seconds per byte, the exchange with the peers; a single rank copies twice."""
     return copy * size + (alpha + beta * size if ranks > 1 else copy * size)
 
 
@@ -84,14 +64,9 @@ class Wrong(NamedTuple):
 
 
 def per_rank_sampler(stages: Sequence[tuple[int, int]]) -> Wrong:
-    """Samples that a sampler for each rank repeats and loses when the number of ranks changes.
+    """(n − n')·c samples repeated or lost from n' ranks to n, by a sampler per rank that knows only its own c samples.
 
-    It keeps c, the samples that a rank has taken, and takes it that n·c were taken in all. With n ranks after n', both
-    counted in c, that is wrong by (n − n')·c: fewer ranks go back and repeat, more skip and lose. (A stage that goes
-    back over samples that an earlier one has lost would take some of these.)
-
-    Args:
-        stages: (ranks, steps) of each stage, one sample per rank and step.
+    `stages`: (ranks, steps) of each, one sample per rank and step.
     """
     repeated = lost = taken = position = 0
     for ranks, steps in stages:
@@ -125,17 +100,17 @@ def young_error(saving: float, mean: float) -> float:
 def daly_error(saving: float, mean: float) -> float:
     """About M s⁴/270 between Daly's interval and the optimum, with s = √(2δ/M).
 
-    Derived: with t = τ/M the optimum solves −ln(1 − t) − t = s²/2, as in Stirling's series, so that
-    t = s − s²/3 + s³/36 + s⁴/270 + … Young's interval is the first term and Daly's the first three.
+    With t = τ/M the optimum solves −ln(1 − t) − t = s²/2, so that t = s − s²/3 + s³/36 + s⁴/270 + … Young's interval
+    has the first term, Daly's the first three.
     """
     return mean * (2 * saving / mean) ** 2 / 270
 
 
 def goodput_noise(interval: float, saving: float, restart: float, mean: float, failures: int) -> float:
-    """Standard deviation of a simulated goodput over so many failures (derived, to first order in 1/failures).
+    """Standard deviation of a simulated goodput over so many failures, to first order in 1/failures.
 
-    Goodput is Σkept / Σtime over independent spans between failures. With ratio g it varies as the mean of
-    kept − g·time does, divided by M. kept/τ is geometric: P(kept ≥ kτ) = a·qᵏ⁻¹, a = e^{−(R+τ+δ)/M}, q = e^{−(τ+δ)/M}.
+    Goodput g is Σkept / Σtime over independent spans; it varies as the mean of kept − g·time, over M. Saves per span
+    are geometric: P(kept ≥ kτ) = a·qᵏ⁻¹, a = e^{−(R+τ+δ)/M}, q = e^{−(τ+δ)/M}.
     """
     q = math.exp(-(interval + saving) / mean)
     first = math.exp(-restart / mean)

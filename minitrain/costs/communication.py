@@ -1,11 +1,8 @@
 """The cost of communication: bytes, messages and time of every algorithm of the chapter collectives.
 
-**Traffic** is what one rank *sends*, exactly: from the real sizes of the chunks, even if elements do not divide by
-ranks, or chunks are empty and are not sent. **Times** are for the α–β model: a message of S bytes takes α + β·S
-seconds, and each rank has one port for sending and one for receiving (Hockney 1994; Thakur, Rabenseifner & Gropp 2005,
-"Cost Model"). They are exact where the elements divide evenly. Adding is free in this model.
-
-Notation: n ranks, S bytes in the full tensor, cᵣ bytes in chunk r, m the largest power of two with m ≤ n.
+Traffic is what one rank sends, exact for any sizes; empty chunks are not sent. Times are those of the α–β model, α + βS
+for a message and one port each way (Hockney 1994; Thakur, Rabenseifner & Gropp 2005, "Cost Model"). n ranks, S bytes in
+the full tensor, cᵣ in chunk r, m the largest power of two with m ≤ n, N nodes of L ranks.
 """
 
 from __future__ import annotations
@@ -15,18 +12,12 @@ from typing import NamedTuple
 
 
 class Traffic(NamedTuple):
-    """What a rank sends.
-
-    Attributes:
-        bytes: Sum over its messages.
-        messages: Their number; empty chunks make none.
-    """
+    """What a rank sends: the bytes and the number of its messages."""
 
     bytes: int
     messages: int
 
     def __add__(self, other: tuple) -> Traffic:
-        """Traffic of one phase after another."""
         return Traffic(self.bytes + other[0], self.messages + other[1])
 
 
@@ -49,7 +40,7 @@ def chunk_start(elements: int, ranks: int, rank: int) -> int:
 
 
 def busiest(traffic: Callable[..., Traffic], elements: int, item_size: int, ranks: int) -> Traffic:
-    """The largest traffic of any rank. On a ring, where a rank sends over one link, that is the busiest link."""
+    """The largest traffic of any rank; on a ring, that of the busiest link."""
     return max(traffic(elements, item_size, ranks, rank) for rank in range(ranks))
 
 
@@ -145,9 +136,9 @@ def rounds(ranks: int) -> int:
 
 
 def halving_reduce_scatter(elements: int, item_size: int, ranks: int, rank: int) -> Traffic:
-    """S − cᵣ in log2 n messages for a power of two; else with the folding of the extra ranks.
+    """S − cᵣ in log2 n messages for a power of two.
 
-    A folded even rank sends S. Its odd partner sends S less the chunks of both, and then the even rank's chunk.
+    Otherwise an even folded rank sends S; its odd partner sends S less both chunks, and then the even rank's chunk.
     """
     cores, extra, core = _fold(ranks, rank)
     if core is None:
@@ -157,9 +148,9 @@ def halving_reduce_scatter(elements: int, item_size: int, ranks: int, rank: int)
 
 
 def halving_all_gather(elements: int, item_size: int, ranks: int, rank: int) -> Traffic:
-    """Σₖ (chunks of the 2ᵏ ranks around r), k < log2 n: about (n−1)/n · S; else with the folding of the extra ranks.
+    """Σₖ (chunks of the 2ᵏ ranks around r), k < log2 n: about (n−1)/n · S for a power of two.
 
-    A folded even rank sends its chunk; its odd partner brings the chunks of both, and then sends S to the even rank.
+    Otherwise an even folded rank sends its chunk; its odd partner brings both chunks, and then sends it S.
     """
     cores, extra, core = _fold(ranks, rank)
     if core is None:
@@ -197,7 +188,7 @@ def _aligned(start: Callable[[int], int], core: int, width: int) -> int:
 
 
 def _halve(start: Callable[[int], int], item_size: int, cores: int, core: int) -> Traffic:
-    """At each width w = m/2, m/4, …, 1: the neighbouring group of w blocks. Together all blocks but the core's own."""
+    """At each width w = m/2, m/4, …, 1: the neighboring group of w blocks. Together all blocks but the core's own."""
     widths = [1 << k for k in range(cores.bit_length() - 1)]
     sizes = [_aligned(start, core ^ width, width) for width in widths]
     return Traffic(sum(sizes) * item_size, sum(size > 0 for size in sizes))
@@ -214,22 +205,14 @@ def _double(start: Callable[[int], int], item_size: int, cores: int, core: int) 
 
 
 class Levels(NamedTuple):
-    """What a rank sends on each kind of link.
-
-    Attributes:
-        within: To ranks of its own node.
-        across: To other nodes.
-    """
+    """What a rank sends within its own node, and across to other nodes."""
 
     within: Traffic
     across: Traffic
 
 
 def hierarchical_reduce_scatter(elements: int, item_size: int, nodes: int, local: int, rank: int) -> Levels:
-    """Within: all but the share of the rank's place, S·(L−1)/L. Across: that share but cᵣ, S/L·(N−1)/N.
-
-    A place's share is made of its chunks on all N nodes, so that its ring across nodes leaves chunk r on rank r.
-    """
+    """Within: all but the share of the rank's place, S·(L−1)/L. Across: that share but cᵣ, S/L·(N−1)/N."""
     place = rank % local
     shares = [_share(elements, nodes, local, other) for other in range(local) if other != place]
     own = [chunk_size(elements, nodes * local, node * local + place) for node in range(nodes) if node != rank // local]
@@ -312,18 +295,14 @@ def halving_all_reduce_time(size: float, ranks: int, alpha: float, beta: float) 
 def hierarchical_all_reduce_time(
     size: float, nodes: int, local: int, within: tuple[float, float], across: tuple[float, float]
 ) -> float:
-    """2(L−1)(α + βS/L) within a node, and 2(N−1)(α' + β'S/(LN)) across N nodes with their own α' and β'.
-
-    The slow links carry only S/L for each rank: that is why 128 nodes need not be much slower than one.
-    """
+    """2(L−1)(α + βS/L) within a node, and 2(N−1)(α' + β'S/(LN)) across N nodes with their own α' and β'."""
     return ring_all_reduce_time(size, local, *within) + ring_all_reduce_time(size / local, nodes, *across)
 
 
 def crossover(ranks: int, alpha: float, beta: float) -> float:
-    """Bytes at which ring and tree all-reduce take the same time; below it the tree is faster, above it the ring.
+    """Bytes above which a ring's all-reduce is faster than a tree's; 0 for up to 3 ranks.
 
-    2(n−1)(α + βS/n) = 2⌈log2 n⌉(α + βS) solved for S: α/β · (n−1−⌈log2 n⌉) / (⌈log2 n⌉ − (n−1)/n). It is 0 for up to
-    3 ranks, where the ring has no more steps than the tree.
+    2(n−1)(α + βS/n) = 2⌈log2 n⌉(α + βS) solved for S: α/β · (n−1−⌈log2 n⌉) / (⌈log2 n⌉ − (n−1)/n).
     """
     if ranks < 2:
         return 0.0
@@ -346,17 +325,10 @@ _BUS_FACTORS: dict[str, Callable[[int], float]] = {
 
 
 def bus_bandwidth(size: float, seconds: float, ranks: int, operation: str = "all_reduce") -> float:
-    """Bytes per second on each link that an optimal algorithm would need to be as fast: comparable for any n.
+    """Bytes per second on each link that an optimal algorithm would need to be as fast, from nccl-tests.
 
     size/seconds times 2(n−1)/n for an all-reduce; (n−1)/n for a reduce-scatter, all-gather, all-to-all, gather or
-    scatter, of which every rank keeps its own part; 1 for a broadcast or reduce (nccl-tests). An all-to-all is
-    symmetric: each rank has S bytes, a part of S/n for every rank.
-
-    Args:
-        size: S, bytes of the full tensor: the larger of what a rank puts in and gets out.
-        seconds: Until the last rank is done.
-        ranks: n.
-        operation: The verb.
+    scatter; 1 for a broadcast or reduce. `size` is S, the larger of what a rank puts in and gets out.
 
     Raises:
         ValueError: `operation` is unknown.

@@ -1,15 +1,8 @@
-"""What a rank holds of a model in any layout: the chapters' formulas put together.
+"""What a rank holds of a model in any layout: the chapters' formulas put together, with all padding.
 
-Only the combination is new: which layers are on which stage, which of their parameters a rank has, and which of the
-other files' formulas applies where. `composition_kept` has activations, `composition_sent` what a rank sends in a step,
-`composition_work` operations and days. Exact where nothing divides: the vocabulary is padded over tensor-parallel
-ranks, the first stages have a layer more, and lines of ZeRO are padded over data-parallel ranks.
-
-Assumptions: a router is whole on each tensor-parallel rank; a tied embedding that first and last stage
-share on one rank is held once; gradients have the dtype of parameters.
-
-Notation: L layers, h hidden, s sequence, V vocabulary and V' with padding, E experts; b sequences in a micro-batch, m
-micro-batches; dp, pp, tp, ep ranks of each axis; w bytes per element.
+A router is whole on each tensor-parallel rank; a tied embedding that first and last stage share on one rank is held
+once; gradients have the dtype of parameters. L layers, h hidden, s sequence, V vocabulary and V' with padding, E
+experts; b sequences in a micro-batch, m micro-batches; dp, pp, tp, ep ranks of each axis; w bytes per element.
 """
 
 from __future__ import annotations
@@ -28,11 +21,8 @@ class Shape(NamedTuple):
     """A GPT.
 
     Attributes:
-        layers: L.
-        hidden: h.
         heads: Attention heads, a.
         positions: s, tokens in a sequence.
-        vocabulary: V.
         tied: The head uses the embedding's matrix.
         experts: E in place of the MLP of every second layer; 0: none.
         gates: Matrices of h × E that a router has: noisy top-k has 2, the others 1.
@@ -55,11 +45,9 @@ class Shape(NamedTuple):
 
 
 class Parameter(NamedTuple):
-    """What a rank holds of one parameter.
+    """What a rank holds of one parameter, under its name on one device.
 
     Attributes:
-        name: On one device.
-        elements: Of this rank's part.
         whole: Whether every tensor-parallel rank holds all of it.
         expert: Whether it belongs to an expert.
         shape: Of this rank's part of a matrix; empty for a vector.
@@ -107,16 +95,10 @@ def experts_of(experts: int, ranks: int, rank: int) -> range:
 
 
 def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterable[int] = ()) -> list[Parameter]:
-    """What a rank holds of a layer, in the module's order.
+    """What a rank holds of a layer, in the module's order (Shoeybi et al. 2019, §3; counted on `minitrain.models.gpt`).
 
-    Args:
-        shape: The model.
-        layer: Which one.
-        tensor: Tensor-parallel ranks. They divide matrices and the biases of column-parallel ones; norms, the biases
-            of row-parallel matrices and routers are whole on each. Experts are cut as the MLP is.
-        experts: Those that the rank holds, should the layer be a mixture.
-
-    Source: Shoeybi et al. 2019, §3; counted on `minitrain.models.gpt`.
+    Divided are matrices and the biases of column-parallel ones, also of experts. Norms, biases of row-parallel matrices
+    and routers are whole. `experts` are those that the rank holds, should the layer be a mixture.
     """
     h, name = shape.hidden, f"blocks.{layer}"
     found = [*_norm(f"{name}.attention_norm", h)]
@@ -138,17 +120,9 @@ def layer_parameters(shape: Shape, layer: int, tensor: int = 1, experts: Iterabl
 def stage_parameters(
     shape: Shape, stages: int, stage: int, tensor: int = 1, experts: Iterable[int] = ()
 ) -> list[Parameter]:
-    """What a rank holds of a stage: its layers; the first stage also the embedding, the last norm and head.
+    """What a rank holds of a stage: its layers; the first stage also the embedding, the last one norm and head.
 
-    A tied head is the embedding's parameter where there is one stage, and a copy of it, under its name, where there are
-    more.
-
-    Args:
-        shape: The model.
-        stages: The number of stages.
-        stage: Which one.
-        tensor: Tensor-parallel ranks.
-        experts: Those that the rank holds of each mixture.
+    A tied head is the embedding's parameter where there is one stage, and otherwise a copy under its name.
     """
     rows = vocabulary.rows(shape.vocabulary, tensor)
     table = rows * shape.hidden, False, False, (rows, shape.hidden)
@@ -167,12 +141,9 @@ def stage_parameters(
 
 
 def model_parameters(shape: Shape) -> int:
-    """Number of parameters of the whole model: L(12h² + 13h) + (V + s)h + 2h, and what experts add.
+    """L(12h² + 13h) + (V + s)h + 2h parameters of the whole model, without sh where positions are rotary.
 
-    Rotary positions have no parameters, so that sh is missing.
-
-    Source: `minitrain.costs.memory.gpt_parameters`; a mixture has E MLPs and a router in place of one MLP; Su et al.
-    2021, §3.2.2.
+    A mixture has E MLPs and a router in place of one MLP.
     """
     table = shape.positions if shape.learned else 0
     dense = memory.gpt_parameters(shape.vocabulary, table, shape.layers, shape.hidden, shape.tied)
@@ -205,17 +176,10 @@ def _row(name: str, inputs: int, outputs: int, tensor: int) -> list[Parameter]:
 
 
 def lines(parameters: Sequence[Parameter], stage: int, optimizer: str = "adamw") -> list[list[Parameter]]:
-    """The lines in which parameters lie side by side: of each unit the decaying ones and others, and its experts'.
+    """The flat buffers of a rank's parameters: of each unit the decaying ones, the others, and those of its experts.
 
-    Units are layers, as many together as have `TOGETHER` elements; embedding, and last norm with the head, count as
-    layers. In stages 2 and 3 of ZeRO, which take the model itself, each block is a unit, and all the rest.
-
-    Args:
-        parameters: Of a rank, in order.
-        stage: Stage of ZeRO.
-        optimizer: Muon's matrices of blocks lie apart from what AdamW steps.
-
-    Source: derived for `minitrain.composition.gradients`.
+    Units are layers, as many together as have `TOGETHER` elements; the embedding, and norm with head, count as layers.
+    In stages 2 and 3 of ZeRO each block is a unit, and the rest is one. Matrices that Muon steps are apart.
     """
     found: dict[tuple[int | str, bool, bool, bool], list[Parameter]] = {}
     units: dict[tuple[str, bool], int] = {}  # the unit of each layer; experts have units of their own
@@ -236,13 +200,10 @@ def lines(parameters: Sequence[Parameter], stage: int, optimizer: str = "adamw")
 
 
 def state_bytes(optimizer: str, item: int, line: Sequence[Parameter]) -> tuple[int, int]:
-    """Bytes of optimizer states of a line: for each element, and in all, on each rank, whatever it has of the line.
+    """Bytes of optimizer states of a flat buffer: for each element, and in all on each rank, whatever it has of it.
 
-    AdamW and LAMB have momentum and variance and a step counter, LARS has momentum, in float32 at least; parameters of
-    16 bits also have a float32 copy. SGD without momentum has only that copy. Muon has momentum for matrices of blocks,
-    and all else is AdamW's. What Adafactor has is whole on each rank.
-
-    Source: Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2; `minitrain.costs.optimizers`.
+    States are in float32 at least; parameters of 16 bits also have a float32 copy. Adafactor's are whole on each rank
+    (Rajbhandari et al. 2020, §3.1; Loshchilov & Hutter 2019, algorithm 2).
     """
     copy = 4 if item < 4 else 0
     one = max(4, item)  # bytes of a state's element
@@ -268,18 +229,13 @@ def model_states(
     optimizer: str = "adamw",
     gradient_item: int | None = None,
 ) -> dict[str, int]:
-    """Bytes that a rank holds of "parameters", "gradients" and "optimizer states".
+    """Bytes that a rank holds of "parameters", "gradients" and "optimizer states", as in `minitrain.costs.zero.held`.
 
     Args:
-        parameters: Of the rank.
-        stage: Stage of ZeRO.
         data: Data-parallel ranks, over which states of shared parameters are divided.
         replicas: Ranks that hold the same experts, over which those of experts are divided.
-        item: Bytes of a parameter.
         optimizer: "adamw", "sgd", "lamb", "lars", "adafactor" or "muon".
         gradient_item: Bytes of a gradient's element; None: as many as of a parameter's.
-
-    Source: `minitrain.costs.zero.held`.
     """
     total = {"parameters": 0, "gradients": 0, "optimizer states": 0}
     for line in lines(parameters, stage, optimizer):

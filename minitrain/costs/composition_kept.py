@@ -1,10 +1,7 @@
 """Bytes that a rank keeps from forward to backward, exactly, in any layout and dtype; and its peak under a schedule.
 
-The terms are those of one device (`minitrain.costs.memory`), each divided as its chapter says. With sequence
-parallelism the gathered inputs are gathered again in backward, and not kept. The account of Korthikanti et al. 2022 is
-in `minitrain.costs.activations`; it has 16 bits and written-out attention, and leaves out mean and deviation of norms.
-
-Notation as in `minitrain.costs.composition`.
+The terms of one device (`minitrain.costs.memory`), each divided as its chapter says; inputs that sequence parallelism
+gathers are not kept. Notation as in `minitrain.costs.composition`. `tensor`: tensor-parallel ranks; `item`: w.
 """
 
 from __future__ import annotations
@@ -32,30 +29,17 @@ def layer_kept(
     dropout: bool = False,
     mode: str | None = None,
 ) -> int:
-    """Bytes that a dense layer keeps on a rank from forward to backward.
+    """Bytes that a dense layer keeps on a rank from forward to backward (Korthikanti et al. 2022, §4.2 and §5).
 
-    The terms of one device: those inside attention and MLP are divided by the tensor-parallel ranks, the others with
-    sequence parallelism. Dropout adds a mask of one byte per element after attention and MLP; that of attention weights
-    is inside the fused kernel, or without one, 1/item of the softmax and the softmax once more.
-
-    Rotary positions keep the cosines of h/2a angles for each position, and the sines with both signs, in float32 at
-    least. They are the same for all sequences and heads, so no rank has fewer. Rotated queries and keys are kept in
-    place of the others.
+    Inside attention and MLP, terms are divided by the tensor-parallel ranks, others with sequence parallelism. Dropout
+    adds a 1-byte mask after each; without a fused kernel, also that of the weights, and the softmax twice. Rotary
+    positions keep h/2a cosines and twice as many sines per position, whole on each rank.
 
     Args:
-        batch: Sequences in a micro-batch, b.
-        shape: The model.
-        tensor: Tensor-parallel ranks.
-        sequence: Whether there is sequence parallelism; the gathered inputs are not kept.
         recompute: "none", "selective" (the core of attention), or "full" (all but the layer's input).
-        item: Bytes of an element.
         fused: Attention is one kernel, which keeps no scores.
-        dropout: Whether there is dropout.
-        mode: How attention reaches the tokens of other context-parallel ranks, if there are some; `shape` then has the
-            positions that a rank holds. No mode keeps scores, or what has come from others, but ulysses, where a rank
-            keeps as many tokens of all, has its outputs a second time; and so have kernels that are written out.
-
-    Source: `minitrain.costs.memory.gpt_layer_activations`; Korthikanti et al. 2022, §4.2 and §5, for what is divided.
+        mode: How context-parallel ranks share attention; `shape` then has a rank's positions. None keeps scores;
+            ulysses, and each written-out kernel, has its outputs a second time.
     """
     seq, outside = shape.positions, tensor if sequence else 1
     wide = batch * seq * shape.hidden
@@ -90,20 +74,10 @@ def mixture_kept(
     item: int = 4,
     dropout: bool = False,
 ) -> int:
-    """Bytes that a layer with experts keeps, nearly: a dense layer's attention, and 10h for each row, 4h twice inside.
+    """Bytes that a layer with experts keeps, nearly: a dense layer's attention, and 2h for each row and 8h inside.
 
-    A row is kept as it enters (h), before and after GELU (4h each), and as it comes back, to be weighted (h). Scores
-    of the router and numbers of rows are small and left out.
-
-    Args:
-        batch: b.
-        shape: The model.
-        routes: Rows that the rank's experts get.
-        tensor: Tensor-parallel ranks; they divide attention, and what is inside an expert.
-        sequence: Whether there is sequence parallelism; the router keeps all tokens.
-        recompute: As for `layer_kept`.
-        item: w.
-        dropout: Whether there is dropout, with which attention is written out.
+    A row is kept as it enters (h), before and after GELU (4h each), and as it returns (h). With dropout, attention is
+    written out. `routes`: rows that the rank's experts get.
     """
     dense = layer_kept(batch, shape, tensor, sequence, recompute, item, not dropout, dropout)
     if recompute == "full":
@@ -126,13 +100,9 @@ def ends_kept(
 ) -> tuple[int, int]:
     """Bytes that embedding and output keep, in so many of the first and of the last stage; 0 for what is elsewhere.
 
-    Embedding: numbers of tokens (where the table is cut, also which of them are elsewhere), positions where these are
-    learned, and the mask of dropout. Output: the last norm's input with mean and 1/deviation, the head's input,
-    targets, and what the loss keeps: on one device the logarithms of probabilities, in float32 at least, and the number
-    of targets. Where the vocabulary is cut, this rank's logits as they are, and of each token largest logit, sum, and
-    whether and where its target is.
-
-    Source: `minitrain.costs.memory.gpt_activations`; `minitrain.tensor_parallel.cross_entropy`.
+    Embedding: token numbers, learned positions, the dropout's mask. Output: the last norm's input and statistics, the
+    head's input, targets, and log probabilities in float32 at least; where the vocabulary is cut, this rank's logits,
+    and of each token largest logit, sum, and whether and where its target is.
     """
     tokens, outside = batch * shape.positions, tensor if sequence else 1
     numbers = (8 + (tensor > 1)) * tokens + 8 * shape.learned * shape.positions // outside if first else 0
@@ -150,18 +120,14 @@ def ends_kept(
 def peak_kept(
     row: Iterable[tuple[int, str]], kept: Mapping[int, int], output: Mapping[int, int], again: Mapping[int, int]
 ) -> int:
-    """Most bytes kept at once on a rank, over its row of a schedule.
+    """Most bytes kept at once over a rank's row of a schedule, from a micro-batch's forward to the end of B, or of W.
 
-    A micro-batch is held from its forward to the end of its backward (of W, where that is apart: what I releases is not
-    counted). When backward computes a layer again, what the output kept has been used and freed.
+    When backward computes a layer again, what the output kept has been freed (Korthikanti et al. 2022, §4.2.3).
 
     Args:
         row: Stage and kind ("F", "B", "I", "W") of each action of the rank, in order.
-        kept: For each stage the bytes that a micro-batch keeps, with `output`.
-        output: Those of the output, on the last stage.
+        kept: For each stage the bytes that a micro-batch keeps, with `output`, those of the output on the last stage.
         again: Bytes that recomputation brings back while backward is in one layer.
-
-    Source: Narayanan et al. 2021, §2.2; Korthikanti et al. 2022, §4.2.3.
     """
     held = most = 0
     for stage, kind in row:

@@ -1,8 +1,7 @@
 """What a rank sends in a step, axis by axis: the payload of collectives, and the bytes of messages.
 
-An axis of one rank sends nothing. Tokens are assumed to be spread evenly over experts.
-
-Notation as in `minitrain.costs.composition`.
+An axis of one rank sends nothing; tokens are spread evenly over experts. Notation as in `minitrain.costs.composition`;
+`batch` is b, `item` w, `gradient_item` bytes of a gradient's element (None: w), `optimizer` as for `lines` there.
 """
 
 from __future__ import annotations
@@ -30,22 +29,9 @@ def tensor_payload(
 ) -> Payload:
     """Payload of one micro-batch in a stage, over the tensor-parallel ranks: S = bsh·w for each but the loss's.
 
-    Forward g after attention and MLP, backward f; embedding forward, head backward, loss. With sequence parallelism
-    all-gathers and reduce-scatters in their place. Full recomputation repeats the forward of each layer, and its
-    messages. A mixture sends what an MLP does, except that it keeps what it has gathered, and in backward also the
-    gradients of gates, one number for each row, in float32 at least.
-
-    Args:
-        batch: b.
-        shape: The model.
-        layers: Those of the stage.
-        first: Whether the stage has the embedding.
-        last: Whether it has head and loss.
-        tensor: Tensor-parallel ranks.
-        sequence: Whether there is sequence parallelism.
-        recompute: "none", "selective" or "full".
-        item: w.
-        rows: Of a mixture's experts.
+    Forward g after attention and MLP, backward f; embedding forward, head backward, loss; with sequence parallelism
+    all-gathers and reduce-scatters. Full recomputation repeats each layer's forward. A mixture keeps what it has
+    gathered, and backward sends the gradients of gates, a number for each of its `rows`, in float32 at least.
 
     Source: Shoeybi et al. 2019, §3; Korthikanti et al. 2022, §4.2.2; Narayanan et al. 2021, §3.2.
     """
@@ -78,24 +64,14 @@ def context_payload(
     recompute: str = "none",
     item: int = 4,
 ) -> Payload:
-    """Payload of one micro-batch in a stage, over the context-parallel ranks: their keys and values, b(s/n)(h/t)w each.
+    """Payload of one micro-batch in a stage, over n context-parallel ranks: their keys and values, b(s/n)(h/t)w each.
 
-    Ring and zigzag send both to the next rank n − 1 times, in forward and again in backward, and their gradients as
-    often, in float32 at least. Gather gathers both each time, and reduce-scatters their gradients. Ulysses exchanges
-    queries, keys, values and outputs, and then their gradients. Recomputation repeats what forward sends.
-
-    Args:
-        batch: b.
-        shape: The model, with whole sequences.
-        layers: Number of layers of the stage.
-        mode: "ring", "zigzag", "ulysses" or "gather".
-        context: Context-parallel ranks, n.
-        tensor: Tensor-parallel ranks, t.
-        recompute: "none", "selective" or "full".
-        item: w.
+    Ring and zigzag send both n − 1 times, forward and again backward, and their gradients as often, in float32 at
+    least. Gather gathers both each time, and reduce-scatters gradients. Ulysses exchanges queries, keys, values and
+    outputs, then their gradients. Recomputation repeats what forward sends. `mode` is one of these, in lower case.
 
     Source: Liu et al. 2023, "Ring attention", §3; Jacobs et al. 2023, "DeepSpeed Ulysses", §3.2; Grattafiori et al.
-        2024, "The Llama 3 Herd of Models", §3.3.2, for gather.
+    2024, "The Llama 3 Herd of Models", §3.3.2, for gather.
     """
     if context == 1:
         return {}
@@ -114,18 +90,7 @@ def partial_payload(
 ) -> int:
     """Bytes of gradients that are partial under sequence parallelism: norms, row biases, positions; once per step.
 
-    They are added over tensor-parallel ranks after the reduction over data-parallel ones, and so, under ZeRO, on the
-    data-parallel rank that has them in its shard.
-
-    Args:
-        parameters: Of the rank.
-        stage: Stage of ZeRO.
-        data: Data-parallel ranks.
-        rank: Which of them.
-        item: w.
-        optimizer: As for `lines`.
-
-    Source: `minitrain.costs.sequence_parallel.partial_elements`, for one stage and without ZeRO.
+    They are added over tensor-parallel ranks after the data-parallel reduction; under ZeRO, this rank's shard of them.
     """
     total = 0
     for line in lines(parameters, stage, optimizer):
@@ -140,24 +105,20 @@ def partial_payload(
 
 
 def pipeline_sent(boundary: int, placement: Sequence[int], microbatches: int, rank: int) -> int:
-    """Bytes that a rank sends to neighbouring stages: activations of each micro-batch forward, their gradients back.
+    """m boundaries forward and m back between neighboring stages on different ranks (Narayanan et al. 2021, §3.2).
 
     Args:
         boundary: Bytes of a micro-batch's activations between two stages.
         placement: For each stage the rank that holds it.
-        microbatches: m.
-        rank: Which rank of the pipeline.
-
-    Source: Narayanan et al. 2021, §3.2; as `minitrain.costs.pipeline.sent`, for any placement.
     """
     crossing = [pair for pair in zip(placement, placement[1:], strict=False) if pair[0] != pair[1]]
     return microbatches * boundary * sum(rank in pair for pair in crossing)
 
 
 def tied_sent(shape: Shape, placement: Sequence[int], tensor: int, rank: int, item: int = 4) -> int:
-    """Bytes of the tied table's gradient, V'/t · h · w, once per step between first and last stage on different ranks.
+    """V'/t · h · w: bytes of the tied table's gradient, once per step between first and last stage on different ranks.
 
-    Source: Narayanan et al. 2021, §2.2; derived for `minitrain.pipeline_parallel.full.tied`.
+    Source: Narayanan et al. 2021, §2.2.
     """
     ends = {placement[0], placement[-1]}
     sends = shape.tied and len(ends) == 2 and rank in ends
@@ -174,22 +135,10 @@ def data_payload(
     gradient_item: int | None = None,
     optimizer: str = "adamw",
 ) -> Payload:
-    """Payload of gradients and parameters over data-parallel ranks, and of experts' over their replicas.
+    """Payload of gradients and parameters over data-parallel ranks, and of experts' over their `replicas`.
 
     Stage 0 all-reduces gradients once. Stage 1 reduce-scatters them and gathers parameters. Stage 2 reduce-scatters
-    each micro-batch's, stage 3 also gathers parameters twice in each.
-
-    Args:
-        parameters: Of the rank.
-        stage: Stage of ZeRO.
-        data: Data-parallel ranks.
-        replicas: Ranks that hold the same experts.
-        microbatches: m.
-        item: w.
-        gradient_item: Bytes of a gradient's element; None: w as well.
-        optimizer: As for `lines`.
-
-    Source: Rajbhandari et al. 2020, §7.2; Li et al. 2020, §3.2.
+    each micro-batch's, stage 3 also gathers parameters twice in each (Rajbhandari et al. 2020, §7.2).
     """
     total = {"all_reduce": 0, "reduce_scatter": 0, "all_gather": 0}
     reduced, gathered = {0: (1, 0), 1: (1, 1), 2: (microbatches, 1), 3: (microbatches, 2 * microbatches)}[stage]
@@ -215,19 +164,7 @@ def ordered_sent(
 ) -> Payload:
     """Bytes of ordered sums: the sum so far to the next rank, and back what the ranks before need of the whole sum.
 
-    In stage 0 they need all of it, as in `minitrain.costs.resilience.ordered_sum_sent`; in stage 1 their shards, rS/n
-    of rank r. Then parameters are gathered as without ordered sums.
-
-    Args:
-        parameters: Of the rank.
-        stage: Stage of ZeRO, 0 or 1.
-        data: Data-parallel ranks.
-        rank: Which of them.
-        item: w.
-        gradient_item: Bytes of a gradient's element; None: w as well.
-        optimizer: As for `lines`.
-
-    Source: derived.
+    That is all of it in stage 0 of ZeRO, and their shards in stage 1, rS/n of rank r; then parameters are gathered.
     """
     total = {"send": 0, "all_gather": 0}
     for line in lines(parameters, stage, optimizer) if data > 1 else ():
@@ -240,17 +177,7 @@ def ordered_sent(
 
 
 def optimizer_payload(parameters: Sequence[Parameter], stage: int, data: int, optimizer: str, item: int = 4) -> Payload:
-    """Payload of what an optimizer needs of whole tensors, over data-parallel ranks; nothing without ZeRO.
-
-    Args:
-        parameters: Of the rank.
-        stage: Stage of ZeRO.
-        data: Data-parallel ranks.
-        optimizer: By name, as for `model_states`.
-        item: w.
-
-    Source: `minitrain.costs.optimizers`.
-    """
+    """Payload of what an optimizer needs of whole tensors over data-parallel ranks (`minitrain.costs.optimizers`)."""
     if stage == 0 or data == 1:
         return {}
     one = max(4, item)  # what the optimizer steps is in float32 at least
@@ -266,16 +193,9 @@ def optimizer_payload(parameters: Sequence[Parameter], stage: int, data: int, op
 
 
 def routes(tokens: int, group: int, experts: int, choices: int, factor: float | None) -> int:
-    """Rows that a router makes of this many tokens with an even load: k for each token, as far as there is room.
+    """min(kT, T/group · E · C): rows that a router makes of T tokens with an even load; kT without a capacity factor.
 
-    Args:
-        tokens: T, of whole groups.
-        group: Tokens in a routing group, a sequence.
-        experts: E.
-        choices: k.
-        factor: Capacity factor; None: no limit.
-
-    Source: `minitrain.costs.mixture_of_experts.capacity`.
+    `group` is the tokens of a routing group, `choices` k, C its `minitrain.costs.mixture_of_experts.capacity`.
     """
     if factor is None:
         return choices * tokens
@@ -289,18 +209,11 @@ def expert_payload(
     """Payload of one micro-batch's all-to-alls with an even load; the larger of what a rank puts in and gets out.
 
     Each mixture: numbers of rows (8 bytes for each expert), rows there and back; backward the two large ones again.
-    Full recomputation repeats those of forward.
+    Full recomputation (`again`) repeats those of forward (Lepikhin et al. 2020, §3.3.1).
 
     Args:
         rows: Rows that a rank's router makes.
-        shape: The model.
         mixtures: Layers with experts in the rank's stages.
-        ranks: ep.
-        rank: Which of them; it has ⌈E/ep⌉ or ⌊E/ep⌋ experts.
-        again: Whether forward is made twice.
-        item: w.
-
-    Source: Lepikhin et al. 2020, §3.3.1.
     """
     if ranks == 1 or not mixtures:
         return {}

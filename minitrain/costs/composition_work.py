@@ -1,8 +1,7 @@
 """The operations of a step, stage by stage and in all, and the days of a training.
 
-A product of an m × n matrix with one of n × p counts as 2mnp operations; all else is small and left out.
-
-Notation as in `minitrain.costs.composition`.
+A product of an m × n matrix with one of n × p counts as 2mnp operations; all else is small and left out. Notation as in
+`minitrain.costs.composition`; `rows` are those that routers make in each mixture.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ class Work(NamedTuple):
     """Floating-point operations of a stage for one micro-batch, on one tensor-parallel rank.
 
     Attributes:
-        forward: F.
         backward: I, backward for the input, with what is computed again.
         weight: W, backward for the weights.
     """
@@ -34,25 +32,14 @@ class Work(NamedTuple):
 def core_share(mode: str, context: int) -> Fraction:
     """The part of attention's core that the busiest of n context-parallel ranks computes: 1/n, or (2n − 1)/n².
 
-    Under a causal mask, tokens a to b of s have b² − a² of the s² pairs in its area. With one chunk of n for each rank
-    (ring, gather) the last has (2n − 1)/n², and the others wait for it in each layer. Zigzag gives each rank two chunks
-    of 2n, the r-th from the front and from the back, which have 1/n together; ulysses gives each all tokens of 1/n of
-    the heads.
-
-    Args:
-        mode: "ring", "zigzag", "ulysses" or "gather".
-        context: Context-parallel ranks, n.
-
-    Source: derived; Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2, for the chunks from both ends.
+    Under a causal mask, tokens a to b of s have (b² − a²)/s² of the area. With one chunk for each rank (ring, gather),
+    the last has (2n − 1)/n²; zigzag (Grattafiori et al. 2024, §3.3.2) and ulysses share evenly.
     """
     return Fraction(2 * context - 1, context**2) if mode in ("ring", "gather") else Fraction(1, context)
 
 
 def core_work(batch: int, shape: Shape, tensor: int = 1, share: Fraction = Fraction(1)) -> int:
-    """4bs²h of a layer's core in forward, over t, of which a context-parallel rank has a share (`core_share`).
-
-    Source: Narayanan et al. 2021, appendix.
-    """
+    """4bs²h/t of a layer's core in forward, times a context-parallel rank's share (Narayanan et al. 2021, appendix)."""
     return int(recomputation.core_flops(batch, shape.positions, shape.hidden) * share) // tensor
 
 
@@ -66,14 +53,10 @@ def layer_work(
     context: int = 1,
     share: Fraction = Fraction(1),
 ) -> Work:
-    """F = 24bsh² + 4bs²h of a dense layer, over t; I as much and the core once more; W without the core.
+    """F = (24bsh² + 4bs²h)/t of a dense layer; I as much and the core once more; W without the core.
 
-    A mixture has 16h² for each of its rows, over t, in place of the MLP's 16bsh², and on every rank 2hE for each token
-    and gate.
-
-    Context-parallel ranks divide the tokens, and of the core each has a share (`core_share`).
-
-    Source: Narayanan et al. 2021, appendix; `minitrain.costs.mixture_of_experts`.
+    A mixture has 16h²/t for each of its rows in place of the MLP's 16bsh²/t, and on every rank 2hE for each token and
+    gate. Context-parallel ranks divide the tokens, and of the core each has a share (Narayanan et al. 2021, appendix).
     """
     tokens, h = batch * shape.positions // context, shape.hidden
     whole = recomputation.core_flops(batch, shape.positions, h)
@@ -112,58 +95,31 @@ def stage_work(
 
 
 def step_flops(batch: int, shape: Shape, rows: int = 0, recompute: str = "none") -> int:
-    """Operations of a step, all ranks together and without padding: 72bsLh²(1 + s/6h + V/12hL) without recomputation.
+    """72bsLh²(1 + s/6h + V/12hL): operations of a step of b sequences, all ranks together and without padding.
 
-    With full recomputation 96bsLh²(1 + s/6h + V/16hL).
-
-    Args:
-        batch: Sequences in the step.
-        shape: The model.
-        rows: Rows that routers make of the whole batch, in each mixture.
-        recompute: "none" for the model's operations, or what is computed again.
-
-    Source: Korthikanti et al. 2022, appendix A, equation 7; with full recomputation Narayanan et al. 2021, §5.1,
-        equation 3, and appendix.
+    With full recomputation they are 96bsLh²(1 + s/6h + V/16hL) (Korthikanti et al. 2022, appendix A, equation 7;
+    Narayanan et al. 2021, §5.1, equation 3).
     """
     return sum(stage_work(batch, shape, 1, 0, rows, 1, recompute))
 
 
 def step_seconds(flops: float, ranks: int, per_second: float) -> float:
-    """Seconds of a step: flops / (ranks · per_second).
+    """flops / (ranks · per_second): seconds of a step, where `per_second` is what a rank really does.
 
-    Where `flops` are those of the model, `per_second` is model FLOP utilisation (MFU) times a rank's peak: what is
-    computed again takes time, and does not count. With what is computed again it is hardware FLOP utilisation (HFU).
-
-    Args:
-        flops: Operations of a step.
-        ranks: Number of ranks.
-        per_second: Of these operations, those that a rank really does in a second, idle time included.
-
-    Source: Chowdhery et al. 2022, "PaLM", appendix B; Korthikanti et al. 2022, table 5.
+    It is MFU times the peak for the model's `flops`, and HFU times the peak with recomputed ones (Chowdhery et al.
+    2022, "PaLM", appendix B; Korthikanti et al. 2022, table 5).
     """
     return flops / (ranks * per_second)
 
 
 def days(tokens: float, step_tokens: int, flops: float, ranks: int, per_second: float) -> float:
-    """Days of training: (tokens/step_tokens) · flops / (ranks · per_second).
-
-    Args:
-        tokens: Tokens to train on.
-        step_tokens: Tokens of a step.
-        flops: Operations of a step.
-        ranks: Number of ranks.
-        per_second: Operations that a rank really does in a second, idle time included.
-
-    Source: Narayanan et al. 2021, §5.1, before equation 4 drops small terms.
-    """
+    """(tokens/step_tokens) · flops / (ranks · per_second), in days; `flops` of a step (Narayanan et al. 2021, §5.1)."""
     return tokens / step_tokens * step_seconds(flops, ranks, per_second) / 86400
 
 
 def days_estimate(tokens: float, parameters: float, ranks: int, per_second: float) -> float:
     """8TP/(nX) seconds, in days: two operations per parameter and token forward, four backward, two recomputed in full.
 
-    `days` counts 8T · 12Lh² and s/6h + V/16hL of it more; P counts embeddings, too. For GPT-3 `days` is 2.7 % more.
-
-    Source: Narayanan et al. 2021, §5.1, equation 4.
+    `days` also has s/6h + V/16hL; for GPT-3 it is 2.7 % more (Narayanan et al. 2021, §5.1, equation 4).
     """
     return 8 * tokens * parameters / (ranks * per_second) / 86400

@@ -1,8 +1,7 @@
 """The cost of sending gradients through a buffer of constant size: its bytes, its messages, and their time.
 
-Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §3.2 and §6.2.
-
-Letters: Ψ elements of all gradients, B elements of the buffer, n ranks, α and β of a message's time.
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §3.2 and §6.2. Ψ
+elements of all gradients, B elements of the buffer, n ranks, α and β of a message's time.
 """
 
 from __future__ import annotations
@@ -21,10 +20,7 @@ def rounds(elements: int, size: int) -> int:
 
 
 def time(elements: int, size: int, ranks: int, alpha: float, beta: float, item_size: int = 4) -> float:
-    """Seconds of all rounds through rings, one after the other: about ⌈Ψ/B⌉ · 2(n−1)α + 2(n−1)/n · βwΨ.
-
-    The second part is that of a single message. So a buffer is large enough if B·w/n is large compared with α/β.
-    """
+    """Seconds of all rounds through rings, one after the other: about ⌈Ψ/B⌉ · 2(n−1)α + 2(n−1)/n · βwΨ."""
     full, rest = divmod(elements, size)
     seconds = full * ring_all_reduce_time(item_size * size, ranks, alpha, beta)
     return seconds + (ring_all_reduce_time(item_size * rest, ranks, alpha, beta) if rest else 0.0)

@@ -1,8 +1,7 @@
 """The costs of context parallelism: bytes sent, activations kept, and the work of each rank under a causal mask.
 
-Notation: n ranks, r one of them; s tokens in the whole sequence; a token has `width` = batch · heads · d elements each
-in Q, K, V and the output; S_K = S_V = s · width · w bytes, w bytes per element. Chunk sizes are the real ones, so that
-all counts are exact where s does not divide.
+Exact where n ranks (r is one) do not divide the s tokens of a sequence. A token has `width` = batch · heads · d
+elements in each of Q, K, V and the output, of w bytes (`item`); S_K = S_V = s · width · w.
 """
 
 from __future__ import annotations
@@ -16,32 +15,17 @@ from minitrain.costs.communication import NOTHING, Traffic, chunk_size, chunk_st
 
 
 def ring_forward(seq: int, width: int, ranks: int, rank: int, item: int = 4) -> Traffic:
-    """K and V over n−1 hops: a rank sends all chunks but the next rank's, (n−1)/n · (S_K + S_V) in n−1 messages.
-
-    Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers", §3; exact sizes derived.
-    """
+    """(n−1)/n · (S_K + S_V) in n−1 messages: K and V of all chunks but the next rank's (Liu et al. 2023, §3)."""
     return _hops(seq, chunk_size(seq, ranks, (rank + 1) % ranks), width, ranks, item)
 
 
 def zigzag_forward(seq: int, width: int, ranks: int, rank: int, item: int = 4) -> Traffic:
-    """As `ring_forward`, where a rank holds chunks r and 2n−1−r of 2n.
-
-    Source: as `ring_forward`.
-    """
+    """As `ring_forward`, where a rank holds chunks r and 2n−1−r of 2n."""
     return _hops(seq, sum(_held(seq, ranks, (rank + 1) % ranks)), width, ranks, item)
 
 
 def gradients_home(seq: int, width: int, ranks: int, item: int = 4) -> Traffic:
-    """The gradients of K and V over n hops: each rank sends those of all chunks, S_K + S_V in n messages.
-
-    Args:
-        seq: Tokens of the whole sequence.
-        width: Elements per token in K, and as many in V.
-        ranks: Their number; one rank sends nothing.
-        item: Bytes per element of the dtype in which gradients are added up, which may be wider than that of K and V.
-
-    Source: Liu et al. 2023, §3; the number of hops derived.
-    """
+    """S_K + S_V in n messages: the gradients of K and V, in their own dtype, over n hops (Liu et al. 2023, §3)."""
     return Traffic(2 * seq * width * item, ranks) if ranks > 1 else NOTHING
 
 
@@ -51,97 +35,58 @@ def _hops(seq: int, last: int, width: int, ranks: int, item: int) -> Traffic:
 
 
 def ring_kept(tokens: int, width: int, d: int, item: int = 4) -> int:
-    """Bytes that attention keeps on a rank for backward: Q, K, V, the output, and one number per query and head.
-
-    With s/n tokens this is 1/n of what one device keeps. The s²/n scores are not kept.
-
-    Source: Dao 2023, "FlashAttention-2", §3.1.
-    """
+    """Bytes kept on a rank for backward: Q, K, V, output, a number per query and head (Dao 2023, §3.1)."""
     return (4 * width + width // d) * tokens * item
 
 
 def ring_blocks(seq: int, ranks: int, rank: int) -> int:
-    """Scores that rank r computes, for each sequence and head, if blocks that the mask hides are left out.
-
-    A chunk of queries meets its own chunk of keys and all before it, so (r+1) (s/n)².
-
-    Source: derived.
-    """
+    """(r+1)(s/n)²: scores that rank r computes for each sequence and head, without blocks that the mask hides."""
     size = chunk_size(seq, ranks, rank)
     return size * (chunk_start(seq, ranks, rank) + size)
 
 
 def zigzag_blocks(seq: int, ranks: int, rank: int) -> int:
-    """As `ring_blocks`, with chunks r and 2n−1−r of 2n: (r+1) + (2n−r) = 2n+1 blocks of (s/2n)² on every rank.
-
-    Source: Grattafiori et al. 2024, "The Llama 3 Herd of Models", §3.3.2, for the chunks; the count derived.
-    """
+    """(2n+1)(s/2n)² on every rank: chunk r meets r+1, chunk 2n−1−r meets 2n−r (Grattafiori et al. 2024, §3.3.2)."""
     return sum(ring_blocks(seq, 2 * ranks, chunk) for chunk in (rank, 2 * ranks - 1 - rank))
 
 
 def ring_block_share(ranks: int, rank: int) -> float:
-    """Rank r's share of all computed blocks: 2(r+1) / (n(n+1)), where an even division gives 1/n.
-
-    Source: derived from `ring_blocks`.
-    """
+    """2(r+1) / (n(n+1)): rank r's share of all computed blocks, where an even division gives 1/n."""
     return 2 * (rank + 1) / (ranks * (ranks + 1))
 
 
 def ring_area_share(ranks: int, rank: int) -> float:
-    """Rank r's share of the scores that the mask leaves, as area: (2r+1)/n². A block on the diagonal is half a block.
-
-    Source: derived: r whole blocks and a half, of n²/2.
-    """
+    """(2r+1)/n²: rank r's share, as area, of the scores that the mask leaves: r blocks and a half, of n²/2."""
     return (2 * rank + 1) / ranks**2
 
 
 def ring_causal_time(ranks: int) -> float:
-    """Time of causal attention with contiguous chunks, in blocks of (s/n)²: that of the last rank, n − 1/2.
-
-    A kernel is assumed that leaves out the hidden half of a block on the diagonal, and messages that take no time.
-
-    Source: derived from `ring_area_share`.
-    """
+    """n − 1/2 blocks of (s/n)²: the last rank's time with contiguous chunks, half of the diagonal block left out."""
     return ranks - 0.5
 
 
 def zigzag_causal_time(ranks: int) -> float:
-    """As `ring_causal_time`, for zigzag: n/2 on every rank, (2n−1)/n times less.
-
-    Source: derived: 2n−1 whole blocks and two halves of (s/2n)².
-    """
+    """n/2 on every rank, (2n−1)/n times less than `ring_causal_time`: 2n−1 blocks and two halves of (s/2n)²."""
     return ranks / 2
 
 
 def ring_time(ranks: int, block: float, message: float) -> float:
-    """Time of attention without a mask: (n−1) · max(block, message) + block. Messages are hidden if block ≥ message.
+    """(n−1) · max(block, message) + block: seconds without a mask; messages are hidden if block ≥ message.
 
-    Args:
-        ranks: Their number.
-        block: Seconds in which a rank computes a block.
-        message: Seconds in which K and V of a chunk are sent.
-
-    Source: Liu et al. 2023, §3, for the condition; the time derived.
+    `block`: seconds of a block's computing; `message`: seconds to send a chunk's K and V (Liu et al. 2023, §3).
     """
     return (ranks - 1) * max(block, message) + block
 
 
 def hiding_chunk(width: int, item: int, beta: float, score: float) -> float:
-    """Tokens per rank from which messages are hidden: a chunk of c tokens needs score · c² ≥ beta · 2c · width · item.
+    """2 · width · item · beta / score: tokens per rank from which score · c² ≥ beta · 2c · width · item hides messages.
 
-    Args:
-        width: Elements per token in K, and as many in V.
-        item: Bytes per element.
-        beta: Seconds per byte of a link.
-        score: Seconds per score of a block, for all sequences and heads together.
-
-    Source: Liu et al. 2023, §3 ("c ≥ F/B", from 4dc² operations and 4cd bytes).
+    `beta`: seconds per byte; `score`: seconds per score for all sequences and heads (Liu et al. 2023, §3, "c ≥ F/B").
     """
     return 2 * width * item * beta / score
 
 
 def _held(seq: int, ranks: int, rank: int) -> tuple[int, int]:
-    """Tokens of the early and the late chunk of a zigzag's rank."""
     return chunk_size(seq, 2 * ranks, rank), chunk_size(seq, 2 * ranks, 2 * ranks - 1 - rank)
 
 
@@ -158,8 +103,6 @@ class Attention(NamedTuple):
         key_heads: Key heads, which are also those of the values, g.
         seq: Tokens of a sequence, s; a multiple of the ranks.
         head: Elements of a head, d.
-        batch: Sequences, b.
-        item: Bytes per element, w.
     """
 
     heads: int
@@ -175,60 +118,46 @@ class Attention(NamedTuple):
 
 
 def repeated_key_heads(key_heads: int, ranks: int) -> int:
-    """lcm(g, n): the key heads that Ulysses sends, the fewest copies of each that n ranks can divide.
-
-    It divides the query heads wherever g and n do. Derived.
-    """
+    """lcm(g, n): the key heads that Ulysses sends, the fewest copies of each that n ranks can divide."""
     return math.lcm(key_heads, ranks)
 
 
 def ulysses(sizes: Attention, ranks: int) -> Traffic:
     """(n−1)/n² · (2·S_Q + 2·S_K·lcm(g, n)/g) in 4(n−1) messages, forward; the same backward.
 
-    Of its 1/n of a tensor, a rank keeps 1/n and sends the rest. The tensors are Q, K, V and the output. Jacobs et al.
-    2023, §3.2, which writes 4Nh/P for P ranks, (n−1)/n taken as 1 and as many key heads as heads.
+    Jacobs et al. 2023, §3.2, which writes 4Nh/P for P ranks, (n−1)/n taken as 1 and as many key heads as heads.
     """
     sent = 2 * sizes.heads + 2 * repeated_key_heads(sizes.key_heads, ranks)
     return Traffic(sizes.bytes(sent) * (ranks - 1) // ranks**2, 4 * (ranks - 1))
 
 
 def gather(sizes: Attention, ranks: int) -> Traffic:
-    """(n−1)/n · (S_K + S_V) in 2(n−1) messages, forward; the same backward, where gradients of K and V are
-    reduce-scattered and K and V are kept. Derived for rings, from Grattafiori et al. 2024, §3.3.2.
-    """
+    """(n−1)/n · (S_K + S_V) in 2(n−1) messages, forward; as much backward (after Grattafiori et al. 2024, §3.3.2)."""
     return Traffic(sizes.bytes(2 * sizes.key_heads) * (ranks - 1) // ranks, 2 * (ranks - 1))
 
 
 def gathered(sizes: Attention) -> int:
-    """S_K + S_V: what each rank holds of K and V until backward, for any number of ranks. Derived."""
+    """S_K + S_V: what each rank holds of K and V until backward, for any number of ranks."""
     return sizes.bytes(2 * sizes.key_heads)
 
 
 def ring_step(sizes: Attention, ranks: int) -> int:
-    """(3n−2)/n · (S_K + S_V): the bytes of a ring, forward and backward, if gradients have the dtype of K and V.
-
-    Forward as much as a gather. Backward as much again, and the gradients over n hops: more than 3/2 of a gather's
-    bytes for any n, so that a ring never sends least. It holds 1/n of K and V instead. Derived.
-    """
+    """(3n−2)/n · (S_K + S_V): bytes of a ring, forward and backward, if gradients have the dtype of K and V."""
     width = sizes.batch * sizes.key_heads * sizes.head
     there = ring_forward(sizes.seq, width, ranks, 0, sizes.item).bytes
     return 2 * there + gradients_home(sizes.seq, width, ranks, sizes.item).bytes
 
 
 def gather_over_ulysses(heads: int, key_heads: int, ranks: int) -> float:
-    """n·g / (a + lcm(g, n)): bytes of a gather over those of Ulysses, each way, for any sequence.
-
-    The gather's 2·g·(n−1)/n over Ulysses' 2·(a + lcm(g, n))·(n−1)/n². Derived.
-    """
+    """n·g / (a + lcm(g, n)): bytes of a gather over those of Ulysses, each way, for any sequence."""
     return ranks * key_heads / (heads + repeated_key_heads(key_heads, ranks))
 
 
 def crossing(heads: int, key_heads: int) -> float:
-    """The number of ranks above which Ulysses sends less than a gather: n·g = a + lcm(g, n), solved for n.
+    """The number of ranks above which Ulysses sends less than a gather (forward also a ring): n·g = a + lcm(g, n).
 
-    Where n divides g, lcm = g, so that n = a/g + 1, which is at most g if a ≤ g(g−1). Where n is a multiple of g,
-    lcm = n, so that n = a/(g−1); with one key head, Ulysses never sends less. For other n there is
-    `gather_over_ulysses`. In forward it is the crossing with a ring as well. Derived.
+    Where n divides g, n = a/g + 1, which is at most g if a ≤ g(g−1). Where n is a multiple of g, n = a/(g−1); infinite
+    for one key head. For other n there is `gather_over_ulysses`.
     """
     if heads <= key_heads * (key_heads - 1):
         return heads / key_heads + 1

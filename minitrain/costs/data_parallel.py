@@ -1,9 +1,7 @@
 """The cost of data parallelism: all-reduces and bytes of a step, and its time with and without overlap.
 
-Exact for the real sizes of parameters, in the order in which the module has them.
-
-Notation: n ranks; P parameters (tensors) of S bytes together, w bytes per element; B buckets; bₖ seconds of backward
-that fill bucket k, cₖ the seconds of its all-reduce.
+Exact for parameters in the module's order. n ranks; P parameters (tensors) of S bytes together, w bytes per element; B
+buckets; bₖ seconds of backward that fill bucket k, cₖ seconds of its all-reduce.
 """
 
 from __future__ import annotations
@@ -16,13 +14,7 @@ from minitrain.costs.communication import NOTHING, Traffic, ring_all_reduce
 
 
 class Sizes(NamedTuple):
-    """A parameter, or a bucket of them.
-
-    Attributes:
-        elements: Number of elements.
-        item_size: Bytes of an element.
-        kind: Only parameters of one kind, dtype and device, share a bucket.
-    """
+    """A parameter, or a bucket of them; only parameters of one kind, dtype and device, share a bucket."""
 
     elements: int
     item_size: int
@@ -50,18 +42,10 @@ def naive_ring_traffic(parameters: Sequence[Sizes], ranks: int, rank: int) -> Tr
 
 
 def buckets(parameters: Sequence[Sizes], limit: float) -> list[Sizes]:
-    """Pack parameters from the last to the first; a bucket is closed by the first parameter that takes it to `limit`.
+    """Pack parameters from the last to the first; a bucket is closed by the parameter with which it has `limit` bytes.
 
-    With i counting the bytes of a kind from the end, a bucket that begins at byte i ends with the parameter that takes
-    the count to i + `limit` or above (Li et al. 2020, §3.2.2; `bucket_cap_mb` of DDP).
-
-    Args:
-        parameters: In the module's order.
-        limit: Bytes at which a bucket is full; 0 puts each parameter in a bucket of its own.
-
-    Returns:
-        The buckets in the order in which they are sent, that of the first parameter in them. Their elements are those
-        of the gradients, and one for each parameter's flag.
+    In the order in which they are sent, that of their first parameters; each parameter adds an element for its flag (Li
+    et al. 2020, §3.2.2; `bucket_cap_mb` of DDP). A `limit` of 0 makes a bucket of each parameter.
     """
     found: list[tuple[int, Sizes]] = []  # place of a bucket's first parameter, bucket
     for kind in {parameter.kind for parameter in parameters}:
@@ -89,10 +73,7 @@ def payload(parameters: Sequence[Sizes]) -> int:
 
 
 def ring_traffic(parameters: Sequence[Sizes], limit: float, ranks: int, rank: int) -> Traffic:
-    """What a rank sends in a step through the ring: about 2(n−1)/n · (S + wP), exactly from the buckets' chunks.
-
-    Patarasuk & Yuan 2009, for each bucket.
-    """
+    """About 2(n−1)/n · (S + wP): what a rank sends in a step, exactly from the chunks (Patarasuk & Yuan 2009)."""
     return _through_ring(buckets(parameters, limit), ranks, rank)
 
 
@@ -104,17 +85,15 @@ def _through_ring(tensors: Sequence[Sizes], ranks: int, rank: int) -> Traffic:
 
 
 def step_time(forward: float, backward: Sequence[float], communication: Sequence[float], overlap: bool = True) -> float:
-    """Seconds of forward, backward and all-reduces: F + max over k of (b₁ + … + bₖ + cₖ + … + c_B) with overlap.
+    """F + max over k of (b₁ + … + bₖ + cₖ + … + c_B) seconds with overlap, F + Σbₖ + Σcₖ without.
 
-    Buckets go through backward and then through the network, each of which takes one at a time: a flow shop of two
-    machines (Johnson 1954, §2). Some bucket k leaves backward and is sent at once, and after it the network is never
-    idle. Without overlap the time is F + Σbₖ + Σcₖ.
+    A flow shop of two machines, backward and the network (Johnson 1954, §2): some bucket k is sent as soon as it is
+    full, and after it the network is never idle.
 
     Args:
-        forward: Seconds of forward.
+        forward: F.
         backward: bₖ, in the order in which buckets fill; together the seconds of backward.
         communication: cₖ.
-        overlap: Whether buckets leave while backward runs.
     """
     if not overlap:
         return forward + sum(backward) + sum(communication)

@@ -1,8 +1,7 @@
 """The memory that fragments: how many bytes forward needs with and without a region for checkpoints.
 
-Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §6.3.
-
-Letters: L blocks, Tₖ bytes of a block's temporary activations, c bytes of a checkpoint.
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §6.3. L blocks, Tₖ
+bytes of a block's temporary activations, c bytes of a checkpoint.
 """
 
 from __future__ import annotations
@@ -16,13 +15,10 @@ def needed_with_region(temporaries: Sequence[int], checkpoint: int) -> int:
 
 
 def needed_at_worst(temporaries: Sequence[int], checkpoint: int) -> int:
-    """Bytes without a region, Lc + Σ Tₖ, where no gap is used again.
-
-    That is so if each block's temporaries are larger than those of the blocks before, and a checkpoint is larger than
-    all of them: neither fits into the gaps, which lie between checkpoints and so never become one.
+    """Lc + Σ Tₖ bytes without a region, where no temporary or checkpoint fits into the gap of an earlier temporary.
 
     Raises:
-        ValueError: The sizes are others.
+        ValueError: The temporaries do not grow from block to block, or one is not smaller than a checkpoint.
     """
     growing = all(a < b for a, b in zip(temporaries, temporaries[1:], strict=False))
     if not growing or max(temporaries) >= checkpoint:

@@ -15,13 +15,7 @@ ID = 8  # bytes
 
 
 class SparseStep(NamedTuple):
-    """The bytes between a worker and servers in a step, or between a server and workers.
-
-    Attributes:
-        ids: Worker to server: which rows it wants.
-        rows: Server to worker.
-        gradients: Worker to server: one for each row.
-    """
+    """The bytes between a worker and servers: ids of rows that it wants, the rows, and a gradient for each row."""
 
     ids: Traffic
     rows: Traffic
@@ -41,14 +35,11 @@ class SparseStep(NamedTuple):
 def step(counts: Sequence[Sequence[int]], dimensions: Sequence[int], item: int = 4) -> SparseStep:
     """8u for ids, dwu for rows and dwu for gradients: of one worker with all servers, or one server with all workers.
 
-    All tables share a message; nothing is sent between ranks that have no row for each other.
+    All tables share a message; ranks without rows for each other send none (Li et al. 2014, §2.2 and §4.2).
 
     Args:
         counts: `counts[p][t]`: distinct ids of table t between this rank and its p-th partner.
         dimensions: d of each table.
-        item: w.
-
-    Source: derived; Li et al. 2014, §2.2, for keys that are needed, and §4.2, for sending them once.
     """
     ids = rows = NOTHING
     for partner in counts:
@@ -74,27 +65,13 @@ def zipf(ids: int, exponent: float) -> list[float]:
 
 
 def expected_distinct(draws: int, frequencies: Sequence[float]) -> float:
-    """Σ 1 − (1−pₖ)^D: how many different ids D draws have on average.
-
-    Id k is missed by one draw with probability 1 − pₖ, and by all with its D-th power.
-
-    Source: derived.
-    """
+    """Σ 1 − (1−pₖ)^D: how many different ids D draws have on average; each draw misses id k with probability 1 − pₖ."""
     # 1 − (1−p)^D without losing the digits of a small p
     return math.fsum(-math.expm1(draws * math.log1p(-p)) if p < 1 else float(draws > 0) for p in frequencies)
 
 
 def server_deviation(rows: int, servers: int) -> float:
-    """√(N/s · (1−1/s)): the standard deviation of a server's number of rows, whose mean is N/s.
-
-    A hash gives each row to each server with probability 1/s, so that a server's number of rows is binomial.
-
-    Args:
-        rows: N.
-        servers: s.
-
-    Source: derived.
-    """
+    """√(N/s · (1−1/s)): the standard deviation of the rows on each of s servers, binomial with mean N/s."""
     return math.sqrt(rows / servers * (1 - 1 / servers))
 
 
@@ -104,11 +81,7 @@ def row_bytes(dimension: int, states: int, item: int = 4) -> int:
 
 
 def probes(load: float, found: bool) -> float:
-    """½(1 + 1/(1−α)) slots searched for an id in the table, ½(1 + 1/(1−α)²) for a missing one, on average.
-
-    Args:
-        load: α, the part of the slots in use.
-        found: Whether the id is in the table.
+    """½(1 + 1/(1−α)) slots searched for an id at a load α, ½(1 + 1/(1−α)²) for a missing one, on average.
 
     Source: Knuth 1998, vol. 3, §6.4, theorem K, for many slots.
     """

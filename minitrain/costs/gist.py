@@ -1,6 +1,6 @@
 """The bytes of activations that are encoded between forward and backward.
 
-Source: Jain et al. 2018, "Gist: efficient data encoding for deep neural network training".
+Jain et al. 2018, "Gist: efficient data encoding for deep neural network training".
 """
 
 from __future__ import annotations
@@ -17,22 +17,14 @@ def argmax_bytes(outputs: int) -> int:
 
 
 def sparse_bytes(rows: int, nonzero: int, index: int = 1, item: int = 4) -> int:
-    """Bytes of compressed sparse rows, (item + index) · Z + 4(rows + 1): values, their columns, and where rows begin.
-
-    Args:
-        rows: Rows, of at most 256 columns where an index has 1 byte.
-        nonzero: Elements that are not zero, Z.
-        index: Bytes of a column's number.
-        item: Bytes of a value.
-    """
+    """(item + index) · Z + 4(rows + 1): bytes of Z values, their columns' numbers, and where each row begins."""
     return (item + index) * nonzero + 4 * (rows + 1)
 
 
 def break_even(index: int, item: int = 4) -> float:
-    """The part of zeros above which sparse rows are smaller than dense ones, index / (item + index).
+    """index / (item + index): the part of zeros above which sparse rows are smaller than dense ones.
 
-    Of N elements, N(1 − σ) are not zero; (item + index)(1 − σ)N = item · N. Where rows begin is left out. For values of
-    4 bytes: 50 % with indices of 4 bytes, 20 % with 1.
+    From (item + index)(1 − σ)N = item · N, leaving out where rows begin: 50 % for an index of 4 bytes, 20 % for 1.
     """
     return index / (item + index)
 

@@ -1,9 +1,7 @@
 """The cost of hybrid parallelism: bytes of a step's three all-to-alls, and of the busiest rank and a server.
 
-Exact for the real numbers of ids; and the average, where a hash spreads ids evenly.
-
-Notation: n workers, s servers, d elements in a row, w bytes per element, 8 bytes per id, u distinct ids in a worker's
-part of the batch.
+n workers, s servers, d elements in a row, w bytes per element, 8 bytes per id, u distinct ids in a worker's part of the
+batch.
 """
 
 from __future__ import annotations
@@ -16,12 +14,7 @@ from minitrain.costs.embedding import ID, SparseStep, step
 
 
 class HybridStep(NamedTuple):
-    """The bytes between one worker and the others for tables in a step.
-
-    Attributes:
-        asks: As a worker that asks for rows.
-        serves: As the owner of rows.
-    """
+    """The bytes between one worker and the others for tables in a step: as it asks for rows, and as it owns them."""
 
     asks: SparseStep
     serves: SparseStep
@@ -40,15 +33,11 @@ class HybridStep(NamedTuple):
 def worker(
     wishes: Sequence[Sequence[Sequence[int]]], dimensions: Sequence[int], rank: int, item: int = 4
 ) -> HybridStep:
-    """Each worker is also a server to all others; rows that it wants from itself are not sent.
+    """Each worker is also a server to all others (Naumov et al. 2019, §3); rows that it wants from itself are not sent.
 
     Args:
         wishes: `wishes[r][t][s]`: distinct ids of table t that worker r wants from worker s.
         dimensions: d of each table.
-        rank: The worker.
-        item: w.
-
-    Source: derived; Naumov et al. 2019, §3, for the all-to-alls.
     """
     others = [other for other in range(len(wishes)) if other != rank]
     asked = [[counts[other] for counts in wishes[rank]] for other in others]  # [other][table]
@@ -57,21 +46,10 @@ def worker(
 
 
 def on_average(distinct: float, dimension: int, workers: int, item: int = 4) -> float:
-    """2(n−1)/n · u · (8 + 2dw) bytes to and from a worker in a step, for one table: 8 for an id, dw for a row, dw back.
-
-    A hash gives each id to each worker with probability 1/n. So a worker wants (n−1)/n of its u ids from others, and
-    others want as many from it.
-
-    Source: derived.
-    """
+    """2(n−1)/n · u · (8 + 2dw) bytes to and from a worker in a step, for one table whose ids a hash spreads evenly."""
     return 2 * (workers - 1) / workers * distinct * (ID + 2 * dimension * item)
 
 
 def server_on_average(distinct: float, dimension: int, workers: int, servers: int = 1, item: int = 4) -> float:
-    """n/s · u · (8 + 2dw) bytes to and from a server in a step, for one table.
-
-    Over `on_average` that is n²/(2s(n−1)): with one server, even two workers are better off without it.
-
-    Source: derived.
-    """
+    """n/s · u · (8 + 2dw) bytes to and from a server in a step, for one table: n²/(2s(n−1)) times `on_average`."""
     return workers / servers * distinct * (ID + 2 * dimension * item)

@@ -1,8 +1,7 @@
 """The cost of hybrid sharding: stage 3 of ZeRO within a node of L ranks, and an all-reduce of shards across N nodes.
 
-Zhao et al. 2023, "PyTorch FSDP", §3.2.2; the exact formulas are for lines of real sizes with padding, through rings.
-
-Letters: Ψ parameters, L ranks of a node, N nodes, A micro-batches in a step.
+Zhao et al. 2023, "PyTorch FSDP", §3.2.2; exact for lines of real sizes with padding, through rings. Ψ parameters, A
+micro-batches in a step.
 """
 
 from __future__ import annotations
@@ -15,18 +14,14 @@ from minitrain.costs.zero import step_traffic as zero_step_traffic
 
 
 def volume(parameters: float, local: int, micro_batches: int = 1) -> tuple[float, float]:
-    """Elements that go through collectives in a step, for each rank: 3AΨ within its node, and Ψ/L across nodes.
-
-    Stage 3's two all-gathers and one reduce-scatter in each micro-batch stay within the node. Across nodes a rank
-    brings its own shard of the gradients to one all-reduce per step.
-    """
+    """3AΨ elements in collectives within a node, and Ψ/L across nodes, for each rank in a step."""
     return 3 * micro_batches * parameters, parameters / local
 
 
 def step_traffic(lines: Sequence[Line], nodes: int, local: int, rank: int, micro_batches: int = 1) -> Levels:
     """What a rank sends in a step through rings, exactly, on each kind of link; rank = node · L + place.
 
-    Within: stage 3 over L ranks, 3A(L−1)/L of each padded line. Across: 2(N−1)/N of each shard of s = ⌈E/L⌉ elements.
+    Within: 3A(L−1)/L of each padded line. Across: 2(N−1)/N of each shard of s = ⌈E/L⌉ elements.
     """
     node, place = divmod(rank, local)
     across = NOTHING
@@ -43,10 +38,7 @@ def out_of_a_node(lines: Sequence[Line], nodes: int, local: int, node: int, micr
 
 
 def out_of_a_node_without(lines: Sequence[Line], nodes: int, local: int, micro_batches: int = 1) -> int:
-    """The same of stage 3 over all n = L · N ranks in one ring: 3A(n−1)/n of each padded line, over one rank's link.
-
-    In a ring in the order of ranks, only the last rank of a node sends to another node.
-    """
+    """3A(n−1)/n of each padded line: the same of stage 3 over all n = L · N ranks in one ring, over one rank's link."""
     if nodes == 1:
         return 0
     ranks = nodes * local

@@ -1,7 +1,7 @@
 """Writing token by token: bytes of the cache, operations of prefill and decode, and which batch a device wants.
 
-Letters as in `minitrain.costs.roofline`: L layers of width h, a heads of which k are key and value heads, d = h/a, V
-words, b sequences, s tokens in the cache, w bytes per number, t tensor-parallel and p pipeline ranks.
+L layers of width h, a heads of which k are key and value heads, d = h/a, N parameters, V words, b sequences, s tokens
+in the cache, w bytes per number, t tensor-parallel and p pipeline ranks.
 """
 
 from __future__ import annotations
@@ -13,15 +13,7 @@ from minitrain.costs.roofline import Machine, Work
 
 
 class Model(NamedTuple):
-    """What inference depends on.
-
-    Attributes:
-        layers: L.
-        hidden: h.
-        heads: a.
-        kv_heads: k.
-        parameters: All that take part in products: without the tables of tokens and positions, which are looked up.
-    """
+    """What inference depends on; `parameters` are those in products, without tables of tokens and positions."""
 
     layers: int
     hidden: int
@@ -48,18 +40,7 @@ LLAMA_2_70B = Model(80, 8192, 64, 8, 80 * (2 * 8192**2 + 2 * 8192 * 1024 + 3 * 8
 def cache_bytes(
     layers: int, kv_heads: int, head: int, tokens: int, batch: int, item: int = 2, tensor: int = 1, pipeline: int = 1
 ) -> int:
-    """2 L k d s b w: keys and values of all tokens (Pope et al. 2022, §2). Ranks have 1/(t p) of it where heads divide.
-
-    Args:
-        layers: L; of a pipeline's rank ⌈L/p⌉ at most.
-        kv_heads: k; with more tensor-parallel ranks than heads, a rank keeps one all the same.
-        head: d.
-        tokens: s, or the number for which there is room.
-        batch: b.
-        item: w.
-        tensor: t.
-        pipeline: p.
-    """
+    """2 L k d s b w: keys and values of s tokens (Pope et al. 2022, §2); a rank has ⌈L/p⌉ layers, max(1, k/t) heads."""
     return 2 * -(-layers // pipeline) * max(1, kv_heads // tensor) * head * tokens * batch * item
 
 
@@ -69,11 +50,7 @@ def tokens_that_fit(size: float, layers: int, kv_heads: int, head: int, item: in
 
 
 def token_flops(parameters: float, layers: int, hidden: int, tokens: float) -> float:
-    """2N + 4Lhs: the operations of one new token that sees s.
-
-    Source: Kaplan et al. 2020, §2.1, for 2N. Derived for attention: each layer multiplies h numbers with s keys, and s
-    chances with s values of h numbers, 2hs operations each.
-    """
+    """2N + 4Lhs: the operations of one new token that sees s (Kaplan et al. 2020, §2.1, for 2N)."""
     return 2 * parameters + 4 * layers * hidden * tokens
 
 
@@ -97,10 +74,7 @@ def with_cache_flops(parameters: float, layers: int, hidden: int, prompt: int, c
 
 
 def decode(model: Model, batch: int, tokens: int, item: int = 2) -> Work:
-    """One step: 2N + 4Lhs operations for each of b sequences; all weights are read once, and every sequence's cache.
-
-    Reading is what limits it: in 16 bits the weights alone have b operations per byte (Pope et al. 2022, §2).
-    """
+    """One step: b(2N + 4Lhs) operations; all weights are read once, and each sequence's cache (Pope et al. 2022)."""
     flops = batch * token_flops(model.parameters, model.layers, model.hidden, tokens)
     cache = cache_bytes(model.layers, model.kv_heads, model.head, tokens, batch, item)
     return Work(flops, model.parameters * item + cache)
@@ -112,10 +86,7 @@ def seconds(work: Work, machine: Machine) -> float:
 
 
 def full_batch(machine: Machine, item: int = 2) -> float:
-    """w/2 · F/W: the sequences from which on products take as long as reading the weights, caches left out.
-
-    b · 2N / F = N w / W.
-    """
+    """w/2 · F/W: the sequences from which on products take as long as reading the weights: b · 2N / F = N w / W."""
     return item / 2 * machine.flops / machine.memory
 
 
@@ -123,10 +94,7 @@ def full_batch(machine: Machine, item: int = 2) -> float:
 
 
 def tensor_parallel_bytes(layers: int, hidden: int, batch: int, item: int = 2) -> int:
-    """(2L + 1) b h w: what goes into the all-reduces of a decoding step, two per layer and one for the embedding.
-
-    Source: Shoeybi et al. 2019, §3; the logits, which are gathered at the end, come on top.
-    """
+    """(2L + 1) b h w into all-reduces in a decoding step (Shoeybi et al. 2019, §3), without gathering the logits."""
     return (2 * layers + 1) * batch * hidden * item
 
 
@@ -136,9 +104,5 @@ def pipeline_bytes(hidden: int, batch: int, item: int, count: int, prompt: int) 
 
 
 def pipeline_seconds(stage: float, ranks: int, groups: int, count: int) -> float:
-    """Time to write c tokens for each of g groups through p stages of t seconds, where messages take none.
-
-    A round of all groups takes max(p, g) t, since the first group's token is back after p t, and the first stage is
-    free after g t. The last round ends when its last group has passed all stages: (c − 1) max(p, g) t + (p + g − 1) t.
-    """
+    """(c − 1) max(p, g) t + (p + g − 1) t: time to write c tokens for g groups through p stages of t each."""
     return ((count - 1) * max(ranks, groups) + ranks + groups - 1) * stage

@@ -1,11 +1,8 @@
 """What a rank of any layout holds, and what its step takes: closed formulas of the chapters, put together.
 
-`docs/javascripts/costs.js` is this file and what it calls, for the calculator of the site. The dry run
-(`minitrain.planning.plan`) is exact, with padding, step counters and every schedule; here states are divided without
-rest, the schedule is 1F1B, and the messages of embedding, head and norms are left out.
-
-Letters: V vocabulary, L layers, h hidden, s positions, E experts; d, p, c, t, e ranks of dp, pp, cp, tp, ep; m
-micro-batches of b sequences.
+`docs/javascripts/costs.js` is this file and what it calls. Unlike the dry run (`minitrain.planning.plan`), states are
+divided without rest, the schedule is 1F1B, and messages of embedding, head and norms are left out. V vocabulary, L
+layers, h hidden, s positions, E experts; d, p, c, t, e ranks of dp, pp, cp, tp, ep; m micro-batches of b sequences.
 """
 
 from __future__ import annotations
@@ -26,7 +23,6 @@ class Cut(NamedTuple):
         cp: Context-parallel ranks, c, as a ring.
         tp: Tensor-parallel ranks, t.
         ep: Expert-parallel ranks, e, among the data-parallel ones.
-        zero: Stage of ZeRO.
         sequence: Whether there is sequence parallelism.
         recompute: "none", "selective" or "full".
         microbatches: Of each data-parallel rank in a step, m.
@@ -46,7 +42,7 @@ class Cut(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Bytes: of a parameter, of a gradient's element, and of optimizer states for each parameter."""
+    """Bytes of a parameter or activation, of a gradient's element, and of optimizer states for each parameter."""
 
     parameter: int = 2
     gradient: int = 2
@@ -82,14 +78,7 @@ def parameters(shape: Shape, cut: Cut, stage: int) -> tuple[int, int]:
 def held(shape: Shape, cut: Cut, stage: int, sizes: Sizes) -> dict[str, float]:
     """Bytes on a rank of a pipeline stage: parameters, gradients, optimizer states, and activations at their peak.
 
-    Args:
-        shape: The model.
-        cut: The layout.
-        stage: Which stage, from 0.
-        sizes: Bytes of each parameter; activations have as many as parameters.
-
-    Source: Rajbhandari et al. 2020, §5; Korthikanti et al. 2022, §4; Narayanan et al. 2021, §2.2, for the number of
-        micro-batches under way. Compared with the dry run.
+    Source: Rajbhandari et al. 2020, §5; Korthikanti et al. 2022, §4; Narayanan et al. 2021, §2.2.
     """
     shared, experts = parameters(shape, cut, stage)
     states = zero.state_bytes(cut.zero, shared, cut.dp * cut.cp, *sizes)
@@ -123,16 +112,11 @@ def link(machine: Machine, per_node: int, ranks: int, stride: int) -> float:
 def bar(
     shape: Shape, cut: Cut, sizes: Sizes, machine: Machine, per_node: int = 8, reached: float = 0.5
 ) -> time_bar.Bar:
-    """The seconds of a step, on the pipeline rank that computes most.
+    """The seconds of a step on the pipeline rank that computes most.
 
-    What hides behind what is as in `minitrain.planning.full.time_model`, with which a test compares it. Each token
-    visits one expert, and the ring's attention is taken to be in balance, as zigzag makes it.
+    Overlap is that of `minitrain.planning.full.time_model`; each token visits one expert, and the ring is in balance.
 
     Args:
-        shape: The model.
-        cut: The layout.
-        sizes: Bytes of each parameter and gradient.
-        machine: The GPU.
         per_node: GPUs of a node; ranks fill nodes in order, tp first, then cp, dp, pp.
         reached: The part of the peak that products reach.
     """

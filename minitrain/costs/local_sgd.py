@@ -1,9 +1,7 @@
 """Averaging every H-th step: bytes by kind of link, and where ranks settle whose data differ.
 
-Notation: n ranks on N nodes of L; S bytes of parameters, w per element; H steps between two averages; T steps.
-
-The second part is about losses ½ Σ aᵣ (θ − cᵣ)², one for each rank r, whose mean is to be minimised. Each element is a
-problem by itself, and can be solved by hand.
+n ranks on N nodes of L; S bytes of parameters, w per element; H steps between two averages; T steps. The second part is
+about losses ½ Σ aᵣ (θ − cᵣ)², one for each rank r, whose mean is to be minimized.
 """
 
 from __future__ import annotations
@@ -28,16 +26,9 @@ def averaged_bytes(size: int, steps: int, every: int) -> int:
 
 
 def bytes_within(size: int, padded: int, steps: int, every: int) -> tuple[int, int]:
-    """T · S and ⌊T/H⌋ · S: what goes into all-reduces and all-gathers within a node (Lin et al. 2020, appendix D).
+    """T · S bytes into all-reduces and ⌊T/H⌋ · S into all-gathers within a node (Lin et al. 2020, appendix D).
 
-    Args:
-        size: S.
-        padded: S, filled up to a multiple of L elements.
-        steps: T.
-        every: H.
-
-    Returns:
-        Bytes that go into all-reduces, and into all-gathers.
+    `padded` is S, filled up to a multiple of L elements.
     """
     return steps * size, rounds(steps, every) * padded
 
@@ -60,15 +51,12 @@ def optimum(curvatures: Sequence[float], centres: Sequence[float]) -> float:
 def settles_at(curvatures: Sequence[float], centres: Sequence[float], lr: float, every: int) -> float:
     """Σ (1 − qᵣ) cᵣ / Σ (1 − qᵣ) with qᵣ = (1 − αaᵣ)ᴴ: where averaging every H-th step ends.
 
-    A step takes θ − cᵣ to (1 − αaᵣ)(θ − cᵣ), so H of them take θ to cᵣ + qᵣ (θ − cᵣ). The mean over the ranks does not
-    change if Σ (1 − qᵣ)(θ − cᵣ) = 0. With H = 1 that is the optimum. As H grows, all qᵣ go to 0 and θ to the mean of
-    the ranks' own optima, however little the loss of some of them rises there.
+    H steps take θ to cᵣ + qᵣ (θ − cᵣ), so the mean over ranks does not change if Σ (1 − qᵣ)(θ − cᵣ) = 0.
 
     Args:
         curvatures: aᵣ of each rank.
         centres: cᵣ, this rank's own optimum.
         lr: α, below 1/aᵣ.
-        every: H.
     """
     moved = [1 - (1 - lr * a) ** every for a in curvatures]
     return sum(m * c for m, c in zip(moved, centres, strict=True)) / sum(moved)

@@ -1,14 +1,7 @@
 """Bytes that a rank holds and sends in one Y = XW, X of rows × inner and W of inner × columns, split over n ranks.
 
-Each split has exactly one sum over ranks. They differ in what is summed, and when:
-
-| split | held by a rank | summed | when |
-|---|---|---|---|
-| by data | rows of X, all of W | ∂W, inner × columns | backward |
-| by columns of W | all of X, columns of W | ∂X, rows × inner | backward |
-| by rows of W | columns of X, rows of W | Y, rows × columns | forward |
-
-Here the sum is made in the plainest way: every rank sends its partial sum to every other rank.
+By data, ∂W (inner × columns) is summed; by columns of W, ∂X (rows × inner); by rows of W, Y (rows × columns). Every
+rank sends its partial sum to every other rank. `item`: bytes of an element.
 """
 
 from __future__ import annotations
@@ -17,14 +10,7 @@ from typing import NamedTuple
 
 
 class SplitCost(NamedTuple):
-    """What one rank holds and sends.
-
-    Attributes:
-        held: Bytes of its parts of X and W.
-        forward: Bytes it sends in forward.
-        backward: Bytes it sends in backward.
-        messages: Messages it sends, forward and backward.
-    """
+    """What one rank holds and sends: bytes of its parts of X and W, bytes sent in either pass, and messages of both."""
 
     held: int
     forward: int

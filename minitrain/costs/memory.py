@@ -1,12 +1,8 @@
 """What a training step holds on one device, in bytes: model states, and what forward keeps for backward.
 
-`python -m minitrain.costs.memory --parameters 7.5e9 --ranks 64` prints what each GPU holds by stage of ZeRO and what
-fits where; with a model's shape, activations as well. Its command line is `minitrain.costs.calculator`. The parts that
-ZeRO divides are in `minitrain.costs.zero`; activations in 16 bits, split and computed again, are in
-`minitrain.costs.activations`.
-
-Letters as in the glossary: Ψ parameters, V vocabulary, L layers, h hidden, a heads, b batch, s sequence, t
-tensor-parallel ranks.
+`python -m minitrain.costs.memory --parameters 7.5e9 --ranks 64` prints what each GPU holds
+(`minitrain.costs.calculator`). Ψ parameters, V vocabulary, L layers, h hidden, a heads, b batch, s sequence, t
+tensor-parallel ranks; `item` bytes of an element.
 """
 
 from __future__ import annotations
@@ -19,16 +15,10 @@ ROOM = 0.1  # the part of a GPU that a plan leaves free
 
 
 def fitting(size: float, gpus: Sequence[float] = GPUS, room: float = ROOM) -> list[float]:
-    """The GPUs on which so many bytes fit, if a part of each stays free for what is not counted.
+    """The GPUs (in GB, 10⁹ bytes) on which `size` bytes fit, if a part of each stays free for what is not counted.
 
-    A GPU of 80 GB counts as 80 · 10⁹ bytes. What is not counted, roughly: CUDA's context and kernels, half a GB to one;
-    NCCL's buffers, some hundred MB for the groups of a rank; what kernels need while they run, including gradients of
-    activations; and memory lost to fragmentation, some per cent. A tenth is a rule of thumb and not a bound.
-
-    Args:
-        size: Bytes that are counted.
-        gpus: GB of each GPU.
-        room: The part that stays free.
+    That is CUDA's context and kernels, half a GB to one; NCCL's buffers, some hundred MB; what kernels need while they
+    run, with gradients of activations; and fragmentation, some per cent.
     """
     return [gpu for gpu in gpus if size <= (1 - room) * gpu * GB]
 
@@ -36,44 +26,20 @@ def fitting(size: float, gpus: Sequence[float] = GPUS, room: float = ROOM) -> li
 def model_state_bytes(
     parameters: int, parameter_bytes: int = 2, gradient_bytes: int = 2, optimizer_bytes: int = 12
 ) -> int:
-    """Bytes of parameters, gradients and optimizer states together, on one device that holds them all.
+    """(2 + 2 + K)Ψ = 16Ψ bytes of parameters, gradients and optimizer states in mixed precision with Adam.
 
-    The defaults are those of mixed precision with Adam, (2 + 2 + K)Ψ = 16Ψ: parameters and gradients in 16 bits, and
-    K = 12 bytes of optimizer states (a 32-bit copy of the parameters, momentum, variance). In plain float32 it is
-    4 + 4 + 8, which is 16 as well.
-
-    Args:
-        parameters: Number of parameters, Ψ.
-        parameter_bytes: Bytes of a parameter.
-        gradient_bytes: Bytes of a gradient's element.
-        optimizer_bytes: Bytes of optimizer states for each parameter, K.
-
-    Source: Rajbhandari et al. 2020, "ZeRO", §3.1.
+    K = 12 is a 32-bit copy, momentum, and variance; float32 has 4 + 4 + 8 (Rajbhandari et al. 2020, "ZeRO", §3.1).
     """
     return (parameter_bytes + gradient_bytes + optimizer_bytes) * parameters
 
 
 def adamw_bytes(parameters: int, tensors: int, item: int = 4) -> int:
-    """Bytes of torch's AdamW states: momentum and variance of each parameter, and a step counter for each tensor.
-
-    Args:
-        parameters: Number of parameters.
-        tensors: Number of parameter tensors. A counter is one float32, whatever the parameters' dtype.
-        item: Bytes of a parameter.
-
-    Source: Loshchilov & Hutter 2019, "Decoupled weight decay regularization", algorithm 2; the counters are torch's.
-    """
+    """2 · item · Ψ + 4 · tensors: momentum, variance, torch's counters (Loshchilov & Hutter 2019, algorithm 2)."""
     return 2 * item * parameters + 4 * tensors
 
 
 def gpt_layer_parameters(hidden: int) -> int:
-    """Number of parameters of one block, 12h² + 13h.
-
-    Attention has four h × h matrices with biases, the MLP one of h × 4h and one of 4h × h with biases, and each of the
-    two norms a weight and a bias.
-
-    Source: Radford et al. 2019, §2.3; counted on `minitrain.models.gpt`.
-    """
+    """12h² + 13h parameters of one block: matrices, biases, and two norms (Radford et al. 2019, §2.3)."""
     attention = 4 * (hidden * hidden + hidden)
     mlp = 2 * 4 * hidden * hidden + (4 * hidden + hidden)
     norms = 2 * 2 * hidden
@@ -81,11 +47,9 @@ def gpt_layer_parameters(hidden: int) -> int:
 
 
 def gpt_parameters(vocabulary: int, positions: int, layers: int, hidden: int, tied: bool = True) -> int:
-    """Number of parameters of the whole model, L(12h² + 13h) + (V + positions)h + 2h; without tying Vh more.
+    """L(12h² + 13h) + (V + positions)h + 2h parameters of the model; without tying Vh more (Radford et al. 2019, §2.3).
 
     With rotary positions there is no table of them: `positions` is 0.
-
-    Source: Radford et al. 2019, §2.3; counted on `minitrain.models.gpt`.
     """
     embeddings = (vocabulary + positions) * hidden
     head = 0 if tied else vocabulary * hidden
@@ -95,23 +59,13 @@ def gpt_parameters(vocabulary: int, positions: int, layers: int, hidden: int, ti
 def gpt_shard_parameters(
     vocabulary: int, positions: int, layers: int, hidden: int, tensor: int, tied: bool = True
 ) -> int:
-    """Number of parameters on each of t tensor-parallel ranks: a little more than 1/t of the model's.
+    """L((12h² + 7h)/t + 6h) + ⌈V/t⌉h + positions · h + 2h parameters on each of t ranks; without tying ⌈V/t⌉h more.
 
-    Divided are the matrices, the biases of the column-parallel ones (3h + 4h of a layer), and the vocabulary, rounded
-    up. Whole on each rank are norms, the biases that are added after the sum (2h of a layer), and the positions.
-
-    Args:
-        vocabulary: Number of different tokens, V.
-        positions: Length of the position embedding.
-        layers: Number of layers, L.
-        hidden: Width of the residual stream, h.
-        tensor: Tensor-parallel ranks, t.
-        tied: Whether the head uses the embedding's matrix.
+    Divided are matrices, biases of the column-parallel ones (3h + 4h of a layer), and the vocabulary; norms, the biases
+    added after the sum (2h of a layer) and positions are on each rank (Shoeybi et al. 2019, "Megatron-LM", §3).
 
     Raises:
         ValueError: `hidden` cannot be split over `tensor`.
-
-    Source: Shoeybi et al. 2019, "Megatron-LM", §3.
     """
     if hidden % tensor:
         raise ValueError(
@@ -124,29 +78,19 @@ def gpt_shard_parameters(
 
 
 def gpt_tensors(layers: int, tied: bool = True) -> int:
-    """Number of parameter tensors of the model: 16 for each block, two embeddings, the last norm's two, the head's."""
+    """16L + 4 parameter tensors, and one more for an untied head."""
     return 16 * layers + 4 + (0 if tied else 1)
 
 
 def gpt_layer_activations(
     batch: int, seq: int, hidden: int, heads: int, fused: bool = True, item: int = 4
 ) -> dict[str, int]:
-    """Bytes that one block keeps for backward, by what keeps them; without dropout.
+    """Bytes that one block keeps for backward, by what keeps them, without dropout: 16bsh elements, and the core's.
 
-    Each operation keeps what its derivative needs. A tensor that two operations need is kept once, and appears at the
-    first of them. 16·bsh elements grow with the width; what attention itself keeps grows with s² unless it is fused.
+    A tensor that two operations need appears at the first. A fused kernel keeps a number for each row of scores;
+    without it, the s × s softmax is kept, and a mask of 1 byte per element.
 
-    Args:
-        batch: Sequences in a batch, b.
-        seq: Tokens in a sequence, s.
-        hidden: Width of the residual stream, h.
-        heads: Attention heads, a.
-        fused: A fused kernel keeps one number for each row of scores and computes the scores again in backward.
-            Without it the softmax keeps its s × s output, and the mask (one byte per element) is kept too.
-        item: Bytes of an element.
-
-    Source: Korthikanti et al. 2022, §4.1, who count 34·sbh + 5·as²b bytes in 16 bits: 32 of the 34 are these 16
-        elements, the other 2 are dropout masks.
+    Source: Korthikanti et al. 2022, §4.1: 34·sbh + 5·as²b bytes in 16 bits, of which 2·sbh are dropout masks.
     """
     wide = batch * seq * hidden * item
     rows = batch * seq * item
@@ -183,10 +127,8 @@ def gpt_activations(
 ) -> int:
     """Bytes that the whole model keeps from forward to backward, its input and targets included; without dropout.
 
-    Outside the blocks: token and position numbers (8 bytes each), the last norm, the head's input, the logarithms of
-    the probabilities, the targets, and the number of targets (one float).
-
-    Source: as `gpt_layer_activations`; Korthikanti et al. 2022, §4.3 for input and output.
+    Outside the blocks: token and position numbers (8 bytes each), the last norm, the head's input, logarithms of
+    probabilities, targets, and their number (Korthikanti et al. 2022, §4.3).
     """
     layer = sum(gpt_layer_activations(batch, seq, hidden, heads, fused, item).values())
     indices = 8 * (batch * seq + seq + batch * seq)

@@ -1,6 +1,6 @@
 """What an optimizer keeps for the parameters it steps, in bytes, and what a step sends where layers are divided.
 
-Letters: r × c, a matrix; E, the elements of a tensor; w, bytes of a number, 4 for float32. A weight in 32 bits and its
+r × c, a matrix; E, the elements of a tensor; w (`item`), bytes of a number, 4 for float32. A weight in 32 bits and its
 gradient take 8 bytes per parameter; the states are in addition to those.
 """
 
@@ -14,50 +14,32 @@ Shape = Sequence[int]
 
 
 def adam(shape: Shape, item: int = 4) -> int:
-    """2wE: both moments.
-
-    Source: Kingma & Ba 2015, algorithm 1; Rajbhandari et al. 2020, §3.1, for the bytes.
-    """
+    """2wE: both moments (Kingma & Ba 2015, algorithm 1; bytes as in Rajbhandari et al. 2020, §3.1)."""
     return 2 * item * math.prod(shape)
 
 
 def adafactor(shape: Shape, item: int = 4) -> int:
-    """w(r + c) for a matrix; wE for anything else.
-
-    Source: Shazeer & Stern 2018, §3 and algorithms 4 and 5.
-    """
+    """w(r + c) for a matrix; wE for anything else (Shazeer & Stern 2018, §3 and algorithms 4 and 5)."""
     return item * (sum(shape) if len(shape) == 2 else math.prod(shape))
 
 
 def sm3(shape: Shape, item: int = 4) -> int:
-    """w times the sum of the lengths of all dimensions: w(r + c) for a matrix, wE for a vector.
-
-    Source: Anil et al. 2019: the sets are the slices along each dimension.
-    """
+    """w times the sum of all dimensions: w(r + c) for a matrix, wE for a vector (Anil et al. 2019, slices as sets)."""
     return item * sum(shape)
 
 
 def lars(shape: Shape, item: int = 4) -> int:
-    """wE: the momentum.
-
-    Source: You et al. 2017, algorithm 1.
-    """
+    """wE: the momentum (You et al. 2017, algorithm 1)."""
     return item * math.prod(shape)
 
 
 def lamb(shape: Shape, item: int = 4) -> int:
-    """2wE: Adam's moments.
-
-    Source: You et al. 2020, algorithm 2.
-    """
+    """2wE: Adam's moments (You et al. 2020, algorithm 2)."""
     return 2 * item * math.prod(shape)
 
 
 def adam8bit(shape: Shape, block: int = 2048) -> int:
-    """2E + 2 · 4⌈E/B⌉: a byte per element and a scale in float32 per block of B, for both moments.
-
-    Source: Dettmers et al. 2021, §2.
-    """
+    """2(E + 4⌈E/B⌉): a byte per element and a float32 scale per `block` of B, twice (Dettmers et al. 2021, §2)."""
     elements = math.prod(shape)
     return 2 * (elements + 4 * math.ceil(elements / block))
 
@@ -67,20 +49,12 @@ TABLES_8BIT = 2 * 256 * 4
 
 
 def muon(shape: Shape, item: int = 4) -> int:
-    """wE: the momentum.
-
-    Source: Jordan et al. 2024.
-    """
+    """wE: the momentum (Jordan et al. 2024)."""
     return item * math.prod(shape)
 
 
 def per_parameter(shapes: Sequence[Shape]) -> dict[str, float]:
-    """Bytes of states per parameter of a model with these tensors, by optimizer.
-
-    Muon's holds if it steps the matrices, and Adam all other tensors.
-
-    Source: the sum of the above.
-    """
+    """Bytes of states per parameter of a model with these tensors, by optimizer; Muon steps matrices, Adam the rest."""
     elements = sum(map(math.prod, shapes))
     held = {
         "Adam": sum(map(adam, shapes)),
@@ -95,12 +69,9 @@ def per_parameter(shapes: Sequence[Shape]) -> dict[str, float]:
 
 
 def largest_rounding(signed: bool) -> float:
-    """0.9 / 2⁷ or 0.9 / 2⁸ of a block's largest number: the most that its 8-bit value is off.
+    """0.9 / 2⁷ or 0.9 / 2⁸ of a block's largest number: half a spacing, the most that its 8-bit value is off.
 
-    With a sign, the decade from 0.1 to 1 has 6 bits of fraction, so its values are 0.9/2⁶ apart, and the error is
-    at most half of that. It is as large for −1, which has no value of its own. Without a sign there are 7 bits.
-
-    Source: derived from Dettmers et al. 2021, §2 and figure 1.
+    From 0.1 to 1 there are 6 bits of fraction with a sign, 7 without (Dettmers et al. 2021, §2 and figure 1).
     """
     return 0.9 / 2 ** (7 if signed else 8)
 
@@ -114,88 +85,53 @@ class Traffic(NamedTuple):
 
 
 def zero1_traffic(elements: Sequence[int], ranks: int, norms: int = 0, item: int = 4) -> Traffic:
-    """Padded Ψ twice, as for any optimizer, and `norms` numbers for each layer: two for LARS and LAMB.
-
-    Every other optimizer that works element by element sends no more than ZeRO does.
+    """2Ψ, padded to a multiple of n ranks (Rajbhandari et al. 2020, §7.2.1), and `norms` numbers for each layer.
 
     Args:
-        elements: Those of each layer; together they are padded to a multiple of the ranks.
-        ranks: n.
-        norms: Sums of squares that ranks need of each layer.
-        item: w.
-
-    Source: Rajbhandari et al. 2020, §7.2.1; the norms derived from You et al. 2017, 2020.
+        elements: Those of each layer.
+        norms: Sums of squares that ranks need of each layer, two for LARS and LAMB (You et al. 2017, 2020).
     """
     padded = item * ranks * math.ceil(sum(elements) / ranks)
     return Traffic(padded, padded, norms * item * len(elements))
 
 
 def norms_payload(shapes: Sequence[Shape], item: int = 4) -> int:
-    """2w for each layer: two sums of squares, for LARS and LAMB under any stage of ZeRO.
-
-    Source: derived from You et al. 2017, 2020.
-    """
+    """2w for each layer: two sums of squares, for LARS and LAMB under any stage of ZeRO (You et al. 2017, 2020)."""
     return 2 * item * len(shapes)
 
 
 def adafactor_payload(shapes: Sequence[Shape], item: int = 4) -> int:
     """w(r + c + 2) for each matrix and w(E + 2) for any other tensor, in two all-reduces under any stage of ZeRO.
 
-    The first has the sums of squares over rows and columns, or the squares of a vector, and of each tensor the sum of
-    its squared parameters. The second has the sum of each tensor's squared updates, which depend on the first.
-
-    Source: derived from Shazeer & Stern 2018, algorithms 4 and 5.
+    First the sums of squares over rows and columns (or a vector's squares), and of the parameters; then that of the
+    updates, which depend on them (Shazeer & Stern 2018, algorithms 4 and 5).
     """
     return sum(adafactor(shape, item) + 2 * item for shape in shapes)
 
 
 def muon_payload(lines: Sequence[int], ranks: int, item: int = 2) -> int:
-    """An all-gather of each padded line of matrices, in the format in which Newton–Schulz computes: 2 bytes per number.
-
-    Args:
-        lines: Elements of each line.
-        ranks: n.
-        item: Bytes of a number.
-
-    Source: derived; Liu et al. 2025, §2.3, gather gradients in bfloat16 likewise.
-    """
+    """An all-gather of each padded flat buffer of matrices in Newton–Schulz's format (after Liu et al. 2025, §2.3)."""
     return sum(item * ranks * math.ceil(elements / ranks) for elements in lines)
 
 
 def own_collectives(optimizer: str, lines: int = 1) -> int:
-    """Collectives that a step under ZeRO needs besides those of gradients and parameters.
-
-    Args:
-        optimizer: "AdamW", "LARS", "LAMB", "Adafactor" or "Muon".
-        lines: Lines of matrices, each of which Muon gathers by itself.
-
-    Source: derived: one sum of norms (LARS, LAMB); of rows and columns, then of updates (Adafactor).
-    """
+    """Collectives of a step besides ZeRO's: one for norms, two for Adafactor, one for each of Muon's `lines`."""
     return {"AdamW": 0, "LARS": 1, "LAMB": 1, "Adafactor": 2, "Muon": lines}[optimizer]
 
 
 def scaled_variance(times: float, rate: float) -> float:
-    """Variance of a step of SGD over that of before, with a batch and a learning rate so many times as large.
-
-    Source: Krizhevsky 2014: a mean of independent examples has a variance of σ²/B, and a rate α makes it α²σ²/B.
-    """
+    """α²/k: variance of a step of SGD with a batch k `times` and a learning rate α times as large (Krizhevsky 2014)."""
     return rate**2 / times
 
 
 def newton_schulz(singular_value: float, steps: int = 5) -> float:
-    """A singular value σ of a matrix of norm 1 after some steps of σ ← aσ + bσ³ + cσ⁵.
-
-    Source: Jordan et al. 2024: of X = USVᵀ, (XXᵀ)ᵏX is U S²ᵏ⁺¹ Vᵀ.
-    """
+    """A singular value σ of a matrix of norm 1 after some steps of σ ← aσ + bσ³ + cσ⁵ (Jordan et al. 2024)."""
     for _ in range(steps):
         singular_value = 3.4445 * singular_value - 4.7750 * singular_value**3 + 2.0315 * singular_value**5
     return singular_value
 
 
 def newton_schulz_flops(rows: int, columns: int, steps: int = 5) -> int:
-    """4r²c + 2r³ per step for r ≤ c: XXᵀ, its square, and the product with X.
-
-    Source: Jordan et al. 2024, runtime analysis; derived.
-    """
+    """4r²c + 2r³ per step for r ≤ c: XXᵀ, its square, and the product with X (Jordan et al. 2024, runtime analysis)."""
     small, large = sorted((rows, columns))
     return steps * (4 * small**2 * large + 2 * small**3)

@@ -1,8 +1,7 @@
 """The cost of parameters outside the device: bytes that cross in a step, and what the device holds at once.
 
-Rajbhandari et al. 2021, "ZeRO-Infinity", §4 to §6, for ranks that fetch 1/n each and gather the rest.
-
-Letters: Ψ parameters, n ranks, L blocks, A micro-batches in a step, w bytes of a parameter.
+Rajbhandari et al. 2021, "ZeRO-Infinity", §4 to §6, for ranks that fetch 1/n each and gather the rest. Ψ parameters, n
+ranks, L blocks, A micro-batches in a step, w bytes of a parameter.
 """
 
 from __future__ import annotations
@@ -18,11 +17,7 @@ def held_outside(lines: Sequence[Line], ranks: int) -> int:
 
 
 def crossing(lines: Sequence[Line], ranks: int, micro_batches: int = 1) -> tuple[int, int]:
-    """Bytes that a rank's device gets and gives in a step: parameters 2A · Σ ws, gradients A · Σ ws.
-
-    Parameters are fetched for forward and again for backward. One rank alone would fetch n times as much, so n links to
-    n hosts or disks together are n times as fast (ZeRO-Infinity, §6.1).
-    """
+    """2A · Σ ws bytes of parameters into a rank's device in a step, and A · Σ ws of gradients out (§6.1)."""
     once = held_outside(lines, ranks)
     return 2 * micro_batches * once, micro_batches * once
 

@@ -1,10 +1,8 @@
 """What a dense parameter server costs: bytes through each link, next to a ring's; how full servers are; time of a step.
 
-A link carries what its rank sends and what it receives; both are counted. Exact for the real sizes of parameters and
-for the placement that is given.
-
-Notation: n workers, k servers; P parameters (tensors) of S bytes together, w bytes per element; Sₛ and Pₛ those that
-server s keeps. α seconds per message whatever its size, β seconds per byte, F seconds of forward and backward.
+A link carries what its rank sends and receives; both are counted, exactly for the placement `owners` (which server
+keeps each parameter). n workers, k servers; P parameters (tensors) of S bytes, w bytes per element; Sₛ and Pₛ those of
+server s. α seconds per message, β seconds per byte, F seconds of forward and backward.
 """
 
 from __future__ import annotations
@@ -17,12 +15,7 @@ from minitrain.costs.data_parallel import Sizes, ring_traffic
 
 
 class Link(NamedTuple):
-    """The bytes between one rank and all others in a step.
-
-    Attributes:
-        sent: By this rank.
-        received: By this rank.
-    """
+    """The bytes between one rank and all others in a step: sent and received by this rank."""
 
     sent: Traffic
     received: Traffic
@@ -33,21 +26,11 @@ class Link(NamedTuple):
         return self.sent.bytes + self.received.bytes
 
     def __add__(self, other: tuple) -> Link:
-        """The traffic of both."""
         return Link(self.sent + other[0], self.received + other[1])
 
 
 def server_link(parameters: Sequence[Sizes], owners: Sequence[int], server: int, workers: int) -> Link:
-    """A pull of Sₛ to each worker and a push of Sₛ + wPₛ from each: n(2Sₛ + wPₛ) bytes, a message for each kind.
-
-    With one server this is about 2nS, with k about 2nS/k (derived; Li et al. 2014, §3.2, for who sends what).
-
-    Args:
-        parameters: Those that are trained, each once.
-        owners: Which server keeps each.
-        server: Whose link.
-        workers: n.
-    """
+    """n(2Sₛ + wPₛ), about 2nS/k: a pull of Sₛ and a push of Sₛ + wPₛ per worker and kind (Li et al. 2014, §3.2)."""
     share = [parameter for parameter, owner in zip(parameters, owners, strict=True) if owner == server]
     link = Link(NOTHING, NOTHING)
     for kind in dict.fromkeys(parameter.kind for parameter in share):
@@ -72,10 +55,7 @@ def busiest_server(parameters: Sequence[Sizes], owners: Sequence[int], servers: 
 
 
 def busiest_in_ring(parameters: Sequence[Sizes], workers: int) -> int:
-    """Bytes through the busiest link if the workers all-reduce one bucket around a ring: about 4(n−1)/n · (S + wP).
-
-    A rank receives what the rank before it sends (Patarasuk & Yuan 2009).
-    """
+    """About 4(n−1)/n · (S + wP): bytes through the busiest link of a ring with one bucket (Patarasuk & Yuan 2009)."""
     whole = sum(parameter.elements * parameter.item_size for parameter in parameters)
     sent = [ring_traffic(parameters, whole + 1, workers, rank).bytes for rank in range(workers)]
     return max(sent[rank] + sent[rank - 1] for rank in range(workers))
@@ -87,35 +67,24 @@ def over_ring(workers: int, servers: int) -> float:
 
 
 def servers_to_match(workers: int) -> int:
-    """⌈n²/(2(n−1))⌉: the fewest servers with which an even server's link carries no more than a ring's. For n ≥ 2.
-
-    About half as many as workers, in addition to them. Source: derived. Jiang et al. 2020, "A Unified Architecture for
-    Accelerating Distributed DNN Training" (BytePS), §4.1, let the workers' machines serve too.
-    """
+    """⌈n²/(2(n−1))⌉: the fewest servers with which an even server's link carries no more than a ring's. For n ≥ 2."""
     return -(-(workers**2) // (2 * (workers - 1)))
 
 
 def fullest_at_most(sizes: Sequence[int], servers: int) -> float:
-    """S/k + (1 − 1/k) · max: no server has more, since it was the emptiest when it got its last tensor.
-
-    Source: Graham 1966, "Bounds for certain multiprocessing anomalies": the argument behind 2 − 1/k, for any order.
-    """
+    """S/k + (1 − 1/k) · max: no server has more, since it was emptiest when it got its last tensor (Graham 1966)."""
     return sum(sizes) / servers + (1 - 1 / servers) * max(sizes, default=0)
 
 
 def largest_first_ratio(servers: int) -> float:
-    """4/3 − 1/(3k): the fullest server over the fullest in the best of all placements, at most.
-
-    Source: Graham 1969, "Bounds on multiprocessing timing anomalies", theorem 2.
-    """
+    """4/3 − 1/(3k): the fullest server of largest first over the best placement's, at most (Graham 1969, theorem 2)."""
     return 4 / 3 - 1 / (3 * servers)
 
 
 def least_fullest(sizes: Sequence[int], servers: int) -> int:
-    """Bytes of the fullest server in the best of all placements, found by trying them.
+    """Bytes of the fullest server in the best of all placements, by trying them; only for few tensors.
 
-    Takes tensor after tensor and keeps every different set of loads that may still be better than largest first, which
-    is the answer if none is, or at once if it has no more than every placement must have. Only for few tensors.
+    Keeps every different set of loads that may still be better than largest first, which is the answer if none is.
     """
     ordered, empty = sorted(sizes, reverse=True), (0,) * servers
     greedy = empty
@@ -144,18 +113,7 @@ def adam_states(parameters: Sequence[Sizes], owners: Sequence[int], server: int)
 def step_time(pull: float, push: float, workers: int, alpha: float, beta: float, compute: float = 0.0) -> float:
     """(α + βS) + F + n(α + β(S + wP)): seconds from the first pull until one server has every push. For push ≥ pull.
 
-    The server's port takes n pulls one after the other, but the first worker need not wait for the last: while the
-    server still sends, the first pushes come in, for a link carries both directions at once. So the pushes follow the
-    first pull without a gap, and n pulls and n pushes take the time of n + 1 messages.
-
-    Source: derived, with the ports of Thakur, Rabenseifner & Gropp 2005, "Cost Model".
-
-    Args:
-        pull: S.
-        push: S + wP.
-        workers: n.
-        alpha: α.
-        beta: β.
-        compute: F.
+    A link carries both directions at once, so pushes come in while pulls still leave, and follow the first pull without
+    a gap. `pull` is S, `push` S + wP, `compute` F (ports as in Thakur, Rabenseifner & Gropp 2005).
     """
     return (alpha + beta * pull) + compute + workers * (alpha + beta * push)

@@ -1,8 +1,7 @@
 """The cost of partitioned activation checkpoints: bytes kept, and what gathering them again sends.
 
-Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §6.1 and §8.
-
-Letters: L blocks, b batch, s sequence, h hidden, t tensor-parallel ranks, w bytes of an element.
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §6.1 and §8. L blocks,
+b batch, s sequence, h hidden, t tensor-parallel ranks, w bytes of an element.
 """
 
 from __future__ import annotations
@@ -18,10 +17,7 @@ def part(elements: int, ranks: int) -> int:
 
 
 def kept(layers: int, batch: int, sequence: int, hidden: int, ranks: int = 1, item_size: int = 2) -> int:
-    """Bytes of checkpoints on each rank, one for each block: L · w⌈bsh/t⌉; on the host as many with P_a+cpu.
-
-    Source: Rajbhandari et al. 2020, §6.1.
-    """
+    """L · w⌈bsh/t⌉: bytes of checkpoints on each rank, one for each block; on the host as many with P_a+cpu (§6.1)."""
     return layers * item_size * part(batch * sequence * hidden, ranks)
 
 
@@ -31,18 +27,12 @@ def gathers(layers: int, elements: int, item_size: int, ranks: int, rank: int) -
 
 
 def all_reduces(layers: int, elements: int, item_size: int, ranks: int, rank: int) -> Traffic:
-    """What a rank sends in a step of recomputed tensor-parallel blocks: 6L all-reduces of bsh elements.
-
-    Source: Rajbhandari et al. 2020, §8; Shoeybi et al. 2019 for four of the six.
-    """
+    """6L all-reduces of bsh elements: what a rank sends in a step of recomputed tensor-parallel blocks (§8)."""
     return _times(ALL_REDUCES * layers, ring_all_reduce(elements, item_size, ranks, rank))
 
 
 def overhead() -> float:
-    """What P_a sends, over what the block's all-reduces send: 1/12, since an all-reduce is two all-gathers.
-
-    Source: Rajbhandari et al. 2020, §8: "less than 10 %".
-    """
+    """1/12: what P_a sends, over what the block's all-reduces of two all-gathers each send (§8: "less than 10 %")."""
     return 1 / (2 * ALL_REDUCES)
 
 

@@ -1,6 +1,6 @@
 """Cutting a model into stages: bounds, the best by trying all, how long a pipeline takes; and the rounds of trials.
 
-Letters: N layers, p stages, M workers, m replicas of a stage, B bytes per second, K minibatches; n candidates, η.
+N layers, p stages, M workers, m replicas of a stage, B bytes per second, K minibatches; n candidates, η.
 """
 
 from __future__ import annotations
@@ -10,12 +10,9 @@ from itertools import combinations, pairwise
 
 
 def cut_bounds(seconds: Sequence[float], stages: int) -> tuple[float, float]:
-    """The least and the most that the slowest stage of the best cut can take.
+    """max(Σt/p, longest) and Σt/p + (1 − 1/p) · longest: the slowest stage of the best cut is between them.
 
-    At least the mean Σt/p, and the longest layer; at most Σt/p + (1 − 1/p) of the longest layer.
-
-    Source: Pinar & Aykanat 2004, §2; the upper bound is of cuts that may leave stages empty, which are no faster than
-    those that fill them by cutting on.
+    Source: Pinar & Aykanat 2004, §2, whose cuts may leave stages empty; filling them makes none slower.
     """
     mean, longest = sum(seconds) / stages, max(seconds)
     return max(mean, longest), mean + (1 - 1 / stages) * longest
@@ -28,10 +25,7 @@ def compositions(total: int, parts: int) -> Iterator[tuple[int, ...]]:
 
 
 def best_cut(seconds: Sequence[float], stages: int, messages: Sequence[float] = ()) -> float:
-    """The slowest stage or message of the best cut into p stages, by trying all C(N − 1, p − 1) of them.
-
-    Source: the definition in Bokhari 1988.
-    """
+    """The slowest stage or message of the best cut into p stages, from all C(N − 1, p − 1) of them (Bokhari 1988)."""
     found = []
     for counts in compositions(len(seconds), stages):
         begin, times = 0, []
@@ -53,9 +47,7 @@ def best_plan(
 ) -> float:
     """Seconds per minibatch of the best stages with replicas on M workers, by trying all of them.
 
-    A stage of m replicas takes max(Σt, 2(m − 1) Σw / B) / m, and a cut 2a/B.
-
-    Source: Narayanan et al. 2019, §3.1, for one level.
+    A stage of m replicas takes max(Σt, 2(m − 1) Σw / B) / m, and a cut 2a/B (Narayanan et al. 2019, §3.1, one level).
     """
     found = []
     for stages in range(1, min(len(seconds), workers) + 1):
@@ -73,17 +65,12 @@ def best_plan(
 
 
 def flow(stages: Sequence[float], minibatches: int) -> float:
-    """Seconds until K minibatches have passed through a pipeline: the first needs Σt, each other the slowest stage.
-
-    Messages count as stages of their own.
-
-    Source: derived: behind the slowest stage nothing waits, before it everything does.
-    """
+    """Σt + (K − 1) · max t: seconds until K minibatches have passed through a pipeline; messages are stages, too."""
     return sum(stages) + (minibatches - 1) * max(stages)
 
 
 def halving_rounds(candidates: int, budget: int, eta: int = 2) -> list[tuple[int, int]]:
-    """Candidates and steps of each, in each round: ⌈n/ηᵏ⌉ candidates share 1/⌈log_η n⌉ of the budget.
+    """⌈n/ηᵏ⌉ candidates in round k, which share 1/⌈log_η n⌉ of the budget; and the steps of each.
 
     Source: Jamieson & Talwalkar 2016, figure 1, for η = 2; Li et al. 2018, §3, for other η.
     """

@@ -1,7 +1,7 @@
 """What fewer bits cost and lose: updates that vanish, sums that stop, gradients that flush to zero, bytes.
 
-Letters: m bits of mantissa, e of exponent; a number of the format is ±1.m · 2^exponent. Rounding is to the nearest, and
-of two equally near to the one whose last bit is 0.
+m bits of mantissa, e of exponent; a number of the format is ±1.m · 2^exponent. Rounding is to the nearest, and of two
+equally near to the one whose last bit is 0.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STATES = {
 def always_lost_below(mantissa: int) -> float:
     """2^−(m+2) of a weight, which is less than twice its power of two; half of its spacing is 2^−(m+1) of that power.
 
-    Source: derived; Micikevicius et al. 2018, §3.1, where a ratio of 2048 = 2¹¹ is given for float16.
+    For float16, Micikevicius et al. 2018, §3.1, have a ratio of 2048 = 2¹¹.
     """
     return 2.0 ** -(mantissa + 2)
 
@@ -48,7 +48,7 @@ def never_lost_above(mantissa: int) -> float:
 def lost(ratio: float, mantissa: int) -> int:
     """Of the 2^m significands 1 + k/2^m, how many stay as they are when `ratio` times themselves is added.
 
-    Those with (1 + k/2^m) · ratio < 2^−(m+1), and where it is equal those with an even k.
+    Those with (1 + k/2^m) · ratio < 2^−(m+1), or equal to it and with an even k.
     """
     half, count = never_lost_above(mantissa), 2**mantissa
     changes = [(1 + k / count) * ratio for k in range(count)]
@@ -56,7 +56,7 @@ def lost(ratio: float, mantissa: int) -> int:
 
 
 def sum_stops_at(mantissa: int) -> int:
-    """2^(m+1): there neighbours are 2 apart, so adding 1 is a tie, which goes back to the even number."""
+    """2^(m+1): there neighbors are 2 apart, so adding 1 is a tie, which goes back to the even number."""
     return 2 ** (mantissa + 1)
 
 
@@ -66,10 +66,7 @@ def flushed_below(exponent: int, mantissa: int) -> float:
 
 
 def accumulation_error(count: int, mantissa: int, sizes: float) -> float:
-    """A running sum's largest error: γ · Σ|x|, with γ = (N−1)u / (1 − (N−1)u) and u = 2^−(m+1).
-
-    Source: Higham 2002, "Accuracy and stability of numerical algorithms", §4.2.
-    """
+    """γ · Σ|x| with γ = (N−1)u / (1 − (N−1)u), u = 2^−(m+1): a running sum's largest error (Higham 2002, §4.2)."""
     part = (count - 1) * 2.0 ** -(mantissa + 1)
     return part / (1 - part) * sizes
 
@@ -80,9 +77,6 @@ def quantised_bytes(elements: int, block: int = 256) -> int:
 
 
 def quantised_ring(elements: int, ranks: int, rank: int, block: int = 256) -> int:
-    """Bytes that a rank sends in an all-reduce: all chunks but its own, then all but its right neighbour's.
-
-    About 2(n−1)/n · (1 + 4/block) bytes per element.
-    """
+    """About 2(n−1)/n · (1 + 4/block) bytes per element: what a rank sends in an all-reduce, exactly from its chunks."""
     sizes = [quantised_bytes(chunk_size(elements, ranks, number), block) for number in range(ranks)]
     return 2 * sum(sizes) - sizes[rank] - sizes[(rank + 1) % ranks]

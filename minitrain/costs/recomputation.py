@@ -1,11 +1,8 @@
 """The gain and the cost of recomputation: bytes kept for backward, and floating-point operations done again.
 
-To the byte for this project's GPT. The paper's account in 16 bits, also under tensor parallelism, is in
-`minitrain.costs.activations`.
-
-Letters as in the glossary: L layers, k layers in a segment, b batch, s sequence, h hidden, a heads, V vocabulary; I the
-bytes of a segment's input, A those of all that one layer keeps, its input included. A product of an m × n matrix with
-one of n × p counts as 2mnp operations, as everywhere; everything else (norms, GELU, softmax) is small and left out.
+To the byte for this project's GPT; the paper's account in 16 bits is `minitrain.costs.activations`. L layers, k layers
+in a segment, b batch, s sequence, h hidden, a heads, V vocabulary; I bytes of a segment's input, A of all that one
+layer keeps, its input included. Products of m × n and n × p count as 2mnp operations, all else as 0.
 """
 
 from __future__ import annotations
@@ -23,26 +20,14 @@ def segments(layers: int, k: int) -> list[int]:
 
 
 def kept_by_segments(layers: int, k: int, segment_input: int) -> int:
-    """Bytes kept after forward, ⌈L/k⌉ · I: the input of each segment.
-
-    Source: Chen et al. 2016, §4.1.
-    """
+    """⌈L/k⌉ · I: bytes kept after forward, the input of each segment (Chen et al. 2016, §4.1)."""
     return len(segments(layers, k)) * segment_input
 
 
 def peak_of_segments(layers: int, k: int, segment_input: int, layer: int) -> int:
-    """The most bytes kept at once in backward: the inputs of segments 1 to j and all of segment j, for the worst j.
+    """max over j of (j − 1)I + kA, nearly (L/k)I + kA: the most bytes kept at once in backward.
 
-    When segment j is computed again, later ones are done and their inputs are freed. Its own input is also the first
-    thing that its first layer keeps, and counts once: (j − 1)I + kA. Nearly (L/k)I + kA.
-
-    Args:
-        layers: Number of layers, L.
-        k: Layers in a segment.
-        segment_input: Bytes of a segment's input, I.
-        layer: Bytes that a layer keeps, its input included, A.
-
-    Source: Chen et al. 2016, §4.3, where I = A and the peak is O(L/k) + O(k).
+    Later segments are done; j's own input counts once, as its first layer's (Chen et al. 2016, §4.3, where I = A).
     """
     return max(before * segment_input + size * layer for before, size in enumerate(segments(layers, k)))
 
@@ -53,23 +38,15 @@ def best_k(layers: int, segment_input: int, layer: int) -> int:
 
 
 def best_k_estimate(layers: int, segment_input: int, layer: int) -> float:
-    """√(L · I/A), where the derivative of (L/k)I + kA is zero: √L if a layer keeps only its input.
+    """√(L · I/A), where the derivative of (L/k)I + kA is zero (Chen et al. 2016, §4.3).
 
-    A transformer's layer keeps some 16 times its input. Then k = 1 is best for up to 32 layers, twice A/I: there k = 2,
-    the next choice, needs as much.
-
-    Source: Chen et al. 2016, §4.3.
+    A transformer's layer keeps some 16 times its input, so that k = 1 is best for up to 32 layers, 2A/I.
     """
     return math.sqrt(layers * segment_input / layer)
 
 
 def gpt_layer_selective(batch: int, seq: int, hidden: int, heads: int, item: int = 4) -> int:
-    """Bytes that a block keeps if the core of attention is computed again: all but the s × s softmax and its mask.
-
-    The core's inputs, query, key and value, are kept already.
-
-    Source: Korthikanti et al. 2022, §5: sbh · 34 in 16 bits without parallelism.
-    """
+    """Bytes that a block keeps if attention's core is recomputed: 34sbh in 16 bits (Korthikanti et al. 2022, §5)."""
     kept = gpt_layer_activations(batch, seq, hidden, heads, fused=False, item=item)
     return sum(kept.values()) - kept["attention: softmax"] - kept["attention: mask"]
 
@@ -80,12 +57,7 @@ def gpt_ends(batch: int, seq: int, hidden: int, vocabulary: int, item: int = 4) 
 
 
 def gpt_kept(batch: int, seq: int, hidden: int, layers: int, vocabulary: int, k: int = 1, item: int = 4) -> int:
-    """Bytes that the model keeps after forward if segments of k blocks are computed again; k = 1 is every block.
-
-    ⌈L/k⌉ · bsh elements, and the ends, which are not computed again.
-
-    Source: Korthikanti et al. 2022, §5: sbhL · 2 in 16 bits.
-    """
+    """⌈L/k⌉ · bsh elements and the ends: bytes kept with segments of k blocks (Korthikanti et al. 2022, §5)."""
     return kept_by_segments(layers, k, item * batch * seq * hidden) + gpt_ends(batch, seq, hidden, vocabulary, item)
 
 
@@ -102,10 +74,7 @@ def gpt_peak(
 ) -> int:
     """The most bytes that autograd keeps at once in a step, with segments of k blocks computed again.
 
-    Either at the end of forward, or when a segment is computed again: head and loss are then done, and of the ends only
-    the embedding's numbers (8 bytes per token and position) are left.
-
-    Source: as `peak_of_segments`.
+    At the end of forward, or when a segment is computed again, and head and loss are done (as `peak_of_segments`).
     """
     layer = sum(gpt_layer_activations(batch, seq, hidden, heads, fused, item).values())
     embedding = 8 * (batch * seq + seq)
@@ -114,50 +83,35 @@ def gpt_peak(
 
 
 def core_flops(batch: int, seq: int, hidden: int) -> int:
-    """Operations of one attention core's forward, 4bs²h: query times keys, and weights times values.
-
-    Source: Narayanan et al. 2021, "Efficient large-scale language model training", appendix.
-    """
+    """4bs²h: operations of one attention core's forward (Narayanan et al. 2021, appendix)."""
     return 4 * batch * seq * seq * hidden
 
 
 def last_product_flops(batch: int, seq: int, hidden: int) -> int:
-    """Operations of a block's last product, 8bsh²: from 4h back to h. Nothing in the block needs its output."""
+    """8bsh²: operations of a block's last product, from 4h to h; nothing in the block needs its output."""
     return 8 * batch * seq * hidden * hidden
 
 
 def layer_flops(batch: int, seq: int, hidden: int) -> int:
-    """Operations of one block's forward, 24bsh² + 4bs²h: 8bsh² in attention's projections, 16bsh² in the MLP, the core.
-
-    Source: Narayanan et al. 2021, appendix.
-    """
+    """24bsh² + 4bs²h: operations of one block's forward, 8bsh² in projections (Narayanan et al. 2021, appendix)."""
     return 24 * batch * seq * hidden * hidden + core_flops(batch, seq, hidden)
 
 
 def step_flops(batch: int, seq: int, hidden: int, layers: int, vocabulary: int) -> int:
-    """Operations of a step without recomputation: forward, and twice as many in backward; blocks and head.
-
-    Source: Korthikanti et al. 2022, appendix A: 72bsLh²(1 + s/6h + V/12hL). Narayanan et al. 2021 count 96, with
-        recomputation.
-    """
+    """72bsLh²(1 + s/6h + V/12hL): operations of a step without recomputation (Korthikanti et al. 2022, appendix A)."""
     return 3 * (layers * layer_flops(batch, seq, hidden) + 2 * batch * seq * hidden * vocabulary)
 
 
 def full_share(batch: int, seq: int, hidden: int, layers: int, vocabulary: int) -> float:
-    """Operations that full recomputation adds, as a part of a step's: nearly 1/3, one forward on top of three.
-
-    Source: Korthikanti et al. 2022, §5 and appendix A.
-    """
+    """Nearly 1/3: operations that full recomputation adds to a step's (Korthikanti et al. 2022, §5 and appendix A)."""
     again = layers * layer_flops(batch, seq, hidden)
     return again / step_flops(batch, seq, hidden, layers, vocabulary)
 
 
 def selective_share(batch: int, seq: int, hidden: int, layers: int, vocabulary: int) -> float:
-    """Operations that selective recomputation adds, as a part of a step's: nearly s/(18h + 3s) where the head is small.
+    """Nearly s/(18h + 3s): operations that selective recomputation adds to a step's, where the head is small.
 
-    GPT-3 (h = 12288, s = 2048) pays 0.9 %. The paper has 2.7 %, which is s/(6h + s): the core's part of a forward.
-
-    Source: Korthikanti et al. 2022, §5 and appendix A.
+    0.9 % for GPT-3; the paper has 2.7 %, s/(6h + s) of a forward (Korthikanti et al. 2022, §5 and appendix A).
     """
     again = layers * core_flops(batch, seq, hidden)
     return again / step_flops(batch, seq, hidden, layers, vocabulary)

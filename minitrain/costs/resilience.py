@@ -1,6 +1,6 @@
 """How often something fails, how soon that is seen, and what it costs.
 
-Letters: n, ranks or nodes; p, the chance that one of them fails in a period; M, micro-batches; S, bytes of gradients.
+n, ranks or nodes; p, the chance that one of them fails in a period; M, micro-batches; S (`payload`), gradients' bytes.
 """
 
 from __future__ import annotations
@@ -9,73 +9,48 @@ import math
 
 
 def any_fails(p: float, n: int) -> float:
-    """1 − (1 − p)ⁿ: the chance that at least one of n fails, if each does with p, independently.
-
-    Source: derived.
-    """
+    """1 − (1 − p)ⁿ: the chance that at least one of n fails, if each does with p, independently."""
     return 1 - (1 - p) ** n
 
 
 def mean_hours(hours: float, failures: int) -> float:
-    """Hours between two failures.
-
-    Source: the mean; for Llama 3's 54 days, Grattafiori et al. 2024, §3.3.4.
-    """
+    """Hours between two failures (for Llama 3's 54 days, Grattafiori et al. 2024, §3.3.4)."""
     return hours / failures
 
 
 def chance_per_device(failures: int, devices: int, days: float) -> float:
-    """Failures per device and day.
-
-    Source: the mean; for Llama 3's 16,384 GPUs, Grattafiori et al. 2024, §3.3.4.
-    """
+    """Failures per device and day (for Llama 3's 16,384 GPUs, Grattafiori et al. 2024, §3.3.4)."""
     return failures / (devices * days)
 
 
 def exit_code(signal: int) -> int:
-    """128 + s: the exit status that a shell reports of a process that signal s ended.
-
-    Source: POSIX shells; Bash's manual, "Exit Status".
-    """
+    """128 + s: the exit status that a shell reports of a process that signal s ended (Bash manual, "Exit Status")."""
     return 128 + signal
 
 
 def seen_after(since_look: int, limit: int, interval: int) -> int:
     """⌈limit/i⌉ i + i − o: from a rank's last step until a monitor that looks every i calls it late.
 
-    The monitor first sees the step i − o later, and then waits for the limit, by looks.
-
     Args:
         since_look: o, how long before that step the monitor last looked; less than i, and above 0.
         limit: After how long without a step a rank is late.
         interval: i.
-
-    Source: derived.
     """
     return math.ceil(limit / interval) * interval + interval - since_look
 
 
 def fault_sets(nodes: int, faults: int) -> int:
-    """Σ C(n, f): ways in which at most so many of n nodes are faulty.
-
-    Source: binomial coefficients.
-    """
+    """Σ C(n, f): ways in which at most so many of n nodes are faulty."""
     return sum(math.comb(nodes, f) for f in range(faults + 1))
 
 
 def undecidable(nodes: int) -> int:
-    """n + 1: sets of faulty nodes that leave fewer than two healthy ones, so that no pair can pass.
-
-    Source: derived: C(n, n − 1) + C(n, n).
-    """
+    """n + 1 = C(n, n − 1) + C(n, n): sets of faulty nodes that leave no two healthy ones, so that no pair passes."""
     return nodes + 1
 
 
 def spoilt_pairings(nodes: int, faults: int) -> int:
-    """Σ (−1)ᵏ C(m, k) C(n − 2k, f): sets of f faulty nodes with one or two in each of m = ⌊n/2⌋ pairs.
-
-    Source: inclusion and exclusion over pairs that have none.
-    """
+    """Σ (−1)ᵏ C(m, k) C(n − 2k, f): sets of f faulty nodes with one or two in each of m = ⌊n/2⌋ pairs."""
     m = nodes // 2
     return sum((-1) ** k * math.comb(m, k) * math.comb(nodes - 2 * k, faults) for k in range(m + 1))
 
@@ -83,11 +58,8 @@ def spoilt_pairings(nodes: int, faults: int) -> int:
 def found_by_shifted_pairs(nodes: int) -> int:
     """Sets of up to two faulty nodes of n ≥ 4 that are found by pairs (0, 1), (2, 3), … and then (1, 2), (3, 4), …
 
-    Taken for faulty is each node that failed twice. For an even n the pairs form a ring: only the node between two
-    faulty ones, at distance two, is accused wrongly; there are n such cases, or 2 for n = 4, where both distances are
-    two. For an odd n they form a path, whose two ends are tested once and so never accused.
-
-    Source: derived.
+    A node that failed twice is taken for faulty. For an even n the pairs form a ring: a node between two faulty ones is
+    accused wrongly in n cases, 2 for n = 4. For an odd n they form a path, whose ends are tested once.
     """
     if nodes % 2 == 0:
         return 1 + nodes + math.comb(nodes, 2) - (2 if nodes == 4 else nodes)
@@ -95,77 +67,49 @@ def found_by_shifted_pairs(nodes: int) -> int:
 
 
 def pair_bytes(nodes: int, payload: int) -> int:
-    """2⌈n/2⌉ S by all nodes, if none is faulty: one round of pairs; one node of an odd number needs a second.
-
-    Source: derived.
-    """
+    """2⌈n/2⌉ S by all nodes, if none is faulty: one round of pairs; one node of an odd number needs a second."""
     return 2 * math.ceil(nodes / 2) * payload if nodes > 1 else 0
 
 
 def computed_again(crash: int, every: int) -> int:
-    """Steps that a crash in step `crash`, counted from 0, loses to checkpoints after each `every` steps.
-
-    Source: derived: those since the last multiple of `every`.
-    """
+    """Steps that a crash in step `crash`, counted from 0, loses to checkpoints after each `every` steps."""
     return crash % every
 
 
 def steps_with_crashes(steps: int, every: int, crashes: list[int]) -> int:
-    """Steps that are finished in all, with crashes before the end of these steps: each loses those since a checkpoint.
-
-    Source: derived.
-    """
+    """Steps that are finished in all, with crashes before the end: each loses those since a checkpoint."""
     return steps + sum(computed_again(crash, every) for crash in crashes)
 
 
 def data_parallel_size(left: int, micro_batches: int) -> int:
-    """The largest divisor of M that is at most the number of ranks left.
-
-    Source: derived.
-    """
+    """The largest divisor of M that is at most the number of ranks left."""
     small = [d for d in range(1, math.isqrt(micro_batches) + 1) if micro_batches % d == 0]
     return max(d for low in small for d in (low, micro_batches // low) if d <= left)
 
 
 def ordered_sum_sent(payload: int, rank: int, ranks: int) -> int:
-    """S to each neighbour in a chain: S at the ends, 2S between, 0 alone.
-
-    Source: derived.
-    """
+    """S to each neighbor in a chain: S at the ends, 2S between, 0 alone."""
     return payload * ((rank > 0) + (rank < ranks - 1))
 
 
 def ordered_sum_sent_in_all(payload: int, ranks: int) -> int:
-    """2(n − 1)S: exactly what all ranks of a ring all-reduce send.
-
-    Source: derived; Patarasuk & Yuan 2009, §3, for the ring.
-    """
+    """2(n − 1)S: exactly what all ranks of a ring all-reduce send (Patarasuk & Yuan 2009, §3, for the ring)."""
     return 2 * (ranks - 1) * payload
 
 
 def ordered_sum_seconds(payload: int, ranks: int, pieces: int, bandwidth: float) -> float:
-    """2(P + n − 2)/P · S/B: there and back, each piece passes n − 1 links, and the pieces follow one another.
-
-    Source: derived, without latencies.
-    """
+    """2(P + n − 2)/P · S/B: there and back, each piece passes n − 1 links, and the pieces follow one another."""
     return 2 * (pieces + ranks - 2) / pieces * payload / bandwidth if ranks > 1 else 0.0
 
 
 def named_by_clock(ranks: int, delay: float) -> int:
-    """⌈d⌉: ranks whose failure comes first by the clocks, if these are 0, 1, …, n − 1 ms fast, the others' d ms later.
-
-    The first failure has the least time if its clock is fast by less than d, since some other clock is right.
-
-    Source: derived.
-    """
+    """⌈d⌉: ranks whose failure comes first by the clocks, if these are 0, 1, …, n − 1 ms fast, others' d ms later."""
     return min(ranks, math.ceil(delay))
 
 
 def rounds_with_one_fault(nodes: int) -> int:
     """1 + ⌈(2 + n mod 2) / (2⌊n/2⌋ − 2)⌉: rounds of pairs in the worst case, for n ≥ 4.
 
-    The suspects are the failed pair and the node that was left out; all others are healthy, and each tests one of them.
-
-    Source: derived.
+    Suspects are the failed pair and the node left out; each healthy node tests one of them.
     """
     return 1 + math.ceil((2 + nodes % 2) / (2 * (nodes // 2) - 2))

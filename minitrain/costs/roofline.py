@@ -1,17 +1,9 @@
 """Lower bounds on time: operations over FLOP/s, bytes over bytes per second, and what can hide behind what.
 
-A machine computes and moves bytes at the same time, at best. So a piece of work takes at least the longer of the two
-times, and at most their sum, which is at most twice as long. Everything else in this file follows from that: which
-operations of a GPT are limited by its products and which by memory, when communication hides behind computing, and how
-many days a training takes.
-
-Letters as in the glossary. F: a device's peak in FLOP/s; W: the bytes that can leave a device in a second (and as many
-arrive meanwhile); w: bytes per number; T: tokens on one rank in one step; N: parameters; n ranks, t tensor-parallel
-ranks; b sequences of s tokens, width h, L layers, V vocabulary. The product of an m × k matrix with one of k × n counts
-as 2mkn operations; everything else is small and left out.
-
-The scaling book (Austin et al. 2025, "How to scale your model") writes C for F, W_ici for W (both directions of a ring,
-which its collectives use), D for h, F for 4h, B/X for T, and X and Y for n and t.
+F: a device's peak in FLOP/s; W: bytes per second that leave it (as many arrive); w: bytes per number; T: tokens on one
+rank in a step; N: parameters; n ranks, t tensor-parallel ones; b sequences of s tokens, width h, L layers, V
+vocabulary. Products of m × k and k × n count as 2mkn operations. Austin et al. 2025, "How to scale your model", write C
+for F, W_ici for W (both directions), D for h, F for 4h, B/X for T, X and Y for n and t.
 """
 
 from __future__ import annotations
@@ -28,11 +20,10 @@ class Machine(NamedTuple):
     """The figures of a device's data sheet.
 
     Attributes:
-        name: As it is usually called.
         flops: Operations per second in bfloat16, dense, F.
         memory: Bytes per second from and to its own memory.
         size: Bytes of that memory.
-        link: Bytes per second that leave it for its neighbours, over NVLink or ICI.
+        link: Bytes per second that leave it for its neighbors, over NVLink or ICI.
         network: Bytes per second that leave it for other nodes; a usual machine's, not the device's own.
     """
 
@@ -45,10 +36,7 @@ class Machine(NamedTuple):
 
     @property
     def ridge(self) -> float:
-        """FLOP per byte from which on products, not memory, are the limit: the roof's corner.
-
-        Source: Williams, Waterman & Patterson 2009, "Roofline".
-        """
+        """FLOP per byte from which on products, not memory, are the limit (Williams, Waterman & Patterson 2009)."""
         return self.flops / self.memory
 
 
@@ -94,37 +82,24 @@ class Work(NamedTuple):
 
     @property
     def intensity(self) -> float:
-        """Operations for each byte.
-
-        Source: Williams, Waterman & Patterson 2009, "operational intensity".
-        """
+        """Operations for each byte (Williams, Waterman & Patterson 2009, "operational intensity")."""
         return self.flops / self.bytes
 
 
 def matrix_product(rows: int, inner: int, columns: int, item: int = 2) -> Work:
-    """2mkn operations; both factors are read once and the product is written once: w(mk + kn + mn) bytes.
-
-    A dot product is the product of one row with one column. Its intensity is 1/w, half an operation per byte in bf16.
-
-    Source: Austin et al. 2025, "All about rooflines".
-    """
+    """2mkn operations and w(mk + kn + mn) bytes: each matrix is moved once (Austin et al. 2025)."""
     return Work(2 * rows * inner * columns, item * (rows * inner + inner * columns + rows * columns))
 
 
 def small_batch_intensity(rows: float, item: int = 2) -> float:
-    """2m/w: where m is small compared with k and n, nearly all bytes are the weights'. In 16 bits it is m itself.
-
-    Source: Austin et al. 2025, "All about rooflines".
-    """
+    """2m/w where m is small compared with k and n; in 16 bits it is m (Austin et al. 2025, "All about rooflines")."""
     return 2 * rows / item
 
 
 def rows_at_ridge(ridge: float, inner: int, columns: int, item: int = 2) -> float:
-    """Rows from which on a product with a weight of k × n is limited by operations: wRkn / (2kn − wR(k + n)).
+    """wRkn / (2kn − wR(k + n)): rows from which on a product with a k × n weight is limited by operations at a ridge R.
 
-    It is w/2 · R for a large weight: R in 16 bits. Infinite where the weight is too small ever to reach that.
-
-    Source: derived from `matrix_product`, solved for m.
+    Nearly w/2 · R for a large weight; infinite for one that never reaches it (`matrix_product`, solved for m).
     """
     rest = 2 * inner * columns - item * ridge * (inner + columns)
     return item * ridge * inner * columns / rest if rest > 0 else math.inf
@@ -138,25 +113,17 @@ class Bounds(NamedTuple):
 
 
 def bounds(*seconds: float) -> Bounds:
-    """The longest of the times, and their sum: of two, at most twice as long.
-
-    Source: Austin et al. 2025, "All about rooflines".
-    """
+    """The longest of the times, and their sum: at most twice as long for two (Austin et al. 2025)."""
     return Bounds(max(seconds), sum(seconds))
 
 
 def attainable(intensity: float, flops: float, bytes_per_second: float) -> float:
-    """The roof: min(F, intensity · bytes per second), in FLOP/s.
-
-    Source: Williams, Waterman & Patterson 2009.
-    """
+    """The roof: min(F, intensity · bytes per second), in FLOP/s (Williams, Waterman & Patterson 2009)."""
     return min(flops, intensity * bytes_per_second)
 
 
 def gpt_operations(batch: int, seq: int, hidden: int, vocabulary: int, item: int = 2) -> dict[str, Work]:
-    """The operations of a GPT's forward that matter, by name: the products, and additions as an example of the rest.
-
-    Fused attention reads query, key and value and writes its result; the s × s scores never reach memory.
+    """The products of a GPT's forward, and additions as an example of the rest; a fused core stores no scores.
 
     Source: Narayanan et al. 2021, appendix, for the operations; Dao et al. 2022, "FlashAttention", §3.1.
     """
@@ -187,10 +154,7 @@ class Kinds(NamedTuple):
 
 
 def forward_flops(batch: int, seq: int, hidden: int, layers: int, vocabulary: int) -> Kinds:
-    """24Lbsh², 4Lbs²h and 2bshV.
-
-    Source: Narayanan et al. 2021, appendix.
-    """
+    """24Lbsh², 4Lbs²h and 2bshV (Narayanan et al. 2021, appendix)."""
     attention = layers * recomputation.core_flops(batch, seq, hidden)
     blocks = layers * recomputation.layer_flops(batch, seq, hidden) - attention
     total = recomputation.step_flops(batch, seq, hidden, layers, vocabulary) // 3
@@ -198,19 +162,13 @@ def forward_flops(batch: int, seq: int, hidden: int, layers: int, vocabulary: in
 
 
 def backward_flops(batch: int, seq: int, hidden: int, layers: int, vocabulary: int, fused: bool = False) -> Kinds:
-    """Twice forward's: each product becomes two. A fused core computes its scores again: 5/2 of its forward.
-
-    Source: Narayanan et al. 2021, appendix; Dao et al. 2022, algorithm 4, for the fused core.
-    """
+    """Twice forward's; 5/2 for a fused core, which computes its scores again (Dao et al. 2022, algorithm 4)."""
     blocks, attention, head = forward_flops(batch, seq, hidden, layers, vocabulary)
     return Kinds(2 * blocks, 5 * attention // 2 if fused else 2 * attention, 2 * head)
 
 
 def six_n(parameters: float, tokens: float) -> float:
-    """6NT operations: each parameter is multiplied and added for each token, once in forward and twice in backward.
-
-    Source: Kaplan et al. 2020, §2.1; Hoffmann et al. 2022, "Chinchilla", appendix F.
-    """
+    """6NT: two operations per parameter and token in forward, four in backward (Kaplan et al. 2020, §2.1)."""
     return 6 * parameters * tokens
 
 
@@ -219,8 +177,7 @@ def six_n_misses(
 ) -> dict[str, int]:
     """The terms to add to 6NT to get a step's operations, N being all parameters; negative where 6N overcounts.
 
-    Source: derived. Attention multiplies activations with each other, without a parameter. A table is looked up, not
-    multiplied (a tied one is, as the head). Biases and norms are added or multiplied, once.
+    Attention's products have no parameter; a table is looked up (a tied one is multiplied as head); vectors count once.
     """
     tokens = batch * seq
     tables = positions * hidden + (0 if tied else vocabulary * hidden)
@@ -233,28 +190,17 @@ def six_n_misses(
 
 
 def flops_per_token(parameters: float, layers: int = 0, width: int = 0, seq: int = 0) -> float:
-    """6N + 12L·(heads · head size)·s: a token's share of a step, with attention; without sizes, 6N alone.
-
-    Source: Chowdhery et al. 2022, "PaLM", appendix B.
-    """
+    """6N + 12L·(heads · head size)·s: a token's share of a step (Chowdhery et al. 2022, "PaLM", appendix B)."""
     return six_n(parameters, 1) + 12 * layers * width * seq
 
 
 def utilisation(flops: float, seconds: float, devices: int, peak: float) -> float:
-    """Operations done, as a part of those that the devices could have done in the time.
-
-    MFU where `flops` are the model's, HFU where they also hold what was computed again.
-
-    Source: Chowdhery et al. 2022, appendix B; Korthikanti et al. 2022, table 5.
-    """
+    """flops / (seconds · devices · peak): MFU; HFU with recomputed operations (Chowdhery et al. 2022, appendix B)."""
     return flops / (seconds * devices * peak)
 
 
 def device_hours(flops: float, per_second: float) -> float:
-    """Hours on one device that really does so many operations in a second; over n devices it is n times shorter.
-
-    Source: as `minitrain.costs.composition_work.days`, of which this is the whole training on one rank.
-    """
+    """Hours on one device that really does so many operations in a second; over n devices it is n times shorter."""
     return flops / per_second / 3600
 
 
@@ -262,21 +208,18 @@ def device_hours(flops: float, per_second: float) -> float:
 
 
 def tokens_to_hide_gradients(ranks: int, flops: float, link: float, item: int = 2) -> float:
-    """T from which on data parallelism's all-reduce hides behind backward: (n−1)/n · w/2 · F/W.
+    """(n−1)/n · w/2 · F/W: T from which on data parallelism's all-reduce hides behind backward.
 
-    Backward computes 4NT/F seconds; the ring sends 2(n−1)/n · wN bytes. N cancels, and in 16 bits so does w/2.
-
-    Source: Austin et al. 2025, "How to parallelize a transformer for training", B/X > C/W_ici.
+    Backward takes 4NT/F seconds; the ring sends 2(n−1)/n · wN bytes (Austin et al. 2025, "How to parallelize a
+    transformer for training", B/X > C/W_ici).
     """
     return (ranks - 1) * item * flops / (2 * ranks * link)
 
 
 def tokens_to_hide_gathers(ranks: int, flops: float, link: float, item: int = 2) -> float:
-    """T from which on ZeRO-3's gathers hide behind forward: the same (n−1)/n · w/2 · F/W, since 2NT/F meets one gather.
+    """(n−1)/n · w/2 · F/W: T from which on ZeRO-3's gathers hide behind forward, 2NT/F seconds for one gather.
 
-    And the same in backward, where twice the time meets a gather and a reduce-scatter.
-
-    Source: Austin et al. 2025, "Fully-sharded data parallelism".
+    The same in backward, twice as long, with a reduce-scatter (Austin et al. 2025, "Fully-sharded data parallelism").
     """
     return (ranks - 1) * item * flops / (2 * ranks * link)
 
@@ -284,22 +227,16 @@ def tokens_to_hide_gathers(ranks: int, flops: float, link: float, item: int = 2)
 def most_tensor_ranks(
     hidden: int, flops: float, link: float, seq: int = 0, item: int = 2, backward: bool = False
 ) -> float:
-    """t at which a layer's two all-reduces take as long as its products, forward: 1 + (6h + s)/w · W/F.
+    """1 + (6h + s)/w · W/F: t at which a layer's two all-reduces take as long as its products, forward.
 
-    Products 24bsh² + 4bs²h over t; two all-reduces 4(t−1)/t · bsh·w: t and bs cancel. In backward there is twice the
-    work for as many bytes. In 16 bits, without attention's core, t − 1 = 3h·W/F in forward.
-
-    Source: derived; Austin et al. 2025 have Y < F·W_ici/C for the MLP alone, which is 4h·W/F.
+    From (24bsh² + 4bs²h)/(tF) and 4(t−1)/t · bsh·w/W seconds; backward has twice the work for as many bytes. Austin et
+    al. 2025 have Y < F·W_ici/C for the MLP alone, which is 4h·W/F.
     """
     return 1 + (2 if backward else 1) * (6 * hidden + seq) / item * link / flops
 
 
 def prefetched_time(products: Sequence[float], gathers: Sequence[float]) -> float:
-    """Seconds of a forward whose next weight is gathered meanwhile: g₁ + max(f₁, g₂) + … + max(f_K₋₁, g_K) + f_K.
-
-    Args:
-        products: fₖ, seconds of each layer's products.
-        gathers: gₖ, seconds in which its weight is gathered.
+    """g₁ + max(f₁, g₂) + … + f_K: seconds of a forward of products fₖ that gathers the next weight, gₖ, meanwhile.
 
     Source: Zhao et al. 2023, "PyTorch FSDP", §3.3.
     """
@@ -311,13 +248,7 @@ def prefetched_time(products: Sequence[float], gathers: Sequence[float]) -> floa
 
 
 class Wall(NamedTuple):
-    """A resource of which one device does not have enough: how much is needed, and how much one has.
-
-    Attributes:
-        needed: In the unit.
-        one: What one device has, or does in a second.
-        unit: "FLOP", "B".
-    """
+    """A resource of which one device does not have enough: what is `needed` and what `one` has, or does in a second."""
 
     needed: float
     one: float
@@ -332,9 +263,7 @@ class Wall(NamedTuple):
 def walls(parameters: float, tokens: float, replicas: int, machine: Machine) -> dict[str, Wall]:
     """Compute, memory and communication, as they are usually told of GPT-3: 314 ZFLOP, 700 GB, 89.6 TB.
 
-    Weights and gradients are in float32; the communication is all replicas' gradients together, in one step.
-
-    Source: Brown et al. 2020, table D.1, for the first. The other two are products of round numbers.
+    Float32; communication is all replicas' gradients in one step (Brown et al. 2020, table D.1, for the first).
     """
     return {
         "compute": Wall(six_n(parameters, tokens), machine.flops, "FLOP"),
@@ -344,10 +273,5 @@ def walls(parameters: float, tokens: float, replicas: int, machine: Machine) -> 
 
 
 def really_sent(parameters: float, replicas: int, devices_each: int, item: int = 2) -> float:
-    """Bytes that one device sends in a step: a ring over the replicas, of the part of the model that the device has.
-
-    2(n−1)/n · wN/m, with m devices for each replica.
-
-    Source: Patarasuk & Yuan 2009; derived.
-    """
+    """2(n−1)/n · wN/m: bytes that a device sends, a ring over n replicas of m devices each (Patarasuk & Yuan 2009)."""
     return (replicas - 1) / replicas * zero.volume(0, parameters / devices_each) * item

@@ -1,9 +1,8 @@
 """The costs of sequence parallelism: calls and bytes per layer, gradients summed once per step, and bytes kept.
 
-A layer is a block of `minitrain.models.gpt`, divided as in `minitrain.sequence_parallel.megatron`. The bytes that it
-keeps by the paper's account are in `minitrain.costs.activations`; the bytes by which torch differs from it are here.
-
-Notation: t ranks; b sequences of s tokens, width h, a heads, L layers; w bytes per element; S = bsh·w.
+A layer is a block of `minitrain.models.gpt`, as in `minitrain.sequence_parallel.megatron`. t ranks (`tensor`); b
+sequences of s tokens, width h, a heads, L layers; w bytes per element; S = bsh·w. `keep_gathered`: the gathered inputs
+are kept for backward; `sequence_parallel`: tensors outside attention and MLP are divided along the sequence.
 """
 
 from __future__ import annotations
@@ -38,27 +37,18 @@ class TrafficWays(NamedTuple):
 def layer_calls(keep_gathered: bool = False) -> Ways:
     """In forward, g before attention and MLP, ḡ after them; in backward the conjugates, and g again if not kept.
 
-    Args:
-        keep_gathered: The gathered inputs are kept for backward; otherwise two more all-gathers are needed.
-
-    Source: Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", §4.2.2.
+    Source: Korthikanti et al. 2022, §4.2.2.
     """
     return Ways(Calls(2, 2), Calls(2 + 2 * (not keep_gathered), 2))
 
 
 def ends_calls(keep_gathered: bool = False) -> Ways:
-    """Outside the layers: in forward ḡ of the embedding and g of the head, in backward the conjugates, and g again.
-
-    Source: as `layer_calls`; derived for `minitrain.sequence_parallel.full.embedding_and_head`.
-    """
+    """Outside the layers: in forward ḡ of the embedding and g of the head, in backward the conjugates, and g again."""
     return Ways(Calls(1, 1), Calls(1 + (not keep_gathered), 1))
 
 
 def model_calls(layers: int, keep_gathered: bool = False) -> Ways:
-    """2L + 1 of each in forward; in backward 2L + 1 reduce-scatters, 2L + 1 or 4L + 2 all-gathers. Without the loss.
-
-    Source: as `layer_calls` and `ends_calls`.
-    """
+    """2L + 1 of each in forward; in backward 2L + 1 reduce-scatters, 2L + 1 or 4L + 2 all-gathers. Without the loss."""
 
     def together(one: Calls, ends: Calls) -> Calls:
         return Calls(layers * one.all_gathers + ends.all_gathers, layers * one.reduce_scatters + ends.reduce_scatters)
@@ -70,22 +60,14 @@ def model_calls(layers: int, keep_gathered: bool = False) -> Ways:
 def layer_traffic(
     batch: int, seq: int, hidden: int, ranks: int, rank: int, keep_gathered: bool = False, item: int = 4
 ) -> TrafficWays:
-    """The bytes that a rank sends through the ring: 4(t−1)/t · S in forward, and 4 or 6(t−1)/t · S in backward.
-
-    Chapter 08 sends 4 and 4. The bytes are equal if the gathered inputs are kept, and 5/4 as many otherwise.
-
-    Source: Korthikanti et al. 2022, §4.2.2; Patarasuk & Yuan 2009.
-    """
+    """4(t−1)/t · S bytes forward, 4 or 6(t−1)/t · S backward: what a rank sends (Korthikanti et al. 2022, §4.2.2)."""
     return _traffic(layer_calls(keep_gathered), batch * seq * hidden, item, ranks, rank)
 
 
 def model_traffic(
     batch: int, seq: int, hidden: int, layers: int, ranks: int, rank: int, keep_gathered: bool = False, item: int = 4
 ) -> TrafficWays:
-    """The bytes that a rank sends through the ring in a step, without those of the loss: `model_calls`.
-
-    Source: as `layer_traffic`.
-    """
+    """The bytes that a rank sends through the ring in a step, without those of the loss: `model_calls`."""
     return _traffic(model_calls(layers, keep_gathered), batch * seq * hidden, item, ranks, rank)
 
 
@@ -102,14 +84,11 @@ def _traffic(calls: Ways, elements: int, item: int, ranks: int, rank: int) -> Tr
 
 
 def partial_elements(layers: int, hidden: int, positions: int) -> int:
-    """Elements whose gradients are added over ranks once per step: 6hL + 2h + positions · h.
+    """6hL + 2h + positions · h: elements whose gradients are added over ranks once per step.
 
-    A layer has two norms of 2h and two row biases of h; the last norm and the table of positions come on top (with
-    rotary positions there is none, and `positions` is 0). So do key and value heads that several ranks share, with
-    their biases.
-
-    Source: derived for `minitrain.sequence_parallel`. Megatron-LM adds up norms and row biases, in its
-        `_allreduce_non_tensor_model_parallel_grads`; it adds positions to whole sequences, so their gradient is whole.
+    A layer has two norms of 2h and two row biases of h; then the last norm and learned positions, which Megatron-LM
+    adds to whole sequences instead. Shared key and value heads:
+    `minitrain.costs.tensor_parallel.shared_heads_elements`.
     """
     return (6 * layers + 2 + positions) * hidden
 
@@ -127,23 +106,10 @@ def deviations(
     sequence_parallel: bool = False,
     statistic: int = 2,
 ) -> dict[str, float]:
-    """Bytes that torch keeps in a layer beyond the account of the paper, by term.
+    """Bytes that torch keeps in a layer beyond the account of the paper: statistics of norms, and an s × s causal mask.
 
-    A norm keeps mean and 1/deviation of each token. The causal mask, s² elements of one byte, is kept by `masked_fill`;
-    the fused softmax of the paper's code builds it anew. (The masks of dropout by position have one byte per
-    element, as in the paper. Torch's own dropout has such masks on GPUs; on CPUs it keeps factors 0 or 1/(1−p) in the
-    dtype of its input.)
-
-    Args:
-        batch: Sequences, b.
-        seq: Tokens in a sequence, s.
-        hidden: Width of the residual stream, h.
-        heads: Attention heads, a.
-        tensor: Tensor-parallel ranks, t.
-        sequence_parallel: Whether tensors outside attention and MLP are divided along the sequence.
-        statistic: Bytes of a mean: 2 on a CPU where the norm's weight has 16 bits, 4 on a GPU.
-
-    Source: derived for torch 2.13, `aten/src/ATen/native/layer_norm.cpp`.
+    `statistic`: bytes of a mean, 2 on a CPU where the norm's weight has 16 bits, 4 on a GPU. (For torch 2.13,
+    `aten/src/ATen/native/layer_norm.cpp`. Its own dropout keeps factors in the input's dtype on CPUs.)
     """
     tokens = batch * seq / (tensor if sequence_parallel else 1)
     return {STATISTICS: 2 * 2 * tokens * statistic, MASK: float(seq * seq)}
@@ -161,19 +127,7 @@ def kept_terms(
 ) -> dict[str, float]:
     """Bytes that torch keeps of a layer in 16 bits with dropout and written-out attention, by operation.
 
-    These are the paper's terms and the deviations from them, and the gathered inputs of attention and MLP if kept.
-
-    Args:
-        batch: Sequences, b.
-        seq: Tokens in a sequence, s.
-        hidden: Width of the residual stream, h.
-        heads: Attention heads, a.
-        tensor: Tensor-parallel ranks, t.
-        sequence_parallel: Whether tensors outside attention and MLP are divided along the sequence.
-        keep_gathered: With sequence parallelism, whether the gathered inputs are kept.
-        statistic: As in `deviations`.
-
-    Source: Korthikanti et al. 2022, §4.1 and §4.2; `deviations`.
+    These are the paper's terms, the gathered inputs if kept, and `deviations` (Korthikanti et al. 2022, §4.1 and §4.2).
     """
     terms = layer_terms(batch, seq, hidden, heads, tensor, sequence_parallel)
     if sequence_parallel and keep_gathered:

@@ -1,8 +1,7 @@
 """The cost of tensor parallelism: all-reduces and bytes of a layer, parameters that a rank holds, and its products.
 
-A layer is a block of `minitrain.models.gpt`: attention and MLP, each with one all-reduce forward and one backward.
-
-Notation: t ranks; b sequences of s tokens, width h, a query heads, k key and value heads; w bytes per element.
+A layer is a block of `minitrain.models.gpt`: attention and MLP, each with one all-reduce forward and one backward. t
+ranks; b sequences of s tokens, width h, a query heads, k key and value heads; w bytes per element.
 """
 
 from __future__ import annotations
@@ -20,67 +19,56 @@ class Ways(NamedTuple):
 
 
 def all_reduces(layers: int = 1) -> Ways:
-    """2L forward, g after attention and after the MLP; 2L backward, f before each.
-
-    Source: Shoeybi et al. 2019, "Megatron-LM", §3, figure 4.
-    """
+    """2L forward, g after attention and MLP; 2L backward, f before each (Shoeybi et al. 2019, §3, figure 4)."""
     return Ways(2 * layers, 2 * layers)
 
 
 def payload(batch: int, seq: int, hidden: int, item: int = 4) -> int:
-    """bsh·w bytes go into each all-reduce: the residual stream, or its gradient, whatever the number of ranks.
-
-    Source: Korthikanti et al. 2022, §4.2.2; Narayanan et al. 2021, §3.2.
-    """
+    """bsh·w bytes into each all-reduce, for any number of ranks (Korthikanti et al. 2022, §4.2.2)."""
     return batch * seq * hidden * item
 
 
 def layer_traffic(batch: int, seq: int, hidden: int, ranks: int, rank: int, item: int = 4) -> Traffic:
-    """What a rank sends forward through the ring, and the same backward: two all-reduces, 4(t−1)/t · bsh·w.
-
-    Exactly from the ring's chunks. Forward and backward together 8(t−1)/t · bsh·w.
-
-    Source: Narayanan et al. 2021, §3.2; Patarasuk & Yuan 2009.
-    """
+    """4(t−1)/t · bsh·w: bytes that a rank sends in two all-reduces, one way (Narayanan et al. 2021, §3.2)."""
     one = ring_all_reduce(batch * seq * hidden, item, ranks, rank)
     return one + one
 
 
 def row_first_mlp_traffic(batch: int, seq: int, hidden: int, ranks: int, rank: int, item: int = 4) -> Traffic:
-    """What a rank sends forward through the ring, and the same backward, for an MLP that is cut the other way round.
+    """9(t−1)/t · bsh·w forward, and as much backward: an MLP that is cut the other way round, usually 2(t−1)/t · bsh·w.
 
-    An all-reduce of 4bsh elements, since the nonlinearity needs the whole sum (backward: the gradient before it), and
-    an all-gather of bsh, of the output (backward: of the input's gradient). 9(t−1)/t · bsh·w, against 2(t−1)/t · bsh·w.
-
-    Source: Shoeybi et al. 2019, §3, the option that is not taken; Patarasuk & Yuan 2009.
+    All-reduce of 4bsh before the nonlinearity, all-gather of bsh of the output (Shoeybi et al. 2019, §3, not taken).
     """
     wide = ring_all_reduce(4 * batch * seq * hidden, item, ranks, rank)
     return wide + ring_all_gather(batch * seq * hidden, item, ranks, rank)
 
 
-def column_parameters(inputs: int, outputs: int, ranks: int, bias: bool = True) -> int:
-    """Parameters of a column-parallel layer on each rank: (inputs + 1) · outputs/t, the bias cut with the outputs.
+def shared_heads_elements(hidden: int, heads: int, kv_heads: int, ranks: int) -> int:
+    """2k · h/a · (h+1): elements of gradients of shared key and value heads, in one all-reduce per step; 0 if k ≥ t."""
+    return 2 * kv_heads * (hidden // heads) * (hidden + 1) if kv_heads < ranks else 0
 
-    Source: Shoeybi et al. 2019, §3.
-    """
+
+def shared_heads_traffic(
+    hidden: int, heads: int, kv_heads: int, ranks: int, rank: int, item: int = 4, layers: int = 1
+) -> Traffic:
+    """What a rank sends once per step through the ring to add gradients of shared key and value heads."""
+    return ring_all_reduce(layers * shared_heads_elements(hidden, heads, kv_heads, ranks), item, ranks, rank)
+
+
+def column_parameters(inputs: int, outputs: int, ranks: int, bias: bool = True) -> int:
+    """(inputs + 1) · outputs/t: parameters of a column-parallel layer on each rank (Shoeybi et al. 2019, §3)."""
     return (inputs + bias) * (outputs // ranks)
 
 
 def row_parameters(inputs: int, outputs: int, ranks: int, bias: bool = True) -> int:
-    """Parameters of a row-parallel layer on each rank: inputs/t · outputs, and the whole bias.
-
-    Source: Shoeybi et al. 2019, §3.
-    """
+    """inputs/t · outputs, and the whole bias: a rank's parameters of a row-parallel layer (Shoeybi et al. 2019, §3)."""
     return (inputs // ranks + bias) * outputs
 
 
 def layer_parameters(hidden: int, heads: int, ranks: int, kv_heads: int | None = None) -> int:
-    """Parameters of a layer on each rank, 12h²/t + 7h/t + 6h where every head has its own key and value.
+    """12h²/t + 7h/t + 6h parameters of a layer on each rank, where every head has its own key and value.
 
-    The 6h are on every rank: two norms, and the biases of the two row-parallel matrices. Key and value projections are
-    cut over min(k, t) ranks.
-
-    Source: Shoeybi et al. 2019, §3; counted on `minitrain.models.gpt`.
+    Norms and row biases, 6h, are on every rank; k key and value heads are cut over min(k, t) (Shoeybi et al. 2019, §3).
     """
     kv_heads = kv_heads or heads
     kv_width = kv_heads * (hidden // heads)
@@ -91,13 +79,7 @@ def layer_parameters(hidden: int, heads: int, ranks: int, kv_heads: int | None =
 
 
 def layer_flops(batch: int, seq: int, hidden: int, heads: int, ranks: int = 1, kv_heads: int | None = None) -> Ways:
-    """Floating-point operations of a layer's products on each rank: 24bsh²/t + 4bs²h/t forward, twice that backward.
-
-    A product of m×k and k×n takes 2mkn, and its backward two such products. Scores that the causal mask throws away are
-    computed, and counted. Backward of a layer whose input needs no gradient does less.
-
-    Source: Narayanan et al. 2021, appendix; Korthikanti et al. 2022, appendix A.
-    """
+    """24bsh²/t + 4bs²h/t operations forward, with masked scores; twice as many backward (Narayanan et al. 2021)."""
     kv_heads = kv_heads or heads
     kv_width = kv_heads * (hidden // heads) // min(kv_heads, ranks)
     tokens = batch * seq

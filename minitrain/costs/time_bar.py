@@ -1,10 +1,4 @@
-"""The bar of time: where the seconds of a training step go, on each device.
-
-A step computes, perhaps computes some things a second time, waits for the pipeline, and waits for those messages that
-do not fit behind computing. What does fit is shown too, since it takes no time of its own.
-
-Letters as in `minitrain.costs.roofline`.
-"""
+"""The bar of time: where the seconds of a training step go, on each device. Letters: `minitrain.costs.roofline`."""
 
 from __future__ import annotations
 
@@ -23,7 +17,7 @@ class Bar(NamedTuple):
         hidden: Communication while something is computed.
         exposed: Communication while nothing is computed.
         again: Computing something a second time.
-        idle: A pipeline's rank waiting for its neighbours.
+        idle: A pipeline's rank waiting for its neighbors.
     """
 
     compute: float
@@ -47,13 +41,9 @@ class Bar(NamedTuple):
 
 
 def overlap(*sent: tuple[float, float]) -> tuple[float, float]:
-    """Seconds of communication that are hidden, and those that are exposed.
+    """Seconds of communication that are hidden, and those that are exposed: what does not fit behind computing.
 
-    Args:
-        sent: Of each kind of message, the seconds that it takes, and the seconds of computing that can hide it; 0 for
-            messages for which a rank waits with nothing to do.
-
-    Source: derived, from `minitrain.costs.roofline.bounds`: what does not fit behind computing is exposed.
+    `sent`: of each kind of message its seconds, and those of the computing that can hide it, 0 where a rank just waits.
     """
     hidden = sum(min(pair) for pair in sent)
     return hidden, sum(seconds for seconds, _ in sent) - hidden
@@ -64,16 +54,10 @@ def data_parallel_bar(
 ) -> Bar:
     """The bar of data parallelism: gradients hide behind backward, which is two thirds of a step.
 
-    It says nothing about memory: the other bar shows whether the model fits at all.
-
     Args:
-        shape: The model.
-        machine: On which it runs.
-        ranks: n.
         step_tokens: Tokens of all ranks together in a step.
         link: W, the machine's `link` within a node and `network` across nodes.
         reached: The part of the machine's peak that products reach.
-        item: Bytes of a gradient's number.
 
     Raises:
         ValueError: There are no ranks, or `reached` is no part of the peak.

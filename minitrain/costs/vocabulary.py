@@ -1,9 +1,7 @@
 """The cost of a vocabulary cut into parts: rows with their padding, bytes held, and bytes sent for the loss.
 
-Exact also where the vocabulary does not divide by the ranks.
-
-Notation: n ranks, V tokens in the vocabulary, V' with padding, h hidden, T tokens in the batch (batch · seq), w bytes
-    per element.
+Exact also where n ranks do not divide it: V tokens in the vocabulary, V' with padding, h hidden, T tokens in the batch
+(batch · seq), w bytes per element.
 """
 
 from __future__ import annotations
@@ -16,16 +14,7 @@ logit."""
 
 
 def padded(vocabulary: int, ranks: int, multiple: int = 1) -> int:
-    """V', the smallest multiple of n · `multiple` that is at least V.
-
-    Args:
-        vocabulary: V.
-        ranks: n.
-        multiple: The number of which each rank's rows are a multiple. Megatron-LM takes 128
-            (`make-vocab-size-divisible-by`), since matrices of such sizes are multiplied faster.
-
-    Source: Shoeybi et al. 2019, "Megatron-LM", §5.1, who take 51,200 for 50,257 tokens on 8 ranks.
-    """
+    """V', the smallest multiple of n · `multiple` (128 in Megatron-LM) from V on (Shoeybi et al. 2019, §5.1)."""
     unit = ranks * multiple
     return -(-vocabulary // unit) * unit
 
@@ -42,10 +31,7 @@ def real_rows(vocabulary: int, ranks: int, rank: int, multiple: int = 1) -> int:
 
 
 def table_bytes(vocabulary: int, hidden: int, ranks: int, item: int = 4, multiple: int = 1) -> int:
-    """w · h · V'/n, a rank's part of the embedding; a tied head takes nothing more.
-
-    Source: Shoeybi et al. 2019, §3.
-    """
+    """w · h · V'/n, a rank's part of the embedding; a tied head takes nothing more (Shoeybi et al. 2019, §3)."""
     return item * hidden * rows(vocabulary, ranks, multiple)
 
 
@@ -55,16 +41,21 @@ def loss_payload(tokens: int, ranks: int, item: int = 4) -> int:
 
 
 def loss_traffic(tokens: int, ranks: int, rank: int, item: int = 4) -> Traffic:
-    """What a rank sends for the loss through the ring: 3wT bytes to each other rank, (n−1) · 3wT, in n−1 messages.
-
-    Patarasuk & Yuan 2009 for the all-gather.
-    """
+    """(n−1) · 3wT in n−1 messages: what a rank sends for the loss through the ring (Patarasuk & Yuan 2009)."""
     return ring_all_gather(NUMBERS * tokens * ranks, item, ranks, rank)
 
 
-def gathered_logits_traffic(tokens: int, vocabulary: int, ranks: int, rank: int, item: int = 4) -> Traffic:
-    """What a rank sends through the ring where all logits are gathered: (n−1)/n · wTV'.
+def loss_traffic_all_reduced(tokens: int, ranks: int, rank: int, item: int = 4) -> Traffic:
+    """3 · 2(n−1)/n · wT in 6(n−1) messages: an all-reduce for each of the numbers, as Megatron-LM does.
 
-    Source: Shoeybi et al. 2019, §3, the way that is not taken.
+    Source: Megatron-LM, `megatron/core/tensor_parallel/cross_entropy.py`.
     """
+    sent = NOTHING
+    for _ in range(NUMBERS):
+        sent += ring_all_reduce(tokens, item, ranks, rank)
+    return sent
+
+
+def gathered_logits_traffic(tokens: int, vocabulary: int, ranks: int, rank: int, item: int = 4) -> Traffic:
+    """(n−1)/n · wTV': what a rank sends where all logits are gathered (Shoeybi et al. 2019, §3, not taken)."""
     return ring_all_gather(tokens * padded(vocabulary, ranks), item, ranks, rank)

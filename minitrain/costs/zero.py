@@ -1,11 +1,8 @@
 """The cost of ZeRO: bytes of model states on each rank, and bytes sent in a step, stage by stage.
 
-Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5 and §7.
-
-The paper's formulas are for large models; next to them are the exact ones, for lines of real sizes with padding.
-
-Letters: Ψ parameters, n ranks (the paper's N_d), K bytes of optimizer states for each parameter, A micro-batches in a
-step.
+Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models", §5 and §7, and exact
+formulas for lines (flat buffers) of real sizes with padding. Ψ parameters, n ranks (the paper's N_d), K bytes of
+optimizer states for each parameter, A micro-batches in a step.
 """
 
 from __future__ import annotations
@@ -26,25 +23,10 @@ def state_bytes(
     gradient_bytes: int = 2,
     optimizer_bytes: int = 12,
 ) -> dict[str, float]:
-    """Bytes that each rank holds, by category: a stage divides one category more by n than the one before it.
-
-    The defaults are those of mixed precision with Adam, as in `minitrain.costs.memory.model_state_bytes`.
-
-    Args:
-        stage: 0 divides nothing (data parallelism), 1 the optimizer states, 2 the gradients too, 3 the parameters too.
-        parameters: Number of parameters, Ψ.
-        ranks: Number of data-parallel ranks, n.
-        parameter_bytes: Bytes of a parameter.
-        gradient_bytes: Bytes of a gradient's element.
-        optimizer_bytes: Bytes of optimizer states for each parameter, K.
-
-    Returns:
-        Bytes of "parameters", "gradients" and "optimizer states". Not rounded up to whole elements.
+    """Bytes on each rank, by category; stage 1 divides optimizer states by n, stage 2 gradients too, stage 3 all (§5).
 
     Raises:
         ValueError: There is no such stage.
-
-    Source: Rajbhandari et al. 2020, §5 and Figure 1.
     """
     if stage not in STAGES:
         raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
@@ -57,14 +39,9 @@ def state_bytes(
 
 
 def volume(stage: int, parameters: float, micro_batches: int = 1) -> float:
-    """Elements that each rank sends in a step, for many ranks: 2Ψ in stages 0 to 2, 3Ψ in stage 3 (A = 1).
+    """2Ψ elements sent by each rank in a step in stages 0 and 1, (A + 1)Ψ in stage 2, 3AΨ in stage 3, for many ranks.
 
-    A reduce-scatter is Ψ, an all-gather is Ψ. Stage 0 all-reduces, 2Ψ, once. Stage 1 reduce-scatters gradients once and
-    gathers parameters once, 2Ψ. Stage 2 sends as much, but a rank that keeps only one shard cannot add up full
-    gradients over micro-batches: it reduce-scatters each, (A + 1)Ψ. Stage 3 gathers parameters for forward and for
-    backward and reduce-scatters gradients in each micro-batch, 3AΨ.
-
-    Source: Rajbhandari et al. 2020, §7.2, for A = 1.
+    Reduce-scatter and all-gather are Ψ each; stage 2 reduce-scatters each micro-batch's gradients (§7.2, for A = 1).
     """
     if stage not in STAGES:
         raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
@@ -72,14 +49,7 @@ def volume(stage: int, parameters: float, micro_batches: int = 1) -> float:
 
 
 class Line(NamedTuple):
-    """Parameters that lie side by side and are cut into n equal shards.
-
-    Attributes:
-        elements: Number of elements, without padding.
-        item_size: Bytes of an element.
-        tensors: Number of parameters in it.
-        trainable: Whether they have gradients and optimizer states.
-    """
+    """Parameters that lie side by side, cut into n equal shards; `elements` are those without padding."""
 
     elements: int
     item_size: int
@@ -111,18 +81,9 @@ def held(
     elements of w bytes has shards of s = ⌈E/n⌉. Stage 0 has no lines, thus no padding, and a counter for each tensor.
 
     Args:
-        stage: 0 to 3.
-        lines: The model's lines.
-        ranks: Number of ranks, n.
-        state_size: Bytes of optimizer states for each element, K: AdamW 8, SGD with momentum 4; 4 more where a float32
-            copy of parameters in 16 bits is kept.
-        counter: Bytes of the optimizer's step counter: 4 in torch's AdamW, 0 in its SGD.
+        state_size: K: AdamW 8, SGD with momentum 4; 4 more where a float32 copy of 16-bit parameters is kept.
+        counter: c, bytes of the step counter: 4 in torch's AdamW, 0 in its SGD.
         gradient_item: Bytes of a gradient's element; None: as many as of its parameter's.
-
-    Returns:
-        Bytes of "parameters" (stage 3: when none are gathered), "gradients", "optimizer states".
-
-    Source: Rajbhandari et al. 2020, §5; padding and counters are those of `minitrain.zero` and torch.
     """
     if stage not in STAGES:
         raise ValueError(f"stage={stage} is unknown; use one of {STAGES}")
@@ -159,12 +120,9 @@ def all_gather_traffic(lines: Sequence[Line], ranks: int, rank: int, frozen: boo
 
 
 def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro_batches: int = 1) -> Traffic:
-    """What a rank sends in a step of stage 1, 2 or 3 through the ring, exactly; (n−1)/n of `volume` and of the padding.
+    """What a rank sends in a step of stage 1, 2 or 3 through rings, exactly: (n−1)/n of `volume` and of the padding.
 
-    Stage 1: one reduce-scatter and one all-gather. Stage 2: A reduce-scatters and one all-gather. Stage 3: A times two
-    all-gathers and one reduce-scatter. Clipping by the norm is not included, see `clip_traffic`.
-
-    Source: Rajbhandari et al. 2020, §7.2; Patarasuk & Yuan 2009 for the ring.
+    Without clipping, see `clip_traffic` (§7.2; Patarasuk & Yuan 2009 for the ring).
     """
     if stage not in STAGES[1:]:
         raise ValueError(f"stage={stage} has no lines; use 1, 2 or 3")
@@ -186,15 +144,14 @@ def clip_traffic(ranks: int, rank: int) -> Traffic:
 def gradient_peak(lines: Sequence[Line], largest: int, ranks: int, drain: bool = True) -> int:
     """Bytes of full gradients that stage 2 holds at once, without its shards, if lines fill one after the other.
 
-    With draining: two neighbours (one filling, one being sent), and the gradient that is being copied. Without: all.
+    With draining: two neighbors (one filling, one being sent), and the gradient that is being copied. Without: all.
 
     Args:
         lines: In the order in which they fill.
         largest: Bytes of the largest gradient.
-        ranks: Number of ranks.
         drain: Whether a reduce-scatter is done before the next is started.
 
-    Source: Rajbhandari et al. 2020, §5.2, for the idea; Zhao et al. 2023, §3.4, for the limit.
+    Source: §5.2 for the idea; Zhao et al. 2023, §3.4, for the limit.
     """
     sizes = [(line.elements + padding(line.elements, ranks)) * line.item_size for line in lines if line.trainable]
     if not drain:
