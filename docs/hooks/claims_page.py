@@ -29,7 +29,7 @@ TELLING = (
     ("minitrain.parameter_server.synchronous", "bytes through the busiest server's link in a step"),
     ("minitrain.zero.stage3", "bytes of parameters, gradients and optimizer states, stage 3"),
     ("minitrain.recomputation.checkpoint", "operations done again: the blocks' forward"),
-    ("minitrain.tensor_parallel.parallelize", "all-reduces: two per layer"),
+    ("minitrain.tensor_parallel.gpt", "all-reduces: two per layer"),
     ("minitrain.pipeline_parallel.executor", "bubble of interleaved over the time of a step, v = 2"),
     ("minitrain.mixture_of_experts.expert_parallel", "distance of outputs and all gradients from one device"),
     ("minitrain.composition.step", "losses, norms and weights in 2 steps"),

@@ -37,7 +37,7 @@ from minitrain.recomputation.full import early_stop, selective
 from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.parallelize import parallelize, piece_of
+from minitrain.tensor_parallel.full.parallelize import parallelize, piece_of
 
 ROUTERS: dict[str, type[Router]] = {
     "noisy_top_k": NoisyTopK,

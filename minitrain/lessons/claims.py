@@ -28,7 +28,7 @@ PICTURED = tuple(  # modules whose claims the picture of the table shows
     f"minitrain.{name}"
     for name in (
         "matrix_product.memory collectives.ring data_parallel.overlapped zero.stage1 recomputation.checkpoint "
-        "precision.mixed tensor_parallel.parallelize pipeline_parallel.executor mixture_of_experts.expert_parallel "
+        "precision.mixed tensor_parallel.gpt pipeline_parallel.executor mixture_of_experts.expert_parallel "
         "composition.step parameter_server.synchronous inference.kv_cache"
     ).split()
 )

@@ -27,7 +27,7 @@ CHAPTERS = {
     "recomputation": "checkpoint every_kth selective binarized sparse_rows delayed_precision activation_offload",
     "precision": "formats master_weights loss_scaling accumulate mixed fp8 quantised_gradients",
     "optimizers": "adam adafactor sm3 adam8bit lars lamb scaling muon",
-    "tensor_parallel": "mappings linear attention vocab_parallel cross_entropy parallelize dropout_rng clip_grad_norm",
+    "tensor_parallel": "mappings linear attention vocab_parallel cross_entropy gpt dropout_rng clip_grad_norm",
     "sequence_parallel": "mappings linear megatron",
     "context_parallel": "online_softmax ring_attention zigzag ulysses all_gather",
     "pipeline_parallel": (
@@ -106,7 +106,7 @@ WITHOUT_TIMELINE = {  # and `--trace`
     "roofline": "overlap peaks",
     "recomputation": "every_kth",
     "precision": "accumulate formats fp8 loss_scaling master_weights mixed quantised_gradients",
-    "tensor_parallel": "clip_grad_norm cross_entropy linear mappings parallelize vocab_parallel",
+    "tensor_parallel": "clip_grad_norm cross_entropy gpt linear mappings vocab_parallel",
     "sequence_parallel": "linear mappings megatron",
     "context_parallel": "all_gather online_softmax ring_attention ulysses zigzag",
     "pipeline_parallel": (

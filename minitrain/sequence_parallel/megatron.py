@@ -26,15 +26,15 @@ from minitrain.sequence_parallel.full.linear import ColumnFromSequence, RowToSeq
 from minitrain.tensor_parallel.dropout_rng import ResidualDropout
 from minitrain.tensor_parallel.full.checks import check_split
 from minitrain.tensor_parallel.full.linear import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.full.parallelize import parallelize as tensor_parallelize
 from minitrain.tensor_parallel.full.parameter_layout import mark_partial, sharded_dim
 from minitrain.tensor_parallel.full.report import Before, Replaced
-from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
 
 
 def parallelize(gpt: reference.GPT, comm: AnyComm = None, *, keep_gathered: bool = False) -> Replaced:
     """Change a GPT, in place, so that each rank holds and computes its part. No tensor is sent.
 
-    This is `minitrain.tensor_parallel.parallelize`, after which every layer is put between shards. Parameters keep
+    This is `minitrain.tensor_parallel.full.parallelize`, after which every layer is put between shards. Parameters keep
     their names. Inputs and outputs are the same as there: all tokens; this rank's logits `[batch, seq, vocabulary/tp]`
     of all tokens; and the loss, equal on all ranks. The number of ranks must divide the sequence. Without targets,
     sequences are padded to a multiple of it, and the padding is removed again: later tokens do not change earlier ones.

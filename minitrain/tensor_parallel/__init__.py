@@ -2,7 +2,7 @@
 
 `mappings` has the operators between replicated and sharded tensors. `linear` splits a product by columns or by rows,
 `attention` puts the two one after the other so that a block sends four tensors per step, and `vocab_parallel` splits
-embedding and head, `cross_entropy` the loss. `parallelize.parallelize` does it to a whole GPT.
+embedding and head, `cross_entropy` the loss. `gpt` does it to a whole GPT: a table, and a loop.
 
 The names that the package itself has are full forms. The small forms of the same names are imported from their files:
 `linear.ColumnParallelLinear`, `linear.RowParallelLinear`, `vocab_parallel.VocabParallelEmbedding`,

@@ -23,8 +23,8 @@ from minitrain.pipeline_parallel.schedules import interleaved, one_f_one_b, zero
 from minitrain.pipeline_parallel.splitting import evenly, split
 from minitrain.sequence_parallel import megatron
 from minitrain.tensor_parallel import linear as small
+from minitrain.tensor_parallel.full.parallelize import parallelize, piece_of
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim, shards, sum_partial_gradients
-from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 from minitrain.zero.full.hybrid import HybridZero3
 from minitrain.zero.full.sharded import Sharded
 from minitrain.zero.full.stage1 import Zero1

@@ -12,7 +12,7 @@ from minitrain.composition.layout import make_axes
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import Instruments
 from minitrain.lessons.composition import common as lesson
-from minitrain.tensor_parallel.parallelize import piece_of
+from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.train import make_part
 
 MODEL = Model(layers=5, hidden=8, heads=4, positions=8, vocabulary=259)

@@ -18,8 +18,8 @@ from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT, IGNORE, NextTokenLoss
 from minitrain.recomputation.full import early_stop, every_block, selective
 from minitrain.sequence_parallel import megatron
-from minitrain.tensor_parallel import parallelize as tensor
 from minitrain.tensor_parallel.dropout_rng import place_dropout
+from minitrain.tensor_parallel.full import parallelize as tensor
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 
 BATCH, STEPS = 2, 2

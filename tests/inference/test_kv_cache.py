@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from minitrain.inference.kv_cache import add_caches, generate
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
-from minitrain.tensor_parallel.parallelize import parallelize
+from minitrain.tensor_parallel.full.parallelize import parallelize
 
 KINDS = {
     "as in GPT-2": {},

@@ -13,7 +13,7 @@ from minitrain.mixture_of_experts.full.tensor_parallel import cut
 from minitrain.models import counter_rng
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import MLP
-from minitrain.tensor_parallel.parallelize import piece_of
+from minitrain.tensor_parallel.full.parallelize import piece_of
 
 ROUTERS = {"switch": Switch, "gshard": GShard, "noisy": NoisyTopK, "choice": ExpertChoice}
 

@@ -6,7 +6,7 @@ CHAPTER = "minitrain.tensor_parallel"
 LAYERS = "minitrain.costs.tensor_parallel"
 VOCABULARY = "minitrain.costs.vocabulary"
 ATTENTION, LINEAR, DROPOUT = f"{CHAPTER}.attention", f"{CHAPTER}.linear", f"{CHAPTER}.dropout_rng"
-TABLE, LOSS, GPT = f"{CHAPTER}.vocab_parallel", f"{CHAPTER}.cross_entropy", f"{CHAPTER}.parallelize"
+TABLE, LOSS, GPT = f"{CHAPTER}.vocab_parallel", f"{CHAPTER}.cross_entropy", f"{CHAPTER}.gpt"
 MAPPINGS, CLIPPING = f"{CHAPTER}.mappings", f"{CHAPTER}.clip_grad_norm"
 TESTS = "tests/tensor_parallel"
 
@@ -95,11 +95,21 @@ PRACTICE = [
         why="all ranks and one device would keep the same",
     ),
     Mutation(
-        f"{GPT}.parallelize",
+        f"{CHAPTER}.full.parallelize.parallelize",
         "place_dropout(gpt, comm.rank)",
         "place_dropout(gpt)",
         GPT,
         "loss, gradients, and weights after 5 steps of SGD: distance from one device's, float64",
+    ),
+]
+
+COMPOSED = [
+    Mutation(
+        f"{CHAPTER}.gpt.parallelize",
+        "gpt.head.weight = gpt.embedding.tokens.weight",
+        "pass",
+        GPT,
+        "small form: distance of loss and gradients",
     ),
 ]
 
@@ -162,4 +172,4 @@ COSTS = [
     ),
 ]
 
-MUTATIONS = PRACTICE + COSTS
+MUTATIONS = PRACTICE + COMPOSED + COSTS

@@ -74,10 +74,10 @@ MUTATIONS = [
     ),
     # The MLPs are forgotten.
     Mutation(
-        f"{HOME}.parallelize.plan",
+        f"{HOME}.full.parallelize.plan",
         "made[name] = ParallelMLP(part, comm)",
         "pass",
-        f"{HOME}.parallelize",
+        f"{HOME}.gpt",
         ("bytes sent by this rank, forward", "bytes sent by this rank, backward", "bytes of parameters"),
     ),
     # torch's dropout, which depends on what a rank has drawn before.

@@ -18,8 +18,8 @@ from minitrain.comm import Ledger, SavedActivations
 from minitrain.comm.comm import Comm
 from minitrain.sequence_parallel import ColumnFromSequence, RowToSequence, linear
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
+from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
-from minitrain.tensor_parallel.parallelize import piece_of
 from tests.sequence_parallel import small
 from tests.tensor_parallel.under_way import UnderWay
 

@@ -17,8 +17,8 @@ from minitrain.models.gpt import GPT
 from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.dropout_rng import place_dropout
+from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
-from minitrain.tensor_parallel.parallelize import piece_of
 
 
 def gpt(ranks, **choices):

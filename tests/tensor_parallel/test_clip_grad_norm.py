@@ -13,8 +13,8 @@ from minitrain.comm import Ledger
 from minitrain.comm.clip_grad_norm import clip_grad_norm, gradient_norm
 from minitrain.models import GPT, GPTConfig
 from minitrain.tensor_parallel import clip_grad_norm as small
+from minitrain.tensor_parallel.full.parallelize import parallelize, piece_of
 from minitrain.tensor_parallel.full.parameter_layout import mark, sum_partial_gradients
-from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 
 
 def with_gradients(world, kv_heads=None):

@@ -13,7 +13,7 @@ from minitrain.comm.comm import Comm
 from minitrain.models import GPT, GPTConfig, counter_rng
 from minitrain.models.gpt import Block
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout, place_dropout
-from minitrain.tensor_parallel.parallelize import parallelize
+from minitrain.tensor_parallel.full.parallelize import parallelize
 
 SITES = ("blocks.0.mlp_dropout", "blocks.1.mlp_dropout")
 PLACES = ((0, 0), (0, 6), (1, 0))  # step and first token

@@ -17,8 +17,8 @@ from minitrain.comm.mesh import axes
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel import linear as small
 from minitrain.tensor_parallel.clip_grad_norm import gradient_norm
+from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.tensor_parallel.full.parameter_layout import copies, is_partial, sharded_dim, sum_partial_gradients
-from minitrain.tensor_parallel.parallelize import piece_of
 from tests.tensor_parallel.under_way import UnderWay
 
 SMALL = small.ColumnParallelLinear, small.RowParallelLinear

@@ -17,8 +17,8 @@ from minitrain.costs import tensor_parallel as costs
 from minitrain.models import GPT, GPTConfig, counter_rng
 from minitrain.models.gpt import initial_weight
 from minitrain.tensor_parallel.dropout_rng import place_dropout
+from minitrain.tensor_parallel.full.parallelize import parallelize, piece_of
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
-from minitrain.tensor_parallel.parallelize import parallelize, piece_of
 
 
 def gpt(ranks, **choices) -> GPT:

@@ -19,6 +19,7 @@ from minitrain.costs import vocabulary as costs
 from minitrain.tensor_parallel import vocab_parallel as small
 from minitrain.tensor_parallel.clip_grad_norm import gradient_norm
 from minitrain.tensor_parallel.full.mappings import gather_from_parallel
+from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim
 from minitrain.tensor_parallel.full.vocab_parallel import (
     Rows,
@@ -27,7 +28,6 @@ from minitrain.tensor_parallel.full.vocab_parallel import (
     gather_logits,
     vocab_parallel_cross_entropy,
 )
-from minitrain.tensor_parallel.parallelize import piece_of
 
 INF = math.inf
 HIDDEN = 3

@@ -27,7 +27,7 @@ from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.parallelize import piece_of
+from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.train import build, forward_backward, update
 from minitrain.zero.full.flat_shards import FlatShard
 

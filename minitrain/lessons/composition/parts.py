@@ -14,7 +14,7 @@ from minitrain.lessons import Claim
 from minitrain.lessons.claims import as_key, fold
 from minitrain.lessons.composition import common as lesson
 from minitrain.planning.plan import predict
-from minitrain.tensor_parallel.parallelize import piece_of
+from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.train import build, make_part
 
 MEGATRON, HEURISTIC = "Shoeybi et al. 2019, §3", "heuristic, no proof"

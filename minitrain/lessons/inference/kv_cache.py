@@ -20,7 +20,7 @@ from minitrain.lessons.claims import Claim, fold
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.roofline.flops import Flops
-from minitrain.tensor_parallel.parallelize import parallelize
+from minitrain.tensor_parallel.full.parallelize import parallelize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -28,7 +28,7 @@ from minitrain.planning.full.published import TABLE_1
 from minitrain.planning.plan import Coordinate, predict
 from minitrain.recomputation.full import selective
 from minitrain.recomputation.full.every_block import every_block
-from minitrain.tensor_parallel.parallelize import parallelize
+from minitrain.tensor_parallel.full.parallelize import parallelize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.models import counter_rng
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.parallelize import parallelize as tensor_parallelize
+from minitrain.tensor_parallel.full.parallelize import parallelize as tensor_parallelize
 
 PAPER, RING = "Korthikanti et al. 2022, §4.2.2", "Patarasuk & Yuan 2009"
 VOCABULARY, BATCH, HEAD, DROPOUT = 61, 2, 8, 0.1

@@ -21,7 +21,8 @@ from minitrain.costs import tensor_parallel as costs
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.rows import Rows
 from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, RING, pieces, run_module
-from minitrain.models.gpt import Block, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import Block
 from minitrain.tensor_parallel import attention as small
 from minitrain.tensor_parallel.full.attention import RowFirstMLP, parallel_attention, parallel_mlp
 
@@ -103,6 +104,7 @@ def inputs(world: World, sizes: GPTConfig, batch: int, dtype: torch.dtype) -> tu
 def in_parallel(whole: Block, attention: Cut | None, mlp: Cut, *comm: Comm) -> Block:
     """A copy of a block with its MLP, and perhaps its attention, over all ranks."""
     made = copy.deepcopy(whole)
-    made.mlp = mlp(made.mlp, *comm)
-    made.attention = attention(made.attention, *comm) if attention else made.attention
+    made.set_submodule("mlp", mlp(made.mlp, *comm))
+    if attention:
+        made.set_submodule("attention", attention(made.attention, *comm))
     return made

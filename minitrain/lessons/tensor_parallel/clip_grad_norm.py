@@ -16,7 +16,7 @@ from minitrain.lessons.rows import Rows
 from minitrain.tensor_parallel import clip_grad_norm as small
 from minitrain.tensor_parallel import linear as small_linear
 from minitrain.tensor_parallel.full import linear as full_linear
-from minitrain.tensor_parallel.parallelize import piece_of
+from minitrain.tensor_parallel.full.parallelize import piece_of
 
 
 def demo(world: World, hidden: int = 8) -> list[Claim]:

@@ -13,8 +13,8 @@ from minitrain.comm.clip_grad_norm import clip_grad_norm
 from minitrain.models import counter_rng
 from minitrain.models.gpt import GPT
 from minitrain.tensor_parallel.dropout_rng import place_dropout
+from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
-from minitrain.tensor_parallel.parallelize import piece_of
 
 MEGATRON, RING = "Shoeybi et al. 2019, §3", "Patarasuk & Yuan 2009"
 PAYLOAD = "Narayanan et al. 2021, §3.2"

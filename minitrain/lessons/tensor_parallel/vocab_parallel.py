@@ -18,7 +18,7 @@ from minitrain.tensor_parallel import vocab_parallel as small
 from minitrain.tensor_parallel.full import vocab_parallel as full
 from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy
 from minitrain.tensor_parallel.full.mappings import gather_from_parallel
-from minitrain.tensor_parallel.parallelize import piece_of
+from minitrain.tensor_parallel.full.parallelize import piece_of
 
 TOKENS = 10
 

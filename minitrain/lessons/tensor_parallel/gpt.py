@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -17,10 +18,12 @@ from minitrain.costs.communication import ring_all_reduce
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import tensor_parallel as pictures
 from minitrain.lessons.rows import Rows
-from minitrain.lessons.tensor_parallel.common import trained
+from minitrain.lessons.tensor_parallel.common import pieces, trained
 from minitrain.models import counter_rng
-from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.tensor_parallel.parallelize import parallelize
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
+from minitrain.tensor_parallel import gpt as small
+from minitrain.tensor_parallel.full.parallelize import parallelize
 
 VOCABULARY, SEQ, BATCH, HEAD, STEPS, DROPOUT = 61, 8, 2, 8, 5, 0.1
 
@@ -64,6 +67,21 @@ def demo(world: World, layers: int = 3, heads: int = 1) -> list[Claim]:
     parallelize(gpt)
     for case, (ours, theirs) in trained(gpt, one_device, lambda step: tokens(world, step), STEPS).items():
         rows.near(what, ours, theirs, 1e-12, "10⁻¹²", "Shoeybi et al. 2019, §3", case)
+
+    plain = GPT(replace(config, dropout=0.0), seed=0).to(world.device).double()
+    divided = copy.deepcopy(plain)
+    small.parallelize(divided)
+    inputs, targets = tokens(world, 0)
+    # The full form's loss ignores targets of −100; the small form's takes tokens only.
+    losses = [model(inputs, targets.clamp(min=0))[1] for model in (divided, plain)]
+    for loss in losses:
+        loss.backward()
+    ours, theirs = (
+        [loss.detach(), *(p.grad for p in model.parameters() if p.grad is not None)]
+        for loss, model in zip(losses, (divided, plain), strict=True)
+    )
+    theirs[1:] = pieces(theirs[1:], divided)
+    rows.near("small form: distance of loss and gradients from one device's, float64", ours, theirs, 1e-12, "10⁻¹²")
     return rows.claims()
 
 

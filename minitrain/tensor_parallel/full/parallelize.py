@@ -1,8 +1,6 @@
-"""A whole GPT over several ranks: each layer is replaced by its tensor-parallel form, and a report lists them.
+"""`minitrain.tensor_parallel.gpt` with dropout, shared key and value heads, and a report of what is still whole.
 
-**Idea.** Token embedding, attention, MLP, head and loss are replaced one by one. The report also says what every rank
-still holds in full, because a matrix that was forgotten costs memory and raises no error.
-
+To be read after `vocab_parallel.py` and `attention.py`, whose parts it puts in place; `report.py` lists them.
 **Source.** Shoeybi et al. 2019, "Megatron-LM", §3, figures 3 and 4.
 **Sent.** Forward: one all-reduce for the embedding, two per layer, one all-gather of three numbers per token for the
 loss. Backward: two all-reduces per layer, one for the head, and once per step one for shared key and value heads.
@@ -114,9 +112,3 @@ def piece_of(
     real = min(held, length - start)
     piece.narrow(dim, 0, real).copy_(whole.detach().narrow(dim, start, real))
     return piece
-
-
-if __name__ == "__main__":
-    from minitrain.lessons import run
-
-    run(__spec__)
