@@ -10,7 +10,7 @@ import pytest
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import roofline, time_bar
 from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
-from minitrain.lessons.bars import STEPS, course_step
+from minitrain.lessons.pictures.time_bar import STEPS, course_step
 from minitrain.planning.time_model import Cluster, fits, most_held, step_time
 
 H100 = MACHINES["H100"]

@@ -19,7 +19,7 @@ from minitrain.costs import activations
 from minitrain.costs import sequence_parallel as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.claims import fold
-from minitrain.lessons.memory_bar import LOOKS
+from minitrain.lessons.pictures.memory_bar import LOOKS
 from minitrain.lessons.sequence_parallel.common import OURS, VOCABULARY, Parallelize, Trial, Way
 from minitrain.models import counter_rng
 from minitrain.recomputation.checkpoint import recompute
@@ -257,8 +257,8 @@ def published() -> Claim:
     return fold("bytes per sbh of the scores of GPT-3 and of MT-NLG, as published", cases)
 
 
-# All of them are activations, yellow as in `minitrain.lessons.memory_bar`: strong if tensor parallelism leaves them
-# whole, pale if it divides them.
+# All of them are activations, yellow as in `minitrain.lessons.pictures.memory_bar`: strong if tensor parallelism
+# leaves them whole, pale if it divides them.
 _WHOLE, _DIVIDED = LOOKS["activations"][0], "#FCF9C8"
 _PARTS = {
     "norms": (_WHOLE, "xx", ("attention norm: its input", "MLP norm: its input", costs.STATISTICS)),
