@@ -122,6 +122,7 @@ MUTATIONS = [
 
 PLANNING, TRAINER = "minitrain.planning.plan", "minitrain.trainer.trainer"
 COSTS = "minitrain.costs"
+LARGE = "the demo counts on the ranks that run it"
 
 # Planning and the trainer.
 MUTATIONS += [
@@ -136,8 +137,8 @@ MUTATIONS += [
         f"{COSTS}.composition.layer_counts",
         "(stage < layers % stages)",
         "(stage >= stages - layers % stages)",
-        PLANNING,
-        "parameters of each of 10 pipeline stages",
+        test="tests/costs/test_composition.py::test_layers_of_stages_by_hand",
+        why=LARGE,
     ),
     Mutation(
         f"{COSTS}.composition._row",
@@ -149,7 +150,13 @@ MUTATIONS += [
     Mutation(
         f"{COSTS}.vocabulary.rows", "padded(vocabulary, ranks, multiple)", "vocabulary", PLANNING, "parameters of this"
     ),
-    Mutation(f"{COSTS}.composition_work.days_estimate", "8 * tokens", "6 * tokens", PLANNING, "training of GPT-3"),
+    Mutation(
+        f"{COSTS}.composition_work.days_estimate",
+        "8 * tokens",
+        "6 * tokens",
+        test="tests/costs/test_composition.py::test_published_days",
+        why=LARGE,
+    ),
     Mutation(f"{COSTS}.composition_work.head_work", "2 * tokens", "tokens", PLANNING, "operations of a step"),
     Mutation(
         f"{COSTS}.composition_work.layer_work",
@@ -162,22 +169,22 @@ MUTATIONS += [
         f"{COSTS}.composition_work.step_seconds",
         "(ranks * per_second)",
         "per_second",
-        PLANNING,
-        "a step of GPT-3 on 64 A100s",
+        test="tests/planning/test_published.py::test_seconds_follow_from_the_utilisation_that_table_5_prints",
+        why=LARGE,
     ),
     Mutation(
-        "minitrain.planning.full.plan_time.work",
+        "minitrain.planning.plan_time.work",
         "most = own /",
         "most = done /",
-        PLANNING,
-        "most model FLOP utilisation",
+        test="tests/planning/test_plan.py::test_work_of_gpt_3",
+        why="the demo counts all operations",
     ),
     Mutation(
         f"{COSTS}.activations.layer_terms",
         'recompute == "selective" and shape == "abss"',
         'recompute == "selective" and cut == "divided"',
-        PLANNING,
-        "activations of GPT-3",
+        test="tests/costs/test_activations.py::test_selective_recomputation_saves_what_section_5_says",
+        why=LARGE,
     ),
     Mutation(
         "minitrain.trainer.saving.Saving._go_on",

@@ -62,7 +62,13 @@ MUTATIONS = [
     # The practice: tables.
     Mutation(f"{TABLES}.hashing.mix", "_shifted(z, 27)", "_shifted(z, 28)", EMBEDDING, PLACED),
     Mutation(f"{TABLES}.hashing.owner", "mix(ids) % servers", "ids % servers", EMBEDDING, PLACED),
-    Mutation(f"{TABLES}.hash_table.Index._home", "mix(mix(ids))", "ids << 2", EMBEDDING, "slots looked at"),
+    Mutation(
+        f"{TABLES}.hash_table.Index._home",
+        "mix(mix(ids))",
+        "ids << 2",
+        test="tests/recommender/test_tables.py::test_searches_are_as_short_as_knuth_says",
+        why="slots decide nothing but time",
+    ),
     Mutation(
         f"{EMBEDDING}.EmbeddingServer._learn",
         "total / len(self.roles.workers)",
@@ -71,12 +77,34 @@ MUTATIONS = [
         "elements that differ from a dense",
     ),
     Mutation(
-        f"{TABLES}.row_rules.RowWiseAdagrad.apply", "mean(1, keepdim=True)", "sum(1, keepdim=True)", EMBEDDING, RULES
+        f"{TABLES}.row_rules.RowWiseAdagrad.apply",
+        "mean(1, keepdim=True)",
+        "sum(1, keepdim=True)",
+        test="tests/recommender/test_row_rules.py::test_row_wise_adagrad_in_python_numbers",
+        why="the demo trains with SGD and Adagrad",
     ),
-    Mutation(f"{TABLES}.row_rules.Adam.apply", "(1 - second**steps).sqrt()", "(1 - second**steps)", EMBEDDING, RULES),
-    Mutation(f"{TABLES}.row_rules.Adam.states", '"steps": 1', '"steps": dimension', EMBEDDING, "bytes of a row"),
-    Mutation(f"{HYBRID}.HybridTables.push", "total / self.ranks", "total", HYBRID, "elements of rows, states"),
-    Mutation(f"{TABLES}.click.auc", "- down / 2", "", HYBRID, "AUC of 200 impressions"),
+    Mutation(
+        f"{TABLES}.row_rules.Adam.apply",
+        "(1 - second**steps).sqrt()",
+        "(1 - second**steps)",
+        test="tests/recommender/test_row_rules.py::test_adam_takes_each_rows_steps_as_torchs_adam_does_for_the_row_alone",
+        why="the demo trains with SGD and Adagrad",
+    ),
+    Mutation(
+        f"{TABLES}.row_rules.Adam.states",
+        '"steps": 1',
+        '"steps": dimension',
+        test="tests/recommender/test_row_rules.py::test_bytes_of_a_row_and_its_states",
+        why="the demo trains with SGD and Adagrad",
+    ),
+    Mutation(f"{HYBRID}.HybridTables.push", "total / self.ranks", "total", HYBRID, "elements of rows and states"),
+    Mutation(
+        f"{TABLES}.click.auc",
+        "- down / 2",
+        "",
+        test="tests/recommender/test_click.py::test_auc_counts_pairs",
+        why="scores of the demo are all different",
+    ),
     # The theory: parameter servers.
     Mutation(
         f"{THEORY}.server_link", "elements + len(members)", "elements", SYNCHRONOUS, "bytes through this rank's link"
@@ -141,7 +169,7 @@ MUTATIONS = [
         "sum(partner) * ID",
         "sum(partner) * 4",
         EMBEDDING,
-        "bytes received by this rank",
+        "bytes sent by this rank",
     ),
     Mutation(
         "minitrain.costs.embedding.step",
@@ -154,22 +182,44 @@ MUTATIONS = [
         "minitrain.costs.embedding.expected_distinct",
         "draws * math.log1p(-p)",
         "-draws * p * p",
-        EMBEDDING,
-        "distinct ids",
+        test="tests/costs/test_embedding.py::test_distinct_ids_by_all_draws",
+        why="averages are only drawn",
     ),
-    Mutation("minitrain.costs.embedding.server_deviation", " * (1 - 1 / servers)", "", EMBEDDING, "rows of a server"),
-    Mutation("minitrain.costs.embedding.row_bytes", "dimension + states", "2 * dimension", EMBEDDING, "bytes of a row"),
-    Mutation("minitrain.costs.embedding.probes", "1 if found else 2", "1", EMBEDDING, "slots looked at"),
+    Mutation(
+        "minitrain.costs.embedding.server_deviation",
+        " * (1 - 1 / servers)",
+        "",
+        test="tests/costs/test_embedding.py::test_how_far_servers_are_from_even",
+        why="averages are only drawn",
+    ),
+    Mutation(
+        "minitrain.costs.embedding.row_bytes",
+        "dimension + states",
+        "2 * dimension",
+        test="tests/costs/test_embedding.py::test_bytes_of_a_row",
+        why="averages are only drawn",
+    ),
+    Mutation(
+        "minitrain.costs.embedding.probes",
+        "1 if found else 2",
+        "1",
+        test="tests/costs/test_embedding.py::test_probes",
+        why="slots decide nothing but time",
+    ),
     Mutation("minitrain.costs.hybrid.worker", "counts[rank] for", "counts[0] for", HYBRID, "bytes sent by this rank"),
     Mutation(
         "minitrain.costs.hybrid.on_average",
         "(workers - 1) / workers",
         "(workers - 1)",
-        HYBRID,
-        "bytes to and from a rank",
+        test="tests/costs/test_hybrid.py::test_averages_over_all_ways_to_spread_ids",
+        why="averages are only drawn",
     ),
     Mutation(
-        "minitrain.costs.hybrid.server_on_average", "workers / servers", "workers", HYBRID, "bytes to and from a server"
+        "minitrain.costs.hybrid.server_on_average",
+        "workers / servers",
+        "workers",
+        test="tests/costs/test_hybrid.py::test_averages_over_all_ways_to_spread_ids",
+        why="averages are only drawn",
     ),
     # From training to serving.
     Mutation(

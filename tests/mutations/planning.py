@@ -7,15 +7,14 @@ LESSON = "minitrain.lessons.planning.pipedream_planner"
 PROFILE, PARTITION, PLANNER, MEMORY, HALVING = (
     f"{HOME}.{name}" for name in ("profile", "partition", "pipedream_planner", "memory_model", "halving")
 )
-CUTS, WITH_MESSAGES = "slowest stages of 84 chains", "the same where messages"
-PLANS, FAST, SLOW = "time per minibatch of the plans", "time per minibatch in an infinitely fast", "the same where only"
-FIRST, STAGES = "replicas of the first stage", "stages of VGG-16"
-STATES, KEPT, DRY = "bytes of weights, gradients", "bytes that forward of two", "stages for which dry run"
-TRIALS, STEPS, CHOSEN = "trials, for six", "steps of all trials", "slowest stage of the cut that is chosen"
-SEARCH, TIME, MODEL = (f"minitrain.planning.{name}" for name in ("search", "full.plan_time", "full.time_model"))
+CUTS, BETWEEN = "slowest stages of 84 chains", "time between minibatches at the end"
+PLANS, FIRST = "time per minibatch of the plans", "replicas of the first stage"
+STATES, STAGE, KEPT = "bytes of weights, gradients", "bytes of weights and states of this", "bytes that forward of two"
+TRIALS, STEPS, CHOSEN = "trials, for three", "steps of all trials", "slowest stage of the cut that is chosen"
+SEARCH, TIME, MODEL = (f"minitrain.planning.{name}" for name in ("search", "plan_time", "time_model"))
 SAME, BOUND = "places among the 10 fastest layouts", "layouts that take less time than their lower bound"
-SPLIT = "tensor-parallel ranks in the fastest of five splits"
-SECONDS = "seconds of a step of 22 and 175"
+SPEED, SECONDS = "operations per second of a GPU", "seconds of a step of 22 and 175"
+TIMES, FILE = "seconds on this machine are no claim", "the demo writes no file"
 
 MUTATIONS = [
     # Practice: profiles.
@@ -27,29 +26,41 @@ MUTATIONS = [
         PROFILE,
         "bytes of each layer's weights",
     ),
-    Mutation(f"{PROFILE}.measure", "range(repeats + 1)", "range(repeats)", PROFILE, "forwards of a layer"),
+    Mutation(
+        f"{PROFILE}.measure",
+        "range(repeats + 1)",
+        "range(repeats)",
+        test="tests/planning/test_profile.py::test_times_are_those_of_each_layer",
+        why=TIMES,
+    ),
     Mutation(
         f"{PROFILE}.measure",
         "if leaves and y.requires_grad:",
         "if leaves and y.requires_grad and len(times) < 2:",
-        PROFILE,
-        "backwards of a layer",
+        test="tests/planning/test_profile.py::test_times_are_those_of_each_layer",
+        why=TIMES,
     ),
-    Mutation(f"{PROFILE}.write", "{forward!r}", "{forward:.3f}", PROFILE, "layers that differ after writing"),
+    Mutation(
+        f"{PROFILE}.write",
+        "{forward!r}",
+        "{forward:.3f}",
+        test="tests/planning/test_profile.py::test_a_file_keeps_every_digit",
+        why=FILE,
+    ),
     Mutation(
         f"{PROFILE}.read",
         "assert not missing",
         "assert missing or not missing",
         test="tests/planning/test_profile.py::test_files_that_lack_something",
-        why="the demo's file has all layers",
+        why=FILE,
     ),
     # Cuts.
     Mutation(f"{PARTITION}.partition", "max(best[s][0], messages[s - 1],", "max(messages[s - 1],", PARTITION, CUTS),
     Mutation(f"{PARTITION}.partition", "min(ways)", "max(ways)", PARTITION, CUTS),
-    Mutation(f"{PARTITION}.partition", "messages[s - 1]", "messages[s]", PARTITION, WITH_MESSAGES),
+    Mutation(f"{PARTITION}.partition", "messages[s - 1]", "messages[s]", PARTITION, BETWEEN),
     Mutation(f"{PARTITION}.partition", "range(2, p + 1)", "range(2, p)", PARTITION, CUTS),
     # The planner.
-    Mutation(f"{PLANNER}.paper_stage", "/ bandwidth) / m", "/ bandwidth)", PLANNER, FAST),
+    Mutation(f"{PLANNER}.paper_stage", "/ bandwidth) / m", "/ bandwidth)", PLANNER, PLANS),
     Mutation(f"{PLANNER}.paper_stage", "2 * (m - 1)", "2 * m", PLANNER, PLANS),
     Mutation(f"{PLANNER}.paper_stage", "max(seconds, ", "max(seconds, 0 * ", PLANNER, PLANS),
     Mutation(f"{PLANNER}.paper_cut", "2 * activations", "0 * activations", PLANNER, PLANS),
@@ -58,9 +69,7 @@ MUTATIONS = [
     Mutation(f"{PLANNER}.one_level", "before[1] + last[1]", "last[1] + before[1]", PLANNER, PLANS),
     Mutation(f"{PLANNER}.one_level", "max(before[0], ", "max(0.0, ", PLANNER, PLANS),
     Mutation(f"{PLANNER}.one_level", "layers[s].activation", "layers[j].activation", PLANNER, PLANS),
-    Mutation(
-        f"{PLANNER}.plan", "(layer.forward + layer.backward)", "layer.forward", PLANNER, (FAST, "replicas of the first")
-    ),
+    Mutation(f"{PLANNER}.plan", "(layer.forward + layer.backward)", "layer.forward", PLANNER, FIRST),
     Mutation(
         f"{PLANNER}.one_level",
         "(a, b, m * r)",
@@ -69,11 +78,17 @@ MUTATIONS = [
         why="the demo plans flat networks",
     ),
     # The costs of PipeDream's code, and its profiles.
-    Mutation(f"{LESSON}.code_stage", "4 * (m - 1) / m", "4 * (m - 1)", PLANNER, STAGES),
-    Mutation(f"{LESSON}.code_stage", "max(seconds, ", "(seconds + ", PLANNER, STAGES),
+    Mutation(f"{LESSON}.code_stage", "4 * (m - 1) / m", "4 * (m - 1)", PLANNER, FIRST),
+    Mutation(f"{LESSON}.code_stage", "max(seconds, ", "(seconds + ", PLANNER, FIRST),
     # Memory.
     Mutation(f"{MEMORY}.held", "13 * h", "12 * h", MEMORY, STATES),
-    Mutation(f"{MEMORY}.held", "-(-n // (d * c)) for n", "n // (d * c) for n", MEMORY, DRY),
+    Mutation(
+        f"{MEMORY}.held",
+        "-(-n // (d * c)) for n",
+        "n // (d * c) for n",
+        test="tests/planning/test_memory_model.py::test_as_the_dry_run",
+        why="four ranks divide the demo's buffers",
+    ),
     Mutation(
         f"{MEMORY}.held",
         "s //= c",
@@ -82,9 +97,16 @@ MUTATIONS = [
         why="the demo's layouts cut no sequence",
     ),
     Mutation(f"{MEMORY}.held", "4 * len(flat)", "4 * own", MEMORY, STATES),
+    Mutation(f"{MEMORY}.held", "i < L % p", "i == p - 1", MEMORY, STAGE),
     Mutation(f"{MEMORY}.held", "16 * b * s * h", "15 * b * s * h", MEMORY, KEPT),
     Mutation(f"{MEMORY}.held", "a * b * s)", "b * s)", MEMORY, KEPT),
-    Mutation(f"{MEMORY}.held", "min(m, p - i)", "min(m, p)", MEMORY, DRY),
+    Mutation(
+        f"{MEMORY}.held",
+        "min(m, p - i)",
+        "min(m, p)",
+        test="tests/planning/test_memory_model.py::test_as_the_dry_run",
+        why="the demo compares the activations of a single stage",
+    ),
     Mutation(f"{MEMORY}.held", "zero >= 2 else whole", "zero >= 1 else whole", MEMORY, STATES),
     Mutation(f"{MEMORY}.held", "last and not first", "last", MEMORY, STATES),
     Mutation(f"{MEMORY}.held", "layer - kept_of_layer) - logits", "layer - kept_of_layer)", MEMORY, KEPT),
@@ -104,13 +126,19 @@ MUTATIONS = [
         "budget // len(counts) // count",
         "budget // count",
         HALVING,
-        (STEPS, "training steps in trials"),
+        STEPS,
     ),
     Mutation(f"{HALVING}.successive_halving", "left = -(-left // eta)", "left = left // eta", HALVING, TRIALS),
     # Theory.
     Mutation(f"{THEORY}.best_cut", "return min(found)", "return max(found)", PARTITION, CUTS),
-    Mutation(f"{THEORY}.best_cut", "messages[begin - 1]", "messages[begin]", PARTITION, WITH_MESSAGES),
-    Mutation(f"{THEORY}.cut_bounds", "(1 - 1 / stages) * longest", "0", PARTITION, "slowest stage of the best cut"),
+    Mutation(f"{THEORY}.best_cut", "messages[begin - 1]", "messages[begin]", PARTITION, BETWEEN),
+    Mutation(
+        f"{THEORY}.cut_bounds",
+        "(1 - 1 / stages) * longest",
+        "0",
+        test="tests/costs/test_planning.py::test_bounds",
+        why="bounds are only drawn",
+    ),
     Mutation(f"{THEORY}.flow", "(minibatches - 1)", "minibatches", PARTITION, "time of 6 minibatches"),
     Mutation(f"{THEORY}.flow", "max(stages)", "sum(stages) / len(stages)", PARTITION, "time of 6 minibatches"),
     Mutation(f"{THEORY}.best_plan", "2 * (m - 1)", "2 * m", PLANNER, PLANS),
@@ -144,7 +172,7 @@ MUTATIONS = [
     ),
     Mutation(f"{TIME}.least_span", "else sum(one)", "else 2 * sum(one)", SEARCH, BOUND),
     Mutation(f"{TIME}.least_span", "around + own", "around + own + max(map(sum, each))", SEARCH, BOUND),
-    Mutation(f"{MODEL}.Cluster.link", "ranks * stride <= self.per_node", "True", SEARCH, SPLIT),
+    Mutation(f"{MODEL}.Cluster.link", "ranks * stride <= self.per_node", "True", SEARCH, SPEED),
     Mutation(f"{MODEL}._bar", "again, idle = max(work) / speed - compute", "again, idle = 0.0", SEARCH, SECONDS),
     Mutation(f"{MODEL}._bar", "cluster.reached * cluster.machine.flops", "cluster.machine.flops", SEARCH, SECONDS),
 ]

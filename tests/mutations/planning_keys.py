@@ -12,8 +12,8 @@ MUTATIONS = [
         f"{HOME}.profile.read",
         "int(numbers[2]), int(numbers[3])",
         "int(numbers[3]), int(numbers[2])",
-        f"{HOME}.profile",
-        "bytes of weights",
+        test="tests/planning/test_profile.py::test_published_profiles",
+        why="the demo reads no file",
     ),
     # The stages before the last one are not looked at.
     Mutation(
@@ -41,6 +41,6 @@ MUTATIONS = [
     ),
     # Without the table of tokens.
     Mutation(
-        f"{THEORY}.memory.gpt_parameters", "vocabulary + positions", "positions", f"{HOME}.plan", "parameters of GPT-3"
+        f"{THEORY}.memory.gpt_parameters", "vocabulary + positions", "positions", f"{HOME}.plan", "parameters of 175b"
     ),
 ]

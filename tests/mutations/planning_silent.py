@@ -10,8 +10,8 @@ MUTATIONS = [
         f"{HOME}.plan._activations",
         "kept[stage] = numbers + output[stage]",
         "kept[stage] = output[stage]",
-        f"{HOME}.memory_model",
-        "stages for which dry run and one screen differ",
+        test=f"{TESTS}/test_memory_model.py::test_as_the_dry_run",
+        why="the demo of the dry run counts parameters and operations",
     ),
     Mutation(
         f"{HOME}.plan.coordinate",

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.costs import planning as costs
-from minitrain.lessons.planning.chains import CHAINS
-from minitrain.lessons.planning.partition import slowest
+from minitrain.lessons.planning.partition import stage_times
 from minitrain.pipeline_parallel import splitting
 from minitrain.planning.partition import partition
+from tests.planning.all_chains import CHAINS
 
 
 @pytest.mark.parametrize("p", [2, 3, 5, 8])
@@ -20,9 +20,9 @@ def test_all_chains_of_eight_layers(p):
     for chain in CHAINS:
         time, counts = partition(chain, p)
         assert len(counts) == p and sum(counts) == 8 and min(counts) >= 1
-        assert time == slowest(chain, counts)
+        assert time == max(stage_times(chain, counts))
         ours = splitting.partition(chain, p)
-        assert time == max(sum(chain[end - n : end]) for n, end in zip(ours, accumulate(ours), strict=True))
+        assert time == max(stage_times(chain, ours))
         if chain[0] == chain[-1] == 2:  # 729 of them, since it takes long
             assert time == costs.best_cut(chain, p)
 
@@ -32,7 +32,8 @@ def test_with_messages(layers, data):
     seconds, messages = zip(*layers, strict=True)
     p = data.draw(st.integers(1, len(layers)))
     time, counts = partition(seconds, p, messages)
-    assert time == costs.best_cut(seconds, p, messages) == slowest(seconds, counts, messages)
+    sent = [messages[end - 1] for end in accumulate(counts[:-1])]
+    assert time == costs.best_cut(seconds, p, messages) == max(stage_times(seconds, counts) + sent)
 
 
 @pytest.mark.parametrize(

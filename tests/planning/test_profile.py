@@ -27,13 +27,17 @@ class Slow(torch.autograd.Function):
 
 
 class SlowLayer(nn.Module):
+    forwards = 0
+
     def forward(self, x):
+        self.forwards += 1
         return Slow.apply(x)
 
 
 def test_times_are_those_of_each_layer():
     model = nn.Sequential(nn.Linear(3, 5), SlowLayer(), nn.Linear(5, 2, bias=False))
     first, slow, last = measure(model, torch.ones(4, 3), repeats=3)
+    assert model[1].forwards == 3 + 1, "and a warm-up"
     # `sleep` takes at least as long as it is asked to, in milliseconds.
     assert slow.forward >= 10 and slow.backward >= 30
     assert first.forward + last.forward < slow.forward

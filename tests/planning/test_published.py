@@ -48,6 +48,13 @@ def test_days_of_section_5():
     assert (round(gpt3), round(trillion)) == (34, 84)  # as printed
 
 
+@pytest.mark.parametrize(("row", "utilisation"), zip(TABLE_5, (41.5, 51.4, 56.0, 56.3), strict=True))
+def test_seconds_follow_from_the_utilisation_that_table_5_prints(row, utilisation):
+    done = work.step_flops(row.batch, composition.Shape(row.layers, row.hidden, row.heads, 2048, 51200))
+    seconds = work.step_seconds(done, 8 * row.pp, utilisation / 100 * 312e12)
+    assert seconds == pytest.approx(row.selective, rel=0.05 / utilisation + 0.005 / row.selective)  # both are rounded
+
+
 def test_all_comparisons_come_as_close_as_the_plan_says():
     found = all_of_them()
     assert len(found) == len(TABLE_1) + 2 * len(TABLE_5) + 2

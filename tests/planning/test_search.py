@@ -9,10 +9,8 @@ import pytest
 
 from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs.roofline import MACHINES
-from minitrain.lessons.planning.search import SPACES, Space
-from minitrain.planning import plan
-from minitrain.planning.full import plan_time, proposals, published
-from minitrain.planning.full.time_model import Cluster, fits, least_time, step_time
+from minitrain.lessons.planning.search import SPACES, exhaustive, space
+from minitrain.planning import plan, plan_time, proposals, published
 from minitrain.planning.search import layouts, search
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # an exhaustive search calls small functions a million times
@@ -20,30 +18,35 @@ A100 = Cluster(MACHINES["A100 80 GB"], reached=0.6)
 GPT3, BATCH = Model("175b"), Steps(batch=1536, dtype="bfloat16")
 
 
-@pytest.mark.parametrize("space", [Space(*each) for each in SPACES], ids=lambda space: space.name)
+small = pytest.mark.parametrize("sizes", SPACES.values(), ids=list(SPACES))
+
+
+@small
 @pytest.mark.parametrize("keep", [1, 10, 10_000])
-def test_the_search_finds_what_an_exhaustive_one_finds(space, keep):
+def test_the_search_finds_what_an_exhaustive_one_finds(sizes, keep):
+    every, least, fits, seconds = space(*sizes)
     simulated = []
 
-    def seconds(layout):
+    def simulate(layout):
         simulated.append(layout)
-        return space.seconds(layout)
+        return seconds(layout)
 
-    fit = [layout for layout in space.layouts if space.fits(layout)]
-    assert 0 < len(fit) < len(space.layouts), "memory prunes some, not all"
-    found = search(space.layouts, space.least, space.fits, seconds, keep=keep)
-    assert found == space.exhaustive(keep)
+    fit = [layout for layout in every if fits(layout)]
+    assert 0 < len(fit) < len(every), "memory prunes some, not all"
+    found = search(every, least, fits, simulate, keep=keep)
+    assert found == exhaustive(every, least, fits, seconds, keep)
     assert len(found) == min(keep, len(fit))
     assert set(simulated) <= set(fit)
     if keep <= 10:
-        assert len(simulated) < len(space.layouts) / 4
+        assert len(simulated) < len(every) / 4
 
 
-@pytest.mark.parametrize("space", [Space(*each) for each in SPACES], ids=lambda space: space.name)
-def test_of_layouts_that_are_alike_only_the_fastest_is_found(space):
-    found = search(space.layouts, space.least, space.fits, space.seconds, proposals.axes, keep=5)
+@small
+def test_of_layouts_that_are_alike_only_the_fastest_is_found(sizes):
+    arguments = space(*sizes)
+    found = search(*arguments, proposals.axes, keep=5)
     best: dict[tuple, float] = {}
-    for seconds, layout in space.exhaustive(10_000):
+    for seconds, layout in exhaustive(*arguments, 10_000):
         best.setdefault(proposals.axes(layout), seconds)
     assert [seconds for seconds, _ in found] == sorted(best.values())[:5]
     assert len({proposals.axes(layout) for _, layout in found}) == len(found)
@@ -65,14 +68,10 @@ def test_only_a_bound_above_the_slowest_that_is_kept_ends_the_search():
     assert found == [(5.0, a), (7.0, c)]
 
 
-def test_nothing_that_fits_gives_nothing():
-    space = Space(*SPACES[0])
-    assert search(space.layouts, space.least, lambda layout: False, space.seconds) == []
-
-
-def test_a_bound_that_is_too_low_costs_time_only():
-    space = Space(*SPACES[0])
-    assert search(space.layouts, lambda layout: 0.0, space.fits, space.seconds) == space.exhaustive(10)
+def test_a_search_where_nothing_fits_and_one_whose_bound_is_too_low():
+    every, least, fits, seconds = arguments = space(8, 4, 2.0)
+    assert search(every, least, lambda layout: False, seconds) == []
+    assert search(every, lambda layout: 0.0, fits, seconds) == exhaustive(*arguments, 10), "costs time only"
 
 
 @pytest.mark.parametrize(

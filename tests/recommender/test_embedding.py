@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from typing import NamedTuple
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from minitrain.comm import Ledger
-from minitrain.lessons.recommender.embedding import demo, gather
+from minitrain.comm.control import gather_objects
+from minitrain.lessons.recommender.embedding import demo
 from minitrain.parameter_server.full.roles import split_roles
 from minitrain.ranks.ranks import RanksError
 from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker
@@ -38,6 +40,26 @@ def loss(rows):
 
 def shards(rule):
     return {name: Table(width, rule, len(name), SCALE) for name, width in DIMENSIONS.items()}
+
+
+class Shard(NamedTuple):
+    """What servers keep of one table: ids, ascending, with their rows and states."""
+
+    ids: Tensor
+    rows: Tensor
+    states: dict[str, Tensor]
+
+
+def gather(tables):
+    """All servers' rows of each table, on every rank."""
+    everyone = [each for each in gather_objects({n: (*t.contents(), t.states()) for n, t in tables.items()}) if each]
+    found = {}
+    for name in everyone[0]:
+        ids, rows, states = zip(*(each[name] for each in everyone), strict=True)
+        ids, order = torch.cat(ids).sort()
+        by_state = {state: torch.cat([each[state] for each in states])[order] for state in states[0]}
+        found[name] = Shard(ids, torch.cat(rows)[order], by_state)
+    return found
 
 
 def train(world, servers, rule, steps, before=lambda: None):
@@ -327,7 +349,7 @@ def run_demo(world, servers, **options):
 
 @pytest.mark.parametrize(("size", "servers"), [(2, 1), (4, 2)])
 def test_demo(ranks, size, servers):
-    for claims, _ in ranks(size).run(run_demo, servers, ids=300, dimension=3, batch=17, skew=0.7):
+    for claims, _ in ranks(size).run(run_demo, servers, ids=300, batch=17):
         assert all(holds for _, holds in claims), claims
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.lessons.recommender.embedding import python_owner
+from minitrain.lessons.recommender.click import python_owner
 from minitrain.recommender.hashing import GOLDEN, as_ids, mix, owner, start
 
 KEYS = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30)

@@ -7,7 +7,9 @@ from functools import partial
 import pytest
 import torch
 
+from minitrain.costs.embedding import row_bytes
 from minitrain.recommender.row_rules import SGD, Adagrad, Adam, RowRule, RowWiseAdagrad
+from minitrain.recommender.tables import Table
 
 ROWS, DIMENSION, STEPS = 7, 5, 6
 
@@ -126,3 +128,13 @@ def test_the_first_step_of_a_late_row_is_lr():
 def test_settings_that_cannot_be(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("rule", "states"), [(SGD(0.1), 0), (Adagrad(0.1), 7), (RowWiseAdagrad(0.1), 1), (Adam(0.1), 2 * 7 + 1)]
+)
+def test_bytes_of_a_row_and_its_states(rule, states):
+    table = Table(7, rule)
+    table.update(torch.arange(4), torch.ones(4, 7))
+    kept = [table.contents()[1], *table.states().values()]
+    assert sum(values.nbytes for values in kept) == 4 * row_bytes(7, states)

@@ -7,7 +7,7 @@ import torch
 
 from minitrain.comm.messages import Handle
 from minitrain.costs.time_bar import Bar
-from minitrain.lessons.bars import time_bar
+from minitrain.lessons.pictures.time_bar import time_bar
 from minitrain.lessons.roofline import overlap as lesson
 from minitrain.lessons.roofline.machine import VirtualMachine
 from minitrain.roofline import overlap

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import product
 
 import torch
 
 from minitrain.comm import VirtualClock, World
 from minitrain.comm.control import gather_objects
-from minitrain.comm.messages import Handle, receive, send
+from minitrain.comm.messages import receive, send
 
-CHAINS = tuple(product((1, 2, 3), repeat=8))  # 6,561
-SOME = CHAINS[::79]  # 84 of them, spread over all; a test takes all of them
+SOME = tuple(product((1, 2, 3), repeat=8))[::79]  # 84 of 6,561, spread over all; tests take all of them
 
 
-def pipeline_time(
-    world: World, stages: Sequence[tuple[float, int]], minibatches: int, messages: Sequence[float] = ()
-) -> float:
+def pipeline_time(world: World, stages: list[tuple[float, int]], minibatches: int, messages=()) -> float:
     """Virtual seconds until forward of all minibatches is done, on real ranks with real messages.
 
     Args:
@@ -26,20 +22,20 @@ def pipeline_time(
         minibatches: How many pass.
         messages: Seconds of the message after each stage; without them, none.
     """
-    first = [sum(replicas for _, replicas in stages[:number]) for number in range(len(stages) + 1)]
+    stage_of = [stage for stage, (_, replicas) in enumerate(stages) for _ in range(replicas)]
 
     def rank_of(stage: int, minibatch: int) -> int:
-        return first[stage] + minibatch % stages[stage][1]
+        return stage_of.index(stage) + minibatch % stages[stage][1]
 
     def beta(source: int, to: int) -> tuple[float, float]:
-        stage = max(number for number in range(len(stages)) if first[number] <= source)
-        return (messages[stage] if messages else 0.0), 0.0
+        return (messages[stage_of[source]] if messages else 0.0), 0.0
 
-    mine = [stage for stage in range(len(stages)) if first[stage] <= world.rank < first[stage + 1]]
-    leaving: list[Handle] = []
+    leaving = []
     with VirtualClock(links=beta) as clock:
-        for stage in mine:
-            for minibatch in range(world.rank - first[stage], minibatches, stages[stage][1]):
+        for stage in stage_of[world.rank : world.rank + 1]:  # none on a rank that takes no part
+            for minibatch in range(minibatches):
+                if rank_of(stage, minibatch) != world.rank:
+                    continue  # another replica's turn
                 x = torch.zeros(1, device=world.device)
                 if stage > 0:
                     receive(x, rank_of(stage - 1, minibatch)).wait()

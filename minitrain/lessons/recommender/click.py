@@ -1,47 +1,36 @@
-"""Training the click model, by servers and without: shared by the demos and benchmarks of tables."""
+"""Shared by the lessons of tables: clicks, training with servers, what servers send, and comparing tables."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
-from functools import partial
 from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
+from torch import Tensor
 
 from minitrain.comm import Ledger, World
-from minitrain.data_parallel import DataParallel
+from minitrain.comm.control import gather_objects
+from minitrain.costs import embedding as costs
 from minitrain.parameter_server.full.roles import Roles
-from minitrain.parameter_server.full.synchronous import Server, Worker
-from minitrain.recommender import hybrid
 from minitrain.recommender.click import Batch, ClickModel, Clicks
 from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker
-from minitrain.recommender.row_rules import Adagrad
+from minitrain.recommender.row_rules import RowRule
 from minitrain.recommender.tables import Table
 
-RATE = 0.2  # of tables and of the dense part
+MASK = 2**64 - 1
+Contents = tuple[Tensor, Tensor]  # ids, ascending, and for each its row and states in a line
 
 
 class Setting(NamedTuple):
-    """The common part of the demo's trainings.
-
-    Attributes:
-        data: The clicks.
-        dimension: Numbers in a row.
-        batch: Impressions of each worker in a step.
-    """
+    """The common part of the demos' trainings."""
 
     data: Clicks
-    dimension: int
-    batch: int
+    dimension: int  # numbers in a row
+    batch: int  # impressions of each worker in a step
 
-    def tables(self, device: torch.device) -> dict[str, Table]:
+    def tables(self, rule: RowRule, device: torch.device) -> dict[str, Table]:
         """A shard of each table without a row yet."""
-        rule = Adagrad(lr=RATE)
-        return {
-            name: Table(self.dimension, rule, seed=number, device=device) for number, name in enumerate(self.data.names)
-        }
+        names = enumerate(self.data.names)
+        return {name: Table(self.dimension, rule, seed=number, device=device) for number, name in names}
 
     def model(self, world: World) -> ClickModel:
         """The dense part, the same on all ranks."""
@@ -52,102 +41,73 @@ class Setting(NamedTuple):
         return self.data.batch(step, self.batch * workers).part(worker, workers).to(world.device)
 
 
-class Trained(NamedTuple):
-    """What a training leaves on a rank.
-
-    Attributes:
-        tables: The shards that this rank keeps; none on a worker of a parameter server.
-        model: The dense part; None on a server of tables.
-    """
-
-    tables: dict[str, Table]
-    model: ClickModel | None
-
-
-def train(
-    world: World,
-    setting: Setting,
-    steps: int,
-    group: dist.ProcessGroup | None = None,
-    carrier: hybrid.Carrier = hybrid.native,
-    fixed: bool = False,
-    ledger: Ledger | None = None,
-    watch: Callable[[int, hybrid.HybridTables, ClickModel], None] | None = None,
-) -> Trained:
-    """Trains the click model on the workers of `group`.
-
-    Args:
-        world: This rank.
-        setting: What to train.
-        steps: Their number.
-        group: The workers; None means everyone.
-        carrier: Of the tables' rows.
-        fixed: Leave the dense part as it is.
-        ledger: Counts what is sent and received for tables; each operation takes longer where one looks on.
-        watch: Called after each step, with the number of steps done.
-    """
-    module, counting = setting.model(world), ledger or nullcontext()
-    model = DataParallel(module, group)
-    tables = hybrid.HybridTables(setting.tables(world.device), group, carrier)
-    optimizer = torch.optim.SGD(module.parameters(), lr=RATE)
-    for step in range(steps):
-        batch = setting.part(world, step, tables.rank, tables.ranks)
-        with counting:
-            rows = tables.lookup(batch.ids)
-        module.loss(rows, batch).backward()
-        with counting:
-            tables.push()
-        model.synchronize()
-        if not fixed:
-            optimizer.step()
-        optimizer.zero_grad()
-        if watch:
-            watch(step + 1, tables, module)
-    return Trained(tables.tables, module)
-
-
-def train_served(
-    world: World,
-    setting: Setting,
-    steps: int,
-    dense: Roles | None,
-    sparse: Roles | None,
-    fixed: bool = False,
-    ledger: Ledger | None = None,
-) -> Trained:
-    """Trains the same with servers: rank 0 keeps the dense part, the next ranks the tables.
-
-    Args:
-        world: This rank.
-        setting: What to train.
-        steps: Their number.
-        dense: The server of the dense part, and the workers; None on a server of tables.
-        sparse: The servers of tables, and the same workers; None on the server of the dense part.
-        fixed: Leave the dense part as it is.
-        ledger: Counts what is sent and received for tables.
-    """
-    module, counting = setting.model(world), ledger or nullcontext()
-    if sparse is None:
-        assert dense is not None
-        Server(module, partial(torch.optim.SGD, lr=0.0 if fixed else RATE), dense).serve(steps)
-        return Trained({}, module)
-    if dense is None:
-        shards = setting.tables(world.device)
-        server = EmbeddingServer(shards, sparse)
-        with counting:
+def served(world: World, roles: Roles, setting: Setting, rule: RowRule, steps: int) -> tuple[dict[str, Table], Ledger]:
+    """Train tables on servers, the dense part unchanged; this server's shards, none on a worker, and what was sent."""
+    ledger = Ledger()
+    if roles.serves:
+        tables = setting.tables(rule, world.device)
+        server = EmbeddingServer(tables, roles)
+        with ledger:
             server.serve(steps)
-        return Trained(shards, None)
-    tables = EmbeddingWorker(sparse, {name: setting.dimension for name in setting.data.names})
-    weights = Worker(module, dense)
-    number, workers = sparse.workers.index(dist.get_rank(sparse.group)), len(sparse.workers)
+        return tables, ledger
+    worker = EmbeddingWorker(roles, dict.fromkeys(setting.data.names, setting.dimension))
+    model = setting.model(world)
     for step in range(steps):
-        batch = setting.part(world, step, number, workers)
-        weights.pull()
-        with counting:
-            rows = tables.lookup(batch.ids)
-        module.loss(rows, batch).backward()
-        with counting:
-            tables.push()
-        weights.push()
-        module.zero_grad()
-    return Trained({}, module)
+        batch = setting.part(world, step, roles.workers.index(world.rank), len(roles.workers))
+        with ledger:
+            rows = worker.lookup(batch.ids)
+        model.loss(rows, batch).backward()
+        with ledger:
+            worker.push()
+    return {}, ledger
+
+
+def wishes(setting: Setting, step: int, workers: int, owners: int) -> list[list[list[int]]]:
+    """`[r][t][s]`: distinct ids of table t that worker r wants from owner s in a step, counted one by one."""
+    whole, found = setting.data.batch(step, setting.batch * workers), []
+    for worker in range(workers):
+        distinct = [set(column.tolist()) for column in whole.part(worker, workers).ids.values()]
+        owned = [[python_owner(key, owners) for key in keys] for keys in distinct]
+        found.append([[homes.count(rank) for rank in range(owners)] for homes in owned])
+    return found
+
+
+def python_owner(key: int, servers: int) -> int:
+    """`hashing.owner` in Python's integers, which do not wrap around by themselves."""
+    z = (key + 0x9E3779B97F4A7C15) & MASK
+    z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ z >> 27) * 0x94D049BB133111EB & MASK
+    z ^= z >> 31
+    return (z - 2**64 if z >> 63 else z) % servers  # as a number with a sign
+
+
+def step_costs(setting: Setting, step: int, servers: int, workers: int) -> list[costs.SparseStep]:
+    """What each server, and then each worker, sends and receives in a step, by the distinct ids."""
+    asked = wishes(setting, step, workers, servers)
+    counts = [[[of_table[server] for of_table in wish] for wish in asked] for server in range(servers)]
+    counts += [[[of_table[server] for of_table in wish] for server in range(servers)] for wish in asked]
+    return [costs.step(of_rank, [setting.dimension] * len(setting.data.names)) for of_rank in counts]
+
+
+def contents(*shards: Table) -> Contents:
+    """The rows and states of a table, together, on the CPU."""
+    parts = [(shard.contents(), shard.states().values()) for shard in shards]
+    ids, order = torch.cat([ids for (ids, _), _ in parts]).cpu().sort()
+    return ids, torch.cat([torch.cat([rows, *states], 1) for (_, rows), states in parts]).cpu()[order]
+
+
+def gathered(tables: dict[str, Table]) -> dict[str, Contents]:
+    """All ranks' shards of each table, together, on every rank; they travel as control messages."""
+    everyone = [theirs for theirs in gather_objects({n: contents(t) for n, t in tables.items()}) if theirs]
+    found = {}
+    for name in everyone[0]:
+        ids, order = torch.cat([theirs[name][0] for theirs in everyone]).sort()
+        found[name] = ids, torch.cat([theirs[name][1] for theirs in everyone])[order]
+    return found
+
+
+def different(ours: Contents, theirs: Contents) -> int:
+    """Elements that differ between two tables; a row that only one of them has counts as a whole."""
+    here, there = torch.isin(ours[0], theirs[0]), torch.isin(theirs[0], ours[0])
+    alone = int((~here).sum() + (~there).sum())
+    return int((ours[1][here] != theirs[1][there]).sum()) + alone * ours[1].shape[1]

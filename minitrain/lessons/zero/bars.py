@@ -17,7 +17,7 @@ from minitrain.costs import zero as costs
 from minitrain.data_parallel.full.naive import NaiveDataParallel
 from minitrain.lessons.claims import Claim, fold
 from minitrain.lessons.data_parallel.common import SEQ, small_gpt, tokens
-from minitrain.lessons.memory_bar import LOOKS
+from minitrain.lessons.pictures.memory_bar import LOOKS
 from minitrain.lessons.zero import common as lesson
 from minitrain.models.gpt import GPT
 from minitrain.zero.full.sharded import Sharded

@@ -15,8 +15,8 @@ from minitrain.comm.comm import Comm
 from minitrain.comm.timeline import Span, draw
 from minitrain.costs.communication import ring_reduce_scatter_time
 from minitrain.lessons.claims import Claim, fold
-from minitrain.lessons.memory_bar import LOOKS
 from minitrain.lessons.network import Network
+from minitrain.lessons.pictures.memory_bar import LOOKS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

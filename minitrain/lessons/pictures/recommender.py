@@ -1,0 +1,59 @@
+"""The pictures of the lessons of tables: bytes over the size of a batch, and how well hybrid training ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minitrain.costs import embedding, hybrid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from minitrain.recommender.click import Clicks
+
+
+def bytes_of_a_step(points: list[tuple[int, int]], ids: int, dimension: int, skew: float, features: int) -> Figure:
+    """Bytes of a worker's step against the size of its batch: measured, expected, and without sparse tables."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    sizes = [2**power for power in range(4, 16)]
+    each = features * (embedding.ID + 2 * embedding.row_bytes(dimension, 0))
+    axes.plot(sizes, [size * each for size in sizes], ":", color="0.4", label="a row for each occurrence")
+    expected = [embedding.expected_distinct(size, embedding.zipf(ids, skew)) * each for size in sizes]
+    axes.plot(sizes, expected, "-", color="tab:blue", label=f"a row for each distinct id, expected, Zipf {skew:g}")
+    axes.plot(*zip(*points, strict=True), "o", color="black", label="measured")
+    whole = features * embedding.dense_step(ids, dimension)
+    axes.axhline(whole, linestyle="--", color="tab:red", label=f"whole tables of {ids:,} rows")
+    axes.set(xscale="log", yscale="log", xlabel="impressions in a worker's batch", ylabel="bytes of a worker in a step")
+    axes.legend(loc="lower right")
+    return figure
+
+
+def ranking(data: Clicks, dimension: int, batch: int, curve: list[tuple[int, float]]) -> Figure:
+    """Left: AUC over the steps, between its bounds. Right: what the busiest rank carries, by the number of workers."""
+    from matplotlib.figure import Figure
+
+    from minitrain.recommender.click import auc
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    test = data.batch(-1, 4000)
+    left.plot(*zip(*curve, strict=True), "o-", label="reached")
+    best, plain = auc(test.truth, test.truth), auc(data.without_ids(test), test.truth)
+    left.axhline(best, color="black", linewidth=0.8, linestyle="--", label="best possible")
+    left.axhline(plain, color="black", linewidth=0.8, linestyle=":", label="best without ids")
+    left.set(xlabel="step", ylabel="AUC", ylim=(0.5, 1))
+    counts = range(1, 17)
+    wanted = len(data.names) * embedding.expected_distinct(batch, data.frequencies.tolist())
+    for servers, style in ((1, "s-"), (2, "^-")):
+        load = [hybrid.server_on_average(wanted, dimension, n, servers) / 1024 for n in counts]
+        right.plot(counts, load, style, markersize=3, label=f"{servers} server{'s' * (servers > 1)}")
+    load = [hybrid.on_average(wanted, dimension, n) / 1024 for n in counts]
+    right.plot(counts, load, "o-", markersize=3, label="hybrid")
+    right.set(xlabel="workers", ylabel="busiest rank, tables, KiB per step", ylim=(0, None))
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False)
+    return figure
