@@ -56,19 +56,19 @@ def demo(world: World, schedule: Name = "1f1b", microbatches: int = 8) -> list[C
 
     Args:
         schedule: Which one is drawn; all are run.
-        microbatches: m, of a step; all run with p − 1, too. For interleaved it is rounded up to a multiple of p.
+        microbatches: m, of a step; all run with p + 1, too. For interleaved it is rounded up to a multiple of p.
     """
     rows, p = Rows(), world.size
     for name in (*LAWS, "naive"):
-        for count in (microbatches, max(1, p - 1)):
+        for m in (microbatches, p + 1):
             chunks = 2 if name in ("interleaved", "zb-v") else 1
-            count = -(-count // p) * p if name == "interleaved" else count
+            count = -(-m // p) * p if name == "interleaved" else m
             plan = SCHEDULES[name](p, count, chunks)
             one = OneDevice(gpt(world, 2 * p), *tokens(world, count))
             stages = splitting.split(one.model, splitting.evenly(one.model, plan.stages))
             mine = [stages[number] for number in plan.stages_of(world.rank)]
             loss, spans = step(plan, mine, one)
-            if name == schedule and count >= microbatches:
+            if name == schedule and m == microbatches:
                 title = f"{schedule}: {p} ranks, {count} micro-batches"
                 world.figure(partial(draw_run, spans, plan, title, "virtual seconds"))
             case = f"{name}, m = {count}"
