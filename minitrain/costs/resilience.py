@@ -49,12 +49,6 @@ def undecidable(nodes: int) -> int:
     return nodes + 1
 
 
-def spoilt_pairings(nodes: int, faults: int) -> int:
-    """Σ (−1)ᵏ C(m, k) C(n − 2k, f): sets of f faulty nodes with one or two in each of m = ⌊n/2⌋ pairs."""
-    m = nodes // 2
-    return sum((-1) ** k * math.comb(m, k) * math.comb(nodes - 2 * k, faults) for k in range(m + 1))
-
-
 def found_by_shifted_pairs(nodes: int) -> int:
     """Sets of up to two faulty nodes of n ≥ 4 that are found by pairs (0, 1), (2, 3), … and then (1, 2), (3, 4), …
 
@@ -105,11 +99,3 @@ def ordered_sum_seconds(payload: int, ranks: int, pieces: int, bandwidth: float)
 def named_by_clock(ranks: int, delay: float) -> int:
     """⌈d⌉: ranks whose failure comes first by the clocks, if these are 0, 1, …, n − 1 ms fast, others' d ms later."""
     return min(ranks, math.ceil(delay))
-
-
-def rounds_with_one_fault(nodes: int) -> int:
-    """1 + ⌈(2 + n mod 2) / (2⌊n/2⌋ − 2)⌉: rounds of pairs in the worst case, for n ≥ 4.
-
-    Suspects are the failed pair and the node left out; each healthy node tests one of them.
-    """
-    return 1 + math.ceil((2 + nodes % 2) / (2 * (nodes // 2) - 2))

@@ -38,7 +38,7 @@ def test_a_save_may_end_at_any_moment(tmp_path, files, how, keep):
 
 @pytest.mark.parametrize("operation", range(12))
 def test_the_next_save_removes_what_a_killed_one_has_left(tmp_path, operation):
-    with pytest.raises(Killed), on(Disk(tmp_path, operation)):
+    with pytest.raises(Killed), on(Disk(operation)):
         atomic.save(tmp_path, 1, content(1, 2))
     atomic.save(tmp_path, 2, content(2, 2), keep=1)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000002"]

@@ -26,6 +26,7 @@ from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.checkpoint import load, newest, save
 from minitrain.checkpointing.full import manifest
 from minitrain.checkpointing.full.shards import Shard, ShardedTensor, flat_regions, flat_shards, tiles
+from minitrain.comm import Peak
 from minitrain.ranks.failures import RanksError
 from minitrain.zero import Partition
 
@@ -473,3 +474,24 @@ def test_regions_make_up_a_tensor_without_gaps_or_overlaps():
         (at, size), *others = regions
         assert not tiles((2, 3, 4), [((at[0] + 1, *at[1:]), size), *others])
     assert tiles((), [((), ())]) and not tiles((), [])
+
+
+def peaks(world, folder):
+    """Saving takes no memory besides the shards, or as much as those with gaps; loading, twice the largest region."""
+    whole, found = torch.randn(800, 1200), []
+    for dim in (0, 1):
+        shard = whole.tensor_split(world.size, dim)[world.rank]
+        offsets = (world.rank * shard.shape[0], 0) if dim == 0 else (0, world.rank * shard.shape[1])
+        state = {"weight": ShardedTensor(tuple(whole.shape), whole.dtype, [Shard(shard, offsets)])}
+        with Peak() as peak:
+            path = save(folder, dim, state, {})
+        found.append(peak.bytes - (0 if shard.is_contiguous() else shard.nbytes))
+        with Peak() as peak:
+            load(path, state)
+        found.append(max(0, peak.bytes - 2 * shard.nbytes))
+    return found
+
+
+def test_what_saving_and_loading_take_besides_the_shards(ranks, tmp_path):
+    for found in ranks(2).run(peaks, tmp_path):
+        assert max(map(abs, found)) < 2 * 16 * 1024, found  # plans and outcomes of two ranks

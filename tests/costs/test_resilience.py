@@ -32,14 +32,6 @@ def test_a_heartbeat_by_hand():
     assert costs.seen_after(since_look=1, limit=10, interval=4) == 15
 
 
-@pytest.mark.parametrize("nodes", range(2, 9))
-@pytest.mark.parametrize("faults", range(4))
-def test_spoilt_pairings(nodes, faults):
-    pairs = [{2 * k, 2 * k + 1} for k in range(nodes // 2)]
-    sets = [set(each) for each in combinations(range(nodes), faults)]
-    assert costs.spoilt_pairings(nodes, faults) == sum(all(pair & each for pair in pairs) for each in sets)
-
-
 @pytest.mark.parametrize("nodes", range(4, 12))
 def test_shifted_pairs(nodes):
     # As a graph: each node's neighbours are those it is paired with.
@@ -57,11 +49,6 @@ def test_sets_of_faulty_nodes():
     for nodes in range(1, 8):
         left = [nodes - len(each) for f in range(nodes + 1) for each in combinations(range(nodes), f)]
         assert costs.undecidable(nodes) == sum(healthy < 2 for healthy in left)
-
-
-def test_rounds_by_hand():
-    # 5 nodes: 3 suspects, 2 healthy ones, so one suspect waits for a third round. 4 and 6: 2 suspects.
-    assert [costs.rounds_with_one_fault(nodes) for nodes in (4, 5, 6, 7, 8)] == [2, 3, 2, 2, 2]
 
 
 def test_bytes_of_pairs():

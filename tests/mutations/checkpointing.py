@@ -13,8 +13,6 @@ VALUES = "elements written that are not those at the moment"
 PROCESS = "elements changed after a process has died"
 NODE = "elements changed after the last rank's node has died"
 ANYWHERE = "moments of a save whose end leaves neither its state"
-NEVER = "moments after which a state is loaded that no step"
-APART = "the step that all load where rank 0 and its peer"
 ONCE = "samples not taken once in each epoch"
 SAME = "samples that differ from one device's"
 GOODPUT = "goodput through 100,000 failures"
@@ -32,7 +30,11 @@ MUTATIONS = [
         NEITHER,
     ),
     Mutation(
-        f"{ATOMIC}.save", "checkpoints(root)[:-keep]", "checkpoints(root)[: 1 - keep]", ATOMIC, "most bytes on the disk"
+        f"{ATOMIC}.save",
+        "checkpoints(root)[:-keep]",
+        "checkpoints(root)[: 1 - keep]",
+        test="tests/checkpointing/test_atomic.py::test_what_is_saved_is_loaded_and_the_latest_stay",
+        why="the lesson asks what can be loaded",
     ),
     Mutation(
         f"{ATOMIC}.save", "{lines}\\n{sha256(lines.encode())}", "{lines}\\n{sha256(lines.encode())}\\n", ATOMIC, NEITHER
@@ -87,7 +89,7 @@ MUTATIONS = [
         why="the demo would end while its thread writes, with an error",
     ),
     # Practice: flash.
-    Mutation(f"{FLASH}.Flash.save", "self.heads[slot, STEP] = NOTHING", "pass", FLASH, NEVER),
+    Mutation(f"{FLASH}.Flash.save", "self.heads[slot, STEP] = NOTHING", "pass", FLASH, ANYWHERE),
     Mutation(f"{FLASH}.Flash.save", ".argmin()", ".argmax()", FLASH, ANYWHERE),
     Mutation(
         f"{FLASH}.Flash.save",
@@ -111,13 +113,19 @@ MUTATIONS = [
         test="tests/checkpointing/test_flash.py",
         why="it tells only where a copy is lost, too, and then the demo would end with an error",
     ),
-    Mutation(f"{FLASH}.Flash.load", "self.heads[self.heads[:, STEP] > step, STEP] = NOTHING", "pass", FLASH, APART),
+    Mutation(
+        f"{FLASH}.Flash.load",
+        "self.heads[self.heads[:, STEP] > step, STEP] = NOTHING",
+        "pass",
+        test="tests/checkpointing/test_flash.py::test_with_both_copies_damaged_all_take_the_step_before",
+        why="in the lesson all ranks have the newest step",
+    ),
     Mutation(
         f"{FLASH}.Flash.__init__",
         "(self.heads[:, RUN] != run).any()",
         "(self.heads[:, RUN] == 0).any()",
-        FLASH,
-        "memory of another training",
+        test="tests/checkpointing/test_flash.py::test_memory_of_another_training_or_layout_is_freed",
+        why="the lesson has one training",
     ),
     Mutation(
         f"{FLASH}.checksum",
@@ -136,7 +144,11 @@ MUTATIONS = [
     ),
     Mutation(f"{POSITION}.Position.take", "part * self.batch // ranks", "part * (self.batch // ranks)", POSITION, ONCE),
     Mutation(
-        f"{POSITION}.Position.sample", "if epoch != self.epoch:", "if self.epoch < 0:", POSITION, "different orders"
+        f"{POSITION}.Position.sample",
+        "if epoch != self.epoch:",
+        "if self.epoch < 0:",
+        test="tests/checkpointing/test_position.py::test_epochs_have_orders_of_their_own_and_a_seed_gives_them_again",
+        why="each epoch would still have every sample once",
     ),
     Mutation(f"{POSITION}.Position.sample", "self.seed + epoch", "self.seed + number", POSITION, ONCE),
     Mutation(f"{POSITION}.Position.take", "numbers[start:stop]", "numbers[rank::ranks]", POSITION, SAME),
@@ -157,12 +169,24 @@ MUTATIONS = [
     Mutation(f"{INTERVAL}.simulate", "1 / mean", "1 / (mean + saving)", INTERVAL, GOODPUT),
     # Theory.
     Mutation(f"{THEORY}.atomic_operations", "+ 4 + removed", "+ 3 + removed", ATOMIC, "operations of a save"),
-    Mutation(f"{THEORY}.kill_points", "+ 1 + writes", "+ writes", ATOMIC, "moments at which a save can end"),
+    Mutation(
+        f"{THEORY}.kill_points",
+        "+ 1 + writes",
+        "+ writes",
+        test="tests/costs/test_checkpointing.py",
+        why="the lesson counts what is left, and not the moments",
+    ),
     Mutation(f"{THEORY}.lost_in_place", "3 * files", "2 * files", ATOMIC, "the same where the only checkpoint"),
     Mutation(f"{THEORY}.renamed_after", "+ 3", "+ 4", ATOMIC, "moments whose end leaves the old"),
     Mutation(f"{THEORY}.asynchronous_stall", "(saves - 1)", "saves", ASYNCHRONOUS, STALL),
     Mutation(f"{THEORY}.asynchronous_stall", "write - work", "write - work - copy", ASYNCHRONOUS, STALL),
-    Mutation(f"{THEORY}.synchronous_stall", "(copy + write)", "copy / 2", ASYNCHRONOUS, "no more than the stall"),
+    Mutation(
+        f"{THEORY}.synchronous_stall",
+        "(copy + write)",
+        "copy / 2",
+        test="tests/costs/test_checkpointing.py",
+        why="the lesson's saves are asynchronous",
+    ),
     Mutation(f"{THEORY}.flash_memory", "4 * 8", "8", FLASH, "bytes of memory"),
     Mutation(f"{THEORY}.flash_stall", "alpha + beta * size", "2 * (alpha + beta * size)", FLASH, "stall of a save"),
     Mutation(
@@ -180,5 +204,4 @@ MUTATIONS = [
         test="tests/costs/test_checkpointing.py",
         why="it bounds what five claims may differ by; half of it is enough for most",
     ),
-    # The lessons' own disk.
 ]

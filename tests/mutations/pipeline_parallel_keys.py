@@ -44,8 +44,8 @@ MUTATIONS = [
         f"{THEORY}.pipeline.gpipe_in_flight",
         "return microbatches",
         "return microbatches - 1",
-        f"{HOME}.executor",
-        "micro-batches in flight at most on this rank r, gpipe",
+        f"{HOME}.gpipe",
+        "small form: micro-batches",
     ),
     # Split where nothing is to be put off, and not where something is.
     Mutation(

@@ -32,7 +32,13 @@ MUTATIONS = [
     Mutation(f"{BEAT}.Monitor.late", "step == min(steps)", "step == max(steps)", BEAT, NAMED),
     Mutation(f"{BEAT}.Monitor.late", "< self.limit", "<= self.limit / 2", BEAT, LATE),
     Mutation(f"{BEAT}.Monitor.late", "self.since[rank] = step, now", "self.since[rank] = step, 0", BEAT, LATE),
-    Mutation(f"{BEAT}.beat", "str(step)", "str(0)", BEAT, "real ranks, each silent in turn"),
+    Mutation(
+        f"{BEAT}.beat",
+        "str(step)",
+        "str(0)",
+        test="tests/resilience/test_heartbeat.py::test_files",
+        why="the lesson has no files",
+    ),
     Mutation(
         f"{BEAT}.stragglers",
         "median(times)",
@@ -78,8 +84,8 @@ MUTATIONS = [
         f"{FIRST}.first",
         "(report.step, report.seconds,",
         "(report.seconds, report.step,",
-        FIRST,
-        "causes found although another",
+        test="tests/resilience/test_first_failure.py::test_within_a_step_the_clock_decides",
+        why="in the lesson's run all fail in one step",
     ),
     Mutation(f"{FIRST}.first", "set(range(ranks)) -", "set(range(ranks)) &", FIRST, "real ranks: kills whose rank"),
     # Supervisor.
@@ -134,7 +140,13 @@ MUTATIONS = [
         ORDERED,
         "time of one sum",
     ),
-    Mutation(f"{ORDERED}.ordered_norm", "total.split(piece)", "[total]", ORDERED, "ways in which the norms"),
+    Mutation(
+        f"{ORDERED}.ordered_norm",
+        "total.split(piece)",
+        "[total]",
+        test="tests/resilience/test_ordered_sum.py::test_the_norm_has_the_same_bits_with_any_number_of_threads",
+        why="ranks have one thread",
+    ),
     # Regroup.
     Mutation(f"{REGROUP}.data_parallel_size", "max(size", "min(size", REGROUP, "ranks that share 7, 12, 30"),
     Mutation(
@@ -149,13 +161,13 @@ MUTATIONS = [
     Mutation(f"{THEORY}.seen_after", "math.ceil(limit / interval)", "limit // interval", BEAT, LATE),
     Mutation(f"{THEORY}.fault_sets", "faults + 1", "faults", PAIRS, EXACT),
     Mutation(f"{THEORY}.undecidable", "nodes + 1", "nodes", PAIRS, "any faults among 1 to 8 nodes"),
-    Mutation(f"{THEORY}.spoilt_pairings", "nodes - 2 * k", "nodes - k", PAIRS, "up to 2 faults: sets that fail"),
+    Mutation(f"{THEORY}.found_by_shifted_pairs", "math.comb(nodes, 2)", "nodes", PAIRS, "the same by two rounds"),
     Mutation(
         f"{THEORY}.found_by_shifted_pairs", "2 if nodes == 4 else nodes", "nodes", PAIRS, "the same by two rounds"
     ),
     Mutation(f"{THEORY}.found_by_shifted_pairs", " - (nodes - 4)", "", PAIRS, "the same by two rounds"),
     Mutation(f"{THEORY}.pair_bytes", "2 * math.ceil(nodes / 2)", "nodes // 2", PAIRS, "real ranks, none faulty: bytes"),
-    Mutation(f"{THEORY}.rounds_with_one_fault", "nodes % 2)", "0)", PAIRS, "one fault among 4 to 8 nodes"),
+    Mutation(f"{THEORY}.ordered_sum_seconds", "2 * (pieces", "(pieces", ORDERED, "time of one sum"),
     Mutation(f"{THEORY}.computed_again", "crash % every", "every", SUPERVISOR, "steps finished in all"),
     Mutation(f"{THEORY}.data_parallel_size", "micro_batches // low", "low", REGROUP, "ranks that share 7, 12, 30"),
     Mutation(f"{THEORY}.ordered_sum_sent", "rank < ranks - 1", "rank < ranks", ORDERED, "bytes sent by this rank"),

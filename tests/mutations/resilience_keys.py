@@ -40,9 +40,9 @@ MUTATIONS = [
     ),
     # A rank's own times, where those of whole steps are to be shown.
     Mutation(
-        f"{LESSONS}.heartbeat.slow_rank",
-        "stragglers(dict.fromkeys(seconds, step))",
-        "stragglers(seconds)",
+        f"{LESSONS}.heartbeat.times",
+        "dict.fromkeys(computing, [max(step) for step in zip(*computing.values(), strict=True)])",
+        "computing",
         f"{HOME}.heartbeat",
         "20 runs with a rank that is half slower: by whole",
     ),
@@ -57,8 +57,8 @@ MUTATIONS = [
     # An ordered sum, where the usual one is to be shown.
     Mutation(
         f"{LESSONS}.ordered_sum.plainly",
-        "all_reduce(training.in_order(found), group).wait()",
-        "ordered_sum(found, group)",
+        "total = training.in_order(found)\n        all_reduce(total, group).wait()",
+        "total = ordered_sum(found, group)",
         f"{HOME}.ordered_sum",
         "… with an all-reduce",
     ),

@@ -10,10 +10,9 @@ from torch import nn
 from minitrain.comm import messages
 from minitrain.comm.mesh import axes
 from minitrain.comm.messages import all_reduce
-from minitrain.lessons.pipeline_parallel.executor import Counted, Graphs
 from minitrain.pipeline_parallel import gpipe, one_f_one_b, schedules, splitting
 from minitrain.pipeline_parallel.executor import Pipeline
-from tests.pipeline_parallel.models import SEQ, accumulate, gpt, stages_of, tokens
+from tests.pipeline_parallel.models import SEQ, Counted, Graphs, accumulate, gpt, stages_of, tokens
 
 FORMS = {"gpipe": (gpipe, schedules.gpipe), "one_f_one_b": (one_f_one_b, schedules.one_f_one_b)}
 

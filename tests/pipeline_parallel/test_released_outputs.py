@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from contextlib import contextmanager
 
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from minitrain.lessons.pipeline_parallel.executor import Run
+from minitrain.costs import pipeline as costs
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.schedules import gpipe, one_f_one_b, zero_bubble_h1
 
@@ -61,10 +63,51 @@ def test_backward_does_not_need_what_was_sent(ranks, kind, make):
     ranks(2).run(against_one_device, kind, make)
 
 
-def released(world, kind):
+class Noted(nn.Module):
+    """A stage that notes the memory of each micro-batch's output, without holding it."""
+
+    def __init__(self, stage):
+        super().__init__()
+        self.stage, self.outputs = stage, []
+
+    def forward(self, *inputs):
+        y = self.stage(*inputs)
+        self.outputs.append((StorageWeakRef(y.untyped_storage()), y.untyped_storage().nbytes()))
+        return y
+
+
+def released(world, stage, schedule, inputs):
+    """The most bytes of sent outputs of micro-batches in flight that were gone when a backward began."""
+    most = 0
+
+    @contextmanager
+    def watch(action):
+        nonlocal most
+        if action.kind in "BI" and world.rank < world.size - 1:
+            in_flight = [stage.outputs[microbatch] for _, microbatch in pipeline.held]
+            most = max(most, sum(size for memory, size in in_flight if memory.expired()))
+        yield
+
+    pipeline = Pipeline([stage], schedule, lambda y, _: y.sum(), watch=watch)
+    pipeline.step(inputs, inputs)
+    return most
+
+
+def released_of(world, kind):
     torch.manual_seed(0)
     inputs = [torch.rand(ROWS, WIDTH, dtype=torch.float64) for _ in range(COUNT)]
-    return Run(gpipe(2, COUNT), STAGES[kind](), lambda y, _: y.sum(), inputs, inputs).released
+    return released(world, Noted(STAGES[kind]()[world.rank]), gpipe(2, COUNT), inputs)
+
+
+def released_by_1f1b(world, count):
+    x = torch.rand(ROWS, WIDTH, dtype=torch.float64)
+    return released(world, Noted(Linear()), one_f_one_b(world.size, count), [x] * count)
+
+
+@pytest.mark.parametrize("count", (2, 7))
+def test_1f1b_releases_what_has_surely_arrived(ranks, count):
+    size = ROWS * WIDTH * torch.float64.itemsize
+    assert ranks(4).run(released_by_1f1b, count) == [size * costs.outputs_released(4, count, rank) for rank in range(4)]
 
 
 @pytest.mark.parametrize(
@@ -77,4 +120,4 @@ def released(world, kind):
     ),
 )
 def test_what_autograd_saved_stays_and_the_rest_goes(ranks, kind, count):
-    assert ranks(2).run(released, kind) == [count * ROWS * WIDTH * torch.float64.itemsize, 0]
+    assert ranks(2).run(released_of, kind) == [count * ROWS * WIDTH * torch.float64.itemsize, 0]

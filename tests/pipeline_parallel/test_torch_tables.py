@@ -14,14 +14,13 @@ from torch import nn
 
 from minitrain.comm import VirtualClock
 from minitrain.lessons.pipeline_parallel.bubbles import not_as_simulated
-from minitrain.lessons.pipeline_parallel.executor import Counted, Graphs
-from minitrain.lessons.pipeline_parallel.torch_tables import from_torch
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full.action_observers import on_virtual_clock
 from minitrain.pipeline_parallel.full.actions import Schedule, validate
 from minitrain.pipeline_parallel.full.mail import Mail
 from minitrain.pipeline_parallel.full.simulator import simulate
-from tests.pipeline_parallel.models import accumulate, gpt, stages_of, tokens
+from tests.pipeline_parallel.models import Counted, Graphs, accumulate, gpt, stages_of, tokens
+from tests.pipeline_parallel.torch_tables import from_torch
 
 CHUNKS = {  # of each of torch's schedules, by its name there
     "GPipe": (1,),

@@ -10,6 +10,7 @@ import torch
 
 from minitrain.comm import Ledger, messages
 from minitrain.comm.mesh import axes
+from minitrain.lessons.pictures import pipeline_parallel as pictures
 from minitrain.lessons.pipeline_parallel import losses
 from minitrain.lessons.pipeline_parallel.no_stashing import mixed_gradient
 from minitrain.lessons.pipeline_parallel.versions import taken_out
@@ -266,7 +267,7 @@ def test_waits_are_the_gaps_of_the_steady_state():
 
 
 def learns(world):
-    return {name: losses.train(world, name, lr=0.1, seed=1, microbatches=16) for name in losses.LOOKS}
+    return {name: losses.train(world, name, lr=0.1, seed=1, microbatches=16) for name in losses.NAMES}
 
 
 def test_all_ways_learn_from_the_same_tokens(ranks):
@@ -274,7 +275,7 @@ def test_all_ways_learn_from_the_same_tokens(ranks):
     assert runs[0] == runs[1], "every rank knows the losses"
     for seen in runs[0].values():
         assert len(seen) == 8 and seen[-1] < seen[0]
-    figure = losses.picture({0.1: {name: [seen] for name, seen in runs[0].items()}}, ranks=2)
+    figure = pictures.losses({0.1: {name: [seen] for name, seen in runs[0].items()}}, ranks=2)
     (axes,) = figure.axes
-    assert [line.get_label() for line in axes.lines] == list(losses.LOOKS)
+    assert [line.get_label() for line in axes.lines] == list(losses.NAMES)
     assert list(axes.lines[0].get_xdata())[-1] == 16 * losses.SEQ * losses.SAMPLES / 1000

@@ -71,3 +71,16 @@ def test_the_norm(elements):
 def test_the_norm_of_float32_is_added_in_float64():
     x = torch.randn(10_000, generator=torch.Generator().manual_seed(0)) * 1e19  # squares of 1e38 and their sum
     assert ordered_norm(x) == pytest.approx(float(x.double().norm()), rel=1e-12)
+
+
+def test_the_norm_has_the_same_bits_with_any_number_of_threads():
+    before, found = torch.get_num_threads(), set()
+    # Several, as two orders may round to the same number.
+    some = torch.randn(9, 100_000, generator=torch.Generator().manual_seed(1))
+    try:
+        for count in (1, 2, 3):
+            torch.set_num_threads(count)
+            found.add(tuple(map(ordered_norm, some)))
+    finally:
+        torch.set_num_threads(before)
+    assert len(found) == 1

@@ -1,9 +1,8 @@
-"""What the demo of `checkpoint` shows: a state cut in four ways, what is in the files, peaks, and what goes wrong."""
+"""The lesson of `minitrain.checkpointing.checkpoint`: a state cut in four ways, what is in the files, and accidents."""
 
 from __future__ import annotations
 
 import io
-import math
 import resource
 import warnings
 import zipfile
@@ -17,28 +16,53 @@ from torch import Tensor
 
 from minitrain.checkpointing.checkpoint import load, newest, save
 from minitrain.checkpointing.full import manifest
-from minitrain.checkpointing.full.shards import Reader, Shard, ShardedTensor, State, flat_regions, flat_shards
-from minitrain.comm import Peak, World
+from minitrain.checkpointing.full.shards import Reader, Shard, ShardedTensor, State, flat_shards
+from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
-from minitrain.lessons.claims import Claim, as_key, fold
-from minitrain.lessons.composition.common import shared_folder
+from minitrain.lessons import Claim
+from minitrain.lessons.rows import Rows
+from minitrain.lessons.shared_folder import shared_folder
 from minitrain.zero import Partition
 
-LIBRARY = "torch.distributed.checkpoint"
 WAYS = ("alike", "rows", "columns", "line")
-MESSAGES = 16 * 1024  # bytes for each rank's plans and outcomes, on the rank that gathers them
 
 
-def claims(world: World, hidden: int) -> list[Claim]:
-    """All claims of the demo, in a folder that is removed at the end."""
+def demo(world: World, hidden: int = 48) -> list[Claim]:
+    """Saves a state cut by rows, loads it cut as ZeRO does; the table shows equal bits, bytes written, and damage.
+
+    Args:
+        hidden: Width of the synthetic model.
+    """
+    rows, tensors = Rows("derived"), one_device(world, hidden)
+    alone = [new_group([rank]) for rank in range(world.size)][world.rank]
+    assert isinstance(alone, dist.ProcessGroup)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     with shared_folder(world) as folder:
-        return [
-            *from_layout_to_layout(world, folder, hidden),
-            regions(),
-            *peaks(world, folder, 4 * hidden),
-            accidents(world, folder, hidden),
-        ]
+        for step, way in enumerate(WAYS):
+            path = save(folder / way, step, cut(world, tensors, way), {"step": step})
+            assert path is not None
+            changed = 0
+            for other in WAYS:
+                state = cut(world, {name: torch.full_like(tensor, -1) for name, tensor in tensors.items()}, other)
+                load(path, state)
+                changed += unlike(state, tensors)
+            # One rank brings all parts together again.
+            whole = {name: part_of(torch.full_like(tensor, -1), "alike", 0, 1) for name, tensor in tensors.items()}
+            load(path, whole, alone)
+            changed += unlike(whole, tensors)
+            what = "elements changed from each of 4 ways of cutting to each, and loaded by one rank alone"
+            rows.add(what, "loaded = saved", 0, changed, "elements", case=f"from {way}", how="compared")
+            what, source = (
+                "bytes of tensors in the files, also where ranks hold the same",
+                "torch.distributed.checkpoint",
+            )
+            rows.add(what, "S", size, bytes_of_tensors(path), "B", source, case=way)
+        found = accidents(world, folder / "accidents", cut(world, tensors, "rows"))
+    for case, newest_step in zip(("the disk was full", "one bit was flipped"), found, strict=True):
+        what = "newest checkpoint where the disk was full in the save of step 2, or one bit flipped"
+        rows.add(what, "the step before", 1, newest_step, "1", case=case)
+    return rows.claims()
 
 
 def one_device(world: World, hidden: int) -> dict[str, Tensor]:
@@ -66,19 +90,19 @@ def cut(world: World, tensors: dict[str, Tensor], way: str) -> State:
                 shards = flat_shards(tensors[name].flatten()[start:stop].clone(), tensors[name].shape, start)
                 state[name] = ShardedTensor(tuple(tensors[name].shape), tensors[name].dtype, shards)
         return state
-    return {name: _part(world, tensor, way) for name, tensor in tensors.items()}
+    return {name: part_of(tensor, way, world.rank, world.size) for name, tensor in tensors.items()}
 
 
-def _part(world: World, tensor: Tensor, way: str) -> ShardedTensor:
+def part_of(tensor: Tensor, way: str, rank: int, ranks: int) -> ShardedTensor:
     sharded = ShardedTensor(tuple(tensor.shape), tensor.dtype, [])
     if way == "alike" or not tensor.dim():
-        sharded.shards, sharded.writes = [Shard(tensor, (0,) * tensor.dim())], world.rank == 0
+        sharded.shards, sharded.writes = [Shard(tensor, (0,) * tensor.dim())], rank == 0
         return sharded
     dim = 0 if way == "rows" else tensor.dim() - 1
-    parts = tensor.tensor_split(world.size, dim)
+    parts = tensor.tensor_split(ranks, dim)
     offsets = [0] * tensor.dim()
-    offsets[dim] = sum(part.shape[dim] for part in parts[: world.rank])
-    sharded.shards = [Shard(parts[world.rank], tuple(offsets))]
+    offsets[dim] = sum(part.shape[dim] for part in parts[:rank])
+    sharded.shards = [Shard(parts[rank], tuple(offsets))]
     return sharded
 
 
@@ -92,49 +116,6 @@ def unlike(state: State, tensors: dict[str, Tensor]) -> int:
     return count
 
 
-def from_layout_to_layout(world: World, folder: Path, hidden: int) -> list[Claim]:
-    """Claims that each way of cutting loads what each other saved, one rank alone too; and that all is written once."""
-    tensors = one_device(world, hidden)
-    every = [new_group([rank]) for rank in range(world.size)]
-    alone = every[world.rank]
-    assert isinstance(alone, dist.ProcessGroup)
-    changed, payload = {}, 0
-    for step, way in enumerate(WAYS):
-        path = save(folder, step, cut(world, tensors, way), {"step": step}, keep=1)
-        assert path is not None
-        for other in WAYS:
-            state = cut(world, {name: torch.full_like(tensor, -1) for name, tensor in tensors.items()}, other)
-            load(path, state)
-            changed[f"{way} to {other}"] = _equal(unlike(state, tensors))
-        whole = {
-            name: ShardedTensor(tuple(t.shape), t.dtype, [Shard(-t, (0,) * t.dim())]) for name, t in tensors.items()
-        }
-        load(path, whole, alone)  # one rank brings all parts together again
-        changed[f"{way}, loaded by one rank alone"] = _equal(unlike(whole, tensors))
-        payload = max(payload, bytes_of_tensors(path))
-        gather_objects(None)  # all have read it before the next save removes it
-    size = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-    return as_key(
-        fold("elements changed from each of 4 ways of cutting to each, and loaded by one rank alone", changed),
-        Claim("bytes of tensors in the files, also where ranks hold the same", "S", size, payload, "B", LIBRARY),
-    )
-
-
-def _equal(different: int) -> Claim:
-    return Claim("", "loaded = saved", 0, different, "elements", "derived", "compared")
-
-
-def regions() -> Claim:
-    """The claim on the most regions that a run of a flattened tensor makes up, of all runs, in 1 to 3 dimensions."""
-    cases = {}
-    for shape in ((3, 4, 5), (4, 5), (6,)):
-        elements, dims = math.prod(shape), len(shape)
-        runs = ((start, stop) for start in range(elements) for stop in range(start + 1, elements + 1))
-        most = max(len(flat_regions(shape, *run)) for run in runs)
-        cases[f"d = {dims}"] = Claim("", "2d − 1", 2 * dims - 1, most, "regions", "derived")
-    return fold("most regions that a run of a flattened tensor makes up, d = 3, and fewer dims", cases)
-
-
 def bytes_of_tensors(path: Path) -> int:
     """Bytes of numbers in a checkpoint's files: each region is a zip archive, numbers under `data/`."""
     total = 0
@@ -146,60 +127,25 @@ def bytes_of_tensors(path: Path) -> int:
     return total
 
 
-def peaks(world: World, folder: Path, hidden: int) -> list[Claim]:
-    """Claims on the host memory that saving and loading take on top of the shards."""
-    tensors = {name: tensor.cpu() for name, tensor in one_device(world, hidden).items()}
-    messages = MESSAGES * world.size
-    found = []
-    for way, formula, what in (
-        ("rows", "0 ± 16 KiB · n for plans", "contiguous on the host"),
-        ("columns", "own bytes with gaps ± 16 KiB · n for plans", "with gaps in memory"),
-    ):
-        state = cut(world, tensors, way)
-        shards = [shard.tensor for sharded in state.values() for shard in sharded.shards]
-        own = sum(tensor.nbytes for tensor in shards)
-        with Peak() as peak, world.timed(f"saving {own / 1e6:.1f} MB a rank, {what}"):
-            save(folder, 100, state, {}, keep=1)
-        copied = sum(tensor.nbytes for tensor in shards if not tensor.is_contiguous())
-        text = f"most bytes besides its shards while a rank saves, {what}"
-        found.append(Claim(text, formula, copied, peak.bytes, "B", "derived", absolute=messages))
-    path = newest(folder)
-    assert path is not None
-    region = max(
-        t.element_size() * -(-t.shape[-1] // world.size) * math.prod(t.shape[:-1]) for t in tensors.values() if t.dim()
-    )
-    state = cut(world, tensors, "line")
-    with Peak() as peak, world.timed("loading it, cut as ZeRO does, checksums included"):
-        load(path, state)
-    text = "most bytes besides its shards while a rank loads"
-    formula = "2 · the largest saved region ± 16 KiB · n for outcomes"
-    return [*found, Claim(text, formula, 2 * region, peak.bytes, "B", "derived", absolute=messages)]
-
-
-def accidents(world: World, folder: Path, hidden: int) -> Claim:
-    """The claim on what `newest` finds after a full disk, and after one flipped bit, in the save of step 2."""
-    folder = folder / "accidents"
-    state = cut(world, one_device(world, hidden), "rows")
+def accidents(world: World, folder: Path, state: State) -> list[int]:
+    """The step that `newest` finds after a full disk, and after one flipped bit, in the save of step 2."""
     save(folder, 1, state, {})
-    after_full, after_flip = 0, 0
+    found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # they say what the claims count
-        with small_files(world.rank == world.size - 1):
-            path = save(folder, 2, state, {})
-        if path is None and (found := newest(folder)):
-            after_full = manifest.read(found).step
-        path = save(folder, 2, state, {})
-        assert path is not None
-        if world.rank == 0:
-            flip_a_bit(path / "__0_0.distcp")
-        gather_objects(None)  # no other rank looks before it is done
-        if found := newest(folder):
-            after_flip = manifest.read(found).step
-    cases = {
-        name: Claim("", "the step before", 1, step, source="derived")
-        for name, step in (("the disk was full", after_full), ("one bit was flipped", after_flip))
-    }
-    return fold("newest checkpoint where the disk was full in the save of step 2, or one bit flipped", cases, key=True)
+        for full in (True, False):
+            with small_files(full and world.rank == world.size - 1):
+                path = save(folder, 2, state, {})
+            if not full and world.rank == 0:
+                assert path is not None
+                file = path / "__0_0.distcp"
+                data = bytearray(file.read_bytes())
+                data[len(data) // 2] ^= 1
+                file.write_bytes(data)
+            gather_objects(None)  # no other rank looks before it is done
+            left = newest(folder)
+            found.append(-1 if left is None else manifest.read(left).step)
+    return found
 
 
 @contextmanager
@@ -212,19 +158,3 @@ def small_files(wanted: bool) -> Iterator[None]:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def flip_a_bit(file: Path) -> None:
-    """Flip one bit in the middle of a file."""
-    data = bytearray(file.read_bytes())
-    data[len(data) // 2] ^= 1
-    file.write_bytes(data)
-
-
-def demo(world: World, hidden: int = 48) -> list[Claim]:
-    """Saves a state cut by rows, loads it cut as ZeRO does; the table shows equal bits, bytes written, peaks, damage.
-
-    Args:
-        hidden: Width of the synthetic model.
-    """
-    return claims(world, hidden)

@@ -8,6 +8,7 @@ but changes of a folder's list of names are undone if the folder was not synced.
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -33,16 +34,13 @@ class Disk:
 
     Attributes:
         names: The operations so far.
-        bytes: Bytes written.
-        most: The most bytes of all files under `root` at once.
     """
 
     O_RDONLY = os.O_RDONLY
 
-    def __init__(self, root: Path, dies: int | None = None, half: bool = False):
-        self.root, self.dies, self.half = root, dies, half
+    def __init__(self, dies: int | None = None, half: bool = False):
+        self.dies, self.half = dies, half
         self.names: list[str] = []
-        self.bytes = self.most = 0
         self.contents: set[Path] = set()  # written, not synced
         self.lists: list[tuple[str, Path, Path | bytes]] = []  # changes of names, in folders that were not synced
         self.paths: dict[int, Path] = {}
@@ -88,10 +86,10 @@ class Disk:
         self.operation("open")
         if not Path(path).exists():
             self.lists.append(("new", Path(path), b""))
-        stream = open(path, flags)
-        self.paths[stream.fileno()] = Path(path)
+        stream = Stream(path, flags)
+        stream.disk, self.paths[stream.fileno()] = self, Path(path)
         self.contents.add(Path(path))
-        return Stream(self, stream)
+        return stream
 
     def close(self, descriptor: int) -> None:
         self.listings.remove(descriptor)
@@ -119,27 +117,17 @@ class Disk:
                     path.unlink(missing_ok=True)
 
 
-class Stream:
-    """A file that is open for writing on a `Disk`."""
+class Stream(io.FileIO):
+    """A file that is open for writing on a `Disk`, without a buffer."""
 
-    def __init__(self, disk: Disk, stream: Any):
-        self.disk, self.stream = disk, stream
-        self.flush, self.fileno = stream.flush, stream.fileno
+    disk: Disk
 
-    def __enter__(self) -> Stream:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.stream.close()
-
-    def write(self, data: bytes) -> None:
+    def write(self, data: Any) -> int:
         half = self.disk.operation("write")
-        self.stream.write(data[: len(data) // 2] if half else data)
-        self.stream.flush()
+        written = super().write(data[: len(data) // 2] if half else data)
         if half:
             raise Killed("write")
-        self.disk.bytes += len(data)
-        self.disk.most = max(self.disk.most, sum(f.stat().st_size for f in self.disk.root.rglob("*") if f.is_file()))
+        return written
 
 
 @contextmanager
@@ -174,17 +162,15 @@ def outcomes(
             shutil.rmtree(root, ignore_errors=True)
             root.mkdir(parents=True)
             save(root, 0)
-            disk = Disk(root, operation, half)
-            ended = True
+            disk = Disk(operation, half)
             try:
                 with on(disk):
                     save(root, 1)
+                ended = operation >= len(disk.names)
+                if half:
+                    continue  # operations other than writes and removals are done or not
             except Killed:
                 ended = False
-            # Operations other than writes and removals are done or not.
-            if half and ended:
-                ended = operation >= len(disk.names)
-                continue
             disk.fail(how)
             results.append(found(root))
         operation += 1

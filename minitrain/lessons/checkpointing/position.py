@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from itertools import zip_longest
 
 from minitrain.checkpointing.position import Position
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.costs import checkpointing as costs
-from minitrain.lessons.claims import Claim, fold
+from minitrain.lessons import Claim
+from minitrain.lessons.rows import Rows
 
-ELASTIC = "MosaicML 2023, StreamingDataset"
 SAMPLES, BATCH = 90, 7  # no number of ranks divides the batch, nor the batch the samples
 STAGES = {  # (ranks, steps); 90 steps are 7 epochs
     "4 → 2 → 3 → 4": ((4, 20), (2, 31), (3, 17), (4, 22)),
@@ -24,16 +25,35 @@ STAGES = {  # (ranks, steps); 90 steps are 7 epochs
 }
 
 
-class PerRank:
-    """The other way: rank r of n takes every n-th sample from the r-th, and keeps how many it has taken."""
+def demo(world: World, shorter: int = 10) -> list[Claim]:
+    """Takes samples while ranks come and go; the table shows each sample once, and what a sampler per rank does.
 
-    def __init__(self, taken: int):
-        self.taken = taken
-
-    def take(self, rank: int, ranks: int) -> int:
-        number = rank + ranks * self.taken
-        self.taken += 1
-        return number
+    Args:
+        shorter: By how much fewer steps a sampler per rank takes in each stage.
+    """
+    rows, alone = Rows("MosaicML 2023, StreamingDataset"), Position(SAMPLES, BATCH)
+    one_device = [alone.take(0, 1).tolist() for _ in range(90)]
+    for name, stages in STAGES.items():
+        found = taken(world, stages)
+        counts = Counter(sample for step in found for sample in step)
+        epochs = BATCH * len(found) // SAMPLES
+        wrong = sum(counts[sample] != epochs for sample in {*range(SAMPLES), *counts})
+        what = "samples not taken once in each epoch while ranks come and go: 4 → 2 → 3 → 4, 8 → 6 → 8, 1 → 5 → 2"
+        rows.add(what, "0", 0, wrong, "samples", case=name, how="compared")
+        pairs = (pair for steps in zip(found, one_device, strict=True) for pair in zip_longest(*steps))
+        what = "samples that differ from one device's in the same step"
+        rows.add(what, "0", 0, sum(a != b for a, b in pairs), "samples", case=name, how="compared")
+    short = tuple((ranks, steps - shorter) for ranks, steps in STAGES["8 → 6 → 8"])
+    for name, stages in {"4 → 2 → 3 → 4": STAGES["4 → 2 → 3 → 4"], "8 → 6 → 8, shorter": short}.items():
+        theory, practice = costs.per_rank_sampler(stages), by_each_rank(stages)
+        for kind, formula in (
+            ("repeated", "Σ (n' − n)·c where ranks leave"),
+            ("lost", "Σ (n − n')·c where ranks come"),
+        ):
+            predicted, measured = getattr(theory, kind), getattr(practice, kind)
+            what = f"a sampler per rank: samples {kind}"
+            rows.add(what, formula, predicted, measured, "samples", "derived", case=name, how="compared")
+    return rows.claims()
 
 
 def taken(world: World, stages: Sequence[tuple[int, int]]) -> list[list[int]]:
@@ -57,58 +77,12 @@ def taken(world: World, stages: Sequence[tuple[int, int]]) -> list[list[int]]:
 
 
 def by_each_rank(stages: Sequence[tuple[int, int]]) -> costs.Wrong:
-    """Samples that samplers for each rank repeat and lose, counted."""
+    """Samples that are repeated and lost where rank r of n takes every n-th from the r-th, and counts its own."""
     counts: Counter[int] = Counter()
     taken_before = 0
     for ranks, steps in stages:
-        samplers = [PerRank(taken_before) for _ in range(ranks)]
-        for _ in range(steps):
-            counts.update(sampler.take(rank, ranks) for rank, sampler in enumerate(samplers))
-        taken_before = samplers[0].taken
+        for number in range(taken_before, taken_before + steps):
+            counts.update(rank + ranks * number for rank in range(ranks))
+        taken_before += steps
     repeated = sum(count - 1 for count in counts.values())
     return costs.Wrong(repeated, sum(number not in counts for number in range(max(counts))))
-
-
-def demo(world: World, shorter: int = 10) -> list[Claim]:
-    """Takes samples while ranks come and go; the table shows each sample once, and what a sampler per rank does.
-
-    Args:
-        shorter: By how much fewer steps a sampler per rank takes in each stage.
-    """
-    once, same, shares = {}, {}, {}
-    alone = Position(SAMPLES, BATCH)
-    one_device = [alone.take(0, 1).tolist() for _ in range(90)]
-    for name, stages in STAGES.items():
-        found = taken(world, stages)
-        counts = Counter(sample for step in found for sample in step)
-        epochs = BATCH * len(found) // SAMPLES
-        wrong = sum(counts[sample] != epochs for sample in range(SAMPLES)) + sum(s >= SAMPLES for s in counts)
-        once[name] = Claim("", "0", 0, wrong, "samples", ELASTIC, "compared")
-        pairs = zip(found, one_device, strict=True)
-        differ = sum(a != b for step, right in pairs for a, b in zip(step, right, strict=False)) + sum(
-            len(step) != BATCH for step in found
-        )
-        same[name] = Claim("", "0", 0, differ, "samples", ELASTIC, "compared")
-    most = least = 0
-    for ranks in range(1, 9):
-        sizes = [len(Position(SAMPLES, BATCH).take(rank, ranks)) for rank in range(ranks)]
-        most, least = max(sizes), min(sizes)
-        shares[f"{ranks} ranks"] = Claim("", "1", 1, most - least, "samples", "derived", "compared", "<=")
-    in_epochs = [sample for step in one_device for sample in step]
-    epochs = [tuple(in_epochs[start : start + SAMPLES]) for start in range(0, len(in_epochs), SAMPLES)]
-    repeated, lost = {}, {}
-    short = tuple((ranks, steps - shorter) for ranks, steps in STAGES["8 → 6 → 8"])
-    for name, stages in {**dict(list(STAGES.items())[:2]), "8 → 6 → 8, shorter": short}.items():
-        theory, practice = costs.per_rank_sampler(stages), by_each_rank(stages)
-        fewer, more = "Σ (n' − n)·c where ranks leave", "Σ (n − n')·c where ranks come"
-        repeated[name] = Claim("", fewer, theory.repeated, practice.repeated, "samples", "derived", "compared")
-        lost[name] = Claim("", more, theory.lost, practice.lost, "samples", "derived", "compared")
-    what = "samples not taken once in each epoch while ranks come and go: 4 → 2 → 3 → 4, 8 → 6 → 8, 1 → 5 → 2"
-    return [
-        fold(what, once, key=True),
-        fold("samples that differ from one device's in the same step", same, key=True),
-        fold("by how many samples the ranks' shares differ, 1 to 8 ranks", shares),
-        Claim("different orders in 7 epochs", "7", 7, len(set(epochs)), "orders", "derived", "compared"),
-        fold("a sampler per rank: samples repeated", repeated, key=True),
-        fold("a sampler per rank: samples lost", lost, key=True),
-    ]

@@ -5,9 +5,6 @@ This is a picture, not a claim: it says something about one small model, one tex
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -19,18 +16,8 @@ from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel import no_stashing, one_f_one_b, pipedream, splitting, two_buffered, vertical_sync
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 SEQ, SAMPLES, HIDDEN = 32, 4, 24
-# name -> (colour, line)
-LOOKS = {
-    "1F1B with a flush": ("#000000", "-"),
-    "weight stashing": ("#0072B2", "-"),
-    "no stashing": ("#D55E00", ":"),
-    "vertical sync": ("#009E73", "--"),
-    "PipeDream-2BW": ("#CC79A7", "-."),
-}
+NAMES = ("1F1B with a flush", "weight stashing", "no stashing", "vertical sync", "PipeDream-2BW")
 
 
 def train(world: World, name: str, lr: float, seed: int, microbatches: int) -> list[float]:
@@ -38,7 +25,7 @@ def train(world: World, name: str, lr: float, seed: int, microbatches: int) -> l
 
     Args:
         world: This rank.
-        name: A key of `LOOKS`.
+        name: One of `NAMES`.
         lr: The learning rate.
         seed: Of the first weights, and of the order of the text's parts.
         microbatches: N, a multiple of the ranks.
@@ -74,29 +61,3 @@ def train(world: World, name: str, lr: float, seed: int, microbatches: int) -> l
     known = torch.stack(losses) if losses else torch.zeros(microbatches, device=world.device)
     all_reduce(known).wait()
     return known.view(-1, ranks).mean(1).tolist()
-
-
-def picture(runs: Mapping[float, Mapping[str, Sequence[Sequence[float]]]], ranks: int = 4) -> Figure:
-    """One panel for each learning rate; lines are means over the seeds, and bands reach from the lowest to the highest.
-
-    Args:
-        runs: Learning rate -> name -> for each seed, the losses that `train` returned.
-        ranks: On how many they ran.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.6), layout="constrained", facecolor="white")
-    panels = figure.subplots(1, len(runs), sharey=True, squeeze=False)[0]
-    for axes, (lr, of_names) in zip(panels, runs.items(), strict=True):
-        for name, seeds in of_names.items():
-            colour, line = LOOKS[name]
-            values = torch.tensor(seeds)
-            tokens = [(number + 1) * ranks * SEQ * SAMPLES / 1000 for number in range(values.shape[1])]
-            axes.plot(tokens, values.mean(0), color=colour, linestyle=line, lw=2.5 if line == ":" else 1.5, label=name)
-            axes.fill_between(tokens, values.amin(0), values.amax(0), color=colour, alpha=0.12, lw=0)
-        axes.set_title(f"learning rate {lr:g}")
-        axes.set_xlabel("thousand tokens")
-        axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("training loss")
-    panels[0].legend(frameon=False, fontsize=8)
-    return figure

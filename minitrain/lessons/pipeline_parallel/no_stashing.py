@@ -16,6 +16,7 @@ import torch
 from minitrain.comm import World
 from minitrain.lessons import Claim
 from minitrain.lessons.pipeline_parallel import versions
+from minitrain.lessons.rows import Rows
 from minitrain.pipeline_parallel import no_stashing, schedules
 from minitrain.pipeline_parallel.full.drawing import draw_run
 
@@ -23,92 +24,32 @@ A, B, TARGET, DELTA = 1.5, 2.0, 1.0, 0.5  # dyadic, so that no sum rounds
 STEP = 0.25  # of the differences
 
 
-def demo(world: World, microbatches: int = 16, hidden: int = 16) -> list[Claim]:
+def demo(world: World, microbatches: int = 16) -> list[Claim]:
     """Trains a GPT without a flush and without stashing; the table shows that its gradients are those of no function.
 
     Args:
         microbatches: N, of the whole training.
-        hidden: Width of the GPT, which has two blocks for each rank.
     """
-    rank, ranks = world.rank, world.size
-    schedule = schedules.no_stashing(ranks, microbatches)
-    training = versions.Training(world, no_stashing.train, microbatches, hidden)
-    title = f"no stashing: {ranks} ranks, {microbatches} micro-batches"
+    rows = Rows("derived")
+    training = versions.Training(world, no_stashing.train, microbatches)
+    schedule = schedules.no_stashing(world.size, microbatches)
+    title = f"no stashing: {world.size} ranks, {microbatches} micro-batches"
     world.figure(partial(draw_run, training.spans, schedule, title, "virtual seconds"))
-    return [
-        Claim(
-            "bytes of versions of its weights that this rank keeps, one version of Wᵣ bytes",
-            "Wᵣ",
-            training.bytes,
-            training.kept,
-            "B",
-            versions.PIPEDREAM,
-            key=True,
-        ),
-        Claim(
-            "backwards of this rank r that find other weights than their forward",
-            "N − 1 for r < n−1, else 0",
-            microbatches - 1 if rank < ranks - 1 else 0,
-            training.mixed(),
-            source="derived",
-            key=True,
-        ),
-        _differs_from_stashing(world, training, hidden),
-        *by_hand(),
-        *versions.as_scheduled(schedule, training),
-    ]
+    what = "bytes of versions of its weights that this rank keeps, one version of Wᵣ bytes"
+    rows.add(what, "Wᵣ", training.bytes, training.kept, "B", "Narayanan et al. 2019, §3.3")
+    mixed = microbatches - 1 if world.rank < world.size - 1 else 0
+    what = "backwards of this rank r that find other weights than their forward"
+    rows.add(what, "N − 1 for r < n−1, else 0", mixed, training.mixed(), "1")
 
-
-def _differs_from_stashing(world: World, training: versions.Training, hidden: int) -> Claim:
-    what = "weights of this stage, and losses, that differ from the equation of weight stashing"
-    if world.size == 1:
-        return Claim.needs_ranks(2, what, "≥ 1", versions.PIPEDREAM)
-    delays = [world.size - 1 - stage for stage in range(world.size)]
-    differ = versions.like_equation(world, training, delays, hidden)
-    return Claim(what, "≥ 1", 1, differ, "1", versions.PIPEDREAM, "compared", ">=")
-
-
-def by_hand() -> list[Claim]:
-    """Claims on the two layers with one weight each, as worked out in this file's head."""
-    residual = A * B - TARGET
-    found = mixed_gradient(A, B)[0]
-    slope = (loss(A + STEP, B) - loss(A - STEP, B)) / (2 * STEP)
-    crossed = {
-        delta: (mixed_gradient(A, B + STEP, delta)[0] - mixed_gradient(A, B - STEP, delta)[0]) / (2 * STEP)
-        - (mixed_gradient(A + STEP, B, delta)[1] - mixed_gradient(A - STEP, B, delta)[1]) / (2 * STEP)
-        for delta in (DELTA, 0.0)
-    }
-    return [
-        Claim(
-            "two layers z = b(ax), b updated by −δ in flight: gradient of a minus the finite difference of the loss",
-            "−rδ, r = ab − t",
-            -residual * DELTA,
-            found - slope,
-            "1",
-            "derived",
-            "compared",
-            key=True,
-        ),
-        Claim(
-            "the same: difference of the cross derivatives, which would be equal for the gradient of any function",
-            "−aδ",
-            -A * DELTA,
-            crossed[DELTA],
-            "1",
-            "derived",
-            "compared",
-            key=True,
-        ),
-        Claim(
-            "the same with the weights stashed, so that backward finds b itself",
-            "0",
-            0,
-            crossed[0.0],
-            "1",
-            "derived",
-            "compared",
-        ),
-    ]
+    residual, slope = A * B - TARGET, (loss(A + STEP, B) - loss(A - STEP, B)) / (2 * STEP)
+    what = "two layers z = b(ax), b updated by −δ in flight: gradient of a minus the finite difference of the loss"
+    off = mixed_gradient(A, B)[0] - slope
+    rows.add(what, "−rδ, r = ab − t", -residual * DELTA, off, "1", how="compared")
+    by_b = (mixed_gradient(A, B + STEP)[0] - mixed_gradient(A, B - STEP)[0]) / (2 * STEP)
+    by_a = (mixed_gradient(A + STEP, B)[1] - mixed_gradient(A - STEP, B)[1]) / (2 * STEP)
+    what = "the same: difference of the cross derivatives, which would be equal for the gradient of any function"
+    rows.add(what, "−aδ", -A * DELTA, by_b - by_a, "1", how="compared")
+    return rows.claims()
 
 
 def loss(a: float, b: float) -> float:
@@ -119,9 +60,7 @@ def loss(a: float, b: float) -> float:
 def mixed_gradient(a: float, b: float, delta: float = DELTA) -> tuple[float, float]:
     """What autograd makes of the two layers if b is lowered by `delta` between forward and backward."""
     first, second = (torch.tensor(value, dtype=torch.float64, requires_grad=True) for value in (a, b))
-    x = torch.ones((), dtype=torch.float64)
-    z = second * (first * x)
-    value = (z - TARGET) ** 2 / 2
+    value = (second * first - TARGET) ** 2 / 2
     # Behind autograd's back, as in the small form.
     second.data -= delta
     by_a, by_b = torch.autograd.grad(value, [first, second])

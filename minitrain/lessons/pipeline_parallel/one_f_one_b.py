@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.pipeline_parallel.one_f_one_b`: what its demo claims, and how that is measured."""
+"""The lesson of `minitrain.pipeline_parallel.one_f_one_b`: what its demo claims is in `small.py`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from minitrain.lessons.pipeline_parallel.small import demo_of
 from minitrain.pipeline_parallel import one_f_one_b, schedules
 
 
-def demo(world: World, microbatches: int = 8, hidden: int = 16) -> list[Claim]:
+def demo(world: World, microbatches: int = 8) -> list[Claim]:
     """Trains a GPT by 1F1B; the table shows what is sent and held, the bubble, and one device's gradients.
 
     Args:
         microbatches: m, of a step.
-        hidden: Width of the GPT, which has two blocks for each rank.
     """
-    return demo_of(world, one_f_one_b.step, schedules.one_f_one_b(world.size, microbatches), hidden)
+    return demo_of(world, one_f_one_b.step, schedules.one_f_one_b(world.size, microbatches))

@@ -9,9 +9,8 @@ import torch
 
 from minitrain.comm import World
 from minitrain.lessons import Claim
-from minitrain.lessons.claims import as_key, fold
-from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import GPT
+from minitrain.lessons.rows import Rows
+from minitrain.models.gpt import GPT, GPTConfig
 from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, partition, split
 
 
@@ -36,38 +35,29 @@ def demo(world: World, layers: int = 6, hidden: int = 32) -> list[Claim]:
     by_number = evenly(model, stages) if stages <= layers else [1] * len(times)
     world.cost(f"slowest of {stages} stages, equally many blocks", _slowest(times, by_number) / 1e9, "s")
     world.cost(f"slowest of {stages} stages, cut by measured times {counts}", _slowest(times, counts) / 1e9, "s")
-    held = [parameter for part in parts for parameter in part.parameters()]
-    source = "Narayanan et al. 2019, §3.1"
+    rows = Rows("Narayanan et al. 2019, §3.1")
     what = "slowest stage by measured times, over that of the best of all (L−1 choose s−1) cuts"
     cuts = {
-        f"measured times, {stages} stages": _over_best(times, stages),
+        f"measured times, {stages} stages": (times, stages),
         # The best cut of these takes 12; with equally many blocks in each stage it is 15.
-        "an embedding, eight blocks and a head, 4 stages": _over_best([1, 4, 4, 4, 4, 4, 4, 4, 4, 7], 4),
-        "as many stages as layers": _over_best([3, 1, 2], 3),
+        "an embedding, eight blocks and a head, 4 stages": ([1, 4, 4, 4, 4, 4, 4, 4, 4, 7], 4),
+        "as many stages as layers": ([3, 1, 2], 3),
     }
-    number = "parameter tensors of all stages, each once"
-    return as_key(
-        fold(what, {case: Claim(what, "1", 1, ratio, "1", source, how="compared") for case, ratio in cuts.items()}),
-        Claim(
-            "outputs of the stages, one after another, that differ from the model's",
-            "0",
-            0,
-            different,
-            "1",
-            how="compared",
-        ),
-        Claim(number, "those of the model", len(list(model.parameters())), len(set(held)), "1"),
-    )
+    for case, (layer_costs, count) in cuts.items():
+        found = _slowest(layer_costs, partition(layer_costs, count))
+        rows.add(what, "1", 1, found / _best(layer_costs, count), "1", case=case, how="compared")
+    what = "outputs of the stages, one after another, that differ from the model's"
+    rows.add(what, "0", 0, different, "1", how="compared")
+    held = {parameter for part in parts for parameter in part.parameters()}
+    every = len(list(model.parameters()))
+    rows.add("parameter tensors of all stages, each once", "those of the model", every, len(held), "1")
+    return rows.claims()
 
 
-def _over_best(costs: Sequence[int], stages: int) -> float:
-    every = combinations(range(1, len(costs)), stages - 1)
-    best = min(_slowest(costs, _counts(cuts, len(costs))) for cuts in every)
-    return _slowest(costs, partition(costs, stages)) / best
-
-
-def _counts(cuts: Sequence[int], layers: int) -> list[int]:
-    return [end - begin for begin, end in pairwise([0, *cuts, layers])]
+def _best(costs: Sequence[int], stages: int) -> int:
+    """The slowest stage of the best of all cuts."""
+    every = ([0, *inner, len(costs)] for inner in combinations(range(1, len(costs)), stages - 1))
+    return min(_slowest(costs, [end - begin for begin, end in pairwise(cuts)]) for cuts in every)
 
 
 def _slowest(costs: Sequence[int], counts: Sequence[int]) -> int:

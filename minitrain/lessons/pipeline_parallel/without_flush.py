@@ -8,85 +8,67 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from minitrain.comm import Ledger, VirtualClock, World
-from minitrain.comm.control import gather_objects
+from minitrain.comm import Ledger, World
 from minitrain.comm.timeline import Span
 from minitrain.costs import pipeline as costs
 from minitrain.lessons import Claim
-from minitrain.lessons.claims import fold
-from minitrain.lessons.pipeline_parallel import bubbles
 from minitrain.lessons.pipeline_parallel.small import Observed
+from minitrain.lessons.rows import Rows
 from minitrain.pipeline_parallel import one_f_one_b, without_flush
 
-SAMPLES = 2
+SAMPLES, WIDTH = 2, 5
 
 
-def demo(world: World, microbatches: int = 8, steps: int = 3, width: int = 5) -> list[Claim]:
+def demo(world: World, microbatches: int = 8, steps: int = 3) -> list[Claim]:
     """Runs small linear stages with and without a flush; the table shows the bubble, and how much faster it is.
 
     Args:
         microbatches: m, of a step of 1F1B; no fewer than ranks.
         steps: N/m, of the whole training.
-        width: Of the stages, which are linear.
     """
-    ranks, total = world.size, steps * microbatches
-    runs = {count: continuous(world, count, width) for count in (microbatches, total)}
+    rows, n, total = Rows("Narayanan et al. 2021, §3.2"), world.size, steps * microbatches
+    runs = {count: continuous(world, count) for count in (microbatches, total)}
     spans, sent = runs[total]
-    flushed = with_flush(world, microbatches, steps, width)
-    cases = {}
+    mine = [span for span in spans if span.rank == world.rank and span.lane == "compute"]
+    rows.time(
+        "virtual seconds that this rank waits in the steady state, from its first backward to its last forward",
+        "0",
+        0,
+        waits(mine),
+        "Narayanan et al. 2019, §3.2",
+    )
     for count, (of_run, _) in runs.items():
-        predicted = float(costs.bubble_over_total(ranks, count))
-        measured = bubbles.measured_over_total(of_run)
-        cases[f"N = {count}"] = Claim(
-            "", "(n−1)/(N+n−1)", predicted, measured, "1", f"{bubbles.HUANG}, §2.3, for one step", "virtual clock"
-        )
-    mine = [span for span in spans if span.rank == world.rank]
-    activations = 4 * SAMPLES * width
-    return [
-        Claim(
-            "virtual seconds that this rank waits in the steady state, from its first backward to its last forward",
-            "0",
-            0,
-            waits(mine),
-            "virtual s",
-            "Narayanan et al. 2019, §3.2",
-            "virtual clock",
-            key=True,
-        ),
-        fold("bubble over the total time of N micro-batches, which goes to 0 as N grows", cases, key=True),
-        Claim(
-            "time of 1F1B with a flush per m micro-batches, over that without a flush",
-            "(N/m)(m+n−1)/(N+n−1)",
-            float(costs.without_flush_speedup(ranks, microbatches, total)),
-            makespan(flushed) / makespan(spans),
+        busy = sum(span.end - span.start for span in of_run if span.lane == "compute") / n
+        rows.add(
+            "bubble over the total time of N micro-batches, which goes to 0 as N grows",
+            "(n−1)/(N+n−1)",
+            float(costs.bubble_over_total(n, count)),
+            (end(of_run) - busy) / end(of_run),
             "1",
-            "derived",
-            "virtual clock",
-            tolerance=1e-12,  # the quotient of two exact numbers, and its rounding
-            key=True,
-        ),
-        Claim(
-            "bytes sent by this rank r, activations of A bytes",
-            "N(2 − [r = 0] − [r = n−1]) · A",
-            costs.sent([activations] * (ranks - 1), ranks, total, world.rank).bytes,
-            sent,
-            "B",
-            "Narayanan et al. 2021, §3.2",
-            key=True,
-        ),
-    ]
+            "Huang et al. 2019, §2.3, for one step",
+            case=f"N = {count}",
+            how="virtual clock",
+        )
+    rows.add(
+        "time of 1F1B with a flush per m micro-batches, over that without a flush",
+        "(N/m)(m+n−1)/(N+n−1)",
+        float(costs.without_flush_speedup(n, microbatches, total)),
+        end(with_flush(world, microbatches, steps)) / end(spans),
+        "1",
+        "derived",
+        tolerance=1e-12,  # the quotient of two exact numbers, and its rounding
+        how="virtual clock",
+    )
+    theory = costs.sent([4 * SAMPLES * WIDTH] * (n - 1), n, total, world.rank).bytes
+    what = "bytes sent by this rank r, activations of A bytes"
+    rows.add(what, "N(2 − [r = 0] − [r = n−1]) · A", theory, sent)
+    return rows.claims()
 
 
-def stage_of(world: World, width: int, clock: VirtualClock) -> Observed:
-    """This rank's stage, whose forward and backward take virtual time."""
-    return Observed(nn.Linear(width, width, device=world.device), world.rank, clock)
-
-
-def continuous(world: World, total: int, width: int) -> tuple[list[Span], int]:
-    """N micro-batches without a flush: the actions of all ranks, and the bytes that this rank sent."""
-    clock, ledger = VirtualClock(), Ledger()
-    stage = stage_of(world, width, clock)
-    template = torch.zeros(SAMPLES, width, device=world.device)
+def continuous(world: World, total: int) -> tuple[list[Span], int]:
+    """N micro-batches without a flush: the spans of all ranks, and the bytes that this rank sent."""
+    stage = Observed(nn.Linear(WIDTH, WIDTH, device=world.device), world.rank)
+    template = torch.zeros(SAMPLES, WIDTH, device=world.device)
     held: deque[tuple[Tensor, Tensor]] = deque()
 
     def forward(i: int, x: Tensor | None) -> Tensor:
@@ -99,31 +81,25 @@ def continuous(world: World, total: int, width: int) -> tuple[list[Span], int]:
         y.backward(torch.ones_like(y) if grad_y is None else grad_y)
         return None if world.rank == 0 else x.grad
 
-    with clock, ledger:
+    with stage.clock, Ledger() as ledger:
         without_flush.stream(total, forward, backward, template)
-    return _of_all(clock), ledger.sent
+    return stage.clock.timeline.gather().spans, ledger.sent
 
 
-def with_flush(world: World, microbatches: int, steps: int, width: int) -> list[Span]:
-    """The same micro-batches in steps of 1F1B: the actions of all ranks."""
-    clock = VirtualClock()
-    stage = stage_of(world, width, clock)
-    template = torch.zeros(SAMPLES, width, device=world.device)
-    with clock:
+def with_flush(world: World, microbatches: int, steps: int) -> list[Span]:
+    """The same micro-batches in steps of 1F1B: the spans of all ranks."""
+    stage = Observed(nn.Linear(WIDTH, WIDTH, device=world.device), world.rank)
+    template = torch.zeros(SAMPLES, WIDTH, device=world.device)
+    with stage.clock:
         for _ in range(steps):
             inputs = [template.clone() for _ in range(microbatches)]
             one_f_one_b.step(stage, inputs, inputs, nn.functional.mse_loss, template)
-    return _of_all(clock)
+    return stage.clock.timeline.gather().spans
 
 
-def _of_all(clock: VirtualClock) -> list[Span]:
-    every = gather_objects(bubbles.actions_of(clock.timeline.spans))
-    return [span for theirs in every for span in theirs]
-
-
-def makespan(spans: Sequence[Span]) -> float:
-    """Virtual seconds from the first start to the last end of any rank."""
-    return max(span.end for span in spans) - min(span.start for span in spans)
+def end(spans: Sequence[Span]) -> float:
+    """Virtual seconds until the last rank is done; the clocks of all start at 0."""
+    return max(span.end for span in spans)
 
 
 def waits(spans: Sequence[Span]) -> float:

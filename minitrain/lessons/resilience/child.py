@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import time
+from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any
 
@@ -35,43 +35,37 @@ class Peers:
     """The other ranks: sums over all of them, by way of rank 0, which adds in the order of ranks."""
 
     def __init__(self, address: str, rank: int, ranks: int):
-        self.files: list[Any] = []
+        self.ends: dict[int, Connection] = {}
         if rank == 0:
-            server = socket.socket(socket.AF_UNIX)
-            server.bind(address)
-            server.listen(ranks)
-            for _ in range(ranks - 1):
-                self.files.append(server.accept()[0].makefile("rw"))
-            # The first line of each says who it is.
-            self.files.sort(key=lambda file: int(file.readline()))
-            self.names = list(range(1, ranks))
-        else:
-            end = socket.socket(socket.AF_UNIX)
-            while end.connect_ex(address):
-                time.sleep(0.002)
-            self.files, self.names = [end.makefile("rw")], [0]
-            self.tell(self.files[0], rank)
-        self.rank = rank
+            with Listener(address, "AF_UNIX", backlog=ranks) as listener:
+                for end in [listener.accept() for _ in range(ranks - 1)]:
+                    # The first message of each says who it is.
+                    self.ends[int(end.recv_bytes())] = end
+        while rank > 0 and not self.ends:
+            try:
+                self.ends[0] = Client(address, "AF_UNIX")
+                self.tell(0, rank)
+            except (FileNotFoundError, ConnectionRefusedError):
+                time.sleep(0.002)  # rank 0 is not there yet
 
     def all_reduce(self, values: list[float]) -> list[float]:
-        if self.rank == 0:
-            for name, file in zip(self.names, self.files, strict=True):
-                values = [a + b for a, b in zip(values, self.hear(name, file), strict=True)]
-            for file in self.files:
-                self.tell(file, values)
-            return values
-        self.tell(self.files[0], values)
-        return self.hear(0, self.files[0])
+        if 0 in self.ends:
+            self.tell(0, values)
+            return self.hear(0)
+        for rank in sorted(self.ends):
+            values = [a + b for a, b in zip(values, self.hear(rank), strict=True)]
+        for rank in self.ends:
+            self.tell(rank, values)
+        return values
 
-    def tell(self, file: Any, value: Any) -> None:
-        file.write(json.dumps(value) + "\n")
-        file.flush()
+    def tell(self, rank: int, value: Any) -> None:
+        self.ends[rank].send_bytes(json.dumps(value).encode())
 
-    def hear(self, name: int, file: Any) -> list[float]:
-        line = file.readline()
-        if not line:
-            raise ConnectionError(f"connection closed by rank {name}")
-        return json.loads(line)
+    def hear(self, rank: int) -> list[float]:
+        try:
+            return json.loads(self.ends[rank].recv_bytes())
+        except EOFError:
+            raise ConnectionError(f"connection closed by rank {rank}") from None
 
 
 def gradient(w: list[float], rank: int, step: int) -> list[float]:

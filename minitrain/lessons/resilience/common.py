@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import Popen
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
@@ -80,13 +80,13 @@ def children(folder: Path, steps: int, every: int, breaks: Sequence[Break] = (),
 
 def on_rank_0(world: World, function: Callable[[], Result]) -> Result:
     """What rank 0 makes of it, on every rank; if it fails there, all fail."""
-    found: tuple[Any, str] = (None, "")
+    made, failed = None, ""
     if world.rank == 0:
         try:
-            found = function(), ""
+            made = function()
         except Exception as error:
-            found = None, f"{type(error).__name__}: {error}"
-    result, failed = gather_objects(found)[0]
+            failed = f"{type(error).__name__}: {error}"
+    made, failed = gather_objects((made, failed))[0]
     if failed:
         raise RuntimeError(f"on rank 0: {failed}")
-    return result
+    return made

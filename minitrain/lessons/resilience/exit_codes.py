@@ -7,10 +7,10 @@ import subprocess
 
 from minitrain.comm import World
 from minitrain.costs import resilience as costs
-from minitrain.lessons.claims import Claim, as_key, fold
-from minitrain.resilience.exit_codes import REPLACE, RETRY, STOP, verdict
+from minitrain.lessons import Claim
+from minitrain.lessons.rows import Rows
+from minitrain.resilience.exit_codes import REPLACE, RETRY, verdict
 
-NVIDIA = "NVIDIA, Xid errors"
 # SIGTERM is left out: ranks ignore it, and a shell would, too.
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS)
 LINE = "[ 4021.7] NVRM: Xid (PCI:0000:5e:00): {}, pid=17, name=python, {}"
@@ -46,38 +46,20 @@ def demo(world: World, code: int = 1) -> list[Claim]:
         code: That of a program with an error of its own, from 1 to 125.
     """
     assert 1 <= code <= 125, f"code={code} is no error of a program; use 1 to 125"
+    rows = Rows("derived")
     with world.timed(f"{3 * len(SIGNALS)} processes that end by a signal"):
         ended = {number: deaths(number) for number in SIGNALS}
-    shell = {
-        number.name: Claim("", "128 + s", costs.exit_code(number), within, source="POSIX; Bash manual")
-        for number, (_, within) in ended.items()
-    }
+    for number, (_, within) in ended.items():
+        what = "exit code of a shell whose process was ended by signal s: 6, 7, 9, 11"
+        rows.add(what, "128 + s", costs.exit_code(number), within, "1", "POSIX; Bash manual", case=number.name)
     unlike = sum(verdict(alone) != verdict(within) for alone, within in ended.values())
-    retried = sum(verdict(within)[0] == RETRY for _, within in ended.values())
+    rows.add("deaths of which Popen's code and a shell's give other advice", "0", 0, unlike, "1")
     logs = [(LINE.format(xid, text), action) for xid, text, action in DRIVER]
     wrong = sum(verdict(code, log)[0] != action for log, action in logs)
+    what = "lines of the driver after which we do not what NVIDIA lists"
+    rows.add(what, "0", 0, wrong, "1", "NVIDIA, Xid errors", how="compared")
     # A broken GPU among lines of a broken program, before and after them.
     pairs = [(first, second) for first in logs for second in logs if REPLACE in (first[1], second[1])]
     hidden = sum(verdict(code, f"{a[0]}\n{b[0]}")[0] != REPLACE for a, b in pairs)
-    words = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
-    return [
-        *as_key(
-            fold("exit code of a shell whose process was ended by signal s: 6, 7, 9, 11", shell),
-            Claim("deaths of which Popen's code and a shell's give other advice", "0", 0, unlike, source="derived"),
-            Claim(
-                "lines of the driver after which we do not what NVIDIA lists", "0", 0, wrong, "1", NVIDIA, "compared"
-            ),
-            Claim("pairs of lines in which a broken GPU is overlooked", "0", 0, hidden, source="derived"),
-        ),
-        Claim("deaths by a signal after which we retry", "4", len(SIGNALS), retried, source="our choice"),
-        Claim(
-            "actions after an error of the program, and after the same with an ECC error in its log: stop, replace",
-            "2",
-            2,
-            (verdict(code)[0] == STOP) + (verdict(code, words)[0] == REPLACE),
-            source="our choice",
-        ),
-        Claim(
-            "lines that are no Xid and change nothing", "1", 1, verdict(-9, "Xid 79") == verdict(-9), source="derived"
-        ),
-    ]
+    rows.add("pairs of lines in which a broken GPU is overlooked", "0", 0, hidden, "1")
+    return rows.claims()

@@ -2,116 +2,73 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import torch
 
 from minitrain.comm import World
 from minitrain.costs import resilience as costs
-from minitrain.lessons.claims import Claim, as_key
-from minitrain.lessons.composition.common import shared_folder
-from minitrain.lessons.resilience.common import children, on_rank_0
+from minitrain.lessons import Claim
+from minitrain.lessons.resilience.common import Break, children, on_rank_0
+from minitrain.lessons.rows import Rows
 from minitrain.resilience import heartbeat
-from minitrain.resilience.supervisor import Crash, supervise
+from minitrain.resilience.supervisor import supervise
 
-RANKS = 3
-
-
-@dataclass(frozen=True)
-class Runs:
-    """What came of three trainings, the last of which crashes in each attempt."""
-
-    different: int
-    crashes: list[Crash]
-    finished: int
-    attempts: int
-    gave_up: str
-    left: int
+RANKS, EVERY = 3, 3  # steps from checkpoint to checkpoint
 
 
-def runs(folder: Path, steps: int, every: int, kills: tuple[int, int]) -> Runs:
-    """Train undisturbed, killed twice, and with an error that comes back."""
-    with children(folder / "undisturbed", steps, every) as undisturbed:
-        supervise(undisturbed.start, RANKS, lambda: 0)
-        right = undisturbed.weights()
-    with children(folder / "killed", steps, every, [(0, kills[0], "kill"), (2, kills[1], "kill")]) as killed:
-        # The step of the rank that is furthest behind: the others wait there.
-        crashes = supervise(killed.start, RANKS, lambda: min(heartbeat.steps(killed.folder, RANKS)) + 1)
-        different = sum(a != b for a, b in zip(right, killed.weights(), strict=True))
-        finished, left = len(killed.finished()), killed.alive()
-    with children(folder / "broken", steps, every, 9 * [(1, kills[0], "raise")]) as broken:
-        gave_up = ""
-        try:
-            supervise(broken.start, RANKS, lambda: min(heartbeat.steps(broken.folder, RANKS)) + 1)
-        except RuntimeError as error:
-            gave_up = str(error)
-        return Runs(different, crashes, finished, len(broken.started) // RANKS, gave_up, left + broken.alive())
-
-
-def failing_days(p: float, n: int, days: int) -> Claim:
-    """The claim on the share of days on which at least one of n fails, each with chance p, thrown one by one."""
-    generator = torch.Generator().manual_seed(n)
-    failed = sum(
-        int((torch.rand(500, n, generator=generator, dtype=torch.float64) < p).any(1).sum()) for _ in range(days // 500)
-    )
-    share = costs.any_fails(p, n)
-    # Four standard deviations of a share among so many days.
-    slack = 4 * (0.25 / days) ** 0.5
-    what = f"share of {days:,} simulated days with a failure: {n:,} of them, each with {100 * p:g} % a day"
-    return Claim(what, "1 − (1 − p)ⁿ", share, failed / days, source="derived", absolute=slack)
-
-
-def demo(world: World, steps: int = 11, every: int = 3, first: int = 4, second: int = 8) -> list[Claim]:
+def demo(world: World, steps: int = 11, first: int = 4, second: int = 8) -> list[Claim]:
     """Kills ranks of a small training, which goes on by itself; the table shows equal bits, and when it gives up.
 
     Args:
-        steps: Of the training.
-        every: Steps from checkpoint to checkpoint.
+        steps: Of the training, which is saved after each third.
         first: The step in which rank 0 is killed.
         second: The step in which rank 2 is killed, after the restart.
     """
-    kills = [first, second]
-    assert 0 < first < steps and first - first % every < second < steps, f"invalid: {first=}, {second=} for {steps=}"
-    with shared_folder(world) as folder, world.timed("three trainings, with 7 starts of 3 processes"):
-        found = on_rank_0(world, lambda: runs(folder, steps, every, (first, second)))
-    again = costs.steps_with_crashes(steps, every, kills)
-    named = int(f"crashes at step {first}," in found.gave_up)
-    return [
-        *as_key(
-            Claim(
-                "weights that differ from an undisturbed training's, after two kills",
-                "0",
-                0,
-                found.different,
-                source="derived",
-                how="compared",
-            ),
-            Claim(
-                "steps finished in all, with two kills",
-                "T + Σ (crash mod every)",
-                again,
-                found.finished,
-                "steps",
-                "derived",
-            ),
-            Claim(
-                "attempts at a training that fails at the same step each time", "3", 3, found.attempts, source="derived"
-            ),
-            Claim("processes left in the end", "0", 0, found.left, source="derived"),
-            failing_days(0.01, 128, 20_000),
-        ),
-        Claim(
-            "crashes seen, killed by signal 9 in the step expected", "2", 2, seen(found.crashes, kills), "1", "derived"
-        ),
-        Claim("messages on giving up that name the step", "1", 1, named, source="derived"),
-        failing_days(0.0027, 1000, 4_000),
-    ]
+    assert 0 < first < steps and first - first % EVERY < second < steps, f"invalid: {first=}, {second=} for {steps=}"
+    rows = Rows("derived")
+
+    def three_trainings() -> list[Run]:
+        kills: list[Break] = [(0, first, "kill"), (2, second, "kill")]
+        return [train(steps, breaks) for breaks in ([], kills, 9 * [(1, first, "raise")])]
+
+    with world.timed("three trainings, with 7 starts of 3 processes"):
+        right, killed, broken = on_rank_0(world, three_trainings)
+    different = sum(a != b for a, b in zip(right.weights, killed.weights, strict=True))
+    what = "weights that differ from an undisturbed training's, after two kills"
+    rows.add(what, "0", 0, different, "1", how="compared")
+    again = costs.steps_with_crashes(steps, EVERY, [first, second])
+    rows.add("steps finished in all, with two kills", "T + Σ (crash mod every)", again, killed.finished, "steps")
+    what = "attempts at a training that fails at the same step each time"
+    rows.add(what, "3", 3, broken.attempts, "1")
+    rows.add("processes left in the end", "0", 0, right.left + killed.left + broken.left, "1")
+    p, n, days = 0.01, 128, 20_000
+    drawn = torch.rand(days, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    what = f"share of {days:,} simulated days with a failure: {n:,} of them, each with {100 * p:g} % a day"
+    failed = int((drawn < p).any(1).sum()) / days
+    # Four standard deviations of a share among so many days.
+    rows.add(what, "1 − (1 − p)ⁿ", costs.any_fails(p, n), failed, "1", absolute=4 * (0.25 / days) ** 0.5)
+    return rows.claims()
 
 
-def seen(crashes: list[Crash], kills: list[int]) -> int:
-    """Crashes that are what was done: signal 9, the rank, the step."""
-    return sum(
-        (crash.code, crash.rank, crash.step) == (-9, rank, step)
-        for crash, rank, step in zip(crashes, (0, 2), kills, strict=False)
-    )
+class Run(NamedTuple):
+    """What came of a training: weights, if it ended well, steps finished, attempts, and processes that still live."""
+
+    weights: list[str]
+    finished: int
+    attempts: int
+    left: int
+
+
+def train(steps: int, breaks: list[Break]) -> Run:
+    with TemporaryDirectory() as folder, children(Path(folder) / "ranks", steps, EVERY, breaks) as ranks:
+        weights = []
+        try:
+            # The step of the rank that is furthest behind: the others wait there.
+            supervise(ranks.start, RANKS, lambda: min(heartbeat.steps(ranks.folder, RANKS)) + 1)
+            weights = ranks.weights()
+        except RuntimeError:  # it has given up
+            pass
+        return Run(weights, len(ranks.finished()), len(ranks.started) // RANKS, ranks.alive())

@@ -30,9 +30,3 @@ def from_torch(name: str, ranks: int, microbatches: int, chunks: int) -> Schedul
         rows.append(tuple(Action.parse(str(part)) for part in parts if part.computation_type.value != "REDUCE_GRAD"))
     holders = {action.stage: rank for rank, row in enumerate(rows) for action in row}
     return Schedule(name, microbatches, tuple(rows), tuple(holders[stage] for stage in range(ranks * chunks)))
-
-
-def in_the_same_place(ours: Schedule, theirs: Schedule) -> int:
-    """How many actions of the two are in the same place of a rank's row; any W stands for any other."""
-    pairs = (pair for rows in zip(ours.actions, theirs.actions, strict=True) for pair in zip(*rows, strict=False))
-    return sum(a == b or a.kind == b.kind == "W" for a, b in pairs)
