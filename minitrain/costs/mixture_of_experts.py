@@ -68,40 +68,6 @@ def switch_loss_at_balance(factor: float) -> float:
     return factor
 
 
-def switch_loss_at_worst(factor: float, experts: int) -> float:
-    """α · E: all tokens go to one expert, with probability 1."""
-    return factor * experts
-
-
-def switch_loss_gradient(
-    factor: float, parts: Sequence[float], chances: Sequence[float], expert: int, tokens: int
-) -> float:
-    """αE/T · pᵢ(fᵢ − Σ fⱼpⱼ): how the loss grows with a token's score for expert i.
-
-    With a token's probability of expert i it grows by αE/T · fᵢ, since f is a count and has no gradient. The rest is
-    the derivative of the softmax.
-
-    Args:
-        factor: α.
-        parts: f.
-        chances: p, the token's own probabilities.
-        expert: i.
-        tokens: T.
-
-    Source: derived.
-    """
-    mean = math.fsum(f * p for f, p in zip(parts, chances, strict=True))
-    return factor * len(parts) / tokens * chances[expert] * (parts[expert] - mean)
-
-
-def gshard_loss(factor: float, parts: Sequence[float], means: Sequence[float]) -> float:
-    """α · 1/E · Σ fᵢPᵢ, with the factor α (k in the paper) and f of first choices.
-
-    Source: Lepikhin et al. 2020, algorithm 1, line 13.
-    """
-    return factor / len(parts) * math.fsum(f * p for f, p in zip(parts, means, strict=True))
-
-
 def gshard_loss_at_balance(factor: float, experts: int) -> float:
     """α · 1/E · Σ 1/E · 1/E = α/E².
 
