@@ -62,8 +62,8 @@ def busiest_over_mean(name: str, steps: int = 300) -> list[float]:
     choose, last = ROUTERS[name](noise_weight, bias), {}
 
     def route(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        last["chosen"], *rest = choose(x, weight)
-        return last["chosen"], *rest
+        last["chosen"], gates, loss = choose(x, weight)
+        return last["chosen"], gates, loss
 
     layer = MoELayer(router, experts, route)
     teacher = torch.randn(2, HIDDEN, HIDDEN, generator=torch.Generator().manual_seed(2)) / HIDDEN**0.5

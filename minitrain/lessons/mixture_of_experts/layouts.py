@@ -33,4 +33,4 @@ def distance(world: World, layer: MoELayer, model: ExpertParallel, seq: int = 10
     own_y, own_dx, *_ = step(model, x[mine], sequences, world.size)
     pairs, expected = [(own_y, y[mine]), (own_dx, dx[mine])], dict(layer.named_parameters())
     pairs += [(p.grad, expected[name].grad) for name, p in model.module.named_parameters() if p.grad is not None]
-    return max((one - other).abs().max().item() for one, other in pairs if one.numel())
+    return max((one - other).abs().max().item() for one, other in pairs if one.numel())  # type: ignore[operator]
