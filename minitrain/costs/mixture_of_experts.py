@@ -46,27 +46,6 @@ def switch_loss_at_balance(factor: float) -> float:
     return factor
 
 
-def switch_loss_at_worst(factor: float, experts: int) -> float:
-    """α · E: all tokens go to one expert, with probability 1."""
-    return factor * experts
-
-
-def switch_loss_gradient(
-    factor: float, parts: Sequence[float], chances: Sequence[float], expert: int, tokens: int
-) -> float:
-    """αE/T · pᵢ(fᵢ − Σ fⱼpⱼ): how the loss grows with a token's score for expert i, p its probabilities (`chances`).
-
-    With pᵢ it grows by αE/T · fᵢ, since f is a count and has no gradient; the rest is the softmax.
-    """
-    mean = math.fsum(f * p for f, p in zip(parts, chances, strict=True))
-    return factor * len(parts) / tokens * chances[expert] * (parts[expert] - mean)
-
-
-def gshard_loss(factor: float, parts: Sequence[float], means: Sequence[float]) -> float:
-    """α · 1/E · Σ fᵢPᵢ, α being k in the paper, f of first choices (Lepikhin et al. 2020, algorithm 1, line 13)."""
-    return factor / len(parts) * math.fsum(f * p for f, p in zip(parts, means, strict=True))
-
-
 def gshard_loss_at_balance(factor: float, experts: int) -> float:
     """α · 1/E · Σ 1/E · 1/E = α/E²."""
     return factor / experts**2

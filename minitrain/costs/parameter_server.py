@@ -104,12 +104,6 @@ def least_fullest(sizes: Sequence[int], servers: int) -> int:
     return min((each[-1] for each in loads), default=most)
 
 
-def adam_states(parameters: Sequence[Sizes], owners: Sequence[int], server: int) -> int:
-    """2Sₛ + 4Pₛ bytes at a server: two moments of each element, and a step count of each tensor. Workers have none."""
-    share = [parameter for parameter, owner in zip(parameters, owners, strict=True) if owner == server]
-    return sum(2 * parameter.elements * parameter.item_size + 4 for parameter in share)
-
-
 def step_time(pull: float, push: float, workers: int, alpha: float, beta: float, compute: float = 0.0) -> float:
     """(α + βS) + F + n(α + β(S + wP)): seconds from the first pull until one server has every push. For push ≥ pull.
 

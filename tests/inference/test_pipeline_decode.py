@@ -15,7 +15,7 @@ def write(world, groups, count, lengths):
     right = [writer.gpt.generate(each, count, temperature=0.0)[:, each.shape[1] :] for each in prompts]
     assert len(found) == (groups if world.rank == world.size - 1 else 0)
     assert all(a.equal(b) for a, b in zip(found, right, strict=False))
-    return sum(cache.tokens for caches in writer.caches for cache in caches)
+    return sum(cache.tokens for cache in writer.caches)
 
 
 @pytest.mark.parametrize(

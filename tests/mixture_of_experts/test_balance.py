@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 
 from minitrain.lessons.mixture_of_experts import balance
+from minitrain.lessons.pictures import mixture_of_experts as pictures
 
 
 def ratios(world):
@@ -19,18 +19,8 @@ def test_every_router(ranks):
     assert curves["expert choice"] == [1.0] * 3  # every expert takes as many tokens as any other
     # The first choice is made before a loss could change the router.
     assert curves["Switch"][0] == curves["Switch, without a loss"][0] == curves["Switch, with z-loss"][0]
-    assert len(balance.picture(curves).axes[0].lines) == len(curves) + 1
+    assert len(pictures.balance(curves).axes[0].lines) == len(curves) + 1
 
 
 def test_same_tokens():
     assert all(torch.equal(one, other) for one, other in zip(balance.batches(2), balance.batches(2), strict=True))
-
-
-def test_smoothed():
-    assert balance.smoothed([4.0, 2.0, 0.0], width=2) == [4.0, 3.0, 1.0]
-
-
-@pytest.mark.parametrize("name, steps, message", (("best", 1, "is no router"), ("Switch", 0, "at least 1")))
-def test_bad_input(name, steps, message):
-    with pytest.raises(ValueError, match=message):
-        balance.busiest_over_mean(name, steps)

@@ -9,7 +9,6 @@ from itertools import combinations, product
 import pytest
 import torch
 
-from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.mixture_of_experts import ExpertChoice, expert_choice
 from minitrain.mixture_of_experts.full.expert_choice import capped, violations, within_cap
 from tests.mixture_of_experts.plain import (
@@ -25,6 +24,7 @@ from tests.mixture_of_experts.plain import (
     scores,
     softmax,
     some_tokens,
+    triples,
 )
 
 
@@ -106,11 +106,11 @@ def test_the_cap_moves_tokens_to_those_who_have_none():
     router = ExpertChoice(3, 3, capacity_factor=1.0).double()
     torch.nn.init.eye_(router.gate.weight)
     x = torch.tensor([[0, 0, 0], [1, 0, 0], [0.5, 0, 0.1]], dtype=torch.float64)
-    assert lesson.entries(router.route(x)) == [(0, 1, 0), (0, 2, 0), (1, 0, 0)]
+    assert triples(router.route(x)) == [(0, 1, 0), (0, 2, 0), (1, 0, 0)]
     capped_one = ExpertChoice(3, 3, capacity_factor=1.0, most=1, entropy=0.01, iterations=2000).double()
     capped_one.load_state_dict(router.state_dict())
     routing = capped_one.route(x)
-    assert lesson.entries(routing) == [(0, 1, 0), (1, 0, 0), (2, 2, 0)]
+    assert triples(routing) == [(0, 1, 0), (1, 0, 0), (2, 2, 0)]
     expected = x.softmax(-1)[routing.token, routing.expert]  # what the score says, and not A
     torch.testing.assert_close(routing.weight, expected, rtol=0, atol=1e-15)
 
@@ -186,9 +186,9 @@ def test_a_later_token_changes_an_earlier_ones_experts():
     router = ExpertChoice(2, 2, capacity_factor=1.0).double().eval()
     torch.nn.init.eye_(router.gate.weight)
     x = torch.tensor([[2.0, 0], [1, 0], [0, 1], [0, 0]], dtype=torch.float64)
-    before = {entry[:2] for entry in lesson.entries(router.route(x))}
+    before = {entry[:2] for entry in triples(router.route(x))}
     x[3] = torch.tensor([5.0, 0])
-    after = {entry[:2] for entry in lesson.entries(router.route(x))}
+    after = {entry[:2] for entry in triples(router.route(x))}
     assert before == {(0, 0), (1, 0), (2, 1), (3, 1)}
     # Token 3 now takes the place of token 1 with expert 0, and leaves expert 1 to it.
     assert after == {(0, 0), (3, 0), (2, 1), (1, 1)}

@@ -12,9 +12,9 @@ from torch import nn
 from minitrain.collectives import all_to_all
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
-from minitrain.lessons.mixture_of_experts import expert_parallel as lesson_expert_parallel
-from minitrain.lessons.mixture_of_experts import small
-from minitrain.lessons.mixture_of_experts.expert_parallel import ROUTERS, alone, apart, batch, make_layer, together
+from minitrain.lessons.mixture_of_experts.expert_parallel import here
+from minitrain.lessons.mixture_of_experts.layer import make_layer, small_layer, step
+from minitrain.lessons.mixture_of_experts.layouts import ROUTERS, distance
 from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch, expert_choice, expert_parallel, gshard
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallelLayer, experts_of, split_data_parallel
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers
@@ -33,17 +33,13 @@ def test_experts_are_shared_out():
 
 def one_layer(world, router, ep, carrier, way, experts):
     """Ranks have 2, 3, 0 and 1 sequences: one of them has an empty batch."""
-    whole, layer = batch(world, hidden=4, seq=10), make_layer(world, router, experts, 4)
-    layer.compute = way
-    expected = alone(layer, whole)
+    layer = make_layer(world, ROUTERS[router](4, experts), way)
     model = ExpertParallel(copy.deepcopy(layer), split_data_parallel(ep), carrier=CARRIERS[carrier])
-    found = together(world, model, whole)
-    assert max(apart(found, expected)) <= 1e-12
+    assert distance(world, layer, model) <= 1e-12
     own = experts_of(world.rank % ep, experts, ep)
     assert {name.split(".")[1] for name in model.own_experts} == {str(number) for number in own}
     storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.own_experts.values()}
     assert sum(storages.values()) == sum(p.nbytes for p in model.own_experts.values())  # others' experts are gone
-    return len(found.gradients)
 
 
 @pytest.mark.parametrize("router", ROUTERS)
@@ -63,17 +59,17 @@ def small_form(world, route, experts, grouped=False):
     counts = [rank + 1 for rank in range(world.size)]
     first, total, seq = sum(counts[: world.rank]), sum(counts), 11
     generator = torch.Generator().manual_seed(0)
-    x, towards = torch.randn(2, total, seq, 4, generator=generator, dtype=torch.float64)
+    x = torch.randn(total, seq, 4, generator=generator, dtype=torch.float64)
     mine, own = slice(first, first + counts[world.rank]), experts_of(world.rank, experts, world.size)
-    full = make_layer(world, "switch", experts, 4)
-    one_device, layer = small.layer_of(full), small.layer_of(full)
+    full = make_layer(world, Switch(4, experts))
+    one_device, layer = small_layer(full), small_layer(full)
     if route is not None:
         one_device.route = layer.route = route
-    expected = small.here(small.step(one_device, x, towards, total), one_device, mine, own)
+    expected = here(step(one_device, x, total), one_device, mine, own)
     model = expert_parallel.ExpertParallel(layer, group)
-    found = small.step(model, x[mine], towards[mine], total, world.size)
+    found = step(model, x[mine], total, world.size)
     assert len(found) == 3 + 4 * len(own)
-    assert small.distance(found, expected) <= 1e-12
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
     # The norm of all gradients: the router's once, and each rank's experts.
     squares = torch.stack([gradient.square().sum() for gradient in found[3:]]).sum()
     dist.all_reduce(squares)
@@ -82,12 +78,9 @@ def small_form(world, route, experts, grouped=False):
         norm, torch.stack([p.grad.norm() for p in one_device.parameters()]).norm(), rtol=1e-12, atol=0
     )
     if route is None:
-        full.compute = "loop"
-        theirs = small.step(
-            ExpertParallel(full, split_data_parallel(world.size)), x[mine], towards[mine], total, world.size
-        )
+        theirs = step(ExpertParallel(full, split_data_parallel(world.size)), x[mine], total, world.size)
         # Sequences are routed one by one here, and together there, so that the router's product may add otherwise.
-        assert small.distance(found, theirs) <= 1e-12
+        torch.testing.assert_close(found, theirs, rtol=0, atol=1e-12)
 
 
 def second_always(x, weight):
@@ -104,29 +97,16 @@ def test_small_form_in_a_group(ranks):
     ranks(3).run(small_form, None, 6, True)
 
 
-def small_form_bit_by_bit(world):
-    claims = small.claims(world, make_layer(world, "switch", 12, 4), 4, 13)
-    return [claim.what for claim in claims if not claim.holds]
-
-
-def test_small_form_is_the_full_form_bit_by_bit(ranks):
-    """But for the router's gradient, see `small.differing`."""
-    for size in (2, 3, 4):
-        assert ranks(size).run(small_form_bit_by_bit) == [[]] * size
-
-
 def experts_without_tokens(world):
     """All tokens go to expert 0: other ranks get no rows, and yet send, and their experts' gradients are zeros."""
-    layer = small.layer_of(make_layer(world, "switch", 2 * world.size, 4), 2 * world.size)
+    layer = small_layer(make_layer(world, Switch(4, 2 * world.size)), 2 * world.size)
     with torch.no_grad():
         layer.router.weight.zero_()
     model = expert_parallel.ExpertParallel(layer)
-    _, dx, _, *gradients = small.step(
-        model, torch.ones(1, 5, 4).double(), torch.ones(1, 5, 4).double(), world.size, world.size
-    )
+    _, dx, _, *gradients = step(model, torch.ones(1, 5, 4).double(), world.size, world.size)
     assert dx.any() and [bool(gradient.any()) for gradient in gradients[:4]] == [world.rank == 0] * 4
     with pytest.raises(AssertionError, match="each rank holds as many experts"):
-        expert_parallel.ExpertParallel(small.layer_of(make_layer(world, "switch", world.size + 1, 4)))
+        expert_parallel.ExpertParallel(small_layer(make_layer(world, Switch(4, world.size + 1))))
 
 
 def test_small_form_with_experts_without_tokens(ranks):
@@ -147,13 +127,13 @@ def steps(world, ep):
     model = ExpertParallel(model, split_data_parallel(ep), bucket_megabytes=0.001, collectives=ring)
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, reference)]
     each, seq = 2, 6
-    for step in range(3):
-        generator = torch.Generator().manual_seed(step)
+    for number in range(3):
+        generator = torch.Generator().manual_seed(number)
         inputs, targets = torch.randint(17, (2, each * world.size, seq), generator=generator)
         part = slice(each * world.rank, each * (world.rank + 1))
-        layers(reference)[0].router.set_position(0, step)
+        layers(reference)[0].router.set_position(0, number)
         (reference(inputs, targets)[1] + auxiliary_loss(reference)).backward()
-        layers(model)[0].router.set_position(0, step, first_token=each * world.rank * seq)
+        layers(model)[0].router.set_position(0, number, first_token=each * world.rank * seq)
         (model(inputs[part], targets[part])[1] + auxiliary_loss(model)).backward()
         model.synchronize()
         expected = dict(reference.named_parameters())
@@ -178,7 +158,7 @@ def test_several_steps_of_a_gpt(ranks, size, ep):
 
 def accumulated(world):
     """Two micro-batches, the first under no_sync(), are one batch."""
-    layer, groups = make_layer(world, "switch", 4, 4), split_data_parallel(world.size)
+    layer, groups = make_layer(world, Switch(4, 4), "grouped"), split_data_parallel(world.size)
     x = torch.randn(2 * world.size, 2, 10, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mine = x[2 * world.rank : 2 * world.rank + 2]
     model = ExpertParallel(copy.deepcopy(layer), groups)
@@ -201,18 +181,16 @@ def test_accumulation(ranks):
 
 
 def wrong(world, mistake):
-    whole, layer = batch(world, hidden=4, seq=10), make_layer(world, "switch", 4, 4)
-    expected = alone(layer, whole)
+    layer = make_layer(world, Switch(4, 4))
     model = ExpertParallel(copy.deepcopy(layer), split_data_parallel(2))
     if mistake == "divided by the replicas":
         model.divisor = world.size // 2
     elif mistake == "added over all ranks":
         model.replicas = model.comm
-    found = together(world, model, whole).gradients
+    distance(world, layer, model)
+    torch.testing.assert_close(model.module.router.gate.weight.grad, layer.router.gate.weight.grad, rtol=0, atol=1e-12)
     name = sorted(model.own_experts)[0]
-    shared = "router.gate.weight"
-    assert (found[shared] - expected.gradients[shared]).abs().max() <= 1e-12
-    return (found[name].norm() / expected.gradients[name].norm()).item()
+    return (model.own_experts[name].grad.norm() / dict(layer.named_parameters())[name].grad.norm()).item()
 
 
 @pytest.mark.parametrize("mistake", ("none", "divided by the replicas", "added over all ranks"))
@@ -228,10 +206,11 @@ def test_wrong_ranks_are_seen(ranks, mistake):
 
 def local_groups(world):
     """Break it: a group of all tokens of the batch would make capacity and loss depend on the layout."""
-    whole, layer = batch(world, hidden=4, seq=10), make_layer(world, "switch", 4, 4)
-    layer(whole.x)
+    layer = make_layer(world, Switch(4, 4))
+    x = torch.randn(2, 10, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    layer(x)
     kept = layer.routing.token
-    layer(whole.x.flatten(0, 1))  # one group
+    layer(x.flatten(0, 1))  # one group
     return kept.tolist() != layer.routing.token.tolist()
 
 
@@ -243,7 +222,7 @@ def test_groups_matter(ranks):
 
 
 def not_a_number(world, ep, check):
-    layer = ExpertParallelLayer(make_layer(world, "switch", 4, 4), split_data_parallel(ep), check=check)
+    layer = ExpertParallelLayer(make_layer(world, Switch(4, 4)), split_data_parallel(ep), check=check)
     x = torch.ones(2, 10, 4, dtype=torch.float64)
     layer(x)
     if world.rank == 1:
@@ -282,7 +261,7 @@ def bad(world):
     with pytest.raises(ValueError, match=r"ep=2 does not divide the 3 data-parallel ranks; use one of \[1, 3\]"):
         split_data_parallel(2)
     with Ledger() as ledger, pytest.raises(ValueError, match="experts=2 are too few for 3"):
-        ExpertParallel(make_layer(world, "switch", 2, 4), split_data_parallel(3))
+        ExpertParallel(make_layer(world, Switch(4, 2)), split_data_parallel(3))
     return ledger.calls("broadcast")
 
 
@@ -302,12 +281,3 @@ def one_begins_otherwise(world):
 
 def test_all_begin_with_the_experts_of_rank_0(ranks):
     assert ranks(3).run(one_begins_otherwise) == [True] * 3
-
-
-def claimed(world, router):
-    return [claim.what for claim in lesson_expert_parallel.claims(world, router, 5, 4, 10) if not claim.holds]
-
-
-@pytest.mark.parametrize("router", ("gshard", "expert_choice"))
-def test_claims_hold_for_other_routers(ranks, router):
-    assert ranks(3).run(claimed, router) == [[]] * 3

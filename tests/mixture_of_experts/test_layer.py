@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.lessons.mixture_of_experts import small
-from minitrain.lessons.mixture_of_experts.common import dense
+from minitrain.lessons.mixture_of_experts.layer import gradients, small_layer, step
 from minitrain.mixture_of_experts import (
     ExpertChoice,
     GShard,
@@ -20,7 +19,6 @@ from minitrain.mixture_of_experts import (
     noisy_top_k,
     switch,
 )
-from minitrain.mixture_of_experts import layer as small_layer
 from minitrain.mixture_of_experts.full.compute import (
     WAYS,
     fits_grouped_product,
@@ -29,9 +27,10 @@ from minitrain.mixture_of_experts.full.compute import (
     stacked,
 )
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers, load
-from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import MLP
+from minitrain.mixture_of_experts.layer import MoELayer as SmallLayer
+from minitrain.models.gpt import MLP, GPTConfig
 from minitrain.recomputation.full import every_block as full
+from tests.mixture_of_experts.plain import dense
 
 ROUTERS = (NoisyTopK, GShard, Switch, ExpertChoice)
 HIDDEN, EXPERTS = 6, 5
@@ -103,7 +102,7 @@ def test_small_form(router):
     """Against the full form, which multiplies the rows of all sequences by the router at once."""
     layer, x = make(router), sequences()
     layer.router.eval()  # the noisy router's loss is another then: it has no noise by whose chance to count
-    model = small_layer.MoELayer(
+    model = SmallLayer(
         copy.deepcopy(layer.router.gate),
         [copy.deepcopy(each) for each in layer.experts.values()],
         SMALL_ROUTES[router](layer),
@@ -115,7 +114,7 @@ def test_small_form(router):
         y = each(z)
         (y.sin().sum() + (each.auxiliary_loss if router is not NoisyTopK else 0.0)).backward()
         gate = layer.router.gate if each is layer else model.router
-        results.append([y.detach(), z.grad, gate.weight.grad, *small.gradients(each.experts.children())])
+        results.append([y.detach(), z.grad, gate.weight.grad, *gradients(*each.experts.children())])
     assert len(results[0]) == len(results[1]) == 3 + 4 * EXPERTS
     for mine, its in zip(*results, strict=True):
         torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-12)
@@ -126,8 +125,8 @@ def test_small_form(router):
 def test_small_form_on_one_sequence_is_the_full_form_bit_by_bit():
     """With one sequence and one expert per token, both add the same numbers in the same order."""
     layer = make(capacity_factor=0.8)
-    model, x = small.layer_of(layer, 0.8), sequences(batch=1)
-    found, expected = (small.step(each, x, x.sin(), 1) for each in (model, layer))
+    model, x = small_layer(layer, 0.8), sequences(batch=1)
+    found, expected = (step(each, x, 1) for each in (model, layer))
     assert all(torch.equal(mine, its) for mine, its in zip(found, expected, strict=True))
     dropped = layer.routing.dropped[:, 0]
     assert len(dropped) and not found[0][0, dropped].any()  # zeros for tokens without a place
@@ -135,7 +134,7 @@ def test_small_form_on_one_sequence_is_the_full_form_bit_by_bit():
 
 def test_small_form_refuses():
     with pytest.raises(AssertionError, match="the router scores each expert"):
-        small_layer.MoELayer(nn.Linear(HIDDEN, 4, bias=False), mlps(5))
+        SmallLayer(nn.Linear(HIDDEN, 4, bias=False), mlps(5))
 
 
 @pytest.mark.parametrize("way", WAYS)

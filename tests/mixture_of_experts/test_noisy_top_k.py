@@ -8,7 +8,6 @@ import statistics
 import pytest
 import torch
 
-from minitrain.lessons.mixture_of_experts import common as lesson
 from minitrain.mixture_of_experts import NoisyTopK, noisy_top_k
 from minitrain.mixture_of_experts.full.noisy_top_k import TwoLevel, squared_variation
 from minitrain.models import counter_rng
@@ -19,6 +18,7 @@ from tests.mixture_of_experts.plain import (
     NORMAL,
     SIZE,
     agrees,
+    dense,
     groups_of,
     order,
     random_weights,
@@ -95,7 +95,7 @@ def test_without_noise_in_evaluation():
     routing = router.route(x)
     assert routing.load().tolist() == load
     for (number, i), weight in expected.items():
-        assert lesson.dense(routing)[number, i].item() == pytest.approx(weight, abs=1e-12)
+        assert dense(routing)[number, i].item() == pytest.approx(weight, abs=1e-12)
     assert routing.auxiliary_loss.item() == pytest.approx(0.1 * cv2(importance) + 0.1 * cv2(load), abs=1e-12)
 
 
@@ -165,7 +165,7 @@ def test_two_levels_as_the_paper_says():
         load = [upper_load[i] * lower_load[i][j] / max(taken[i], 1) for i in range(branches) for j in range(below)]
         losses.append(0.3 * cv2(importance) + 0.7 * cv2(load))
     routing = router.route(x, groups=GROUPS)
-    torch.testing.assert_close(lesson.dense(routing), weights, rtol=0, atol=1e-12)
+    torch.testing.assert_close(dense(routing), weights, rtol=0, atol=1e-12)
     assert routing.auxiliary_loss.item() == pytest.approx(sum(losses) / GROUPS, abs=1e-12)
 
 

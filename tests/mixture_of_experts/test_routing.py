@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from minitrain.lessons.mixture_of_experts import common as lesson
+from minitrain.lessons.pictures import mixture_of_experts as pictures
 from minitrain.mixture_of_experts import ExpertChoice, GShard, NoisyTopK, Router, Routing, Switch
 from minitrain.mixture_of_experts.full.noisy_top_k import TwoLevel
 from minitrain.mixture_of_experts.full.routing import position_in_expert
 from minitrain.models import counter_rng
 from minitrain.recomputation.full.checkpoint import checkpoint as our_checkpoint
-from tests.mixture_of_experts.plain import EXPERTS, GROUPS, HIDDEN, SIZE, random_weights, some_tokens, triples
+from tests.mixture_of_experts.plain import EXPERTS, GROUPS, HIDDEN, SIZE, dense, random_weights, some_tokens, triples
 
 ROUTERS = {
     "noisy top k": lambda: NoisyTopK(HIDDEN, EXPERTS),
@@ -38,8 +38,7 @@ def test_helpers_of_a_routing_by_hand():
     assert routing.experts_per_token().tolist() == [2, 1, 0, 1]
     assert routing.group().tolist() == [0, 0, 0, 1]
     assert routing.dropped_fraction() == 2 / 6
-    assert lesson.fullest(routing) == (0, 2)
-    assert lesson.dense(routing)[0].tolist() == pytest.approx([0.4, 0.6, 0.0])
+    assert dense(routing)[0].tolist() == pytest.approx([0.4, 0.6, 0.0])
 
 
 def test_places_as_counted_one_by_one():
@@ -157,7 +156,7 @@ def test_noise_depends_on_seed_step_and_layer_and_is_off_in_evaluation(name):
     def weights(seed, step, layer=0):
         router.layer = layer
         router.set_position(seed, step)
-        return lesson.dense(router.route(x))
+        return dense(router.route(x))
 
     router, x = random_weights(ROUTERS[name]()), some_tokens(40)
     first = weights(0, 0)
@@ -249,7 +248,7 @@ def test_the_picture_shows_tokens_places_and_what_was_dropped():
     torch.nn.init.ones_(router.gate.weight)  # all scores equal: all tokens go to the first expert
     routing = router.route(some_tokens(8).float(), groups=2)
     assert len(routing.dropped) == 6
-    axes = lesson.picture_of(routing).axes[0]
+    axes = pictures.slots(routing).axes[0]
     shown = [text.get_text() for text in axes.texts]
     assert shown[:8] == [f"token {i}" for i in range(8)] and "expert 3" in shown
     assert sum(line.get_linestyle() == "--" for line in axes.lines) == 6

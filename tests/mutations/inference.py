@@ -43,7 +43,7 @@ MUTATIONS = [
     # Theory.
     Mutation(f"{THEORY}.cache_bytes", "2 * -(-layers", "-(-layers", CACHE, "bytes of the caches"),
     Mutation(f"{THEORY}.cache_bytes", "-(-layers // pipeline)", "layers", PIPELINE, "bytes of this rank's caches"),
-    Mutation(f"{THEORY}.token_flops", "4 * layers", "2 * layers", CACHE, "operations of the prefill"),
+    Mutation(f"{THEORY}.token_flops", "4 * layers", "2 * layers", CACHE, "operations to write"),
     Mutation(
         f"{THEORY}.with_cache_flops", "range(1, count)", "range(count)", CACHE, "operations to write 9 tokens with a"
     ),
@@ -51,7 +51,11 @@ MUTATIONS = [
         f"{THEORY}.without_cache_flops", "prompt + i", "prompt", CACHE, "operations to write 9 tokens without a cache"
     ),
     Mutation(
-        f"{THEORY}.tensor_parallel_bytes", "2 * layers + 1", "2 * layers", CACHE, "tensor parallelism, 4 ranks: byt"
+        f"{THEORY}.tensor_parallel_bytes",
+        "2 * layers + 1",
+        "2 * layers",
+        test="tests/costs/test_inference.py",
+        why="the notebook counts the bytes of all-reduces; the lesson compares tokens",
     ),
     Mutation(f"{THEORY}.pipeline_bytes", "count - 1", "count", PIPELINE, "bytes that this rank sends"),
     Mutation(f"{THEORY}.pipeline_seconds", "max(ranks, groups)", "groups", PIPELINE, "time for 5 tokens"),

@@ -15,45 +15,79 @@ PLACES = "tokens of an expert that all tokens want"
 EIGHT = "loss of the eight tokens"
 DROPPED = "part dropped of all choices"
 CHOSEN = "small form: choices, gates and losses"
+TESTS = "tests/mixture_of_experts"
 
 MUTATIONS = [
     # The practice.
-    Mutation(f"{FULL}.router.Router.capacity", "math.floor", "math.ceil", SWITCH, PLACES),
-    Mutation(f"{FULL}.router.Router.capacity", ".limit_denominator(10**6)", "", SWITCH, PLACES),
+    Mutation(f"{FULL}.router.Router.capacity", "math.floor", "math.ceil", SWITCH, CHOSEN),
+    Mutation(f"{FULL}.router.Router.capacity", ".limit_denominator(10**6)", "", SWITCH, CHOSEN),
     Mutation(f"{SWITCH}.route", "experts + 1e-9)", "experts)", SWITCH, PLACES),
     Mutation(f"{SWITCH}.route", "position <= capacity", "position < capacity", SWITCH, CHOSEN),
-    Mutation(f"{FULL}.switch.Switch.route", "(f * p)", "(f * p.detach())", SWITCH, "its gradient, by token 0's score"),
-    Mutation(f"{FULL}.switch.Switch.route", "(f * p)", "(f * f)", SWITCH, EIGHT),
+    Mutation(
+        f"{FULL}.switch.Switch.route",
+        "(f * p)",
+        "(f * p.detach())",
+        test=f"{TESTS}/test_switch.py::test_small_form",
+        why="the loss is right, and only its gradient is missing",
+    ),
+    Mutation(f"{FULL}.switch.Switch.route", "(f * p)", "(f * f)", SWITCH, CHOSEN),
     Mutation(f"{SWITCH}.route", "(f * p)", "(p * p)", SWITCH, EIGHT),
-    Mutation(f"{FULL}.switch.Switch.route", "2 * chance - 1", "2 * chance", SWITCH, "what jitter multiplies by"),
+    Mutation(
+        f"{FULL}.switch.Switch.route",
+        "2 * chance - 1",
+        "2 * chance",
+        test=f"{TESTS}/test_switch.py::test_as_the_paper_says",
+        why="the small form has no jitter",
+    ),
     Mutation(f"{FULL}.router.Router.split_into_groups", "torch.float32)", "x.dtype)", SWITCH, "tokens of a bfloat16"),
-    Mutation(f"{GSHARD}.route", "2 * gate[:, 1] > chance", "gate[:, 1] > chance", GSHARD, CHOSEN),
+    Mutation(f"{GSHARD}.route", "2 * gate[:, 1] > chance", "gate[:, 1] > chance", GSHARD, (CHOSEN, "part of tokens")),
+    Mutation(
+        f"{GSHARD}.route", "mask.transpose(0, 1).flatten(0, 1)", "mask.flatten(0, 1)", GSHARD, "places given twice"
+    ),
     Mutation(
         f"{FULL}.routing.position_in_expert",
         "taken.transpose(1, 2).reshape",
         "taken.reshape",
         GSHARD,
-        "places given twice, or to a second choice",
+        CHOSEN,
     ),
-    Mutation(f"{FULL}.gshard.GShard.route", "counted * mean", "mean * mean", GSHARD, EIGHT),
+    Mutation(f"{FULL}.gshard.GShard.route", "counted * mean", "mean * mean", GSHARD, CHOSEN),
     Mutation(f"{FULL}.noisy_top_k.chances", "best[..., choices:]", "best[..., :1]", NOISY, "distance of smooth load"),
-    Mutation(f"{FULL}.noisy_top_k.TwoLevel.route", "(won * here[..., None])", "won", NOISY, "two levels: both losses"),
-    Mutation(f"{NOISY}.squared_variation", ".mean() ** 2", ".mean()", NOISY, "importance loss of the eight tokens"),
-    Mutation(f"{FULL}.expert_choice.uncut", "a = a + column", "pass", CHOICE, "what A reaches"),
-    Mutation(f"{FULL}.expert_choice.uncut", "a = a + entry", "pass", CHOICE, "what A reaches"),
     Mutation(
-        f"{FULL}.expert_choice.within_cap", "> most).any", "> most + 1).any", CHOICE, "eight tokens, k = 2, b = 1"
+        f"{FULL}.noisy_top_k.TwoLevel.route",
+        "(won * here[..., None])",
+        "won",
+        test=f"{TESTS}/test_noisy_top_k.py::test_two_levels_as_the_paper_says",
+        why="the small form has one level",
     ),
+    Mutation(f"{NOISY}.squared_variation", ".mean() ** 2", ".mean()", NOISY, "load loss of the eight tokens"),
+    *(
+        Mutation(
+            f"{FULL}.expert_choice.uncut",
+            old,
+            "pass",
+            test=f"{TESTS}/test_expert_choice.py::test_the_cap_finds_what_the_dual_finds",
+            why="experts exchange tokens until the cap is kept, whatever A is",
+        )
+        for old in ("a = a + column", "a = a + entry")
+    ),
+    Mutation(f"{FULL}.expert_choice.within_cap", "> most).any", "> most + 1).any", CHOICE, "most experts of a token"),
     Mutation(f"{CHOICE}.route", "s.T.topk(k, -1)", "s.T.topk(k, -1, largest=False)", CHOICE, CHOSEN),
     Mutation(f"{LAYER}.MoELayer.choose", ".mean()", ".sum()", LAYER, "distance of output and all gradients"),
-    Mutation(f"{FULL}.layer._Ride.backward", "ctx.scale", "1 + ctx.scale", LAYER, "riding auxiliary loss"),
+    Mutation(
+        f"{FULL}.layer._Ride.backward",
+        "ctx.scale",
+        "1 + ctx.scale",
+        test=f"{TESTS}/test_layer.py::test_the_auxiliary_loss_can_ride_along",
+        why="in the lesson no loss rides along",
+    ),
     Mutation(f"{PARALLEL}.ExpertParallel.synchronize", "1 / self.ranks", "1", PARALLEL, "small form: distance"),
     Mutation(
         f"{FULL}.expert_parallel.experts_of",
         "rank * each + min(rank, more)",
         "rank * each",
-        PARALLEL,
-        "experts here that get other rows",
+        test=f"{TESTS}/test_expert_parallel.py::test_experts_are_shared_out",
+        why="the small form, and so the lesson, has equally many experts on each rank",
     ),
     Mutation(
         f"{MOE_GPT}.replace_mlps",
@@ -95,18 +129,15 @@ MUTATIONS = [
     ),
     Mutation(f"{THEORY}.dropped_fraction", "chosen = choices * tokens", "chosen = tokens", GSHARD, DROPPED),
     Mutation(f"{THEORY}.switch_loss", "factor * len(parts)", "factor * 8", SWITCH, EIGHT),
-    Mutation(f"{THEORY}.switch_loss_gradient", "- mean", "", SWITCH, "its gradient, by token 0's score"),
     Mutation(f"{THEORY}.gshard_loss_at_balance", "experts**2", "experts", GSHARD, "loss at perfect balance"),
     Mutation(f"{THEORY}.squared_variation", "/ mean**2", "/ mean", NOISY, "load loss of the eight tokens"),
     Mutation(f"{THEORY}.importance_loss_at_worst", "- 1", "", NOISY, "importance loss, k experts used alone"),
     Mutation(f"{THEORY}.all_to_all", "row[rank] for", "row[0] for", ALL_TO_ALL, "all-to-all, backward: bytes"),
-    Mutation(
-        f"{THEORY}._sent", "sum(counts) * size", "max(counts) * size", PARALLEL, "all-to-all, this rank, forward: bytes"
-    ),
+    Mutation(f"{THEORY}._sent", "sum(counts) * size", "max(counts) * size", ALL_TO_ALL, "all-to-all, forward: bytes"),
     Mutation(
         f"{THEORY}.expert_parameters", "+ inner + hidden", "+ 2 * hidden", PARALLEL, "small form: bytes of experts"
     ),
-    Mutation(f"{THEORY}.expert_flops", "4 * routes", "2 * routes", LAYER, "operations of 5 and of 10 experts"),
+    Mutation(f"{THEORY}.expert_flops", "4 * routes", "2 * routes", LAYER, "small form: operations of 5 experts"),
     Mutation(f"{THEORY}.load_bytes", "experts * item", "2 * experts * item", BIAS, "bytes of the all-reduce of loads"),
     Mutation(f"{THEORY}.bias_steps", "(2 * speed)", "speed", BIAS, "steps until an expert"),
     Mutation(f"{THEORY}.bias_overshoot", "2 * speed", "speed", BIAS, "most tokens of an expert from then on"),
@@ -114,7 +145,5 @@ MUTATIONS = [
     Mutation(f"{THEORY}.shared_flops", "choices + shared", "choices", SHARED, "operations of both"),
     Mutation(f"{THEORY}.z_loss", "/ len(logits)", "", Z_LOSS, "z-loss, of random logits"),
     Mutation(f"{THEORY}.z_loss_gradient", "2 * z", "z", Z_LOSS, "largest difference of autograd"),
-    Mutation(
-        f"{THEORY}.router_flops", "2 * tokens", "tokens", MOE_GPT, "a GPT of five blocks, two with mixtures: operat"
-    ),
+    Mutation(f"{THEORY}.router_flops", "2 * tokens", "tokens", LAYER, "small form: operations of 10 experts"),
 ]

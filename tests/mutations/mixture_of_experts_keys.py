@@ -24,8 +24,8 @@ MUTATIONS = [
         "minitrain.models.counter_rng.set_position",
         "{seed}/{step}",
         "{seed}",
-        f"{HOME}.noisy_top_k",
-        "entries that differ in the next",
+        test="tests/mixture_of_experts/test_routing.py::test_noise_depends_on_seed_step_and_layer_and_is_off_in_evaluation",
+        why="the lesson routes one step",
     ),
     # The second choice is made half as often.
     Mutation(
@@ -33,7 +33,7 @@ MUTATIONS = [
         "2 * weight[..., 1:] > chance",
         "weight[..., 1:] > chance",
         f"{HOME}.gshard",
-        "part of tokens",
+        "small form: choices",
     ),
     # 1.15 · 100 is 114 when it is cut off.
     Mutation(f"{HOME}.expert_choice.route", " + 1e-9)", ")", f"{HOME}.expert_choice", "tokens of each expert"),
@@ -43,7 +43,14 @@ MUTATIONS = [
         "preference.topk(k, -1)",
         "preference[..., :-1].topk(k, -1)",
         f"{HOME}.expert_choice",
-        ("most experts of a token", "experts lost or won"),
+        "small form: choices",
+    ),
+    Mutation(
+        f"{HOME}.expert_choice.route",
+        "s.T.topk(k, -1)",
+        "s.T[:, :-1].topk(k, -1)",
+        f"{HOME}.expert_choice",
+        "experts lost or won",
     ),
     # The residual is added here, and once more by the block.
     Mutation(
@@ -99,15 +106,15 @@ MUTATIONS = [
         "1 / divisor",
         "1",
         f"{HOME}.expert_parallel",
-        "distance of outputs",
+        "small form: elements",
     ),
-    # The demo's divisor is not used.
+    # The divisor that is set is not used.
     Mutation(
         f"{FULL}.expert_parallel.ExpertParallel.synchronize",
         "self._start(bucket, self.replicas, self.divisor)",
         "self._start(bucket, self.replicas, self.ranks)",
-        f"{HOME}.expert_parallel",
-        "gradients of experts",
+        test="tests/mixture_of_experts/test_expert_parallel.py::test_wrong_ranks_are_seen",
+        why="the lesson leaves the divisor as it is",
     ),
     # Counts only, which have no gradient: the auxiliary loss does nothing.
     Mutation(

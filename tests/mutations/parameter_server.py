@@ -8,11 +8,10 @@ SYNCHRONOUS, ASYNCHRONOUS = f"{CHAPTER}.synchronous", f"{CHAPTER}.asynchronous"
 EMBEDDING, HYBRID = f"{TABLES}.embedding", f"{TABLES}.hybrid"
 THEORY, STALENESS = "minitrain.costs.parameter_server", "minitrain.costs.staleness"
 
-WEIGHTS = "weights that differ from one device's"
 SMALL = "small form: weights that differ"
 REPLAYED = "parameters that differ from the log's"
-FARTHEST = "the same where largest first is farthest"
-RATE = "largest learning rate that converges"
+GAINED = "updates in 32 virtual seconds"
+TESTS = "tests/parameter_server"
 RULES = "rows' distance from an optimizer"
 PLACED = "elements, states and places that differ"
 
@@ -25,15 +24,38 @@ MUTATIONS = [
         f"{CHAPTER}.full.placement.place",
         "emptiest = loads.index(min(loads))",
         "emptiest = tensor % servers",
-        SYNCHRONOUS,
-        FARTHEST,
+        test=f"{TESTS}/test_placement.py::test_the_bound_is_reached",
+        why="the lesson's prediction uses the placement",
     ),
-    Mutation(f"{CHAPTER}.full.placement.place", "-sizes[i]", "sizes[i]", SYNCHRONOUS, FARTHEST),
-    Mutation(f"{CHAPTER}.full.synchronous.Server._add_up", "div_(taken)", "div_(len(workers))", SYNCHRONOUS, WEIGHTS),
     Mutation(
-        f"{CHAPTER}.full.shares.Parcel.refused", "push[-1].real < 0", "push[-1].real > 1", SYNCHRONOUS, "pushes refused"
+        f"{CHAPTER}.full.placement.place",
+        "-sizes[i]",
+        "sizes[i]",
+        test=f"{TESTS}/test_placement.py::test_the_largest_goes_first_and_equal_ones_in_their_order",
+        why="the lesson's prediction uses the placement",
     ),
-    Mutation(f"{ASYNCHRONOUS}.AsynchronousServer.may_begin", "<=", "<", ASYNCHRONOUS, "every order of events"),
+    Mutation(
+        f"{CHAPTER}.full.synchronous.Server._add_up",
+        "div_(taken)",
+        "div_(len(workers))",
+        test=f"{TESTS}/test_synchronous.py::test_gradients_that_are_not_finite_are_refused_and_counted",
+        why="in the lesson no push is refused",
+    ),
+    Mutation(
+        f"{CHAPTER}.full.shares.Parcel.refused",
+        "push[-1].real < 0",
+        "push[-1].real > 1",
+        test=f"{TESTS}/test_synchronous.py::test_gradients_that_are_not_finite_are_refused_and_counted",
+        why="in the lesson no push is refused",
+    ),
+    Mutation(f"{SYNCHRONOUS}.set_gradients", "part.view_as", "part.clone().view_as", SYNCHRONOUS, SMALL),
+    Mutation(
+        f"{ASYNCHRONOUS}.AsynchronousServer.may_begin",
+        "<=",
+        "<",
+        test=f"{TESTS}/test_clocks.py::test_the_worst_of_all_orders_is_the_bound",
+        why="the bound still holds; workers wait more than they need",
+    ),
     Mutation(
         f"{ASYNCHRONOUS}.AsynchronousServer.may_begin",
         "self.staleness is None or lead <= self.staleness",
@@ -48,9 +70,13 @@ MUTATIONS = [
         ASYNCHRONOUS,
         REPLAYED,
     ),
-    Mutation(f"{CHAPTER}.full.clocks.Clocks.lead", "min(", "max(", ASYNCHRONOUS, "every order of events"),
+    Mutation(f"{CHAPTER}.full.clocks.Clocks.lead", "min(", "max(", ASYNCHRONOUS, GAINED),
     Mutation(
-        f"{CHAPTER}.full.asynchronous.AsynchronousServer._apply", "if finite:", "if True:", ASYNCHRONOUS, REPLAYED
+        f"{CHAPTER}.full.asynchronous.AsynchronousServer._apply",
+        "if finite:",
+        "if True:",
+        test=f"{TESTS}/test_asynchronous.py::test_random_delays",
+        why="in the lesson all gradients are finite",
     ),
     Mutation(
         f"{CHAPTER}.full.asynchronous.AsynchronousServer._answer",
@@ -107,7 +133,11 @@ MUTATIONS = [
     ),
     # The theory: parameter servers.
     Mutation(
-        f"{THEORY}.server_link", "elements + len(members)", "elements", SYNCHRONOUS, "bytes through this rank's link"
+        f"{THEORY}.server_link",
+        "elements + len(members)",
+        "elements",
+        SYNCHRONOUS,
+        "bytes through the busiest server's link in",
     ),
     Mutation(
         f"{THEORY}.busiest_server",
@@ -117,51 +147,70 @@ MUTATIONS = [
         "bytes through the busiest server's link in",
     ),
     Mutation(f"{THEORY}.busiest_in_ring", "+ sent[rank - 1]", "", SYNCHRONOUS, "bytes through the busiest link if"),
-    Mutation(
-        f"{THEORY}.over_ring", "2 * servers", "servers", SYNCHRONOUS, "bytes through the busiest server's link over"
+    *(
+        Mutation(
+            f"{THEORY}.{function}",
+            old,
+            new,
+            test="tests/costs/test_parameter_server.py::test_where_servers_and_ring_cross",
+            why="both links are claimed in bytes, and not their quotient",
+        )
+        for function, old, new in (
+            ("over_ring", "2 * servers", "servers"),
+            ("over_ring", "workers - 1", "workers"),
+            ("servers_to_match", "-(-(workers**2) //", "(workers**2 //"),
+        )
     ),
-    Mutation(
-        f"{THEORY}.over_ring", "workers - 1", "workers", SYNCHRONOUS, "bytes through the busiest server's link over"
-    ),
-    Mutation(
-        f"{THEORY}.servers_to_match",
-        "-(-(workers**2) //",
-        "(workers**2 //",
-        SYNCHRONOUS,
-        "servers with which an evenly",
-    ),
-    Mutation(
-        f"{THEORY}.fullest_at_most",
-        " + (1 - 1 / servers) * max(sizes, default=0)",
-        "",
-        SYNCHRONOUS,
-        "the same of k + 1 equal",
-    ),
-    Mutation(f"{THEORY}.fullest_at_most", "1 - 1 / servers", "1", SYNCHRONOUS, "the same of k + 1 equal"),
-    Mutation(f"{THEORY}.largest_first_ratio", "4 / 3 - 1 / (3 * servers)", "2 - 1 / servers", SYNCHRONOUS, FARTHEST),
-    Mutation(
-        f"{THEORY}.adam_states", "2 * parameter.elements", "parameter.elements", SYNCHRONOUS, "bytes of AdamW's states"
+    *(
+        Mutation(
+            f"{THEORY}.{function}",
+            old,
+            new,
+            test=f"{TESTS}/test_placement.py::test_the_bound_is_reached",
+            why="how evenly servers are filled is no claim",
+        )
+        for function, old, new in (
+            ("fullest_at_most", " + (1 - 1 / servers) * max(sizes, default=0)", ""),
+            ("fullest_at_most", "1 - 1 / servers", "1"),
+            ("largest_first_ratio", "4 / 3 - 1 / (3 * servers)", "2 - 1 / servers"),
+        )
     ),
     Mutation(
         f"{THEORY}.step_time",
         "workers * (alpha + beta * push)",
-        "workers * (alpha + beta * pull)",
+        "(alpha + beta * push)",
         SYNCHRONOUS,
-        "time of a step",
+        "small form: time of a step",
     ),
-    Mutation(f"{STALENESS}.most_stale", "2 * staleness + 1", "2 * staleness", ASYNCHRONOUS, "every order of events"),
-    Mutation(f"{STALENESS}.steps_until", "+ staleness + 1", "+ staleness", ASYNCHRONOUS, "s = 2: updates"),
     Mutation(
-        f"{STALENESS}.largest_rate",
-        "2 / curvature * math.sin(math.pi / (2 * (2 * delay + 1)))",
-        "1 / (curvature * max(delay, 1))",
-        ASYNCHRONOUS,
-        RATE,
+        f"{STALENESS}.most_stale",
+        "2 * staleness + 1",
+        "2 * staleness",
+        test=f"{TESTS}/test_clocks.py::test_the_worst_of_all_orders_is_the_bound",
+        why="the lesson's runs are not the worst that can come",
     ),
-    Mutation(f"{STALENESS}.largest_rate", "2 * delay + 1", "2 * delay + 2", ASYNCHRONOUS, RATE),
-    Mutation(f"{STALENESS}.largest_rate", "2 / curvature", "2 * curvature", ASYNCHRONOUS, RATE),
+    Mutation(f"{STALENESS}.steps_until", "+ staleness + 1", "+ staleness", ASYNCHRONOUS, GAINED),
+    *(
+        Mutation(
+            f"{STALENESS}.largest_rate",
+            old,
+            new,
+            test="tests/costs/test_staleness.py",
+            why="the learning rate that a delay allows is the notebook's",
+        )
+        for old, new in (
+            ("2 / curvature * math.sin(math.pi / (2 * (2 * delay + 1)))", "1 / (curvature * max(delay, 1))"),
+            ("2 * delay + 1", "2 * delay + 2"),
+            ("2 / curvature", "2 * curvature"),
+            ("math.sin(", "math.tan("),
+        )
+    ),
     Mutation(
-        f"{STALENESS}.bytes_served", "+ workers * other", "", ASYNCHRONOUS, "random delays: bytes that the server sends"
+        f"{STALENESS}.bytes_served",
+        "+ workers * other",
+        "",
+        test="tests/costs/test_staleness.py::test_bytes_served",
+        why="the small form has no buffers and no frozen parameters",
     ),
     # The theory: tables.
     Mutation(

@@ -8,9 +8,9 @@ LESSONS = "minitrain.lessons.parameter_server"
 MUTATIONS = [
     # The server as one of the workers.
     Mutation(
-        f"{LESSONS}.small.claims",
-        "link = 2 * size * (workers if",
-        "link = 2 * size * (world.size if",
+        f"{LESSONS}.synchronous.demo",
+        "2 * size * (n if",
+        "2 * size * (world.size if",
         f"{HOME}.synchronous",
         "small form: bytes through",
     ),
@@ -24,17 +24,17 @@ MUTATIONS = [
     ),
     # As if the server served one worker.
     Mutation(
-        f"{LESSONS}.asynchronous.small_claims",
-        "size * steps * (workers if roles.serves else 1)",
-        "size * steps",
+        f"{LESSONS}.asynchronous.demo",
+        "steps * (n if roles.serves else 1), sent",
+        "steps, sent",
         f"{HOME}.asynchronous",
         "small form, random delays: bytes",
     ),
     # As if a step of all workers were one update.
     Mutation(
-        f"{LESSONS}.asynchronous.small_claims",
-        "Claim(*SMALL_ROWS[1], workers * steps,",
-        "Claim(*SMALL_ROWS[1], steps,",
+        f"{LESSONS}.asynchronous.demo",
+        "*UPDATES, n * steps,",
+        "*UPDATES, steps,",
         f"{HOME}.asynchronous",
         "small form, random delays: updates",
     ),

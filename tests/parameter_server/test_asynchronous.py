@@ -14,8 +14,8 @@ from torch import nn
 
 from minitrain.comm import Ledger, VirtualClock
 from minitrain.costs.staleness import bytes_served, most_stale
-from minitrain.lessons.parameter_server.asynchronous import Plan, replayed, train
 from minitrain.lessons.parameter_server.delay import descend
+from minitrain.lessons.parameter_server.runs import Plan, replayed, train
 from minitrain.parameter_server import asynchronous as small
 from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker, on_gloo
 from minitrain.parameter_server.full.roles import Roles, split_roles

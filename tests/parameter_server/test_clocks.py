@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.costs.staleness import most_stale
+from minitrain.parameter_server.asynchronous import AsynchronousServer
 from minitrain.parameter_server.full.clocks import Clocks, every_order
 
 
+class SmallRule(Clocks):
+    """The clocks with the small form's rule."""
+
+    def may_begin(self, worker):
+        return AsynchronousServer.may_begin(SimpleNamespace(clocks=self._finished, staleness=self.staleness), worker)
+
+
+@pytest.mark.parametrize("rule", (Clocks, SmallRule))
 @pytest.mark.parametrize(("workers", "bound"), [(1, 2), (2, 0), (2, 1), (2, 4), (3, 0), (3, 1), (3, 2), (4, 0)])
-def test_the_worst_of_all_orders_is_the_bound(workers, bound):
-    worst = every_order(workers, bound)
+def test_the_worst_of_all_orders_is_the_bound(workers, bound, rule):
+    worst = every_order(workers, bound, rule)
     assert worst.lead == (bound if workers > 1 else 0)
     assert worst.staleness == most_stale(workers, bound)
 

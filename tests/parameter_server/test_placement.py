@@ -30,7 +30,9 @@ def test_no_fuller_than_the_theorems_allow(sizes, servers):
 
 
 def test_the_bound_is_reached():
-    """Graham's own example: 4/3 − 1/(3k) is no exaggeration."""
+    """Equal tensors, one more than servers; and Graham's own example: 4/3 − 1/(3k) is no exaggeration."""
+    equal = [60] * 4
+    assert max(loads(equal, place(equal, 3), 3)) == pytest.approx(costs.fullest_at_most(equal, 3))
     sizes = [5, 5, 4, 4, 3, 3, 3]  # k = 3: two each of 2k−1 … k+1, and three of k
     assert max(loads(sizes, place(sizes, 3), 3)) == 11
     assert costs.least_fullest(sizes, 3) == 9

@@ -13,7 +13,6 @@ from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.lessons.parameter_server import synchronous as lesson
-from minitrain.lessons.parameter_server.synchronous import demo
 from minitrain.parameter_server import Roles, Server, Worker, split_roles
 from minitrain.parameter_server import synchronous as small
 from tests.data_parallel.models import Branches, Mixed, gpt, tokens
@@ -415,11 +414,3 @@ def in_a_group(world):
 
 def test_groups(ranks):
     ranks(4).run(in_a_group)
-
-
-def claims_hold(world, servers):
-    return [claim for claim in demo(world, servers, 2) if claim.holds is False]
-
-
-def test_the_demo_holds_with_more_servers(ranks):
-    assert not any(ranks(4).run(claims_hold, 2))

@@ -10,122 +10,82 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
-from minitrain.lessons.claims import as_key, fold
-from minitrain.lessons.mixture_of_experts import common as lesson
+from minitrain.lessons.rows import Rows
 from minitrain.mixture_of_experts import dropless, switch
 
-GALE = "Gale et al. 2022, §3"
+EXPERTS, CHOICES, HIDDEN = 6, 2, 16  # torch's grouped product wants rows of a multiple of 16 bytes
 
 
-def demo(world: World, tokens: int = 60, experts: int = 6, choices: int = 2, hidden: int = 16) -> list[Claim]:
+def demo(world: World, tokens: int = 60) -> list[Claim]:
     """Computes experts with rows sorted by expert; the table shows what it equals, and that nothing is dropped.
 
     Args:
         tokens: Tokens of this rank.
-        experts: Number of experts.
-        choices: Experts of a token.
-        hidden: Width of a token, a multiple of 4; an expert is twice as wide inside.
     """
-    if hidden % 4:
-        raise ValueError(f"hidden={hidden} must be a multiple of 4, since torch's grouped product wants 16 bytes")
-    inputs = random_inputs(world, tokens, experts, choices, hidden)
-    claims = as_key(
-        as_the_loop(inputs),
-        in_float32(world, inputs),
-        nothing_dropped(world, inputs),
-        work(inputs),
-    )
-    x, chosen, gates, up, down = (each.float() if each.is_floating_point() else each for each in inputs)
-    dropless.compute(x, chosen, gates, up, down)
-    with world.timed(f"{tokens} tokens through {experts} experts, grouped", tokens, "tokens"):
-        dropless.compute(x, chosen, gates, up, down)
-    return claims
-
-
-def random_inputs(world: World, tokens: int, experts: int, choices: int, hidden: int) -> list[Tensor]:
-    """Arguments of `compute` in float64. The last expert is chosen by no token, the first by most."""
-    generator = torch.Generator().manual_seed(world.rank)
+    rows, generator = Rows("Gale et al. 2022, §3"), torch.Generator().manual_seed(world.rank)
 
     def draw(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator, dtype=torch.float64).to(world.device)
 
-    scores = draw(tokens, experts)
+    x, scores = draw(tokens, HIDDEN), draw(tokens, EXPERTS)
+    up, down = draw(EXPERTS, 2 * HIDDEN, HIDDEN), draw(EXPERTS, HIDDEN, 2 * HIDDEN)
     scores[:, 0] += 2
-    scores[:, -1] = -float("inf")
-    gates, chosen = scores.softmax(-1).topk(choices, -1)
-    return [draw(tokens, hidden), chosen, gates, draw(experts, 2 * hidden, hidden), draw(experts, hidden, 2 * hidden)]
+    scores[:, -1] = -float("inf")  # the last expert is chosen by no token, the first by most
+    gates, chosen = scores.softmax(-1).topk(CHOICES, -1)
+
+    one = torch.eye(EXPERTS, dtype=torch.float64, device=world.device)
+
+    both = []
+    for form in (dropless.compute, loop):
+        wanted = [each.clone().requires_grad_() for each in (x, gates, up, down)]
+        y = form(wanted[0], chosen, *wanted[1:])
+        both.append([y.detach(), *torch.autograd.grad(y.sin().sum(), wanted)])
+    sizes = [each.abs().max() for each in both[1]]
+    found, expected = ([each / size for each, size in zip(form, sizes, strict=True)] for form in both)
+    what = "distance of output and all gradients from a loop over tokens and experts"
+    rows.near(what, found, expected, 1e-12, "10⁻¹², float64")
+
+    even = torch.full((EXPERTS,), tokens // EXPERTS, device=world.device)
+    for case, loads in (("even loads", even), ("all rows to one expert", tokens * one[-1].long())):
+        what = "a grouped product in float32: its error over its bound, even loads and all rows to one expert"
+        worst, more = error_over_bound(x.float(), up.float(), loads), {"how": "compared", "relation": "<="}
+        rows.add(what, "h · 2⁻²⁴ · Σ|x||w|", 1, worst, "1", "Higham 2002, §3.1", case=case, **more)
+
+    all_to_one = torch.zeros_like(chosen[:, :1])
+    y = dropless.compute(x, all_to_one, torch.ones_like(gates[:, :1]), up, down)
+    what = "tokens without an expert if all choose the same one; and with a capacity, all but C"
+    rows.add(what, "0", 0, int((y == 0).all(-1).sum()), "tokens", case="dropless")
+    dropped = int((switch.route(one[:1].expand(tokens, -1), one, 1.25)[0] < 0).sum())
+    wanted = tokens - costs.capacity(tokens, EXPERTS, 1.25)
+    rows.add(what, "T − C", wanted, dropped, "tokens", case="capacity factor 1.25")
+
+    for case, choice in (("as chosen", chosen), ("all to one", torch.zeros_like(chosen))):
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            dropless.compute(x, choice, gates, up, down)
+        wanted, what = costs.expert_flops(chosen.numel(), HIDDEN, 2 * HIDDEN), "operations, forward, at two loads"
+        rows.add(what, "4hm a choice", wanted, counter.get_total_flops(), "1", case=case)
+    return rows.claims()
 
 
 def loop(x: Tensor, chosen: Tensor, gates: Tensor, up: Tensor, down: Tensor) -> Tensor:
     """The definition: each token by itself, through one expert after the other."""
     rows = []
-    for token in range(len(x)):
-        outputs = [
-            gate * (down[expert] @ F.gelu(up[expert] @ x[token]))
-            for expert, gate in zip(chosen[token].tolist(), gates[token], strict=True)
-        ]
+    for token, (experts, weights) in zip(x, zip(chosen.tolist(), gates, strict=True), strict=True):
+        outputs = [gate * (down[e] @ F.gelu(up[e] @ token)) for e, gate in zip(experts, weights, strict=True)]
         rows.append(torch.stack(outputs).sum(0))
     return torch.stack(rows)
 
 
-def as_the_loop(inputs: list[Tensor]) -> Claim:
-    """The claim on output and gradients, by elements of the size of their largest."""
-    both = []
-    for form in (loop, dropless.compute):
-        x, chosen, gates, up, down = (each.detach().clone() for each in inputs)
-        wanted = [each.requires_grad_() for each in (x, gates, up, down)]
-        y = form(x, chosen, gates, up, down)
-        both.append([y.detach(), *torch.autograd.grad(y.sin().sum(), wanted)])
-    apart = max(((one - other).abs().max() / one.abs().max()).item() for one, other in zip(*both, strict=True))
-    what = "distance of output and all gradients from a loop over tokens and experts"
-    return Claim(what, "10⁻¹², float64", lesson.EXACT, apart, "1", "derived", "compared", "<=")
+def error_over_bound(rows: Tensor, weight: Tensor, loads: Tensor) -> float:
+    """The largest error of a grouped product in float32, in parts of what it may be.
 
-
-def in_float32(world: World, inputs: list[Tensor]) -> Claim:
-    """The claim that torch's grouped product multiplies each stretch of rows by its own matrix.
-
-    A sum of h products in float32 is off by at most h · ε/(1 − h · ε) times the sum of their absolute values, ε = 2⁻²⁴.
+    A sum of h products is off by at most h · ε/(1 − h · ε) times the sum of their absolute values, ε = 2⁻²⁴.
     """
-    cases = {}
-    rows, up = inputs[0].float(), inputs[3].float()
-    worst = (1 << 30) * torch.finfo(torch.float32).tiny
-    experts, hidden = len(up), rows.shape[1]
-    part = hidden * 2**-24 / (1 - hidden * 2**-24)
-    for name, loads in (("even", [len(rows) // experts] * experts), ("all to one", [0] * (experts - 1) + [len(rows)])):
-        ends = torch.tensor(loads, device=world.device).cumsum(0, dtype=torch.int32)
-        mine = rows[: sum(loads)]
-        found = dropless.grouped_product(mine, up, ends).double()
-        matrices = up.double().repeat_interleave(torch.tensor(loads, device=world.device), 0)  # [rows, inner, hidden]
-        exact = (matrices @ mine.double()[..., None])[..., 0]
-        size = (matrices.abs() @ mine.double().abs()[..., None])[..., 0]
-        most = ((found - exact).abs() / (part * size + worst)).max().item()
-        cases[name] = Claim("", "h · 2⁻²⁴ · Σ|x||w|", 1, most, "1", "Higham 2002, §3.1", "compared", "<=")
-    return fold("a grouped product in float32: its error over its bound, even loads and all rows to one expert", cases)
-
-
-def nothing_dropped(world: World, inputs: list[Tensor]) -> Claim:
-    """The claim on tokens that get no expert if all choose the same one, next to a capacity of 1.25."""
-    x, _, _, up, down = inputs
-    experts, everyone = len(up), torch.zeros(len(x), 1, dtype=torch.long, device=world.device)
-    y = dropless.compute(x, everyone, torch.ones_like(x[:, :1]), up, down)
-    lost = int((y == 0).all(-1).sum())
-    scores = torch.eye(experts, dtype=torch.float64, device=world.device)
-    dropped = int((switch.route(scores[:1].expand(len(x), -1), scores, 1.25)[0] < 0).sum())
-    wanted = len(x) - costs.capacity(len(x), experts, 1.25)
-    cases = {
-        "dropless": Claim("", "0", 0, lost, "tokens", GALE),
-        "capacity factor 1.25": Claim("", "T − C", wanted, dropped, "tokens", GALE),
-    }
-    return fold("tokens without an expert if all choose the same one; and with a capacity, all but C", cases)
-
-
-def work(inputs: list[Tensor]) -> Claim:
-    """The claim that operations don't depend on the loads."""
-    x, chosen, gates, up, down = inputs
-    hidden, inner, cases = x.shape[1], up.shape[1], {}
-    wanted = costs.expert_flops(chosen.numel(), hidden, inner)
-    for name, choice in (("as chosen", chosen), ("all to one", torch.zeros_like(chosen))):
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            dropless.compute(x, choice, gates, up, down)
-        cases[name] = Claim("", "4hm a choice", wanted, counter.get_total_flops(), "1", GALE)
-    return fold("operations, forward, at two loads", cases)
+    rows = rows[: int(loads.sum())]
+    found = dropless.grouped_product(rows, weight, loads.cumsum(0, dtype=torch.int32)).double()
+    matrices = weight.double().repeat_interleave(loads, 0)  # [rows, inner, hidden]
+    exact, sizes = (
+        torch.einsum("roi,ri->ro", m, x) for m, x in ((matrices, rows.double()), (matrices.abs(), rows.double().abs()))
+    )
+    part = rows.shape[1] * 2**-24
+    return ((found - exact).abs() / (part / (1 - part) * sizes)).max().item()

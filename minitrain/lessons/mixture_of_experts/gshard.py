@@ -1,50 +1,77 @@
-"""The lesson of `minitrain.mixture_of_experts.gshard`: what its demo claims, and how that is measured."""
+"""The lesson of `minitrain.mixture_of_experts.gshard`: its loss, who gets places, and how often a second is taken."""
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
 
 from minitrain.comm import World
+from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
-from minitrain.lessons.mixture_of_experts import capacity as shown
 from minitrain.lessons.mixture_of_experts import common as lesson
+from minitrain.lessons.pictures import mixture_of_experts as pictures
+from minitrain.lessons.rows import Rows
 from minitrain.mixture_of_experts import gshard
 from minitrain.mixture_of_experts.full.gshard import GShard
 
+LEPIKHIN = "Lepikhin et al. 2020"
 
-def demo(world: World, experts: int = 8, capacity_factor: float = 1.0) -> list[Claim]:
+
+def demo(world: World, experts: int = 8) -> list[Claim]:
     """Routes tokens to two experts; the table shows the loss, who gets places, and how often a second is taken.
 
     Args:
         experts: Number of experts.
-        capacity_factor: Places, in parts of what balanced tokens would need.
     """
+    rows = Rows(f"{LEPIKHIN}, §2.2 and algorithm 1")
+    full = GShard(experts + 3, experts)
 
-    def make(count: int) -> GShard:
-        return GShard(count, count, capacity_factor=capacity_factor)
+    def with_its_chances(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return gshard.route(x, weight, full.uniform(x[None], 1, "second")[0, :, 0])
 
-    world.figure(lambda: lesson.picture_of(lesson.example(GShard(4, 4, capacity_factor=0.75), world)))
-    claims = [
-        *_like_full_form(world, experts, capacity_factor),
-        *shown.gshard_losses(world, GShard, gshard.route, experts),
-        *shown.gshard_places(world, GShard, _all_second_choices, experts, capacity_factor),
-        shown.gshard_second(world, GShard, experts),
-        lesson.same_when_split(world, make),
-        lesson.without_a_place(world, make),
-    ]
-    lesson.timed(world, GShard(256, experts))
-    return claims
+    lesson.same_as_full_form(rows, world, full, with_its_chances)
+    even, predicted = lesson.balanced_scores(world, experts), costs.gshard_loss_at_balance(1.5, experts)
+    balance, line = second_always(even, lesson.one(world, experts), 1.5)[2].item(), f"{LEPIKHIN}, algorithm 1, line 13"
+    rows.add("loss at perfect balance", "α/E²", predicted, balance, "1", line, how="compared", tolerance=lesson.EXACT)
 
-
-def _like_full_form(world: World, experts: int, capacity_factor: float) -> list[Claim]:
-    full = GShard(experts + 3, experts, capacity_factor=capacity_factor)
-
-    def route(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return gshard.route(x, weight, full.uniform(x[None], 1, "second")[0, :, 0], capacity_factor)
-
-    return lesson.like_full_form(world, full, route)
+    lesson.most_of_an_expert(rows, world, second_always, 2, rows.source)
+    given_wrongly(rows, world, experts)
+    lesson.dropped(rows, world, second_always, (1.0,), tokens=5, choices=2)
+    second(rows, world, experts)
+    world.figure(
+        lambda: pictures.slots(lesson.route_scores(GShard(4, 4, capacity_factor=0.75), lesson.eight_tokens(world)))
+    )
+    return rows.claims()
 
 
-def _all_second_choices(x: Tensor, weight: Tensor, capacity_factor: float) -> tuple[Tensor, Tensor, Tensor]:
-    return gshard.route(x, weight, torch.zeros_like(x[:, 0]), capacity_factor)
+def second_always(x: Tensor, weight: Tensor, capacity_factor: float) -> tuple[Tensor, Tensor, Tensor]:
+    """All second choices are made."""
+    return gshard.route(x, weight, torch.zeros_like(x[:, 0]), capacity_factor, 1.5)
+
+
+def given_wrongly(rows: Rows, world: World, experts: int, tokens: int = 63) -> None:
+    """Claim that an expert with more first choices than places takes these alone, and no more than it has places."""
+    x = lesson.random_scores(world, tokens, experts)
+    x[:, 0] += 2  # most tokens prefer expert 0
+    wanted, (chosen, _, _) = x.argmax(-1), gshard.route(x, lesson.one(world, experts))
+    first, second = (chosen[:, choice][chosen[:, choice] >= 0].bincount(minlength=experts) for choice in (0, 1))
+    crowded = wanted.bincount(minlength=experts) > first  # some first choices found no place
+    twice = (first + second - costs.capacity(tokens, experts, 1.0, 2)).clamp_min(0)
+    what = "places given twice, or to a second choice where a first one found none"
+    rows.add(what, "0", 0, int(twice.sum() + second[crowded].sum()), "1")
+
+
+def second(rows: Rows, world: World, experts: int, tokens: int = 1 << 14) -> None:
+    """Claim that second choices are made in proportion to their weight, within a bound that fails once in 10⁹ times.
+
+    The mean of T independent numbers from 0 to 1 is that near to what is expected: Hoeffding 1963, theorem 2.
+    """
+    x, bound = lesson.random_scores(world, tokens, experts), math.sqrt(math.log(2e9) / (2 * tokens))
+    torch.manual_seed(world.rank)
+    chosen, _, _ = gshard.route(x, lesson.one(world, experts), capacity_factor=experts)
+    best = x.softmax(-1).topk(2, -1).values
+    expected, taken = 2 * (best[:, 1] / best.sum(-1)).mean().item(), (chosen[:, 1] >= 0).double().mean().item()
+    what, source = "part of tokens whose second choice is made", f"{LEPIKHIN}, §2.2"
+    rows.add(what, "mean of 2g₂/(g₁ + g₂)", expected, taken, "1", source, how="compared", absolute=bound)

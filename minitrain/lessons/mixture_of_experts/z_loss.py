@@ -5,21 +5,18 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
-from minitrain.lessons.claims import as_key, fold
 from minitrain.lessons.mixture_of_experts import common as lesson
+from minitrain.lessons.rows import Rows
 from minitrain.mixture_of_experts import switch
 from minitrain.mixture_of_experts.z_loss import with_z_loss, z_loss
 
-ZOPH = "Zoph et al. 2022, equation 5"
-
 
 def demo(world: World, experts: int = 8, tokens: int = 12, factor: float = 0.001, shift: float = 3.0) -> list[Claim]:
-    """Penalises large logits; the table shows the loss, its gradient, and what it leaves alone.
+    """Penalizes large logits; the table shows the loss, its gradient, and what it leaves alone.
 
     Args:
         experts: Number of experts.
@@ -27,69 +24,34 @@ def demo(world: World, experts: int = 8, tokens: int = 12, factor: float = 0.001
         factor: α.
         shift: What is added to all logits of the eight tokens, whose exponentials sum to 1 without it.
     """
-    logits = 2 * lesson.random_scores(world, tokens, experts, seed=world.rank)
-    return [
-        *as_key(value(world, logits, factor, shift), gradient(logits, factor), shrinking(world, experts)),
-        *as_key(only_the_loss(world, factor, shift)),
-    ]
+    rows, exact = Rows("Zoph et al. 2022, equation 5"), {"how": "compared", "tolerance": lesson.EXACT}
+    logits = (2 * lesson.random_scores(world, tokens, experts)).requires_grad_()
+    shifted = lesson.eight_tokens(world) + shift  # so z is the shift
+    what = "z-loss, of random logits, and of tokens whose exponentials sum to e^shift"
+    predicted, loss = costs.z_loss(factor, logits.tolist()), z_loss(logits, factor)
+    rows.add(what, "α · 1/T · Σ z²", predicted, loss.item(), "1", case="random logits", **exact)
+    rows.add(what, "α · shift²", factor * shift**2, z_loss(shifted, factor).item(), "1", case="z = shift", **exact)
 
+    (found,) = torch.autograd.grad(loss, logits)
+    by_hand = [[costs.z_loss_gradient(factor, row, e, tokens) for e in range(experts)] for row in logits.tolist()]
+    what, formula = "largest difference of autograd's gradient from the one by hand", "α · 2z/T · pᵢ, to 10⁻¹²"
+    rows.near(what, found.cpu(), torch.tensor(by_hand, dtype=torch.float64), lesson.EXACT, formula)
 
-def value(world: World, logits: Tensor, factor: float, shift: float) -> Claim:
-    """The claim on the loss: of random logits, and of the eight tokens, where z is the shift."""
-    cases = {
-        "random logits": (costs.z_loss(factor, logits.tolist()), logits),
-        "z = shift for each token": (factor * shift**2, lesson.eight_tokens(world) + shift),
-    }
-    made = {
-        name: Claim(
-            "", "α · 1/T · Σ z²", wanted, z_loss(each, factor).item(), "1", ZOPH, "compared", tolerance=lesson.EXACT
-        )
-        for name, (wanted, each) in cases.items()
-    }
-    return fold("z-loss, of random logits, and of tokens whose exponentials sum to e^shift", made)
-
-
-def gradient(logits: Tensor, factor: float) -> Claim:
-    """The claim on the derivative by each logit."""
-    leaf = logits.clone().requires_grad_()
-    (found,) = torch.autograd.grad(z_loss(leaf, factor), leaf)
-    wanted = [
-        [costs.z_loss_gradient(factor, row, expert, len(logits)) for expert in range(len(row))]
-        for row in logits.tolist()
-    ]
-    apart = (found.cpu() - torch.tensor(wanted, dtype=torch.float64)).abs().max().item()
-    what = "largest difference of autograd's gradient from the one by hand"
-    return Claim(what, "α · 2z/T · pᵢ, to 10⁻¹²", lesson.EXACT, apart, "1", "derived", "compared", "<=")
-
-
-def shrinking(world: World, experts: int, steps: int = 20, rate: float = 0.5) -> Claim:
-    """The claim on z of one token with equal logits, after steps of gradient descent on the loss alone (α = 1).
-
-    Each logit loses rate · 2z/E in a step, and z as much as they all do; so z is multiplied by 1 − 2 · rate/E.
-    """
-    logits = torch.full((1, experts), 100.0, dtype=torch.float64, device=world.device, requires_grad=True)
+    # Each of a token's equal logits loses rate · 2z/E in a step, and z as much as they all do.
+    steps, rate = 20, 0.5
+    equal = torch.full((1, experts), 100.0, dtype=torch.float64, device=world.device, requires_grad=True)
+    optimizer = torch.optim.SGD([equal], lr=rate)
     for _ in range(steps):
-        (found,) = torch.autograd.grad(z_loss(logits, 1.0), logits)
-        with torch.no_grad():
-            logits -= rate * found
-    wanted = (100 + math.log(experts)) * (1 - 2 * rate / experts) ** steps
+        optimizer.zero_grad()
+        z_loss(equal, 1.0).backward()
+        optimizer.step()
     what = f"z of a token with equal logits of 100, after {steps} steps with a rate of {rate}"
-    measured = logits.detach().logsumexp(-1).item()
-    return Claim(what, "z (1 − 2η/E)ⁱ", wanted, measured, "1", "derived", "compared", tolerance=lesson.EXACT)
+    predicted, z = (100 + math.log(experts)) * (1 - 2 * rate / experts) ** steps, equal.logsumexp(-1).item()
+    rows.add(what, "z (1 − 2η/E)ⁱ", predicted, z, "1", "derived", **exact)
 
-
-def only_the_loss(world: World, factor: float, shift: float) -> Claim:
-    """The claim that a router with the z-loss chooses as before, and that its loss grows by the z-loss."""
-    x = lesson.eight_tokens(world) + shift
-    weight = torch.eye(4, dtype=torch.float64, device=world.device)
-    chosen, gates, loss = switch.route(x, weight)
-    others, their_gates, more = with_z_loss(switch.route, factor)(x, weight)
-    same = int((chosen != others).sum() + (gates != their_gates).sum())
-    grown, what = (more - loss).item(), "Switch with it: choices and gates that change, and what the loss grows by"
-    return fold(
-        what,
-        {
-            "loss": Claim("", "α · shift²", factor * shift**2, grown, "1", ZOPH, "compared", tolerance=lesson.EXACT),
-            "choices and gates": Claim("", "0", 0, same, "1", ZOPH, "compared"),
-        },
-    )
+    what = "Switch with it: choices and gates that change, and what the loss grows by"
+    chosen, gates, loss = switch.route(shifted, lesson.one(world, 4))
+    others, their_gates, more = with_z_loss(switch.route, factor)(shifted, lesson.one(world, 4))
+    rows.add(what, "α · shift²", factor * shift**2, (more - loss).item(), "1", case="loss", **exact)
+    rows.equal(what, [chosen, gates], [others, their_gates], case="choices and gates")
+    return rows.claims()

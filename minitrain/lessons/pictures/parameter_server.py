@@ -1,0 +1,62 @@
+"""The pictures of the chapter parameter server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from minitrain.lessons.parameter_server.runs import Trace
+
+
+def links(points: list[tuple[int, int, float, float]]) -> Figure:
+    """Bytes through the busiest link over the number of workers, of servers and of a ring; dots were counted.
+
+    Args:
+        points: Workers, servers, and what the busiest server and the busiest rank of the ring carried, in S.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.add_subplot()
+    workers = list(range(2, 17))
+    styles = {1: ("#D55E00", "-"), 2: ("#E69F00", "--"), 4: ("#CC79A7", "-."), 8: ("#56B4E9", ":")}
+    for servers, (color, line) in styles.items():
+        label = f"{servers} server{'s' * (servers > 1)}"
+        axes.plot(workers, [2 * n / servers for n in workers], line, color=color, label=label)
+    axes.plot(workers, [4 * (n - 1) / n for n in workers], color="#009E73", linewidth=2.5, label="ring")
+    counts = [point[0] for point in points]
+    axes.plot(counts, [point[2] for point in points], "ks", markersize=6, label="counted, servers")
+    axes.plot(counts, [point[3] for point in points], "k^", markersize=6, label="counted, ring")
+    for n, servers, height, _ in points:
+        axes.annotate(f"k = {servers}", (n, height), textcoords="offset points", xytext=(8, -10), fontsize=8)
+    axes.set(xlabel="workers n", ylabel="bytes through the busiest link, in S", title="Who is the bottleneck")
+    axes.set(ylim=(0, 16), xlim=(1.5, 16))
+    figure.legend(loc="outside right upper", frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def staleness(traces: Mapping[str, Trace], seconds: float) -> Figure:
+    """Loss against virtual time, and how stale gradients were, for each bound."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    looks = [("#0072B2", "-", ""), ("#D55E00", "--", "///"), ("#009E73", ":", "||")]
+    most = max(trace.stalest for trace in traces.values())
+    for place, ((name, trace), (color, line, hatch)) in enumerate(zip(traces.items(), looks, strict=False)):
+        points = [(moment, value) for moment, value in trace.losses if moment <= seconds]
+        left.step(*zip(*points, strict=True), where="post", label=name, color=color, linestyle=line)
+        found = [update.staleness for update in trace.updates]
+        shares = [found.count(value) / len(found) for value in range(most + 1)]
+        middles = [value + 0.27 * (place - (len(traces) - 1) / 2) for value in range(most + 1)]
+        right.bar(middles, shares, 0.27, label=name, color=color, hatch=hatch, edgecolor="white")
+    left.set(xlabel="virtual seconds", ylabel="loss", yscale="log", title="One slow worker: loss against time")
+    right.set(xlabel="updates between pull and push", ylabel="share of gradients", title="Staleness")
+    for axes in (left, right):
+        axes.legend(frameon=False)
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
