@@ -28,7 +28,8 @@ from minitrain.mixture_of_experts.full.compute import (
 )
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers, load
 from minitrain.mixture_of_experts.layer import MoELayer as SmallLayer
-from minitrain.models.gpt import MLP, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import MLP
 from minitrain.recomputation.full import every_block as full
 from tests.mixture_of_experts.plain import dense
 

@@ -173,7 +173,7 @@ MUTATIONS += [
         why=LARGE,
     ),
     Mutation(
-        "minitrain.planning.plan_time.work",
+        "minitrain.planning.full.plan_time.work",
         "most = own /",
         "most = done /",
         test="tests/planning/test_plan.py::test_work_of_gpt_3",

@@ -10,7 +10,8 @@ import pytest
 from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.planning.search import SPACES, exhaustive, space
-from minitrain.planning import plan, plan_time, proposals, published
+from minitrain.planning import plan
+from minitrain.planning.full import plan_time, proposals, published
 from minitrain.planning.search import layouts, search
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # an exhaustive search calls small functions a million times

@@ -11,7 +11,7 @@ from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import roofline, time_bar
 from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
 from minitrain.lessons.pictures.time_bar import STEPS, course_step
-from minitrain.planning.time_model import Cluster, fits, most_held, step_time
+from minitrain.planning.full.time_model import Cluster, fits, most_held, step_time
 
 H100 = MACHINES["H100"]
 MODEL = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048)

@@ -15,7 +15,8 @@ from minitrain.inference.kv_cache import KVCache, add_caches, generate
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import inference as pictures
 from minitrain.lessons.rows import Rows
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.roofline.flops import Flops
 from minitrain.tensor_parallel.full.parallelize import parallelize
 

@@ -16,7 +16,8 @@ from minitrain.inference.pipeline_decode import decode
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.inference.kv_cache import BATCH, VOCABULARY, prompts, stored
 from minitrain.lessons.rows import Rows
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.splitting import evenly, split
 
 HIDDEN, HEADS = 16, 2

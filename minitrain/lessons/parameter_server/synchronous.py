@@ -13,7 +13,6 @@ from typing import Any
 import torch.distributed as dist
 
 from minitrain.comm import Ledger, VirtualClock, World
-from minitrain.comm.board import Board
 from minitrain.comm.control import gather_objects
 from minitrain.comm.memory import model_states
 from minitrain.costs import parameter_server as costs
@@ -27,6 +26,7 @@ from minitrain.models.gpt import GPT
 from minitrain.parameter_server import synchronous
 from minitrain.parameter_server.full.placement import place
 from minitrain.parameter_server.full.roles import split_roles
+from minitrain.watch.board import Board
 
 ALPHA, BETA = 2.0**-17, 2.0**-35  # virtual seconds per message and per byte
 LINK = "small form: bytes through this rank's link in a step, in and out", "2nS at the server; 2S at a worker"

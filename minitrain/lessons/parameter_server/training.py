@@ -15,7 +15,8 @@ from minitrain.comm.comm import Comm
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
 from minitrain.data_parallel import DataParallel
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.parameter_server.full.roles import Roles
 from minitrain.parameter_server.full.synchronous import Server, Worker
 

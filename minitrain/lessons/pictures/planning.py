@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import planning as costs
-from minitrain.planning import published
+from minitrain.planning.full import published
 from minitrain.planning.memory_model import GPT, held
 from minitrain.planning.partition import partition
 from minitrain.planning.plan import Coordinate, predict

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from minitrain.comm import World
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.splitting import Stage
 
 SEQ, SAMPLES, VOCABULARY, HIDDEN = 8, 2, 61, 16

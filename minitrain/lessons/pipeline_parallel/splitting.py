@@ -10,7 +10,8 @@ import torch
 from minitrain.comm import World
 from minitrain.lessons import Claim
 from minitrain.lessons.rows import Rows
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, partition, split
 
 

@@ -14,12 +14,13 @@ from minitrain.costs import composition as costs
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.rows import Rows
-from minitrain.models.gpt import GPT, GPTConfig
-from minitrain.planning import plan_time
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
+from minitrain.planning.full import plan_time
 from minitrain.planning.plan import Coordinate, predict
 from minitrain.recomputation.full import selective
 from minitrain.roofline.flops import Flops
-from minitrain.tensor_parallel.parallelize import parallelize
+from minitrain.tensor_parallel.full.parallelize import parallelize
 
 
 def demo(world: World, preset: str = "175b") -> list[Claim]:

@@ -10,7 +10,7 @@ from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.rows import Rows
-from minitrain.planning import published, time_model
+from minitrain.planning.full import published, time_model
 from minitrain.planning.search import layouts, search
 
 # The largest error of the model of time on these trainings, for a claim: of our figure, so that it is 30 % of theirs.

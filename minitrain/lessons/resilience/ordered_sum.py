@@ -10,7 +10,7 @@ from torch import Tensor
 from minitrain.comm import Ledger, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
-from minitrain.comm.messages import Group, all_reduce, place
+from minitrain.comm.messages import Group, all_reduce, rank_and_size
 from minitrain.costs import resilience as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.resilience import training
@@ -44,7 +44,7 @@ def demo(world: World, micro_batches: int = 13, steps: int = 3) -> list[Claim]:
         gradient = torch.ones(training.ELEMENTS, device=world.device)
         with Ledger() as ledger:
             ordered_sum([gradient], group)
-        predicted = costs.ordered_sum_sent(gradient.nbytes, place(group)[0], ranks)
+        predicted = costs.ordered_sum_sent(gradient.nbytes, rank_and_size(group)[0], ranks)
         what = "bytes sent by this rank in one sum, for each number of ranks"
         rows.add(what, "S per neighbour", predicted, ledger.sent, case=f"{ranks} ranks")
         if ranks == n:

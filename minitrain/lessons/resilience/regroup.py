@@ -12,7 +12,7 @@ from torch import Tensor
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
-from minitrain.comm.messages import Group, all_reduce, place
+from minitrain.comm.messages import Group, all_reduce, rank_and_size
 from minitrain.costs import resilience as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.resilience import training
@@ -103,7 +103,7 @@ def train(
     group: Group, w: Tensor, m: Tensor, steps: range, micro_batches: int, total_of: Total, losses: list[float]
 ) -> tuple[Tensor, Tensor]:
     """Some steps with momentum that is cut over the ranks, as in ZeRO-1: each steps its part of the weights."""
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     mine, batch = part(len(w), group), share(micro_batches, rank, ranks)
     for step in steps:
         losses.append(sum(float(training.loss_of(w, step, each)) for each in range(micro_batches)))

@@ -22,7 +22,6 @@ from minitrain.lessons.pictures.memory_bar import LOOKS
 from minitrain.lessons.sequence_parallel.common import OURS, VOCABULARY, Parallelize, Trial, Way
 from minitrain.models import counter_rng
 from minitrain.recomputation.checkpoint import recompute
-from minitrain.tensor_parallel.dropout_rng import place_dropout
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
