@@ -32,10 +32,8 @@ def demo(world: World, heads: int = 4, key_heads: int = 2, half: int = 2, head: 
     predicted, formula, straight = costs.gather(sizes, n).bytes, "(n−1)/n · (S_K + S_V)", list(range(sizes.seq))
     for order, name in ((straight, "causal"), (zigzag(n, half), "not causal"), (zigzag(n, half), "document mask")):
         whole, positions = exchange.Whole(world, sizes, order), torch.tensor(order, device=world.device)
-        (visible, arguments), case = (
-            exchange.masks(sizes)[name],
-            f"{'in order' if order is straight else 'zigzag'}, {name}",
-        )
+        visible, arguments = exchange.masks(sizes)[name]
+        case = f"{'in order' if order is straight else 'zigzag'}, {name}"
         if "documents" in arguments:
             arguments = {"documents": torch.tensor(arguments["documents"], device=world.device)[:, positions]}
         given = None if order is straight else positions
