@@ -103,6 +103,7 @@ def inputs(world: World, sizes: GPTConfig, batch: int, dtype: torch.dtype) -> tu
 def in_parallel(whole: Block, attention: Cut | None, mlp: Cut, *comm: Comm) -> Block:
     """A copy of a block with its MLP, and perhaps its attention, over all ranks."""
     made = copy.deepcopy(whole)
-    made.mlp = mlp(made.mlp, *comm)
-    made.attention = attention(made.attention, *comm) if attention else made.attention
+    made.set_submodule("mlp", mlp(made.mlp, *comm))
+    if attention:
+        made.set_submodule("attention", attention(made.attention, *comm))
     return made
