@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 from unittest import mock
 
@@ -14,9 +15,12 @@ from torch import Tensor
 
 from minitrain.comm import Ledger, SavedActivations, VirtualClock, World
 from minitrain.context_parallel import online_softmax
-from minitrain.lessons import Claim
+from minitrain.costs import context_parallel as costs
+from minitrain.costs.communication import Traffic
+from minitrain.lessons.rows import Rows
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+LIU = 'Liu et al. 2023, "Ring Attention with Blockwise Transformers", §3'
 DAO = 'Dao 2023, "FlashAttention-2", §3.1'
 
 
@@ -113,10 +117,43 @@ def bound(sizes: Sizes, blocks: int, largest: float = 1.0) -> float:
     return 16 * rounding * 2.0**-53
 
 
-def near(found: float, sizes: Sizes, blocks: int, largest: float = 1.0) -> Claim:
-    """The claim that a distance (`off`) is within the bound."""
-    most = bound(sizes, blocks, largest)
-    return Claim("", "16R, R = ((2d+6)(X+1) + s + B(2X+4))u", most, found, "1", "derived", "compared", "<=")
+def near(rows: Rows, what: str, found: float, sizes: Sizes, blocks: int, case: str, largest: float = 1.0) -> None:
+    """Claim that a distance (`off`) is within the bound."""
+    most, formula = bound(sizes, blocks, largest), "16R, R = ((2d+6)(X+1) + s + B(2X+4))u"
+    rows.add(what, formula, most, found, "1", "derived", case=case, how="compared", relation="<=")
+
+
+def compare(
+    world: World,
+    rows: Rows,
+    attend: Callable[..., Tensor],
+    held: Callable[[int], Tensor],
+    traffic: Callable[..., Traffic],
+    cases: list[tuple[Sizes, dict[str, bool]]],
+    per_rank: int = 1,
+) -> None:
+    """Claim that outputs and gradients are one device's, and what is sent for them.
+
+    Args:
+        world: This rank.
+        rows: Gets the claims.
+        attend: The form; takes Q, K, V, `seq` and a case's options.
+        held: The positions of this rank's tokens, of so many.
+        traffic: The formula for forward.
+        cases: Sizes, and options of the form.
+        per_rank: Blocks of keys that a rank holds.
+    """
+    for sizes, options in cases:
+        tensors, at, case = inputs(world, sizes), held(sizes.seq), f"{sizes.seq} tokens {options or ''}"
+        found = run(partial(attend, seq=sizes.seq, **options), tensors, at)
+        apart = off(found.tensors, tensors, options.get("causal", True), sizes, at)
+        near(rows, "output, dQ, dK, dV: distance from one device's", apart, sizes, per_rank * world.size, case)
+        forward = traffic(sizes.seq, sizes.width, world.size, world.rank, 8)
+        backward = forward + costs.gradients_home(sizes.seq, sizes.width, world.size, 8)
+        what, formula = "bytes sent by this rank, forward", "S_K + S_V − those of the next rank"
+        rows.add(what, formula, forward.bytes, found.forward.sent, "B", LIU, case=case)
+        what, formula = "bytes sent by this rank, backward", "forward + S_dK + S_dV"
+        rows.add(what, formula, backward.bytes, found.backward.sent, "B", LIU, case=case)
 
 
 class Block(NamedTuple):

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from minitrain.comm import Ledger, World
 from minitrain.costs.context_parallel import Attention
-from minitrain.lessons.claims import Claim, fold
+from minitrain.lessons.rows import Rows
 
 U = 2.0**-53
 
@@ -115,29 +115,13 @@ def run(whole: Whole, attention: Callable[[Tensor, Tensor, Tensor], Tensor]) -> 
     return Run(output.detach(), [x.grad for x in (q, k, v) if x.grad is not None], forward, backward)
 
 
-def equal_one_device(cases: dict[str, tuple[Whole, Run, list[Tensor]]], source: str) -> list[Claim]:
-    """The claims on the distance of outputs and of gradients from one device's, over all cases."""
-    outputs, gradients = {}, {}
-    for name, (whole, found, (output, *expected)) in cases.items():
-        limit = bounds(whole.sizes)
-        apart = distance([found.output], [output])
-        outputs[name] = Claim("", "2(E + su)", limit.output, apart, "1", source, "compared", "<=")
-        for of, one, its in zip("QKV", found.gradients, expected, strict=True):
-            what = f"{name}: gradient of {of}"
-            apart = distance([one], [its])
-            formula = "2sh√d(3E + 2(d + s + 2)u + 2shu)"
-            gradients[what] = Claim("", formula, limit.gradients, apart, "1", source, "compared", "<=")
-    return [
-        fold("distance of outputs from one device's", outputs, key=True),
-        fold("distance of the gradients of Q, K and V from one device's", gradients, key=True),
-    ]
-
-
-def distance(found: list[Tensor], expected: list[Tensor]) -> float:
-    """The largest absolute difference; infinite where a shape or a tensor is not the expected one."""
-    if [each.shape for each in found] != [each.shape for each in expected]:
-        return math.inf
-    return max((one - its).abs().max().item() for one, its in zip(found, expected, strict=True))
+def compare(rows: Rows, whole: Whole, found: Run, visible: Callable[[int, int, int], bool], case: str) -> None:
+    """Claim that outputs and gradients are within the bounds of one device's."""
+    (output, *gradients), limit, source = one_device(whole, visible), bounds(whole.sizes), "derived, see the lesson"
+    what = "distance of outputs from one device's"
+    rows.near(what, found.output, output, limit.output, "2(E + su)", source, case)
+    what, formula = "distance of the gradients of Q, K and V from one device's", "2sh√d(3E + 2(d + s + 2)u + 2shu)"
+    rows.near(what, found.gradients, gradients, limit.gradients, formula, source, case)
 
 
 def documents(sizes: Attention) -> list[list[int]]:

@@ -1,0 +1,95 @@
+"""The pictures of the lessons on context parallelism."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from minitrain.costs import context_parallel as costs
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from minitrain.lessons.context_parallel.common import Block
+
+COLORS = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#0072B2", "#D55E00", "#999999")
+
+
+def zigzag(forms: dict[str, list[list[Block]]]) -> Figure:
+    """Above, which rank computes which block of scores, numbered in its rank's order; below, when."""
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+
+    ranks = len(next(iter(forms.values())))
+    end = max(block.end for blocks in forms.values() for its in blocks for block in its)
+    figure = Figure(figsize=(9, 5.0 + 0.25 * ranks), layout="constrained")
+    grid = figure.subplots(2, len(forms), squeeze=False, height_ratios=[4, 0.8 + 0.28 * ranks])
+    for (name, blocks), matrix, times in zip(forms.items(), *grid, strict=True):
+        seq = 1 + max(block.queries[1] for its in blocks for block in its)
+        for rank, its in enumerate(blocks):
+            color = COLORS[rank % len(COLORS)]
+            for number, block in enumerate(its, 1):
+                (top, bottom), (left, right) = block.queries, block.keys
+                size = right + 1 - left, bottom + 1 - top
+                matrix.add_patch(Rectangle((left, top), *size, facecolor=color, edgecolor="white"))
+                middle = left + size[0] / 2, top + size[1] / 2
+                matrix.text(*middle, str(number), ha="center", va="center", fontsize=7)
+                times.barh(rank, block.end - block.start, left=block.start, color=color, edgecolor="white")
+                when = (block.start + block.end) / 2
+                times.text(when, rank, str(number), ha="center", va="center", fontsize=7)
+        matrix.set(xlim=(0, seq), ylim=(seq, 0), aspect="equal", title=name, xlabel="key", ylabel="query")
+        matrix.set(xticks=range(0, seq + 1, 4), yticks=range(0, seq + 1, 4))  # borders of the contiguous chunks
+        matrix.plot([0, seq], [0, seq], color="black", lw=0.8, ls="--")
+        times.set(xlim=(0, end * 1.01), ylim=(ranks - 0.4, -0.6), xlabel="time, in blocks of (s/n)² scores")
+        times.set_yticks(range(ranks), [f"rank {rank}" for rank in range(ranks)])
+        times.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+def ulysses(ranks: int, heads: int, seq: int) -> Figure:
+    """The rank that holds each head of each token, before and after the first all-to-all."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 2.6), layout="constrained", facecolor="white")
+    by_token = [[token * ranks // seq for token in range(seq)] for _ in range(heads)]
+    by_head = [[head * ranks // heads for _ in range(seq)] for head in range(heads)]
+    titles = ("outside attention: a cut along the sequence", "in attention: a cut along the heads")
+    for axes, owner, title in zip(figure.subplots(1, 2), (by_token, by_head), titles, strict=True):
+        axes.imshow(owner, cmap="tab10", vmin=-0.5, vmax=9.5, aspect="auto")
+        for rank in range(ranks):
+            middle = (rank + 0.5) / ranks
+            x, y = (middle * seq, heads / 2) if owner is by_token else (seq / 2, middle * heads)
+            axes.text(x - 0.5, y - 0.5, f"rank {rank}", ha="center", va="center", color="white", fontsize=8)
+        axes.set(xlabel="token", ylabel="head")
+        axes.set_title(title, fontsize=10)
+    return figure
+
+
+def all_gather() -> Figure:
+    """Bytes that a rank sends in a step, for three models, over the number of ranks; Ulysses ends with the heads."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 3.4), layout="constrained", facecolor="white")
+    models = (
+        ("64 heads, 64 key heads", 64, 64),
+        ("Llama 3 405B: 128 heads, 8 key heads", 128, 8),
+        ("a tensor-parallel rank of it: 16 and 1", 16, 1),
+    )
+    ranks = [2**power for power in range(1, 9)]
+    for axes, (title, heads, key_heads) in zip(figure.subplots(1, 3, sharey=True), models, strict=True):
+        one = costs.Attention(heads, key_heads, seq=ranks[-1], head=1, item=1)
+        scale = one.bytes(heads)
+        axes.loglog(ranks, [costs.ring_step(one, n) / scale for n in ranks], "s-", label="ring")
+        axes.loglog(ranks, [2 * costs.gather(one, n).bytes / scale for n in ranks], "o-", label="gather")
+        fit = [n for n in ranks if heads % n == 0]
+        axes.loglog(fit, [2 * costs.ulysses(one, n).bytes / scale for n in fit], "^-", label="Ulysses")
+        cross = costs.crossing(heads, key_heads)
+        if cross < max(ranks):
+            axes.axvline(cross, color="grey", linestyle=":")
+            axes.text(cross, 0.03, f" n = {cross:.3g}", transform=axes.get_xaxis_transform(), fontsize=8)
+        axes.set_xticks(ranks, [str(n) for n in ranks], fontsize=8)
+        axes.minorticks_off()
+        axes.set(xlabel="ranks")
+        axes.set_title(title, fontsize=9)
+    figure.axes[0].set_ylabel("sent by a rank in a step, in S_Q")
+    figure.axes[0].legend(fontsize="small")
+    return figure
