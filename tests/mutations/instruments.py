@@ -56,8 +56,8 @@ MUTATIONS = [
         "minitrain.comm.memory.storage_bytes",
         "storage.data_ptr() not in seen and",
         "",
-        "minitrain.zero.stage3",
-        "bytes of parameters, gradients",
+        "minitrain.zero.offload",
+        "small form: bytes on the device",
     ),
     Mutation(
         "minitrain.comm.memory.Peak.__exit__",
