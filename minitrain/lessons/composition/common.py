@@ -189,11 +189,14 @@ def rounding(settings: Settings) -> float:
 def label(settings: Settings) -> str:
     """A layout in a few words, with its unusual settings."""
     layout, usual = settings.layout, Layout()
-    unusual = [
-        f"{name} {getattr(layout, name)}"
-        for name in ("cp_mode", "schedule", "zero", "sequence_parallel", "recompute")
-        if getattr(layout, name) != getattr(usual, name)
-    ]
+    words = {
+        "cp_mode": layout.cp_mode,
+        "schedule": layout.schedule,
+        "zero": f"ZeRO-{layout.zero}",
+        "sequence_parallel": "sequence-parallel",
+        "recompute": f"{layout.recompute} recomputation",
+    }
+    unusual = [text for name, text in words.items() if getattr(layout, name) != getattr(usual, name)]
     return ", ".join(
         [str(layout), *unusual, *([f"{settings.model.experts} experts"] if settings.model.experts else [])]
     )

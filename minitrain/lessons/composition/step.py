@@ -72,7 +72,8 @@ def demo(world: World, blocks: int = 1) -> list[Claim]:
 def with_all_axes(ranks: int) -> Iterator[Layout]:
     """Each layout of dp, pp and tp, with ZeRO-1 and sequence parallelism where they apply; and one of cp."""
     for layout in fitting(lesson.small_model(ranks), Layout(), lesson.small_steps(ranks), ranks):
-        yield replace(layout, microbatches=layout.pp, zero=int(layout.dp > 1), sequence_parallel=layout.tp > 1)
+        zero = 1 if layout.dp > 1 else 0
+        yield replace(layout, microbatches=layout.pp, zero=zero, sequence_parallel=layout.tp > 1)
     if ranks % 2 == 0:
         yield Layout(dp=ranks // 2, cp=2, zero=1)
 

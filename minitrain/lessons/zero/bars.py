@@ -54,6 +54,8 @@ def bars(world: World, layers: int, hidden: int) -> dict[int, list[dict[str, int
             model, held = NaiveDataParallel(gpt), list(gpt.parameters())
             optimizer = torch.optim.AdamW(held, lr=0.01)
 
+        stepped: Any = model if stage else optimizer
+
         def states(model: Any = model, optimizer: Any = optimizer) -> dict[str, int]:
             every = common.held(model) if isinstance(model, Sharded) else model_states(model.module, optimizer)
             return {name: every[name] for name in common.NAMES}
@@ -62,11 +64,11 @@ def bars(world: World, layers: int, hidden: int) -> dict[int, list[dict[str, int
             1
         ].backward()  # a first step makes states and memory for gradients, and learns the order
         model.synchronize()
-        (model if stage else optimizer).step()
+        stepped.step()
         before = sum(states().values())
         if not stage:
             before -= states()["gradients"]  # freed by zero_grad(), where the stages keep their memory
-        (model if stage else optimizer).zero_grad()
+        stepped.zero_grad()
         level = dist.get_debug_level()
         dist.set_debug_level(dist.DebugLevel.OFF)  # comparing across ranks takes messages, and these memory
         with Peak(world.device) as peak:
@@ -74,7 +76,7 @@ def bars(world: World, layers: int, hidden: int) -> dict[int, list[dict[str, int
             loss[1].backward()
             model.synchronize()
             mine = states() | {"activations": kept}
-            (model if stage else optimizer).step()
+            stepped.step()
         dist.set_debug_level(level)
         found[number] = gather_objects(mine | {"peak": before + peak.bytes})
     return found
