@@ -1,4 +1,4 @@
-"""A folder that all ranks of a demo see, for as long as they need it."""
+"""A folder that all ranks of a demo see."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import pytest
 from minitrain.composition.settings import Layout, Model, Settings, Steps, check
 from minitrain.costs import composition as costs
 from minitrain.lessons.composition import common as lesson
-from minitrain.lessons.composition import predicted
 from minitrain.planning.full.plan_time import shape_of
+from tests.composition import predicted
 from tests.composition.test_step import SCHEDULES, STEPS
 from tests.composition.test_step import check as check_layouts
 from tests.drawn import first

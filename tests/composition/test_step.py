@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 import torch
+from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LambdaLR, LinearLR, SequentialLR
 
-from minitrain.composition.settings import Layout, Model, Settings, Steps
+from minitrain.composition.optimizer import learning_rate
+from minitrain.composition.settings import Decay, Layout, Model, Settings, Steps
 from minitrain.composition.step import NotFinite
 from minitrain.lessons.composition import common as lesson
 from minitrain.train import build, train_step
@@ -203,3 +207,31 @@ def refused(world):
 
 def test_a_layout_that_does_not_fit(ranks):
     ranks(2).run(refused)
+
+
+def torch_course(plain, steps):
+    """The schedule of the learning rate, from torch's own schedulers."""
+    rest = max(1, steps.steps - steps.warmup)
+    if steps.decay == "cosine":
+        after = CosineAnnealingLR(plain, rest, eta_min=steps.lr / 10)
+    elif steps.decay == "wsd":
+        stable, falling = rest - steps.falling, steps.falling  # of all steps but the warm-up
+        after = LambdaLR(plain, lambda number: 1 - math.sqrt(max(0, number - stable) / falling))
+    else:
+        after = LinearLR(plain, 1.0, 0.0, rest) if steps.decay == "linear" else ConstantLR(plain, 1.0)
+    if not steps.warmup:
+        return after
+    rising = LinearLR(plain, 1 / (steps.warmup + 1), 1.0, steps.warmup)
+    return SequentialLR(plain, [rising, after], [steps.warmup])
+
+
+@pytest.mark.parametrize("warmup", (0, 3))
+@pytest.mark.parametrize("decay", get_args(Decay))
+def test_learning_rates_are_those_of_torch_s_schedulers(decay, warmup):
+    steps = Steps(steps=20, lr=0.1, warmup=warmup, decay=decay)
+    plain = torch.optim.SGD([torch.zeros(1)], lr=steps.lr)
+    course = torch_course(plain, steps)
+    for number in range(steps.steps):
+        assert learning_rate(steps, number) == pytest.approx(plain.param_groups[0]["lr"], abs=1e-12)
+        plain.step()
+        course.step()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from minitrain.lessons.composition.common import shared_folder
+from minitrain.lessons.shared_folder import shared_folder
 
 
 def used(world, working):

@@ -72,7 +72,7 @@ MUTATIONS = [
         "dist.all_reduce(tensor, op, group,",
         "dist.all_reduce(tensor, op, None,",
         "minitrain.zero.hybrid",
-        "small form: elements that differ from the full form's",
+        "gradient shards' distance",
     ),
     Mutation(
         f"{COMM}.messages.Handle.wait",

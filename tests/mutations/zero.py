@@ -16,46 +16,54 @@ SHARDS = "minitrain.checkpointing.full.shards"
 MUTATIONS = [
     # The practice of ZeRO.
     Mutation(
-        f"{STAGE1}.Zero1.synchronize", "mul_(1 / self.ranks)", "mul_(1.0)", STAGE1, "small form: elements that differ"
+        f"{STAGE1}.Zero1.synchronize",
+        "mul_(1 / self.ranks)",
+        "mul_(1.0)",
+        STAGE1,
+        ("small form: elements that differ", "weights that differ"),
     ),
     Mutation(f"{STAGE2}.Zero2.reduce", "parameter.grad = None", "pass", STAGE2, "small form: bytes of gradients"),
+    Mutation(
+        f"{STAGE2}.Zero2.reduce", "parameter.grad.mul_(1 / self.ranks)", "parameter.grad", STAGE2, "weights that differ"
+    ),
+    Mutation(f"{STAGE3}.Unit.after_backward", "mul_(1 / self.ranks)", "mul_(1.0)", STAGE3, "weights that differ"),
     Mutation(
         f"{STAGE3}.Unit.reshard",
         "self.flat.untyped_storage().resize_(0)",
         "pass",
         STAGE3,
-        ("small form: most bytes of whole parameters", "small form: bytes of parameters"),
+        ("small form: most bytes of whole parameters", "bytes of parameters, gradients"),
     ),
     Mutation(
         f"{FULL}.offload.ZeroOffload._copy_master_to_shard",
         ".to(line.shard.dtype)",
         "",
-        OFFLOAD,
-        "bytes copied to the device",
+        test="tests/zero/test_offload.py::test_pools_share_nothing_and_every_crossing_is_counted",
+        why="the lesson counts what crosses in the small form, which has one dtype",
     ),
     Mutation(
-        f"{OFFLOAD}.ZeroOffload.step", ".copy_(shard)", ".copy_(shard.double())", OFFLOAD, "small form: bytes copied"
+        f"{OFFLOAD}.ZeroOffload.step", ".copy_(shard)", ".copy_(shard.double())", OFFLOAD, "bytes copied to the device"
     ),
     Mutation(
         "minitrain.comm.clip_grad_norm._norm",
         "comm.all_reduce(square).wait()",
         "pass",
-        STAGE2,
-        "norm of all gradients",
+        test="tests/zero/test_sharded.py::test_through_the_ring_with_micro_batches_and_clipping",
+        why="no claim is about clipping, which small forms leave out",
     ),
     Mutation(
         f"{FULL}.unshard_hooks.UnshardHooks._unshard_and_wait",
         "following is not None and self.prefetch",
         "following is not None",
-        STAGE3,
-        "bytes gathered at once: the root and one unit",
+        test="tests/zero/test_stage3.py::test_the_time_of_a_step_is_the_formulas",
+        why="the lesson's step prefetches",
     ),
     Mutation(
         f"{FULL}.master_weights.make_master",
         "torch.promote_types(dtype, torch.float32)",
         "compute_dtype",
-        STAGE1,
-        "bytes of optimizer states",
+        test="tests/zero/test_sharded.py::test_each_stage_holds_what_theory_says",
+        why="the lesson counts what the small form holds, which has no masters",
     ),
     Mutation(
         f"{FULL}.stage1.Zero1._arrive",
@@ -86,7 +94,11 @@ MUTATIONS = [
         "small form: elements that differ",
     ),
     Mutation(
-        f"{FULL}.stage2.Collector.take", "self._views[name].zero_()", "pass", STAGE2, "weights that differ from those"
+        f"{FULL}.stage2.Collector.take",
+        "self._views[name].zero_()",
+        "pass",
+        test="tests/zero/test_sharded.py::test_unused_parameters_count_as_zeros",
+        why="the lesson's model has no unused parameters, which small forms refuse",
     ),
     # Its theory.
     Mutation(
@@ -98,24 +110,22 @@ MUTATIONS = [
     ),
     Mutation(f"{THEORY}.volume", "micro_batches + 1", "micro_batches", STAGE2, "small form: bytes of reduce-scatters"),
     Mutation(
-        f"{THEORY}.held", "shard if stage >= 2", "shard if stage >= 1", STAGE1, "bytes of parameters and of gradients"
-    ),
-    Mutation(
         f"{THEORY}.held",
-        "shard if stage == 3 else whole",
-        "shard",
-        STAGE3,
-        "bytes of parameters, gradients and optimizer",
+        "shard if stage >= 2",
+        "shard if stage >= 1",
+        test="tests/zero/test_sharded.py::test_each_stage_holds_what_theory_says",
+        why="stage 1's lesson counts its states only",
     ),
+    Mutation(f"{THEORY}.held", "shard if stage == 3 else whole", "shard", OFFLOAD, "small form: bytes on the device"),
     Mutation(
-        f"{THEORY}.shard_elements", "-(-elements // ranks)", "elements // ranks", STAGE3, "bytes of parameters and"
+        f"{THEORY}.shard_elements", "-(-elements // ranks)", "elements // ranks", STAGE3, "bytes of parameters, gra"
     ),
     Mutation(
         f"{THEORY}.step_traffic",
         "2 * micro_batches if stage == 3",
         "micro_batches if stage == 3",
-        STAGE3,
-        "bytes sent by this rank",
+        test="tests/costs/test_zero.py::test_a_step_sends_its_volume",
+        why="the lesson counts what collectives carry, not what a ring sends",
     ),
     Mutation(
         f"{THEORY}.gradient_peak", "this + following for", "this + 2 * following for", STAGE2, "most bytes of gradients"
@@ -123,7 +133,13 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}.gradient_peak", "return sum(sizes) + largest", "return sum(sizes)", STAGE2, "most bytes of gradients"
     ),
-    Mutation(f"{THEORY}.clip_traffic", "(1, 8, ranks", "(1, 4, ranks", STAGE2, "bytes sent by this rank for that norm"),
+    Mutation(
+        f"{THEORY}.clip_traffic",
+        "(1, 8, ranks",
+        "(1, 4, ranks",
+        test="tests/costs/test_zero.py::test_traffic_by_hand",
+        why="no claim is about clipping, which small forms leave out",
+    ),
     Mutation(TIME, "(layers - 2) * max", "(layers // 2) * max", STAGE3, "time of a step of 4 layers, the next"),
     Mutation(TIME, "max(forward, carry)", "carry", STAGE3, "time of a step of 4 layers, the next"),
     # Hybrid sharding.
@@ -139,28 +155,28 @@ MUTATIONS = [
         "unit.ranks *= nodes",
         "pass",
         HYBRID,
-        "small form: elements that differ",
+        "gradient shards' distance",
     ),
     Mutation(
         f"{FULL}.hybrid.HybridZero3._prepare",
         "self.ranks * self.replicas.ranks",
         "self.ranks",
-        HYBRID,
-        "gradient shards' distance",
+        test="tests/zero/test_hybrid.py::test_trains_like_ddp",
+        why="the lesson compares the small form's gradients with one device's",
     ),
     Mutation(
         f"{FULL}.hybrid.HybridZero3._broadcast_states",
         "super()._broadcast_states(self.replicas)",
         "pass",
-        HYBRID,
-        "elements that differ between nodes",
+        test="tests/zero/test_hybrid.py::test_trains_like_ddp",
+        why="a small form's ranks start with equal weights",
     ),
     Mutation(
-        f"{HYBRID_THEORY}.step_traffic",
-        "shard_elements(line.elements, local)",
-        "line.elements",
+        f"{HYBRID_THEORY}.out_of_a_node",
+        "range(node * local, (node + 1) * local)",
+        "range(node * local, node * local + 1)",
         HYBRID,
-        "bytes sent by this rank to other nodes",
+        "bytes that leave a node in a step of A = 3 micro-batches, hybrid",
     ),
     Mutation(
         f"{HYBRID_THEORY}.out_of_a_node_without",

@@ -5,7 +5,6 @@ from tests.mutations import Mutation
 HOME = "minitrain.zero"
 FULL = "minitrain.zero.full"
 THEORY = "minitrain.costs"
-LESSONS = "minitrain.lessons.zero"
 
 MUTATIONS = [
     # Stage 1 as if it sent gradients in each micro-batch.
@@ -26,7 +25,7 @@ MUTATIONS = [
     ),
     # A sum for the mean.
     Mutation(
-        f"{FULL}.stage1.Zero1._average", "flat.mul_(1 / self.ranks)", "pass", f"{HOME}.stage1", "weights that differ"
+        f"{FULL}.stage1.Zero1._average", "flat.mul_(1 / self.ranks)", "pass", f"{HOME}.stage1", "small form: elements"
     ),
     # Parameters are gathered for backward once per step.
     Mutation(
@@ -50,7 +49,7 @@ MUTATIONS = [
         "1 / self.batch_ranks",
         "1",
         f"{HOME}.stage3",
-        "weights that differ from those of torch's",
+        "small form: elements",
     ),
     # Parameters are not gathered again for backward.
     Mutation(
@@ -124,11 +123,11 @@ MUTATIONS = [
         f"{HOME}.offload",
         "small form: elements",
     ),
-    # Gradients cross once per step, not in each micro-batch.
+    # Gradients stay on the device.
     Mutation(
-        f"{LESSONS}.offload.crossing",
-        "return micro_batches * shards, shards",
-        "return shards, shards",
+        f"{HOME}.offload.ZeroOffload.keep",
+        'mean.to("cpu", copy=True)',
+        "mean",
         f"{HOME}.offload",
         "bytes copied to the host",
     ),

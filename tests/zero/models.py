@@ -9,9 +9,10 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from minitrain.costs import zero as costs
 from tests.data_parallel.models import Branches, Mixed, gpt, tokens
 
-__all__ = ["Branches", "Few", "Mixed", "Normalised", "ddp", "gpt", "part", "same_weights", "tokens", "train"]
+__all__ = ["Branches", "Few", "Mixed", "Normalised", "ddp", "gpt", "lines", "part", "same_weights", "tokens", "train"]
 
 
 class Few(nn.Module):
@@ -40,6 +41,14 @@ class Normalised(nn.Module):
 def part(rank, step=0, samples=1):
     """The part of a step's batch that falls to `rank`."""
     return tokens(samples, 10 * step + rank)
+
+
+def lines(model):
+    """A full form's lines in the form of `costs`."""
+    return [
+        costs.Line(line.partition.elements, line.flat.element_size(), len(line.parameters), line.trainable)
+        for line in model.lines
+    ]
 
 
 def train(model, rank, steps=3, clip=None, micro_batches=1):

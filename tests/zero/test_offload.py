@@ -9,7 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm.comm import Comm
-from minitrain.lessons.zero.offload import watch
+from minitrain.comm.memory import optimizer_states
+from minitrain.lessons.zero.crossings import Crossings
 from minitrain.zero import Zero2, ZeroOffload, offload
 from tests.zero import small
 from tests.zero.models import ddp, gpt, part, same_weights, train
@@ -60,6 +61,20 @@ class Mixing(TorchDispatchMode):
         if all(used & pool for pool in pools):
             self.found.append(func.name())
         return func(*args, **(kwargs or {}))
+
+
+def watch(model):
+    """Counts what crosses: masters, gradients' shards, states, and what the host's pool hands out are on the host."""
+    shards = [collector.shard for collector in model._collectors]
+    crossings = Crossings([*(line.master for line in model.lines), *shards, *optimizer_states(model.optimizer)])
+    empty = model.host_pool.empty
+
+    def watched(like):
+        crossings.add(made := empty(like))
+        return made
+
+    model.host_pool.empty = watched
+    return crossings
 
 
 def apart(world, dtype):

@@ -15,9 +15,11 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from minitrain.comm.comm import Comm
+from minitrain.costs import zero as costs
 from minitrain.lessons.optimizers.on_shards import AsTorchs
+from minitrain.lessons.zero.common import held
 from minitrain.zero import Zero1, Zero2, Zero3
-from tests.zero.models import Branches, Few, Mixed, Normalised, ddp, gpt, part, same_weights, train, twins
+from tests.zero.models import Branches, Few, Mixed, Normalised, ddp, gpt, lines, part, same_weights, train, twins
 
 stages = pytest.mark.parametrize("stage", (Zero1, Zero2))
 
@@ -270,6 +272,25 @@ def half(world, stage):
 @stages
 def test_half_precision_compute_keeps_masters_in_float32(ranks, stage):
     assert ranks(2).run(half, stage) == [("torch.bfloat16", "torch.float32")] * 2
+
+
+def bytes_held(world, stage, dtype):
+    """When the second step's gradients have arrived: what is counted, and what theory says."""
+    model = stage(gpt(seed=0).float(), torch.optim.AdamW, None, dtype, lr=0.01)
+    train(model, world.rank, steps=1)
+    model(*part(world.rank))[1].backward()
+    model.synchronize()
+    number = (Zero1, Zero2, Zero3).index(stage) + 1
+    found = held(model)
+    # A copy in float32 is kept of parameters in 16 bits.
+    return found, costs.held(number, lines(model), world.size, 12 if dtype else 8) | {"buffers": found["buffers"]}
+
+
+@pytest.mark.parametrize("stage", (Zero1, Zero2, Zero3))
+@pytest.mark.parametrize("dtype", (None, torch.bfloat16), ids=str)
+def test_each_stage_holds_what_theory_says(ranks, stage, dtype):
+    for found, expected in ranks(3).run(bytes_held, stage, dtype):
+        assert found == expected
 
 
 class Casts(nn.Module):

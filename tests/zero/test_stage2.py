@@ -11,11 +11,11 @@ from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
 from minitrain.costs import zero as costs
-from minitrain.lessons.zero.common import lines, most_gradients
+from minitrain.lessons.zero.stage2 import most_gradients
 from minitrain.zero import Zero1, Zero2, stage2
 from minitrain.zero.full.stage2 import Undrained
 from tests.zero import small
-from tests.zero.models import Branches, ddp, gpt, part, same_weights, train
+from tests.zero.models import Branches, ddp, gpt, lines, part, same_weights, train
 
 
 class Counting:

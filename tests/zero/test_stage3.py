@@ -12,11 +12,12 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from minitrain.collectives.full import native, ring
-from minitrain.comm import Ledger
+from minitrain.comm import Ledger, Peak
 from minitrain.comm.comm import Comm
-from minitrain.lessons.zero import stage3 as lesson_stage3
-from minitrain.lessons.zero import step_time as lesson_time
+from minitrain.lessons.pictures import zero as pictures
+from minitrain.lessons.zero import step_time
 from minitrain.zero import Zero2, Zero3, stage3
+from minitrain.zero.full.unshard_hooks import UnshardHooks
 from tests.zero import small
 from tests.zero.models import Few, Mixed, ddp, gpt, part, train
 
@@ -264,18 +265,35 @@ def finish(model, optimizer):
     optimizer.zero_grad()
 
 
+class Watch(list):
+    """Events, and the most bytes of lines in memory at any of them."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model, self.most = model, 0
+
+    def append(self, event):
+        super().append(event)
+        self.most = max(self.most, sum(line.flat.untyped_storage().nbytes() for line in self.model.lines))
+
+
+def unit_bytes(unit):
+    """Bytes of a unit's lines when they are gathered."""
+    return sum((line.partition.elements + line.partition.padding) * line.shard.element_size() for line in unit.lines)
+
+
 def goes(world, make):
     model, reference, optimizer = twins(make)
     most = []
     for step in range(3):
-        model.events = watch = lesson_stage3.Watch(model)
+        model.events = watch = Watch(model)
         model(batch(world.rank, step)).backward()
         most.append(watch.most)
         backward_all(reference, world.size, step)
         finish(model, optimizer)
         same(model, reference)
         at_rest(model)
-    root, *units = (lesson_stage3.unit_bytes(unit) for unit in model.units)
+    root, *units = (unit_bytes(unit) for unit in model.units)
     # A nested unit comes beside the one around it.
     assert max(most) <= root + 2 * max(units) + (max(units) if make is Nested else 0)
 
@@ -424,12 +442,32 @@ def test_ranks_that_need_different_units_are_told(ranks):
     ranks(2).run(choosy)
 
 
+class OneFlagHooks(UnshardHooks):
+    """The wrong rule of *break it*: a unit that is unsharded needs nothing, and the first call to finish frees it."""
+
+    def _begin_backward(self, call, moment, gradient):
+        if not call.unsharded.is_unsharded:
+            super()._begin_backward(call, moment, gradient)
+
+
 class OneFlag(Zero3):
-    unshard_hooks_class = lesson_stage3.OneFlag
+    unshard_hooks_class = OneFlagHooks
+
+
+class InARow(nn.Module):
+    """A layer that is called twice in a row."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.shared = nn.ModuleList([nn.Linear(4, 4)])
+
+    def forward(self, x):
+        return self.shared[0](self.shared[0](self.first(x)))
 
 
 def too_early(world):
-    ours, wrong = (stage(lesson_stage3.Twice(), torch.optim.SGD, lr=0.1) for stage in (Zero3, OneFlag))
+    ours, wrong = (stage(InARow(), torch.optim.SGD, lr=0.1) for stage in (Zero3, OneFlag))
     ours(torch.ones(2, 4)).sum().backward()
     ours.synchronize()
     loss = wrong(torch.ones(2, 4)).sum()
@@ -476,9 +514,9 @@ def life(world):
     model.events = []
     model(batch(0, 0)).backward()
     model.synchronize()
-    spans = lesson_time.life(model.events)
-    assert {span.lane for span in spans} >= {"0 root: parameters", "3 layers.2: whole gradients"}
-    assert all(span.end > span.start for span in spans)
+    spans = pictures.spans_of(model.events)
+    assert {(unit, kind) for unit, kind, *_ in spans} >= {("root", "parameters"), ("layers.2", "gradients")}
+    assert all(end > begin for *_, begin, end in spans)
     return [(event.what, event.unit) for event in model.events]
 
 
@@ -491,6 +529,26 @@ def test_a_units_life(ranks):
     places = {event: place for place, event in enumerate(events)}  # the last of each
     assert events.index(("gather", "layers.1")) < events.index(("forward", "layers.0"))
     assert places["gather", "layers.1"] < places["backward", "layers.2"]
+
+
+def peaks(world):
+    """The most that a step takes above what is held, in layers: a chain of four, and one token."""
+    found = []
+    for prefetch in (False, True):
+        module = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(4)))
+        model = Zero3(module, torch.optim.SGD, Comm(collectives=ring), lr=0.1)
+        model.unshard_hooks.prefetch = prefetch
+        for _ in range(2):  # the first makes memory for gradients' shards, and learns the order
+            with Peak() as peak:
+                model(torch.ones(1, 256)).sum().backward()
+                model.synchronize()
+        found.append(peak.bytes / (4 * 256 * 256))
+    return found
+
+
+def test_prefetching_takes_the_room_of_one_more_layer(ranks):
+    # Parameters of one or two layers; a gradient as autograd made it, and two flat ones, of which one is under way.
+    assert ranks(2).run(peaks) == [pytest.approx([4, 5], rel=0.02)] * 2
 
 
 def full_states(world, dtype):
@@ -543,9 +601,10 @@ def test_several_dtypes_gaps_and_more_ranks_than_elements(ranks):
 
 
 def times(world):
-    for layers in (1, 2, 5):
-        claims, _ = lesson_time.virtual_times(world, Zero3, layers)
-        assert all(claim.holds for claim in claims), claims
+    for speed in ((2, 0.25, 0.5), (5, 0.125, 0.25), (5, 0.5, 1.0)):
+        for prefetch in (False, True):
+            found, _ = step_time.measured(world, Zero3, *speed, prefetch)
+            assert found == step_time.step_time(world.size, *speed, prefetch)
 
 
 @pytest.mark.parametrize("size", (1, 2, 4))

@@ -1,27 +1,21 @@
-"""Shared by the demos and tests of this chapter: one device in plain PyTorch, and a rank's distance from it."""
+"""Shared by the lessons and tests of this chapter: one device in plain PyTorch, and a rank's distance from it."""
 
 from __future__ import annotations
 
-import math
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
-from pathlib import Path
+from contextlib import closing
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.lr_scheduler import ConstantLR, CosineAnnealingLR, LambdaLR, LinearLR, LRScheduler, SequentialLR
 
-from minitrain.comm import World
-from minitrain.comm.control import gather_objects
 from minitrain.composition.gradients import gradient
 from minitrain.composition.model import DTYPES, ROUTERS, make_config
+from minitrain.composition.optimizer import learning_rate
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import Report, Training
 from minitrain.data.text import Samples, Text
+from minitrain.lessons.shared_folder import shared_folder as shared_folder  # for lessons that look for it here
 from minitrain.mixture_of_experts.full.layer import auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models import counter_rng
@@ -32,25 +26,6 @@ from minitrain.train import build, forward_backward, update
 from minitrain.zero.full.flat_shards import FlatShard
 
 Tensors = dict[str, Tensor]
-DROPOUT = 0.1
-
-
-class OneDevice(NamedTuple):
-    """What one device makes of a training.
-
-    Attributes:
-        reports: Of each step.
-        gradients: Of the first step, before clipping, by the parameter's name.
-        start: Weights before the first step.
-        weights: Weights after the last.
-        steps: How many steps.
-    """
-
-    reports: list[Report]
-    gradients: Tensors
-    start: Tensors
-    weights: Tensors
-    steps: int
 
 
 def small_model(ranks: int, blocks: int = 1) -> Model:
@@ -69,42 +44,31 @@ def samples_of(settings: Settings) -> Samples:
     return Samples(Text.load(settings.steps.data).training, settings.model.sizes.positions, settings.steps.seed)
 
 
-@contextmanager
-def shared_folder(world: World) -> Iterator[Path]:
-    """A new folder in the one in which the ranks work, removed when all are done.
+def plain_model(settings: Settings) -> nn.Module:
+    """The reference GPT, experts in place of every second MLP if there are some."""
+    model, seed = settings.model, settings.steps.seed
+    gpt = GPT(make_config(model), seed).to(DTYPES[settings.steps.dtype])
+    place_dropout(gpt)
+    if model.experts:
+        router = ROUTERS[model.router]
+        replace_mlps(gpt, lambda block: router(model.sizes.hidden, model.experts, layer=block), seed=seed)
+    return gpt
 
-    The working folder is shared where ranks are on several machines. The usual place, /tmp, is not.
 
-    Raises:
-        ValueError: On every rank alike: some ranks do not see the folder.
+class OneDevice(NamedTuple):
+    """What one device makes of a training.
+
+    Attributes:
+        reports: Of each step.
+        gradients: Of the first step, before clipping, by the parameter's name.
+        start: Weights before the first step.
+        weights: Weights after the last.
     """
-    made = tempfile.mkdtemp(prefix=".minitrain-", dir=Path.cwd()) if world.rank == 0 else ""
-    folder = Path(gather_objects(made)[0])  # rank 0 says where
-    try:
-        if blind := [rank for rank, sees in enumerate(gather_objects(folder.is_dir())) if not sees]:
-            raise ValueError(
-                f"{folder}, which rank 0 has made, does not exist on rank {','.join(map(str, blind))}; "
-                "start all ranks in a folder that their machines share"
-            )
-        yield folder
-        gather_objects(None)  # no rank reads any more
-    finally:
-        if world.rank == 0:
-            shutil.rmtree(folder, ignore_errors=True)
 
-
-@contextmanager
-def same_bits(world: World) -> Iterator[None]:
-    """On a GPU, kernels that add in the same order each time; on a CPU all do."""
-    if world.device.type == "cpu":
-        yield
-        return
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
+    reports: list[Report]
+    gradients: Tensors
+    start: Tensors
+    weights: Tensors
 
 
 def one_device(settings: Settings, count: int, device: torch.device | str = "cpu") -> OneDevice:
@@ -117,89 +81,27 @@ def one_device(settings: Settings, count: int, device: torch.device | str = "cpu
     """
     steps, samples = settings.steps, samples_of(settings)
     model = plain_model(settings).to(device)
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    matrices, vectors = ([p for p in model.parameters() if (p.dim() > 1) == matrix] for matrix in (True, False))
     groups = [{"params": matrices, "weight_decay": steps.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
     sgd = steps.optimizer == "sgd"
     plain = torch.optim.SGD(groups, steps.lr) if sgd else torch.optim.AdamW(groups, steps.lr, betas=(0.9, 0.95))
-    course = torch_course(plain, steps)
-    reports, gradients, start = [], {}, _values(model)
+    reports, gradients = [], {}
+    start = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     for number in range(count):
         plain.zero_grad()
-        inputs, targets = (
-            part.to(device) for part in samples.take(range(number * steps.batch, (number + 1) * steps.batch))
-        )
+        inputs, targets = samples.take(range(number * steps.batch, (number + 1) * steps.batch))
         counter_rng.set_position(steps.seed, number)
-        _, loss = model(inputs, targets)
+        _, loss = model(inputs.to(device), targets.to(device))
         (loss + auxiliary_loss(model) if layers(model) else loss).backward()
         if number == 0:
             gradients = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
         norm = nn.utils.clip_grad_norm_(model.parameters(), steps.clip or float("inf"))
-        reports.append(Report(loss.item(), norm.item(), plain.param_groups[0]["lr"]))
+        rate = learning_rate(steps, number)  # tests compare it with torch's schedulers
+        for group in plain.param_groups:
+            group["lr"] = rate
+        reports.append(Report(loss.item(), norm.item(), rate))
         plain.step()
-        course.step()
-    return OneDevice(reports, gradients, start, _values(model), count)
-
-
-def torch_course(plain: torch.optim.Optimizer, steps: Steps) -> LRScheduler:
-    """The schedule of the learning rate, from torch's own schedulers."""
-    rest = max(1, steps.steps - steps.warmup)
-    if steps.decay == "cosine":
-        after: LRScheduler = CosineAnnealingLR(plain, rest, eta_min=steps.lr / 10)
-    elif steps.decay == "wsd":
-        stable, falling = rest - steps.falling, steps.falling  # of all steps but the warm-up
-        after = LambdaLR(plain, lambda number: 1 - math.sqrt(max(0, number - stable) / falling))
-    else:
-        after = LinearLR(plain, 1.0, 0.0, rest) if steps.decay == "linear" else ConstantLR(plain, 1.0)
-    if not steps.warmup:
-        return after
-    rising = LinearLR(plain, 1 / (steps.warmup + 1), 1.0, steps.warmup)
-    return SequentialLR(plain, [rising, after], [steps.warmup])
-
-
-def loss_by_torch(settings: Settings, weights: Tensors, tokens: Tensor, targets: Tensor) -> Tensor:
-    """The loss of the GPT without experts and dropout, from torch's functions alone: no module of ours takes part."""
-    heads = settings.model.sizes.heads
-    table, hidden = weights["embedding.tokens.weight"], settings.model.sizes.hidden
-
-    def norm(x: Tensor, name: str) -> Tensor:
-        return F.layer_norm(x, (hidden,), weights[f"{name}.weight"], weights[f"{name}.bias"])
-
-    def linear(x: Tensor, name: str) -> Tensor:
-        return F.linear(x, weights[f"{name}.weight"], weights[f"{name}.bias"])
-
-    x = F.embedding(tokens, table) + weights["embedding.positions.weight"]
-    for block in (f"blocks.{number}" for number in range(settings.model.sizes.layers)):
-        inside = norm(x, f"{block}.attention_norm")
-        parts = [linear(inside, f"{block}.attention.{part}") for part in ("query", "key", "value")]
-        query, key, value = (part.unflatten(-1, (heads, -1)).transpose(1, 2) for part in parts)
-        mixed = F.scaled_dot_product_attention(query, key, value, is_causal=True)
-        x = x + linear(mixed.transpose(1, 2).flatten(2), f"{block}.attention.output")
-        wide = F.gelu(linear(norm(x, f"{block}.mlp_norm"), f"{block}.mlp.up"), approximate="tanh")
-        x = x + linear(wide, f"{block}.mlp.down")
-    logits = norm(x, "norm") @ table.t()
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
-
-
-def plain_model(settings: Settings) -> nn.Module:
-    """The reference GPT, experts in place of every second MLP if there are some."""
-    model, seed = settings.model, settings.steps.seed
-    gpt = GPT(make_config(model), seed).to(DTYPES[settings.steps.dtype])
-    place_dropout(gpt)
-    if model.experts:
-        router = ROUTERS[model.router]
-        replace_mlps(gpt, lambda block: router(model.sizes.hidden, model.experts, layer=block), seed=seed)
-    return gpt
-
-
-def _values(model: nn.Module) -> Tensors:
-    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-
-
-def distance(settings: Settings, one: OneDevice, device: torch.device, losses: list[float] | None = None) -> Distance:
-    """Make a training, train next to one device (`beside`), and give its groups back."""
-    with closing(build(settings, device)) as training:
-        return beside(training, one, losses)
+    return OneDevice(reports, gradients, start, {name: p.detach() for name, p in model.named_parameters()})
 
 
 class Distance(NamedTuple):
@@ -216,9 +118,15 @@ class Distance(NamedTuple):
     weights: float
 
 
+def distance(settings: Settings, one: OneDevice, device: torch.device, losses: list[float] | None = None) -> Distance:
+    """Make a training, train next to one device (`beside`), and give its groups back."""
+    with closing(build(settings, device)) as training:
+        return beside(training, one, losses)
+
+
 def beside(training: Training, one: OneDevice, losses: list[float] | None = None) -> Distance:
     """Train for as many steps, and compare; `losses` takes those of each step."""
-    samples, batch = samples_of(training.settings), training.settings.steps.batch
+    samples, batch, tp = samples_of(training.settings), training.settings.steps.batch, training.axes.tp
     reports = gradients = 0.0
     for number, expected in enumerate(one.reports):
         loss = forward_backward(training, number, number * batch, samples)
@@ -228,17 +136,11 @@ def beside(training: Training, one: OneDevice, losses: list[float] | None = None
         if losses is not None:
             losses.append(found.loss)
         reports = max(reports, *(abs(a - b) for a, b in zip(found, expected, strict=True)))
-    return Distance(reports, gradients, weights_apart(training, one.weights))
-
-
-def weights_apart(training: Training, weights: Tensors) -> float:
-    """The largest absolute distance of this rank's weights from one device's: of its shards, and of what is whole."""
-    part, tp = training.part, training.axes.tp
-    found = max(far(shard, own) for _, shard, own in shards(training, weights, lambda line: line.master))
-    if training.settings.layout.zero == 3:
-        return found  # nothing else is in memory between steps
-    whole = (far(parameter, piece_of(weights[name], parameter, tp)) for name, parameter in part.parameters.items())
-    return max(found, *whole)
+    weights = [far(shard, own) for _, shard, own in shards(training, one.weights, lambda line: line.master)]
+    if training.settings.layout.zero < 3:  # else nothing is whole between steps
+        whole = training.part.parameters
+        weights += [far(found, piece_of(one.weights[name], found, tp)) for name, found in whole.items()]
+    return Distance(reports, gradients, max(weights))
 
 
 def shards(
@@ -284,17 +186,17 @@ def rounding(settings: Settings) -> float:
     return 6 * way * torch.finfo(DTYPES[settings.steps.dtype]).eps / 2
 
 
-def label(layout: Layout) -> str:
+def label(settings: Settings) -> str:
     """A layout in a few words, with its unusual settings."""
-    parts = [str(layout)]
-    if layout.cp > 1 and layout.cp_mode != "zigzag":
-        parts.append(layout.cp_mode)
-    if layout.pp > 1 and layout.schedule != "1f1b":
-        parts.append(layout.schedule)
-    if layout.zero:
-        parts.append(f"ZeRO-{layout.zero}")
-    if layout.sequence_parallel:
-        parts.append("sequence-parallel")
-    if layout.recompute != "none":
-        parts.append(f"{layout.recompute} recomputation")
-    return ", ".join(parts)
+    layout, usual = settings.layout, Layout()
+    words = {
+        "cp_mode": layout.cp_mode,
+        "schedule": layout.schedule,
+        "zero": f"ZeRO-{layout.zero}",
+        "sequence_parallel": "sequence-parallel",
+        "recompute": f"{layout.recompute} recomputation",
+    }
+    unusual = [text for name, text in words.items() if getattr(layout, name) != getattr(usual, name)]
+    return ", ".join(
+        [str(layout), *unusual, *([f"{settings.model.experts} experts"] if settings.model.experts else [])]
+    )

@@ -1,9 +1,18 @@
-"""The lesson of `minitrain.composition.model`: what its demo claims, and how that is measured."""
+"""The lesson of `minitrain.composition.model`: a rank's part of a model, its bytes, and those while it is made."""
 
 from __future__ import annotations
 
-from minitrain.comm import World
-from minitrain.lessons import Claim
+from minitrain.comm import Peak, World
+from minitrain.comm.memory import storage_bytes
+from minitrain.composition.layout import make_axes
+from minitrain.composition.settings import Layout, Model, Settings, Steps, fitting
+from minitrain.composition.step import Instruments
+from minitrain.lessons.claims import Claim
+from minitrain.lessons.composition.common import plain_model
+from minitrain.lessons.rows import Rows
+from minitrain.planning.plan import predict
+from minitrain.tensor_parallel.full.parallelize import piece_of
+from minitrain.train import make_part
 
 
 def demo(world: World, layers: int = 9, hidden: int = 64) -> list[Claim]:
@@ -13,6 +22,36 @@ def demo(world: World, layers: int = 9, hidden: int = 64) -> list[Claim]:
         layers: Blocks of the GPT, at least as many as ranks.
         hidden: Its width; rounded up to a multiple of the ranks.
     """
-    from minitrain.lessons.composition import parts as lesson_parts  # it needs the functions above
-
-    return lesson_parts.of_models(world, layers, hidden)
+    rows, heads = Rows(), max(2, world.size)
+    width = -(-hidden // heads) * heads
+    model = Model(layers=max(layers, world.size), hidden=width, heads=heads, positions=32, vocabulary=257)
+    steps, on_cpu = Steps(batch=world.size), world.device.type == "cpu"
+    whole = dict(plain_model(Settings(model, steps=steps)).named_parameters())
+    largest = max(parameter.nbytes for parameter in whole.values())
+    for layout in fitting(model, Layout(), steps, world.size):
+        axes, case = make_axes(layout), str(layout)
+        settings, instruments = Settings(model, layout, steps), Instruments()
+        make_part(settings, axes, world.device, instruments)  # what torch keeps of a first time is not the part's
+        with Peak(world.device) as peak:
+            part = make_part(settings, axes, world.device, instruments)
+        predicted = 4 * predict(model, layout, steps, world.rank).parameters
+        what, held = "bytes of this rank's part, in every layout", storage_bytes(part.parameters.values())
+        rows.add(what, "w · (of its layers, over tp)", predicted, held, source="Shoeybi et al. 2019, §3", case=case)
+        rows.add(
+            "bytes at most while it is made, in every layout",
+            "its part + 2 · the largest tensor",
+            # The largest is drawn whole, and multiplied by its deviation. A GPU has only the product.
+            predicted + 2 * largest,
+            peak.bytes,
+            case=case,
+            relation="=" if on_cpu else "<=",
+            tolerance=0.01,
+            absolute=0 if on_cpu else 511 * (len(part.parameters) + 2),  # a GPU's allocator rounds up to 512 bytes
+        )
+        made = [parameter.detach().cpu() for parameter in part.parameters.values()]
+        right = [piece_of(whole[name], parameter, axes.tp) for name, parameter in part.parameters.items()]
+        what = "initial values that differ from one device's, in every layout"
+        rows.equal(what, made, [each.detach() for each in right], source="derived: of name and seed alone", case=case)
+        axes.close()
+    world.cost("bytes of the whole model", sum(parameter.nbytes for parameter in whole.values()), "B")
+    return rows.claims()

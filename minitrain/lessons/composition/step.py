@@ -1,4 +1,4 @@
-"""The demo of `step`: the same training in every layout that the ranks allow, compared with plain PyTorch.
+"""The lesson of `minitrain.composition.step`: the same training in every layout, compared with plain PyTorch.
 
 **The bound for AdamW in float64.** Adam divides by √v + ε, so it enlarges a difference δ of gradients where they are
 small: a step changes by at most (1 + 1.17) · η · δ/ε. The first term is the change of m, the second that of √v, with
@@ -15,193 +15,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from itertools import product
-from typing import TYPE_CHECKING, get_args
 
-import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from minitrain.comm import World
-from minitrain.composition.optimizer import learning_rate
-from minitrain.composition.settings import Decay, Layout, ScheduleName, Settings, Steps, fitting, problem
-from minitrain.lessons import Claim
-from minitrain.lessons.claims import fold
+from minitrain.comm import Ledger, World
+from minitrain.composition.settings import Layout, Settings, fitting
+from minitrain.lessons.claims import Claim
 from minitrain.lessons.composition import common as lesson
-from minitrain.lessons.composition import predicted as lesson_predicted
-from minitrain.train import build, train_step
+from minitrain.lessons.pictures import composition as pictures
+from minitrain.lessons.rows import Rows
+from minitrain.planning import plan
+from minitrain.planning.full import plan_time
+from minitrain.train import build, forward_backward
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-STEPS, BOUND = 2, 1e-9
-
-
-def claims(world: World, blocks: int) -> list[Claim]:
-    """All claims of the demo."""
-    curves: dict[str, list[float]] = {}
-    with world.timed("all layouts"):
-        made = [
-            like_one_device(world, blocks, curves),
-            single_precision(world),
-            ordered_sums(world),
-            learning_rates(),
-        ]
-    world.figure(lambda: picture(curves))
-    return [*made, *lesson_predicted.claims(world)]
-
-
-def trainings(world: World, blocks: int) -> Iterator[Settings]:
-    """All trainings that the demo compares, with dropout: each layout, schedule and stage of ZeRO, and experts."""
-    ranks, steps = world.size, lesson.small_steps(world.size)
-    model, deep = (replace(lesson.small_model(ranks, each), dropout=lesson.DROPOUT) for each in (blocks, 2 * blocks))
-    for layout in variants(ranks):
-        wide = model if layout.stages <= model.sizes.layers else deep
-        if problem(wide, layout, steps, ranks) is None:
-            yield Settings(wide, layout, steps)
-    yield from (Settings(model, layout, steps) for layout in with_context(ranks))
-    experts = replace(model, experts=ranks + 2)
-    for layout in with_experts(ranks):
-        yield Settings(experts, layout, steps)
-
-
-def variants(ranks: int) -> Iterator[Layout]:
-    """The layouts, those with several axes in several ways."""
-    for base in fitting(lesson.small_model(ranks), Layout(), lesson.small_steps(ranks), ranks):
-        layout = replace(base, microbatches=base.pp)
-        yield layout
-        several = sum(size > 1 for size in (layout.dp, layout.pp, layout.tp)) > 1
-        if layout.pp == ranks > 1:
-            yield from (replace(layout, schedule=name) for name in get_args(ScheduleName) if name != "1f1b")
-        if several and layout.tp > 1:
-            yield replace(layout, sequence_parallel=True, recompute="selective", zero=1 if layout.dp > 1 else 0)
-        if several and layout.pp > 1:
-            yield replace(layout, recompute="full", zero=1 if layout.dp > 1 else 0)
-        if several and layout.pp == 1:
-            yield from (replace(layout, zero=zero, microbatches=2) for zero in (2, 3))
-    if ranks == 1:
-        yield Layout(microbatches=2, recompute="full")
-
-
-def with_context(ranks: int) -> Iterator[Layout]:
-    """Layouts that divide each sequence, in each mode once if the ranks allow that, and with each other axis."""
-    if ranks > 1:
-        yield Layout(cp=ranks, zero=1)
-    if ranks > 2 and ranks % 2 == 0:
-        yield Layout(dp=ranks // 2, cp=2, cp_mode="gather", zero=2)
-        yield Layout(pp=ranks // 2, cp=2, cp_mode="ring", microbatches=2, recompute="full")
-        yield Layout(cp=2, tp=ranks // 2, cp_mode="ulysses", sequence_parallel=True)
-
-
-def with_experts(ranks: int) -> Iterator[Layout]:
-    """Layouts of a model with experts."""
-    for ep in range(2, ranks + 1):
-        if ranks % ep == 0:
-            yield Layout(dp=ranks, ep=ep)
-    if ranks % 2 == 0:
-        yield Layout(dp=ranks // 2, ep=ranks // 2, tp=2, zero=1)
-        yield Layout(tp=ranks, sequence_parallel=True)
-    if ranks % 4 == 0:
-        yield Layout(dp=ranks // 2, pp=2, ep=2, microbatches=2)
-
-
-def like_one_device(world: World, blocks: int, curves: dict[str, list[float]]) -> Claim:
-    """The claim on losses, norms and weights of each layout, in float64 with AdamW and dropout.
-
-    Args:
-        world: This rank.
-        blocks: Blocks of the model for each rank.
-        curves: Takes the losses of each layout.
-    """
-    ones: dict[object, lesson.OneDevice] = {}
-    what = (
-        f"losses, norms and weights in {STEPS} steps of AdamW with dropout, distance from one device's, in every layout"
-    )
-    cases = {}
-    for settings in trainings(world, blocks):
-        model = settings.model
-        if model not in ones:
-            ones[model] = lesson.one_device(settings, STEPS, world.device)
-            curves.setdefault("one device", [report.loss for report in ones[model].reports])
-        losses: list[float] = []
-        found = lesson.distance(settings, ones[model], world.device, losses)
-        name = lesson.label(settings.layout) + (f", {model.experts} experts" if model.experts else "")
-        if model.sizes.layers == lesson.small_model(world.size, blocks).sizes.layers and not model.experts:
-            curves[name] = losses
-        cases[name] = Claim("", "10⁻⁹", BOUND, max(found), "1", "derived", "compared", "<=")
-    return fold(what, cases, key=True)
-
-
-def learning_rates() -> Claim:
-    """The claim that the learning rate takes the course that torch's schedulers give it, also after a warm-up."""
-    cases = {}
-    for decay, warmup in product(get_args(Decay), (0, 3)):
-        steps = Steps(steps=20, lr=0.1, warmup=warmup, decay=decay)
-        plain = torch.optim.SGD([torch.zeros(1)], lr=steps.lr)
-        course, far = lesson.torch_course(plain, steps), 0.0
-        for number in range(steps.steps):
-            far = max(far, abs(learning_rate(steps, number) - plain.param_groups[0]["lr"]))
-            plain.step()
-            course.step()
-        source = "Loshchilov & Hutter 2017, §3"
-        cases[f"{decay}, warm-up {warmup}"] = Claim("", "0", 0, far, "1", source, "compared", absolute=1e-12)
-    return fold("learning rates of a run, largest distance from those of torch's schedulers", cases)
-
-
-def single_precision(world: World) -> Claim:
-    """The claim on weights of all layouts without experts, in float32 with SGD."""
-    worst, allowed = 0.0, 0.0
-    steps = replace(lesson.small_steps(world.size), dtype="float32", optimizer="sgd", lr=0.1)
-    settings = Settings(lesson.small_model(world.size), Layout(), steps)
-    one = lesson.one_device(settings, STEPS, world.device)
-    change = max(lesson.far(one.weights[name], start) for name, start in one.start.items())
-    allowed = STEPS * lesson.rounding(settings)
-    for layout in fitting(settings.model, Layout(), steps, world.size):
-        cut = replace(settings, layout=replace(layout, microbatches=layout.pp))
-        worst = max(worst, lesson.distance(cut, one, world.device).weights / change)
-    what = f"weights after {STEPS} steps of SGD in float32, distance from one device's in the largest change"
-    return Claim(what, "12Ku", allowed, worst, "1", "heuristic, no proof", "compared", "<=", key=True)
-
-
-def ordered_sums(world: World) -> Claim:
-    """The claim that ordered sums give the bits of one device, which adds up the same micro-batches one by one."""
-    layout = Layout(dp=world.size, microbatches=3, zero=1)
-    steps = replace(lesson.small_steps(world.size), dtype="float32", batch=6 * world.size, clip=0.0, ordered_sums=True)
-    settings, count = Settings(lesson.small_model(world.size), layout, steps), 3 * world.size
-    samples, plain = lesson.samples_of(settings), lesson.plain_model(settings).to(world.device)
-    matrices, vectors = ([p for p in plain.parameters() if (p.dim() > 1) == matrix] for matrix in (True, False))
-    groups = [{"params": matrices, "weight_decay": steps.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    adamw = torch.optim.AdamW(groups, betas=(0.9, 0.95))
-    with lesson.same_bits(world), closing(build(settings, world.device)) as training:
-        for step in range(STEPS):
-            position = step * steps.batch
-            for batch in zip(
-                *(part.chunk(count) for part in samples.take(range(position, position + steps.batch))), strict=True
-            ):
-                (plain(*(each.to(world.device) for each in batch))[1] / count).backward()
-            for group in adamw.param_groups:
-                group["lr"] = learning_rate(steps, step)
-            adamw.step()
-            adamw.zero_grad()
-            train_step(training, step, position, samples)
-        pairs = [(training.part.parameters[name], whole) for name, whole in plain.named_parameters()]
-        unlike = sum(int((found != whole).sum()) for found, whole in pairs)
-    what = f"ordered sums: elements of weights that differ from one device's after {STEPS} steps of AdamW in float32"
-    return Claim(what, "0", 0, unlike, "elements", "derived", "compared")
-
-
-def picture(curves: dict[str, list[float]]) -> Figure:
-    """The loss of every layout, one curve over the other."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.add_subplot()
-    for number, (name, losses) in enumerate(curves.items()):
-        # Each later curve is thinner, so that those below it can be seen.
-        width = 1 + 9 * (1 - number / max(1, len(curves) - 1))
-        axes.plot(losses, marker="o", markersize=width + 2, linewidth=width, label=name)
-    axes.set(xlabel="step", ylabel="loss, nats per byte", xticks=range(STEPS))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=7, ncols=2)
-    return figure
+STEPS, BOUND, NARAYANAN = 2, 1e-9, "Narayanan et al. 2021, §3.2"
 
 
 def demo(world: World, blocks: int = 1) -> list[Claim]:
@@ -210,4 +37,77 @@ def demo(world: World, blocks: int = 1) -> list[Claim]:
     Args:
         blocks: Blocks of the GPT for each rank.
     """
-    return claims(world, blocks)
+    rows, n = Rows(), world.size
+    dense = replace(lesson.small_model(n, blocks), dropout=0.1)
+    what = (
+        f"losses, norms and weights in {STEPS} steps of AdamW with dropout, distance from one device's, in every layout"
+    )
+    curves: dict[str, list[float]] = {}
+    for model, layouts in ((dense, with_all_axes(n)), (replace(dense, experts=n + 2), with_experts(n))):
+        one = lesson.one_device(Settings(model, steps=lesson.small_steps(n)), STEPS, world.device)
+        for layout in layouts:
+            settings, losses = Settings(model, layout, lesson.small_steps(n)), list[float]()
+            apart = max(lesson.distance(settings, one, world.device, losses))
+            case = lesson.label(settings)
+            rows.add(what, "10⁻⁹", BOUND, apart, "1", case=case, how="compared", relation="<=")
+            curves |= {case: losses} if model is dense else {}
+    world.figure(lambda: pictures.losses(curves))
+
+    steps = replace(lesson.small_steps(n), dtype="float32", optimizer="sgd", lr=0.1)
+    settings = Settings(lesson.small_model(n), steps=steps)
+    one = lesson.one_device(settings, STEPS, world.device)
+    change = max(lesson.far(one.weights[name], start) for name, start in one.start.items())
+    what = f"weights after {STEPS} steps of SGD in float32, distance from one device's in the largest change"
+    bound, source = STEPS * lesson.rounding(settings), "heuristic, no proof"
+    every = [replace(layout, microbatches=layout.pp) for layout in fitting(settings.model, Layout(), steps, n)]
+    for layout in every:
+        apart = lesson.distance(replace(settings, layout=layout), one, world.device).weights / change
+        rows.add(what, "12Ku", bound, apart, "1", source, case=str(layout), how="compared", relation="<=")
+    dropped = Settings(replace(settings.model, dropout=0.1), steps=steps)
+    with world.timed("a step in each layout, and one with recomputation"):
+        for layout in [*every, replace(every[-1], recompute="full")]:
+            sent_and_computed(rows, world, replace(dropped, layout=layout))
+    return rows.claims()
+
+
+def with_all_axes(ranks: int) -> Iterator[Layout]:
+    """Each layout of dp, pp and tp, with ZeRO-1 and sequence parallelism where they apply; and one of cp."""
+    for layout in fitting(lesson.small_model(ranks), Layout(), lesson.small_steps(ranks), ranks):
+        zero = 1 if layout.dp > 1 else 0
+        yield replace(layout, microbatches=layout.pp, zero=zero, sequence_parallel=layout.tp > 1)
+    if ranks % 2 == 0:
+        yield Layout(dp=ranks // 2, cp=2, zero=1)
+
+
+def with_experts(ranks: int) -> Iterator[Layout]:
+    """Experts over all ranks; and with tensor parallelism, with and without sequence parallelism."""
+    yield Layout(dp=ranks, ep=ranks)
+    if ranks % 2 == 0:
+        yield Layout(dp=ranks // 2, ep=ranks // 2, tp=2, zero=1)
+        yield Layout(tp=ranks, sequence_parallel=True)
+
+
+def sent_and_computed(rows: Rows, world: World, settings: Settings) -> None:
+    """Claim what the dry run predicts of a step: bytes between stages, and operations.
+
+    With dropout, attention is written out; of a fused kernel torch counts nothing on a CPU.
+    """
+    model, layout, steps = settings.model, settings.layout, settings.steps
+    with closing(build(settings, world.device)) as training, FlopCounterMode(display=False) as counter:
+        with Ledger() as ledger:
+            forward_backward(training, 0, 0, lesson.samples_of(settings))
+    work = plan_time.bubble(model, layout, steps).work[plan.coordinate(layout, world.rank).pp]
+    what = "operations of a step on this rank, in every layout, also with recomputation"
+    formula, case = "m · of its layers, over tp, and what is computed again", lesson.label(settings)
+    rows.add(what, formula, work, counter.get_total_flops(), "1", NARAYANAN, case=case)
+    what, formula = (
+        "payload of a step along pp on this rank, in every layout",
+        "m · b(s/tp)h·w for each boundary and way",
+    )
+    if layout.pp > 1:
+        entries = [entry for entry in ledger.entries if entry.group == training.axes.pp.group_desc]
+        sent = sum(entry.bytes for entry in entries if entry.operation != "receive")
+        predicted = plan.predict(model, layout, steps, world.rank).payload("pp")
+        rows.add(what, f"{formula}, and the tied table", predicted, sent, source=NARAYANAN, case=case)
+    if world.size == 1:
+        rows.needs(2, what, f"{formula}, and the tied table", NARAYANAN)

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from minitrain.costs.sequence_parallel import MASK, STATISTICS
-from minitrain.lessons.memory_bar import LOOKS
+from minitrain.lessons.pictures.memory_bar import LOOKS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# All of them are activations, yellow as in `minitrain.lessons.memory_bar`: strong if tensor parallelism leaves them
+# All of them are activations, yellow as in `minitrain.lessons.pictures.memory_bar`: strong if tensor parallelism leaves them
 # whole, pale if it divides them.
 _WHOLE, _DIVIDED = LOOKS["activations"][0], "#FCF9C8"
 _PARTS = {

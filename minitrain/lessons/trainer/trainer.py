@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,50 +17,52 @@ from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.data.text import Batch
-from minitrain.lessons.claims import Claim, as_key, fold
-from minitrain.lessons.composition.common import same_bits, shared_folder
-from minitrain.lessons.composition.step import BOUND
+from minitrain.lessons.claims import Claim
+from minitrain.lessons.rows import Rows
+from minitrain.lessons.shared_folder import shared_folder
 from minitrain.train import build, train_step
 from minitrain.trainer.trainer import Trainer
 
-MakeTrainer = Callable[[World, Settings], "Trainer"]
 Tensors = dict[str, Tensor]
+BOUND = 1e-9  # of losses and weights in float64, as `minitrain.lessons.composition.step` derives it
 
 
-def claims(world: World, make: MakeTrainer, steps: int) -> list[Claim]:
-    """All claims of the demo; `make` makes a trainer."""
-    first, second = layouts(world.size)
-    batch = 2 * world.size
-    with shared_folder(world) as folder, same_bits(world):
+def demo(world: World, steps: int = 4) -> list[Claim]:
+    """Interrupts and resumes runs, in the same and in another layout; the table shows that nothing else changed.
+
+    Args:
+        steps: Of a run; half of them come before it is interrupted.
+    """
+    rows, (first, second), batch, half = Rows(), layouts(world.size), 2 * world.size, steps // 2
+    deterministic = torch.are_deterministic_algorithms_enabled()
+    if world.device.type != "cpu":  # on a CPU all kernels add in the same order each time
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    with shared_folder(world) as folder:
         asked = settings(first, steps, folder / "whole", batch)
-        whole = watch(make(world, asked), steps)
-        before = watch(make(world, replace(asked, run=Run(name="cut", runs=str(folder)))), steps // 2)
-        before.trainer.saving.save()
+        cut = replace(asked, run=Run(name="cut", runs=str(folder)))
         resumed = replace(asked, run=Run(name="cut", runs=str(folder), resume=True))
-        same, other = (
-            watch(make(world, replace(resumed, layout=layout)), steps - steps // 2) for layout in (first, second)
-        )
-    change = f"saved by {first} after {steps // 2} of {steps} steps, loaded by {second}"
-    again = f"{first}, interrupted after {steps // 2} of {steps} steps and resumed"
-    losses = zip(whole.losses, before.losses + same.losses, strict=True)
-    resumption = {
-        "weights and optimizer states": _equal("resumed = in one go", whole.end, same.end),
-        "losses": Claim(
-            "", "resumed = in one go", 0, sum(a != b for a, b in losses), "elements", "derived", "compared"
-        ),
-    }
-    found = max(apart(whole.end, other.end), abs(whole.losses[-1] - other.losses[-1]))
-    samples = {
-        "resumed": _once(before.taken + same.taken, batch * steps),
-        "in another layout": _once(before.taken + other.taken, batch * steps),
-    }
+        whole, before = watch(world, asked, steps), watch(world, cut, half)
+        before.trainer.save()
+        same, other = (watch(world, replace(resumed, layout=each), steps - half) for each in (first, second))
+    torch.use_deterministic_algorithms(deterministic)
+
+    change = f"saved by {first} after {half} of {steps} steps, loaded by {second}"
     what = f"{change}: elements of weights and optimizer states that changed"
-    return as_key(
-        replace(_equal("loaded = saved", before.end, other.begin), what=what),
-        fold(f"{again}: elements and losses that differ from those of a run in one go", resumption),
-        Claim(f"{change}: distance from a run in one go", "10⁻⁹", BOUND, found, "1", "derived", "compared", "<="),
-        fold(f"{again}, or in another layout: samples not taken exactly once", samples),
-    )
+    rows.add(what, "loaded = saved", 0, unlike(before.end, other.begin), "elements", how="compared")
+    again = f"{first}, interrupted after {half} of {steps} steps and resumed"
+    what = f"{again}: elements and losses that differ from those of a run in one go"
+    losses = sum(a != b for a, b in zip(whole.losses, before.losses + same.losses, strict=True))
+    different = unlike(whole.end, same.end) + losses
+    rows.add(what, "resumed = in one go", 0, different, "elements", how="compared")
+    found = max(apart(whole.end, other.end), abs(whole.losses[-1] - other.losses[-1]))
+    what = f"{change}: distance from a run in one go"
+    rows.add(what, "10⁻⁹", BOUND, found, "1", how="compared", relation="<=")
+    what = f"{again}, or in another layout: samples not taken exactly once"
+    for case, after in (("resumed", same), ("in another layout", other)):
+        taken = before.taken + after.taken
+        wrong = sum(taken[number] != 1 for number in {*range(batch * steps), *taken})
+        rows.add(what, "each once", 0, wrong, "samples", case=case)
+    return rows.claims()
 
 
 def layouts(ranks: int) -> tuple[Layout, Layout]:
@@ -101,8 +102,9 @@ class Watched(NamedTuple):
     taken: Counter[int]
 
 
-def watch(trainer: Trainer, steps: int) -> Watched:
+def watch(world: World, asked: Settings, steps: int) -> Watched:
     """Have some steps done, and look at all ranks."""
+    trainer = Trainer(world, asked, tell=lambda text: None)
     training = build(trainer.settings, trainer.world.device, trainer.instruments)
     trainer.begin(training)
     place, taken, take = training.axes.place, Counter[int](), trainer.samples.take
@@ -146,26 +148,12 @@ def _as_sent(state: State) -> dict[str, tuple[tuple[int, ...], list[tuple[Tensor
     }
 
 
-def _equal(formula: str, expected: Tensors, found: Tensors) -> Claim:
-    unlike = sum(int((found[name] != whole).sum()) for name, whole in expected.items())  # NaN is unlike itself
-    unlike += sum(whole.numel() for name, whole in found.items() if name not in expected)
-    return Claim("", formula, 0, unlike, "elements", "derived", "compared")
+def unlike(expected: Tensors, found: Tensors) -> int:
+    """Elements of two states that differ, or are missing in one."""
+    differ = sum(int((found[name] != whole).sum()) for name, whole in expected.items())  # NaN is unlike itself
+    return differ + sum(whole.numel() for name, whole in found.items() if name not in expected)
 
 
 def apart(one: Tensors, other: Tensors) -> float:
     """The largest distance between two states."""
     return max((one[name] - other[name]).abs().max().item() for name in one)
-
-
-def _once(taken: Counter[int], samples: int) -> Claim:
-    wrong = sum(taken[number] != 1 for number in {*range(samples), *taken})
-    return Claim("", "each once", 0, wrong, "samples", "derived")
-
-
-def demo(world: World, steps: int = 4) -> list[Claim]:
-    """Interrupts and resumes runs, in the same and in another layout; the table shows that nothing else changed.
-
-    Args:
-        steps: Of a run; half of them come before it is interrupted.
-    """
-    return claims(world, partial(Trainer, tell=lambda text: None), steps)

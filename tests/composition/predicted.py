@@ -96,7 +96,7 @@ def claims(world: World) -> list[Claim]:
     rows: dict[str, dict[str, Claim]] = {what: {} for what in (*FORMULAS, *TITLES)}
     every = [*chosen(world)]
     for settings in every:
-        name = lesson.label(settings.layout) + (f", {settings.model.experts} experts" if settings.model.experts else "")
+        name = lesson.label(settings)
         name += ", rope" if settings.model.positions_kind == "rope" else ""
         name += ", ordered sums" if settings.steps.ordered_sums else ""
         for what, claim in as_planned(world, settings).items():
@@ -187,7 +187,10 @@ def with_recomputation(world: World, settings: Settings) -> Iterator[tuple[str, 
     """Claims on the operations of this rank where something is computed again."""
     for how in get_args(Recompute)[1:]:  # all but none
         layout = replace(settings.layout, recompute=how)
-        yield f"{lesson.label(layout)}: operations", work_of_rank(world, replace(settings, layout=layout))
+        yield (
+            f"{lesson.label(replace(settings, layout=layout))}: operations",
+            work_of_rank(world, replace(settings, layout=layout)),
+        )
 
 
 def work_of_rank(world: World, settings: Settings, found: Operations | None = None) -> Claim:
@@ -206,7 +209,7 @@ def work_of_rank(world: World, settings: Settings, found: Operations | None = No
 
 def work_of_one(world: World) -> Claim:
     """The claim on the operations of a step on one device, attention written out."""
-    model, steps = replace(lesson.small_model(world.size), dropout=lesson.DROPOUT), lesson.small_steps(world.size)
+    model, steps = replace(lesson.small_model(world.size), dropout=0.1), lesson.small_steps(world.size)
     settings = Settings(model, steps=steps)
     whole = lesson.plain_model(settings).to(world.device)
     inputs, targets = (part.to(world.device) for part in lesson.samples_of(settings).take(range(steps.batch)))
@@ -263,7 +266,7 @@ def counted(world: World, settings: Settings) -> Operations:
     Of a fused attention kernel torch counts nothing on a CPU. With dropout, attention is written out; else it has the
     same operations.
     """
-    model = replace(settings.model, dropout=lesson.DROPOUT)
+    model = replace(settings.model, dropout=0.1)
     found: dict[tuple[int, str], int] = {}
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""What the dry run predicts beside what a rank does: the room that the claim leaves for a GPU's attention kernel."""
+"""What the dry run predicts beside what a rank does, and the room that is left for a GPU's attention kernel."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from minitrain.comm import World
-from minitrain.lessons.composition import predicted as lesson_predicted
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time
+from tests.composition import predicted
 
 
 def kept_by_attention(settings, layers):
@@ -27,20 +27,27 @@ def kept_by_attention(settings, layers):
 
 def holds(world, settings, held, kept):
     """Whether the claim on activations holds for a rank that kept so many bytes."""
-    measured = lesson_predicted.Measured({}, held, kept, 0.0)
+    measured = predicted.Measured({}, held, kept, 0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(lesson_predicted, "measure", lambda *_: measured)
-        patch.setattr(lesson_predicted, "counted", lambda *_: lesson_predicted.Operations(0, ([], [], [])))
-        return lesson_predicted.as_planned(world, settings)["kept"].holds
+        patch.setattr(predicted, "measure", lambda *_: measured)
+        patch.setattr(predicted, "counted", lambda *_: predicted.Operations(0, ([], [], [])))
+        return predicted.as_planned(world, settings)["kept"].holds
 
 
 @pytest.mark.parametrize("ranks", (1, 2, 3, 4, 8))
 def test_bytes_kept_on_a_gpu(ranks):
     for rank in range(ranks):
         gpu, cpu = (World(rank, ranks, rank, ranks, torch.device(name), "gloo") for name in ("cuda", "cpu"))
-        for settings in lesson_predicted.chosen(gpu):
+        for settings in predicted.chosen(gpu):
             layout = settings.layout
             if not settings.model.experts and layout.recompute == "none" and layout.zero < 3:
                 found = plan.predict(settings.model, settings.layout, settings.steps, rank)
                 kept = found.held["activations"] + kept_by_attention(settings, sum(found.layers))
                 assert holds(gpu, settings, found.held, kept) and not holds(cpu, settings, found.held, kept)
+
+
+@pytest.mark.parametrize("size", (1, 2, 4))
+def test_a_step_is_what_the_dry_run_predicts(ranks, size):
+    """Payload by axis, bytes by category, operations, and the bubble, in layouts of all axes."""
+    for claims in ranks(size).run(predicted.claims):
+        assert [claim for claim in claims if claim.holds is False] == []
