@@ -56,9 +56,9 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
         predicted = costs.ring_all_reduce_time(4 * even, n, *(SLOW if nodes > 1 else FAST))
         rows.time(f"flat ring {end}", "2(n−1)(α' + β'S/n)", predicted, seconds, "derived", case=where)
         if nodes == first:
-            shown, lines = start, {"one flat ring": around, f"{nodes} nodes of {local}": timeline}
-    lesson.tell(world, "hierarchical", shown, elements)
-    world.figure(lambda: pictures.side_by_side(lines))
+            lines = {"one flat ring": around, f"{nodes} nodes of {local}": timeline}
+            world.figure(partial(pictures.side_by_side, lines))
+            lesson.tell(world, "hierarchical", start, elements)
     return rows.claims()
 
 

@@ -30,8 +30,11 @@ def demo(world: World, micro_batches: int = 4) -> list[Claim]:
     if micro_batches < 1 or micro_batches & (micro_batches - 1):
         raise ValueError(f"micro_batches={micro_batches} would make numbers round; use a power of two for this demo")
     rows, each = Rows(GOYAL), 2 * micro_batches  # samples of a rank
-    whole = [whole_numbers(world, world.size * each, width, seed=10 + width) for width in (4, 3)]
-    device, *alone = (gradients_of(world, pair) for pair in (whole, *zip(*(p.split(each) for p in whole), strict=True)))
+    x, y = (whole_numbers(world, world.size * each, width, seed=10 + width) for width in (4, 3))
+    device, alone = (
+        gradients_of(world, (x, y)),
+        [gradients_of(world, p) for p in zip(x.split(each), y.split(each), strict=True)],
+    )
     for pieces in dict.fromkeys((micro_batches, 1)):
         case = f"{pieces} micro-batches"
         model, kept = DataParallel(network(world)), []
@@ -42,8 +45,8 @@ def demo(world: World, micro_batches: int = 4) -> list[Claim]:
             kept.append(saved.bytes)
             return loss
 
-        mine = (part.split(each)[world.rank].split(each // pieces) for part in whole)
-        pairs = [(x.clone(), y.clone()) for x, y in zip(*mine, strict=True)]
+        mine = (part.split(each)[world.rank].split(each // pieces) for part in (x, y))
+        pairs = [(one.clone(), other.clone()) for one, other in zip(*mine, strict=True)]
         with Ledger() as ledger:
             accumulate(model, pairs, loss_of)
         what = "gradients' distance from one device with the whole batch"
