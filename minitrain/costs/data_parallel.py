@@ -26,21 +26,6 @@ def gradient_bytes(parameters: Sequence[Sizes]) -> int:
     return sum(p.elements * p.item_size for p in parameters)
 
 
-def naive_all_reduces(parameters: Sequence[Sizes]) -> int:
-    """P + 1 in a step: one for each parameter, and one for the flags of all."""
-    return len(parameters) + 1
-
-
-def naive_payload(parameters: Sequence[Sizes]) -> int:
-    """S + 4P bytes go into the all-reduces of a step: gradients, and a flag of 4 bytes for each."""
-    return gradient_bytes(parameters) + 4 * len(parameters)
-
-
-def naive_ring_traffic(parameters: Sequence[Sizes], ranks: int, rank: int) -> Traffic:
-    """What a rank sends in a step through the ring: about 2(n−1)/n · (S + 4P), exactly from the chunks."""
-    return _through_ring([*parameters, Sizes(len(parameters), 4)], ranks, rank)
-
-
 def buckets(parameters: Sequence[Sizes], limit: float) -> list[Sizes]:
     """Pack parameters from the last to the first; a bucket is closed by the parameter with which it has `limit` bytes.
 
@@ -73,13 +58,12 @@ def payload(parameters: Sequence[Sizes]) -> int:
 
 
 def ring_traffic(parameters: Sequence[Sizes], limit: float, ranks: int, rank: int) -> Traffic:
-    """About 2(n−1)/n · (S + wP): what a rank sends in a step, exactly from the chunks (Patarasuk & Yuan 2009)."""
-    return _through_ring(buckets(parameters, limit), ranks, rank)
+    """What a rank sends in a step through the ring: about 2(n−1)/n · (S + wP), exactly from the buckets' chunks.
 
-
-def _through_ring(tensors: Sequence[Sizes], ranks: int, rank: int) -> Traffic:
+    Patarasuk & Yuan 2009, for each bucket.
+    """
     sent = NOTHING
-    for elements, item_size, _ in tensors:
+    for elements, item_size, _ in buckets(parameters, limit):
         sent += ring_all_reduce(elements, item_size, ranks, rank)
     return sent
 
@@ -98,8 +82,3 @@ def step_time(forward: float, backward: Sequence[float], communication: Sequence
     if not overlap:
         return forward + sum(backward) + sum(communication)
     return forward + max(sum(backward[: k + 1]) + sum(communication[k:]) for k in range(len(backward)))
-
-
-def exposed(forward: float, backward: Sequence[float], communication: Sequence[float], overlap: bool = True) -> float:
-    """Seconds of a step in which nothing is computed: at least the last bucket's all-reduce."""
-    return step_time(forward, backward, communication, overlap) - forward - sum(backward)

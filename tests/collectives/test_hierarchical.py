@@ -9,7 +9,6 @@ import torch.distributed as dist
 from minitrain.collectives.full import hierarchical
 from minitrain.comm import Ledger, axes
 from minitrain.costs import communication as costs
-from minitrain.lessons import demo_of
 from tests.collectives import verbs
 from tests.drawn import first
 
@@ -119,16 +118,3 @@ def test_what_is_no_2d_mesh_is_refused(ranks):
             "all_reduce: group=a mesh with 1 axes is no mesh with two axes; use axes(node=…, local=…)",
             "all_reduce: group=a mesh with 3 axes is no mesh with two axes; use axes(node=…, local=…)",
         ]
-
-
-def demo_on(world, nodes):
-    try:
-        return len(demo_of("minitrain.collectives.hierarchical")(world, elements=100, nodes=nodes))
-    except ValueError as error:
-        return str(error)
-
-
-@pytest.mark.slow("the demo several times")
-def test_the_demo_takes_any_number_of_nodes_that_divides(ranks):
-    assert ranks(4).run(demo_on, 4)[0] == ranks(4).run(demo_on, 1)[0]
-    assert ranks(4).run(demo_on, 3)[0] == "nodes=3 does not divide the 4 ranks; use one of their divisors"

@@ -18,7 +18,6 @@ from minitrain.collectives.full import native
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
 from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel, overlapped
-from minitrain.lessons.data_parallel.overlapped import Watch
 from tests.data_parallel.models import (
     SMALL,
     Branches,
@@ -30,6 +29,22 @@ from tests.data_parallel.models import (
 )
 
 LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
+
+
+class Watch:
+    """Collectives that note the order of events: each gradient when it has arrived, each all-reduce when it starts."""
+
+    broadcast, all_gather = staticmethod(native.broadcast), staticmethod(native.all_gather)
+    reduce_scatter = staticmethod(native.reduce_scatter)
+
+    def __init__(self, module):
+        self.events = []
+        for parameter in module.parameters():
+            parameter.register_post_accumulate_grad_hook(lambda _: self.events.append("gradient"))
+
+    def all_reduce(self, tensor, group=None, *, check=None):
+        self.events.append("all-reduce")
+        return native.all_reduce(tensor, group, check=check)
 
 
 def started_in_backward(world):

@@ -11,10 +11,14 @@ THEORY = "minitrain.costs.communication"
 
 MUTATIONS = [
     # Practice: the small forms.
-    Mutation(f"{RING}.reduce_scatter", "own += incoming", "own -= incoming", RING, "ring, every verb in each form"),
-    Mutation(f"{RING}.all_gather", "range(ranks - 1)", "range(ranks - 2)", RING, "ring, every verb in each form"),
+    Mutation(f"{RING}.reduce_scatter", "own += incoming", "own -= incoming", RING, "ring, every verb"),
+    Mutation(f"{RING}.all_gather", "range(ranks - 1)", "range(ranks - 2)", RING, "ring, every verb"),
     Mutation(
-        f"{RING}.reduce_scatter", "empty_like(chunks[0])", "empty_like(tensor.view(-1))", RING, "small form: ring"
+        f"{RING}.reduce_scatter",
+        "empty_like(chunks[0])",
+        "empty_like(tensor.view(-1))",
+        RING,
+        "ring all-reduce of 1,048,577",
     ),
     Mutation(f"{NAIVE}.all_reduce", "total += incoming", "total.copy_(incoming)", NAIVE, "naive, every verb"),
     Mutation(f"{TREE}.broadcast", "reversed(distances(ranks))", "distances(ranks)", TREE, "tree, every verb"),
@@ -33,46 +37,55 @@ MUTATIONS = [
         NATIVE,
         "native, every verb",
     ),
-    # Practice: the values of each verb in the full forms, and roots other than 0.
-    Mutation(f"{FULL}.ring.broadcast", "(rank - source) % ranks", "rank", RING, "ring, every verb"),
-    Mutation(f"{FULL}.naive.all_gather", "_send_from(flat, ROOT, group)", "pass", NAIVE, "naive, every verb"),
+    # Practice: what is right in some worlds, for some ranks, or for some sizes.
     Mutation(
-        f"{FULL}.naive.reduce_scatter",
-        "send(chunks[other]",
-        "send(chunks[0].new_zeros(len(chunks[other]))",
-        NAIVE,
-        "naive, every verb",
+        f"{RING}.all_gather",
+        "missing = chunks[(rank - 1 - step) % ranks]",
+        "missing = chunks[(rank - 1 - step) % ranks].clone()",
+        RING,
+        "ring, every verb",
     ),
-    Mutation(f"{FULL}.tree._down", "place = (rank - root) % ranks", "place = rank", TREE, "tree, every verb"),
-    Mutation(f"{FULL}.tree._up", "flat.add_(buffer)", "flat.copy_(buffer)", TREE, "tree, every verb"),
-    Mutation(f"{FULL}.halving._fold", "flat.add_(buffer)", "flat.copy_(buffer)", HALVING, "halving, every verb"),
+    Mutation(f"{RING}.all_reduce", "reduce_scatter(tensor, group)", "pass", RING, "ring all-reduce of up to"),
+    Mutation(f"{NAIVE}.all_reduce", "send(total, other", "send(incoming, other", NAIVE, "naive, every verb"),
+    Mutation(f"{TREE}.reduce", "total += incoming", "total.copy_(incoming)", TREE, "tree, every verb"),
+    Mutation(f"{TREE}.distances", "(ranks - 1).bit_length()", "ranks.bit_length() - 1", TREE, "tree, every verb"),
+    Mutation(f"{HALVING}.block", "rank & -width", "rank", HALVING, "halving, every verb"),
     Mutation(
-        f"{FULL}.hierarchical.reduce_scatter",
-        "ring.reduce_scatter_chunks(own.split(sizes), grid.across)",
-        "own.split(sizes)[grid.node]",
-        HIERARCHICAL,
-        "hierarchical, every verb",
+        f"{HIERARCHICAL}.all_reduce", "ring.all_reduce(shard, across)", "pass", HIERARCHICAL, "hierarchical, every verb"
     ),
     Mutation(
-        "minitrain.comm.native.reduce_scatter", "padded[rank, : mine", "padded[0, : mine", NATIVE, "native, every"
+        f"{FULL}.ring.broadcast",
+        "(rank - source) % ranks",
+        "rank",
+        test="tests/collectives/test_verbs.py::test_every_verb_gives_what_one_rank_would",
+        why="the small form has no broadcast",
+    ),
+    Mutation(
+        "minitrain.comm.native.reduce_scatter",
+        "padded[rank, : mine",
+        "padded[0, : mine",
+        test="tests/collectives/test_verbs.py::test_every_verb_gives_what_one_rank_would",
+        why="the small form pads by itself",
     ),
     # Theory.
     Mutation(f"{THEORY}.chunk_size", "elements // ranks", "elements // (ranks + 1)", RING, "ring"),
-    Mutation(f"{THEORY}.ring_all_gather", "(rank + 1) % ranks", "rank", RING, "ring all-gather of up to"),
-    Mutation(f"{THEORY}.ring_broadcast", "(rank + 1) % ranks == source", "rank == ranks - 1", RING, "ring broadcast"),
-    Mutation(f"{THEORY}.naive_broadcast", "rank == source", "rank == 0", NAIVE, "naive broadcast of up to"),
-    Mutation(f"{THEORY}.tree_broadcast", "(rank - source) % ranks", "rank", TREE, "tree broadcast of up to"),
+    Mutation(f"{THEORY}.ring_all_gather", "(rank + 1) % ranks", "rank", RING, "ring all-reduce of up to"),
+    Mutation(f"{THEORY}.ring_reduce_scatter_time", "(ranks - 1) *", "ranks *", RING, "ring all-reduce: time"),
+    Mutation(f"{THEORY}.naive_all_reduce_time", "2 * (ranks - 1)", "2 * ranks", NAIVE, "naive all-reduce: time"),
+    Mutation(f"{THEORY}.tree_broadcast", ".bit_length() - 1)", ".bit_length())", TREE, "tree all-reduce of up to"),
     Mutation(f"{THEORY}.rounds", "(ranks - 1).bit_length()", "ranks.bit_length() - 1", TREE, "tree all-reduce: time"),
     Mutation(f"{THEORY}.crossover", "(ranks - 1 - rounds", "(ranks - rounds", TREE, "bytes from which on the ring"),
     Mutation(f"{THEORY}.crossover", " * (ranks - 1 - rounds(ranks))", "", TREE, "bytes from which on the ring"),
     Mutation(
         f"{THEORY}.halving_all_reduce",
-        "sent + one(elements, item_size) if rank < 2 * extra else sent",
-        "sent",
+        "_halve(start, item_size, cores, core) + ",
+        "",
         HALVING,
         "halving all-reduce of up to",
     ),
-    Mutation(f"{THEORY}.halving_all_reduce_time", "2 * (alpha +", "(alpha +", HALVING, "halving all-reduce: time"),
+    Mutation(
+        f"{THEORY}.halving_all_reduce_time", "2 * rounds(cores)", "rounds(cores)", HALVING, "halving all-reduce: time"
+    ),
     Mutation(
         f"{THEORY}.hierarchical_all_reduce_time", "size / local", "size", HIERARCHICAL, "hierarchical all-reduce on"
     ),

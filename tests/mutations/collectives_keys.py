@@ -36,7 +36,7 @@ MUTATIONS = [
         "beta * size / ranks",
         "beta * size",
         f"{HOME}.ring",
-        "ring all-reduce, and broadcast",
+        "ring all-reduce: time",
     ),
     # Down the tree only.
     Mutation(
@@ -68,7 +68,7 @@ MUTATIONS = [
         "messages.all_reduce(tensor.detach(), group).wait()",
         "tensor.copy_(messages.all_reduce(tensor.detach().double(), group).wait())",
         f"{HOME}.native",
-        "native all_reduce or broadcast",
+        "native all_reduce of",
     ),
     # A row of padding too many.
     Mutation(

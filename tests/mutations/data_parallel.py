@@ -10,6 +10,9 @@ NAIVE, BUCKETED, OVERLAPPED, ACCUMULATION, LOCAL, NODES, DILOCO = (
 FULL = f"{HOME}.full"
 THEORY, PERIODIC = "minitrain.costs.data_parallel", "minitrain.costs.local_sgd"
 WITHIN, ACROSS = (f"bytes in 24 steps, H = 4: all-reduces {where}" for where in ("within a node", "across nodes"))
+ACCUMULATED = "tests/data_parallel/test_accumulation.py"
+PACKED = "tests/data_parallel/test_bucketed.py::test_packing_is_what_costs_predicts"
+DURING = "time of a step, buckets of a layer, and of two, during"
 REDUCED, NO_DEMO = "tests/data_parallel/test_reduce_dtype.py", "the demos add up gradients in the parameters' dtype"
 
 MUTATIONS = [
@@ -26,27 +29,49 @@ MUTATIONS = [
     ),
     Mutation(f"{BUCKETED}.hand_back", "flat.split(", "flat.flip(0).split(", BUCKETED, "gradients' distance"),
     Mutation(f"{ACCUMULATION}.accumulate", " / len(micro_batches)", "", ACCUMULATION, "gradients' distance"),
-    Mutation(f"{ACCUMULATION}.accumulate", " / rank_and_size(model.group)[1]", "", ACCUMULATION, "mean loss"),
-    Mutation(f"{FULL}.naive.NaiveDataParallel._used_anywhere", "int32", "int64", NAIVE, "payload of a step"),
-    Mutation(f"{FULL}.bucketed.pack", ">= bucket_megabytes", "> bucket_megabytes", BUCKETED, "most buckets"),
+    Mutation(
+        f"{ACCUMULATION}.accumulate",
+        " / place(model.group)[1]",
+        "",
+        test=f"{ACCUMULATED}::test_small_form_equals_one_batch",
+        why="the loss that it returns is not claimed",
+    ),
+    Mutation(f"{NAIVE}.NaiveDataParallel.__init__", "rank != 0", "rank == 0", NAIVE, "gradients' distance"),
+    Mutation(
+        f"{FULL}.bucketed.pack",
+        ">= bucket_megabytes",
+        "> bucket_megabytes",
+        test=PACKED,
+        why="the claims on buckets are about the small form",
+    ),
     Mutation(f"{FULL}.bucketed.BucketedDataParallel._start", "1 / self.ranks", "1", OVERLAPPED, "weights that differ"),
     Mutation(
-        f"{FULL}.accumulation.accumulate", "model.ranks / total", "1 / total", ACCUMULATION, "gradients' distance"
+        f"{FULL}.accumulation.accumulate",
+        "model.ranks / total",
+        "1 / total",
+        test=f"{ACCUMULATED}::test_micro_batches_of_different_sizes_equal_one_batch",
+        why="the claims are about the small form",
     ),
     Mutation(
         f"{FULL}.accumulation.scaled_learning_rate",
         "base * batch / base_batch",
         "base * (batch / base_batch) ** 0.5",
         ACCUMULATION,
-        ("part of the way of 4 steps", "drift of 2 steps"),
+        "drift of 2 steps",
     ),
-    Mutation(f"{FULL}.accumulation.warmed_up", "step / steps", "(step + 1) / steps", ACCUMULATION, "learning rates of"),
+    Mutation(
+        f"{FULL}.accumulation.warmed_up",
+        "step / steps",
+        "(step + 1) / steps",
+        test=f"{ACCUMULATED}::test_warm_up",
+        why="the warm-up is not claimed",
+    ),
     Mutation(
         f"{FULL}.accumulation.accumulation_momentum",
         "1 - (1 - momentum) ** (1 / micro_batches)",
         "momentum / micro_batches",
-        ACCUMULATION,
-        "part of the old running mean kept by a step of A micro-batches, adjusted",
+        test=f"{ACCUMULATED}::test_adjusted_batch_norm_forgets_as_without_accumulation",
+        why="BatchNorm is not claimed",
     ),
     # Averages of parameters in some steps only.
     Mutation(f"{LOCAL}.average", "1 / rank_and_size(group)[1]", "1", LOCAL, "H = 1: largest difference"),
@@ -56,14 +81,14 @@ MUTATIONS = [
         "self.steps % self.every == 0",
         "self.steps % self.every == 1 % self.every",
         LOCAL,
-        "elements that differ between ranks",
+        "bytes into all-reduces",
     ),
     Mutation(
         f"{NODES}.HierarchicalSGD.synchronize",
         "self.within",
         "self.across",
         NODES,
-        "elements that differ between ranks",
+        WITHIN,
     ),
     Mutation(
         f"{NODES}.HierarchicalSGD.after_step", "average([mine], self.across)", "pass", NODES, "where nodes settle"
@@ -111,31 +136,41 @@ MUTATIONS = [
         why=NO_DEMO,
     ),
     # Theory.
-    Mutation(f"{THEORY}.naive_all_reduces", "len(parameters) + 1", "len(parameters)", NAIVE, "all-reduces in a step"),
-    Mutation(f"{THEORY}.naive_payload", "4 * len(parameters)", "len(parameters)", NAIVE, "payload of a step"),
+    Mutation(f"{BUCKETED}.start_from_rank_0", "!= 0", "== 0", OVERLAPPED, "gradients' distance"),
+    Mutation(f"{BUCKETED}.hand_back", "view_as(parameter)", "view_as(parameter) * 2", BUCKETED, "weights that differ"),
     Mutation(f"{THEORY}.gradient_bytes", "p.elements * p.item_size", "4 * p.elements", NAIVE, "small form: payload"),
-    Mutation(f"{THEORY}.naive_ring_traffic", "Sizes(len(parameters), 4)", "Sizes(1, 4)", NAIVE, "bytes sent by this"),
-    Mutation(f"{THEORY}.buckets", "flags = last - first + 1", "flags = 1", BUCKETED, "payload of a step"),
+    Mutation(f"{THEORY}.gradient_bytes", "p.elements *", "(p.elements + 1) *", BUCKETED, "small form: payload"),
+    Mutation(
+        f"{THEORY}.buckets",
+        "flags = last - first + 1",
+        "flags = 1",
+        test=PACKED,
+        why="in the small form no flags travel",
+    ),
     Mutation(
         f"{THEORY}.buckets", "reversed(range(len(parameters)))", "range(len(parameters))", BUCKETED, "all-reduces"
     ),
     Mutation(f"{THEORY}.most_buckets", "-(-size // limit)", "size // limit", BUCKETED, "most buckets"),
     Mutation(
-        f"{THEORY}.payload", "(p.elements + 1) * p.item_size", "p.elements * p.item_size + 4", BUCKETED, "payload"
+        f"{THEORY}.payload",
+        "(p.elements + 1) * p.item_size",
+        "p.elements * p.item_size + 4",
+        test=PACKED,
+        why="in the small form no flags travel",
     ),
     Mutation(
         f"{THEORY}.step_time",
         "communication[k:]",
         "communication[k + 1 :]",
         OVERLAPPED,
-        "time of a step, buckets of two layers, during",
+        DURING,
     ),
     Mutation(
         f"{THEORY}.step_time",
         "for k in range(len(backward))",
         "for k in (0, len(backward) - 1)",
         OVERLAPPED,
-        "time of a step, a large bucket in the middle",
+        DURING,
     ),
-    Mutation(f"{THEORY}.exposed", " - sum(backward)", "", OVERLAPPED, "time of a step in which nothing"),
+    Mutation(f"{THEORY}.step_time", "forward + max(", "max(", OVERLAPPED, DURING),
 ]

@@ -15,7 +15,7 @@ MUTATIONS = [
         "and not self._missing[turn]",
         "and False",
         "minitrain.data_parallel.overlapped",
-        "all-reduces started before the last gradient has arrived",
+        "time of a step, buckets of a layer, and of two, during",
     ),
     Mutation(
         "minitrain.data_parallel.naive.NaiveDataParallel.synchronize",

@@ -39,7 +39,7 @@ MUTATIONS = [
         "forward + sum(backward) + sum(communication)",
         "forward + max(sum(backward), sum(communication))",
         f"{HOME}.overlapped",
-        "time of a step, buckets of two layers, after",
+        "time of a step, buckets of a layer, and of two, after",
     ),
     # The loss of this rank for that of all.
     Mutation(
@@ -59,19 +59,19 @@ MUTATIONS = [
     ),
     # A mean over all tokens, where a mean of means is to be shown.
     Mutation(
-        f"{LESSONS}.accumulation.token_weights",
-        "(model(part).mean() / len(places))",
-        "(model(part).sum() / each)",
+        f"{LESSONS}.accumulation.mean_of_means",
+        "model(part).mean()",
+        "model(part).sum() / 4",
         f"{HOME}.accumulation",
         "heaviest token over",
     ),
-    # A variance over B in place of B − 1 samples.
+    # The sum of the ranks' gradients.
     Mutation(
-        f"{LESSONS}.accumulation.batch_norm",
-        "(each - 1) * sum(variances)",
-        "each * sum(variances)",
+        f"{HOME}.bucketed.start",
+        "flat *= 1 / place(group)[1]",
+        "pass",
         f"{HOME}.accumulation",
-        "variance on one device",
+        "gradients' distance from one device",
     ),
     # The mean of two ranks, however many there are.
     Mutation(

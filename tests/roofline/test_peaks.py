@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from minitrain.lessons.pictures import roofline as pictures
 from minitrain.lessons.roofline import peaks as lesson
 from minitrain.roofline import peaks
 from minitrain.roofline.flops import Flops
@@ -34,7 +35,7 @@ def test_dtypes():
 
 def test_the_pictures_have_a_point_for_each_operation():
     roof = lesson.measured(CPU, batch=1, seq=16, hidden=64, vocabulary=50)
-    figure = lesson.picture({"measured": roof, "H100": lesson.of_data_sheet("H100")})
+    figure = pictures.rooflines({"measured": roof, "H100": lesson.of_data_sheet("H100")})
     assert [len(axes.get_legend().texts) for axes in figure.axes] == [6, 8]
     flops, moved, points = lesson.of_data_sheet("H100")
     assert all(speed <= min(flops, 1.000001 * intensity * moved) for intensity, speed in points.values())

@@ -4,7 +4,7 @@
 **Sent.** Also an all-reduce of one flag per parameter: a parameter that some ranks did not use counts as zeros there,
 and one that no rank used is left alone.
 **Waits for the GPU** once per step, to read the flags.
-**Cost.** Bytes: `minitrain.costs.data_parallel.naive_ring_traffic`; time: `step_time` without overlap.
+**Cost.** Bytes: about `minitrain.costs.data_parallel.ring_traffic`, limit 0; time: `step_time` without overlap.
 Also called synchronous data parallelism, distributed synchronous SGD; `DataParallel` in Li et al.'s first sketch.
 """
 

@@ -1,11 +1,9 @@
-"""Shared by the demos of this chapter: a small GPT, counting what a step sends, and comparing with one device."""
+"""Shared by the demos of this chapter: a small GPT, a step of it, and comparing with one device and torch's DDP."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping, Sequence
-from functools import partial
-from itertools import zip_longest
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -15,15 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from minitrain.comm import Ledger, World
 from minitrain.comm.groups import new_group
 from minitrain.costs import data_parallel as costs
-from minitrain.costs.communication import Traffic
-from minitrain.data_parallel import bucketed, naive, overlapped
-from minitrain.data_parallel.full.replica import Replica
-from minitrain.lessons.claims import Claim, fold
-from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import GPT
-
-SmallForm = naive.NaiveDataParallel | bucketed.BucketedDataParallel | overlapped.DataParallel
-Rung = SmallForm | Replica
+from minitrain.lessons.rows import Rows
+from minitrain.models.gpt import GPT, GPTConfig
 
 PAPER = "Li et al. 2020"
 SEQ = 16
@@ -43,7 +34,7 @@ def tokens(world: World, rank: int, step: int = 0, samples: int = 2) -> tuple[Te
     return inputs, targets
 
 
-def step(world: World, model: Rung, number: int = 0) -> None:
+def step(world: World, model: Any, number: int = 0) -> None:
     """One backward and synchronize on this rank's part; spans on the timeline."""
     inputs, targets = tokens(world, world.rank, number)
     with world.timeline.span("forward", "forward"):
@@ -54,150 +45,92 @@ def step(world: World, model: Rung, number: int = 0) -> None:
         model.synchronize()
 
 
-def sizes(model: nn.Module) -> list[costs.Sizes]:
-    """The trainable parameters in the form of `costs`."""
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    return [costs.Sizes(p.numel(), p.element_size(), str(p.dtype)) for p in trainable]
-
-
-def counted(world: World, model: Rung) -> Ledger:
+def counted(world: World, model: Any) -> Ledger:
     """What this rank sends in a step."""
     with Ledger() as ledger:
         step(world, model)
     return ledger
 
 
-def payload(ledger: Ledger, sent: Sequence[costs.Sizes], predicted: int, formula: str) -> dict[str, Claim]:
-    """Claims on the bytes that go into the all-reduces of a step, gradients and flags: in all, and one after the other.
-
-    Args:
-        ledger: What was sent.
-        sent: By theory, one after the other.
-        predicted: Their bytes in all, by another formula.
-        formula: That formula.
-    """
-    calls = [entry.bytes for entry in ledger.entries if entry.operation == "all_reduce"]
-    pairs = enumerate(zip_longest([each.elements * each.item_size for each in sent], calls, fillvalue=0))
-    return {
-        "in all": Claim("", formula, predicted, sum(calls), "B", "derived"),
-        **{f"all-reduce {i}": Claim("", formula, theory, count, "B", "derived") for i, (theory, count) in pairs},
-    }
+def sizes(model: nn.Module) -> list[costs.Sizes]:
+    """The parameters in the form of `costs`."""
+    return [costs.Sizes(p.numel(), p.element_size(), str(p.dtype)) for p in model.parameters()]
 
 
-def traffic(world: World, model: Rung, predicted: Traffic, formula: str) -> Claim:
-    """The claim on what this rank sends in a step through the ring, in bytes and in messages."""
-    ledger, source = counted(world, model), "Patarasuk & Yuan 2009"
-    cases = {
-        "bytes": Claim("", formula, predicted.bytes, ledger.sent, "B", source),
-        "messages": Claim("", formula, predicted.messages, ledger.messages, "messages", source),
-    }
-    return fold("bytes sent by this rank in a step through the ring, and their messages", cases)
+def gradients(module: nn.Module) -> Tensor:
+    """All gradients, one after the other."""
+    found = [parameter.grad for parameter in module.parameters()]
+    return torch.cat([each.flatten() for each in found if each is not None])
 
 
-def bucket_volume(world: World, models: Mapping[str, Replica], through_ring: Replica) -> list[Claim]:
-    """Claims on the payload of buckets of `BUCKET` bytes, and on their bytes around the ring.
+def mean_of_parts(world: World, rows: Rows, model: Any, reference: nn.Module) -> None:
+    """Claim that each gradient is the mean of the gradients that one device computes from each rank's part.
 
     Args:
         world: This rank.
-        models: Models that are wrapped, by their names.
-        through_ring: The first of them, with the ring's all-reduces.
-    """
-    cases = {}
-    for name, model in models.items():
-        packed, whole = costs.buckets(sizes(model), BUCKET), costs.payload(sizes(model))
-        found = payload(counted(world, model), packed, whole, "S + wP, w bytes an element")
-        cases |= {f"{name}, {case}": claim for case, claim in found.items()}
-    sent = costs.ring_traffic(sizes(through_ring), BUCKET, world.size, world.rank)
-    formula = "Σ over buckets of 2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · (S + wP), in 2(n−1)B messages"
-    what = "payload of a step's all-reduces, P parameters of S bytes, in all and bucket by bucket"
-    return [fold(what, cases), traffic(world, through_ring, sent, formula)]
-
-
-def mean_of_parts(world: World, models: Mapping[str, Rung], reference: nn.Module) -> Claim:
-    """The claim that each gradient is the mean of the gradients that one device computes from each rank's part.
-
-    The parts' gradients g₀ … gₙ₋₁ are the same bits here and there; only their mean rounds. It takes rounding 1/n, a
-    multiplication, and n−1 additions in whatever order, each with a relative error of at most u = eps/2. So it lies
-    within γ · Σ|gᵣ|/n of the exact mean, γ = (n+1)u / (1 − (n+1)u) (Higham 2002, Lemma 3.1 and §4.2). Where n is 1 or
-    2, 1/n and the multiplication are exact, and one addition is the same in any order: all bits are equal.
-
-    Args:
-        world: This rank.
-        models: The forms, by their names, all with the weights of `reference`.
+        rows: Where the claim goes.
+        model: A rung with the weights of `reference`.
         reference: The same GPT on one device.
     """
     parts = []
     for rank in range(world.size):
         reference.zero_grad()
-        _, loss = reference(*tokens(world, rank))
-        loss.backward()
-        parts.append([parameter.grad for parameter in reference.parameters()])
-    rounding = (world.size + 1) * torch.finfo(torch.float32).eps / 2
-    bound = rounding / (1 - rounding) if world.size > 2 else 0.0
-    formula, source = "γₙ₊₁ = (n+1)u / (1 − (n+1)u); 0 for n ≤ 2", "Higham 2002, §4.2"
-    cases = {}
-    for name, model in models.items():
-        model.zero_grad()
-        step(world, model)
-        worst = 0.0
-        for found, *terms in zip((p.grad for p in model.parameters()), *parts, strict=True):
-            worst = max(worst, _error(found, torch.stack(terms)))
-        cases[name] = Claim("", formula, bound, worst, "1", source, "compared", "<=")
-    return fold("gradients' distance from the mean of the parts on one device, in Σ|gᵣ|/n", cases, key=True)
+        reference(*tokens(world, rank))[1].backward()
+        parts.append(gradients(reference))
+    model.zero_grad()
+    step(world, model)
+    what = "gradients' distance from the mean of the parts on one device, in Σ|gᵣ|/n"
+    near_mean(rows, what, gradients(model), torch.stack(parts))
 
 
-def _error(found: Tensor, parts: Tensor) -> float:
-    """The largest distance of a gradient from the mean of its parts, in the mean of their sizes."""
-    if len(parts) <= 2:
-        return float((found - (parts / len(parts)).sum(0)).abs().max())
-    error = (found.double() - parts.double().mean(0)).abs() / parts.double().abs().mean(0)
-    return error.nan_to_num(nan=0.0).max().item()  # 0/0 where no part has a gradient
+def near_mean(rows: Rows, what: str, found: Tensor, parts: Tensor, whole: Tensor | None = None, case: str = "") -> None:
+    """Claim that gradients are the mean of n parts g₀ … gₙ₋₁, which have the same bits on one device; it alone rounds.
+
+    It takes rounding 1/n, a multiplication, and n−1 additions in whatever order, and the mean in float64 one rounding
+    more, each with a relative error of at most u = eps/2. So it lies within γ · Σ|gᵣ|/n of that mean, γ = (n+2)u / (1 −
+    (n+2)u) (Higham 2002, Lemma 3.1 and §4.2). Where n is 1 or 2, 1/n and the multiplication are exact, and one addition
+    is the same in any order: all bits are equal. `whole` is that mean, where one device has taken the whole batch.
+    """
+    n = len(parts)
+    rounding = (n + 2) * torch.finfo(found.dtype).eps / 2
+    mean = parts.double().mean(0) if n > 2 else (parts / n).sum(0).double()
+    mean = mean if whole is None else whole
+    sizes = parts.double().abs().mean(0).clamp(min=torch.finfo(torch.float64).tiny)  # of some tokens no part has any
+    error = (found.double() - mean) / sizes
+    bound, formula = rounding / (1 - rounding) if n > 2 else 0.0, "γₙ₊₂ = (n+2)u / (1 − (n+2)u); 0 for n ≤ 2"
+    rows.near(what, error, torch.zeros_like(error), bound, formula, "Higham 2002, §4.2", case)
 
 
-def small_payload(models: Mapping[str, tuple[Ledger, SmallForm]]) -> Claim:
-    """The claim on the payload of a small form's step, from what was counted of several models: no flags travel."""
-    cases = {
-        name: Claim("", "S", costs.gradient_bytes(sizes(model)), ledger.payload("all_reduce"), "B", PAPER)
-        for name, (ledger, model) in models.items()
-    }
-    return fold("small form: payload of a step's all-reduces, gradients of S bytes", cases, key=True)
+def same_weights(
+    world: World, rows: Rows, small: Any, full: Any, gpt: Callable[[], nn.Module], megabytes: float = 0.0
+) -> None:
+    """Claim that five steps of the small form give the weights of the full one, and of torch's DDP.
 
+    All multiply by 1/n and all-reduce. On two ranks a sum is the same in either order; with more, the order depends on
+    where in a bucket an element lies, and the full form's buckets carry flags, too.
 
-def like_full(world: World, small: SmallForm, full: Replica) -> Claim:
-    """The claim that five steps of the small and of the full form, from the same weights, give the same bits."""
-    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9) for model in (small, full)]
-    for number in range(5):
-        for model, optimizer in zip((small, full), optimizers, strict=True):
-            step(world, model, number)
-            optimizer.step()
+    Args:
+        world: This rank.
+        rows: Where the claim goes.
+        small: The rung in its small form.
+        full: In its full form.
+        gpt: Makes the module.
+        megabytes: Of a bucket, if there are any.
+    """
+    pair, size = neighbours(world), [megabytes] if megabytes else []
+    ddp = DistributedDataParallel(gpt(), process_group=pair, bucket_cap_mb=megabytes or 25)  # type: ignore[arg-type]
+    found = []
+    for model in (small(gpt(), pair, *size), full(gpt(), pair, *size), ddp):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for number in range(5):
             optimizer.zero_grad()
-    pairs = zip(small.parameters(), full.parameters(), strict=True)
-    different = sum(int((mine != its).sum()) for mine, its in pairs)
-    return Claim("", "0", 0, different, "1", "derived", how="compared")
-
-
-class TwoKinds(nn.Module):
-    """Parameters of two dtypes by turns: neither may share a bucket with the other."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        dtypes = (torch.float64, torch.float32)
-        self.parts = nn.ParameterList(torch.ones(700 * i + 1, dtype=dtypes[i % 2]) for i in range(9))
-
-    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[None, Tensor]:
-        return None, torch.stack([part.sum().float() for part in self.parts]).sum()
-
-
-class WithSpare(nn.Module):
-    """A GPT and a parameter that no rank uses: DDP has to look for unused ones, and no rank may move them."""
-
-    def __init__(self, gpt: GPT):
-        super().__init__()
-        self.gpt = gpt
-        self.spare = nn.Parameter(torch.ones_like(gpt.norm.weight))
-
-    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return self.gpt(inputs, targets)
+            model(*tokens(world, world.rank, number))[1].backward()
+            getattr(model, "synchronize", lambda: None)()  # DDP has none
+            optimizer.step()
+        found.append([parameter.detach() for parameter in model.parameters()])
+    what = "weights that differ after 5 steps on two ranks: small form from full form, and from torch's DDP"
+    rows.equal(what, found[0], found[1], case="the full form")
+    rows.equal(what, found[0], found[2], case="torch's DDP")
 
 
 def neighbours(world: World) -> dist.ProcessGroup:
@@ -206,49 +139,3 @@ def neighbours(world: World) -> dist.ProcessGroup:
     mine = every[world.rank // 2]
     assert isinstance(mine, dist.ProcessGroup)
     return mine
-
-
-def like_ddp(
-    world: World,
-    rung: type[Replica],
-    modules: list[nn.Module],
-    group: dist.ProcessGroup | None,
-    bucket_megabytes: float,
-) -> dict[str, Claim]:
-    """Claims that five steps give the weights that torch's DDP gives, to the last bit, by optimizer.
-
-    Both multiply by 1/n and all-reduce, so where the same numbers are added in the same order, all is the same.
-
-    Args:
-        world: This rank.
-        rung: The form that is compared with DDP.
-        modules: A module for each optimizer that is tried.
-        group: The ranks that share the batch.
-        bucket_megabytes: For both.
-    """
-    claims = {}
-    tried = {
-        "SGD with momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
-        "AdamW": partial(torch.optim.AdamW, lr=0.01),
-    }
-    for (name, optimizer), module in zip(tried.items(), modules, strict=True):
-        other = copy.deepcopy(module)
-        ours = rung(module, group, bucket_megabytes)
-        theirs = DistributedDataParallel(
-            other,
-            process_group=group,
-            find_unused_parameters=True,
-            bucket_cap_mb=bucket_megabytes,  # type: ignore[arg-type]  # a float will do
-        )
-        optimizers = [optimizer(m.parameters()) for m in (module, other)]
-        for number in range(5):
-            step(world, ours, number)
-            _, loss = theirs(*tokens(world, world.rank, number))
-            loss.backward()
-            for each in optimizers:
-                each.step()
-                each.zero_grad()
-        pairs = zip(module.parameters(), other.parameters(), strict=True)
-        different = sum(int((mine != its).sum()) for mine, its in pairs)
-        claims[f"full form beside torch's DDP, {name}"] = Claim("", "0", 0, different, "1", "derived", how="compared")
-    return claims

@@ -6,7 +6,7 @@ it or less, and what rounding adds is not amplified: each of T steps adds at mos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from minitrain.comm import World
 from minitrain.costs import local_sgd as costs
+from minitrain.lessons.rows import Rows
 
 ELEMENTS, LR = 31, 1.0  # a number of elements that neither 2 nor 3 nor 4 divides
 SHAPES = ((3, 5), (16,))
@@ -45,13 +46,13 @@ def flat(module: nn.Module) -> Tensor:
     return torch.cat([each.flatten() for each in module.parameters()])
 
 
-def train(model: Any, steps: int, losses: Callable[[], None] = lambda: None) -> Tensor:
+def train(model: Any, steps: int, path: list[Tensor] | None = None) -> Tensor:
     """Take steps of SGD, each followed by what `model` does then; returns all parameters.
 
     Args:
         model: One of this chapter's rungs, around a `Quadratic`, or a form that averages after steps.
         steps: How many.
-        losses: Called after each step.
+        path: Gets the parameters after each step.
     """
     optimizer = torch.optim.SGD(model.parameters(), LR)
     for _ in range(steps):
@@ -62,7 +63,8 @@ def train(model: Any, steps: int, losses: Callable[[], None] = lambda: None) -> 
         optimizer.step()
         if hasattr(model, "after_step"):
             model.after_step()
-        losses()
+        if path is not None:
+            path.append(flat(model.module).detach())
     return flat(model.module).detach()
 
 
@@ -113,3 +115,9 @@ def as_one(ranks: Sequence[int]) -> tuple[Tensor, Tensor]:
 def rounding(steps: int, ranks: int) -> float:
     """The most that two ways to compute the same differ in: for each step some roundings of numbers below 2."""
     return steps * (ranks + 8) * 2 * 2.0**-53
+
+
+def close(rows: Rows, what: str, formula: str, found: Tensor, right: Tensor, bound: float, case: str = "") -> None:
+    """Claim that parameters are equal but for rounding."""
+    distance = float((found - right).abs().max())
+    rows.add(what, formula, 0, distance, "1", case=case, how="compared", absolute=bound)

@@ -6,9 +6,6 @@ momentum of DiLoCo has no time to pay, but its loss hardly rises with H, as that
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-
 import torch
 from torch import nn
 
@@ -19,9 +16,6 @@ from minitrain.data_parallel.diloco import DiLoCo
 from minitrain.data_parallel.local_sgd import LocalSGD
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 CONFIG = GPTConfig(positions=32, layers=2, hidden=32, heads=2)  # 34,688 parameters
 FORMS = {"local SGD": LocalSGD, "DiLoCo": DiLoCo}
@@ -71,21 +65,3 @@ def loss(world: World, module: nn.Module, held_out: Samples, sequences: int = 64
     mean = module(*tokens)[1].double() / world.size
     all_reduce(mean).wait()
     return mean.item()
-
-
-def picture(found: Mapping[tuple[str, int], float]) -> Figure:
-    """The losses over H, a line per form."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(7, 2.8), layout="constrained", facecolor="white")
-    axes = figure.subplots()
-    for name, color, marker in zip(FORMS, ("#0072B2", "#D55E00"), "os", strict=True):
-        periods = [every for form, every in found if form == name]
-        axes.plot(periods, [found[name, every] for every in periods], color=color, marker=marker, label=name)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(periods, [str(every) for every in periods])
-    axes.set_xlabel("H, the steps between two averages")
-    axes.set_ylabel("loss on held-out text")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False)
-    return figure

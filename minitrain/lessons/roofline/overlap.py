@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from minitrain.comm import Ledger, World
-from minitrain.comm.timeline import Span, draw
+from minitrain.comm.timeline import Span
 from minitrain.costs import communication, data_parallel
 from minitrain.costs import roofline as costs
-from minitrain.lessons.claims import Claim, fold
+from minitrain.lessons.claims import Claim
+from minitrain.lessons.pictures import roofline as pictures
 from minitrain.lessons.roofline.machine import VirtualMachine
+from minitrain.lessons.rows import Rows
 from minitrain.roofline import overlap
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 # Bytes and operations in a virtual second. A power of two, and the operations are one times 8n: then no time rounds,
 # and the clock shows the formula to the last digit. The width is 16n, so that a ring's chunks are equal.
 LINK = 2.0**14
 BOOK = "Austin et al. 2025"
+SAME = "elements that differ from one device's: gradients and outputs, hidden or waited for"
 ITEM = 8  # float64, in which sums of whole numbers do not round
 
 
@@ -116,106 +115,67 @@ def demo(world: World, layers: int = 3) -> list[Claim]:
     Args:
         layers: Matrices in the chain.
     """
-    trial = Trial(world, layers)
+    trial, rows = Trial(world, layers), Rows(BOOK)
     least = 32 * max(1, world.size - 1)  # tokens at which both take equally long; four times and a quarter of them, too
-    sizes = (least // 4, least, 4 * least)
-    backward = {rows: {hide: trial.backward(rows, hide) for hide in (True, False)} for rows in sizes}
-    gathered = {rows: {hide: trial.gathered(rows, hide) for hide in (True, False)} for rows in sizes}
-    split = {rows: trial.split(rows) for rows in sizes}
-    world.figure(lambda: picture(spans_of(backward[least], gathered[least], split[least])))
-    return [
-        same(trial, least, backward[least], gathered[least], split[least]),
-        sent(trial, least, backward[least][True], gathered[least][True], split[least]),
-        *backward_times(trial, backward),
-        threshold(trial),
-        *gathered_times(trial, gathered),
-        *split_times(trial, split),
-    ]
+    backward, gathered = (
+        {hide: make(least, hide) for hide in (True, False)} for make in (trial.backward, trial.gathered)
+    )
+    split = trial.split(least)
+    world.figure(lambda: pictures.runs(spans_of(backward, gathered, split)))
+    for runs, right in ((backward, trial.one_device_backward(least)), (gathered, trial.one_device_gathered(least))):
+        for run in runs.values():
+            rows.equal(SAME, run.result, right)
+    rows.equal(SAME, split.result, trial.one_device_split(least))
+    sent(rows, trial, least, backward[True], gathered[True], split)
+    for tokens in (least // 4, least, 4 * least):
+        times(rows, trial, tokens)
+    threshold(rows, trial)
+    return rows.claims()
 
 
-def same(trial: Trial, rows: int, backward: dict[bool, Run], gathered: dict[bool, Run], split: Run) -> Claim:
-    """The claim that all five runs give one device's numbers; sums of whole numbers do not round."""
-    cases = {}
-    for name, run, right in (
-        ("gradients, overlapped", backward[True], trial.one_device_backward(rows)),
-        ("gradients, waited for", backward[False], trial.one_device_backward(rows)),
-        ("ZeRO-3's output, prefetched", gathered[True], trial.one_device_gathered(rows)),
-        ("ZeRO-3's output, waited for", gathered[False], trial.one_device_gathered(rows)),
-        ("tensor parallelism's output", split, trial.one_device_split(rows)),
-    ):
-        wrong = sum(int((a != b).sum()) for a, b in zip(run.result, right, strict=True))
-        cases[name] = Claim("", "0", 0, wrong, source="derived", how="compared")
-    return fold("elements that differ from one device's: gradients and outputs, hidden or waited for", cases, key=True)
-
-
-def sent(trial: Trial, rows: int, backward: Run, gathered: Run, split: Run) -> Claim:
-    """The claim on bytes sent by this rank."""
+def sent(rows: Rows, trial: Trial, tokens: int, backward: Run, gathered: Run, split: Run) -> None:
+    """Claim what this rank sends."""
     n, rank, elements = trial.ranks, trial.world.rank, trial.width**2
     gradient = communication.ring_all_reduce(elements, ITEM, n, rank).bytes
     weight = communication.ring_all_gather(elements, ITEM, n, rank).bytes
-    output = communication.ring_all_reduce(rows * trial.width, ITEM, n, rank).bytes
-    cases = {
-        "gradients": Claim(
-            "", "2(n−1)/n · w·K·D²", trial.layers * gradient, backward.sent, "B", "Patarasuk & Yuan 2009"
-        ),
-        "ZeRO-3's weights": Claim("", "(n−1)/n · w·K·D²", trial.layers * weight, gathered.sent, "B", BOOK),
-        "outputs": Claim("", "2 · 2(n−1)/n · w·T·D", 2 * output, split.sent, "B", BOOK),
-    }
-    return fold("bytes sent by this rank: K gradients; ZeRO-3's weights, tensor parallelism's outputs", cases, key=True)
+    output = communication.ring_all_reduce(tokens * trial.width, ITEM, n, rank).bytes
+    what = "bytes sent by this rank: K gradients; ZeRO-3's weights, tensor parallelism's outputs"
+    rows.add(what, "2(n−1)/n · w·K·D²", trial.layers * gradient, backward.sent, "B", "Patarasuk & Yuan 2009")
+    rows.add(what, "(n−1)/n · w·K·D²", trial.layers * weight, gathered.sent, case="ZeRO-3's weights")
+    rows.add(what, "2 · 2(n−1)/n · w·T·D", 2 * output, split.sent, case="outputs")
 
 
-Runs = dict[int, dict[bool, Run]]
+def times(rows: Rows, trial: Trial, tokens: int) -> None:
+    """Claim the times of all three ways with so many tokens."""
+    n, layers, case = trial.ranks, trial.layers, f"{tokens} tokens"
+    product = costs.matrix_product(tokens, trial.width, trial.width, ITEM).flops / trial.speed
+    gather = communication.ring_reduce_scatter_time(ITEM * trial.width**2, n, 0, 1 / LINK)
+    # In backward a layer has two products, and an all-reduce is two times a gather.
+    predicted = data_parallel.step_time(0, [2 * product] * layers, [2 * gather] * layers)
+    formula, found = "max over k of (b₁ + … + bₖ + cₖ + … + c_K)", trial.backward(tokens).time
+    what = "time of backward, all-reduces overlapped: three numbers of tokens"
+    rows.time(what, formula, predicted, found, "Johnson 1954, §2", case=case)
+    predicted = costs.prefetched_time([product] * layers, [gather] * layers)
+    what = "time of ZeRO-3's forward, gathers prefetched: three numbers of tokens"
+    found = trial.gathered(tokens).time
+    rows.time(what, "g₁ + Σ max(fₖ, gₖ₊₁) + f_K", predicted, found, "Zhao et al. 2023, §3.3", case=case)
+    products = costs.forward_flops(1, tokens, trial.width, 1, 0).blocks / n / trial.speed
+    reduces = 2 * communication.ring_all_reduce_time(ITEM * tokens * trial.width, n, 0, 1 / LINK)
+    what = "time of a tensor-parallel layer, nothing hidden: three numbers of tokens"
+    rows.time(what, "Σbₖ + Σcₖ", costs.bounds(products, reduces).upper, trial.split(tokens).time, case=case)
 
 
-def names(sizes: Sequence[int]) -> dict[int, str]:
-    """The names of the three numbers of tokens."""
-    words = ("a quarter of the tokens", "as many tokens as hide it", "four times as many")
-    return dict(zip(sizes, words, strict=True))
-
-
-def parts(trial: Trial, rows: int) -> tuple[list[float], list[float]]:
-    """Seconds of each layer's two products in backward, and of its all-reduce."""
-    products = 2 * costs.matrix_product(rows, trial.width, trial.width, ITEM).flops / trial.speed
-    reduce = communication.ring_all_reduce_time(ITEM * trial.width**2, trial.ranks, 0, 1 / LINK)
-    return [products] * trial.layers, [reduce] * trial.layers
-
-
-def backward_times(trial: Trial, runs: Runs) -> list[Claim]:
-    """Claims on data parallelism's backward at three sizes: with overlap, without, and that it keeps to both bounds."""
-    hidden, waited, least, most = {}, {}, {}, {}
-    for rows, name in names(list(runs)).items():
-        products, reduces = parts(trial, rows)
-        overlapped, alone = (runs[rows][hide].time for hide in (True, False))
-        predicted = data_parallel.step_time(0, products, reduces)
-        hidden[name] = timed("max over k of (b₁ + … + bₖ + cₖ + … + c_K)", predicted, overlapped, "Johnson 1954, §2")
-        predicted = data_parallel.step_time(0, products, reduces, overlap=False)
-        waited[name] = timed("Σbₖ + Σcₖ", predicted, alone, f"{BOOK}, roofline")
-        lower, upper = costs.bounds(sum(products), sum(reduces))
-        least[name] = timed("max(Σbₖ, Σcₖ)", lower, overlapped, f"{BOOK}, roofline", ">=")
-        most[name] = timed("Σbₖ + Σcₖ", upper, overlapped, f"{BOOK}, roofline", "<=")
-    return [
-        fold("time of backward, all-reduces overlapped: three numbers of tokens", hidden, key=True),
-        fold("time of backward, each all-reduce waited for: three numbers of tokens", waited),
-        fold("time of backward, overlapped: not below the lower bound", least),
-        fold("time of backward, overlapped: not above the upper bound", most),
-    ]
-
-
-def timed(formula: str, predicted: float, measured: float, source: str, relation: str = "=") -> Claim:
-    """A claim on virtual seconds."""
-    return Claim("", formula, predicted, measured, "virtual s", source, "virtual clock", relation)  # type: ignore[arg-type]
-
-
-def threshold(trial: Trial) -> Claim:
-    """The claim on the fewest tokens with which one layer computes as long as it sends, found by bisection."""
+def threshold(rows: Rows, trial: Trial) -> None:
+    """Claim the fewest tokens with which one layer computes as long as it sends, found by bisection."""
     what = "fewest tokens on a rank with which products take as long as the all-reduce; as ZeRO-3's gather"
     formula = "(n−1)/n · w/2 · F/W"
     if trial.ranks == 1:
-        return Claim.needs_ranks(2, what, formula, BOOK, key=True)
-    one, cases = Trial(trial.world, layers=1), {}
-    for name, run, predict in (
-        ("data parallelism", one.backward, costs.tokens_to_hide_gradients),
-        ("ZeRO-3", one.gathered, costs.tokens_to_hide_gathers),
+        rows.needs(2, what, formula)
+        return
+    one = Trial(trial.world, layers=1)
+    for run, predict in (
+        (one.backward, costs.tokens_to_hide_gradients),
+        (one.gathered, costs.tokens_to_hide_gathers),
     ):
         low, high = 0, 64 * trial.ranks  # too few, and enough
         while high - low > 1:
@@ -223,41 +183,7 @@ def threshold(trial: Trial) -> Claim:
             machine = run(middle).machine
             low, high = (low, middle) if machine.computing >= machine.sending else (middle, high)
         predicted = predict(trial.ranks, trial.speed, LINK, ITEM)
-        cases[name] = Claim("", formula, predicted, high, "tokens", f"{BOOK}, training", "virtual clock")
-    return fold(what, cases, key=True)
-
-
-def gathered_times(trial: Trial, runs: Runs) -> list[Claim]:
-    """Claims on ZeRO-3's forward at three sizes: one gather is waited for, the others hide, or the products do."""
-    hidden, waited = {}, {}
-    gather = communication.ring_reduce_scatter_time(ITEM * trial.width**2, trial.ranks, 0, 1 / LINK)
-    for rows, name in names(list(runs)).items():
-        product = costs.matrix_product(rows, trial.width, trial.width, ITEM).flops / trial.speed
-        each = [product] * trial.layers, [gather] * trial.layers
-        formula, source = "g₁ + Σ max(fₖ, gₖ₊₁) + f_K", "Zhao et al. 2023, §3.3"
-        hidden[name] = timed(formula, costs.prefetched_time(*each), runs[rows][True].time, source)
-        waited[name] = timed("Σfₖ + Σgₖ", costs.bounds(*map(sum, each)).upper, runs[rows][False].time, source)
-    return [
-        fold("time of ZeRO-3's forward, gathers prefetched: three numbers of tokens", hidden, key=True),
-        fold("time of ZeRO-3's forward, each gather waited for: three numbers of tokens", waited),
-    ]
-
-
-def split_times(trial: Trial, runs: dict[int, Run]) -> list[Claim]:
-    """Claims on a tensor-parallel layer: the sum of both times, and their ratio, which the tokens do not change."""
-    times, ratios, n = {}, {}, trial.ranks
-    most = costs.most_tensor_ranks(trial.width, trial.speed, LINK, item=ITEM)
-    for rows, name in names(list(runs)).items():
-        products = costs.forward_flops(1, rows, trial.width, 1, 0).blocks / n / trial.speed
-        reduces = 2 * communication.ring_all_reduce_time(ITEM * rows * trial.width, n, 0, 1 / LINK)
-        machine = runs[rows].machine
-        times[name] = timed("Σbₖ + Σcₖ", costs.bounds(products, reduces).upper, runs[rows].time, BOOK)
-        ratio = machine.sending / machine.computing
-        ratios[name] = Claim("", "(t−1) / (6h/w · W/F)", (n - 1) / (most - 1), ratio, "1", BOOK, "virtual clock")
-    return [
-        fold("time of a tensor-parallel layer, nothing hidden: three numbers of tokens", times, key=True),
-        fold("communication over products in a tensor-parallel layer, whatever the tokens", ratios),
-    ]
+        rows.add(what, formula, predicted, high, "tokens", f"{BOOK}, training", how="virtual clock")
 
 
 def spans_of(backward: dict[bool, Run], gathered: dict[bool, Run], split: Run) -> dict[str, list[Span]]:
@@ -270,14 +196,3 @@ def spans_of(backward: dict[bool, Run], gathered: dict[bool, Run], split: Run) -
         "tensor parallelism": split,
     }
     return {name: run.machine.spans() for name, run in runs.items()}
-
-
-def picture(runs: dict[str, list[Span]]) -> Figure:
-    """Rank 0's runs, one below the other: products above, network below."""
-    together = []
-    for number, (name, spans) in enumerate(runs.items(), 1):
-        for span in spans:
-            part = "products" if span.lane == "compute" else "sent"  # in the order of the alphabet, as rows are drawn
-            lane = f"{number} {name}: {part}"
-            together.append(Span(span.rank, lane, span.kind, span.label, span.start, span.end))
-    return draw(together, "what hides behind products", "virtual seconds")

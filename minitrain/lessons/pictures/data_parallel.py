@@ -1,0 +1,59 @@
+"""The pictures of the lessons of data parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from minitrain.comm.timeline import Span, draw
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def one_below_the_other(steps: Mapping[str, Sequence[Span]]) -> list[Span]:
+    """The spans of several steps of one rank, in lanes of their own."""
+    return [
+        # Numbered, since rows are drawn in the order of their names.
+        Span(span.rank, f"step {number}, {span.lane}", span.kind, span.label, span.start, span.end)
+        for number, spans in enumerate(steps.values(), 1)
+        for span in spans
+    ]
+
+
+def steps(spans: list[Span]) -> Figure:
+    """Rank 0's four steps, one below the other."""
+    return draw(spans, "A step with small and large buckets, after backward and during it", "virtual seconds")
+
+
+def distances(paths: dict[int, list[float]]) -> Figure:
+    """Distances from the optimum on rank 0, on a logarithmic scale; a line per H."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 2.8), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    for (every, path), color in zip(paths.items(), ("#000000", "#009E73", "#0072B2", "#D55E00"), strict=True):
+        axes.semilogy(range(1, len(path) + 1), path, color=color, label=f"H = {every}", lw=1)
+    axes.set_xlabel("step")
+    axes.set_ylabel("distance of rank 0\nfrom the optimum of all")
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(frameon=False, loc="outside right center", fontsize=9)
+    return figure
+
+
+def losses(found: Mapping[tuple[str, int], float]) -> Figure:
+    """The losses over H, a line per form."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 2.8), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    for name, color, marker in zip(("local SGD", "DiLoCo"), ("#0072B2", "#D55E00"), "os", strict=True):
+        periods = [every for form, every in found if form == name]
+        axes.plot(periods, [found[name, every] for every in periods], color=color, marker=marker, label=name)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(periods, [str(every) for every in periods])
+    axes.set_xlabel("H, the steps between two averages")
+    axes.set_ylabel("loss on held-out text")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return figure
