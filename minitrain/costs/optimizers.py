@@ -162,18 +162,6 @@ def muon_payload(lines: Sequence[int], ranks: int, item: int = 2) -> int:
     return sum(item * ranks * math.ceil(elements / ranks) for elements in lines)
 
 
-def own_collectives(optimizer: str, lines: int = 1) -> int:
-    """Collectives that a step under ZeRO needs besides those of gradients and parameters.
-
-    Args:
-        optimizer: "AdamW", "LARS", "LAMB", "Adafactor" or "Muon".
-        lines: Lines of matrices, each of which Muon gathers by itself.
-
-    Source: derived: one sum of norms (LARS, LAMB); of rows and columns, then of updates (Adafactor).
-    """
-    return {"AdamW": 0, "LARS": 1, "LAMB": 1, "Adafactor": 2, "Muon": lines}[optimizer]
-
-
 def scaled_variance(times: float, rate: float) -> float:
     """Variance of a step of SGD over that of before, with a batch and a learning rate so many times as large.
 
