@@ -121,11 +121,6 @@ def core_flops(batch: int, seq: int, hidden: int) -> int:
     return 4 * batch * seq * seq * hidden
 
 
-def last_product_flops(batch: int, seq: int, hidden: int) -> int:
-    """Operations of a block's last product, 8bsh²: from 4h back to h. Nothing in the block needs its output."""
-    return 8 * batch * seq * hidden * hidden
-
-
 def layer_flops(batch: int, seq: int, hidden: int) -> int:
     """Operations of one block's forward, 24bsh² + 4bs²h: 8bsh² in attention's projections, 16bsh² in the MLP, the core.
 

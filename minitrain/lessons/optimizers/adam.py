@@ -53,12 +53,12 @@ def demo(world: World, lr: float = 0.1) -> list[Claim]:
 
 def measured_on(module: nn.Module) -> dict[str, float]:
     """Bytes of states per parameter after a step, by optimizer; Muon leaves all but matrices to Adam."""
-    measured = {}
-    for name, make in {**OPTIMIZERS, "Muon": lambda model: muon_and_adam(model, within="")}.items():
+    measured, made = {}, {**OPTIMIZERS, "Muon": lambda model: muon_and_adam(model, within="")}
+    for name in ("Adam", "LAMB", "LARS", "Muon", "8-bit Adam", "Adafactor", "SM3"):
         model = copy.deepcopy(module)
         for theta in model.parameters():
             theta.grad = torch.ones_like(theta)
-        optimizers = make(model)
+        optimizers = made[name](model)
         for each in optimizers:
             each.step()
         measured[name] = storage_bytes(common.tensors(optimizers)) / sum(theta.numel() for theta in model.parameters())
