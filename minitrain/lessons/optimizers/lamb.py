@@ -47,7 +47,7 @@ def by_hand(x: Tensor, gradients: list[Tensor], lr: float, eps: float, decay: fl
     return found
 
 
-def means(gradients: Sequence[Tensor], betas: tuple) -> list[Tensor]:
+def means(gradients: list[Tensor], betas: tuple) -> list[Tensor]:
     """m̂ and v̂ as sums over all gradients so far, Σ (1 − β) β^(t−i) gᵢᵖ / (1 − βᵗ) for p = 1 and p = 2."""
     t = len(gradients)
     return [
