@@ -88,9 +88,9 @@ MUTATIONS = [
     ),
     Mutation(f"{QUANTISED}.all_reduce", "messages[rank] = rounded(rank)", "pass", QUANTISED, "all that was received"),
     Mutation(
-        f"{MASTERS}.MasterWeights.__init__",
-        "float().clone()",
-        "clone()",
+        f"{MASTERS}.MasterWeights.step",
+        "parameter.grad.float()",
+        "2 * parameter.grad.float()",
         MASTERS,
         "weight after updates of u, with a copy",
     ),
