@@ -114,11 +114,6 @@ def muon_payload(lines: Sequence[int], ranks: int, item: int = 2) -> int:
     return sum(item * ranks * math.ceil(elements / ranks) for elements in lines)
 
 
-def own_collectives(optimizer: str, lines: int = 1) -> int:
-    """Collectives of a step besides ZeRO's: one for norms, two for Adafactor, one for each of Muon's `lines`."""
-    return {"AdamW": 0, "LARS": 1, "LAMB": 1, "Adafactor": 2, "Muon": lines}[optimizer]
-
-
 def scaled_variance(times: float, rate: float) -> float:
     """α²/k: variance of a step of SGD with a batch k `times` and a learning rate α times as large (Krizhevsky 2014)."""
     return rate**2 / times

@@ -87,11 +87,6 @@ def core_flops(batch: int, seq: int, hidden: int) -> int:
     return 4 * batch * seq * seq * hidden
 
 
-def last_product_flops(batch: int, seq: int, hidden: int) -> int:
-    """8bsh²: operations of a block's last product, from 4h to h; nothing in the block needs its output."""
-    return 8 * batch * seq * hidden * hidden
-
-
 def layer_flops(batch: int, seq: int, hidden: int) -> int:
     """24bsh² + 4bs²h: operations of one block's forward, 8bsh² in projections (Narayanan et al. 2021, appendix)."""
     return 24 * batch * seq * hidden * hidden + core_flops(batch, seq, hidden)

@@ -87,8 +87,7 @@ def partial_elements(layers: int, hidden: int, positions: int) -> int:
     """6hL + 2h + positions · h: elements whose gradients are added over ranks once per step.
 
     A layer has two norms of 2h and two row biases of h; then the last norm and learned positions, which Megatron-LM
-    adds to whole sequences instead. Shared key and value heads:
-    `minitrain.costs.tensor_parallel.shared_heads_elements`.
+    adds to whole sequences instead.
     """
     return (6 * layers + 2 + positions) * hidden
 

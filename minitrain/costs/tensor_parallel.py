@@ -43,18 +43,6 @@ def row_first_mlp_traffic(batch: int, seq: int, hidden: int, ranks: int, rank: i
     return wide + ring_all_gather(batch * seq * hidden, item, ranks, rank)
 
 
-def shared_heads_elements(hidden: int, heads: int, kv_heads: int, ranks: int) -> int:
-    """2k · h/a · (h+1): elements of gradients of shared key and value heads, in one all-reduce per step; 0 if k ≥ t."""
-    return 2 * kv_heads * (hidden // heads) * (hidden + 1) if kv_heads < ranks else 0
-
-
-def shared_heads_traffic(
-    hidden: int, heads: int, kv_heads: int, ranks: int, rank: int, item: int = 4, layers: int = 1
-) -> Traffic:
-    """What a rank sends once per step through the ring to add gradients of shared key and value heads."""
-    return ring_all_reduce(layers * shared_heads_elements(hidden, heads, kv_heads, ranks), item, ranks, rank)
-
-
 def column_parameters(inputs: int, outputs: int, ranks: int, bias: bool = True) -> int:
     """(inputs + 1) · outputs/t: parameters of a column-parallel layer on each rank (Shoeybi et al. 2019, §3)."""
     return (inputs + bias) * (outputs // ranks)

@@ -45,17 +45,6 @@ def loss_traffic(tokens: int, ranks: int, rank: int, item: int = 4) -> Traffic:
     return ring_all_gather(NUMBERS * tokens * ranks, item, ranks, rank)
 
 
-def loss_traffic_all_reduced(tokens: int, ranks: int, rank: int, item: int = 4) -> Traffic:
-    """3 · 2(n−1)/n · wT in 6(n−1) messages: an all-reduce for each of the numbers, as Megatron-LM does.
-
-    Source: Megatron-LM, `megatron/core/tensor_parallel/cross_entropy.py`.
-    """
-    sent = NOTHING
-    for _ in range(NUMBERS):
-        sent += ring_all_reduce(tokens, item, ranks, rank)
-    return sent
-
-
 def gathered_logits_traffic(tokens: int, vocabulary: int, ranks: int, rank: int, item: int = 4) -> Traffic:
     """(n−1)/n · wTV': what a rank sends where all logits are gathered (Shoeybi et al. 2019, §3, not taken)."""
     return ring_all_gather(tokens * padded(vocabulary, ranks), item, ranks, rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from minitrain.lessons.claims import Claim, fold
@@ -72,7 +73,9 @@ class Rows:
         case: str = "",
     ) -> None:
         """Claim that no element of tensors is farther from its partner than a bound, for which there is a formula."""
-        farthest = max(float((one - other).abs().max()) for one, other in _pairs(ours, theirs))
+        # Tensors' own maximum, since Python's loses a NaN.
+        distances = [(one.detach() - other.detach()).abs().max().double().cpu() for one, other in _pairs(ours, theirs)]
+        farthest = float(torch.stack(distances).max())
         self.add(what, formula, bound, farthest, "1", source, case=case, how="compared", relation="<=")
 
     def needs(self, ranks: int, what: str, formula: str, source: str = "") -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch.distributed as dist
 
 from minitrain.collectives import ring, tree
-from minitrain.comm.messages import place
+from minitrain.comm.messages import rank_and_size
 from minitrain.costs import communication as costs
 from minitrain.lessons.collectives import common as lesson
 from minitrain.lessons.pictures import collectives as pictures
@@ -42,7 +42,7 @@ def wrong_values(world):
         return tensor
 
     def reduce_scatter(tensor, group=None):
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         return ring.cut(tensor, ranks)[rank]
 
     found = []

@@ -28,7 +28,7 @@ def test_equal_is_equal_in_every_bit(value, holds):
 @pytest.mark.parametrize("value, holds", [(1.5, True), (0.5, True), (1.75, False), (float("nan"), False)])
 def test_near_is_within_the_bound(value, holds):
     rows = Rows()
-    rows.near("distance", torch.ones(2), torch.tensor([1.0, value]), 0.5, "≤ bound")
+    rows.near("distance", [torch.ones(2)] * 2, [torch.ones(2), torch.tensor([1.0, value])], 0.5, "≤ bound")
     assert rows.claims()[0].holds is holds
 
 

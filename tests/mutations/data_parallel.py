@@ -31,7 +31,7 @@ MUTATIONS = [
     Mutation(f"{ACCUMULATION}.accumulate", " / len(micro_batches)", "", ACCUMULATION, "gradients' distance"),
     Mutation(
         f"{ACCUMULATION}.accumulate",
-        " / place(model.group)[1]",
+        " / rank_and_size(model.group)[1]",
         "",
         test=f"{ACCUMULATED}::test_small_form_equals_one_batch",
         why="the loss that it returns is not claimed",

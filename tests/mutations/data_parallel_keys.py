@@ -68,7 +68,7 @@ MUTATIONS = [
     # The sum of the ranks' gradients.
     Mutation(
         f"{HOME}.bucketed.start",
-        "flat *= 1 / place(group)[1]",
+        "flat *= 1 / rank_and_size(group)[1]",
         "pass",
         f"{HOME}.accumulation",
         "gradients' distance from one device",

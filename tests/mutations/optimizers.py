@@ -6,7 +6,6 @@ HOME, THEORY, LESSONS = "minitrain.optimizers", "minitrain.costs.optimizers", "m
 ADAM, ADAFACTOR, SM3, LARS, LAMB, ADAM8BIT, MUON = (
     f"{HOME}.{name}" for name in ("adam", "adafactor", "sm3", "lars", "lamb", "adam8bit", "muon")
 )
-BY_HAND = f"{LESSONS}.by_hand"
 STEPS = "three steps of a 2 × 3 matrix"
 HELD = "bytes of states in float32"
 TORCH = "five steps: largest difference from torch"
@@ -16,9 +15,19 @@ TRAFFIC = "bytes of 3 steps under ZeRO-1"
 FULL = f"{HOME}.full"
 FULL_STEPS = "3 steps of the full form on flat shards"
 FULL_SENT = "bytes of 3 steps under ZeRO-1"
-FULL_HELD = "bytes of the full form's states"
-OWN = "collectives in 3 steps under ZeRO-1 besides"
-LET = "of torch's Adafactor, torch's Muon, LBFGS and SM3"
+BITS = "elements that differ from torch"
+RANKS = "three steps under ZeRO-1, norms all-reduced"
+STATES = {
+    "test": "tests/optimizers/test_adafactor_muon.py::test_bytes_of_a_step",
+    "why": "the demo counts what is sent",
+}
+MUONS = {
+    "test": "tests/optimizers/test_adafactor_muon.py::test_every_stage_steps_as_one_device",
+    "why": "the demo is of the small form",
+}
+TABLES = {"test": "tests/optimizers/test_adam8bit.py", "why": "the demo rounds to the file's own values"}
+REFUSED = {"test": "tests/zero/test_sharded.py", "why": "no demo wraps an optimizer that is refused"}
+BY_TRAINER = {"test": "tests/costs/test_optimizers.py", "why": "demos of composition train with AdamW"}
 ONE_MATRIX = {"test": "tests/optimizers/test_adafactor_muon.py", "why": "the demo has no stack of matrices"}
 OPTION = {"test": "tests/optimizers/test_adafactor_muon.py", "why": "the demo compares both ways with one rate"}
 
@@ -36,17 +45,23 @@ MUTATIONS = [
         SCALING,
         (f"{VARIANCE}, square-root rule", "Adam's direction without"),
     ),
-    Mutation(f"{SCALING}.warm_up", "(step + 1)", "step", SCALING, "warm-up of 3 steps"),
+    Mutation(
+        f"{SCALING}.warm_up",
+        "(step + 1)",
+        "step",
+        test="tests/optimizers/test_scaling.py::test_warm_up",
+        why="claims are about one step of each batch",
+    ),
     Mutation(f"{THEORY}.scaled_variance", "rate**2", "rate", SCALING, f"{VARIANCE}, linear rule"),
-    Mutation(f"{LESSONS}.scaling.held_out", "RULES[training.rule](best, training.batch, BATCHES[0])", "best", **DRAWN),
-    Mutation(f"{LESSONS}.scaling.trust_ratios", "1 - beta_2**t", "1 - beta_1**t", **DRAWN),
+    Mutation(f"{LESSONS}.experiments.held_out", "RULES[rule](best, batch, BATCHES[0])", "best", **DRAWN),
+    Mutation(f"{LESSONS}.experiments.trust_ratios", "1 - beta_2**t", "1 - beta_1**t", **DRAWN),
     # Practice: Adam.
-    Mutation(f"{ADAM}.moments", "m.mul_(beta_1)", "m.mul_(beta_2)", ADAM, STEPS),
+    Mutation(f"{ADAM}.moments", "m.mul_(beta_1)", "m.mul_(beta_2)", ADAM, TORCH),
     Mutation(f"{ADAM}.moments", "value=1 - beta_2", "value=1 - beta_1", ADAM, TORCH),
-    Mutation(f"{ADAM}.moments", "addcmul_(g, g,", "addcmul_(g, g.abs(),", ADAM, STEPS),
-    Mutation(f"{ADAM}.moments", "m / (1 - beta_1**t)", "m", ADAM, "the first step's length"),
-    Mutation(f"{ADAM}.moments", "1 - beta_2**t", "1 - beta_2 ** (t + 1)", ADAM, STEPS),
-    Mutation(f"{ADAM}.Adam.step", "v_hat.sqrt() + self.eps", "(v_hat + self.eps).sqrt()", ADAM, STEPS),
+    Mutation(f"{ADAM}.moments", "addcmul_(g, g,", "addcmul_(g, g.abs(),", ADAM, TORCH),
+    Mutation(f"{ADAM}.moments", "m / (1 - beta_1**t)", "m", ADAM, TORCH),
+    Mutation(f"{ADAM}.moments", "1 - beta_2**t", "1 - beta_2 ** (t + 1)", ADAM, TORCH),
+    Mutation(f"{ADAM}.Adam.step", "v_hat.sqrt() + self.eps", "(v_hat + self.eps).sqrt()", ADAM, TORCH),
     Mutation(f"{ADAM}.Adam.step", "self.t += 1", "self.t = 1", ADAM, TORCH),
     Mutation(
         f"{ADAM}.Adam.__init__",
@@ -71,8 +86,8 @@ MUTATIONS = [
     Mutation(f"{ADAFACTOR}.Adafactor.step", "min(self.lr, self.t**-0.5)", "self.lr", ADAFACTOR, STEPS),
     Mutation(f"{ADAFACTOR}.Adafactor.step", "max(self.eps[1], rms(x))", "rms(x)", ADAFACTOR, STEPS),
     Mutation(f"{ADAFACTOR}.Adafactor.step", " + self.eps[0]", "", ADAFACTOR, STEPS),
-    Mutation(f"{ADAFACTOR}.Adafactor.step", "rms(u) / self.d", "rms(u)", ADAFACTOR, "a step over the parameters' size"),
-    Mutation(f"{ADAFACTOR}.Adafactor.step", "max(1,", "max(0,", ADAFACTOR, "a step over the parameters' size"),
+    Mutation(f"{ADAFACTOR}.Adafactor.step", "rms(u) / self.d", "rms(u)", ADAFACTOR, STEPS),
+    Mutation(f"{ADAFACTOR}.Adafactor.step", "max(1,", "max(0,", ADAFACTOR, STEPS),
     Mutation(f"{ADAFACTOR}.rms", "mean()", "sum()", ADAFACTOR, STEPS),
     Mutation(f"{ADAFACTOR}.Adafactor.__init__", "x.dim() == 2", "x.dim() == 9", ADAFACTOR, HELD),
     # SM3.
@@ -89,14 +104,8 @@ MUTATIONS = [
     Mutation(f"{SM3}.sm3_ii", "+ g * g", "+ largest(g * g, 0)", SM3, STEPS),
     Mutation(f"{SM3}.largest", "amax(other", "amin(other", SM3, STEPS),
     Mutation(f"{SM3}.SM3.__init__", "largest(torch.zeros_like(w), dim)", "torch.zeros_like(w)", SM3, HELD),
-    Mutation(
-        f"{SM3}.SM3.__init__",
-        "range(w.dim())",
-        "[*range(w.dim()), 0]",
-        SM3,
-        "bytes of states on this rank under ZeRO-1",
-    ),
-    Mutation(f"{SM3}.SM3.step", "nu.sqrt()", "nu", SM3, "vectors: largest difference from torch.optim.Adagrad"),
+    Mutation(f"{SM3}.SM3.__init__", "range(w.dim())", "[*range(w.dim()), 0]", SM3, HELD),
+    Mutation(f"{SM3}.SM3.step", "nu.sqrt()", "nu", SM3, STEPS),
     Mutation(
         f"{SM3}.SM3.step",
         "torch.where(nu > 0, g / nu.sqrt(), 0)",
@@ -108,18 +117,24 @@ MUTATIONS = [
     Mutation(f"{LARS}.LARS.step", "(g_norm + self.weight_decay * w_norm)", "g_norm", LARS, STEPS),
     Mutation(f"{LARS}.LARS.step", "(g_l + self.weight_decay * w)", "g_l", LARS, STEPS),
     Mutation(f"{LARS}.LARS.step", "self.eta * w_norm", "self.eta", LARS, "elements that change after three steps"),
-    Mutation(f"{LARS}.LARS.step", "self.eta * w_norm", "w_norm", LARS, "length of a layer's first step"),
+    Mutation(f"{LARS}.LARS.step", "self.eta * w_norm", "w_norm", LARS, STEPS),
     Mutation(f"{LARS}.LARS.step", "w.sub_(v)", "w.sub_(v * self.lr)", LARS, STEPS),
     Mutation(f"{LARS}.LARS.step", "v.mul_(self.momentum)", "v.zero_()", LARS, STEPS),
     Mutation(f"{LARS}.LARS.step", "norms.sqrt()", "norms", LARS, "elements that change after three steps"),
     Mutation(f"{LARS}.LARS.step", "if self.sharded:", "if False:", LARS, NORMS),
-    Mutation(f"{LARS}.LARS.step", "if self.sharded:", "if True:", LARS, "elements that differ under ZeRO-1 where each"),
+    Mutation(
+        f"{LARS}.LARS.step",
+        "if self.sharded:",
+        "if True:",
+        test="tests/optimizers/test_lars.py::test_parts_of_layers",
+        why="on every rank of a demo the whole layers are the same, and so is the ratio of their norms",
+    ),
     Mutation(
         f"{LARS}.LARS.step",
         "all_reduce(norms, self.group).wait()",
         "[all_reduce(each, self.group).wait() for each in norms]",
-        LARS,
-        "all-reduces in 3 steps",
+        test="tests/optimizers/test_lars.py::test_parts_of_layers",
+        why="claims are about bytes, which are the same",
     ),
     Mutation(
         f"{LARS}.LARS.step",
@@ -133,9 +148,9 @@ MUTATIONS = [
     Mutation(f"{LAMB}.LAMB.step", ".clamp(*self.phi)", "", LAMB, STEPS),
     Mutation(f"{LAMB}.LAMB.step", "v_hat.sqrt()", "v_hat", LAMB, STEPS),
     Mutation(f"{LAMB}.LAMB.step", "x_norm.clamp(*self.phi)", "1.0", LAMB, "elements that change after three steps"),
-    Mutation(f"{LAMB}.LAMB.step", " / u_norm", "", LAMB, "length of a layer's step over the norm"),
+    Mutation(f"{LAMB}.LAMB.step", " / u_norm", "", LAMB, STEPS),
     Mutation(f"{LAMB}.LAMB.step", "self.t += 1", "self.t = 1", LAMB, STEPS),
-    Mutation(f"{LAMB}.LAMB.step", "norms.sqrt()", "norms", LAMB, "length of a layer's step over the norm"),
+    Mutation(f"{LAMB}.LAMB.step", "norms.sqrt()", "norms", LAMB, STEPS),
     Mutation(f"{LAMB}.LAMB.step", "if self.sharded:", "if False:", LAMB, NORMS),
     Mutation(f"{LAMB}.LAMB.step", "norms = torch.stack(squares)", "norms = torch.stack(squares).sqrt()", LAMB, NORMS),
     Mutation(
@@ -153,10 +168,10 @@ MUTATIONS = [
         why="no layer of the demo is zero",
     ),
     # 8-bit Adam.
-    Mutation(f"{ADAM8BIT}.value", "10**-zeros", "2.0**-zeros", ADAM8BIT, "values of a byte"),
-    Mutation(f"{ADAM8BIT}.value", "+ 0.5", "", ADAM8BIT, "values of a byte"),
-    Mutation(f"{ADAM8BIT}.table", "range(1, 128)", "range(2, 128)", ADAM8BIT, "values of a byte"),
-    Mutation(f"{ADAM8BIT}.table", 'in "01"', 'in "00"', ADAM8BIT, "values of a byte"),
+    Mutation(f"{ADAM8BIT}.value", "10**-zeros", "2.0**-zeros", **TABLES),
+    Mutation(f"{ADAM8BIT}.value", "+ 0.5", "", **TABLES),
+    Mutation(f"{ADAM8BIT}.table", "range(1, 128)", "range(2, 128)", **TABLES),
+    Mutation(f"{ADAM8BIT}.table", 'in "01"', 'in "00"', **TABLES),
     Mutation(f"{ADAM8BIT}.quantise", "table[:-1]) / 2", "table[:-1])", ADAM8BIT, "largest rounding error"),
     Mutation(f"{ADAM8BIT}.quantise", "(table[1:] + table[:-1]) / 2", "table[1:]", ADAM8BIT, "largest rounding error"),
     Mutation(f"{ADAM8BIT}.quantise", ".abs().amax(1)", ".amax(1)", ADAM8BIT, STEPS),
@@ -189,15 +204,12 @@ MUTATIONS = [
     Mutation(
         f"{MUON}.newton_schulz", "g.shape[0] > g.shape[1]", "g.shape[0] < g.shape[1]", MUON, "operations of five steps"
     ),
-    Mutation(
-        f"{MUON}.newton_schulz", "range(steps)", "range(steps - 1)", MUON, "least singular value after five steps"
-    ),
-    Mutation(f"{MUON}.Muon.step", "1 - self.momentum)", "1)", MUON, STEPS),
-    Mutation(
-        f"{MUON}.Muon.step", "gradient.lerp(average, self.momentum)", "average", MUON, "elements that differ from torch"
-    ),
-    Mutation(f"{MUON}.Muon.step", "self.lr * self.weight_decay", "self.weight_decay", MUON, STEPS),
-    Mutation(f"{MUON}.Muon.step", "weight.shape[0] / weight.shape[1]", "1", MUON, STEPS),
+    Mutation(f"{MUON}.newton_schulz", "range(steps)", "range(steps - 1)", MUON, "singular values after five steps"),
+    Mutation(f"{MUON}.newton_schulz", "min=1e-7", "min=1e3", MUON, "singular values after five"),
+    Mutation(f"{MUON}.Muon.step", "1 - self.momentum)", "1)", MUON, BITS),
+    Mutation(f"{MUON}.Muon.step", "gradient.lerp(average, self.momentum)", "average", MUON, BITS),
+    Mutation(f"{MUON}.Muon.step", "self.lr * self.weight_decay", "self.weight_decay", MUON, BITS),
+    Mutation(f"{MUON}.Muon.step", "weight.shape[0] / weight.shape[1]", "1", MUON, BITS),
     # Theory: bytes, traffic, roundings.
     Mutation(f"{THEORY}.adam", "2 * item", "item", ADAM, HELD),
     Mutation(f"{THEORY}.adafactor", "sum(shape) if", "math.prod(shape) if", ADAFACTOR, HELD),
@@ -226,27 +238,27 @@ MUTATIONS = [
     Mutation(f"{THEORY}.zero1_traffic", "len(elements)", "sum(elements)", LARS, TRAFFIC),
     Mutation(f"{THEORY}.zero1_traffic", "math.ceil(sum(elements) / ranks)", "sum(elements) // ranks", LAMB, TRAFFIC),
     Mutation(f"{THEORY}.newton_schulz", "4.7750", "4.7500", MUON, "singular values after five steps"),
-    Mutation(f"{THEORY}.newton_schulz", "singular_value**5", "singular_value**4", MUON, STEPS),
+    Mutation(f"{THEORY}.newton_schulz", "singular_value**5", "singular_value**4", MUON, "singular values"),
     Mutation(f"{THEORY}.newton_schulz_flops", "2 * small**3", "small**3", MUON, "operations of five steps"),
     Mutation(f"{THEORY}.newton_schulz_flops", "sorted((rows, columns))", "rows, columns", MUON, "operations of five"),
     # Theory: the papers' formulas by hand.
-    Mutation(f"{BY_HAND}.mean", "beta ** (t - i)", "beta ** i", ADAM, STEPS),
-    Mutation(f"{BY_HAND}.adam", "math.sqrt(v) + eps", "math.sqrt(v + eps)", ADAM, STEPS),
-    Mutation(f"{BY_HAND}.lamb", "+ decay * x", "", LAMB, STEPS),
-    Mutation(f"{BY_HAND}.lamb", "min(max(norm(x), phi[0]), phi[1])", "norm(x)", LAMB, STEPS),
-    Mutation(f"{BY_HAND}.lars", "+ decay * norm(w)", "", LARS, STEPS),
-    Mutation(f"{BY_HAND}.lars", "momentum**a", "momentum", LARS, STEPS),
-    Mutation(f"{BY_HAND}.adafactor", "range(i + 1, t + 1)", "range(i + 1, t)", ADAFACTOR, STEPS),
-    Mutation(f"{BY_HAND}.adafactor", "column / sum(rows)", "column / sum(columns) * 2", ADAFACTOR, STEPS),
-    Mutation(f"{BY_HAND}.adafactor", "rms(u) / d", "rms(u)", ADAFACTOR, STEPS),
-    Mutation(f"{BY_HAND}.sm3_i_bounds", "min(row, column)", "max(row, column)", SM3, STEPS),
-    Mutation(f"{BY_HAND}.sm3_ii_bounds", "min(row, column)", "row", SM3, STEPS),
-    Mutation(f"{BY_HAND}.table", "0.1 + 0.9 * part", "part", ADAM8BIT, "values of a byte"),
-    Mutation(f"{BY_HAND}.adam8bit", "table(signed=False)", "table(signed=True)", ADAM8BIT, STEPS),
-    Mutation(f"{LESSONS}.muon.by_svd", "momentum ** (t - i)", "momentum ** t", MUON, STEPS),
+    Mutation(f"{LESSONS}.lamb.means", "beta ** (t - i)", "beta ** i", LAMB, STEPS),
+    Mutation(f"{LESSONS}.lamb.by_hand", "(v.sqrt() + eps)", "(v + eps).sqrt()", LAMB, STEPS),
+    Mutation(f"{LESSONS}.lamb.by_hand", "+ decay * x", "", LAMB, STEPS),
+    Mutation(f"{LESSONS}.lamb.by_hand", ".clamp(*phi)", "", LAMB, STEPS),
+    Mutation(f"{LESSONS}.lars.by_hand", "+ decay * w.norm()", "", LARS, STEPS),
+    Mutation(f"{LESSONS}.lars.by_hand", "momentum**age", "momentum", LARS, STEPS),
+    Mutation(f"{LESSONS}.adafactor.by_hand", "range(i + 1, t + 1)", "range(i + 1, t)", ADAFACTOR, STEPS),
+    Mutation(f"{LESSONS}.adafactor.by_hand", "/ v.sum()", "/ v.mean()", ADAFACTOR, STEPS),
+    Mutation(f"{LESSONS}.adafactor.by_hand", "rms(u) / d", "rms(u)", ADAFACTOR, STEPS),
+    Mutation(f"{LESSONS}.sm3.bounds_i", "torch.minimum", "torch.maximum", SM3, STEPS),
+    Mutation(f"{LESSONS}.sm3.bounds_ii", "nu.amax(1, keepdim=True)", "nu", SM3, STEPS),
+    Mutation(f"{LESSONS}.adam8bit.by_hand", "rounded(v, unsigned", "rounded(v, signed", ADAM8BIT, STEPS),
+    Mutation(f"{LESSONS}.adam8bit.by_hand", "(1 - b1**t)", "(1 - b1)", ADAM8BIT, STEPS),
+    Mutation(f"{LESSONS}.layer_wise.Layers.__init__", "rank * self.shard.numel()", "0", LAMB, RANKS),
     # The full forms, under ZeRO.
     Mutation(f"{FULL}.on_shards.OnShards.summed", "all_reduce(total).wait()", "rank", ADAFACTOR, FULL_STEPS),
-    Mutation(f"{FULL}.on_shards.OnShards.summed", "self._comm.ranks == 1", "True", ADAM, OWN),
+    Mutation(f"{FULL}.on_shards.OnShards.summed", "self._comm.ranks == 1", "True", ADAFACTOR, FULL_SENT),
     Mutation(
         "minitrain.zero.full.partition.Partition.pieces",
         "slice(offset, offset + stop - start)",
@@ -254,7 +266,7 @@ MUTATIONS = [
         ADAFACTOR,
         FULL_STEPS,
     ),
-    Mutation("minitrain.zero.full.partition.Partition.pieces", "self.offsets[name]", "0", MUON, FULL_STEPS),
+    Mutation("minitrain.zero.full.partition.Partition.pieces", "self.offsets[name]", "0", **MUONS),
     Mutation(f"{FULL}.adafactor.reach", "divmod(piece.start, ", "divmod(0, ", ADAFACTOR, FULL_STEPS),
     Mutation(f"{FULL}.adafactor.squares", "square.sum(1)", "square.amax(1)", ADAFACTOR, FULL_STEPS),
     Mutation(f"{FULL}.adafactor.squares", "part.sum(0) for part in each", "square.sum(0) for _ in each", **ONE_MATRIX),
@@ -264,16 +276,15 @@ MUTATIONS = [
     Mutation(
         f"{FULL}.adafactor.Adafactor._second_moment", "/ rows, weight", "/ columns, weight", ADAFACTOR, FULL_STEPS
     ),
-    Mutation(f"{FULL}.adafactor.Adafactor._state", "torch.tensor(0.0)", "shard.new_zeros(())", ADAFACTOR, FULL_HELD),
-    Mutation(f"{FULL}.muon.Muon._gathered", "comm.all_gather(line).wait()", "pass", MUON, FULL_STEPS),
-    Mutation(f"{FULL}.muon.Muon._muon", "o[piece.start : piece.start + size]", "o[:size]", MUON, FULL_STEPS),
-    Mutation(f"{FULL}.muon.Muon._muon", "self._gathered(update.to", "self._gathered(g.to", MUON, FULL_STEPS),
+    Mutation(f"{FULL}.adafactor.Adafactor._state", "torch.tensor(0.0)", "shard.new_zeros(())", **STATES),
+    Mutation(f"{FULL}.muon.Muon._gathered", "comm.all_gather(line).wait()", "pass", **MUONS),
+    Mutation(f"{FULL}.muon.Muon._muon", "o[piece.start : piece.start + size]", "o[:size]", **MUONS),
+    Mutation(f"{FULL}.muon.Muon._muon", "self._gathered(update.to", "self._gathered(g.to", **MUONS),
     Mutation(f"{FULL}.muon.rate", "rows / columns", "columns / rows", **OPTION),
     Mutation(f"{FULL}.muon.rate", "0.2 *", "", **OPTION),
-    Mutation("minitrain.zero.full.elementwise.check_elementwise", "if mixes:", "if not mixes:", ADAM, LET),
+    Mutation("minitrain.zero.full.elementwise.check_elementwise", "if mixes:", "if not mixes:", **REFUSED),
     Mutation(f"{THEORY}.adafactor_payload", "+ 2 * item", "+ item", ADAFACTOR, FULL_SENT),
-    Mutation(f"{THEORY}.muon_payload", "math.ceil(elements / ranks)", "elements // ranks", MUON, FULL_SENT),
-    Mutation(f"{THEORY}.own_collectives", '"Adafactor": 2', '"Adafactor": 1', ADAM, OWN),
+    Mutation(f"{THEORY}.muon_payload", "math.ceil(elements / ranks)", "elements // ranks", **BY_TRAINER),
     Mutation(
         f"{THEORY}.norms_payload",
         "2 * item",

@@ -25,7 +25,7 @@ MUTATIONS = [
     ),
     # Each replica computes all minibatches.
     Mutation(
-        f"{LESSONS}.pipedream_planner.on_ranks",
+        f"{LESSONS}.pipedream_planner.demo",
         "cycle // m * time for",
         "time for",
         f"{HOME}.pipedream_planner",

@@ -32,7 +32,7 @@ MUTATIONS = [
     ),
     # Squares in float32, where float16 is to be shown.
     Mutation(
-        f"{LESSONS}.accumulate.norms",
+        f"{LESSONS}.accumulate.demo",
         "naive = x / x.square()",
         "naive = x / x.float().square()",
         f"{HOME}.accumulate",

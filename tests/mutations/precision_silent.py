@@ -15,7 +15,13 @@ MUTATIONS = [
         MIXED,
         "bytes per parameter when the optimizer steps",
     ),
-    Mutation(f"{MASTERS}.MasterWeights.step", "master.grad = None  # as", "pass  # as", MASTERS, "bytes per parameter"),
+    Mutation(
+        f"{MASTERS}.MasterWeights.step",
+        "master.grad = None  # as",
+        "pass  # as",
+        test=f"{TESTS}::test_master_weights_are_float32_training_of_rounded_gradients",
+        why="claims are about what becomes of a weight",
+    ),
     Mutation(
         "minitrain.precision.fp8.Scale.quantise",
         "max(self.amax)",
@@ -59,9 +65,9 @@ MUTATIONS = [
         "weights that differ between ranks",
     ),
     Mutation(
-        "minitrain.lessons.precision.mixed.clipped",
-        "0.5 * clip",
-        "clip",
+        "minitrain.lessons.precision.mixed.demo",
+        "0.5 * CLIP",
+        "CLIP",
         "minitrain.precision.mixed",
         "length of an SGD step",
     ),

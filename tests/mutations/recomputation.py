@@ -25,8 +25,8 @@ MUTATIONS = [
         f"{CHECKPOINT}.Recomputed.backward",
         "torch.random.fork_rng(ctx.gpus), torch.enable_grad()",
         "torch.enable_grad()",
-        CHECKPOINT,
-        "small form, full form, stopping early: next random number",
+        test="tests/recomputation/test_checkpoint.py",
+        why="claims compare gradients, not the random numbers that follow",
     ),
     Mutation(
         f"{CHECKPOINT}.Recomputed.forward",
@@ -51,14 +51,14 @@ MUTATIONS = [
         why="the second call is not broken off, and says so by an error",
     ),
     Mutation(
-        f"{EVERY_KTH}.run_in_segments", "range(0, len(chosen), k)", "range(0, len(chosen), 1)", EVERY_KTH, "small and"
+        f"{EVERY_KTH}.run_in_segments", "range(0, len(chosen), k)", "range(0, len(chosen), 1)", EVERY_KTH, "bytes kept"
     ),
     Mutation(
         f"{FULL}.every_kth.recompute",
         "Segment(chosen[first : first + k], checkpoint)",
         "Segment(chosen[first : first + 1], checkpoint)",
-        EVERY_KTH,
-        "small and full form: bytes kept after forward",
+        test="tests/recomputation/test_every_kth.py",
+        why="bytes are claimed of the small form",
     ),
     Mutation(
         f"{SELECTIVE}.recompute",
@@ -71,8 +71,8 @@ MUTATIONS = [
         f"{FULL}.rng_and_autocast.RandomState.again",
         "before.restore()",
         "pass",
-        CHECKPOINT,
-        "small form, full form, stopping early: next random number",
+        test="tests/recomputation/test_checkpoint.py",
+        why="claims compare gradients, not the random numbers that follow",
     ),
     # The theory.
     Mutation(
@@ -80,14 +80,14 @@ MUTATIONS = [
         "len(segments(layers, k))",
         "layers // k",
         EVERY_KTH,
-        "small and full form: bytes kept after forward",
+        "bytes kept after forward",
     ),
     Mutation(
         f"{THEORY}.peak_of_segments",
         "before * segment_input + size",
         "(before + 1) * segment_input + size",
         EVERY_KTH,
-        "small and full form: most bytes kept at once",
+        "most bytes kept at once",
     ),
     Mutation(
         f"{THEORY}.best_k_estimate", "layers * segment_input / layer", "layers", EVERY_KTH, "best k, linear layers"
@@ -99,8 +99,8 @@ MUTATIONS = [
         f"{THEORY}.gpt_peak",
         "return max(gpt_kept(batch, seq, hidden, layers, vocabulary, k, item), backward)",
         "return backward",
-        CHECKPOINT,
-        "small form and full form: most bytes kept at once",
+        test="tests/costs/test_recomputation.py",
+        why="in the demo the head is so small that the worst moment is in backward",
     ),
     Mutation(
         f"{THEORY}.gpt_layer_selective",
@@ -117,7 +117,7 @@ MUTATIONS = [
         "small form and full form: op",
     ),
     Mutation(
-        f"{THEORY}.last_product_flops", "8 * batch", "4 * batch", CHECKPOINT, "operations done again, stopping early"
+        f"{THEORY}.best_k_estimate", "math.sqrt(layers", "math.sqrt(2 * layers", EVERY_KTH, "best k, linear layers"
     ),
     Mutation(
         f"{THEORY}.step_flops", "3 * (layers", "2 * (layers", SELECTIVE, "operations that recomputing the core adds"
@@ -156,7 +156,7 @@ MUTATIONS = [
         "look != self.last[0]",
         "True",
         SPARSE,
-        "tensors that are encoded",
+        "bytes that a ReLU and a convolution keep",
     ),
     Mutation(
         f"{SPARSE}.SparseRows.encode",

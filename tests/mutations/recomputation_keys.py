@@ -76,6 +76,14 @@ MUTATIONS = [
         "[to.copy_(x) for to, x",
         "[to for to, x",
         f"{HOME}.activation_offload",
+        "elements of gradients",
+    ),
+    # Two bytes of room for each byte.
+    Mutation(
+        f"{HOME}.activation_offload.Shelf.fetch",
+        "dtype=each.dtype",
+        "dtype=torch.float16",
+        f"{HOME}.activation_offload",
         ("bytes that come", "elements of gradients"),
     ),
     # Every view begins where its memory does.

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
+
+from minitrain.lessons.optimizers import common as lesson
+from minitrain.lessons.optimizers.layer_wise import Layers
+from minitrain.zero.stage1 import Zero1
 
 
 def step(optimizer, *gradients):
@@ -27,3 +33,17 @@ def pair(make, theirs, shapes, steps=5, seed=0, dtype=torch.float64):
             optimizer.step()
         trained.append(parameters)
     return list(zip(*trained, strict=True))
+
+
+def flat(world, make, shapes):
+    """Whether three steps of the small ZeRO-1's flat shards have the bits of one device."""
+    run = lesson.under_zero1(world, lambda module: Zero1(module, make), make, shapes)
+    return all(map(torch.equal, run.parameters, run.right))
+
+
+def parts(world, make, sharded):
+    """How far three steps of parts of layers are from those of whole ones, and the all-reduces in them."""
+    inside = partial(Layers, partial(make, sharded=sharded), world.rank)
+    run = lesson.under_zero1(world, lambda module: Zero1(module, inside), make)
+    off = max(float((a - b).abs().max()) for a, b in zip(run.parameters, run.right, strict=True))
+    return off < 1e-12, run.ledger.calls("all_reduce")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minitrain.lessons.optimizers import common as lesson
 from minitrain.optimizers.adam import Adam
 from minitrain.zero.stage1 import Zero1
-from tests.optimizers.common import pair, step
+from tests.optimizers.common import flat, pair, step
 
 
 @settings(max_examples=30)
@@ -52,15 +52,9 @@ def test_a_parameter_without_gradients_stays():
     assert theta[[0, 2]].eq(1).all() and theta[1] < 1
 
 
-def on_a_shard(world):
-    run = lesson.sharded(world, Adam, lesson.SHAPES, dtype=torch.float32)
-    right, _ = lesson.unsharded(world, Adam, lesson.SHAPES, run.gradients, torch.float32)
-    return all(map(torch.equal, run.parameters, right))
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_zero_may_cut_anywhere(ranks, size):
-    assert all(ranks(size).run(on_a_shard))
+    assert all(ranks(size).run(flat, Adam, lesson.SHAPES))
 
 
 def bytes_on_a_rank(world):

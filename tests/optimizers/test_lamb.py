@@ -9,10 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitrain.lessons.optimizers import common as lesson
 from minitrain.optimizers.adam import Adam
 from minitrain.optimizers.lamb import LAMB
-from tests.optimizers.common import step
+from tests.optimizers.common import parts, step
 
 
 @settings(max_examples=30)
@@ -52,15 +51,13 @@ def test_phi_as_in_other_implementations():
     torch.testing.assert_close(x, torch.full((4,), 99.5))
 
 
-def parts(world, make):
-    claims = lesson.by_layer(world, make, "")
-    return [claim.what for claim in claims if claim.holds is False]
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_parts_of_layers(ranks, size):
     # 21 elements of a layer on some ranks, none on others.
-    assert ranks(size).run(parts, partial(LAMB, lr=0.1, eps=0.05)) == size * [[]]
+    make = partial(LAMB, lr=0.1, eps=0.05)
+    assert ranks(size).run(parts, make, True) == size * [(True, 3)]
+    # Where each rank takes the norm of its part alone, that is another optimizer.
+    assert ranks(size).run(parts, make, False) == size * [(size == 1, 0)]
 
 
 def a_missing_gradient(world):

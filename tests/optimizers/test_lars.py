@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from minitrain.comm import axes
-from minitrain.lessons.optimizers import common as lesson
 from minitrain.optimizers.lars import LARS
-from tests.optimizers.common import step
+from tests.optimizers.common import parts, step
 
 
 def test_layers_of_zeros_step_like_sgd():
@@ -45,15 +44,13 @@ def test_one_step_like_torchs_sgd_at_the_layers_own_rate():
     torch.testing.assert_close(w, right, rtol=1e-14, atol=1e-14)
 
 
-def parts(world, make):
-    claims = lesson.by_layer(world, make, "")
-    return [claim.what for claim in claims if claim.holds is False]
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_parts_of_layers(ranks, size):
     # 21 elements of a layer on some ranks, none on others.
-    assert ranks(size).run(parts, partial(LARS, lr=0.5, eta=0.2, momentum=0.8)) == size * [[]]
+    make = partial(LARS, lr=0.5, eta=0.2, momentum=0.8)
+    assert ranks(size).run(parts, make, True) == size * [(True, 3)]
+    # Where each rank takes the norm of its part alone, that is another optimizer.
+    assert ranks(size).run(parts, make, False) == size * [(size == 1, 0)]
 
 
 def within_a_group(world):

@@ -1,4 +1,4 @@
-"""The rules of scaling, worked out by hand, and their lesson for other sizes."""
+"""The rules of scaling, worked out by hand; and the experiments of the notebook."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from minitrain.data.text import Samples, Text
-from minitrain.lessons.optimizers.scaling import CONFIG, Training, demo, held_out, sweep, trainings, trust_ratios
+from minitrain.lessons.optimizers.experiments import CONFIG, TRAININGS, held_out, sweep, trust_ratios
 from minitrain.models.gpt import GPT
 from minitrain.optimizers.lamb import LAMB
 from minitrain.optimizers.scaling import linear, square_root, warm_up
@@ -24,18 +24,9 @@ def test_warm_up():
     assert warm_up(0.5, 0, 0) == 0.5
 
 
-def claims(world, lr):
-    return [claim.holds for claim in demo(world, lr=lr)]
-
-
-@pytest.mark.parametrize("lr", [0.5, 2.0])
-def test_lesson(ranks, lr):
-    assert all(ranks(1).run(claims, lr)[0])
-
-
 def test_ranks_share_a_sweep(ranks):
     by_rank = ranks(3).run(sweep, 256)
-    assert sum(map(len, by_rank)) == 14 and {each for found in by_rank for each in found} == set(trainings())
+    assert sum(map(len, by_rank)) == 14 and {each for found in by_rank for each in found} == set(TRAININGS)
     assert all(loss > 0 for found in by_rank for loss in found.values())
 
 
@@ -46,7 +37,7 @@ def test_a_training_of_one_step(rule, rate):
     model(*Samples(text.training, 32, seed=5).batch(0, 256))[1].backward()
     optimizer.step()
     right = model(*Samples(text.validation, 32).batch(0, 256))[1].item()
-    assert held_out(Training("Adam", rule, 256), 256, 5) == pytest.approx(right, rel=1e-3)
+    assert held_out("Adam", rule, 256, 256, 5) == pytest.approx(right, rel=1e-3)
 
 
 def test_trust_ratios():

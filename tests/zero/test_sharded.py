@@ -15,9 +15,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from minitrain.comm.comm import Comm
-from minitrain.costs import zero as costs
-from minitrain.lessons.optimizers.on_shards import AsTorchs
-from minitrain.lessons.zero.common import held
+from minitrain.optimizers.sm3 import SM3
 from minitrain.zero import Zero1, Zero2, Zero3
 from tests.zero.models import Branches, Few, Mixed, Normalised, ddp, gpt, lines, part, same_weights, train, twins
 
@@ -327,6 +325,17 @@ class Lamb(torch.optim.Optimizer):
         for group in self.param_groups:
             for parameter in group["params"]:
                 parameter -= group["lr"] * parameter.norm() * parameter.grad / parameter.grad.norm()
+
+
+class AsTorchs(torch.optim.Optimizer):
+    """SM3, which keeps maxima over rows and columns, with torch's interface."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+        self.small = SM3([parameter for group in self.param_groups for parameter in group["params"]])
+
+    def step(self, closure=None):
+        self.small.step()
 
 
 class Sign(torch.optim.SGD):

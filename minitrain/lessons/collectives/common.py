@@ -17,7 +17,7 @@ from torch import Tensor
 from minitrain.comm import Ledger, Timeline, VirtualClock, World
 from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.comm.timeline import Links
 from minitrain.costs.communication import Traffic
 from minitrain.lessons.rows import Rows
@@ -88,7 +88,7 @@ def all_reduces(
         groups: The ranks among which it is run.
     """
     for where, group in groups.items():
-        rank, ranks = place(group)
+        rank, ranks = rank_and_size(group)
         start = partial(module.all_reduce, group=group)
         what = f"{name} all-reduce of up to {elements + 1:,} float32: bytes sent by this rank"
         for size in (3001 if group else elements + 1, max(1, ranks - 1)):
@@ -116,7 +116,7 @@ def values(
         where: Its name.
         groups: The groups that the verbs take, where these are not `group`.
     """
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     for shape in ((73, 137), (max(1, ranks - 1),)):  # 10,001 elements, and fewer than ranks
         mine = (torch.arange(torch.Size(shape).numel()).view(shape) * 7 % 5 + 3 * rank).to(world.device)
         total, everyone = mine.clone(), [torch.empty_like(mine) for _ in range(ranks)]
@@ -156,7 +156,7 @@ def virtual_run(
 
 def show(world: World, name: str, start: Start, elements: int, group: Group = None) -> None:
     """Draw an all-reduce, chunks of one size, on the virtual clock; and tell how long it takes."""
-    ranks = place(group)[1]
+    ranks = rank_and_size(group)[1]
     even = -(-elements // ranks) * ranks
     _, timeline = virtual_run(world, start, even, group=group)
     world.figure(lambda: timeline.draw(f"{name.capitalize()} all-reduce of {4 * even:,} bytes on {ranks} ranks"))

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from minitrain.collectives import all_to_all, ring
 from minitrain.comm import Peak, World
-from minitrain.comm.messages import Group, place
+from minitrain.comm.messages import Group, rank_and_size
 from minitrain.costs import communication as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.collectives import common as lesson
@@ -42,7 +42,7 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
     what = "all-reduce, reduce-scatter, all-gather and all-to-all without latency: time at the links' bandwidth 1/β"
     formula, source = "βS times 2(n−1)/n, and (n−1)/n of the others", "nccl-tests, doc/PERFORMANCE.md"
     for where, group in groups.items():
-        ranks = place(group)[1]
+        ranks = rank_and_size(group)[1]
         size = 4 * 1024 * ranks
         for name, verb in {**verbs, "all_to_all": swap_rows}.items():
             seconds, _ = lesson.virtual_run(world, partial(verb, group=group), size // 4, alpha=0.0, group=group)
@@ -55,7 +55,7 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
 
 def swap_rows(values: Tensor, group: Group) -> Tensor:
     """An all-to-all of equal parts."""
-    ranks = place(group)[1]
+    ranks = rank_and_size(group)[1]
     parts, arriving = [len(values) // ranks] * ranks, torch.empty_like(values)
     all_to_all.pairwise(arriving, values, parts, parts, group)
     return arriving

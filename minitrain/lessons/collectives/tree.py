@@ -32,7 +32,7 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
     if world.size < 3:
         rows.needs(3, what, formula, "derived")
     for where, group in groups.items() if world.size >= 3 else ():
-        ranks = place(group)[1]
+        ranks = rank_and_size(group)[1]
         predicted, step = costs.crossover(ranks, lesson.ALPHA, lesson.BETA), 4 * ranks  # to an element of a chunk
         found = step * first_faster(world, group)
         rows.add(what, formula, predicted, found, "B", "derived", case=where, how="virtual clock", absolute=step)
@@ -60,7 +60,7 @@ def first_faster(world: World, group: Group) -> int:
 
 def ring_is_faster(world: World, group: Group, chunk: int) -> bool:
     """Whether the ring's all-reduce is faster than the tree's, with so many elements in each chunk."""
-    elements = chunk * place(group)[1]
+    elements = chunk * rank_and_size(group)[1]
     starts = (partial(module.all_reduce, group=group) for module in (ring, tree))
     around, through = (lesson.virtual_run(world, start, elements, group=group)[0] for start in starts)
     return around < through

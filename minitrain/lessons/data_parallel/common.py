@@ -14,7 +14,8 @@ from minitrain.comm import Ledger, World
 from minitrain.comm.groups import new_group
 from minitrain.costs import data_parallel as costs
 from minitrain.lessons.rows import Rows
-from minitrain.models.gpt import GPT, GPTConfig
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
 
 PAPER = "Li et al. 2020"
 SEQ = 16

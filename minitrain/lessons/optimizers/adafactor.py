@@ -1,7 +1,8 @@
-"""The lesson of `minitrain.optimizers.adafactor`: formulas, torch's, and what factoring and clipping do."""
+"""The lesson of `minitrain.optimizers.adafactor`: formulas, torch's, what factoring loses, and shards."""
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -9,112 +10,75 @@ from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
-from minitrain.lessons.claims import Claim, fold
-from minitrain.lessons.optimizers import by_hand, common, on_shards
+from minitrain.lessons.claims import Claim
+from minitrain.lessons.optimizers import common
+from minitrain.lessons.rows import Rows
 from minitrain.optimizers.adafactor import Adafactor
 from minitrain.optimizers.full.adafactor import Adafactor as FullAdafactor
+from minitrain.zero.full.stage1 import Zero1
 
 PAPER = "Shazeer & Stern 2018"
 
 
 def demo(world: World, lr: float = 0.6) -> list[Claim]:
-    """Steps matrices and vectors with Adafactor; the table shows formulas, torch's, bytes, and what clipping does.
+    """Steps matrices and vectors with Adafactor; the table shows formulas, torch's, bytes, and what other ranks send.
 
     Args:
         lr: The largest relative step; at 0.6 the third step is bound by 1/√t instead.
     """
-    cases = {}
-    for name, weights, eps, d in (
-        ("as in the paper", 1.0, (1e-30, 1e-3), 1.0),
-        ("large ε₁ and ε₂, d = 0.5", 1e-2, (0.3, 0.2), 0.5),
+    rows, make = Rows(f"{PAPER}, §3"), partial(Adafactor, lr=lr)
+    theta, gradients = common.example(world)
+    small = theta / 100, gradients
+    vector = theta.flatten(), [g.flatten() for g in gradients]
+    formula, source = "X − α U / max(1, RMS(U)/d)", f"{PAPER}, algorithms 4 and 5"
+    for case, (x, its), eps, d in (
+        ("a small matrix, large ε₁ and ε₂, d = 0.5", small, (0.3, 0.2), 0.5),
+        ("a vector", vector, (1e-30, 1e-3), 1.0),
     ):
-        make = partial(Adafactor, lr=lr, eps=eps, d=d)
-        theta = by_hand.each(lambda x, weights=weights: x * weights, common.THETA)
-        for flat, kind in ((False, "matrix"), (True, "vector")):
-            found = common.three_steps(world, make, weights, flat=flat)
-            cases[f"{kind}, {name}"] = found, by_hand.adafactor(theta, common.GRADIENTS, lr, eps, d, not flat)
-    make, theirs = partial(Adafactor, lr=lr), partial(torch.optim.Adafactor, lr=lr)
-    largest = max(torch.Size(shape).numel() for shape in common.SHAPES)
-    claims = [
-        common.like_the_paper(cases, "X − α U / max(1, RMS(U)/d)", f"{PAPER}, algorithms 4 and 5"),
-        common.held(world, make, costs.adafactor, "w(r + c); wE for a vector", f"{PAPER}, §3"),
-        common.like_torch(world, make, theirs, "torch.optim.Adafactor", common.bound(5, largest)),
-        rank_one(world, lr),
-        clipped(world),
-        common.on_a_flat_shard(world, make, costs.adafactor, "derived"),
-        *full_form(world, lr),
-    ]
-    thetas = common.parameters(world, [(256, 1024)], torch.float32)
-    optimizer = make(thetas)
-    thetas[0].grad = torch.ones_like(thetas[0])
-    with world.timed("a step of a matrix of 256 × 1024"):
-        optimizer.step()
-    return claims
+        found, right = common.stepped(partial(make, eps=eps, d=d), x, its), by_hand(x, its, lr, eps, d)
+        rows.near(common.PAPER, found, right, common.bound(3, 6), formula, source, case)
+    common.held(rows, world, make, costs.adafactor, "w(r + c); wE for a vector")
+    theirs, source = common.train(world, partial(torch.optim.Adafactor, lr=lr)), "torch.optim.Adafactor"
+    what, most = f"five steps: largest difference from {source}", common.bound(5, common.LARGEST)
+    rows.near(what, common.train(world, make), theirs, most, "θ_ours = θ_torch", source)
+
+    # Squares of rank one lose nothing: the matrix moves as its numbers do in a vector. Clipping would hide a factor.
+    matrix, outer = common.draw(world, (5, 7), 2), common.draw(world, (5, 1), 0) * common.draw(world, (1, 7), 1)
+    squares = [size * outer for size in (0.25, 1.0, 0.5)]
+    factored = common.stepped(partial(make, d=100.0), matrix, squares)
+    plain = common.stepped(partial(make, d=100.0), matrix.flatten(), [g.flatten() for g in squares])
+    what = "squares of rank one: largest difference between factored and not factored after three steps"
+    rows.near(what, factored[-1].flatten(), plain[-1], common.bound(3, 35), "R Cᵀ / ΣR = V", rows.source)
+
+    # The full form fetches the sums of rows and columns from the other ranks. A sum of E squares has a relative error
+    # of at most (E + 1)u in any order, and a step is a product of at most five such sums and roots: 5(E + 20)u off.
+    run = common.under_zero1(world, lambda module: Zero1(module, FullAdafactor, lr=lr), partial(FullAdafactor, lr=lr))
+    what = f"{common.STEPS} steps of the full form on flat shards of ZeRO-1: largest difference from one device"
+    most = common.roundings(run, 5 * (common.LARGEST + 20))
+    rows.near(what, run.parameters, run.right, most, "θ_sharded = θ")
+    what = f"bytes of {common.STEPS} steps under ZeRO-1: all-reduces in the steps of the full form"
+    # One rank alone sends nothing.
+    predicted = common.STEPS * costs.adafactor_payload(common.SHAPES, 8) * (world.size > 1)
+    rows.add(what, "w(r + c + 2); w(E + 2) for a vector", predicted, run.ledger.payload("all_reduce"), "B", "derived")
+    return rows.claims()
 
 
-def rank_one(world: World, lr: float) -> Claim:
-    """The claim that nothing is lost where squares have rank one: the matrix moves as its numbers do in a vector."""
-    rows, columns = common.draw(world, (5, 1), 0), common.draw(world, (1, 7), 1)
-    matrix = common.draw(world, (5, 7), 2)
-    vector = matrix.flatten().clone()
-    # Without clipping, which would hide a factor.
-    optimizers = Adafactor([matrix], lr, d=100.0), Adafactor([vector], lr, d=100.0)
-    for size in (0.25, 1.0, 0.5):
-        matrix.grad = size * rows * columns
-        vector.grad = matrix.grad.flatten()
-        for each in optimizers:
-            each.step()
-    return Claim(
-        "squares of rank one: largest difference between factored and not factored after three steps",
-        "R Cᵀ / ΣR = V",
-        0,
-        common.largest_difference([matrix.flatten()], [vector]),
-        source=f"{PAPER}, §3",
-        how="compared",
-        absolute=common.bound(3, 35),
-        key=True,
-    )
-
-
-def clipped(world: World) -> Claim:
-    """The claim on the relative length of a step whose gradient is larger than the one before, clipped and not."""
-    cases = {}
-    for name, jump, rho, d in (("a jump", 100.0, 0.01, 0.5), ("d = 2: not reached", 1.5, 0.01, 2.0)):
-        x = common.draw(world, (6,), 0)
-        optimizer = Adafactor([x], rho, d=d)
-        for gradient in (1.0, jump):
-            before = x.clone()
-            x.grad = gradient * torch.ones_like(x)
-            optimizer.step()
-        # V of the second step, of squares 1 and jump²; all elements alike.
-        lag = jump / ((1 - 2**-0.8) + 2**-0.8 * jump**2) ** 0.5
-        predicted = rho * min(lag, d)
-        measured = size_of(x - before) / size_of(before)
-        formula, source = "ρ · min(RMS(U), d)", f"{PAPER}, §6 and §8"
-        cases[name] = Claim(
-            "", formula, predicted, measured, source=source, how="compared", absolute=common.bound(2, 6)
+def by_hand(x: Tensor, gradients: list[Tensor], lr: float, eps: tuple, d: float) -> list[Tensor]:
+    """x after each step: Shazeer & Stern 2018, algorithm 4 for a matrix, 5 for a vector."""
+    found = []
+    for t, g in enumerate(gradients, 1):
+        # The weight of step i: 1 − β̂ᵢ = i^−0.8, times β̂ of all later steps.
+        weights = [i**-0.8 * math.prod(1 - j**-0.8 for j in range(i + 1, t + 1)) for i in range(1, t + 1)]
+        v = torch.stack([weight * (each**2 + eps[0]) for weight, each in zip(weights, gradients[:t], strict=True)]).sum(
+            0
         )
-    return fold("a step over the parameters' size, after a gradient 100 times as large, d = ½; and not clipped", cases)
+        if x.dim() == 2:
+            v = torch.outer(v.sum(1), v.sum(0)) / v.sum()
+        u = g / v.sqrt()
+        x = x - max(eps[1], rms(x)) * min(lr, t**-0.5) / max(1, rms(u) / d) * u
+        found.append(x)
+    return found
 
 
-def full_form(world: World, lr: float) -> list[Claim]:
-    """Claims on the full form, which fetches the sums of rows and columns from the other ranks.
-
-    The bound: a sum of E squares has a relative error of at most (E + 1)u in any order, and a step is a product of at
-    most five such sums and roots, so that it differs by at most 5(E + 20)u of itself. Twice that allows for what
-    earlier differences add to later steps, and 2u of a parameter for each subtraction.
-    """
-    found = on_shards.run(world, partial(FullAdafactor, lr=lr))
-    largest = max(torch.Size(shape).numel() for shape in common.SHAPES)
-    most = (2 * on_shards.STEPS * found.size + 2 * 5 * (largest + 20) * found.path) * 2.0**-53
-    states = sum(costs.adafactor(shape, 8) for shape in common.SHAPES) + 4
-    payload = on_shards.STEPS * costs.adafactor_payload(common.SHAPES, 8)
-    return [
-        on_shards.equal(found, most),
-        on_shards.sent(world, found, "all_reduce", payload, "w(r + c + 2); w(E + 2) for a vector", key=True),
-        on_shards.states_held(found, states, "w(r + c) + 4; wE for a vector"),
-    ]
-
-
-def size_of(x: Tensor) -> float:
+def rms(x: Tensor) -> float:
     return float(x.norm()) / x.numel() ** 0.5

@@ -1,87 +1,69 @@
-"""The lesson of `minitrain.optimizers.adam8bit`: its values, its rounding, its bytes, and where a shard may be cut."""
+"""The lesson of `minitrain.optimizers.adam8bit`: its rounding, its bytes, and where a shard may be cut."""
 
 from __future__ import annotations
 
 from functools import partial
 
 import torch
+from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
-from minitrain.lessons.claims import Claim, fold
-from minitrain.lessons.optimizers import by_hand, common
+from minitrain.lessons.claims import Claim
+from minitrain.lessons.optimizers import common
+from minitrain.lessons.rows import Rows
 from minitrain.optimizers import adam8bit
 from minitrain.optimizers.adam8bit import Adam8bit
-
-PAPER = "Dettmers et al. 2021"
+from minitrain.zero.stage1 import Zero1
 
 
 def demo(world: World, lr: float = 0.1, block: int = 64) -> list[Claim]:
-    """Steps tensors with 8-bit Adam; the table shows its values, formulas, bytes, and ZeRO-1 cut between blocks.
+    """Steps tensors with 8-bit Adam; the table shows formulas, its rounding, bytes, and ZeRO-1 cut between blocks.
 
     Args:
         lr: α, the learning rate.
         block: Numbers that share a scale.
     """
-    hand = by_hand.adam8bit(common.THETA, common.GRADIENTS, lr, (0.9, 0.999), 1e-8, block=4)
-    cases = {"blocks of 4": (common.three_steps(world, partial(Adam8bit, lr=lr, block=4)), hand)}
-    make = partial(Adam8bit, lr=lr, block=block)
-    # One tensor of so many blocks that up to 8 ranks get whole ones.
-    shape, source = [(840 * block // 8,)], f"{PAPER}, §1.3 and §2"
-    claims = [
-        common.like_the_paper(cases, "Adam, m and v rounded after each step", source),
-        common.held(world, make, partial(costs.adam8bit, block=block), "2E + 8⌈E/B⌉ + 2 KB", source, more=TABLES),
-        values(),
-        rounding(world),
-        common.by_element(world, partial(Adam8bit, lr=lr, block=block // 8), shape, "derived"),
-        inside_a_block(world, lr, shape),
-    ]
-    thetas = common.parameters(world, [(256, 1024)], torch.float32)
-    optimizer = make(thetas)
-    thetas[0].grad = torch.ones_like(thetas[0])
-    with world.timed("a step of 262,144 parameters"):
-        optimizer.step()
-    return claims
+    rows, make = Rows("Dettmers et al. 2021, §1.3 and §2"), partial(Adam8bit, lr=lr, block=block)
+    theta, gradients = common.example(world)
+    found, right = common.stepped(partial(make, block=4), theta, gradients), by_hand(theta, gradients, lr, 4)
+    rows.near(common.PAPER, found, right, common.bound(3, 6), "Adam, m and v rounded after each step", rows.source)
+    predict, tables = partial(costs.adam8bit, block=block), costs.TABLES_8BIT
+    common.held(rows, world, make, predict, "2E + 8⌈E/B⌉ + 2 KB", more=tables)
 
-
-TABLES = costs.TABLES_8BIT
-
-
-def values() -> Claim:
-    """The claim on the 256 values, with a sign and without."""
-    cases = {}
-    for signed in (True, False):
-        found, right = adam8bit.table(signed).tolist(), by_hand.table(signed)
-        missing = len(set(right) ^ set(found)) + abs(len(found) - len(right))
-        cases[f"signed={signed}"] = Claim("", "10⁻ᵉ(0.1 + 0.9(k + ½)/2ᶠ)", 0, missing, "values", PAPER, "compared")
-    return fold("values of a byte that are missing or too many; signed, unsigned", cases)
-
-
-def rounding(world: World) -> Claim:
-    """The claim on the largest error over a block's largest number, of numbers from −1 or 0 to 1, evenly spaced.
-
-    The numbers are 2⁻¹⁶ apart, and the worst case may lie between two: the error is up to 2⁻¹⁷ smaller.
-    """
-    cases = {}
+    what = "largest rounding error over the block's largest number; with a sign, and without"
     for signed in (False, True):
-        start = -(2**16) if signed else 0
-        # Three times as large: the scale has a part in it.
-        x = 3 * torch.arange(start, 2**16 + 1, dtype=torch.float64, device=world.device) / 2**16
-        table = adam8bit.table(signed).to(world.device)
-        back = adam8bit.dequantise(*adam8bit.quantise(x, table, x.numel()), table, x.numel())
-        error = float((back - x).abs().max()) / 3
-        name = "with a sign" if signed else "without a sign"
+        # Three times the numbers from −1 or 0 to 1, as the scale has a part in it. They are 2⁻¹⁶ apart, and the worst
+        # case may lie between two: the error is up to 2⁻¹⁷ smaller.
+        x = 3 * torch.arange(-(2**16) * signed, 2**16 + 1, dtype=torch.float64, device=world.device) / 2**16
+        error, near = (
+            float((rounded(x, adam8bit.table(signed).to(world.device), x.numel()) - x).abs().max()) / 3,
+            2**-17 + 1e-7,
+        )
         predicted, formula = costs.largest_rounding(signed), "0.9/2⁷; 0.9/2⁸"
-        cases[name] = Claim("", formula, predicted, error, source="derived", how="compared", absolute=2**-17 + 1e-7)
-    return fold("largest rounding error over the block's largest number; with a sign, and without", cases, key=True)
+        rows.add(what, formula, predicted, error, "1", "derived", how="compared", absolute=near)
+
+    # One tensor of so many blocks that up to 8 ranks get whole ones.
+    between = partial(make, block=8)
+    run = common.under_zero1(world, lambda module: Zero1(module, between), between, [(840 * 8,)])
+    what = "elements that differ after three steps under ZeRO-1 from those on one device"
+    rows.equal(what, run.parameters, run.right, "θ_sharded = θ")
+    return rows.claims()
 
 
-def inside_a_block(world: World, lr: float, shape: list[tuple[int]]) -> Claim:
-    """The claim that a cut inside a block changes the result: both parts have another largest number."""
-    what = "elements that differ under ZeRO-1 from those on one device where blocks of 17 are cut"
-    if world.size == 1:
-        return Claim.needs_ranks(2, what, "≥ 1", "derived")
-    make = partial(Adam8bit, lr=lr, block=17)  # a prime that is in no number of elements on a rank
-    run = common.sharded(world, make, shape, dtype=torch.float32)
-    right, _ = common.unsharded(world, make, shape, run.gradients, torch.float32)
-    return Claim(what, "≥ 1", 1, common.different(run.parameters, right), "elements", "derived", "compared", ">=")
+def by_hand(theta: Tensor, gradients: list[Tensor], lr: float, block: int) -> list[Tensor]:
+    """θ after each step of Adam whose moments are rounded after it: Dettmers et al. 2021, §2."""
+    b1, b2, eps, found = 0.9, 0.999, 1e-8, []
+    m = v = torch.zeros_like(theta)
+    signed, unsigned = (adam8bit.table(signed).to(theta.device) for signed in (True, False))
+    for t, g in enumerate(gradients, 1):
+        m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g**2
+        theta = theta - lr * m / (1 - b1**t) / ((v / (1 - b2**t)).sqrt() + eps)
+        found.append(theta)
+        m, v = rounded(m, signed, block), rounded(v, unsigned, block)
+    return found
+
+
+def rounded(x: Tensor, table: Tensor, block: int) -> Tensor:
+    """As it comes back from 8 bits."""
+    return adam8bit.dequantise(*adam8bit.quantise(x, table, block), table, block).to(x.dtype)

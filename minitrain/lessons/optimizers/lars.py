@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
+from torch import Tensor
 
 from minitrain.comm import World
 from minitrain.costs import optimizers as costs
 from minitrain.lessons.claims import Claim
-from minitrain.lessons.optimizers import by_hand, common
+from minitrain.lessons.optimizers import common
+from minitrain.lessons.optimizers.layer_wise import layer_wise
+from minitrain.lessons.rows import Rows
 from minitrain.optimizers.lars import LARS
-
-PAPER = "You et al. 2017"
 
 
 def demo(world: World, lr: float = 0.5, eta: float = 0.2, momentum: float = 0.8, decay: float = 0.3) -> list[Claim]:
@@ -25,51 +25,23 @@ def demo(world: World, lr: float = 0.5, eta: float = 0.2, momentum: float = 0.8,
         momentum: m.
         decay: β, the weight decay.
     """
+    rows = Rows("You et al. 2017, algorithm 1")
     make = partial(LARS, lr=lr, momentum=momentum, weight_decay=decay, eta=eta)
-    rates = [lr, lr / 2, lr / 4]
-    falling = by_hand.lars(common.THETA, common.GRADIENTS, rates, momentum, decay, eta)
-    constant = by_hand.lars(common.THETA, common.GRADIENTS, [lr] * 3, momentum, decay, eta)
-    cases = {
-        "γ constant": (common.three_steps(world, make), constant),
-        "γ halved in each step": (common.three_steps(world, partial(Falling, make)), falling),
-    }
-    bare = partial(make, weight_decay=0.0)
-    claims = [
-        common.like_the_paper(cases, "w − v, v = mv + γλ(g + βw)", f"{PAPER}, algorithm 1"),
-        common.held(world, make, costs.lars, "wE", f"{PAPER}, algorithm 1"),
-        common.scale_invariant(world, bare, f"{PAPER}, §4"),
-        relative_step(world, bare, lr * eta),
-        *common.by_layer(world, make, "derived"),
-    ]
-    thetas = common.parameters(world, [(256, 1024)], torch.float32)
-    optimizer = make(thetas)
-    thetas[0].grad = torch.ones_like(thetas[0])
-    with world.timed("a step of a layer of 262,144 parameters"):
-        optimizer.step()
-    return claims
+    theta, gradients = common.example(world)
+    lrs = [lr, lr / 2, lr / 4]
+    found, right = common.stepped(make, theta, gradients, lrs), by_hand(theta, gradients, lrs, momentum, decay, eta)
+    rows.near(common.PAPER, found, right, common.bound(3, 6), "w − v, v = mv + γλ(g + βw)", rows.source)
+    common.held(rows, world, make, costs.lars, "wE")
+    layer_wise(rows, world, make, partial(make, weight_decay=0.0))
+    return rows.claims()
 
 
-class Falling:
-    """An optimizer whose rate is halved after each step."""
-
-    def __init__(self, make: common.Make, parameters: list[torch.Tensor]):
-        self.optimizer: Any = make(parameters)
-
-    def step(self) -> None:
-        self.optimizer.step()
-        self.optimizer.lr /= 2
-
-
-def relative_step(world: World, make: common.Make, predicted: float) -> Claim:
-    """The claim on the length of the first step over the norm of the weights."""
-    theta = torch.tensor(common.THETA, dtype=torch.float64, device=world.device)
-    first = common.three_steps(world, make)[0]
-    return Claim(
-        "length of a layer's first step over the norm of its weights, λ = 0",
-        "γη",
-        predicted,
-        float((first - theta).norm() / theta.norm()),
-        source=f"{PAPER}, §4",
-        how="compared",
-        absolute=common.bound(1, 6),
-    )
+def by_hand(w: Tensor, gradients: list[Tensor], lrs: list[float], momentum: float, decay: float, eta: float):
+    """w after each step: You et al. 2017, algorithm 1; each step has its own global rate."""
+    found: list[Tensor] = []
+    steps: list[Tensor] = []
+    for g, lr in zip(gradients, lrs, strict=True):
+        steps.append(lr * eta * w.norm() / (g.norm() + decay * w.norm()) * (g + decay * w))
+        w = w - torch.stack([momentum**age * step for age, step in enumerate(reversed(steps))]).sum(0)
+        found.append(w)
+    return found

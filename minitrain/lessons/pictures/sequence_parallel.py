@@ -11,8 +11,8 @@ from minitrain.lessons.pictures.memory_bar import LOOKS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# All of them are activations, yellow as in `minitrain.lessons.pictures.memory_bar`: strong if tensor parallelism leaves them
-# whole, pale if it divides them.
+# All of them are activations, yellow as in `pictures.memory_bar`: strong if tensor parallelism leaves them whole, pale
+# if it divides them.
 _WHOLE, _DIVIDED = LOOKS["activations"][0], "#FCF9C8"
 _PARTS = {
     "norms": (_WHOLE, "xx", ("attention norm: its input", "MLP norm: its input", STATISTICS)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 
 import torch
@@ -13,7 +14,7 @@ from minitrain.comm.messages import receive, send
 SOME = tuple(product((1, 2, 3), repeat=8))[::79]  # 84 of 6,561, spread over all; tests take all of them
 
 
-def pipeline_time(world: World, stages: list[tuple[float, int]], minibatches: int, messages=()) -> float:
+def pipeline_time(world: World, stages: Sequence[tuple[float, int]], minibatches: int, messages=()) -> float:
     """Virtual seconds until forward of all minibatches is done, on real ranks with real messages.
 
     Args:

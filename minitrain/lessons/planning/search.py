@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import zip_longest
+from typing import Any
 
 from minitrain.comm import World
 from minitrain.composition.settings import Layout, Model, Steps
@@ -47,7 +48,7 @@ def demo(world: World, keep: int = 10) -> list[Claim]:
     return rows.claims()
 
 
-def space(layers: int, gpus: int, gigabytes: float) -> tuple:
+def space(layers: int, gpus: int, gigabytes: float) -> tuple[Any, Any, Any, Any]:
     """The arguments of a search that is small enough for the exhaustive one: only some layouts fit into the memory."""
     model, steps = Model("gpt2", layers=layers, hidden=1024, heads=16), Steps(batch=2 * gpus, dtype="bfloat16")
     machine = MACHINES["A100 80 GB"]._replace(size=1e9 * gigabytes)

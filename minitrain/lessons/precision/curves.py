@@ -1,9 +1,8 @@
-"""Losses of a small GPT in five precisions over five seeds: an experiment of chapter 06, with its picture."""
+"""Losses of a small GPT in five precisions over five seeds: an experiment of chapter 06."""
 
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING
 
 import torch
 import torch.distributed as dist
@@ -12,23 +11,14 @@ from torch import Tensor, nn
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
 from minitrain.data.text import Samples, Text
+from minitrain.lessons.pictures.precision import LOOKS
 from minitrain.lessons.precision.common import SEQ, Loss, one_thread
 from minitrain.precision import fp8
 from minitrain.precision.mixed import MixedPrecision
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 RATE = 2e-3
 MIXED = {"bfloat16": torch.bfloat16, "float16": torch.float16, "fp8": torch.bfloat16}
 ALONE = "float16 alone"
-LOOKS = {
-    "float32": ("black", "-"),
-    "bfloat16": ("#0072B2", "--"),
-    "float16": ("#009E73", ":"),
-    "fp8": ("#CC79A7", "-."),
-    ALONE: ("#D55E00", "-"),
-}
 Runs = dict[tuple[str, int], list[float]]  # by precision and seed
 
 
@@ -91,43 +81,7 @@ def trained(world: World, seeds: int = 5, steps: int = 30) -> Runs:
     return {task: together[task] for task in tasks}
 
 
-def picture(world: World, seeds: int = 5, steps: int = 30) -> Figure:
-    """The picture, with all trainings on this rank alone."""
+def on_one_rank(world: World, seeds: int = 5, steps: int = 30) -> Runs:
+    """All trainings on this rank alone."""
     tasks = list(product(LOOKS, range(seeds)))
-    return draw({task: losses(world, *task, steps) for task in world.progress(tasks, "trainings")})
-
-
-def draw(runs: Runs) -> Figure:
-    """The losses, and how far they are from those of float32 with the same seed: median, and all seeds as a band.
-
-    A cross marks the last step at which a loss was finite.
-    """
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 3.8), layout="constrained", facecolor="white")
-    left, right = figure.subplots(1, 2)
-    of = {name: torch.tensor([run for (its, _), run in runs.items() if its == name]) for name in LOOKS}
-    for name, found in of.items():
-        colour, style = LOOKS[name]
-        ends = int(found.isfinite().all(0).long().cumprod(0).sum())
-        for axes, values in ((left, found), (right, found - of["float32"])):
-            values = values[:, :ends]
-            axes.plot(values.median(0).values, style, color=colour, label=name)
-            axes.fill_between(range(ends), values.amin(0), values.amax(0), color=colour, alpha=0.2, linewidth=0)
-        if ends < found.shape[1]:
-            left.plot(ends - 1, found[:, ends - 1].median(), "X", color=colour, markersize=9)
-            left.annotate(
-                f"{name}: NaN from step {ends} on",
-                (ends - 1, found[:, ends - 1].median()),
-                xytext=(12, 0),
-                textcoords="offset points",
-                va="center",
-                color=colour,
-            )
-    for axes, what in ((left, "loss"), (right, "loss minus float32's, same seed")):
-        axes.set_xlabel("step")
-        axes.set_ylabel(what)
-        axes.spines[["top", "right"]].set_visible(False)
-    handles, names = left.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside lower center", ncols=len(names), frameon=False)
-    return figure
+    return {task: losses(world, *task, steps) for task in world.progress(tasks, "trainings")}

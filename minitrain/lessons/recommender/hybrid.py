@@ -83,7 +83,7 @@ def demo(world: World, servers: int = 1, steps: int = 8, batch: int = 64, ids: i
         }
         for way, by_step in loads.items():
             found = max(gather_objects(ledgers[way].sent + ledgers[way].received))
-            rows.add(f"{busy}, {way}", link[way], max(map(sum, zip(*by_step, strict=True))), found)
+            rows.add(f"{busy}, {way}", link[way], max(sum(of_one) for of_one in zip(*by_step, strict=True)), found)
 
     # Labels of the test are the probabilities themselves, so that the bound is free of luck.
     test, curve, steps = setting.data.batch(-1, 4000), list[tuple[int, float]](), LONGER * steps

@@ -43,7 +43,7 @@ def demo(world: World, steps: int = 6, batch: int = 64, age: int = 3) -> list[Cl
             update(table, keys[step - 1])
             size = publisher.publish(step).stat().st_size
             written += size if step > 1 else 0  # the first has all rows
-            trained[world.rank, step] = tuple(each.cpu() for each in table.contents())
+            trained[world.rank, step] = tuple(each.cpu() for each in table.contents())  # type: ignore[unsupported-operation]
         # The last rank reads while the others write; a single rank reads at the end.
         for worker in range(workers if world.rank == world.size - 1 else 0):
             replica, until = Replica(folder / f"{worker}"), time.monotonic() + PATIENCE

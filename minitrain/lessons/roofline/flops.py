@@ -14,7 +14,8 @@ from minitrain.costs import memory
 from minitrain.costs import roofline as costs
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.rows import Rows
-from minitrain.models.gpt import GPT, AttentionKind, GPTConfig
+from minitrain.models.config import AttentionKind, GPTConfig
+from minitrain.models.gpt import GPT
 from minitrain.roofline.flops import Flops
 
 NARAYANAN, PALM = "Narayanan et al. 2021", "Chowdhery et al. 2022"

@@ -42,7 +42,7 @@ def demo(world: World, steps: int = 4) -> list[Claim]:
         cut = replace(asked, run=Run(name="cut", runs=str(folder)))
         resumed = replace(asked, run=Run(name="cut", runs=str(folder), resume=True))
         whole, before = watch(world, asked, steps), watch(world, cut, half)
-        before.trainer.save()
+        before.trainer.saving.save()
         same, other = (watch(world, replace(resumed, layout=each), steps - half) for each in (first, second))
     torch.use_deterministic_algorithms(deterministic)
 

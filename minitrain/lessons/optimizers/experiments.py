@@ -1,0 +1,97 @@
+"""The experiments of the chapter's notebook: a small GPT, trained with each optimizer and with growing batches.
+
+Losses cannot be predicted, so nothing here is a claim. The pictures are in `minitrain.lessons.pictures.optimizers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import torch
+
+from minitrain.comm import World
+from minitrain.data.text import Samples, Text
+from minitrain.lessons.optimizers.all_seven import OPTIMIZERS
+from minitrain.models.config import GPTConfig
+from minitrain.models.gpt import GPT
+from minitrain.optimizers.adam import Adam
+from minitrain.optimizers.lamb import LAMB
+from minitrain.optimizers.scaling import linear, square_root, warm_up
+
+CONFIG = GPTConfig(positions=32, layers=2, hidden=32, heads=2)  # 34,688 parameters
+
+
+def losses(model: GPT, optimizers: Sequence[Any], samples: Samples, steps: range, batch: int, lr=None):
+    """Train the model; gives the loss of each step, once it is made. `lr(step)` is the rate, if it changes."""
+    for step in steps:
+        loss = model(*samples.batch(step, batch))[1]
+        model.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.lr = lr(step) if lr else optimizer.lr
+            optimizer.step()
+        yield loss.item()
+
+
+def train_all(world: World, steps: int = 40, batch: int = 16) -> dict[str, list[float]]:
+    """The loss of each step, by optimizer; every rank has a seed and samples of its own."""
+    samples, own = Samples(Text.load("reference").training, 32), range(1000 * world.rank, 1000 * world.rank + steps)
+    models = {name: GPT(CONFIG, seed=world.rank) for name in OPTIMIZERS}
+    return {name: [*losses(each, OPTIMIZERS[name](each), samples, own, batch)] for name, each in models.items()}
+
+
+# ---- larger batches ----
+
+BATCHES = (4, 16, 64, 256)
+SCALED: dict[str, tuple[Callable[..., Any], float]] = {"Adam": (Adam, 0.003), "LAMB": (LAMB, 0.01)}
+RULES = {"linear": linear, "square root": square_root}
+Training = tuple[str, str, int]  # optimizer, rule and batch; no rule for the smallest batch, whose rate is not scaled
+# From the smallest batch, with which both rules agree and share a training, to the largest.
+TRAININGS: list[Training] = [(optimizer, "", BATCHES[0]) for optimizer in SCALED]
+TRAININGS += [(optimizer, rule, batch) for batch in BATCHES[1:] for optimizer, rule in product(SCALED, RULES)]
+
+
+def sweep(world: World, sequences: int = 2048, seed: int = 0) -> dict[Training, float]:
+    """Train a small GPT once for each of `TRAININGS`, which the ranks share, on equally many sequences.
+
+    The rate suits the smallest batch, and is scaled by a rule for the others. It is warmed up over an eighth of the
+    steps.
+
+    Args:
+        sequences: Of each training, so that a batch of B has `sequences` / B steps.
+        seed: Of the parameters and of the order of the text.
+
+    Returns:
+        The losses on held-out text of the trainings of this rank.
+    """
+    return {each: held_out(*each, sequences, seed) for each in TRAININGS[world.rank :: world.size]}
+
+
+def held_out(optimizer: str, rule: str, batch: int, sequences: int, seed: int) -> float:
+    """The loss on held-out text after a training."""
+    text, model, (make, best) = Text.load("reference"), GPT(CONFIG, seed=seed), SCALED[optimizer]
+    samples, steps = Samples(text.training, CONFIG.positions, seed), sequences // batch
+    lr = RULES[rule](best, batch, BATCHES[0]) if rule else best
+    inside = [make(model.parameters(), lr=lr)]
+    for _ in losses(model, inside, samples, range(steps), batch, lambda step: warm_up(lr, step, steps // 8)):
+        pass
+    with torch.no_grad():
+        return model(*Samples(text.validation, CONFIG.positions).batch(0, 256))[1].item()
+
+
+def trust_ratios(steps: int = 60, batch: int = 16, lr: float = 0.01, seed: int = 0) -> dict[str, list[float]]:
+    """‖x‖/‖r + λx‖ of each matrix in each step, while a small GPT is trained with LAMB."""
+    model, samples = GPT(CONFIG, seed=seed), Samples(Text.load("reference").training, CONFIG.positions)
+    optimizer, (beta_1, beta_2) = LAMB(model.parameters(), lr=lr), (0.9, 0.999)
+    ratios: dict[str, list[float]] = {name: [] for name, x in model.named_parameters() if x.dim() == 2}
+    before = [x.detach().clone() for x in optimizer.parameters]
+    for t, _ in enumerate(losses(model, [optimizer], samples, range(steps), batch), 1):
+        # What the step has used, from the means that it has left behind.
+        for (name, now), x, m, v in zip(model.named_parameters(), before, optimizer.m, optimizer.v, strict=True):
+            if name in ratios:
+                r = m / (1 - beta_1**t) / ((v / (1 - beta_2**t)).sqrt() + optimizer.eps)
+                ratios[name].append((x.norm() / (r + optimizer.weight_decay * x).norm()).item())
+            x.copy_(now.detach())
+    return {name.removesuffix(".weight"): each for name, each in ratios.items()}
