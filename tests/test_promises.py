@@ -29,6 +29,7 @@ from minitrain.mixture_of_experts import bias_balanced, expert_choice, gshard, n
 from minitrain.mixture_of_experts.expert_parallel import ExpertParallel
 from minitrain.mixture_of_experts.layer import MoELayer
 from minitrain.models import gpt as reference_gpt
+from minitrain.models.config import GPTConfig
 from minitrain.optimizers import adafactor, adam, adam8bit, lamb, lars, muon, sm3
 from minitrain.pipeline_parallel import gpipe, no_stashing, one_f_one_b, pipedream, two_buffered, vertical_sync
 from minitrain.recomputation import activation_offload, checkpoint, every_kth
@@ -350,9 +351,9 @@ def compare(ours: nn.Module, whole: nn.Module, output: Tensor, expected: Tensor,
             same(mine.grad, piece(its.grad, mine), bound)
 
 
-def config(**choices: Any) -> reference_gpt.GPTConfig:
+def config(**choices: Any) -> GPTConfig:
     sizes = {"vocabulary": 17, "positions": 6, "layers": 1, "hidden": 6, "heads": 3}
-    return reference_gpt.GPTConfig(**{**sizes, **choices})
+    return GPTConfig(**{**sizes, **choices})
 
 
 Layers = tuple[nn.Module, Callable[[], nn.Module]]  # one device's, and what makes this rank's of it
