@@ -14,6 +14,7 @@ from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import planning as pictures
 from minitrain.lessons.rows import Rows
 from minitrain.models import gpt as models
+from minitrain.models.config import GPTConfig
 from minitrain.planning.memory_model import GPT, held
 from minitrain.recomputation.full.every_block import every_block
 from minitrain.train import build, train_step
@@ -43,7 +44,7 @@ def demo(world: World, hidden: int = 12) -> list[Claim]:
     tokens = torch.randint(256, (2, gpt.s), generator=torch.Generator().manual_seed(0)).to(world.device)
     for full in (False, True):
         # With one layer, what comes back in backward is less than what the loss has freed by then.
-        model = models.GPT(models.GPTConfig(gpt.V, gpt.s, 1, gpt.h, gpt.a), seed=0).to(world.device)
+        model = models.GPT(GPTConfig(gpt.V, gpt.s, 1, gpt.h, gpt.a), seed=0).to(world.device)
         if full:
             every_block(model)
         with SavedActivations(model) as saved:
