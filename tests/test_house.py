@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import sys
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -416,12 +418,122 @@ def test_there_is_no_circle():
     assert not found
 
 
+def has_demo(path: Path) -> bool:
+    return any(isinstance(node, ast.FunctionDef) and node.name == "demo" for node in tree(path).body)
+
+
+LESSONS = PACKAGE / "lessons"
+TO_BE_SHORTENED = ("craft/loss_by_source", "craft/probes", "craft/spikes")
+
+
+def in_the_chapters(path: Path) -> bool:
+    """Whether a file is of a chapter's lessons, pictures aside; what all lessons share is no reader's burden."""
+    return path.parent.parent == LESSONS and path.parent.name != "pictures"
+
+
+@pytest.mark.parametrize("lesson", [path for path in FILES if in_the_chapters(path) and has_demo(path)], ids=str)
+def test_a_lesson_is_read_in_two_minutes(lesson):
+    """A lesson and what it imports of the lessons: 200 lines of code in three files at most."""
+    seen, left = {lesson}, [lesson]
+    while left:
+        new = {path for path in imports(left.pop()) if in_the_chapters(path)} - seen
+        seen |= new
+        left += new
+    lines = sum(code_lines(path)[0] for path in seen)
+    name = lesson.relative_to(LESSONS).with_suffix("").as_posix()
+    assert name in TO_BE_SHORTENED or (lines <= 200 and len(seen) <= 3), (lines, sorted(map(str, seen)))
+
+
+def test_a_demo_claims_six_things_at_most():
+    claims = Counter(claim["module"] for claim in json.loads((ROOT / "docs" / "claims.json").read_text())["claims"])
+    todo = {f"minitrain.{chapter}" for chapter in ("matrix_product", "craft")}
+    assert not {
+        module: count for module, count in claims.items() if count > 6 and module.rpartition(".")[0] not in todo
+    }
+
+
+@pytest.mark.parametrize("path", sorted(LESSONS.rglob("*.py")), ids=str)
+def test_what_is_measured_is_neither_written_down_nor_a_formula(path):
+    """Of `rows.add(what, formula, predicted, measured)`, as far as the file shows it."""
+    formulas = {
+        alias.asname or alias.name
+        for node in ast.walk(tree(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("minitrain.costs")
+        for alias in node.names
+    }
+    for node in ast.walk(tree(path)):
+        if not (isinstance(node, ast.Call) and getattr(node.func, "attr", "") in ("add", "time")):
+            continue
+        published = any(each.arg == "how" and ast.unparse(each.value) == "'published'" for each in node.keywords)
+        if published or len(node.args) < 4 or any(isinstance(each, ast.Starred) for each in node.args):
+            continue
+        measured = node.args[3]
+        assert not isinstance(measured, ast.Constant), ast.unparse(node)
+        called = measured.func if isinstance(measured, ast.Call) else None
+        owner = called.value if isinstance(called, ast.Attribute) else called
+        assert not (isinstance(owner, ast.Name) and owner.id in formulas), ast.unparse(node)
+
+
+# Lines of each room when the list was last changed by hand. None may grow by more than a tenth unseen.
+LINES = {
+    "__init__": 16,
+    "__main__": 8,
+    "benchmarks": 2702,
+    "checkpointing": 2118,
+    "collectives": 1295,
+    "comm": 2401,
+    "compare": 11,
+    "composition": 1860,
+    "context_parallel": 1689,
+    "costs": 4657,
+    "craft": 455,
+    "data": 2149,
+    "data_parallel": 1189,
+    "evaluate": 11,
+    "export": 11,
+    "first_hour": 11,
+    "generate": 11,
+    "inference": 201,
+    "lessons": 18578,
+    "matrix_product": 494,
+    "mixture_of_experts": 2525,
+    "models": 603,
+    "optimizers": 1214,
+    "parameter_server": 1277,
+    "pipeline_parallel": 2859,
+    "plan": 11,
+    "planning": 2510,
+    "precision": 574,
+    "prepare": 11,
+    "ranks": 1643,
+    "recommender": 1611,
+    "recomputation": 1153,
+    "resilience": 642,
+    "roofline": 213,
+    "sequence_parallel": 828,
+    "tensor_parallel": 2099,
+    "tour": 11,
+    "train": 169,
+    "trainer": 3453,
+    "watch": 1916,
+    "zero": 3328,
+}
+
+
+def test_no_room_grows_unseen():
+    now = Counter(path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in FILES for _ in lines_of(path))
+    grown = {room: (count, LINES.get(room, 0)) for room, count in now.items() if count > 1.1 * LINES.get(room, 0) + 20}
+    assert not grown, "shorten it, or change the list by hand"
+    assert sum(now.values()) <= 62_000 or sum(now.values()) <= sum(LINES.values()) * 1.01
+
+
+@cache
+def lines_of(path: Path) -> tuple[str, ...]:
+    return tuple(path.read_text("utf-8").splitlines())
+
+
 def test_every_lesson_is_about_a_technique():
     """`python -m minitrain.zero.stage1` finds `minitrain/lessons/zero/stage1.py`, and each lesson has its technique."""
     with_demo = {path for path in FILES if path.parent.parent.name == "lessons" and has_demo(path)}
     started = {path for path in FILES if path.parent.parent == PACKAGE and "run(__spec__)" in path.read_text("utf-8")}
     assert {path.relative_to(PACKAGE / "lessons") for path in with_demo} == {p.relative_to(PACKAGE) for p in started}
-
-
-def has_demo(path: Path) -> bool:
-    return any(isinstance(node, ast.FunctionDef) and node.name == "demo" for node in tree(path).body)
