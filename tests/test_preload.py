@@ -4,14 +4,13 @@ import pytest
 import torch
 from jaxtyping import TypeCheckError
 
-from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import GPT
+from minitrain.models.rotary import Rotary
 
 
 def wrong_shape(world):
-    tokens = torch.zeros(2, 3, 4, dtype=torch.long)
-    with pytest.raises(TypeCheckError, match="tokens"):
-        GPT(GPTConfig(layers=1, hidden=8, heads=1))(tokens)
+    query = torch.zeros(2, 3, 4)
+    with pytest.raises(TypeCheckError, match="query"):
+        Rotary(10.0)(query, query)
 
 
 def test_ranks_check_shapes(ranks):

@@ -38,7 +38,8 @@ class MixedPrecision:
         assert all(p.dtype == torch.float32 for p in module.parameters()), "masters are float32, as the module is"
         assert not list(module.buffers()), "buffers would be in 16 bits, and each rank's own"
         self.masters = [nn.Parameter(p.detach().clone()) for p in module.parameters()]  # float32
-        self.module, self.group, self.ranks = module.to(dtype), group, rank_and_size(group)[1]
+        self.module, self.group = module.to(dtype), group
+        _, self.ranks = rank_and_size(group)
         self.optimizer = optimizer_class(self.masters, **options)
         # bfloat16 reaches as far as float32, so its gradients need no help.
         self.scaling = dtype == torch.float16

@@ -104,7 +104,7 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
         ranks = _ranks(command, given)
         check(settings.model, settings.layout, settings.steps, ranks)
         if command.plan.dry_run:
-            from minitrain.planning import plan_tables
+            from minitrain.planning.full import plan_tables
 
             plan_tables.show(settings, command.plan.tokens, command.plan.flops, command.plan.utilisation)
             return 0

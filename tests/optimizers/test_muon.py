@@ -66,4 +66,4 @@ def test_the_momentum_keeps_the_gradients_dtype():
     theta = torch.zeros(3, 4)
     optimizer = Muon([theta], lr=0.1)
     step(optimizer, torch.randn(3, 4))
-    assert theta.dtype == optimizer.b[0].dtype == torch.float32
+    assert theta.dtype == optimizer.averages[0].dtype == torch.float32

@@ -85,6 +85,6 @@ def test_the_command_line():
 
 def test_the_page_shows_what_the_command_prints():
     page = (Path(__file__).parents[2] / "docs" / "game.md").read_text("utf-8")
-    arguments = re.search(r"python -m minitrain\.planning\.game (.*)", page)[1]
+    arguments = re.search(r"python -m minitrain\.planning\.full\.game (.*)", page)[1]
     printed = re.search(r"```text\n(.*?)```", page, re.DOTALL)[1]
     assert run(*shlex.split(arguments)).stdout.split() == printed.split()

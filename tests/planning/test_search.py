@@ -12,6 +12,7 @@ from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.planning.search import SPACES, exhaustive, space
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time, proposals, published
+from minitrain.planning.full.time_model import Cluster, fits, least_time, step_time
 from minitrain.planning.search import layouts, search
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # an exhaustive search calls small functions a million times

@@ -15,6 +15,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from minitrain.comm.comm import Comm
+from minitrain.costs import zero as costs
+from minitrain.lessons.zero.common import held
 from minitrain.optimizers.sm3 import SM3
 from minitrain.zero import Zero1, Zero2, Zero3
 from tests.zero.models import Branches, Few, Mixed, Normalised, ddp, gpt, lines, part, same_weights, train, twins

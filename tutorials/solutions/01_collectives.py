@@ -11,7 +11,7 @@ the word mistake stands what the check says about it.
 
 
 def my_all_reduce(tensor, group=None):
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     left, right = (rank - 1) % ranks, (rank + 1) % ranks
     chunks = tensor.tensor_split(ranks)
     # Chunk r must visit all others before it arrives at rank r, so it starts at rank
@@ -36,7 +36,7 @@ def my_all_reduce(tensor, group=None):
 
 
 def my_all_reduce(tensor, group=None):
-    rank, ranks = place(group)
+    rank, ranks = rank_and_size(group)
     outgoing = tensor.clone()
     for _ in range(ranks - 1):
         incoming = torch.empty_like(tensor)

@@ -69,4 +69,4 @@ def mean_shard(gradient):
 
 def mean_shard(gradient):
     shard = reduce_scatter(gradient, node).wait()
-    return shard / place(node)[1]
+    return shard / rank_and_size(node)[1]

@@ -44,7 +44,7 @@ def pair_up(suspects, healthy):
 
 
 def my_sum(gradients, group):
-    me, n = place(group)
+    me, n = rank_and_size(group)
     total = torch.zeros_like(gradients[0])
     if me > 0:
         receive(total, me - 1, group).wait()  # the sum of all micro-batches before mine
@@ -62,7 +62,7 @@ def my_sum(gradients, group):
 
 
 def my_sum(gradients, group):
-    me, n = place(group)
+    me, n = rank_and_size(group)
     total = torch.zeros_like(gradients[0])
     for gradient in gradients:
         total += gradient
