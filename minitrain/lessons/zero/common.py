@@ -1,25 +1,11 @@
-"""What a full form of ZeRO holds, counted, and a layer that is called twice: shared by lessons and notebooks."""
+"""What a full form of ZeRO holds, counted: shared by lessons and notebooks."""
 
 from __future__ import annotations
-
-from torch import Tensor, nn
 
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.zero.full.sharded import Sharded
 
 NAMES = ("parameters", "gradients", "optimizer states")
-
-
-class Twice(nn.Module):
-    """A layer that is called twice in a row, as where weights are shared over depth."""
-
-    def __init__(self, width: int = 4):
-        super().__init__()
-        self.first = nn.Linear(width, width)
-        self.shared = nn.ModuleList([nn.Linear(width, width)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.shared[0](self.shared[0](self.first(x)))
 
 
 def held(model: Sharded) -> dict[str, int]:
