@@ -25,13 +25,13 @@ TELLING = (
     ("minitrain.collectives.hierarchical", "flat ring all-reduce"),
     ("minitrain.collectives.hierarchical", "hierarchical all-reduce on"),
     ("minitrain.data_parallel.naive", "weights that differ after 5 steps"),
-    ("minitrain.data_parallel.overlapped", "time of a step, buckets of two layers, during"),
+    ("minitrain.data_parallel.overlapped", "time of a step, buckets of a layer, and of two, during"),
     ("minitrain.parameter_server.synchronous", "bytes through the busiest server's link in a step"),
     ("minitrain.zero.stage3", "bytes of parameters, gradients and optimizer states, stage 3"),
     ("minitrain.recomputation.checkpoint", "operations done again: the blocks' forward"),
     ("minitrain.tensor_parallel.gpt", "all-reduces: two per layer"),
     ("minitrain.pipeline_parallel.executor", "bubble of interleaved over the time of a step, v = 2"),
-    ("minitrain.mixture_of_experts.expert_parallel", "distance of outputs and all gradients from one device"),
+    ("minitrain.mixture_of_experts.expert_parallel", "small form: distance of output and all gradients from"),
     ("minitrain.composition.step", "losses, norms and weights in 2 steps"),
 )
 

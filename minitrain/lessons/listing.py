@@ -104,22 +104,28 @@ WITHOUT_TIMELINE = {  # and `--trace`
     "matrix_product": "by_columns by_data by_rows first_messages memory to_everyone",
     "data_parallel": "accumulation",
     "roofline": "overlap peaks",
-    "recomputation": "every_kth",
+    "recomputation": "activation_offload binarized checkpoint delayed_precision every_kth selective sparse_rows",
     "precision": "accumulate formats fp8 loss_scaling master_weights mixed quantised_gradients",
-    "tensor_parallel": "clip_grad_norm cross_entropy gpt linear mappings vocab_parallel",
+    "optimizers": "adafactor adam adam8bit lamb lars muon scaling sm3",
+    "tensor_parallel": "attention clip_grad_norm cross_entropy dropout_rng gpt linear mappings vocab_parallel",
     "sequence_parallel": "linear mappings megatron",
     "context_parallel": "all_gather online_softmax ring_attention ulysses zigzag",
     "pipeline_parallel": (
-        "gpipe no_stashing one_f_one_b pipedream splitting two_buffered vertical_sync weight_gradients without_flush"
+        "executor gpipe no_stashing one_f_one_b pipedream splitting two_buffered vertical_sync weight_gradients "
+        "without_flush"
     ),
-    "mixture_of_experts": "all_to_all z_loss",
+    "mixture_of_experts": (
+        "all_to_all bias_balanced dropless expert_choice expert_parallel gshard layer moe_gpt noisy_top_k "
+        "shared_experts switch z_loss"
+    ),
     "composition": "gradients layout model",
     "planning": "halving memory_model partition pipedream_planner plan profile search",
-    "checkpointing": "position resharding",
-    "resilience": "heartbeat",
+    "checkpointing": "asynchronous atomic checkpoint flash interval position resharding",
+    "resilience": "heartbeat ordered_sum",
     "craft": "engine first_difference schedules",
-    "parameter_server": "asynchronous",
+    "parameter_server": "asynchronous synchronous",
     "recommender": "embedding",
+    "inference": "kv_cache pipeline_decode",
 }
 
 

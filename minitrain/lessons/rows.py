@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -73,9 +73,7 @@ class Rows:
         case: str = "",
     ) -> None:
         """Claim that no element of tensors is farther from its partner than a bound, for which there is a formula."""
-        # Tensors' own maximum, since Python's loses a NaN.
-        distances = [(one.detach() - other.detach()).abs().max().double().cpu() for one, other in _pairs(ours, theirs)]
-        farthest = float(torch.stack(distances).max())
+        farthest = most(float((one.detach() - other.detach()).abs().max()) for one, other in _pairs(ours, theirs))
         self.add(what, formula, bound, farthest, "1", source, case=case, how="compared", relation="<=")
 
     def needs(self, ranks: int, what: str, formula: str, source: str = "") -> None:
@@ -85,6 +83,11 @@ class Rows:
     def claims(self) -> list[Claim]:
         """All of them: each sentence once."""
         return [fold(what, cases, key=True) for what, cases in self._cases.items()]
+
+
+def most(distances: Iterable[float]) -> float:
+    """The largest distance; NaN if any of them is, which Python's `max` may lose."""
+    return torch.tensor([*distances], dtype=torch.float64, device="cpu").max().item()
 
 
 def _pairs(ours: Tensors, theirs: Tensors) -> list[tuple[Tensor, Tensor]]:

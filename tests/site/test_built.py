@@ -195,7 +195,7 @@ def test_links_of_the_claims_lead_somewhere(site, elements):
             assert there in ids or there.is_relative_to(site / "source"), (page, url)
             assert not anchor or anchor in ids[there], (page, url)
             formulas += "reference/costs/" in url
-    assert formulas > 250
+    assert formulas > 150
 
 
 def test_pages_of_claims_are_light(site):

@@ -438,11 +438,11 @@ def test_origins_of_a_prediction(tmp_path):
 
 def test_origins_of_the_recorded_claims():
     lessons = origins.Lessons(ROOT / "minitrain")
-    every = {claim["what"]: claim for claim in recorded() if claim["module"] == "minitrain.collectives.ring"}
-    written = lessons.origins("minitrain.collectives.ring")
+    every = {claim["what"]: claim for claim in recorded() if claim["module"] == "minitrain.zero.stage1"}
+    written = lessons.origins("minitrain.zero.stage1")
     found = {what: origins.functions_of(claim, written) for what, claim in every.items()}
-    (gathered,) = (what for what in found if what.startswith("ring all-gather of up to"))
-    assert found[gathered] == ["minitrain.costs.communication.ring_all_gather"]
+    (sent,) = (what for what in found if what.startswith("small form: bytes of reduce-scatters"))
+    assert found[sent] == ["minitrain.costs.zero.volume"]
 
 
 def test_the_section_of_a_notebook_that_shows_a_module():

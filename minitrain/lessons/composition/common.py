@@ -15,7 +15,7 @@ from minitrain.composition.optimizer import learning_rate
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import Report, Training
 from minitrain.data.text import Samples, Text
-from minitrain.lessons.shared_folder import shared_folder as shared_folder  # for lessons that look for it here
+from minitrain.lessons.rows import most
 from minitrain.mixture_of_experts.full.layer import auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models import counter_rng
@@ -131,16 +131,16 @@ def beside(training: Training, one: OneDevice, losses: list[float] | None = None
     for number, expected in enumerate(one.reports):
         loss = forward_backward(training, number, number * batch, samples)
         if number == 0:
-            gradients = max(far(found, own) for _, found, own in shards(training, one.gradients, gradient))
+            gradients = most(far(found, own) for _, found, own in shards(training, one.gradients, gradient))
         found = update(training, number, number * batch, loss)
         if losses is not None:
             losses.append(found.loss)
-        reports = max(reports, *(abs(a - b) for a, b in zip(found, expected, strict=True)))
+        reports = most([reports, *(abs(a - b) for a, b in zip(found, expected, strict=True))])
     weights = [far(shard, own) for _, shard, own in shards(training, one.weights, lambda line: line.master)]
     if training.settings.layout.zero < 3:  # else nothing is whole between steps
         whole = training.part.parameters
         weights += [far(found, piece_of(one.weights[name], found, tp)) for name, found in whole.items()]
-    return Distance(reports, gradients, max(weights))
+    return Distance(reports, gradients, most(weights))
 
 
 def shards(

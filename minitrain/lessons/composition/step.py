@@ -23,7 +23,7 @@ from minitrain.composition.settings import Layout, Settings, fitting
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.composition import common as lesson
 from minitrain.lessons.pictures import composition as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Rows, most
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time
 from minitrain.train import build, forward_backward
@@ -47,7 +47,7 @@ def demo(world: World, blocks: int = 1) -> list[Claim]:
         one = lesson.one_device(Settings(model, steps=lesson.small_steps(n)), STEPS, world.device)
         for layout in layouts:
             settings, losses = Settings(model, layout, lesson.small_steps(n)), list[float]()
-            apart = max(lesson.distance(settings, one, world.device, losses))
+            apart = most(lesson.distance(settings, one, world.device, losses))
             case = lesson.label(settings)
             rows.add(what, "10⁻⁹", BOUND, apart, "1", case=case, how="compared", relation="<=")
             curves |= {case: losses} if model is dense else {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import product
+from itertools import product, zip_longest
 from pathlib import Path
 
 import torch
@@ -88,7 +88,7 @@ def lose(
         w = torch.empty_like(w)
         m = restore(folder, w, fewer)
         w, _ = train(fewer, w, m, range(saved, steps), micro_batches, total_of, broken)
-    losses = sum(a != b for a, b in zip(whole, broken, strict=False))
+    losses = sum(a != b for a, b in zip_longest(whole, broken))
     return gather_objects((losses, int((w != right).sum()), float((w - right).abs().max())))[0]
 
 

@@ -18,7 +18,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.data.text import Batch
 from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import Rows, most
 from minitrain.lessons.shared_folder import shared_folder
 from minitrain.train import build, train_step
 from minitrain.trainer.trainer import Trainer
@@ -54,7 +54,7 @@ def demo(world: World, steps: int = 4) -> list[Claim]:
     losses = sum(a != b for a, b in zip(whole.losses, before.losses + same.losses, strict=True))
     different = unlike(whole.end, same.end) + losses
     rows.add(what, "resumed = in one go", 0, different, "elements", how="compared")
-    found = max(apart(whole.end, other.end), abs(whole.losses[-1] - other.losses[-1]))
+    found = most([apart(whole.end, other.end), abs(whole.losses[-1] - other.losses[-1])])
     what = f"{change}: distance from a run in one go"
     rows.add(what, "10⁻⁹", BOUND, found, "1", how="compared", relation="<=")
     what = f"{again}, or in another layout: samples not taken exactly once"
@@ -156,4 +156,4 @@ def unlike(expected: Tensors, found: Tensors) -> int:
 
 def apart(one: Tensors, other: Tensors) -> float:
     """The largest distance between two states."""
-    return max((one[name] - other[name]).abs().max().item() for name in one)
+    return most((one[name] - other[name]).abs().max().item() for name in one)
