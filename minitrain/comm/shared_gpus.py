@@ -1,6 +1,6 @@
-"""Messages of ranks that share a GPU: gloo carries them, between CPUs, so they go through the CPU's memory.
+"""Messages of GPU tensors that gloo carries, as where ranks share a GPU: they go through the CPU's memory.
 
-`World.start` puts these functions in the place of torch's own where ranks share GPUs, and only there.
+`World.start` puts these functions in the place of torch's own where ranks have GPUs. What NCCL carries is torch's.
 """
 
 from __future__ import annotations
@@ -24,28 +24,35 @@ def carry_by_cpu() -> None:
     dist.P2POp = Message
 
 
+def by_cpu(tensor: Tensor, group: dist.ProcessGroup | None) -> bool:
+    """Whether gloo is to carry a GPU's tensor."""
+    return tensor.is_cuda and dist.get_backend(group) == "gloo"
+
+
 @wraps(distributed_c10d.isend)
-def isend(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    return distributed_c10d.isend(tensor.cpu(), *args, **kwargs)
+def isend(tensor: Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None) -> Any:
+    leaving = tensor.cpu() if by_cpu(tensor, group) else tensor
+    return distributed_c10d.isend(leaving, dst, group, tag, group_dst)
 
 
 @wraps(distributed_c10d.irecv)
-def irecv(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-    if not tensor.is_cuda:
-        return distributed_c10d.irecv(tensor, *args, **kwargs)
+def irecv(tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None) -> Any:
+    if not by_cpu(tensor, group):
+        return distributed_c10d.irecv(tensor, src, group, tag, group_src)
     arrived = torch.empty_like(tensor, device="cpu")
-    return Copied(distributed_c10d.irecv(arrived, *args, **kwargs), arrived, tensor)
+    return Copied(distributed_c10d.irecv(arrived, src, group, tag, group_src), arrived, tensor)
 
 
 @wraps(distributed_c10d.batch_isend_irecv)
 def batch_isend_irecv(p2p_op_list: Sequence[Any]) -> list[Any]:
+    if not any(by_cpu(message.tensor, message.group) for message in p2p_op_list):
+        return distributed_c10d.batch_isend_irecv(list(p2p_op_list))
     works = []
     for message in p2p_op_list:
-        where = {"group": message.group, "tag": message.tag}
         if message.op is distributed_c10d.isend:
-            works.append(isend(message.tensor, group_dst=message.group_peer, **where))
+            works.append(isend(message.tensor, None, message.group, message.tag, message.group_peer))
         else:
-            works.append(irecv(message.tensor, group_src=message.group_peer, **where))
+            works.append(irecv(message.tensor, None, message.group, message.tag, message.group_peer))
     return works
 
 

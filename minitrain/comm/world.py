@@ -138,7 +138,7 @@ class World:
         if rehearse:
             world.device = place if backend == "nccl" else GPU
             world.rehearsal = Rehearsal.start(world.device)
-        if backend == "gloo" and place.type == "cuda":
+        if place.type == "cuda":
             carry_by_cpu()
         world.observe(check)
         gather_objects(None)  # all ranks are here, so that their timelines begin together
