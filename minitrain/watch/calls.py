@@ -1,4 +1,4 @@
-"""torch's own verbs, watched: the one place at which observers look, whoever calls.
+"""torch's own verbs, watched: the one place at which observers look, for our calls and for a reader's.
 
 `minitrain.comm.messages` calls torch like any reader's code, and so neither needs to know that it is watched. What
 torch calls by itself passes straight through, and so does the rest of `minitrain.comm`: its control messages are
