@@ -4,21 +4,24 @@
 the one that is not waiting stands out: "ranks 0, 1, 3 wait in all_reduce at train.py line 12; rank 2 is in load at
 train.py line 5". If all wait, they do so at different lines.
 
-**Source.** Python's faulthandler, whose timer is a thread in C: it writes even while the interpreter is blocked.
-PyTorch's flight recorder compares collectives, and py-spy shows one process's stacks.
+**Source.** PyTorch's flight recorder, which compares the ranks' collectives; py-spy, which shows one process's stack.
 With NCCL `wait()` returns at once, so ranks wait where they read a result, in a line that no frame names; with
 TORCH_NCCL_BLOCKING_WAIT=1 they wait in the collective.
 **Sent.** A stack per rank, by a folder that all ranks see, and only when a rank has made no progress for `seconds`.
-**Cost.** Restarting a timer in each step.
+**Cost.** A thread that sleeps, and in each step the time of day. It needs the interpreter, which torch lets go of while
+it waits; a stack behind C code that does not is shown by py-spy, from outside. (Python's `faulthandler` would write
+without the interpreter, and crashes a rank that is computing.)
 """
 
 from __future__ import annotations
 
-import faulthandler
 import re
+import sys
+import threading
+import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TextIO
 
 VERBS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier", "send", "recv", "wait")
 VERBS = (*VERBS, "synchronize")  # of a GPU, which waits for the others
@@ -26,16 +29,44 @@ STANDARD = re.compile(r"/lib/python[\d.]+/(?!site-packages)|<frozen")
 FRAME = re.compile(r'File "(.*)", line (\d+) in (\S+)')
 
 
-def watch(file: TextIO, seconds: float) -> None:
-    """To be called in each step: without a next call, this rank's stack is written to `file` every few `seconds`."""
-    faulthandler.dump_traceback_later(seconds, repeat=True, file=file)
+class Watchdog:
+    """Writes the stack of the thread that makes it to `path`, once without progress for `seconds`, and then again."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self.path, self.seconds, self.watched = path, seconds, threading.get_ident()
+        path.touch()
+        self.progress()
+        self.done = threading.Event()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def progress(self) -> None:
+        """To be called in each step."""
+        self.due = time.monotonic() + self.seconds
+
+    def close(self) -> None:
+        self.done.set()
+        self.thread.join()
+
+    def _watch(self) -> None:
+        while not self.done.wait(max(0.0, self.due - time.monotonic())):
+            # A step may have moved the time while this thread slept.
+            if time.monotonic() >= self.due:
+                self.progress()
+                self._write()
+
+    def _write(self) -> None:
+        # Frames of another thread stand still only while this one holds the interpreter, as it does here.
+        frames = traceback.walk_stack(sys._current_frames()[self.watched])  # the innermost first
+        lines = [f'  File "{f.f_code.co_filename}", line {number} in {f.f_code.co_name}\n' for f, number in frames]
+        with self.path.open("a") as file:
+            file.write("".join([f"No progress for {self.seconds:g} s:\n", *lines]))
 
 
 def place(dump: str) -> tuple[bool, str]:
-    """Whether a rank waits for others, and where it is, from the last of its dumps, the innermost frame first."""
-    # A dump has one block per thread, and the main thread's comes last.
-    frames = FRAME.findall(dump.rpartition("Thread 0x")[2])
-    assert frames, "no stack: was watch() called, and has its time passed?"
+    """Whether a rank waits for others, and where it is, from the last of its stacks."""
+    frames = FRAME.findall(dump.rpartition("No progress")[2])
+    assert frames, "no stack: was there a Watchdog, and has its time passed?"
     # The outermost collective is the one that our code called; the frames within it are its helpers.
     # (Python's own library has a `wait` as well, for threads.)
     verbs = [depth for depth, (file, _, name) in enumerate(frames) if name in VERBS and not STANDARD.search(file)]
@@ -62,7 +93,7 @@ def sentence(dumps: Mapping[int, str]) -> str:
 
 
 def all_dumps(folder: Path, ranks: int) -> dict[int, str]:
-    """What `watch` has written to `stack0`, `stack1`, … by now."""
+    """What watchdogs have written to `stack0`, `stack1`, … by now."""
     return {rank: (folder / f"stack{rank}").read_text() for rank in range(ranks)}
 
 

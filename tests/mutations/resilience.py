@@ -67,10 +67,10 @@ MUTATIONS = [
     ),
     Mutation(
         f"{STUCK}.place",
-        'rpartition("Thread 0x")',
-        'partition("Thread 0x")',
-        STUCK,
-        "ranks whose function and line",
+        'rpartition("No progress")',
+        'partition("No progress")',
+        test="tests/resilience/test_stuck.py",
+        why="an error and no claim",
     ),
     # First failure.
     Mutation(

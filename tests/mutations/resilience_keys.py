@@ -48,9 +48,9 @@ MUTATIONS = [
     ),
     # The stack is written at once, too.
     Mutation(
-        f"{HOME}.stuck.watch",
-        "faulthandler.dump_traceback_later(",
-        "faulthandler.dump_traceback(file=file)\n    faulthandler.dump_traceback_later(",
+        f"{HOME}.stuck.Watchdog.__init__",
+        "self.progress()",
+        "self._write()\n        self.progress()",
         f"{HOME}.stuck",
         "characters of stacks",
     ),

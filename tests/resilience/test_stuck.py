@@ -1,29 +1,20 @@
-"""Stacks, compared: dumps as faulthandler writes them."""
+"""Stacks, compared."""
 
 from __future__ import annotations
 
-import faulthandler
-import sys
-import threading
 import time
 
 import pytest
 
-from minitrain.resilience.stuck import place, sentence, watch
+from minitrain.resilience.stuck import Watchdog, place, sentence
 
-WAITS = """Timeout (0:00:01)!
-Thread 0x00007f1 (most recent call first):
-  File "/usr/lib/python3.11/threading.py", line 320 in wait
-  File "/home/me/other.py", line 3 in all_gather
-
-Thread 0x00007f2 (most recent call first):
+WAITS = """No progress for 1 s:
   File "/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", line 2810 in all_reduce
   File "/venv/lib/python3.11/site-packages/torch/distributed/c10d_logger.py", line 83 in wrapper
   File "/home/me/train.py", line 12 in step
   File "/home/me/train.py", line 30 in <module>
 """
-LOADS = """Timeout (0:00:01)!
-Thread 0x00007f2 (most recent call first):
+LOADS = """No progress for 1 s:
   File "/usr/lib/python3.11/pathlib.py", line 1044 in open
   File "/home/me/data.py", line 5 in load
   File "/home/me/train.py", line 11 in step
@@ -78,24 +69,28 @@ def test_the_newest_dump_counts():
 
 
 def test_no_stack():
-    with pytest.raises(AssertionError, match=r"was watch\(\) called"):
+    with pytest.raises(AssertionError, match="was there a Watchdog"):
         place("")
 
 
-def stuck_here(file, until):
-    while file.seek(0, 2) < until:
-        time.sleep(0.01)
+def busy(path, until):
+    while not path.exists() or path.read_text().count("No progress") < until:
+        [str(number) for number in range(1000)]
 
 
-def test_a_real_dump_in_the_presence_of_another_thread(tmp_path):
-    done = threading.Event()
-    threading.Thread(target=done.wait, daemon=True).start()
-    with open(tmp_path / "stack0", "w+") as file:
-        watch(file, 0.05)
-        stuck_here(file, 1)
-        stuck_here(file, file.tell() + 400)  # one more, so that the first is complete
-        faulthandler.cancel_dump_traceback_later()
-        done.set()
-        first = (tmp_path / "stack0").read_text().split("Timeout")[1]
-    line = stuck_here.__code__.co_firstlineno
-    assert place(first)[1] in [f"in stuck_here at test_stuck.py line {line + more}" for more in (1, 2)], sys.version
+def test_a_rank_that_computes_is_shown_and_lives(tmp_path):
+    # faulthandler's timer, which reads the frames of a thread that runs, crashed such a rank.
+    watchdog = Watchdog(tmp_path / "stack0", 0.02)
+    busy(watchdog.path, 20)
+    watchdog.close()
+    dumps = watchdog.path.read_text().split("No progress")[1:-1]
+    assert all(" in busy at test_stuck.py line " in f" {place(dump)[1]}" for dump in dumps)
+
+
+def test_progress_puts_a_stack_off(tmp_path):
+    watchdog = Watchdog(tmp_path / "stack0", 0.5)
+    for _ in range(40):
+        time.sleep(0.02)
+        watchdog.progress()
+    watchdog.close()
+    assert not watchdog.path.read_text()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import inspect
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.lessons import Claim
 from minitrain.lessons.rows import Rows
 from minitrain.lessons.shared_folder import shared_folder
-from minitrain.resilience.stuck import all_dumps, place, sentence, watch
+from minitrain.resilience.stuck import Watchdog, all_dumps, place, sentence
 
 PATIENCE = 30.0  # seconds until the demo gives up
 
@@ -30,19 +29,20 @@ def demo(world: World, seconds: float = 0.15, steps: int = 20) -> list[Claim]:
     """
     assert seconds > 0 and steps > 0, f"invalid: {seconds=}, {steps=}"
     rows, n, stuck, gradient = Rows("derived"), world.size, world.size // 2, torch.ones(3, device=world.device)
-    with shared_folder(world) as folder, open(folder / f"stack{world.rank}", "w+") as file:
+    with shared_folder(world) as folder:
+        watchdog = Watchdog(folder / f"stack{world.rank}", PATIENCE)
         gather_objects(None)  # all files exist
         for _ in range(steps):
-            watch(file, PATIENCE)
             all_reduce(gradient)
-        faulthandler.cancel_dump_traceback_later()
-        quiet = file.seek(0, 2)
+            watchdog.progress()
+        watchdog.close()
+        quiet = len(watchdog.path.read_text())
         with world.timed("a step that hangs until all stacks are written"):
-            watch(file, seconds)
+            watchdog = Watchdog(watchdog.path, seconds)
             try:
                 found = training_step(world, stuck, folder, seconds, gradient)
             finally:
-                faulthandler.cancel_dump_traceback_later()
+                watchdog.close()
         dumps = gather_objects(found)[stuck]
     name = Path(__file__).name
     waits = f"in all_reduce at {name} line {line(training_step, 'here the others wait')}"
@@ -80,12 +80,12 @@ def load(world: World, folder: Path, seconds: float) -> dict[int, str]:
     while any(now < then + 3 for now, then in zip(written(folder, world.size), before, strict=True)):
         assert time.monotonic() < limit, "no stacks were written"
         time.sleep(5 * seconds)  # here this rank is stuck
-    return {rank: text.split("Timeout")[-2] for rank, text in all_dumps(folder, world.size).items()}
+    return {rank: text.split("No progress")[-2] for rank, text in all_dumps(folder, world.size).items()}
 
 
 def written(folder: Path, ranks: int) -> list[int]:
     """How often each rank's stack has been written; the one that is being written counts when the next begins."""
-    return [text.count("Timeout") for text in all_dumps(folder, ranks).values()]
+    return [text.count("No progress") for text in all_dumps(folder, ranks).values()]
 
 
 def line(function: Callable[..., object], marked: str) -> int:
