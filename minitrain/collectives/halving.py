@@ -6,8 +6,7 @@ so on, until each rank has one chunk of the sum (reduce_scatter). The same steps
 **Source.** Rabenseifner 2004, "Optimization of collective reduction operations"; Thakur, Rabenseifner & Gropp 2005.
 **Sent.** S/2, S/4, … S/n bytes to partners ever nearer, and the same sizes back: 2(n−1)/n · S bytes in all.
 **Cost.** 2 log2 n · α + 2(n−1)/n · βS of time; the tensor is changed in place, next to a receive buffer of half its
-size. The number of ranks must be a power of two.
-The full form, `minitrain.collectives.full.halving`, adds any number of ranks, and checks.
+size. The number of ranks must be a power of two; libraries fold the ranks that are too many into their neighbors.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
 
 def block(tensor: Tensor, ranks: int, rank: int, width: int) -> Tensor:
     """The `width` neighbouring chunks, chunk `rank` among them, as a view of the tensor."""
-    assert ranks & (ranks - 1) == 0, f"{ranks} ranks are not a power of two; use the full form"
+    assert ranks & (ranks - 1) == 0, f"{ranks} ranks are not a power of two; use a ring"
     assert tensor.is_contiguous(), "only a contiguous tensor can be seen as flat chunks"
     # detach: autograd need not record that a parameter is overwritten.
     flat = tensor.detach().view(-1)  # (elements,)

@@ -7,8 +7,7 @@ within each node.
 **Sent.** By each rank, of a tensor of S bytes: about 2(L−1)/L · S over fast links, and only 2(N−1)/N · S/L over slow
 links. A flat ring sends 2(n−1)/n · S over a single slow link of each node.
 **Cost.** 2(L−1)(α + βS/L) + 2(N−1)(α' + β'S/(LN)) of time; the tensor is changed in place, next to a receive buffer of
-S/L. The full form, `minitrain.collectives.full.hierarchical`, adds reduce_scatter, all_gather and broadcast on a mesh,
-and checks.
+S/L.
 """
 
 from __future__ import annotations

@@ -6,8 +6,6 @@ other ranks' links are idle while they wait for their turn.
 of collective communication operations in MPICH".
 **Sent.** Every rank sends its tensor of S bytes to rank 0, which sends the sum n−1 times: (n−1) · S bytes.
 **Cost.** 2(n−1)(α + βS) of time; the tensor is changed in place, and rank 0 holds one more of its size.
-
-The full form, `minitrain.collectives.full.naive`, adds reduce_scatter, all_gather, broadcast, and checks.
 """
 
 from __future__ import annotations

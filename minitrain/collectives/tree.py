@@ -7,8 +7,6 @@ the sum takes the same way back to everyone (broadcast). For n = 8: 1→0 3→2 
 **Sent.** The whole tensor of S bytes in every message: once to the parent, and once to each child.
 **Cost.** 2⌈log2 n⌉(α + βS) of time: few latencies α, so small tensors take the tree and large ones the ring. The tensor
 is changed in place, next to one receive buffer of its size.
-The full form, `minitrain.collectives.full.tree`, adds any root, reduce_scatter and all_gather (those of halving), and
-checks.
 """
 
 from __future__ import annotations

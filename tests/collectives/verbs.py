@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minitrain.comm import Handle, Ledger, axes
+from minitrain.comm import Handle, Ledger
 from minitrain.costs import communication as costs
 
 WORLD_SIZES = (1, 2, 3, 6)  # the demos run on 4
@@ -95,12 +95,12 @@ def wrong_in_subgroup(world, name, members):
     return wrong(world, name, group, members=members)
 
 
-def random_sum(world, name, mesh=None):
+def random_sum(world, name):
     """The bits of an all-reduce of random float32, and its distance from torch's own in units of the bound."""
     generator = torch.Generator().manual_seed(world.rank)
     ours = torch.randn(1003, generator=generator)
     theirs, sizes = ours.clone(), ours.double().abs()
-    start(name, "all_reduce", ours, axes(**mesh) if mesh else None).wait()
+    start(name, "all_reduce", ours).wait()
     dist.all_reduce(theirs)
     dist.all_reduce(sizes)
     bound = (world.size - 1) * torch.finfo(torch.float32).eps * sizes
@@ -155,8 +155,6 @@ def misuse(world, name, how):
         verb, arguments = "broadcast", {"source": world.size}
     elif how == "two sources":
         verb, arguments = "broadcast", {"source": world.rank % 2}
-    if name == "full.hierarchical":
-        arguments["group"] = axes(node=world.size // 2, local=2)
     said = "no error"
     try:
         getattr(module, verb)(tensor, **arguments).wait()
@@ -168,7 +166,7 @@ def misuse(world, name, how):
     return said
 
 
-def unlike_full(world, name, groups=(), mesh=None):
+def unlike_full(world, name):
     """Every verb of a small form on random numbers, of sizes that do not divide; elements with bits unlike the full's.
 
     Both forms add in the same order, so no bit may differ.
@@ -177,12 +175,9 @@ def unlike_full(world, name, groups=(), mesh=None):
     for elements, dtype in ((1, torch.float32), (7, torch.float64), (101, torch.float32), (1003, torch.bfloat16)):
         generator = torch.Generator().manual_seed(world.rank)
         mine = torch.randn(elements, generator=generator, dtype=torch.float64).to(dtype)
-        for verb in ("all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"):
-            if not hasattr(module, verb):
-                continue
-            root = {"reduce": {"to": 0}, "broadcast": {"source": 0}}.get(verb, {})
-            ours = getattr(module, verb)(mine.clone(), *groups)
-            theirs = start(f"full.{name}", verb, mine.clone(), group=mesh, **root).wait()
+        for verb in ("all_reduce", "reduce_scatter", "all_gather"):
+            ours = getattr(module, verb)(mine.clone())
+            theirs = start(f"full.{name}", verb, mine.clone()).wait()
             if not torch.equal(ours, theirs):
                 found.append((verb, elements, (ours != theirs).sum().item()))
     return found

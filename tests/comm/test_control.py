@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from minitrain.collectives.full import hierarchical, native, ring
+from minitrain.collectives.full import native, ring
 from minitrain.comm import axes
 from minitrain.comm.control import agree, any_of, checking, gather_objects, go_on_without, leave_all
 from minitrain.comm.groups import new_group
@@ -81,21 +81,18 @@ def test_every_rank_gets_the_same_error(ranks, how, says):
         assert said.startswith(says)
 
 
-def different_calls(world, mesh):
-    group = axes(node=1, local=world.size) if mesh else None
-    verbs = hierarchical if mesh else ring
+def different_calls(world):
     with pytest.raises(ValueError) as error:
-        (verbs.all_gather if world.rank == 1 else verbs.reduce_scatter)(torch.zeros(5), group, check=True)
+        (ring.all_gather if world.rank == 1 else ring.reduce_scatter)(torch.zeros(5), check=True)
     with pytest.raises(ValueError, match="all_reduce on rank 0,2, another call on rank 1"):
         gather_objects("claims") if world.rank == 1 else native.all_reduce(torch.zeros(5), check=True)
     agree("all_reduce", torch.zeros(1))  # the ranks are still in step
     return str(error.value)
 
 
-@pytest.mark.parametrize("mesh", (False, True))
-def test_ranks_in_different_calls_are_told(ranks, mesh):
+def test_ranks_in_different_calls_are_told(ranks):
     says = "ranks are in different calls: reduce_scatter on rank 0,2, all_gather on rank 1; make the same calls"
-    assert all(said.startswith(says) for said in ranks(3).run(different_calls, mesh))
+    assert all(said.startswith(says) for said in ranks(3).run(different_calls))
 
 
 def modes(world):

@@ -51,20 +51,12 @@ def ring_all_gather(wire, cut, names=None):
             wire.send((names or range(n))[(c + hop) % n], cut[c])
 
 
-def ring_broadcast(wire, cut, source, names=None):
-    n = len(cut)
-    for chunk in cut:
-        for hop in range(n - 1):
-            wire.send((names or range(n))[(source + hop) % n], chunk)
-
-
 @given(elements, ranks)
 def test_ring(count, n):
     for rank in range(n):
         for formula, replay in (
             (costs.ring_reduce_scatter, lambda w: ring_reduce_scatter(w, chunks(count, n))),
             (costs.ring_all_gather, lambda w: ring_all_gather(w, chunks(count, n))),
-            (costs.ring_broadcast, lambda w: ring_broadcast(w, chunks(count, n), 0)),
         ):
             wire = Wire()
             replay(wire)
@@ -77,51 +69,29 @@ def test_ring(count, n):
 
 @given(elements, ranks)
 def test_naive(count, n):
-    cut, everything = chunks(count, n), set(range(count))
-    reduce_scatter, all_gather, all_reduce, broadcast = Wire(), Wire(), Wire(), Wire()
+    all_reduce, everything = Wire(), set(range(count))
     for rank in range(1, n):
-        reduce_scatter.send(rank, everything)
-        reduce_scatter.send(0, cut[rank])
-        all_gather.send(rank, cut[rank])
-        all_gather.send(0, everything)
         all_reduce.send(rank, everything)
         all_reduce.send(0, everything)
-        broadcast.send(0, everything)
     for rank in range(n):
-        assert costs.naive_reduce_scatter(count, 3, n, rank) == reduce_scatter.by(rank)
-        assert costs.naive_all_gather(count, 3, n, rank) == all_gather.by(rank)
         assert costs.naive_all_reduce(count, 3, n, rank) == all_reduce.by(rank)
-        assert costs.naive_broadcast(count, 3, n, rank) == broadcast.by(rank)
     received_by_the_root = (n - 1) * count * 3
     assert costs.naive_root_load(count, 3, n) == received_by_the_root + all_reduce.by(0)[0]
 
 
-@given(elements, ranks, st.data())
-def test_tree(count, n, data):
+@given(elements, ranks)
+def test_tree(count, n):
     """Who has it sends to the place as far away as the ranks that have it are many: places 0, then 0–1, then 0–3, …"""
-    root = data.draw(st.integers(0, n - 1))
-    down, up, everything = Wire(), Wire(), set(range(count))
+    wire, everything = Wire(), set(range(count))
     width = 1 << (n - 1).bit_length()
     while width > 1:  # the furthest first
         for place in range(0, n, width):
             if place + width // 2 < n:
-                down.send((place + root) % n, everything)
-                up.send((place + width // 2 + root) % n, everything)
+                wire.send(place, everything)
+                wire.send(place + width // 2, everything)
         width //= 2
     for rank in range(n):
-        assert costs.tree_broadcast(count, 3, n, rank, root) == down.by(rank)
-        assert costs.tree_reduce(count, 3, n, rank, root) == up.by(rank)
-        if root == 0:
-            both = [a + b for a, b in zip(down.by(rank), up.by(rank), strict=True)]
-            assert costs.tree_all_reduce(count, 3, n, rank) == tuple(both)
-
-
-def fold(n):
-    """The cores in order, and for each rank the core that works for it."""
-    size = 1 << (n.bit_length() - 1)
-    folded = 2 * (n - size)
-    cores = [rank for rank in range(n) if rank >= folded or rank % 2]
-    return cores, {rank: rank + 1 if rank < folded and rank % 2 == 0 else rank for rank in range(n)}
+        assert costs.tree_all_reduce(count, 3, n, rank) == wire.by(rank)
 
 
 def halve(wire, cores, owned):
@@ -147,63 +117,32 @@ def double(wire, cores, owned):
             wire.send(core, before[core])
             held[core] = held[core] | before[partner]
         distance *= 2
-    assert len({frozenset(items) for items in held.values()}) == 1
 
 
-@given(elements, ranks)
+@given(elements, st.sampled_from([1, 2, 4, 8, 16]))
 def test_halving(count, n):
-    everything, cut = set(range(count)), chunks(count, n)
-    cores, works_for = fold(n)
-    folded = [rank for rank in range(n) if works_for[rank] != rank]
-    owned = {core: set().union(*(cut[rank] for rank in range(n) if works_for[rank] == core)) for core in cores}
-    equal = dict(zip(cores, chunks(count, len(cores)), strict=True))
-    reduce_scatter, all_gather, all_reduce = Wire(), Wire(), Wire()
-    for rank in folded:
-        reduce_scatter.send(rank, everything)
-        reduce_scatter.send(works_for[rank], cut[rank])
-        all_gather.send(rank, cut[rank])
-        all_gather.send(works_for[rank], everything)
-        all_reduce.send(rank, everything)
-        all_reduce.send(works_for[rank], everything)
-    halve(reduce_scatter, cores, owned)
-    double(all_gather, cores, owned)
-    halve(all_reduce, cores, equal)
-    double(all_reduce, cores, equal)
+    wire, cores, owned = Wire(), range(n), chunks(count, n)
+    halve(wire, cores, owned)
+    double(wire, cores, owned)
     for rank in range(n):
-        assert costs.halving_reduce_scatter(count, 3, n, rank) == reduce_scatter.by(rank)
-        assert costs.halving_all_gather(count, 3, n, rank) == all_gather.by(rank)
-        assert costs.halving_all_reduce(count, 3, n, rank) == all_reduce.by(rank)
+        assert costs.halving_all_reduce(count, 3, n, rank) == wire.by(rank)
 
 
-@given(elements, st.integers(1, 5), st.integers(1, 5), st.data())
-def test_hierarchical(count, nodes, local, data):
-    n = nodes * local
-    cut = chunks(count, n)
-    source = data.draw(st.integers(0, n - 1))
-    within, across = defaultdict(Wire), defaultdict(Wire)
-    shares = [set().union(*cut[place::local]) for place in range(local)]
+@given(elements, st.integers(1, 5), st.integers(1, 5))
+def test_hierarchical(count, nodes, local):
+    within, across = Wire(), Wire()
     for node in range(nodes):
         row = [node * local + place for place in range(local)]
-        ring_reduce_scatter(within["reduce_scatter"], shares, row)
-        ring_all_gather(within["all_gather"], shares, row)
-        ring_reduce_scatter(within["all_reduce"], chunks(count, local), row)
-        ring_all_gather(within["all_reduce"], chunks(count, local), row)
-        ring_broadcast(within["broadcast"], chunks(count, local), source % local, row)
+        ring_reduce_scatter(within, chunks(count, local), row)
+        ring_all_gather(within, chunks(count, local), row)
     for place in range(local):
         column = [node * local + place for node in range(nodes)]
-        ring_reduce_scatter(across["reduce_scatter"], cut[place::local], column)
-        ring_all_gather(across["all_gather"], cut[place::local], column)
         part = chunks(len(chunks(count, local)[place]), nodes)
-        ring_reduce_scatter(across["all_reduce"], part, column)
-        ring_all_gather(across["all_reduce"], part, column)
-        if place == source % local:
-            ring_broadcast(across["broadcast"], chunks(count, nodes), source // local, column)
-    for rank in range(n):
-        for verb in ("reduce_scatter", "all_gather", "all_reduce"):
-            predicted = getattr(costs, f"hierarchical_{verb}")(count, 3, nodes, local, rank)
-            assert predicted == (within[verb].by(rank), across[verb].by(rank)), verb
-        predicted = costs.hierarchical_broadcast(count, 3, nodes, local, rank, source)
-        assert predicted == (within["broadcast"].by(rank), across["broadcast"].by(rank))
+        ring_reduce_scatter(across, part, column)
+        ring_all_gather(across, part, column)
+    for rank in range(nodes * local):
+        predicted = costs.hierarchical_all_reduce(count, 3, nodes, local, rank)
+        assert predicted == (within.by(rank), across.by(rank))
 
 
 @given(elements, ranks)
@@ -216,12 +155,12 @@ def test_chunks_are_those_of_tensor_split(count, n):
 
 @given(ranks, st.integers(1, 1000))
 def test_where_elements_divide_the_ring_sends_the_least_possible(n, each):
-    """2(n−1)/n · S, the lower bound of Patarasuk & Yuan; halving sends as little for powers of two, and no less."""
+    """2(n−1)/n · S, the lower bound of Patarasuk & Yuan; halving sends as little."""
     total = 4 * each * n
     least = 2 * (n - 1) * 4 * each
     assert costs.busiest(costs.ring_all_reduce, each * n, 4, n).bytes == least
-    halving = costs.busiest(costs.halving_all_reduce, each * n, 4, n).bytes
-    assert halving == least if n & (n - 1) == 0 else halving > least
+    if n & (n - 1) == 0:
+        assert costs.busiest(costs.halving_all_reduce, each * n, 4, n).bytes == least
     assert costs.busiest(costs.naive_all_reduce, each * n, 4, n).bytes == (n - 1) * total
 
 

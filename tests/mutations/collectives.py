@@ -72,19 +72,19 @@ MUTATIONS = [
     Mutation(f"{THEORY}.ring_all_gather", "(rank + 1) % ranks", "rank", RING, "ring all-reduce of up to"),
     Mutation(f"{THEORY}.ring_reduce_scatter_time", "(ranks - 1) *", "ranks *", RING, "ring all-reduce: time"),
     Mutation(f"{THEORY}.naive_all_reduce_time", "2 * (ranks - 1)", "2 * ranks", NAIVE, "naive all-reduce: time"),
-    Mutation(f"{THEORY}.tree_broadcast", ".bit_length() - 1)", ".bit_length())", TREE, "tree all-reduce of up to"),
+    Mutation(f"{THEORY}.tree_all_reduce", ".bit_length() - 1)", ".bit_length())", TREE, "tree all-reduce of up to"),
     Mutation(f"{THEORY}.rounds", "(ranks - 1).bit_length()", "ranks.bit_length() - 1", TREE, "tree all-reduce: time"),
     Mutation(f"{THEORY}.crossover", "(ranks - 1 - rounds", "(ranks - rounds", TREE, "bytes from which on the ring"),
     Mutation(f"{THEORY}.crossover", " * (ranks - 1 - rounds(ranks))", "", TREE, "bytes from which on the ring"),
     Mutation(
         f"{THEORY}.halving_all_reduce",
-        "_halve(start, item_size, cores, core) + ",
+        "halving + ",
         "",
         HALVING,
         "halving all-reduce of up to",
     ),
     Mutation(
-        f"{THEORY}.halving_all_reduce_time", "2 * rounds(cores)", "rounds(cores)", HALVING, "halving all-reduce: time"
+        f"{THEORY}.halving_all_reduce_time", "2 * rounds(ranks)", "rounds(ranks)", HALVING, "halving all-reduce: time"
     ),
     Mutation(
         f"{THEORY}.hierarchical_all_reduce_time", "size / local", "size", HIERARCHICAL, "hierarchical all-reduce on"

@@ -41,8 +41,8 @@ MUTATIONS = [
     # Down the tree only.
     Mutation(
         f"{THEORY}.communication.tree_all_reduce",
-        "tree_reduce(elements, item_size, ranks, rank) + ",
-        "",
+        "children + (rank > 0)",
+        "children",
         f"{HOME}.tree",
         "tree all-reduce of up to 1,048,577",
     ),
