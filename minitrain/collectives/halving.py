@@ -2,7 +2,7 @@
 
 **Idea.** Exchange half of the tensor with a rank half the world away and add, then a quarter at half the distance, and
 so on, until each rank has one chunk of the sum (reduce_scatter). The same steps backwards spread the chunks
-(all_gather). Together they are Rabenseifner's all-reduce.
+(all_gather). Also called Rabenseifner's algorithm, or recursive halving and doubling.
 **Source.** Rabenseifner 2004, "Optimization of collective reduction operations"; Thakur, Rabenseifner & Gropp 2005.
 **Sent.** S/2, S/4, … S/n bytes to partners ever nearer, and the same sizes back: 2(n−1)/n · S bytes in all.
 **Cost.** 2 log2 n · α + 2(n−1)/n · βS of time; the tensor is changed in place, next to a receive buffer of half its

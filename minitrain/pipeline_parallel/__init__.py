@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from minitrain.pipeline_parallel.full.simulator import Timetable, simulate
     from minitrain.pipeline_parallel.full.tied import ties
     from minitrain.pipeline_parallel.schedules import SCHEDULES
-    from minitrain.pipeline_parallel.splitting import partition, split
+    from minitrain.pipeline_parallel.splitting import split
 
 _HOME = {
     "Action": "full.actions",
@@ -32,7 +32,6 @@ _HOME = {
     "Timetable": "full.simulator",
     "on_timeline": "full.action_observers",
     "on_virtual_clock": "full.action_observers",
-    "partition": "splitting",
     "simulate": "full.simulator",
     "split": "splitting",
     "ties": "full.tied",
@@ -46,7 +45,6 @@ __all__ = [
     "Timetable",
     "on_timeline",
     "on_virtual_clock",
-    "partition",
     "simulate",
     "split",
     "ties",

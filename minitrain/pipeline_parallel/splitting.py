@@ -1,11 +1,9 @@
-"""Cutting a model into stages: where to cut, so that the slowest stage is as fast as possible.
+"""Cutting a model into stages: its layers in order, what each of them takes here, and the stages as modules.
 
-**Idea.** A pipeline is as slow as its slowest stage. So measure each layer, and cut the list of layers where the
-largest sum between two cuts is smallest. With L layers and s stages there are (L−1 choose s−1) ways to cut; dynamic
-programming finds the best in L²·s steps of pure Python, milliseconds for 100 layers.
+**Idea.** A pipeline is as slow as its slowest stage. So measure each layer (`layer_times`), and cut the list of layers
+where the largest sum between two cuts is smallest (`planning/partition.py`).
 
-**Source.** The problem is the linear partition problem (Skiena, The Algorithm Design Manual, §10.7 in the 3rd edition).
-Measured times and dynamic programming for pipelines: Narayanan et al. 2019, "PipeDream", §3.1.
+**Source.** Measured times and dynamic programming for pipelines: Narayanan et al. 2019, "PipeDream", §3.1.
 **Cost.** A weight shared by layers of two stages exists twice: see `minitrain.pipeline_parallel.full.tied`.
 Also called `balance_by_time` (torchgpipe), `partition_method` (DeepSpeed), `split_spec` (torch.distributed.pipelining).
 """
@@ -21,7 +19,6 @@ import torch
 from torch import Tensor, nn
 
 from minitrain.models.gpt import GPT
-from minitrain.pipeline_parallel.full.simulator import Time
 
 
 class Stage(nn.Sequential):
@@ -106,41 +103,6 @@ def evenly(model: nn.Module, stages: int) -> list[int]:
         counts[0] += 1
         counts[-1] += 2
     return counts
-
-
-def partition(costs: Sequence[Time], stages: int) -> list[int]:
-    """Layer counts that make the slowest stage as fast as possible; among equals, the last stages get the most layers.
-
-    Args:
-        costs: The cost of each layer, such as from `layer_times`.
-        stages: The number of stages; each gets at least one layer.
-
-    Raises:
-        ValueError: There are more stages than layers, or fewer than one; or a cost is negative or not a number.
-    """
-    _check(stages, len(costs), "layers")
-    if not all(cost >= 0 for cost in costs):
-        raise ValueError(f"costs={list(costs)} must all be 0 or more")
-    up_to: list[Time] = [0, *accumulate(costs)]  # up_to[n]: the cost of the first n layers
-    layers = len(costs)
-    # slowest[n]: the time of the slowest of the stages into which the first n layers have been cut so far.
-    slowest = list(up_to)
-    begins: list[list[int]] = []
-    for cut in range(1, stages):
-        best: list[Time] = [float("inf")] * (layers + 1)
-        begin = [0] * (layers + 1)
-        for end in range(cut + 1, layers + 1):
-            for middle in range(cut, end):
-                slower = max(slowest[middle], up_to[end] - up_to[middle])
-                if slower < best[end]:
-                    best[end], begin[end] = slower, middle
-        slowest = best
-        begins.append(begin)
-    counts, end = [], layers
-    for begin in reversed(begins):
-        counts.append(end - begin[end])
-        end = begin[end]
-    return [end, *reversed(counts)]
 
 
 def layer_times(model: nn.Module, *inputs: Tensor, repeats: int = 5) -> list[float]:

@@ -7,8 +7,8 @@ the message that carries activations over it, which takes as long as it takes ho
 **Source.** Bokhari 1988, "Partitioning problems in parallel, pipeline, and distributed computing"; Pinar & Aykanat
 2004, "Fast optimal load balancing algorithms for 1D partitioning", §3, for the dynamic programme and faster ways.
 **Sent.** Nothing: it plans with the numbers of a profile.
-**Cost.** O(pN²) steps for N layers. `pipeline_parallel/splitting.py` does the same for a model's stages, without cuts'
-costs. Also called linear partition, chains-to-chains, `balance_by_time`.
+**Cost.** O(pN²) steps for N layers. `pipeline_parallel/splitting.py` measures a model's layers, and cuts it.
+Also called linear partition, chains-to-chains, `balance_by_time`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Cut = tuple[float, list[int]]  # seconds of the slowest stage or message; layers
 
 
 def partition(seconds: Sequence[float], p: int, messages: Sequence[float] = ()) -> Cut:
-    """The best cut into exactly p stages.
+    """The best cut into exactly p stages; among equals, the last stages get the most layers.
 
     Args:
         seconds: Of each layer, forward and backward.

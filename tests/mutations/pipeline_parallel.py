@@ -93,9 +93,9 @@ MUTATIONS = [
         why="the lesson runs and does not simulate",
     ),
     Mutation(
-        f"{CHAPTER}.splitting.partition",
-        "max(slowest[middle], up_to[end] - up_to[middle])",
-        "up_to[end] - up_to[middle]",
+        "minitrain.planning.partition.partition",
+        "max(best[s][0], messages[s - 1], up_to[j] - up_to[s])",
+        "up_to[j] - up_to[s]",
         f"{CHAPTER}.splitting",
         "slowest stage",
     ),

@@ -9,7 +9,7 @@ from minitrain.data.text import Samples, Text
 from minitrain.lessons.optimizers.experiments import CONFIG, TRAININGS, held_out, sweep, trust_ratios
 from minitrain.models.gpt import GPT
 from minitrain.optimizers.lamb import LAMB
-from minitrain.optimizers.scaling import linear, square_root, warm_up
+from minitrain.optimizers.scaling import linear, square_root
 
 
 def test_rules():
@@ -17,11 +17,6 @@ def test_rules():
     assert linear(0.1, 8192, 256) == pytest.approx(3.2)
     assert square_root(0.1, 1024, 256) == pytest.approx(0.2)
     assert linear(0.1, 64, 64) == square_root(0.1, 64, 64) == 0.1
-
-
-def test_warm_up():
-    assert [warm_up(0.5, step, 4) for step in range(6)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5, 0.5])
-    assert warm_up(0.5, 0, 0) == 0.5
 
 
 def test_ranks_share_a_sweep(ranks):

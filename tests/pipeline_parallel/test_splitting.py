@@ -1,48 +1,18 @@
-"""Cuts are the best there are, every layer lands in one stage, and stages together are the model."""
+"""Every layer lands in one stage, and stages together are the model."""
 
 from __future__ import annotations
 
-from fractions import Fraction
-from itertools import combinations, pairwise
-
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from minitrain.models import GPT, GPTConfig
 from minitrain.pipeline_parallel.full import tied
-from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, partition, split
+from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, split
 
 
 def gpt(**choices):
     return GPT(GPTConfig(**{"vocabulary": 11, "positions": 4, "layers": 5, "hidden": 4, "heads": 2, **choices}), seed=0)
-
-
-def slowest(costs, counts):
-    begins = [sum(counts[:number]) for number in range(len(counts) + 1)]
-    return max(sum(costs[begin:end]) for begin, end in pairwise(begins))
-
-
-@settings(max_examples=150)
-@given(st.lists(st.fractions(0, 9, max_denominator=4), min_size=1, max_size=8), st.integers(1, 8))
-def test_no_cut_is_better(costs, stages):
-    if stages > len(costs):
-        with pytest.raises(ValueError, match=f"stages={stages} are more than the {len(costs)} layers"):
-            partition(costs, stages)
-        return
-    counts = partition(costs, stages)
-    assert len(counts) == stages and sum(counts) == len(costs) and min(counts) >= 1
-    cuts = (
-        [0, *inner, len(costs)] for inner in combinations(range(1, len(costs)), stages - 1)
-    )  # every way to cut there is
-    assert slowest(costs, counts) == min(max(sum(costs[a:b]) for a, b in pairwise(cut)) for cut in cuts)
-
-
-def test_a_heavy_head_gets_a_stage_of_its_own():
-    assert partition([1, 1, 1, 1, 1, 1, 6], 2) == [6, 1]
-    assert partition([Fraction(1, 3)] * 6, 3) == [2, 2, 2]
 
 
 @pytest.mark.parametrize("stages", (1, 2, 3, 5))
@@ -87,9 +57,7 @@ def test_what_cannot_be_split():
     with pytest.raises(ValueError, match="stages=6 are more than the 5 blocks; use at most 5, or fewer chunks"):
         evenly(model, 6)
     with pytest.raises(ValueError, match="stages=0 must be at least 1"):
-        partition([1.0], 0)
-    with pytest.raises(ValueError, match=r"costs=\[1, -1\] must all be 0 or more"):
-        partition([1, -1], 1)
+        evenly(model, 0)
     for counts in ([], [8, 0], [4, 5], [9, -1]):
         with pytest.raises(ValueError, match="does not split 8 layers .embedding, blocks.0, .* add up to 8"):
             split(model, counts)

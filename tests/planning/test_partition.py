@@ -1,4 +1,4 @@
-"""Chains on chains: all cuts tried, the other dynamic programme of this project, and bad input."""
+"""Chains on chains: all cuts tried, and bad input."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from minitrain.costs import planning as costs
 from minitrain.lessons.planning.partition import stage_times
-from minitrain.pipeline_parallel import splitting
 from minitrain.planning.partition import partition
 from tests.planning.all_chains import CHAINS
 
@@ -21,8 +20,6 @@ def test_all_chains_of_eight_layers(p):
         time, counts = partition(chain, p)
         assert len(counts) == p and sum(counts) == 8 and min(counts) >= 1
         assert time == max(stage_times(chain, counts))
-        ours = splitting.partition(chain, p)
-        assert time == max(stage_times(chain, ours))
         if chain[0] == chain[-1] == 2:  # 729 of them, since it takes long
             assert time == costs.best_cut(chain, p)
 

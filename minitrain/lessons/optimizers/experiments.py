@@ -12,13 +12,14 @@ from typing import Any
 import torch
 
 from minitrain.comm import World
+from minitrain.craft.schedules import warm_up
 from minitrain.data.text import Samples, Text
 from minitrain.lessons.optimizers.all_seven import OPTIMIZERS
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
 from minitrain.optimizers.adam import Adam
 from minitrain.optimizers.lamb import LAMB
-from minitrain.optimizers.scaling import linear, square_root, warm_up
+from minitrain.optimizers.scaling import linear, square_root
 
 CONFIG = GPTConfig(positions=32, layers=2, hidden=32, heads=2)  # 34,688 parameters
 
@@ -75,7 +76,7 @@ def held_out(optimizer: str, rule: str, batch: int, sequences: int, seed: int) -
     samples, steps = Samples(text.training, CONFIG.positions, seed), sequences // batch
     lr = RULES[rule](best, batch, BATCHES[0]) if rule else best
     inside = [make(model.parameters(), lr=lr)]
-    for _ in losses(model, inside, samples, range(steps), batch, lambda step: warm_up(lr, step, steps // 8)):
+    for _ in losses(model, inside, samples, range(steps), batch, lambda step: lr * warm_up(step, steps // 8)):
         pass
     with torch.no_grad():
         return model(*Samples(text.validation, CONFIG.positions).batch(0, 256))[1].item()

@@ -12,7 +12,8 @@ from minitrain.lessons import Claim
 from minitrain.lessons.rows import Rows
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT
-from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, partition, split
+from minitrain.pipeline_parallel.splitting import evenly, layer_times, layers_of, split
+from minitrain.planning.partition import partition
 
 
 def demo(world: World, layers: int = 6, hidden: int = 32) -> list[Claim]:
@@ -27,7 +28,7 @@ def demo(world: World, layers: int = 6, hidden: int = 32) -> list[Claim]:
     stages = min(world.size + 1, len(layers_of(model)))  # also on one rank there is something to cut
     tokens = torch.arange(64, device=world.device).view(2, 32)
     times = [round(1e9 * seconds) for seconds in layer_times(model, tokens)]  # whole nanoseconds: sums do not round
-    counts = partition(times, stages)
+    _, counts = partition(times, stages)
     parts = split(model, counts)
     x = tokens
     for part in parts:
@@ -45,7 +46,7 @@ def demo(world: World, layers: int = 6, hidden: int = 32) -> list[Claim]:
         "as many stages as layers": ([3, 1, 2], 3),
     }
     for case, (layer_costs, count) in cuts.items():
-        found = _slowest(layer_costs, partition(layer_costs, count))
+        found = _slowest(layer_costs, partition(layer_costs, count)[1])
         rows.add(what, "1", 1, found / _best(layer_costs, count), "1", case=case, how="compared")
     what = "outputs of the stages, one after another, that differ from the model's"
     rows.add(what, "0", 0, different, "1", how="compared")
