@@ -38,7 +38,7 @@ CHAPTERS = {
         "switch noisy_top_k gshard expert_choice layer all_to_all expert_parallel moe_gpt "
         "bias_balanced z_loss dropless shared_experts"
     ),
-    "composition": "layout model gradients step",
+    "composition": "three_axes layout model gradients step",
     "planning": "profile partition pipedream_planner memory_model search halving plan",
     "checkpointing": "atomic checkpoint resharding position asynchronous flash interval",
     "resilience": "supervisor exit_codes first_failure heartbeat stuck pairs ordered_sum regroup",
@@ -92,7 +92,7 @@ WITHOUT_PICTURE = {  # demos that `--figure` gives nothing, by chapter
     "context_parallel": "online_softmax ring_attention",
     "pipeline_parallel": "splitting weight_gradients without_flush",
     "mixture_of_experts": "all_to_all bias_balanced dropless shared_experts z_loss",
-    "composition": "gradients model",
+    "composition": "gradients model three_axes",
     "planning": "profile",
     "checkpointing": "atomic checkpoint position resharding",
     "resilience": "exit_codes first_failure heartbeat ordered_sum pairs regroup stuck supervisor",
@@ -118,7 +118,7 @@ WITHOUT_TIMELINE = {  # and `--trace`
         "all_to_all bias_balanced dropless expert_choice expert_parallel gshard layer moe_gpt noisy_top_k "
         "shared_experts switch z_loss"
     ),
-    "composition": "gradients layout model",
+    "composition": "gradients layout model three_axes",
     "planning": "halving memory_model partition pipedream_planner plan profile search",
     "checkpointing": "asynchronous atomic checkpoint flash interval position resharding",
     "resilience": "heartbeat ordered_sum",
