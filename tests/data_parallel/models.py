@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from minitrain.models import GPT, GPTConfig
@@ -53,71 +52,13 @@ def tokens(samples: int, step: int = 0):
     return torch.randint(17, (2, samples, 5), generator=generator).unbind()
 
 
-def gradients(module: nn.Module) -> dict[str, torch.Tensor | None]:
-    return {name: parameter.grad for name, parameter in module.named_parameters()}
-
-
 def close(module: nn.Module, reference: nn.Module, tolerance: float = 1e-12) -> None:
     """The same gradients (None where the other has None) and the same parameters."""
-    for name, expected in gradients(reference).items():
-        found = gradients(module)[name]
-        assert (found is None) == (expected is None), f"{name}: {found} instead of {expected}"
-        if expected is not None:
-            torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, msg=lambda m: f"{name}: {m}")  # noqa: B023
-    for (name, found), expected in zip(module.named_parameters(), reference.parameters(), strict=True):
-        torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance, msg=lambda m: f"{name}: {m}")  # noqa: B023
+    pairs = zip(module.named_parameters(), reference.parameters(), strict=True)
+    for (name, found), expected in pairs:
+        assert (found.grad is None) == (expected.grad is None), f"{name}: {found.grad} instead of {expected.grad}"
+        for mine, its in ((found, expected), (found.grad, expected.grad)):
+            torch.testing.assert_close(mine, its, rtol=tolerance, atol=tolerance, msg=lambda m, n=name: f"{n}: {m}")
 
 
 SMALL = 0.001  # MiB in a bucket, so that these small models have several
-
-
-def norm(module: nn.Module) -> torch.Tensor:
-    """Of all gradients together."""
-    return torch.cat([parameter.grad.flatten() for parameter in module.parameters()]).norm()
-
-
-def small_equals_one_device(world, rung, *settings):
-    """Three steps of a small form on all ranks, and on one device with the whole batch: loss, gradients, norm, weights.
-
-    Weights are compared last, since AdamW and clipping would hide a gradient of the wrong scale.
-    """
-    model, reference = rung(gpt(seed=world.rank), None, *settings), gpt(seed=0)
-    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, reference)]
-    for step in range(3):
-        inputs, targets = tokens(2 * world.size, step)
-        mine = slice(2 * world.rank, 2 * world.rank + 2)
-        loss, expected = model(inputs[mine], targets[mine])[1], reference(inputs, targets)[1]
-        loss.backward()
-        expected.backward()
-        model.synchronize()
-        dist.all_reduce(mean := loss.detach() / world.size)
-        torch.testing.assert_close(mean, expected.detach(), rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(norm(model), norm(reference), rtol=1e-12, atol=1e-12)
-        close(model.module, reference)
-        for each in optimizers:
-            each.step()
-            each.zero_grad()
-
-
-def small_equals_full(world, small, full, same_order, *settings):
-    """Gradients of both forms: bit by bit, or within what another order of additions can make.
-
-    Both add the same n terms, gᵣ/n. With u = eps/2 and γ = (n−1)u / (1 − (n−1)u), a sum of n terms in any order lies
-    within γ Σ|gᵣ|/n of the exact one (Higham 2002, §4.2), so two orders differ by at most twice that.
-    """
-    models = [form(gpt(seed=world.rank), None, *settings) for form in (small, full)]
-    for step in range(2):
-        inputs, targets = tokens(world.size, step)
-        for model in models:
-            model.zero_grad()
-            model(inputs[world.rank, None], targets[world.rank, None])[1].backward()
-        alone = gpt(seed=0)
-        alone(inputs[world.rank, None], targets[world.rank, None])[1].backward()
-        for model in models:
-            model.synchronize()
-        for own, mine, its in zip(*(each.parameters() for each in (alone, *models)), strict=True):
-            dist.all_reduce(terms := own.grad.abs() / world.size)
-            rounding = (world.size - 1) * torch.finfo(torch.float64).eps / 2
-            # 1.001, since the bound rounds as well.
-            bound = 0.0 if same_order else 1.001 * 2 * rounding / (1 - rounding) * terms
-            assert ((mine.grad - its.grad).abs() <= bound).all()

@@ -44,21 +44,15 @@ def like_torch(world, every, steps):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize(("size", "every", "steps"), [(1, 2, 4), (2, 1, 3), (3, 2, 5), (4, 3, 6)])
+@pytest.mark.parametrize(("size", "every", "steps"), [(2, 1, 3), (3, 2, 5)])
 def test_local_sgd_is_torchs(ranks, size, every, steps):
     ranks(size).run(like_torch, every, steps)
 
 
-def nodes_of(world, nodes):
-    mesh = axes(node=nodes, local=world.size // nodes)
-    return mesh.get_group("local"), mesh.get_group("node")
-
-
 def as_nodes(world):
     """Two nodes of two: a node's ranks stay alike, and an average makes both nodes alike."""
-    within, across = nodes_of(world, 2)
-    model = gpt(seed=0)
-    wrapped = HierarchicalSGD(model, 3, within, across)
+    mesh, model = axes(node=2, local=2), gpt(seed=0)
+    wrapped = HierarchicalSGD(model, 3, mesh.get_group("local"), mesh.get_group("node"))
     parted = torch.cat([p.flatten() for p in train(model, world, 2, wrapped)])
     met = torch.cat([p.flatten() for p in train(model, world, 1, wrapped)])
     # Without this rank's own gradients, AdamW's states differ from node to node.
@@ -72,20 +66,19 @@ def test_nodes_part_and_meet(ranks):
     assert all(each.equal(met[0]) for each in met)
 
 
-def restarted_by_the_outer_step(world, every):
+def restarted_by_the_outer_step(world):
     """The inner optimizer goes on from the shared parameters, on every rank."""
     model = gpt(seed=0)
-    wrapped = DiLoCo(model, every)
+    wrapped = DiLoCo(model, 4)
     before = [p.clone() for p in wrapped.shared]
-    train(model, world, every, wrapped)
+    train(model, world, 4, wrapped)
     for shared, mine, first in zip(wrapped.shared, model.parameters(), before, strict=True):
         assert shared.equal(mine) and not shared.equal(first)
     return [p.detach() for p in model.parameters()]
 
 
-@pytest.mark.parametrize("size", [1, 3])
-def test_after_a_round_all_ranks_share_the_parameters(ranks, size):
-    found = ranks(size).run(restarted_by_the_outer_step, 4)
+def test_after_a_round_all_ranks_share_the_parameters(ranks):
+    found = ranks(3).run(restarted_by_the_outer_step)
     assert all(a.equal(b) for mine in found for a, b in zip(mine, found[0], strict=True))
 
 
@@ -117,5 +110,4 @@ def test_a_gpt_learns(ranks):
     first, second = ranks(2).run(learns)
     assert first == second
     # ln 256 = 5.545 before the first step.
-    assert set(first) == {(form, every) for form in ("local SGD", "DiLoCo") for every in (2, 8)}
     assert all(3 < loss < 5.5 for loss in first.values())

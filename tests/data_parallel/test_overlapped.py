@@ -15,16 +15,12 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from minitrain.collectives.full import native
-from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
 from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel, overlapped
 from tests.data_parallel.models import (
     SMALL,
-    Branches,
     close,
     gpt,
-    small_equals_full,
-    small_equals_one_device,
     tokens,
 )
 
@@ -95,36 +91,7 @@ def shuffled(world, rung):
 
 @both
 def test_ranks_whose_gradients_arrive_in_another_order(ranks, rung):
-    for size in (2, 3, 4):
-        assert all(buckets > 3 for buckets in ranks(size).run(shuffled, rung))
-
-
-def small_starts_in_backward(world):
-    model = overlapped.DataParallel(gpt(seed=0), bucket_megabytes=SMALL)
-    with Ledger() as ledger:
-        model(*tokens(1, world.rank))[1].backward()
-    in_backward = ledger.calls("all_reduce")
-    with Ledger() as ledger:
-        model.synchronize()
-    return in_backward, len(model.buckets), ledger.entries
-
-
-def test_small_form_starts_all_buckets_in_backward(ranks):
-    for in_backward, buckets, later in ranks(2).run(small_starts_in_backward):
-        assert in_backward == buckets > 3
-        assert later == []
-
-
-@pytest.mark.parametrize("bucket_megabytes", (SMALL, 25.0))
-@pytest.mark.parametrize("size", (1, 2, 3, 4))
-def test_small_form_equals_one_device(ranks, size, bucket_megabytes):
-    ranks(size).run(small_equals_one_device, overlapped.DataParallel, bucket_megabytes)
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_small_form_equals_the_full_one(ranks, size):
-    """To the last bit on two ranks. The full form's flags lie in the buckets, so more ranks add in another order."""
-    ranks(size).run(small_equals_full, overlapped.DataParallel, DataParallel, size == 2, SMALL)
+    assert all(buckets > 3 for buckets in ranks(4).run(shuffled, rung))
 
 
 def small_second_backward(world):
@@ -214,12 +181,12 @@ def test_with_recomputation(ranks, reentrant):
     ranks(2).run(recomputed, reentrant)
 
 
-def five_steps(world, rung, optimizer, dtype, settings, bucket_megabytes):
+def five_steps(world, rung, bucket_megabytes):
     """Both as a user would make them: buckets of the same size, which DDP rebuilds after the first step."""
-    module = gpt(seed=0).to(dtype)
+    module = gpt(seed=0).bfloat16()
     ours = rung(module, bucket_megabytes=bucket_megabytes)
     theirs = DistributedDataParallel(copy.deepcopy(module), bucket_cap_mb=bucket_megabytes)
-    optimizers = [optimizer(model.parameters(), **settings) for model in (ours, theirs)]
+    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in (ours, theirs)]
     for step in range(5):
         inputs, targets = tokens(3 * world.size, step)
         mine = slice(3 * world.rank, 3 * world.rank + 3)
@@ -233,118 +200,33 @@ def five_steps(world, rung, optimizer, dtype, settings, bucket_megabytes):
         close(ours.module, theirs.module, tolerance=0)
 
 
-@pytest.mark.parametrize("rung", (NaiveDataParallel, BucketedDataParallel, DataParallel))
-@pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
-@pytest.mark.parametrize("bucket_megabytes", (25.0, SMALL))
-def test_weights_are_those_of_ddp_to_the_last_bit_on_two_ranks(ranks, rung, dtype, bucket_megabytes):
-    ranks(2).run(five_steps, rung, torch.optim.AdamW, dtype, {"lr": 0.01}, bucket_megabytes)
-    ranks(2).run(five_steps, rung, torch.optim.SGD, dtype, {"lr": 0.1, "momentum": 0.9}, bucket_megabytes)
-
-
-def near_ddp(world):
-    """More ranks add in another order where buckets differ: within 2γ Σ|gᵣ|/n of each other, as the demo derives."""
-    module = gpt(seed=0).float()
-    ours = DataParallel(module)
-    theirs = DistributedDataParallel(copy.deepcopy(module))
-    inputs, targets = tokens(world.size)
-    sizes = [torch.zeros_like(parameter) for parameter in module.parameters()]
-    for rank in range(world.size):
-        alone = copy.deepcopy(gpt(seed=0).float())
-        alone(inputs[rank, None], targets[rank, None])[1].backward()
-        for size, parameter in zip(sizes, alone.parameters(), strict=True):
-            size += parameter.grad.abs() / world.size
-    for model in (ours, theirs):
-        model(inputs[world.rank, None], targets[world.rank, None])[1].backward()
-    ours.synchronize()
-    rounding = (world.size + 1) * torch.finfo(torch.float32).eps / 2
-    for mine, its, size in zip(ours.parameters(), theirs.parameters(), sizes, strict=True):
-        assert ((mine.grad - its.grad).abs() <= 2 * rounding / (1 - rounding) * size * 1.001).all()
-
-
-def test_gradients_are_near_those_of_ddp_on_more_ranks(ranks):
-    for size in (3, 4):
-        ranks(size).run(near_ddp)
-
-
-def forgotten(world):
-    """Break it: without synchronize() each rank learns by itself, and nothing complains."""
-    model = NaiveDataParallel(Branches())
-    optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    model(torch.full((3,), float(world.rank)), ["first"]).backward()
-    optimizer.step()
-    return model.module.always.weight.tolist()
-
-
-def test_forgetting_to_synchronize_makes_ranks_differ(ranks):
-    first, second = ranks(2).run(forgotten)
-    assert first != second
-
-
-class WrongEvent(DataParallel):
-    """Break it: a hook on the gradient, called before it is added to `.grad`."""
-
-    def __init__(self, module):
-        nn.Module.__init__(self)
-        BucketedDataParallel.__init__(self, module)
-        for parameter in self.trainable.values():
-            parameter.register_hook(
-                lambda gradient: None if self._local else native.all_reduce(gradient.div_(self.ranks)).wait()
-            )
-
-    def _arrive(self, name, parameter):
-        pass
-
-    def synchronize(self):
-        pass
-
-
-def wrong_event(world):
-    model, reference = WrongEvent(gpt(seed=0)), gpt(seed=0)
-    inputs, targets = tokens(2 * world.size)
-    mine = slice(2 * world.rank, 2 * world.rank + 2)
-    first, second = zip(inputs[mine].split(1), targets[mine].split(1), strict=True)
-    with model.no_sync():
-        (model(*first)[1] / 2).backward()
-    (model(*second)[1] / 2).backward()
-    model.synchronize()
-    reference(inputs, targets)[1].backward()
-    close(model.module, reference)
-
-
-def test_a_hook_on_the_wrong_event_is_noticed(ranks):
-    """It averages the last micro-batch only: the test of accumulation against one device catches it."""
-    with pytest.raises(Exception, match="Tensor-likes are not close"):
-        ranks(2).run(wrong_event)
+@pytest.mark.parametrize("rung", LADDER)
+def test_weights_are_those_of_ddp_to_the_last_bit_on_two_ranks(ranks, rung):
+    for bucket_megabytes in (25.0, SMALL):
+        ranks(2).run(five_steps, rung, bucket_megabytes)
 
 
 def dropped(world):
-    model = DataParallel(gpt(seed=0))
-    model(*tokens(1, world.rank))[1].backward()
-    model.synchronize()
-    weight = weakref.ref(model.module.blocks[0].mlp.up.weight)
-    del model
-    gc.collect()
-    return weight() is None
-
-
-def test_a_model_that_is_dropped_is_freed(ranks):
-    assert ranks(2).run(dropped) == [True, True]
-
-
-def unwrapped(world):
-    """The wrapper is dropped, its module is not."""
+    """A module outlives its wrapper, and is freed when it is dropped, too."""
     module = gpt(seed=0)
     model = DataParallel(module)
+    model(*tokens(1, world.rank))[1].backward()
+    model.synchronize()
+    module.zero_grad()
     del model
     gc.collect()
     for _ in range(2):  # which the wrapper would refuse
         module(*tokens(1, world.rank))[1].backward()
-    return module.blocks[0].mlp.up.weight.grad
+    gradient, weight = module.blocks[0].mlp.up.weight.grad, weakref.ref(module.blocks[0].mlp.up.weight)
+    del module
+    gc.collect()
+    return gradient, weight() is None
 
 
-def test_a_module_outlives_its_wrapper(ranks):
-    first, second = ranks(2).run(unwrapped)
+def test_a_wrapper_and_a_model_that_are_dropped_are_freed(ranks):
+    (first, freed), (second, too) = ranks(2).run(dropped)
     assert not torch.equal(first, second), "each rank has its own gradient"
+    assert freed and too
 
 
 def double(parameter):

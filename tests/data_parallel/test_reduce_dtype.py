@@ -51,23 +51,19 @@ def flags(rung, item):
 
 
 @rungs
-def test_sums_in_32_bits_lose_nothing(ranks, rung):
-    expected = torch.float32, [260.0] * 10, 4 * 10 + flags(rung, 4)
-    assert ranks(2).run(summed, rung, torch.bfloat16, torch.float32) == [expected] * 2
-
-
-@rungs
-def test_sums_in_16_bits_stop_and_send_half(ranks, rung):
-    # 256 + 1 is 256 in bfloat16, four times.
-    expected = torch.bfloat16, [256.0] * 10, 2 * 10 + flags(rung, 2)
-    assert ranks(2).run(summed, rung, torch.bfloat16, None) == [expected] * 2
-
-
-@rungs
-def test_gradients_of_32_bits_are_rounded_for_the_journey_alone(ranks, rung):
-    # 260 is added up exactly; half of it, and both halves together, are numbers of bfloat16: 130 and 260.
-    expected = torch.float32, [260.0] * 10, 2 * 10 + flags(rung, 2)
-    assert ranks(2).run(summed, rung, torch.float32, torch.bfloat16) == [expected] * 2
+@pytest.mark.parametrize(
+    "dtype, reduce_dtype, total, item",
+    [
+        (torch.bfloat16, torch.float32, 260.0, 4),
+        (torch.bfloat16, None, 256.0, 2),  # 256 + 1 is 256 in bfloat16, four times
+        # 260 is added up exactly; half of it, and both halves together, are numbers of bfloat16: 130 and 260.
+        (torch.float32, torch.bfloat16, 260.0, 2),
+    ],
+)
+def test_sums_in_32_bits_lose_nothing_and_send_twice_as_much(ranks, rung, dtype, reduce_dtype, total, item):
+    held = torch.bfloat16 if reduce_dtype is None else torch.float32
+    expected = held, [total] * 10, item * 10 + flags(rung, item)
+    assert ranks(2).run(summed, rung, dtype, reduce_dtype) == [expected] * 2
 
 
 def like_ddp(world, rung):
@@ -124,9 +120,8 @@ def mixed(world, rung):
 
 
 @rungs
-@pytest.mark.parametrize("n", [1, 2])
-def test_with_master_weights_it_is_one_device_that_adds_in_32_bits(ranks, rung, n):
-    assert all(ranks(n).run(mixed, rung))
+def test_with_master_weights_it_is_one_device_that_adds_in_32_bits(ranks, rung):
+    assert all(ranks(2).run(mixed, rung))
 
 
 def refused(world, rung):

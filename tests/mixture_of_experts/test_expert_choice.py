@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from itertools import combinations, product
 
 import pytest
 import torch
 
-from minitrain.mixture_of_experts import ExpertChoice, expert_choice
+from minitrain.mixture_of_experts import ExpertChoice
 from minitrain.mixture_of_experts.full.expert_choice import capped, violations, within_cap
 from tests.mixture_of_experts.plain import (
     EXPERTS,
@@ -20,11 +19,9 @@ from tests.mixture_of_experts.plain import (
     groups_of,
     order,
     random_weights,
-    same_as_full_form,
     scores,
     softmax,
     some_tokens,
-    triples,
 )
 
 
@@ -41,25 +38,6 @@ def test_each_expert_takes_its_highest_scores(factor, k):
     routing = router.route(x, groups=GROUPS)
     agrees(routing, expected, [0.0])
     assert routing.load().tolist() == [GROUPS * k] * EXPERTS and routing.capacity == k
-
-
-@pytest.mark.parametrize("tokens, factor", ((41, 2.0), (41, 5.0), (41, 0.7), (100, 1.15)))
-@pytest.mark.parametrize("seed", range(3))
-def test_small_form(tokens, factor, seed):
-    route = partial(expert_choice.route, capacity_factor=factor)
-    same_as_full_form(ExpertChoice(7, 5, capacity_factor=factor), route, tokens, seed)
-
-
-def test_small_form_by_hand():
-    """Two experts and four tokens, one expert per token on average: expert 0 takes 0 and 1, expert 1 the others."""
-    one, x = torch.eye(2, dtype=torch.float64), torch.tensor([[2.0, 0], [1, 0], [0, 1], [0, 0]], dtype=torch.float64)
-    expert, gates, loss = expert_choice.route(x, one, 1.0)
-    assert expert.tolist() == [[0, -1], [0, -1], [-1, 1], [-1, 1]] and loss == 0
-    e = math.e
-    likely = [e**2 / (e**2 + 1), e / (e + 1), e / (e + 1), 1 / 2]
-    assert gates.sum(-1).tolist() == pytest.approx(likely, abs=1e-15)
-    with pytest.raises(AssertionError, match="an expert takes at least one token"):
-        expert_choice.route(x, one, 0.4)
 
 
 def largest(function, low, high):
@@ -89,7 +67,7 @@ def by_prices(s, k, most, entropy, rounds):
     return [[entry(i, j, p, q) for j, q in enumerate(column)] for i, p in enumerate(row)]
 
 
-@pytest.mark.parametrize("entropy, rounds", ((1.0, 20), (0.1, 60), (0.03, 150)))
+@pytest.mark.parametrize("entropy, rounds", ((1.0, 20), (0.1, 60)))
 @pytest.mark.parametrize("k, most", ((4, 3), (3, 2)))
 def test_the_cap_finds_what_the_dual_finds(entropy, rounds, k, most):
     experts, tokens = 4, 8
@@ -99,27 +77,6 @@ def test_the_cap_finds_what_the_dual_finds(entropy, rounds, k, most):
     expected = torch.tensor(by_prices(s.tolist(), k, most, entropy, rounds), dtype=torch.float64)
     assert max(violations(expected[None], k, most)) < 1e-6, "the dual has not converged"
     torch.testing.assert_close(a[0], expected, rtol=0, atol=1e-5)
-
-
-def test_the_cap_moves_tokens_to_those_who_have_none():
-    """Experts 1 and 2 like token 0 best; with a cap of 1, expert 2 takes token 2, which it likes more than 1 does."""
-    router = ExpertChoice(3, 3, capacity_factor=1.0).double()
-    torch.nn.init.eye_(router.gate.weight)
-    x = torch.tensor([[0, 0, 0], [1, 0, 0], [0.5, 0, 0.1]], dtype=torch.float64)
-    assert triples(router.route(x)) == [(0, 1, 0), (0, 2, 0), (1, 0, 0)]
-    capped_one = ExpertChoice(3, 3, capacity_factor=1.0, most=1, entropy=0.01, iterations=2000).double()
-    capped_one.load_state_dict(router.state_dict())
-    routing = capped_one.route(x)
-    assert triples(routing) == [(0, 1, 0), (1, 0, 0), (2, 2, 0)]
-    expected = x.softmax(-1)[routing.token, routing.expert]  # what the score says, and not A
-    torch.testing.assert_close(routing.weight, expected, rtol=0, atol=1e-15)
-
-
-def test_a_cap_is_not_kept_exactly_by_the_k_largest_entries():
-    """Why experts exchange tokens: at λ = 1 entries are nearly equal, and their order is that of the scores."""
-    s = (2 * torch.randn(32, 8, generator=torch.Generator().manual_seed(100))).softmax(-1).T[None]
-    token = capped(s, 8, 2, 1.0, 1000, 1e-6)[0].topk(8, -1).indices.flatten()
-    assert torch.bincount(token).max() > 2
 
 
 def all_choices(experts, size, k, most):
@@ -146,7 +103,7 @@ def test_experts_exchange_tokens_at_the_least_loss(experts, size, k, most):
         torch.testing.assert_close((chosen * preference).sum(), best, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("spread", (0.1, 1.0, 3.0, 10.0))
+@pytest.mark.parametrize("spread", (0.1, 3.0))
 def test_no_token_has_more_experts_than_the_cap(spread):
     """With the paper's λ and 100 rounds, after which the k largest entries of A alone break half of these caps."""
     generator = torch.Generator().manual_seed(0)
@@ -164,31 +121,6 @@ def test_no_token_has_more_experts_than_the_cap(spread):
         assert len(set(zip(routing.token.tolist(), routing.expert.tolist(), strict=True))) == len(routing.token)
 
 
-@pytest.mark.parametrize("experts, size, k, most", [case for case in SMALL if case[0] * case[2] == case[1] * case[3]])
-def test_where_all_tokens_have_b_experts_no_choice_scores_more(experts, size, k, most):
-    """What columns cost then adds up to the same in every choice, so even an A far from converged leads to the best."""
-    ways = all_choices(experts, size, k, most)
-    for seed in range(20):
-        router = ExpertChoice(experts, experts, capacity_factor=float(most), most=most).double()
-        torch.nn.init.eye_(router.gate.weight)
-        x = torch.randn(size, experts, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        routing = router.route(x)
-        best = (ways * x.softmax(-1).T).sum((1, 2)).max()
-        torch.testing.assert_close(routing.weight.sum(), best, rtol=0, atol=1e-9)
-
-
 def test_a_cap_that_leaves_too_few_places_is_refused():
     with pytest.raises(ValueError, match="most=1 allows 4 tokens 4 experts in all, but experts=3 with k=2 .* most=2"):
         within_cap(torch.zeros(1, 3, 4), 2, 1)
-
-
-def test_a_later_token_changes_an_earlier_ones_experts():
-    router = ExpertChoice(2, 2, capacity_factor=1.0).double().eval()
-    torch.nn.init.eye_(router.gate.weight)
-    x = torch.tensor([[2.0, 0], [1, 0], [0, 1], [0, 0]], dtype=torch.float64)
-    before = {entry[:2] for entry in triples(router.route(x))}
-    x[3] = torch.tensor([5.0, 0])
-    after = {entry[:2] for entry in triples(router.route(x))}
-    assert before == {(0, 0), (1, 0), (2, 1), (3, 1)}
-    # Token 3 now takes the place of token 1 with expert 0, and leaves expert 1 to it.
-    assert after == {(0, 0), (3, 0), (2, 1), (1, 1)}

@@ -16,11 +16,9 @@ from tests.mixture_of_experts.plain import (
     groups_of,
     order,
     random_weights,
-    same_as_full_form,
     scores,
     softmax,
     some_tokens,
-    triples,
 )
 
 
@@ -88,61 +86,9 @@ def test_in_evaluation_all_second_choices_are_made_and_nothing_is_dropped():
     agrees(router.route(x, groups=GROUPS), entries, losses)
 
 
-def test_first_choices_come_before_second_ones():
-    """Three tokens, two places: the first's second choice is turned away by the third's first choice."""
-    router = GShard(3, 3, capacity_factor=1.0).double()
-    torch.nn.init.eye_(router.gate.weight)
-    router.set_position(0, 0)
-    near = 3 - 1e-9  # both weigh 1/2, so that the second choice is always made
-    x = torch.tensor([[3, near, 0], [0, 3, near], [0, 3, near]], dtype=torch.float64)
-    routing = router.route(x)
-    assert triples(routing) == [(0, 0, 0), (1, 1, 0), (1, 2, 0), (2, 1, 1), (2, 2, 1)]
-    assert routing.dropped.tolist() == [[0, 1]]
-
-
-def test_a_second_choice_that_the_dice_skip_takes_no_place():
-    """Expert 1 has one place. Token 0 would choose it second, with no weight; token 1 chooses it second and gets it."""
-    router = GShard(3, 3, capacity_factor=0.75).double()
-    torch.nn.init.eye_(router.gate.weight)
-    router.set_position(0, 0)
-    x = torch.tensor([[1000, 1, 0], [0, 3 - 1e-9, 3]], dtype=torch.float64)
-    routing = router.route(x)
-    assert routing.capacity == 1
-    assert sorted(triples(routing)) == [(0, 0, 0), (1, 1, 0), (1, 2, 0)] and not len(routing.dropped)
-
-
-@pytest.mark.parametrize("tokens, factor", ((41, 1.0), (41, 0.4), (41, 2.5), (100, 1.15), (3, 1.0)))
-@pytest.mark.parametrize("seed", range(3))
-def test_small_form(tokens, factor, seed):
-    router = GShard(7, 5, capacity_factor=factor, loss_factor=0.3)
-
-    def route(x, weight):
-        return gshard.route(x, weight, router.uniform(x[None], 1, "second")[0, :, 0], factor, 0.3)
-
-    same_as_full_form(router, route, tokens, seed)
-
-
-def test_small_form_by_hand():
-    """As the two tests above: first choices come first, and a second choice that is not made takes no place."""
-    one = torch.eye(3, dtype=torch.float64)
-    x = torch.tensor([[4.0, 3, 0], [0, 4, 3], [0, 4, 3]], dtype=torch.float64)
-    expert, gates, _ = gshard.route(x, one, torch.zeros(3), 1.0)  # ⌊1 · 2 · 3/3⌋ = 2 places
-    assert expert.tolist() == [[0, -1], [1, 2], [1, 2]] and gates[0, 1] == 0
-    expert, _, _ = gshard.route(x, one, torch.tensor([0.0, 1.0, 0.0]), 0.5)  # one place; token 1's second is not made
-    assert expert.tolist() == [[0, -1], [1, -1], [-1, 2]]
-
-
 def test_small_form_draws_chance():
     """Gates 3/4 and 1/4: half of the second choices are made, to six deviations of √(512/4)."""
     torch.manual_seed(0)
     x = torch.tensor([3.0, 1.0, 1e-9]).log().repeat(512, 1)
     expert, _, _ = gshard.route(x, torch.eye(3), None, 3.0)
     assert abs((expert[:, 1] >= 0).sum().item() - 256) < 6 * (512 / 4) ** 0.5
-
-
-def test_a_second_choice_of_no_weight_is_never_made():
-    router = GShard(2, 2).double()
-    torch.nn.init.eye_(router.gate.weight)
-    router.set_position(0, 0)
-    routing = router.route(torch.tensor([[1000.0, 0.0]], dtype=torch.float64))
-    assert triples(routing) == [(0, 0, 0)] and routing.weight.item() == 1.0 and not len(routing.dropped)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from minitrain.mixture_of_experts import NoisyTopK, noisy_top_k
-from minitrain.mixture_of_experts.full.noisy_top_k import TwoLevel, squared_variation
+from minitrain.mixture_of_experts.full.noisy_top_k import TwoLevel
 from minitrain.models import counter_rng
 from tests.mixture_of_experts.plain import (
     EXPERTS,
@@ -22,7 +22,6 @@ from tests.mixture_of_experts.plain import (
     groups_of,
     order,
     random_weights,
-    same_as_full_form,
     scores,
     softmax,
     some_tokens,
@@ -99,30 +98,6 @@ def test_without_noise_in_evaluation():
     assert routing.auxiliary_loss.item() == pytest.approx(0.1 * cv2(importance) + 0.1 * cv2(load), abs=1e-12)
 
 
-def test_by_hand():
-    """Scores (2, 1, 0, 0) and (0, 3, 3 − ln 3, 0), k = 2: weights e/(e + 1) and 1/(e + 1); then 3/4 and 1/4."""
-    router = NoisyTopK(4, 4).double().eval()
-    torch.nn.init.eye_(router.gate.weight)
-    routing = router.route(torch.tensor([[2.0, 1, 0, 0], [0, 3, 3 - math.log(3), 0]], dtype=torch.float64))
-    assert routing.expert.tolist() == [0, 1, 1, 2]
-    e = math.e
-    assert routing.weight.tolist() == pytest.approx([e / (e + 1), 1 / (e + 1), 3 / 4, 1 / 4], abs=1e-12)
-    # All four numbers of both tokens: the variance is that of the population.
-    assert squared_variation(torch.tensor([[0.0, 2.0]])).item() == 1.0
-
-
-@pytest.mark.parametrize("tokens, experts, k", ((41, 5, 1), (41, 5, 2), (41, 5, 4), (1, 2, 1)))
-@pytest.mark.parametrize("seed", range(3))
-def test_small_form(tokens, experts, k, seed):
-    router = NoisyTopK(7, experts, choices=k, importance_factor=0.3, load_factor=0.7)
-
-    def route(x, weight, noise_weight):
-        noise = counter_rng.normal(router.uniform(x[None], experts, "scores"))[0]
-        return noisy_top_k.route(x, weight, noise_weight, noise, k, 0.3, 0.7)
-
-    same_as_full_form(router, route, tokens, seed)
-
-
 def test_small_form_draws_noise():
     """Equal scores and no noise given: chance decides, and each of 4 experts is a best one for half the tokens."""
     nothing = torch.zeros(4, 3)
@@ -167,12 +142,3 @@ def test_two_levels_as_the_paper_says():
     routing = router.route(x, groups=GROUPS)
     torch.testing.assert_close(dense(routing), weights, rtol=0, atol=1e-12)
     assert routing.auxiliary_loss.item() == pytest.approx(sum(losses) / GROUPS, abs=1e-12)
-
-
-def test_at_first_noise_alone_decides():
-    router, x = NoisyTopK(HIDDEN, EXPERTS), some_tokens(512).float()
-    assert not any(parameter.any() for parameter in router.parameters())
-    router.set_position(0, 0)
-    load = router.route(x).load()
-    # Each expert is among a token's two best with chance 1/2: six deviations of √(512/4).
-    assert (load - 256).abs().max() < 6 * math.sqrt(512 / 4)

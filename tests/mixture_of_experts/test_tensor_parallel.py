@@ -52,9 +52,8 @@ def compare(world, router: str, compute: str) -> None:
 
 
 @pytest.mark.parametrize("compute", ("loop", "grouped", "padded"))
-@pytest.mark.parametrize("size", (1, 2, 3, 4))
-def test_a_layer_is_that_of_one_device(ranks, size, compute):
-    ranks(size).run(compare, "gshard", compute)
+def test_a_layer_is_that_of_one_device(ranks, compute):
+    ranks(3).run(compare, "gshard", compute)
 
 
 @pytest.mark.parametrize("router", ("switch", "noisy", "choice"))
@@ -90,10 +89,9 @@ def compare_sequence(world, router: str) -> None:
         )
 
 
-@pytest.mark.parametrize("router", ("switch", "gshard", "noisy", "choice"))
-@pytest.mark.parametrize("size", (2, 3))
-def test_sequence_parallel_tokens_compete_with_all_of_their_sequence(ranks, size, router):
-    ranks(size).run(compare_sequence, router)
+@pytest.mark.parametrize("router", ROUTERS)
+def test_sequence_parallel_tokens_compete_with_all_of_their_sequence(ranks, router):
+    ranks(3).run(compare_sequence, router)
 
 
 def test_three_sums_however_many_experts(ranks):

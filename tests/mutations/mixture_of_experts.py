@@ -27,7 +27,7 @@ MUTATIONS = [
         f"{FULL}.switch.Switch.route",
         "(f * p)",
         "(f * p.detach())",
-        test=f"{TESTS}/test_switch.py::test_small_form",
+        test=f"{TESTS}/test_routing.py::test_small_form",
         why="the loss is right, and only its gradient is missing",
     ),
     Mutation(f"{FULL}.switch.Switch.route", "(f * p)", "(f * f)", SWITCH, CHOSEN),

@@ -48,7 +48,7 @@ MUTATIONS = [
         "minitrain.comm.clip_grad_norm._norm",
         "comm.all_reduce(square).wait()",
         "pass",
-        test="tests/zero/test_sharded.py::test_through_the_ring_with_micro_batches_and_clipping",
+        test="tests/zero/test_sharded.py::test_trains_like_ddp",
         why="no claim is about clipping, which small forms leave out",
     ),
     Mutation(
@@ -161,14 +161,14 @@ MUTATIONS = [
         f"{FULL}.hybrid.HybridZero3._prepare",
         "self.ranks * self.replicas.ranks",
         "self.ranks",
-        test="tests/zero/test_hybrid.py::test_trains_like_ddp",
+        test="tests/zero/test_sharded.py::test_trains_like_ddp",
         why="the lesson compares the small form's gradients with one device's",
     ),
     Mutation(
         f"{FULL}.hybrid.HybridZero3._broadcast_states",
         "super()._broadcast_states(self.replicas)",
         "pass",
-        test="tests/zero/test_hybrid.py::test_trains_like_ddp",
+        test="tests/zero/test_sharded.py::test_trains_like_ddp",
         why="a small form's ranks start with equal weights",
     ),
     Mutation(

@@ -1,18 +1,17 @@
-"""The allocator takes the first gap and never overlaps; a region keeps free memory in one piece."""
+"""The allocator takes the first gap and never overlaps."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from minitrain.costs import defragmentation as costs
-from minitrain.zero.defragmentation import Memory, forward
+from minitrain.zero.defragmentation import Memory
 
 ACTIONS = st.lists(st.tuples(st.booleans(), st.integers(1, 30), st.integers(0, 100)), max_size=40)
 
 
-@settings(deadline=None)
 @given(ACTIONS)
 def test_tensors_never_overlap_and_gaps_are_the_rest(actions):
     memory, taken = Memory(100), {}
@@ -36,38 +35,6 @@ def test_tensors_never_overlap_and_gaps_are_the_rest(actions):
         assert not used & free and len(used) + len(free) == 100
         ends = [(start, start + length) for start, length in memory.gaps()]
         assert all(end < start for (_, end), (start, _) in zip(ends, ends[1:], strict=False)), "neighbours are one gap"
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(1, 500), min_size=1, max_size=20), st.integers(1, 500))
-def test_with_a_region_forward_needs_what_the_formula_says_and_leaves_one_gap(temporaries, checkpoint):
-    size = costs.needed_with_region(temporaries, checkpoint)
-    memory = Memory(size)
-    forward(memory, temporaries, checkpoint, region=True)
-    assert memory.highest == size
-    assert memory.gaps() == [(checkpoint * len(temporaries), max(temporaries) + checkpoint)]
-    with pytest.raises(MemoryError):
-        forward(Memory(size - 1), temporaries, checkpoint, region=True)
-
-
-def test_what_fits_with_a_region_is_refused_without_it():
-    temporaries, checkpoint = list(range(10, 30)), 30
-    size = costs.needed_with_region(temporaries, checkpoint)
-    forward(Memory(size), temporaries, checkpoint, region=True)
-    with pytest.raises(MemoryError, match="free"):
-        forward(Memory(size), temporaries, checkpoint)
-    size = costs.needed_at_worst(temporaries, checkpoint)
-    assert size == 20 * 30 + 390
-    forward(Memory(size), temporaries, checkpoint)
-    with pytest.raises(MemoryError):
-        forward(Memory(size - 1), temporaries, checkpoint)
-
-
-def test_equal_blocks_do_not_fragment():
-    # The next block's temporaries take the gap of the last one's.
-    memory = Memory(1000)
-    forward(memory, [50] * 10, 20)
-    assert memory.highest <= 10 * 20 + 50 + 20
 
 
 @pytest.mark.parametrize("temporaries, checkpoint", (([3, 3], 9), ([1, 9], 9)))

@@ -1,4 +1,4 @@
-"""Offloading changes where bytes are and nothing else."""
+"""Offloading: which bytes are where, and which cross. That nothing else changes is in test_sharded.py."""
 
 from __future__ import annotations
 
@@ -7,40 +7,10 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from minitrain.collectives.full import native, ring
-from minitrain.comm.comm import Comm
 from minitrain.comm.memory import optimizer_states
 from minitrain.lessons.zero.crossings import Crossings
-from minitrain.zero import Zero2, ZeroOffload, offload
-from tests.zero import small
-from tests.zero.models import ddp, gpt, part, same_weights, train
-
-
-def small_like_ddp(world):
-    module, reference = gpt(seed=0), gpt(seed=0)
-    train(offload.ZeroOffload(module, torch.optim.AdamW, lr=0.01), world.rank, micro_batches=2)
-    ddp(reference, torch.optim.AdamW(reference.parameters(), lr=0.01), world.rank, micro_batches=2)
-    same_weights(module, reference)
-
-
-def like_ddp(world, clip, micro_batches, collectives=native):
-    module, reference = gpt(seed=world.rank), gpt(seed=0)
-    model = ZeroOffload(module, torch.optim.AdamW, Comm(collectives=collectives), lr=0.01)
-    norms = train(model, world.rank, clip=clip, micro_batches=micro_batches)
-    optimizer = torch.optim.AdamW(reference.parameters(), lr=0.01)
-    assert norms == pytest.approx(ddp(reference, optimizer, world.rank, clip=clip, micro_batches=micro_batches))
-    same_weights(module, reference)
-
-
-def through_ring(world):
-    like_ddp(world, 0.05, 3, ring)
-
-
-def test_trains_like_ddp(ranks):
-    for size in (1, 2):
-        ranks(size).run(like_ddp, None, 1)
-    ranks(3).run(through_ring)
-    ranks(3).run(small_like_ddp)
+from minitrain.zero import ZeroOffload
+from tests.zero.models import gpt, part, train
 
 
 class Mixing(TorchDispatchMode):
@@ -104,36 +74,3 @@ def apart(world, dtype):
 @pytest.mark.parametrize("dtype", (None, torch.bfloat16), ids=str)
 def test_pools_share_nothing_and_every_crossing_is_counted(ranks, dtype):
     ranks(3).run(apart, dtype)
-
-
-def resumes(world, dtype):
-    """States go to stage 2 and back; all three train on alike."""
-    model = ZeroOffload(gpt(seed=world.rank).float(), torch.optim.AdamW, None, dtype, lr=0.01)
-    train(model, world.rank)
-    others = [stage(gpt(seed=7).float(), torch.optim.AdamW, None, dtype, lr=0.01) for stage in (Zero2, ZeroOffload)]
-    for other in others:
-        other.load_full_state_dict(model.full_state_dict())
-        other.load_optimizer_state_dict(model.optimizer_state_dict())
-    for each in (model, *others):
-        train(each, world.rank, steps=2)
-    for name, expected in model.full_state_dict().items():
-        for other in others:
-            assert torch.equal(other.full_state_dict()[name], expected), name
-
-
-@pytest.mark.parametrize("dtype", (None, torch.bfloat16), ids=str)
-def test_states_go_to_stage_2_and_back(ranks, dtype):
-    ranks(2).run(resumes, dtype)
-
-
-# ---- the small form ----
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_small_form_is_one_device(ranks, size):
-    ranks(size).run(small.like_one_device, offload.ZeroOffload)
-
-
-@pytest.mark.parametrize("size", (1, 2, 3, 4))
-def test_small_form_has_the_bits_of_the_full_form(ranks, size):
-    ranks(size).run(small.like_full_form, offload.ZeroOffload, ZeroOffload)

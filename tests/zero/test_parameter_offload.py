@@ -1,4 +1,4 @@
-"""Parameters on the host or in files train as one device does; a disk that is too small is an error on every rank."""
+"""A disk that is too small for parameters in files is an error on every rank. The lesson has the rest."""
 
 from __future__ import annotations
 
@@ -10,69 +10,8 @@ import pytest
 import torch
 
 from minitrain.comm import Ledger
-from minitrain.lessons.zero.parameter_offload import Diary
 from minitrain.zero import parameter_offload as technique
-from minitrain.zero import stage3
 from tests.zero import small
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_on_the_host_it_is_one_device(ranks, size):
-    ranks(size).run(small.like_one_device, technique.ParameterOffload)
-
-
-def in_files(world, folder):
-    class InFiles(technique.ParameterOffload):
-        def __init__(self, module, optimizer_class, **options):
-            super().__init__(module, optimizer_class, folder=folder, **options)
-
-    small.like_one_device(world, InFiles)
-
-
-@pytest.mark.parametrize("size", (1, 2, 3))
-def test_in_files_it_is_one_device(ranks, size, tmp_path):
-    ranks(size).run(in_files, str(tmp_path))
-    # A file for each rank and block; of the largest block, 42 elements of 8 bytes, in equal shards.
-    assert len(list(tmp_path.iterdir())) == 3 * size
-    for rank in range(size):
-        assert (tmp_path / f"rank{rank}.block1").stat().st_size == 8 * -(-42 // size)
-
-
-def same_bits(world, folder):
-    """As stage 3's small form, bit by bit, with and without files; the thread is the real one."""
-    models = [
-        stage3.Zero3(small.chain(), torch.optim.AdamW, lr=0.01),
-        technique.ParameterOffload(small.chain(), torch.optim.AdamW, lr=0.01),
-        technique.ParameterOffload(small.chain(), torch.optim.AdamW, folder=folder, lr=0.01),
-    ]
-    for step in range(3):
-        outputs = [small.backward(model, small.batch(world.rank, step)) for model in models]
-        assert all(torch.equal(output, outputs[0]) for output in outputs)
-        for model in models:
-            model.step()
-            model.zero_grad()
-        for each in zip(*(model.units for model in models), strict=True):
-            assert all(torch.equal(unit.shard, each[0].shard) for unit in each)
-
-
-def test_the_bits_are_those_of_stage_3(ranks, tmp_path):
-    for size in (1, 2, 4):
-        ranks(size).run(same_bits, str(tmp_path))
-
-
-def order(world):
-    model = technique.ParameterOffload(small.chain(), torch.optim.SGD, lr=0.1)
-    diary = Diary(model)
-    small.backward(model, small.batch(world.rank, 0))
-    # The next block's fetch comes before the end of this one's work; at the turn, the last block is fetched again.
-    forward = [("fetch", 0), ("fetch", 1), ("free", 0), ("fetch", 2), ("free", 1), ("free", 2)]
-    backward = [("fetch", 2), ("fetch", 1), ("free", 2), ("fetch", 0), ("free", 1), ("free", 0)]
-    assert diary.events == forward + backward
-    assert all(unit.flat.untyped_storage().nbytes() == 0 for unit in model.units)
-
-
-def test_blocks_are_fetched_one_ahead_in_order_of_use(ranks):
-    ranks(2).run(order)
 
 
 def too_large(world, folder, full):
@@ -87,9 +26,8 @@ def too_large(world, folder, full):
     with mock.patch.object(Path, "write_bytes", full_disk):
         with Ledger() as ledger, pytest.raises(OSError) as error:
             technique.ParameterOffload(small.chain(), torch.optim.SGD, folder=folder, lr=0.1)
-    assert [entry.operation for entry in ledger.entries] == [
-        "all_reduce"
-    ]  # of the one number that says whether it fits
+    # Of the one number that says whether it fits.
+    assert [entry.operation for entry in ledger.entries] == ["all_reduce"]
     return str(error.value)
 
 
@@ -120,6 +58,10 @@ def test_the_disk_itself_says_that_it_is_full(ranks, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def nowhere(world, folder):
+    technique.ParameterOffload(small.chain(), torch.optim.SGD, folder=folder, lr=0.1)
+
+
 def test_a_folder_that_is_not_there_is_named(ranks, tmp_path):
     with pytest.raises(Exception, match="No such file or directory"):
-        ranks(2).run(in_files, str(tmp_path / "nowhere"))
+        ranks(2).run(nowhere, str(tmp_path / "nowhere"))

@@ -8,7 +8,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from minitrain.costs import zero as costs
 from minitrain.zero import Partition
 from minitrain.zero.full.units import default_units, unit_of_parameters
 
@@ -18,50 +17,28 @@ shapes = st.lists(st.lists(st.integers(0, 4), max_size=3).map(tuple), max_size=5
 ranks = st.integers(1, 6)
 
 
-def numbered(partition):
-    """Tensors whose elements are numbers of their own, from 1 on."""
-    flat = torch.arange(1, partition.elements + 1)
-    sizes = [torch.Size(shape).numel() for shape in partition.shapes.values()]
-    pieces = flat.split(sizes) if sizes else ()
-    return {name: piece.view(shape) for (name, shape), piece in zip(partition.shapes.items(), pieces, strict=True)}
-
-
 @given(shapes, ranks)
-def test_flatten_and_views_are_inverse(given_shapes, n):
+def test_every_element_is_in_one_place(given_shapes, n):
     partition = Partition(given_shapes, n)
-    tensors = numbered(partition)
+    sizes = [torch.Size(shape).numel() for shape in given_shapes.values()]
+    pieces = torch.arange(1, sum(sizes) + 1).split(sizes) if sizes else ()
+    tensors = {name: piece.view(shape) for (name, shape), piece in zip(given_shapes.items(), pieces, strict=True)}
     flat = partition.flatten(tensors)
-    assert flat.tolist() == [*range(1, partition.elements + 1), *[0] * partition.padding]
+    assert flat.tolist() == [*range(1, sum(sizes) + 1), *[0] * partition.padding]
+    assert partition.padding == -sum(sizes) % n
     for name, view in partition.views(flat).items():
         assert torch.equal(view, tensors[name])
         assert view.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
-
-
-@given(shapes, ranks)
-def test_shards_are_equal_and_make_the_line(given_shapes, n):
-    partition = Partition(given_shapes, n)
-    flat = partition.flatten(numbered(partition))
-    shards = [partition.shard(flat, rank) for rank in range(n)]
-    assert {len(shard) for shard in shards} == {partition.shard_elements}
-    assert torch.equal(torch.cat(shards), flat)
-    assert [shard.data_ptr() for shard in shards] == [chunk.data_ptr() for chunk in flat.tensor_split(n)]
-    assert partition.padding == costs.padding(partition.elements, n) < n
-    assert partition.shard_elements == costs.shard_elements(partition.elements, n)
-
-
-@given(shapes, ranks)
-def test_segments_name_every_element_once(given_shapes, n):
-    partition = Partition(given_shapes, n)
-    tensors = numbered(partition)
-    flat = partition.flatten(tensors)
     found = []
-    for rank in range(n):
+    for rank, chunk in enumerate(flat.tensor_split(n)):
         shard = partition.shard(flat, rank)
+        assert torch.equal(shard, chunk) and shard.data_ptr() == chunk.data_ptr()
+        assert len(shard) == partition.shard_elements
         for name, start, stop, offset in partition.segments(rank):
             piece = tensors[name].flatten()[start:stop]
             assert len(piece) > 0 and torch.equal(shard[offset : offset + stop - start], piece)
             found += piece.tolist()
-    assert found == list(range(1, partition.elements + 1))
+    assert found == list(range(1, sum(sizes) + 1))
 
 
 def test_bad_input():

@@ -10,12 +10,9 @@ from torch import nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
-from minitrain.comm.comm import Comm
-from minitrain.data_parallel import DataParallel, NaiveDataParallel
+from minitrain.data_parallel import DataParallel
 from minitrain.zero import ShardedOptimizer, Zero1, stage1
-from tests.zero import small
 from tests.zero.models import Branches, ddp, gpt, part, same_weights, train
 
 
@@ -42,14 +39,11 @@ def behind(world, wrap, optimizer_class, options):
     return sum(states), module.parameter_count()
 
 
-@pytest.mark.parametrize("wrap", (DistributedDataParallel, DataParallel, NaiveDataParallel))
+@pytest.mark.parametrize("wrap", (DistributedDataParallel, DataParallel))
 def test_behind_any_data_parallelism(ranks, wrap):
     for states, parameters in ranks(3).run(behind, wrap, torch.optim.AdamW, {"lr": 0.01}):
         assert states == 2 * -(-parameters // 3)
-
-
-def test_behind_ddp_with_momentum(ranks):
-    ranks(2).run(behind, DistributedDataParallel, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
+    ranks(2).run(behind, wrap, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
 
 
 def groups(world):
@@ -102,8 +96,6 @@ def refused(world):
         ShardedOptimizer(nn.Linear(2, 2).parameters(), torch.optim.Adafactor)
     with pytest.raises(ValueError, match="parameters differs between ranks"):
         ShardedOptimizer(nn.Linear(2, 2 + world.rank).parameters(), torch.optim.SGD, lr=0.1)
-    with pytest.raises(ValueError, match="options differs between ranks"):
-        ShardedOptimizer(nn.Linear(2, 2).parameters(), torch.optim.SGD, lr=0.1 + world.rank)
     with pytest.raises(ValueError, match="empty parameter list"):
         ShardedOptimizer([], torch.optim.SGD, lr=0.1)
 
@@ -120,24 +112,11 @@ def bits(world, form, optimizer_class, options):
     same_weights(module, reference, 0)
 
 
-@pytest.mark.parametrize("optimizer_class", (torch.optim.AdamW, torch.optim.RMSprop, torch.optim.NAdam))
-@pytest.mark.parametrize("foreach", (False, True))
+@pytest.mark.parametrize("optimizer_class", (torch.optim.AdamW, torch.optim.NAdam))
 @pytest.mark.parametrize("form", (stage1.Zero1, Zero1), ids=("small", "full"))
-def test_same_bits_as_ddp_on_two_ranks(ranks, form, optimizer_class, foreach):
-    ranks(2).run(bits, form, optimizer_class, {"lr": 0.01, "foreach": foreach})
-
-
-def accumulation(world):
-    """Micro-batches under no_sync() send nothing."""
-    model = Zero1(gpt(seed=0), torch.optim.SGD, Comm(collectives=ring), lr=0.1)
-    with Ledger() as ledger, model.no_sync():
-        model(*part(world.rank))[1].backward()
-        model(*part(world.rank))[1].backward()  # two in one block are fine here
-    return len(ledger.entries)
-
-
-def test_no_sync_sends_nothing(ranks):
-    assert ranks(2).run(accumulation) == [0, 0]
+def test_same_bits_as_ddp_on_two_ranks(ranks, form, optimizer_class):
+    for foreach in (False, True):
+        ranks(2).run(bits, form, optimizer_class, {"lr": 0.01, "foreach": foreach})
 
 
 def in_backward(world, micro_batches):
@@ -173,43 +152,22 @@ def test_lines_leave_during_the_last_backward(ranks, micro_batches):
 def in_forward(world):
     """Parameters that travel during the next forward: the same bits, also for who reads them in other ways."""
     models = [Zero1(gpt(seed=0), torch.optim.AdamW, lr=0.01) for _ in range(2)]
-    module = models[1].module
-    models[1].gather_in_forward([module.embedding, *module.blocks, module.norm, module.head])
-    for _ in range(3):
-        for model in models:
-            model(*part(world.rank))[1].backward()
-            model.synchronize()
-            model.step()
-            model.zero_grad()
-    on_their_way = len(models[1]._gathers)
-    models[1](*part(world.rank))
-    same_weights(models[0].module, models[1].module)
-    assert not models[1]._gathers
-    return on_their_way, len(models[1].lines)
-
-
-def test_parameters_travel_during_the_next_forward(ranks):
-    for on_their_way, lines in ranks(2).run(in_forward):
-        assert on_their_way == lines
-
-
-def waits_first(world):
-    model = Zero1(gpt(seed=0), torch.optim.AdamW, lr=0.01)
+    late = models[1]
+    module = late.module
     with pytest.raises(ValueError, match="layers do not have the parameter embedding.tokens.weight"):
-        model.gather_in_forward(model.module.blocks)
-    model.gather_in_forward([model.module])
-    for read in (model.module.state_dict, model.wait, lambda: model(*part(world.rank))):
-        model(*part(world.rank))[1].backward()
-        model.synchronize()
-        model.step()
-        model.zero_grad()
-        assert model._gathers
+        late.gather_in_forward(module.blocks)
+    late.gather_in_forward([module.embedding, *module.blocks, module.norm, module.head])
+    for read in (module.state_dict, late.wait, lambda: late(*part(world.rank))):
+        for model in models:
+            train(model, world.rank, steps=1)
+        assert len(late._gathers) == len(late.lines)
         read()
-        assert not model._gathers
+        assert not late._gathers
+        same_weights(models[0].module, module)
 
 
-def test_who_reads_parameters_waits_for_them(ranks):
-    ranks(2).run(waits_first)
+def test_parameters_travel_during_the_next_forward_and_readers_wait(ranks):
+    ranks(2).run(in_forward)
 
 
 def in_backward_with_unused(world):
@@ -262,30 +220,13 @@ def test_gradients_that_lie_elsewhere_are_found(ranks):
     ranks(2).run(in_place)
 
 
-# ---- the small form ----
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_small_form_is_one_device(ranks, size):
-    ranks(size).run(small.like_one_device, stage1.Zero1)
-
-
 def views_dropped(world):
-    model = stage1.Zero1(small.chain(), torch.optim.SGD, lr=0.1)
+    model = stage1.Zero1(nn.Linear(2, 2), torch.optim.SGD, lr=0.1)
     model.module.zero_grad()
-    small.backward(model, small.batch(world.rank, 0))
+    model(torch.ones(2)).sum().backward()
     with pytest.raises(AssertionError, match="no views any more"):
         model.synchronize()
 
 
 def test_small_form_refuses_gradients_that_lie_elsewhere(ranks):
     ranks(2).run(views_dropped)
-
-
-def like_full_form(world):
-    small.like_full_form(world, stage1.Zero1, Zero1, units=[])  # all parameters in one line, as in the small form
-
-
-@pytest.mark.parametrize("size", (1, 2, 3, 4))
-def test_small_form_has_the_bits_of_the_full_form(ranks, size):
-    ranks(size).run(like_full_form)
