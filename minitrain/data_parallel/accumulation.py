@@ -32,8 +32,9 @@ def accumulate(model: Any, micro_batches: Sequence[Any], loss_of: Callable[[Any,
     assert micro_batches, "no micro-batch: every rank needs the same number of them, at least one"
     losses = []
     for number, micro_batch in enumerate(micro_batches, 1):
-        # The gradients are sent once, while the last micro-batch goes backward.
-        with nullcontext() if number == len(micro_batches) else model.no_sync():
+        # The gradients are sent once, while the last micro-batch goes backward. (The naive rung never sends by itself.)
+        local = number < len(micro_batches) and hasattr(model, "no_sync")
+        with model.no_sync() if local else nullcontext():
             # Divided by A, since .grad adds the micro-batches' gradients up and does not average.
             loss = loss_of(model, micro_batch) / len(micro_batches)
             loss.backward()

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from minitrain.comm.messages import Group, Handle, all_reduce, rank_and_size
+from minitrain.comm.messages import Group, Handle, all_reduce, broadcast, rank_and_size
 
 Bucket = list[nn.Parameter]
 
@@ -29,10 +29,7 @@ def start_from_rank_0(module: nn.Module, group: Group) -> None:
     assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form"
     assert not list(module.buffers()), "each rank would change its buffers by itself: use the full form"
     for parameter in module.parameters():
-        if rank_and_size(group)[0] != 0:
-            parameter.data.zero_()
-        # Rank 0's values plus zeros from all others.
-        all_reduce(parameter.data, group).wait()
+        broadcast(parameter.data, 0, group).wait()
 
 
 def pack(module: nn.Module, bucket_megabytes: float) -> list[Bucket]:

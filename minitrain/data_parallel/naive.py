@@ -8,18 +8,15 @@ batch is the mean of the parts' gradients, so the ranks average these and all ta
 **Cost.** Each rank holds all parameters, gradients and optimizer states, as one device does. It waits for one latency
 per parameter, and computes nothing meanwhile.
 The full form, `minitrain.data_parallel.full.naive`, adds unused, frozen and transposed parameters, buffers, the check
-that all ranks wrap the same module, and a model that can be freed: torch's hooks keep this one alive.
+that all ranks wrap the same module, and an error where `synchronize()` is forgotten.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 from torch import nn
 
-from minitrain.comm.messages import Group, all_reduce, rank_and_size
+from minitrain.comm.messages import Group, all_reduce, broadcast, rank_and_size
 
 
 class NaiveDataParallel(nn.Module):
@@ -27,41 +24,22 @@ class NaiveDataParallel(nn.Module):
 
     def __init__(self, module: nn.Module, group: Group = None):
         super().__init__()
-        self.module, self.group, self.local, self.own = module, group, False, False
-        rank, self.ranks = rank_and_size(group)
-        assert all(p.requires_grad for p in module.parameters()), "a parameter is frozen: use the full form"
+        self.module, self.group = module, group
         assert not list(module.buffers()), "each rank would change its buffers by itself: use the full form"
         for parameter in module.parameters():
-            if rank != 0:
-                parameter.data.zero_()
-            # Rank 0's values plus zeros from all others: every rank starts with rank 0's.
-            all_reduce(parameter.data, group).wait()
-            # Called with the parameter once backward has added to its .grad.
-            parameter.register_post_accumulate_grad_hook(self.arrive)
+            # All ranks start from rank 0's weights.
+            broadcast(parameter.data, 0, group).wait()
 
     def forward(self, *inputs):
-        assert not self.own or not torch.is_grad_enabled(), "synchronize() was left out after the last backward"
         return self.module(*inputs)
-
-    @contextmanager
-    def no_sync(self) -> Iterator[None]:
-        """For all micro-batches but the last: backward only adds to this rank's gradients."""
-        before, self.local = self.local, True
-        yield
-        self.local = before
-
-    def arrive(self, parameter: nn.Parameter) -> None:
-        """The hook: a gradient has come, this rank's own until `synchronize()`."""
-        self.own = not self.local
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """Replace every gradient by its mean over the ranks; call it once, after the last backward."""
-        self.own = False
+        """After the last backward of a step: replace every gradient by its mean over the ranks."""
         for parameter in self.module.parameters():
-            assert parameter.grad is not None, "a parameter is unused: use the full form"
-            # Before the sum, and not after it, so that a sum in float16 cannot overflow.
-            parameter.grad *= 1 / self.ranks
+            assert parameter.grad is not None, "a parameter is frozen or unused: use the full form"
+            # 1/n before the sum, so that a sum in float16 cannot overflow.
+            parameter.grad *= 1 / rank_and_size(self.group)[1]
             # The sum of every rank's 1/n is the mean. The next tensor leaves when this one is done.
             all_reduce(parameter.grad, self.group).wait()
 

@@ -26,7 +26,7 @@ from minitrain.data_parallel import (
 from tests.data_parallel.models import SMALL, Branches, Mixed, close, gpt, tokens
 
 LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
-SMALL_FORMS = (naive.NaiveDataParallel, bucketed.BucketedDataParallel, overlapped.DataParallel)
+SMALL_FORMS = (bucketed.BucketedDataParallel, overlapped.DataParallel)
 rungs = pytest.mark.parametrize("rung", LADDER)
 both_forms = pytest.mark.parametrize(
     "rung", LADDER + SMALL_FORMS, ids=lambda rung: f"{'full' if rung in LADDER else 'small'} {rung.__name__}"

@@ -17,7 +17,9 @@ REDUCED, NO_DEMO = "tests/data_parallel/test_reduce_dtype.py", "the demos add up
 
 MUTATIONS = [
     # Practice.
-    Mutation(f"{NAIVE}.NaiveDataParallel.synchronize", "1 / self.ranks", "1", NAIVE, "gradients' distance"),
+    Mutation(
+        f"{NAIVE}.NaiveDataParallel.synchronize", "1 / rank_and_size(self.group)[1]", "1", NAIVE, "gradients' distance"
+    ),
     Mutation(f"{BUCKETED}.start_from_rank_0", "parameter.data.zero_()", "pass", BUCKETED, "gradients' distance"),
     Mutation(f"{BUCKETED}.pack", ">= bucket_megabytes", "> bucket_megabytes", BUCKETED, "most buckets"),
     Mutation(
@@ -36,7 +38,13 @@ MUTATIONS = [
         test=f"{ACCUMULATED}::test_small_form_equals_one_batch",
         why="the loss that it returns is not claimed",
     ),
-    Mutation(f"{NAIVE}.NaiveDataParallel.__init__", "rank != 0", "rank == 0", NAIVE, "gradients' distance"),
+    Mutation(
+        f"{NAIVE}.NaiveDataParallel.__init__",
+        "broadcast(parameter.data, 0, group)",
+        "broadcast(parameter.data, rank_and_size(group)[1] - 1, group)",
+        NAIVE,
+        "gradients' distance",
+    ),
     Mutation(
         f"{FULL}.bucketed.pack",
         ">= bucket_megabytes",

@@ -19,7 +19,7 @@ MUTATIONS = [
     ),
     Mutation(
         "minitrain.data_parallel.naive.NaiveDataParallel.synchronize",
-        "/ self.ranks",
+        "/ rank_and_size(self.group)[1]",
         "/ 1",
         "minitrain.data_parallel.naive",
         "weights that differ after 5 steps",
