@@ -213,8 +213,7 @@ class Gradients:
             part: This rank's part of the model, whose layers wait for their parameters.
         """
         first, layers = self.shards[0], [layer for stage in part.stages for layer in stage]
-        # Not with experts: ranks would start the messages of two groups in orders of their own, and wait for each
-        # other.
+        # Not with experts: ranks would start two groups' messages in orders of their own, and could wait for ever.
         if isinstance(first, Zero1) and not isinstance(first, OrderedSums) and len(self.shards) == 1:
             # A tied weight's gradient is not complete before the other stage's copy has been added.
             copies = [parameter for name, parameter in part.parameters.items() if part.holders(name)]

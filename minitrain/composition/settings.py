@@ -313,7 +313,7 @@ def fitting(model: Model, layout: Layout, steps: Steps, ranks: int) -> Iterator[
     ]
     for dp, pp, cp, tp in sorted(ways, key=lambda way: (sum(size > 1 for size in way), [-size for size in way])):
         ep = layout.ep if dp % layout.ep == 0 else 1
-        # Layouts that differ in an axis only, and not in what was asked for along the others.
+        # Without tp there is nothing that it could cut.
         sequence = layout.sequence_parallel and tp > 1
         other = replace(layout, dp=dp, pp=pp, cp=cp, tp=tp, ep=ep, sequence_parallel=sequence)
         if problem(model, other, steps, ranks) is None:
@@ -486,7 +486,7 @@ def check_whole(values: Mapping[str, Any]) -> None:
         ValueError: Names it.
     """
     for name, value in values.items():
-        # torch and a safetensors file count in 64 bits.
+        # torch counts in 64 bits.
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise ValueError(f"{name}={value} has more than 64 bits; use a smaller one")
 

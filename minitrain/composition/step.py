@@ -209,7 +209,7 @@ def make_pipeline(training: Training) -> Pipeline | None:
         return None
 
     def watched(action: Action) -> AbstractContextManager[Any]:
-        # Not before backward: where a block is recomputed, that restores the position of its own forward.
+        # Not before backward: recomputation restores the position of the forward that it repeats.
         if action.kind == "F":
             training.rng.begin_microbatch(action.microbatch)
         return watch(action) if watch else nullcontext()
