@@ -198,9 +198,9 @@ def as_json(timetable: Timetable) -> dict[str, Any]:
     Returns:
         "rows" has for each rank its actions in order, each as [stage, kind, micro-batch, start, end], and with the
         version of the weights where the schedule has versions. It then also has "versions_kept" and "staleness", of
-        each rank's last update, and "mixed", the number of backwards that use other weights than their forward. Other
-        keys are as here; peak_in_flight counts chunks of micro-batches up to the end of B or W, peak_before_weights up
-        to the end of B or I.
+        each rank's last update, and "mixed", the number of backwards that use other weights than their forward. Of the
+        other keys, peak_in_flight counts chunks of micro-batches up to the end of B or W, and peak_before_weights up to
+        the end of B or I.
     """
     schedule, ranks = timetable.schedule, range(timetable.schedule.ranks)
     rows = [[[*slot.action, _number(slot.start), _number(slot.end)] for slot in row] for row in timetable.slots]

@@ -1,4 +1,8 @@
-"""The command line of `python -m minitrain.plan`: a model and some GPUs in, the ten best layouts out."""
+"""The command line of `python -m minitrain.plan`: a model and some GPUs in, the ten best layouts out.
+
+Open `planning/full/time_model.py` first (what a step takes), then `planning/full/proposals.py` (which layouts are best:
+the full form of `minitrain.planning.search`), and this file.
+"""
 
 from __future__ import annotations
 

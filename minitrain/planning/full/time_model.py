@@ -4,7 +4,7 @@
 rank on which axis. Two speeds turn them into seconds: those of the products, and those of the link that an axis uses.
 What remains is to say which messages can travel while something is computed.
 
-Open `planning/plan.py` first, then `planning/full/plan_time.py`, this file, and `planning/full/proposals.py`.
+Open `planning/plan.py` first, then `planning/full/plan_time.py`, and this file.
 **Source.** The bubble is simulated as in Narayanan et al. 2021, §2.2; links of two speeds as in their §3.2 and §5.
 **Predicted.** A model, not a measurement: messages have no latency, links are never shared, products always run at the
 same part of the peak, and optimizer, norms and loss take no time. Messages overlap as a good implementation lets them,
