@@ -218,7 +218,7 @@ def _regions(file: Path, state: State, places: dict[str, Place]) -> Iterator[tup
         for name, sharded in state.items():
             at, whole = places[name], tuple(sharded.shape)
             for tensor, offsets in sharded.shards:
-                # safetensors cuts no tensor without dimensions.
+                # `region` counts along the first dimension, which such a tensor lacks.
                 if not tensor.dim():
                     yield name, tensor, opened.get_tensor(at.name).to(tensor.dtype)
                 elif tensor.numel():
