@@ -290,7 +290,6 @@ def _compare_groups(
 
 def _compare_options(saved: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> None:
     """Raise where the options are those of another optimizer."""
-    # Learning-rate schedulers add these.
     scheduled = {"params", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
     for group in saved:
         extra = sorted(group.keys() - optimizer.defaults.keys() - optimizer.param_groups[0].keys() - scheduled)
