@@ -47,11 +47,9 @@ class Replicated(Zero1):
     """Stage 0 in the form of the other stages: each rank steps all of every line, so nothing is sent after the step.
 
     Args:
-        module: As for `Sharded`, and so the rest.
-        optimizer_class: As for `Sharded`.
+        module, optimizer_class, **options: As for `Sharded`.
         sharers: The ranks that share the batch.
         alone: This rank; the lines are not divided.
-        **options: As for `Sharded`.
     """
 
     def __init__(
@@ -68,6 +66,7 @@ class Replicated(Zero1):
     def _average(self, flat: Tensor) -> Handle:
         if self.sharers.ranks == 1:
             return Handle((), flat)
+        # Before the sum, as in ZeRO: low precision then cannot overflow.
         flat.mul_(1 / self.sharers.ranks)
         # Every rank brings its gradient of the whole line, and all get the mean.
         return self.sharers.all_reduce(flat)
@@ -157,6 +156,7 @@ class Gradients:
         """Make this rank's shards those of the gradient that one device has."""
         for shard in self.shards:
             shard.synchronize()
+        # After ZeRO's reduce-scatter, so that partial sums are sent of this rank's shards only.
         self._divide_experts()
         self._sum_partial()
 
@@ -195,6 +195,7 @@ class Gradients:
         """
         for line, _ in self.lines():
             assert line.master is not None
+            # In the master's precision, since the factor divides out float16's loss scale, too.
             line.gradient = gradient(line).to(line.master.dtype).mul_(factor)
         for shard in self.shards:
             for group in shard.optimizer.param_groups:
@@ -205,20 +206,21 @@ class Gradients:
     def overlap(self, part: Part) -> None:
         """Let messages travel under the computations of a step, where they need not be waited for at once.
 
-        Without ZeRO and with ZeRO-1, gradients then leave during the last micro-batch's backward. Those of a tied
-        weight are not complete by then where two stages of a pipeline have it, and wait; and so do all where there are
-        experts, since ranks would start two groups' messages in orders of their own. With ZeRO-1 and 2, new parameters
-        travel during the next forward, so whoever reads them in another way calls `wait()` before.
+        Without ZeRO and with ZeRO-1, gradients then leave during the last micro-batch's backward. With ZeRO-1 and 2,
+        new parameters travel during the next forward; before they are read in another way, `wait()` has to be called.
 
         Args:
             part: This rank's part of the model, whose layers wait for their parameters.
         """
         first, layers = self.shards[0], [layer for stage in part.stages for layer in stage]
+        # Not with experts: ranks would start two groups' messages in orders of their own, and could wait for ever.
         if isinstance(first, Zero1) and not isinstance(first, OrderedSums) and len(self.shards) == 1:
+            # A tied weight's gradient is not complete before the other stage's copy has been added.
             copies = [parameter for name, parameter in part.parameters.items() if part.holders(name)]
             first.send_in_backward(self.axes.layout.microbatches, copies)
         if self.axes.layout.zero in (1, 2):
             for shard in self.shards:
+                # The others have no parameter in these lines, and nothing to wait for.
                 own = {id(parameter) for parameter in shard.module.parameters()}
                 shard.gather_in_forward(layer for layer in layers if any(id(p) in own for p in layer.parameters()))
 
@@ -235,6 +237,7 @@ class Gradients:
     def not_finite(self) -> list[str]:
         """Names of the parameters with an infinite gradient or NaN in this rank's shards."""
         pieces = self.gradient_pieces()
+        # Each name once, in the model's order.
         return list(dict.fromkeys(name for name, piece in pieces if not bool(piece.isfinite().all())))
 
     def lines(self) -> Iterator[tuple[FlatShard, list[str]]]:
@@ -276,14 +279,14 @@ class _Bag(nn.Module):
     def __init__(self, named: dict[str, nn.Parameter]):
         super().__init__()
         for name, parameter in named.items():
+            # torch takes no dots in a parameter's name.
             self.register_parameter(name.replace(".", "/"), parameter)
 
     @classmethod
     def by_layer(cls, named: dict[str, nn.Parameter]) -> nn.ModuleList:
         """Bags of layers that follow each other: units whose parameters lie in a line, and travel in one message.
 
-        Layers are the blocks, the embedding, and the last norm with the head. One joins those before it until they
-        have `TOGETHER` elements: each message costs time of its own, and a long one leaves late.
+        Layers are the blocks, the embedding, and the last norm with the head.
         """
         layers: dict[str, dict[str, nn.Parameter]] = {}
         for name, parameter in named.items():
@@ -292,6 +295,7 @@ class _Bag(nn.Module):
             layers.setdefault(f"{first}.{number}" if first == "blocks" else rest, {})[name] = parameter
         bags: list[dict[str, nn.Parameter]] = [{}]
         for layer in layers.values():
+            # A layer joins those before it: each message costs time of its own, and a long one leaves late.
             if sum(parameter.numel() for parameter in bags[-1].values()) >= TOGETHER:
                 bags.append({})
             bags[-1].update(layer)

@@ -110,6 +110,7 @@ def make_axes(layout: Layout) -> Axes:
 
 def _own(lines: list[list[int]], description: str) -> dist.ProcessGroup:
     """Of one group for each of these lists of ranks, this rank's. Every rank makes every group."""
+    # torch has every rank make every group, in the same order, also those that it is not in.
     made = {tuple(ranks): new_group(ranks, description=description) for ranks in lines}
     return next(group for ranks, group in made.items() if dist.get_rank() in ranks)
 
@@ -158,6 +159,7 @@ def spread_of(name: str, parameter: nn.Parameter, axes: Axes, expert: bool, stag
     # tensor-parallel ranks, since a sum of means is the mean of sums.
     sums = {"pp": len(stages) > 1, data: sharers > 1, "tp": is_partial(parameter) and holders["tp"] > 1}
     first = axes.place["tp"] % holders["tp"] == 0
+    # Where ZeRO divides the line, each rank steps elements of its own.
     first = first and (holders[data] == 1 or axes.place[data] == 0)
     first = first and (len(stages) < 2 or axes.place["pp"] == stages[0])
     return Spread(
@@ -176,6 +178,7 @@ def table(spreads: Iterable[Spread]) -> str:
         spreads: Of all parameters, of one rank or several; those alike in all layers and experts share a line.
     """
     lines: dict[tuple[str, ...], set[int]] = {}
+    # Several ranks may have the same parameter.
     for spread in {spread.name: spread for spread in spreads}.values():
         head, _, rest = spread.name.partition("blocks.")
         number, _, name = rest.partition(".")

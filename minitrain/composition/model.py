@@ -116,8 +116,10 @@ def make_gpt(model: Model, seed: int) -> GPT:
 
 def apply_tensor_parallel(gpt: GPT, axes: Axes, collectives: Collectives = native) -> None:
     """Leave this rank its part of every matrix; with sequence parallelism, of the activations between them, too."""
+    # New layers get no memory either.
     with torch.device("meta"):
         if axes.layout.tp == 1:
+            # Masks belong to tokens in every layout, so on one device as well.
             place_dropout(gpt)
         else:
             divide = megatron.parallelize if axes.layout.sequence_parallel else parallelize
@@ -171,6 +173,7 @@ def cut_stages(gpt: GPT, model: Model, axes: Axes) -> Part:
     every = split(gpt, evenly(gpt, schedule.stages))
     mine = [every[number] for number in schedule.stages_of(axes.place["pp"])]
     whole = gpt if axes.layout.pp == 1 else None
+    # Ties while all stages exist, and shapes of an uncut model: this one's are those of pieces.
     return Part(whole, mine, gpt.loss, schedule, tied.ties(every), shapes_of(model))
 
 
@@ -181,9 +184,11 @@ def materialize(part: Part, model: Model, axes: Axes, steps: Steps, device: torc
     """
     _give_memory(part.whole or nn.ModuleList(part.stages), device)
     for name, parameter in (pair for stage in part.stages for pair in stage.named_in_model()):
+        # The last stage knows a tied weight by the head's name only.
         part.parameters.setdefault(TABLE if name == TIED and model.tied else name, parameter)
     with torch.no_grad():
         for name, parameter in part.parameters.items():
+            # Drawn on the CPU, whose numbers do not depend on the device of the training.
             whole = initial_value(name, part.shapes[name], model, steps.seed).to(device)
             parameter.copy_(piece_of(whole, parameter, axes.tp))
     for stage in part.stages:
@@ -212,6 +217,7 @@ def _give_memory(module: nn.Module, device: torch.device) -> None:
     module.to_empty(device=device)
     for before, ((first, name), *others) in places.items():
         parameter = first.get_parameter(name)
+        # `to_empty` makes new parameters, without attributes and one for each name.
         vars(parameter).update(vars(before))
         for part, other in others:
             setattr(part, other, parameter)
@@ -225,6 +231,7 @@ def initial_value(name: str, shape: torch.Size, model: Model, seed: int) -> Tens
         return expert_weight(int(block), int(expert), rest, shape, layers, seed)
     if ".mlp.router." in name:
         block, _, _, rest = name.removeprefix("blocks.").split(".", 3)
+        # A small one, made for its own rule of initial weights.
         router = ROUTERS[model.router](model.sizes.hidden, model.experts, layer=int(block))
         router.reset_parameters(router_generator(int(block), seed))
         return router.get_parameter(rest).detach()

@@ -34,6 +34,7 @@ def learning_rate(steps: Steps, number: int) -> float:
         return steps.lr * schedules.cosine(number, steps.steps, steps.warmup)
     if steps.decay == "wsd":
         return steps.lr * schedules.warmup_stable_decay(number, steps.steps, steps.warmup, steps.falling)
+    # From the end of the warm-up, so that the line begins at the highest rate.
     left = 1 - schedules.done(number, steps.warmup, steps.steps) if steps.decay == "linear" else 1.0
     return steps.lr * left * schedules.constant(number, steps.warmup)
 
@@ -59,6 +60,7 @@ def groups(parameters: Mapping[str, nn.Parameter], steps: Steps) -> list[dict[st
     """
     hidden, decayed, others = [], [], []
     for name, parameter in parameters.items():
+        # In blocks only: Muon is not meant for the embedding and the head.
         matrix, in_block = parameter.dim() >= 2, name.startswith("blocks.")
         (hidden if matrix and in_block else decayed if matrix else others).append(parameter)
     if steps.optimizer == "muon":
@@ -68,4 +70,5 @@ def groups(parameters: Mapping[str, nn.Parameter], steps: Steps) -> list[dict[st
     else:
         decayed = [parameter for parameter in parameters.values() if parameter.dim() >= 2]
         found = [{"params": decayed, "weight_decay": steps.weight_decay}, {"params": others, "weight_decay": 0.0}]
+    # A pipeline stage may have no parameter of a kind.
     return [group for group in found if group["params"]]

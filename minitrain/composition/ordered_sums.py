@@ -34,12 +34,10 @@ class OrderedSums(Zero1):
     Each micro-batch's loss is already divided by U, so gradients are only added.
 
     Args:
-        module: As for `Sharded`, and so the rest.
-        optimizer_class: As for `Sharded`.
+        module, optimizer_class, **options: As for `Sharded`.
         sharers: The ranks that share the batch.
         divided: Those that divide the optimizer states: the same ranks, or, in stage 0, this rank alone.
         microbatches: m, of each rank.
-        **options: As for `Sharded`.
 
     Attributes:
         squares: After `synchronize()`, the sum of squares of the whole gradient, on the last rank; 0 on others.
@@ -79,6 +77,7 @@ class OrderedSums(Zero1):
     def no_sync(self) -> Iterator[None]:
         """The backward of one micro-batch that is not the last of its step; the next one's gradients lie elsewhere."""
         yield
+        # Before the next row is handed out, which takes the place of `.grad`.
         self._collect_all()
         self._use(self.number + 1)
 
@@ -153,9 +152,6 @@ class OrderedSums(Zero1):
 class Losses:
     """The losses of a rank's micro-batches one by one, each divided by U, with which their backward begins as well.
 
-    The loop divides by m, and the ranks would divide by dp, which rounds differently for each dp. So the gradient with
-    which the loop begins is replaced.
-
     Args:
         model: Returns logits and the mean loss; it is watched while it trains.
         microbatches: m, of each rank.
@@ -172,7 +168,9 @@ class Losses:
 
     def _see(self, model: nn.Module, inputs: Any, outputs: tuple[Tensor, Tensor | None]) -> None:
         _, mean = outputs
+        # A look at the held-out text is no part of a step.
         if model.training and mean is not None and mean.requires_grad:
+            # Whatever the loop has divided by: first by m and then by dp would round differently for each dp.
             mean.register_hook(lambda gradient: torch.full_like(gradient, self.scale.scale / self.count))
             self.parts.append(mean.detach() / self.count)
 
@@ -180,6 +178,7 @@ class Losses:
         """The parts of all ranks' micro-batches, 0 for others' than this rank's; and in which dtype to add them."""
         parts, self.parts = torch.stack(self.parts), []
         slots = torch.zeros(self.count, dtype=torch.float64, device=parts.device)
+        # float64 carries each of them unchanged; they are added in their own dtype.
         slots[self.first : self.first + len(parts)] = parts.double()
         return slots, parts.dtype
 
@@ -187,6 +186,7 @@ class Losses:
 def in_order(parts: Float[Tensor, " count"]) -> Float[Tensor, ""]:
     """((p₀ + p₁) + p₂) + …, one after another, as a loop adds up losses."""
     total = torch.zeros(())
+    # One by one on the CPU, as a GPU's sum has an order of its own.
     for part in parts.cpu():
         total = total + part
     return total

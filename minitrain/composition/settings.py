@@ -290,6 +290,7 @@ def check(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) 
     Raises:
         ValueError: Names what does not fit, and lists layouts that do.
     """
+    # First, since the rest divides by these numbers.
     _check_numbers(model, layout, steps)
     found = problem(model, layout, steps, ranks)
     if found is None:
@@ -312,6 +313,7 @@ def fitting(model: Model, layout: Layout, steps: Steps, ranks: int) -> Iterator[
     ]
     for dp, pp, cp, tp in sorted(ways, key=lambda way: (sum(size > 1 for size in way), [-size for size in way])):
         ep = layout.ep if dp % layout.ep == 0 else 1
+        # Without tp there is nothing that it could cut.
         sequence = layout.sequence_parallel and tp > 1
         other = replace(layout, dp=dp, pp=pp, cp=cp, tp=tp, ep=ep, sequence_parallel=sequence)
         if problem(model, other, steps, ranks) is None:
@@ -320,6 +322,7 @@ def fitting(model: Model, layout: Layout, steps: Steps, ranks: int) -> Iterator[
 
 def problem(model: Model, layout: Layout, steps: Steps, ranks: int | None = None) -> str | None:
     """The first thing that does not fit, in words; None if all does."""
+    # Only the first: what follows may be a consequence.
     return next(_problems(model, layout, steps, ranks), None)
 
 
@@ -334,6 +337,7 @@ def _problems(model: Model, layout: Layout, steps: Steps, ranks: int | None) -> 
         yield from _problems_of_context(model, layout)
     if layout.sequence_parallel and tp == 1:
         yield "sequence_parallel needs tp of 2 or more: it cuts what tensor-parallel ranks hold alike"
+    # With cp, `_problems_of_context` looks at the tokens of one rank.
     if layout.sequence_parallel and cp == 1 and sizes.positions % tp:
         yield f"positions={sizes.positions} do not divide by tp={tp}, as sequence_parallel needs"
     if sizes.layers < layout.stages:
@@ -413,6 +417,7 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
     _at_least(0, {"experts": model.experts, "steps": steps.steps, "warmup": steps.warmup, "clip": steps.clip})
     _at_least(0, {"lr": steps.lr, "weight_decay": steps.weight_decay})
     rates = {"lr": steps.lr, "weight_decay": steps.weight_decay}
+    # Products of two sizes must fit into 64 bits, and a rate into the precision of the steps.
     for most, values in ((1 << 31, vars(model.sizes)), (1e300 if steps.dtype == "float64" else 1e30, rates)):
         for name, value in values.items():
             if value > most:
@@ -449,6 +454,7 @@ def _check_numbers(model: Model, layout: Layout, steps: Steps) -> None:
         raise ValueError(
             f"reduce_dtype='bfloat16' is for float32 and bfloat16, not for dtype={steps.dtype!r}; use same"
         )
+    # Of a power of two, and of nothing else, `frexp` gives the mantissa 0.5. Others would round the gradients.
     if steps.loss_scale < 1 or math.frexp(steps.loss_scale)[0] != 0.5:
         raise ValueError(f"loss_scale={steps.loss_scale:g} must be a power of two, and at least 1; use 65536")
     sizes = model.sizes
@@ -480,11 +486,13 @@ def check_whole(values: Mapping[str, Any]) -> None:
         ValueError: Names it.
     """
     for name, value in values.items():
+        # torch counts in 64 bits.
         if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
             raise ValueError(f"{name}={value} has more than 64 bits; use a smaller one")
 
 
 def _at_least(least: int, values: dict[str, Any]) -> None:
     for name, value in values.items():
+        # Not `value < least`, which is false for NaN.
         if not value >= least:
             raise ValueError(f"{name}={value} must be at least {least}")

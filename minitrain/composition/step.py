@@ -158,6 +158,7 @@ class Training:
     def __post_init__(self) -> None:
         steps, layout = self.settings.steps, self.settings.layout
         self.rng = CounterRng(self.settings)
+        # Elsewhere it stays 1: other dtypes have float32's range.
         self.loss_scale = LossScale(steps.loss_scale) if steps.dtype == "float16" else LossScale(1.0, every=0)
         self.losses: Losses | None = None
         if steps.ordered_sums:
@@ -179,6 +180,7 @@ class Training:
         Args:
             position: Samples that all ranks have taken before.
         """
+        # By numbers of samples, so that every layout takes the same batch.
         return share(position, self.settings.steps.batch, self.axes.place["dp"], self.settings.layout.dp)
 
     def own_tokens(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,6 +209,7 @@ def make_pipeline(training: Training) -> Pipeline | None:
         return None
 
     def watched(action: Action) -> AbstractContextManager[Any]:
+        # Not before backward: recomputation restores the position of the forward that it repeats.
         if action.kind == "F":
             training.rng.begin_microbatch(action.microbatch)
         return watch(action) if watch else nullcontext()
@@ -235,8 +238,10 @@ def loss_and_norm(training: Training, loss: Tensor | None) -> tuple[float, float
         parts, dtype = training.losses.take()  # a part for each micro-batch, to be added in order
     numbers = torch.cat([training.gradients.squares().reshape(1), parts])
     dist.all_reduce(numbers)
+    # The step's one wait for the GPU.
     numbers = numbers.cpu()
     squares, mean = numbers[0].item(), in_order(numbers[1:].to(dtype)).item()
+    # Gradients still have the loss scale in them, by which no norm may be clipped.
     return mean, math.sqrt(squares) / training.loss_scale.scale if squares >= 0 else math.nan
 
 
@@ -254,6 +259,7 @@ def step_or_skip(training: Training, report: Report, factor: float) -> Report:
         training.gradients.forget()
     else:
         training.gradients.step(report.lr, factor / scale.scale)
+    # The scale of this step, before `update` changes it for the next.
     report = report._replace(scale=scale.scale, skipped=scale.overflow)
     scale.update()
     return report
@@ -281,6 +287,7 @@ def stop_if_not_finite(training: Training, report: Report, number: int, mine: ra
     if training.settings.steps.on_spike:
         return  # it is one
     bad = loss is not None and not math.isfinite(loss.item())
+    # All ranks have the same report, so all come here.
     told = gather_objects(((mine.start, mine.stop - 1) if bad else None, training.gradients.not_finite()))
     where = "; ".join(f"rank {rank}, samples {had[0]} to {had[1]}" for rank, (had, _) in enumerate(told) if had)
     names = list(dict.fromkeys(name for _, found in told for name in found))

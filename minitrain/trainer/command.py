@@ -86,12 +86,7 @@ class Command:
 
 
 def main(loop: str, arguments: list[str] | None = None) -> NoReturn:
-    """Run the command line, and end the program with its status.
-
-    Args:
-        loop: The module whose `train` every rank calls with its `Trainer`.
-        arguments: Those of the command line, if not given.
-    """
+    """Run the command line, and end the program with its status. Every rank calls the `train` of the module `loop`."""
     sys.exit(run(loop, arguments))
 
 
@@ -100,9 +95,11 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
     try:
         command = read(arguments)
         settings = Settings(_with_vocabulary(command), command.layout, command.steps, command.run)
+        # A plan may be for more ranks than torchrun has started.
         given = None if command.plan.dry_run else given_ranks()
         ranks = _ranks(command, given)
         check(settings.model, settings.layout, settings.steps, ranks)
+        # Before folders and files are looked at, none of which a plan needs.
         if command.plan.dry_run:
             from minitrain.planning.full import plan_tables
 
@@ -116,6 +113,7 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         return refused(error)
     start = command.start
+    # Ranks inherit the environment of this process.
     if start.blocking_wait:
         os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
     if start.share_communicators:
@@ -138,6 +136,7 @@ def read(arguments: list[str] | None) -> Command:
     Raises:
         ValueError: The file does not fit; says why.
     """
+    # First alone: the file's values are the defaults of all other options.
     before = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     before.add_argument("--config", nargs="?")
     file = before.parse_known_args(arguments)[0].config
@@ -182,6 +181,7 @@ def _ranks(command: Command, given: int | None) -> int:
     if asked is not None and asked < 1:
         raise ValueError(f"ranks={asked} must be at least 1")
     if given is not None:
+        # torchrun's ranks run already, and no command can change how many they are.
         if asked not in (None, given):
             raise ValueError(f"ranks={asked} does not match the {given} ranks that torchrun started; leave it out")
         return given

@@ -57,10 +57,12 @@ def compare(one: Path, other: Path) -> tuple[list[str], bool]:
     steps = [
         {line["step"]: line for line in metrics.read(each / metrics.NAME) if "step" in line} for each in (one, other)
     ]
+    # Either may have begun later or ended earlier.
     common = sorted(steps[0].keys() & steps[1].keys())
     if not common:
         raise ValueError(f"{one} and {other} have no step in common; give two runs that have begun")
     found = [f"settings that differ: {', '.join(different(a, b)) or 'none'}"]
+    # In the order in which numbers come to be, because all after the first one may follow from it.
     parts = next(((step, name) for step in common for name in NUMBERS if apart(steps, step, name)), None)
     if parts is None:
         found.append(f"steps {common[0]} to {common[-1]}: the same loss, norm and learning rate")
@@ -74,6 +76,7 @@ def compare(one: Path, other: Path) -> tuple[list[str], bool]:
     if not (a.run.fingerprints and b.run.fingerprints):
         found.append("to find the first tensor that differs, run both again with --fingerprints")
         return found, parts is None
+    # Here, because it imports torch, and numbers are compared without it.
     from minitrain.trainer.fingerprints import where_they_part
 
     if tensor := where_they_part(one, other, a.layout.ranks):
@@ -86,6 +89,7 @@ def compare(one: Path, other: Path) -> tuple[list[str], bool]:
 
 def apart(steps: list[dict[int, dict[str, Any]]], step: int, name: str) -> bool:
     """Whether a number of a step differs."""
+    # All bits: the question is where two runs part, and not how far.
     mine, theirs = (each[step].get(name) for each in steps)
     return mine != theirs
 

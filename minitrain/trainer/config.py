@@ -65,12 +65,13 @@ def read(file: Path, groups: Groups) -> Groups:
 
 
 def toml(file: Path, option: str) -> dict[str, Any]:
-    """What a TOML file has; some editors put a byte order mark before it.
+    """What a TOML file has.
 
     Raises:
         ValueError: There is no such file, which `option` names, or it is no TOML.
     """
     try:
+        # "-sig", since some editors put a byte order mark first.
         return tomllib.loads(Path(file).read_text("utf-8-sig"))
     except OSError as error:
         raise ValueError(f"{option}={str(file)!r} cannot be read: {error.strerror}; give a TOML file") from None
@@ -83,6 +84,7 @@ def text(settings: Settings) -> str:
     tables = []
     for group in fields(settings):
         pairs = vars(getattr(settings, group.name)).items()
+        # TOML has no word for None, which is then the default.
         lines = [f"{key} = {_toml(value)}" for key, value in pairs if value is not None and key not in BEGINNING]
         tables.append("\n".join([f"[{group.name}]", *lines, ""]))
     return "\n".join(tables)
@@ -134,13 +136,16 @@ def _as(hint: Any, value: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _as(next(each for each in get_args(hint) if each is not type(None)), value)
     if origin is Literal:
+        # Types, too, because 1 == True.
         if any(type(value) is type(each) and value == each for each in get_args(hint)):
             return value
     elif origin is tuple:
         if isinstance(value, list):
             return tuple(_as(get_args(hint)[0], each) for each in value)
+    # Not `isinstance`, which takes True for a whole number.
     elif type(value) is hint:
         return value
+    # `lr = 1` is no mistake.
     elif hint is float and type(value) is int:
         return float(value)
     raise TypeError(value)

@@ -52,6 +52,7 @@ class Display:
     def say(self, text: str) -> None:
         """Report something, once."""
         if self.world.rank == 0:
+            # Names in data and settings may have characters that a terminal obeys.
             self.tell(shown(text))
 
     def begin(self, done: int, parameters: int, text: Source) -> None:
@@ -69,23 +70,19 @@ class Display:
             self.say(f"all of its {done} steps are done; --steps asks for more")
 
     def after(self, done: int, report: Report, seconds: float) -> None:
-        """Note a step, and show its line if one is due.
-
-        Args:
-            done: Steps of the run that are done, with this one.
-            report: Of the step.
-            seconds: What it took.
-        """
+        """Note a step, the `done`-th of the run, and show its line if one is due."""
         steps, past, now = self.settings.steps, self.tokens_per_second, time.monotonic()
         recent = steps.batch * self.settings.model.sizes.positions / seconds
         self.tokens_per_second = SMOOTH * past + (1 - SMOOTH) * recent if past else recent
         begins, self._last = self._last is None, report
         if begins:
+            # The first step also compiles and allocates, and says nothing about the time that is left.
             self._first, self._done = now, done
         if report.skipped and not report.spike:
             self.say(
                 f"a gradient overflowed float16: this step is left out, and the loss scale {report.scale:g} is halved"
             )
+        # Rarer in a long run, so that the log of a day can still be read.
         least, most = PAUSE
         due = now - self._shown >= min(most, max(least, PART * (now - self._first)))
         if begins or due or done == steps.steps:
@@ -111,14 +108,7 @@ class Display:
     def evaluated(
         self, done: int, validation: float, by_source: Mapping[str, float] | None = None, bits: float | None = None
     ) -> None:
-        """Report a look at the held-out text, on a line of its own.
-
-        Args:
-            done: Steps of the run that are done.
-            validation: The mean loss.
-            by_source: That of each source, if there are several.
-            bits: The mean per byte, if tokens are no bytes.
-        """
+        """Report the mean loss on the held-out text: also of each source if there are several, and in bits per byte."""
         each = ", ".join(f"{name} {loss:.3f}" for name, loss in (by_source or {}).items())
         parts = [f"loss {validation:.3f}" + (f" ({each})" if each else "")]
         parts += [] if bits is None else [f"{bits:.3f} bits per byte"]
@@ -150,6 +140,7 @@ class Display:
             self.say(f"note: {message}")
 
         with warnings.catch_warnings():
+            # Once: the same warning in each step would fill the log.
             warnings.simplefilter("once", UserWarning)
             warnings.showwarning = show
             yield

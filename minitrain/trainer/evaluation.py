@@ -47,6 +47,7 @@ def evaluate(training: Training, batches: Iterable[Batch]) -> float:
             mine = training.own_tokens(inputs.chunk(dp)[place], targets.chunk(dp)[place])
             means.append(_loss(training, *(part.to(training.device) for part in mine)))
     if training.losses:
+        # With ordered sums, in the order of batches in every layout.
         return evaluated(means, Comm(training.axes.dp, check=False))
     nothing = torch.zeros((), dtype=torch.float64, device=training.device)
     total = sum((training.share_of_mean(mean) for mean in means), nothing)
@@ -83,9 +84,8 @@ def generate(
     """Continue a text, token by token; the same on all ranks, whatever the layout.
 
     While the text fits the model's positions, every layer keeps its keys and values (`minitrain.inference.kv_cache`),
-    so that a forward takes the prompt once, and then one token at a time. Afterwards the window slides, every token
-    gets another position, and each forward takes the whole window; so it does from the beginning where `_continues` is
-    false. The logits are the same either way, except for rounding.
+    so that a forward takes the prompt once, and then one token at a time. Afterwards, or where `_continues` is false,
+    each forward takes the whole window. The logits are the same either way, except for rounding.
 
     Args:
         training: This rank's.
@@ -117,6 +117,7 @@ def generate(
     if top_k is not None and top_k < 1:
         raise ValueError(f"top_k={top_k} leaves no token to draw; use at least 1")
     length, given, end = sizes.positions, len(text), len(text) + count
+    # On the CPU, whose numbers are the same on every machine and rank.
     generator = torch.Generator().manual_seed(training.settings.steps.seed if seed is None else seed)
     draw = Draw(vocabulary or sizes.vocabulary, temperature, top_k, generator)
     with _evaluating(training):
@@ -125,12 +126,14 @@ def generate(
             multiple = layout.tp if layout.sequence_parallel else 1  # its ranks must divide the new tokens
             with _with_caches(training, length) as caches:
                 seen = 0
+                # With the padding, which takes places in the cache as well.
                 while len(text) < end and seen + -(-(len(text) - seen) // multiple) * multiple <= length:
                     logits = _logits(training, _padded(training, text[seen:], multiple))
                     new, seen = len(text) - seen, len(text)
                     for each in caches:
                         each.tokens = seen  # the padding is forgotten: the next tokens take its place
                     text.append(_draw(training, logits, new - 1, draw))
+        # The window slides, so every token gets another position, and what was kept is of no use any more.
         while len(text) < end:
             window = text[-length:]
             tokens = _padded(training, window, length)  # no earlier token sees the padding
@@ -149,10 +152,12 @@ class Draw(NamedTuple):
     generator: torch.Generator
 
     def __call__(self, logits: Float[Tensor, " vocabulary"]) -> int:
+        # Tokens beyond it were never trained. In float32, since 8 bits would make many logits equal.
         row = logits[: self.vocabulary].float().cpu()
         if self.temperature < COLDEST:
             return int(row.argmax())
         if self.top_k and self.top_k < len(row):
+            # Tokens as likely as the k-th stay, so that no order among equals is needed.
             row = row.masked_fill(row < row.topk(self.top_k).values[-1], -torch.inf)
         return int(torch.multinomial((row / self.temperature).softmax(-1), 1, generator=self.generator))
 
@@ -179,6 +184,7 @@ def _with_caches(training: Training, longest: int) -> Iterator[list[KVCache]]:
         yield add_caches(stages, longest)
     finally:
         for part, name, child in replaced:
+            # Also after an error, because a training goes on with these modules.
             setattr(part, name, child)
 
 
@@ -199,6 +205,7 @@ def _from_end(training: Training, found: Tensor) -> Tensor:
     """On all ranks, what the first rank that has the model's end has found."""
     schedule = training.part.schedule
     end = training.axes.grid[schedule.rank_of(schedule.stages - 1), 0, 0, 0].item()
+    # One rank decides: another's logits may differ in the last bits, and with them the token.
     dist.broadcast(found, int(end))
     return found
 
@@ -218,6 +225,7 @@ def _logits(training: Training, tokens: Int[Tensor, "batch seq"]) -> Tensor | No
     outputs = _through_stages(training, tokens)
     if outputs is None or training.settings.layout.tp == 1:
         return outputs
+    # The whole model gathers them by itself, its stages do not.
     return gather_logits(outputs, training.settings.model.sizes.vocabulary, training.axes.tp)
 
 
@@ -230,6 +238,7 @@ def _of_all_tokens(training: Training, logits: Tensor | None) -> Tensor | None:
     order = torch.cat([held(layout.cp_mode, seq, place, layout.cp) for place in range(layout.cp)])
     rows = all_gather(logits[0].contiguous(), training.axes.cp).wait()  # [seq, vocabulary], ordered by rank
     assert rows is not None
+    # With zigzag, the order of ranks is not that of positions.
     return rows[order.argsort()].unsqueeze(0)
 
 
@@ -241,6 +250,7 @@ def _through_stages(training: Training, tokens: Int[Tensor, "batch seq"]) -> Ten
     name = training.settings.steps.dtype
     dtype = HALVES.get(name, DTYPES[name])
     for number, stage in zip(schedule.stages_of(place), training.part.stages, strict=True):
+        # Between two chunks of one rank nothing is sent.
         if number and (before := schedule.rank_of(number - 1)) != place:
             x = torch.empty(tokens.shape[0], seq, sizes.hidden, dtype=dtype, device=training.device)
             receive(x, before, group).wait()  # the activations that the stage before has made
@@ -260,4 +270,5 @@ def _evaluating(training: Training) -> Iterator[None]:
         yield
     finally:
         for stage in training.part.stages:
+            # Also after an error: dropout must not stay off.
             stage.train()

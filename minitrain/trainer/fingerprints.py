@@ -32,6 +32,7 @@ class Fingerprints:
         self.training = training
         self.path = path_of(folder, rank)
         self.path.parent.mkdir(exist_ok=True)
+        # "a+" keeps what is there: a run that goes on needs the earlier steps.
         self._file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115  open as long as the run
         self.cut(done)
 
@@ -47,6 +48,7 @@ class Fingerprints:
         """A step's lines: what forward has used, what it has made, and backward's way through the layers."""
         gradients = self.training.gradients
         gradients.wait()
+        # In the order in which they are computed, so that the first that differs is nearest to the cause.
         for name, piece in gradients.parameter_pieces():
             self._write(step, f"parameter {name}", piece)
         self._write(step, "loss", torch.tensor(report.loss, dtype=torch.float64))
@@ -78,11 +80,6 @@ def lines(path: Path) -> Iterator[str]:
 def where_they_part(one: Path, other: Path, ranks: int) -> tuple[int, str, int] | None:
     """The first step in which two runs differ, the tensor, and the rank; None if they do not in the steps of both.
 
-    Args:
-        one: A run's folder.
-        other: The other's.
-        ranks: How many both have.
-
     Raises:
         ValueError: A rank has left no file.
     """
@@ -92,6 +89,7 @@ def where_they_part(one: Path, other: Path, ranks: int) -> tuple[int, str, int] 
         if missing := next((path for path in files if not path.is_file()), None):
             raise ValueError(f"{missing} is missing; run with --fingerprints from the first step on")
         both = [[*lines(path)] for path in files]
+        # Of the run that has ended earlier: no more can be compared.
         last = min((int(log[-1].split()[0]) for log in both if log), default=0)
         if difference := first_difference(*([line for line in log if int(line.split()[0]) <= last] for log in both)):
             found.append((*difference, rank))

@@ -38,6 +38,7 @@ def described(settings: Settings, text: str, tokenizer: str = BYTES) -> dict[str
 
 def in_memory(about: dict[str, Any]) -> dict[str, Any]:
     """What has to be the same for the ranks' shards in shared memory to be those of this training; of `described`."""
+    # The layout, too: shards are read from memory as they lie there.
     steps = {name: about["steps"][name] for name in (*STEPS, "ordered_sums")}
     return {"model": about["model"], "layout": about["layout"], "steps": steps, "text": about["text"]}
 
@@ -75,6 +76,7 @@ def different(saved: dict[str, Any], now: dict[str, Any]) -> list[str]:
     if len({*tokenizers}) > 1:
         there, here = (kind if kind == BYTES else f"byte pairs {kind[:12]}…" for kind in tokenizers)
         found.append(f"the tokenizer is {there} there and {here} here")
+    # Another tokenizer makes another text of the same file, and has been told above.
     elif saved["text"] != now["text"]:
         there, here = (" ".join(about["steps"].get("mix") or [about["steps"]["data"]]) for about in (saved, now))
         found.append(f"data={there} there and {here} here are not the same text")

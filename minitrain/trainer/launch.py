@@ -57,6 +57,7 @@ def refuse(settings: Settings) -> None:
         raise ValueError(f"load={options.load!r} is no file; give a safetensors file")
     if options.export:
         check_export("export", options.export)
+    # Looked up and not imported, which takes seconds.
     if options.tensorboard and importlib.util.find_spec("tensorboard") is None:
         raise ValueError("tensorboard=True needs the package tensorboard: pip install tensorboard")
     if options.probes and not Path(options.probes).is_file():
@@ -112,6 +113,7 @@ class Requests:
 
     def take_save(self) -> bool:
         """Whether the run is to save; once per request."""
+        # Removed when it is seen, so that the next request is seen, too.
         found = self.save.exists()
         self.save.unlink(missing_ok=True)
         return found
@@ -143,6 +145,7 @@ def launch(
     from minitrain.trainer.supervise import supervise
 
     def start() -> Ranks:
+        # Without the check of every call between ranks, which costs a message each.
         return Ranks(ranks, device, timeout, check=False, rehearse=rehearse, hasty=supervised)
 
     def train(ranks: Ranks, settings: Settings, failed: float | None = None) -> int:
@@ -158,6 +161,7 @@ def launch(
             with start() as pool:
                 return train(pool, settings)
     except KeyboardInterrupt:
+        # 130 is 128 + the number of SIGINT, as shells report it.
         complain("ended at once; --resume can use what was saved before")
         return 130
     except (ValueError, RanksError) as error:
@@ -180,6 +184,7 @@ def _under_torchrun(settings: Settings, loop: str, device: str, timeout: float, 
     try:
         # torchrun passes SIGTERM on to its ranks, and gives them 30 seconds. It ends with status 1 itself.
         with _on_signal(lambda: asked.add("stop"), lambda: asked.add("save")):
+            # Within the handlers: importing torch takes seconds, in which no signal may be lost.
             from minitrain.comm.world import World
 
             world = World.start(device=device, timeout=timeout, check=False, rehearse=rehearse)
@@ -229,22 +234,18 @@ def _end_at_once(error: Exception, asked_to_stop: Callable[[], bool] = lambda: F
         time.sleep(0.05)
     traceback.print_exc()
     sys.stderr.flush()
+    # Without Python's clean-up, which would wait for ranks that never come.
     os._exit(1)
 
 
 def work(
     world: World, settings: Settings, loop: str, requests: Requests, program: int, failed: float | None = None
 ) -> int:
-    """Train on this rank; returns the exit status.
+    """Train on this rank, started by the process `program`; returns the exit status.
 
-    Args:
-        world: This rank.
-        settings: What to train.
-        loop: As of `launch`.
-        requests: What is asked of the run.
-        program: The process that has started the ranks.
-        failed: When the ranks before these have failed, on this machine's clock.
+    `failed` is when the ranks before these have failed, on this machine's clock.
     """
+    # Rank 0 alone looks for requests, and tells the others between two steps.
     first = world.rank == 0
     return _train(
         world,
@@ -286,9 +287,11 @@ def _train(
             return asked_to_stop()
 
         trainer = Trainer(world, settings, stops, asked_to_save=asked_to_save, failed=failed)
+        # By name, because the loop imports the trainer.
         status = importlib.import_module(loop).train(trainer)
         if world.rehearsal is not None and world.rank == 0:
             print(world.rehearsal)
+        # On all ranks, as it may find messages that NCCL would never have carried.
         world.rehearsed()
         return status
     except Refused as error:
@@ -318,5 +321,6 @@ def _on_signal(stop: Callable[[], None], save: Callable[[], None], message: str 
     try:
         yield
     finally:
+        # A caller in the same process, such as a test, gets its own handlers back.
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -56,6 +56,7 @@ def answer(world: World, find: Callable[..., str], *arguments: Any) -> int:
 
     with warnings.catch_warnings():
         warnings.simplefilter("once", UserWarning)
+        # On standard error, as standard output has the answer and nothing else.
         warnings.showwarning = show
         try:
             with refusing():
@@ -95,12 +96,14 @@ def loss(world: World, asked: Evaluate, loop: str, settings: Settings) -> str:
         most = source.windows(seq)
         return source.name, source.held_out(seq, min(asked.windows or most, most))
 
+    # The text may be missing on one machine only.
     name, held_out = same_on_all_ranks(chosen, None)
     training, step = load(world, Path(asked.run), loop, settings)
     nats = mean_loss(world, training, held_out)
     targets = held_out[1].flatten().tolist()
     size = len(tokenizer.decode(token for token in targets if token != tokenizer.end))
     per_byte = f", {bits_per_byte(nats, len(targets), size):.4f} bits per byte" if size else ""
+    # A float ends at e^709.
     perplexity = math.exp(nats) if nats < 700 else math.inf
     return (
         f"loss {nats:.4f} nats per token, perplexity {perplexity:.4g}{per_byte}\n"
@@ -159,12 +162,14 @@ def newest(folder: Path, read: Callable[[Path], T]) -> T:
     checkpoints = folder / "checkpoints"
     failed: Exception | None = None
     for _ in range(TRIES):
+        # As they were before reading: if one is gone afterwards, a training has removed it meanwhile.
         before = [*checkpoints.glob("step-*[0-9]")]
         try:
             if path := checkpoint.newest(checkpoints):
                 return read(path)
             raise ValueError(f"{checkpoints} has no checkpoint that is complete and undamaged")
         except (ValueError, OSError) as error:
+            # If one rank has missed a file, all read again, since they read together.
             if not any(gather_objects(not all(each.exists() for each in before))):
                 raise
             failed = error  # perhaps because the training has just removed one: there is a newer one
@@ -190,6 +195,7 @@ def mean_loss(world: World, training: Training, held_out: Batch) -> float:
 def tokenizer_of(run: str, settings: Settings) -> Tokenizer:
     """What the tokens of a run mean: it keeps a copy of its tokenizer, unless they are bytes."""
     file = Path(run) / TOKENIZER
+    # One token more than there are bytes: the mark at a document's end.
     return Pairs(file) if file.is_file() else Bytes(marked=settings.model.sizes.vocabulary > 256)
 
 
@@ -220,10 +226,12 @@ def _encoded(source: Text, tokenizer: Pairs) -> Tensor:
     tokens = source.validation.numpy()
     ends = np.flatnonzero(tokens == source.tokenizer.end) + 1 if source.tokenizer.end else []
     parts, replaced = [*np.split(tokens, ends)], 0
+    # In UTF-8, bytes 10xxxxxx continue a letter; there are at most three in a row.
     if source.tokenizer.end is None and (inside := np.flatnonzero(tokens[:4] & 0xC0 != 0x80)).size:
         parts[0] = tokens[inside[0] :]  # the text may be cut in two within a letter
     documents = []
     for part in parts:
+        # Without marks, which are no bytes.
         text, count = as_utf8(part[part < 256].astype(np.uint8).tobytes())
         documents.append(text)
         replaced += count
@@ -231,5 +239,6 @@ def _encoded(source: Text, tokenizer: Pairs) -> Tensor:
         warnings.warn(f"{replaced:,} bytes of {source.name} are no UTF-8 and became U+FFFD", stacklevel=2)
     rows = tokenizer.encode(documents)
     for number in range(len(ends)):
+        # And the mark again, by its number in the other tokens.
         rows[number] = np.append(rows[number], np.uint32(tokenizer.end or 0))
     return torch.from_numpy(np.concatenate(rows).astype(np.int64))

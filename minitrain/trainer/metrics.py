@@ -18,6 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 from minitrain.comm.terminal import shown
 
 if TYPE_CHECKING:
+    # Here, since ranks that train need no matplotlib.
     from matplotlib.figure import Figure
 
 NAME = "metrics.jsonl"
@@ -47,11 +48,13 @@ class Metrics:
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
+            # `purge_step` hides what an attempt that was killed has written of later steps.
             self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=done + 1 if done else None)
         self._failed = False
         self._file: IO[str] | None = None
         try:
             kept = read(self.path) if done else []
+            # Later steps are done again: an attempt that was killed had not saved them.
             kept = [line for line in kept if steps_at(line) <= done]
             self._replace([*kept, {"settings": settings} | ({"resumed at": done} if done else {})])
         except OSError as error:
@@ -66,6 +69,7 @@ class Metrics:
         for line in lines:
             self._file.write(json.dumps(line) + "\n")
         self._file.flush()
+        # Before it takes the name, so that there is one complete file at every moment.
         os.fsync(self._file.fileno())
         os.replace(self._beside, self.path)  # a link is replaced, not its target
 
@@ -74,7 +78,9 @@ class Metrics:
         if self._file is not None:
             try:
                 self._file.write(json.dumps(line) + "\n")
+                # If the run is killed, no line but the one at hand is lost.
                 self._file.flush()
+                # Writing to a file that was removed raises no error.
                 if not os.fstat(self._file.fileno()).st_nlink:
                     raise OSError("it has been removed, and what is written goes nowhere")
             except OSError as error:
@@ -105,6 +111,7 @@ def read(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     lines = []
+    # A last line that was cut within a letter must not hide the others.
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         with suppress(ValueError, RecursionError):
             lines.append(json.loads(line))
@@ -131,12 +138,7 @@ def by_name(lines: Sequence[Mapping[str, Any]], kind: str) -> dict[str, list[tup
 
 
 def draw_sources(lines: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
-    """The loss of each source over the steps: of each step's samples, and on the held-out text.
-
-    Args:
-        lines: Of `metrics.jsonl`, with "sources", and some with "validation sources".
-        title: Above the picture.
-    """
+    """The loss of each source over the steps, by "sources" and "validation sources" in lines of `metrics.jsonl`."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained", facecolor="white")
@@ -156,12 +158,7 @@ def draw_sources(lines: Sequence[Mapping[str, Any]], title: str = "") -> Figure:
 
 
 def draw_positions(line: Mapping[str, Any], title: str = "") -> Figure:
-    """The loss on the held-out text at each position of a sequence, of each source.
-
-    Args:
-        line: Of `metrics.jsonl`, with "validation positions".
-        title: Above the picture.
-    """
+    """The loss on the held-out text at each position of a sequence, by "validation positions" in a line."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained", facecolor="white")
@@ -177,13 +174,7 @@ def draw_positions(line: Mapping[str, Any], title: str = "") -> Figure:
 
 
 def draw(lines: list[dict[str, Any]], mark: float, title: str = "") -> Figure:
-    """The loss over the steps, that on the held-out text, and what no table of byte pairs gets below.
-
-    Args:
-        lines: Of `metrics.jsonl`.
-        mark: The bigram entropy of the held-out text, in nats per byte.
-        title: Above the picture.
-    """
+    """The loss over the steps, that on the held-out text, and `mark`, what no table of byte pairs gets below."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), layout="constrained")

@@ -75,9 +75,11 @@ def read(file: Path, tokenizer: Tokenizer, positions: int) -> list[Probe]:
         raise ValueError(f"{file} has {', '.join(sorted(stray))}; use [[probe]] and [[contrast]]")
     found: dict[str, Probe] = {}
     for kind, rows in tables.items():
+        # With single brackets TOML makes no list of it.
         for number, row in enumerate(rows if isinstance(rows, list) else [rows], 1):
             where = f"{file}: [[{kind}]] {number}"
             probe = _probe(where, kind, row, tokenizer, positions)
+            # The log has answers by name.
             if probe.name in found:
                 raise ValueError(f"{where} is the second one of {probe.name!r}; each needs another text")
             found[probe.name] = probe
@@ -98,17 +100,14 @@ def _probe(where: str, kind: str, row: Any, tokenizer: Tokenizer, positions: int
             f"{where}: right={row['right']!r} has {len(ends[0])} tokens and wrong={row['wrong']!r} has {len(ends[1])}; "
             "use two of equal length, since a shorter one is nearly always likelier"
         )
+    # The last token is only predicted, so there may be one more than positions.
     if (longest := len(prompt) + len(ends[0])) > positions + 1:
         raise ValueError(f"{where} has {longest} tokens, and positions={positions} take {positions + 1}; shorten it")
     return Probe(row["prompt"] + "|" + "/".join(row[name] for name in names[1:]), prompt, ends)
 
 
 def draw(lines: Sequence[Mapping[str, Any]]) -> Figure:
-    """The answers over the steps: probabilities on a logarithmic scale, contrasts around 0.
-
-    Args:
-        lines: Of `metrics.jsonl`, some with "probes" or "contrasts".
-    """
+    """The answers over the steps, by lines of `metrics.jsonl`: probabilities on a log scale, contrasts around 0."""
     from matplotlib.figure import Figure
 
     kinds = [kind for kind in ("probes", "contrasts") if any(kind in line for line in lines)]

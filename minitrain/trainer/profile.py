@@ -76,12 +76,14 @@ class Profile:
             yield
             return
         self._left = ON_GPU - 1 if self._world.device.type == "cuda" else 0
+        # One step is kept, or the spans of a long run would fill the memory.
         del self._world.timeline.spans[self._before :]
         self._open("rest")
         Communication.observers.append(self._message)
         try:
             yield
         except BaseException:
+            # The parts that the error has left open would get the time of what follows.
             self._stack.clear()
             raise
         finally:
@@ -106,12 +108,14 @@ class Profile:
         """The collectives, timed along axes of more than one rank."""
         dp, tp, ep = collectives or AxisCollectives()
         return AxisCollectives(
+            # An axis of one rank sends nothing, so there is nothing to time.
             Timed(dp, "dp", self) if layout.dp * layout.cp > 1 else dp,
             Timed(tp, "tp", self) if layout.tp > 1 else tp,
             timed_carrier(ep, self) if layout.ep > 1 else ep,
         )
 
     def _open(self, part: str) -> None:
+        # The time until here belongs to the part around this one.
         self._charge()
         self._stack.append(part)
 
@@ -162,6 +166,7 @@ class _Waiting(Watch):
         self._profile, self._timer = profile, profile.timer("cp")
 
     def waits(self) -> None:
+        # Anew for each wait, because the step may not be a measured one.
         self._timer = self._profile.timer("cp")
         self._timer.__enter__()
 
@@ -170,13 +175,7 @@ class _Waiting(Watch):
 
 
 class Timed:
-    """Collectives whose calls, and the waiting for them, are a part of a step.
-
-    Args:
-        collectives: Those that are called.
-        part: The part.
-        profile: Where the time is noted.
-    """
+    """Collectives whose calls, and the waiting for them, are `part` of a step."""
 
     def __init__(self, collectives: Any, part: str, profile: Profile):
         self.collectives, self.part, self.profile = collectives, part, profile
@@ -249,6 +248,7 @@ def table(ranks: list[dict[str, float]]) -> Any:
         each = [parts[part] for parts in ranks]
         mean = sum(each) / len(each)
         if mean and total:
+            # Means hide a late rank; the ranks at both ends show it.
             low, high = (pick(range(len(each)), key=each.__getitem__) for pick in (min, max))
             ends = [f"{1e3 * each[rank]:,.1f}, {rank:>2}" for rank in (low, high)] if len(each) > 1 else ["", ""]
             made.add_row(name, f"{1e3 * mean:,.1f}", f"{mean / total:.1%}", *ends)

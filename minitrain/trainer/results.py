@@ -23,12 +23,7 @@ PROMPT = b"The "
 
 
 def finish(trainer: Trainer, kept: bool) -> None:
-    """At the end of a run: its pictures, the profile, a sample, and the file of weights that was asked for.
-
-    Args:
-        trainer: Whose run has ended.
-        kept: Whether its last state is saved.
-    """
+    """At the end of a run: pictures, the profile, a sample, and a file of weights if the last state was `kept`."""
     options, ranks, spans = trainer.settings.run, trainer.profile.gather(), trainer.profile.spans()
     if trainer.world.rank == 0 and trainer.reports:
         try:
@@ -47,11 +42,13 @@ def finish(trainer: Trainer, kept: bool) -> None:
         Console().print(profile.table(ranks))
     if options.sample and not trainer.stopped:
         prompt = trainer.tokenizer.encode([PROMPT])[0].tolist()
+        # On every rank, since each has a part of the model.
         text = generate(trainer.training, prompt, options.sample, vocabulary=trainer.tokenizer.size)
         trainer.display.say(f"a sample:\n{printable(PROMPT + trainer.tokenizer.decode(text))}\n")
     if options.export and kept and trainer.saving.newest:
         path, file = trainer.saving.newest, Path(options.export)
         with refusing():
+            # Rank 0 writes, and all ranks end alike if it cannot.
             same_on_all_ranks(lambda: export_safetensors(path, file) if trainer.world.rank == 0 else None, None)
         trainer.display.say(f"weights in {file}")
     written = sorted(path.name for path in trainer.folder.glob("[!.]*"))  # without the lock

@@ -46,9 +46,11 @@ class Saving:
         """
         trainer, options = self.trainer, self.trainer.settings.run
         if options.async_save:
+            # On all ranks at one place, since it makes a group.
             self._background = Background()
         if options.resume:
             self.resume()
+        # Only at the very beginning: a run that goes on has weights of its own.
         if options.load and not trainer.done:
             import_safetensors(Path(options.load), self.state())
             state.refresh(trainer.training.gradients)
@@ -66,9 +68,11 @@ class Saving:
         path = checkpoint.newest(self.folder)
         if path:
             extra = same_on_all_ranks(lambda: identity.checked(path, manifest.read(path).extra), None)
+            # Compared before anything is loaded.
             if apart := identity.different(extra["settings"], self.trainer.about):
                 raise ValueError(f"{path} is of another training: {'; '.join(apart)}")
             self.saved, self.newest = extra["step"], path
+        # Memory only if it is newer: the run may have saved on the disk since.
         if self.trainer.settings.run.flash_every and (step := self._in_memory().find()) > self.saved:
             loaded = self.state()
             extra = self._in_memory().load(loaded)
@@ -77,6 +81,7 @@ class Saving:
             say(f"going on from step {step} in shared memory")
             return
         if path is None:
+            # If all are damaged, the run must not begin again as if there were none.
             if any(self.folder.glob("step-*[0-9]")):
                 raise ValueError(f"{self.folder} has no checkpoint that is complete and undamaged")
             say(f"{self.folder} has no checkpoint: this is the run's beginning")
@@ -98,12 +103,14 @@ class Saving:
         done, keep = self.trainer.done, self.trainer.settings.run.keep
         if self.saved == done > 0:
             return True
+        # The state is copied before this returns, so the training may go on.
         if self._background and not at_once:
             self._background.save(self.folder, done, self.state(), self._extra(), keep)
             self._begun = done
             return True
         path = checkpoint.save(self.folder, done, self.state(), self._extra(), keep)
         if path:
+            # None if the disk was full, of which a warning has told.
             self.saved, self.newest = done, path
         return path is not None
 
@@ -114,6 +121,7 @@ class Saving:
             return  # the last one is saved when the run ends
         if options.save_every and done % options.save_every == 0:
             self.save(at_once=False)
+        # Not in addition to the disk, from which this step can be read.
         elif self._memory and done % options.flash_every == 0:
             self._memory.save(done, self.state(), self._extra())
 
@@ -144,7 +152,8 @@ class Saving:
             self._memory = None
 
     def keep_aside(self) -> None:
-        """Save weights whose loss was not a number, for inspection: --resume should take others."""
+        """Save weights whose loss was not a number, for inspection."""
+        # In a folder of its own, since --resume should take others.
         self.written()
         path = checkpoint.save(self.trainer.folder / ASIDE, self.trainer.done, self.state(), self._extra(), keep=1)
         where = f"are in {path}, to be looked at" if path else "could not be saved"
@@ -183,10 +192,12 @@ class Saving:
         # A step that was skipped, in float16 or at a spike, is none of the optimizer's.
         trainer.skipped = extra.get("skipped", 0)
         state.set_steps(training.gradients, extra["step"] - trainer.skipped)
+        # With the scale of the beginning, other steps would overflow, and be skipped, than in a run without a break.
         vars(training.loss_scale).update(extra.get("loss scale", {}))
         state.refresh(training.gradients)
         trainer.done, trainer.position, trainer.left_out = extra["step"], extra["position"], extra.get("left out", [])
         if trainer.spikes:
+            # After a rewind, losses that are undone must not count as usual ones.
             trainer.spikes.spikes.usual.clear()
             trainer.spikes.spikes.usual.extend(extra.get("usual losses", []))
 

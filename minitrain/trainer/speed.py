@@ -40,5 +40,6 @@ def memory(world: World) -> int:
     """The most bytes that this rank has held so far, on its GPU or in its process."""
     if world.device.type == "cuda":
         return torch.accelerator.max_memory_allocated(world.device)
+    # macOS counts bytes, Linux units of 1024.
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -48,6 +48,7 @@ class SpikeWatch:
             # In float16 the loss scale takes care of it.
             spike = self.training.settings.steps.dtype != "float16"
         else:
+            # Asked before the loss is taken in, which may move the limit.
             self.limit = self.spikes.limit()
             spike = self.spikes.seen(report.loss)
         if spike:
@@ -60,12 +61,14 @@ class SpikeWatch:
         squares = torch.zeros(len(names), dtype=torch.float64, device=self.training.device)
         for name, piece in gradients.gradient_pieces():
             if gradients.spread[name].first:  # each element once
+                # In float64, as squares of a spike's gradient may overflow float32.
                 squares[names.index(name)] += piece.double().square().sum()
         dist.all_reduce(squares)
         layers: dict[str, float] = {}
         for name, square in zip(names, squares.tolist(), strict=True):
             layer = ".".join(name.split(".")[: 2 if name.startswith("blocks.") else 1])
             layers[layer] = layers.get(layer, 0.0) + square
+        # Not yet divided out: this is before the optimizer's step.
         scale = self.training.loss_scale.scale
         return {layer: math.sqrt(square) / scale for layer, square in layers.items()}
 
@@ -74,12 +77,7 @@ class SpikeWatch:
     ) -> dict[str, Any]:
         """What was in a spike, on all ranks: norms of layers, and the samples, those with the highest loss first.
 
-        Args:
-            report: Of the step.
-            step: Its number, from 1.
-            position: Its first sample.
-            samples: The training data; not read by anyone else meanwhile.
-            tokenizer: What their tokens mean.
+        `step` counts from 1, and `position` is its first sample. No other thread may read `samples` meanwhile.
         """
         numbers = range(position, position + self.training.settings.steps.batch)
         losses = self.tokens.by_sample(self.training.share(position).start - position, len(numbers)).tolist()

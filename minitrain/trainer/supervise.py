@@ -57,8 +57,10 @@ def supervise(
                     settings = replace(settings, run=replace(settings.run, resume=True, overwrite=False))
                 return train(ranks, settings, failed)
             except RanksError as error:
+                # Ranks on this machine have the same clock, and tell how long the way back took.
                 failed = time.monotonic()
                 reached.append(steps_done(settings))
+                # False as well while there have been fewer failures.
                 if reached[-SAME:] == SAME * reached[-1:]:
                     how = f"gave up: {SAME} failures in a row after step {reached[-1]}, this is the last"
                     complain(f"{how}:\n{error}")
@@ -78,6 +80,7 @@ def prepare(world: World, settings: Settings, program: int) -> int:
 
     def alone() -> None:
         if world.rank == 0:
+            # Another run in this folder would lose its checkpoints.
             lock = Lock(settings.run.folder, program)
             clear(settings, first=True)
             lock.release()
@@ -93,6 +96,7 @@ def prepare(world: World, settings: Settings, program: int) -> int:
 
 def steps_done(settings: Settings) -> int:
     """The steps that the run had done when it failed, by its log."""
+    # From the log, as the ranks that knew are gone.
     lines = metrics.read(settings.run.folder / metrics.NAME)
     return metrics.steps_at(lines[-1]) if lines else 0
 

@@ -38,15 +38,11 @@ class TokenLosses:
             count: How many labels there are.
         """
         rows = self._rows()
+        # Ranks whose losses don't count have no rows, and need no labels.
         return mean_by(rows, labels.to(rows.device)[: len(rows), None], count)
 
     def by_position(self, labels: Tensor, count: int) -> Tensor:
-        """The mean loss at each position of the samples with each label over all ranks, [count, seq].
-
-        Args:
-            labels: As of `by_label`.
-            count: As of `by_label`.
-        """
+        """The mean loss at each position of the samples with each label over all ranks, [count, seq]."""
         layout, seq, rows = self.training.settings.layout, self.training.settings.model.sizes.positions, self._rows()
         places = torch.arange(seq)
         if layout.cp > 1:
@@ -63,6 +59,7 @@ class TokenLosses:
         """
         rows = self._rows()
         means = torch.zeros(count, dtype=torch.float64, device=rows.device)
+        # Each rank along cp brings the mean of its own tokens, of which all have equally many.
         means[first : first + len(rows)] = rows.double().mean(1) / self.training.settings.layout.cp
         dist.all_reduce(means)  # to each rank's own the others add 0, but along cp their tokens
         return means
@@ -70,6 +67,7 @@ class TokenLosses:
     def _rows(self) -> Tensor:
         """Those of this rank that count, [samples, seq/cp]."""
         kept, settings = self.module.kept, self.training.settings
+        # Tensor-parallel ranks have the same losses, which must count once.
         if kept and not self.training.axes.place["tp"]:
             return torch.cat(kept)  # type: ignore[bad-argument-type]
         return torch.zeros(0, settings.model.sizes.positions // settings.layout.cp, device=self.training.device)

@@ -123,12 +123,7 @@ class Export:
 
 
 def generate(loop: str, arguments: list[str] | None = None) -> int:
-    """Run the command line of minitrain.generate; returns the exit status.
-
-    Args:
-        loop: The module whose `build` makes a rank's part of the model: "minitrain.train".
-        arguments: Those of the command line, if not given.
-    """
+    """Run minitrain.generate's command line; `loop` is the module whose `build` makes a rank's part of the model."""
     asked = tyro.cli(Generate, prog="python -m minitrain.generate", args=arguments, config=SETTLED)
     return _start(asked, loop)
 
@@ -147,6 +142,7 @@ def export(arguments: list[str] | None = None) -> int:
         _check_folder(Path(asked.run))
     except (ValueError, OSError) as error:
         return refused(error)
+    # One rank on the CPU, since numbers only go from files to a file.
     return on_ranks(work, 1, "cpu", Start.timeout, asked)
 
 
@@ -185,12 +181,14 @@ def _check_folder(folder: Path) -> None:
         near = Path("runs") / folder
         what = f"did you mean {near}?" if near.is_dir() else "give a run's folder, such as runs/train"
         raise ValueError(f"run={str(folder)!r} is no folder; {what}")
+    # Before ranks are started, which takes seconds.
     if not any((folder / "checkpoints").glob("step-*[0-9]")):
         raise ValueError(f"{folder} has no checkpoint yet; a run saves at its end, and every --save-every steps")
 
 
 def work(world: World, asked: Generate | Evaluate | Export, *how: Any) -> int:
     """Do what was asked for on this rank; returns the exit status."""
+    # Here, because it imports torch, which only ranks need.
     from minitrain.trainer import loaded
 
     if isinstance(asked, Export):

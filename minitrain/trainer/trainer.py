@@ -100,7 +100,9 @@ class Trainer:
         self.saving = Saving(self)
         sizes, steps = settings.model.sizes, settings.steps
         with refusing():
+            # First, as it needs neither the data nor a model.
             products.check(world.device, getattr(torch, steps.dtype))
+            # The file may be missing on one machine only.
             self.text = same_on_all_ranks(lambda: sources.load(steps.data, steps.mix), None)
             if (size := self.text.tokenizer.size) > sizes.vocabulary:
                 raise ValueError(f"vocabulary={sizes.vocabulary} is less than the {size} tokens of {self.text.name}")
@@ -157,8 +159,10 @@ class Trainer:
                 self._open_metrics()
             try:
                 yield
+                # The last step's parameters may still be on their way.
                 training.gradients.wait()
             except NotFinite as error:
+                # All ranks have the same loss, so all of them come here, and can save together.
                 self.display.say(str(error))
                 self.saving.keep_aside()
                 self.status = 1
@@ -180,9 +184,11 @@ class Trainer:
             self.spikes = SpikeWatch(training, self._tokens) if steps.on_spike else None
         training.inspect = self._inspect if self.spikes or options.fingerprints else None
         clear(self.settings, self.world.rank == 0)
+        # No rank may look for checkpoints before rank 0 has removed those of an earlier run.
         gather_objects(None)
         with refusing(), self.display.notes():
             self.saving.begin()
+        # After loading, because parameters may be on their way between steps from now on.
         training.gradients.overlap(training.part)
 
     def _open_metrics(self) -> None:
@@ -193,6 +199,7 @@ class Trainer:
         """The numbers of the steps that are left, under a progress bar, until the run is asked to stop."""
         total = self.settings.steps.steps
         while self.done < total and not self.stopped:
+            # Anew after a rewind, with the steps that are then left.
             for number in self.world.progress(range(self.done, total), self.display.beside_bar):
                 # A signal reaches ranks in different steps, and all must end after the same one, or save there. So a
                 # rank that has got it tells all. On GPUs the optimizer's step is still under way meanwhile.
@@ -202,6 +209,7 @@ class Trainer:
                     return
                 if save and self.done and self.saving.save():
                     self.display.say(f"saved after step {self.done}, as asked; going on")
+                # Spikes that the run has gone back from; their samples are not taken again.
                 while self.position in self.left_out:
                     self.position += self.settings.steps.batch
                 yield number
@@ -221,10 +229,12 @@ class Trainer:
     def log_evaluate_save(self, report: Report) -> None:
         """After a step: its line and, when they are due, the loss on held-out text and a checkpoint."""
         options, steps = self.settings.run, self.settings.steps
+        # Before anything is counted: after a rewind this step has not happened.
         if report.spike and self._after_spike(report):
             return
         self.display.after(self.done + 1, report, self._seconds)
         self.reports.append(report)
+        # Before the position moves on, which says whose samples these were.
         by_source = self._by_source()
         self.done, self.position = self.done + 1, self.position + steps.batch
         self.skipped += report.skipped
@@ -245,6 +255,7 @@ class Trainer:
             line |= self._evaluate()
         if self._metrics:
             self._metrics.write(line)
+        # Last, so that the log has every step that a checkpoint has.
         self.saving.save_when_due()
 
     def _by_source(self) -> dict[str, float]:
@@ -261,6 +272,7 @@ class Trainer:
     def _evaluate(self) -> dict[str, Any]:
         """The loss on the held-out text, of each source too, and the probes, as a part of a line; every rank calls."""
         if self._tokens:
+            # The losses of the last training step must not be among them.
             self._tokens.begin()
         found: dict[str, Any] = {"validation": evaluate(self.training, self.held_out)}
         targets = [token for _, batch in self.held_out for token in batch.flatten().tolist()]
@@ -315,6 +327,7 @@ class Trainer:
 
     def _rewind(self, step: int) -> bool:
         """Go back to the newest checkpoint and leave out this step's samples; False, if that is not possible."""
+        # The newest checkpoint may be the one that a thread is writing.
         self.saving.wait()
         begin = self.saving.last()
         if not begin:
@@ -327,6 +340,7 @@ class Trainer:
                 "warmup, or clipping are the usual cures"
             )
             return False
+        # Before `resume`, which brings back the list as the checkpoint has it.
         left_out, batch = sorted({*self.left_out, self.position}), self.settings.steps.batch
         self.display.say(
             f"back to step {begin}, without samples {self.position} to {self.position + batch - 1} "
@@ -335,6 +349,7 @@ class Trainer:
         self.saving.resume()
         self.left_out = left_out
         if self._metrics:
+            # Opened anew, which cuts off the lines of the steps that are undone.
             self._metrics.close()
             self._open_metrics()
             self._metrics.write({"rewound from": step, "to": begin, "left out": left_out})
@@ -346,6 +361,7 @@ class Trainer:
         """The last checkpoint, and the results."""
         kept = self.saving.save() if self.done else True  # before the first step there is nothing to keep
         if kept:
+            # Only then: otherwise shared memory has the only copy of the last steps.
             self.saving.free()
         results.finish(self, kept)
         if self.stopped or not kept:

@@ -1,8 +1,7 @@
 """Agreement of ranks around a checkpoint: their shards make up the tensors, and all end alike.
 
-A rank that raises while others go on leaves them waiting. So each part of a save or load ends with a message to all
-ranks: done, or what went wrong. And any error in a state is found before anything is written or changed: each rank
-sends, once, every tensor's name, shape and dtype, and how many elements it writes.
+Each part of a save or load ends with a message to all ranks: done, or what went wrong. Any error in a state is found
+before anything is written or changed: each rank sends, once, every tensor's name, shape and dtype.
 
 The checks are those that torch.distributed.checkpoint makes on rank 0, and more: the library raises an error that is
 not an `Exception`, after it has made the folder, and names a tensor's volume but no remedy.
@@ -31,6 +30,7 @@ def same_on_all_ranks(action: Callable[[], T], group: dist.ProcessGroup | None) 
     try:
         result = action()
     except Exception as error:
+        # Not raised yet: a rank that raises while others go on leaves them waiting.
         own = error
     outcomes = gather_objects(own and (family(own).__name__, str(own)), group)
     failed = {rank: outcome for rank, outcome in enumerate(outcomes) if outcome}
@@ -38,6 +38,7 @@ def same_on_all_ranks(action: Callable[[], T], group: dist.ProcessGroup | None) 
         return result  # type: ignore[possibly-undefined]
     texts = dict.fromkeys(text for _, text in failed.values())
     described = next(iter(texts)) if len(texts) == 1 else "; ".join(f"rank {r}: {t}" for r, (_, t) in failed.items())
+    # Only kinds that can be made from a text alone, as not every exception can.
     kinds = {name for name, _ in failed.values()}
     kind = {"OSError": OSError, "ValueError": ValueError}.get(kinds.pop() if len(kinds) == 1 else "", RuntimeError)
     raise kind(described) from own
@@ -56,6 +57,7 @@ def check_save(step: int, state: State, extra: dict[str, Any], keep: int, group:
     def described() -> tuple[str, dict[str, tuple[Any, ...]]]:
         check_shards(state)
         try:
+            # As text, in which the order of keys makes no difference.
             text = json.dumps([step, extra], sort_keys=True)
         except TypeError as error:
             raise ValueError(f"extra={extra!r} is no JSON: {error}") from None
@@ -71,6 +73,7 @@ def check_save(step: int, state: State, extra: dict[str, Any], keep: int, group:
     for name, held in tensors.items():
         if len({(shape, dtype) for shape, dtype, _ in held}) > 1:
             raise ValueError(f"{name}: shape and dtype differ between ranks: {sorted({about[:2] for about in held})}")
+        # Their number is enough here: that no two regions overlap is checked by the library's plan.
         elements, written = math.prod(held[0][0]), sum(about[2] for about in held)
         if written != elements:
             raise ValueError(f"{name}: the ranks would write {written} elements of {elements}; write each of them once")
@@ -97,10 +100,12 @@ def another_model(state: State, metadata: Metadata, group: dist.ProcessGroup | N
         if name.startswith(kind)
     }
     held = {name: _kind(sharded) for name, sharded in nonempty(state).items()}
+    # Of all ranks, since a pipeline's rank has some of the layers only.
     asked = {about for mine in gather_objects(held, group) for about in mine.items()}
     names = {name for name, _ in asked}
     problems = []
     for what, others in (("it lacks", names - saved.keys()), ("the run has no", saved.keys() - names)):
+        # Four are enough to see which model it is.
         if others:
             listed = ", ".join(sorted(others)[:4]) + (f" and {len(others) - 4} more" if len(others) > 4 else "")
             problems.append(f"{what} {listed}")

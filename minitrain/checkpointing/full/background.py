@@ -2,7 +2,7 @@
 
 A thread of each rank runs `checkpoint.save`, whose ranks have to agree. Its messages must not mix with those of the
 training, so they have a group of their own. The training waits only for the copy of this rank's shards, and for what is
-left of the save before. So there is one copy, and never a second writer.
+left of the save before. `checkpointing/checkpoint.py` is to be opened first.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Background:
         self._group = new_group(range(dist.get_world_size()), backend="gloo", description="checkpoints")
         # The group's control messages have a group of their own, which all ranks have to make in one place.
         gather_objects(None, self._group)
+        # One thread, so that all ranks save in the same order.
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[Path | None] | None = None
         self.copies: dict[tuple[str, int], torch.Tensor] = {}
@@ -49,6 +50,7 @@ class Background:
             ValueError: The earlier save was invalid; on every rank alike.
         """
         self.wait()
+        # Only now: there is one copy, and the earlier save was still reading it.
         copied = self._copy(state)
         self._writing = self._pool.submit(checkpoint.save, folder, step, copied, extra, keep, self._group)
 
@@ -81,6 +83,7 @@ class Background:
                     self.copies[name, number] = kept
                 shards.append(Shard(kept.copy_(tensor, non_blocking=True), offsets))
             copied[name] = ShardedTensor(sharded.shape, sharded.dtype, shards, sharded.writes)
+        # The training may change its shards as soon as this returns.
         if torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
         return copied

@@ -59,6 +59,7 @@ class Place(NamedTuple):
         """Where the file's tensor has a region of ours, of shape `own`; transposed like the tensor."""
         begin = (offsets[0] + (self.third or 0) * own[0], *offsets[1:])
         slices = tuple(slice(o, o + size) for o, size in zip(begin, sizes, strict=True))
+        # The file is read in its own layout, and transposed afterwards.
         return slices[::-1] if self.transposed else slices
 
 
@@ -66,6 +67,7 @@ def place(name: str) -> Place | None:
     """Where one of our tensors is, by its name; None if GPT-2 has no such tensor. Without the prefix."""
     block = re.match(r"blocks\.(\d+)\.", name)
     layer, _, kind = name[block.end() if block else 0 :].rpartition(".")
+    # The first four are outside of blocks: a name that is in the wrong place is none of GPT-2's.
     if layer not in OURS or (block is None) != (layer in list(OURS)[:4]):
         return None
     matrix = block is not None and kind == "weight" and not layer.endswith("norm")
@@ -90,6 +92,7 @@ def places(ours: Collection[str], there: Collection[str]) -> dict[str, Place]:
     for name in ours:
         # A file without a head has the table of tokens in its place.
         at = place(TABLE if name == HEAD and TIED not in there else name) or Place(name)
+        # The head never has the prefix.
         found[name] = at if at.name in (TIED, name) else at._replace(name=prefix + at.name)
     return found
 

@@ -23,12 +23,7 @@ LARGEST = 64 << 20  # bytes of a manifest
 
 
 class Sum(NamedTuple):
-    """Size and checksum of a file.
-
-    Attributes:
-        bytes: Its size.
-        sha256: The checksum in hexadecimal digits.
-    """
+    """Size of a file, and its checksum in hexadecimal digits."""
 
     bytes: int
     sha256: str
@@ -63,6 +58,7 @@ def write(path: Path, manifest: Manifest) -> None:
     with open(path / NAME, "w", encoding="utf-8") as stream:
         json.dump({**content, "sha256": _own(content)}, stream, indent=1)
         stream.flush()
+        # Before the folder gets its name: a crash must not leave the name without the content.
         os.fsync(stream.fileno())
     sync_folder(path)
 
@@ -82,6 +78,7 @@ def read(path: Path) -> Manifest:
         files = {name: Sum(*entry) for name, entry in content["files"].items()}
         found = Manifest(content["step"], files, content["extra"])
         sound = own == _own(content)
+        # `isinstance` would let True through.
         if type(found.step) is not int:
             raise TypeError(f"step={found.step!r} is no whole number")
         if not isinstance(found.extra, dict):
@@ -101,6 +98,7 @@ def damage(path: Path, manifest: Manifest, rank: int = 0, ranks: int = 1) -> lis
     for name, expected in list(manifest.files.items())[rank::ranks]:
         try:
             size = os.path.getsize(path / name)
+            # The size first, for which nothing has to be read.
             if size != expected.bytes:
                 found.append(f"{path / name} has {size} bytes instead of {expected.bytes}")
             elif checksum(path / name) != expected:
@@ -126,5 +124,6 @@ def _files(manifest: Manifest) -> dict[str, list[int | str]]:
 
 
 def _own(content: dict[str, Any]) -> str:
+    # Sorted, so that the order in the file does not matter; without the checksum itself.
     text = json.dumps({key: content[key] for key in ("step", "files", "extra")}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

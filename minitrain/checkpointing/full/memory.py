@@ -1,10 +1,9 @@
 """`minitrain.checkpointing.flash` for a whole training: every rank's shards and the run's other data, in /dev/shm.
 
-All shards of a rank are packed into one buffer, as long as that of the largest rank. The training waits for this copy
-only: a thread does the rest behind its back, on a group of its own. What lies in memory can only be read in the layout
-in which it was saved: in any other, and after a machine has been switched off, a checkpoint on the disk is taken. The
-folder of a training in memory is named after the training's own, and freed when the training ends, when another one
-takes its place, or when the training's own folder is gone.
+All shards of a rank are packed into one buffer. The training waits for this copy only: a thread does the rest behind
+its back. What lies in memory can only be read in the layout in which it was saved: in any other, and after a machine
+has been switched off, a checkpoint on the disk is taken. The folder of a training in memory is freed when the training
+ends, when another one takes its place, or when the training's own folder is gone.
 """
 
 from __future__ import annotations
@@ -53,16 +52,21 @@ class Memory:
         # Ranks are numbered machine by machine, so the same number of ranks further on is another machine.
         apart = hosts.count(hosts[0])
         sizes = gather_objects(_bytes(state))
+        # As long on all ranks as on the largest, since each keeps a copy of another's.
         self._path, size = place(folder, root), EXTRA + max(sizes)
+        # A group of its own, because the thread's messages must not mix with the training's.
         self._group = new_group(range(dist.get_world_size()), backend="gloo", description="memory")
+        # Two slots of each rank, each with its own shards and another rank's.
         needed = 4 * size * hosts.count(socket.gethostname())
         held = same_on_all_ranks(lambda: self._make(folder, needed, root), None)
         text = json.dumps([about, sizes, str(folder.absolute())], sort_keys=True)
+        # 7 bytes, which are positive as an int64, too.
         run = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
         self._buffer = torch.zeros(size, dtype=torch.uint8, pin_memory=torch.cuda.is_initialized())
         try:
             self._flash = same_on_all_ranks(lambda: self._take(run, min(apart, len(hosts)), root), None)
         except OSError:
+            # What an earlier run has saved there must not be lost.
             if not held:
                 shutil.rmtree(self._path, ignore_errors=True)
             raise
@@ -76,11 +80,13 @@ class Memory:
         free_left(root)
         with suppress(FileExistsError):
             os.mkdir(self._path, 0o700)
+        # Checked after it was made: if the name existed, another user may have made it.
         if problem := shared(self._path):
             raise OSError(
                 f"{self._path} {problem}, so another user could read or change what is saved in it; have it removed, "
                 "or leave out --flash-every"
             )
+        # Blocks, since a file's length says nothing about the memory that it takes.
         held = sum(file.stat().st_blocks * 512 for file in self._path.glob("*.slots"))
         free = shutil.disk_usage(root).free + held
         if free < needed:
@@ -111,6 +117,7 @@ class Memory:
         text = json.dumps(extra).encode()
         if len(text) > EXTRA:
             raise ValueError(f"extra has {len(text)} bytes as JSON; there is room for {EXTRA}")
+        # JSON ignores spaces, so no length has to be stored.
         self._buffer[:EXTRA].fill_(ord(" "))
         self._buffer[: len(text)] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         for part, tensor in self._parts(state):
@@ -145,6 +152,7 @@ class Memory:
         self.wait()
         self._pool.shutdown()
         self._flash.free()
+        # No rank may still use the folder that all remove.
         gather_objects(None)
         shutil.rmtree(self._path, ignore_errors=True)
 

@@ -3,7 +3,7 @@
 However a layout cuts a tensor, one description fits: the regions of the unsharded tensor that this rank holds. Tensor
 parallelism gives a rank some rows or columns, which is one region. ZeRO gives it some of the flattened elements, which
 are at most 2d − 1 regions in d dimensions. A checkpoint stores regions. A rank that loads it asks for other regions,
-and reads the overlaps.
+and reads the overlaps. This file is the first to open; `checkpointing/checkpoint.py` uses all of it.
 
 Source: PyTorch, torch.distributed.checkpoint (`SavePlanner`, `LoadPlanner`, `StorageWriter`, `StorageReader`). Writing
 copies only shards that have gaps in memory or lie on a GPU, and keeps the copies until the file is complete. Reading
@@ -61,8 +61,7 @@ class ShardedTensor:
     """The parts of one device's tensor that this rank holds.
 
     Attributes:
-        shape: Of the whole tensor.
-        dtype: Of the whole tensor and of its shards.
+        shape, dtype: Of the whole tensor.
         shards: The regions that this rank holds.
         writes: Whether this rank writes them; exactly one rank writes each region.
     """
@@ -81,11 +80,6 @@ def flat_regions(shape: Sequence[int], start: int, stop: int) -> list[Region]:
 
     The rest of a row that has begun, then whole rows, then the beginning of a row, each row split likewise.
 
-    Args:
-        shape: Of the tensor.
-        start: The first of the elements.
-        stop: The one after the last.
-
     Returns:
         Offsets and sizes of each region, in the elements' order; each region is a run of them.
 
@@ -99,6 +93,7 @@ def flat_regions(shape: Sequence[int], start: int, stop: int) -> list[Region]:
 
 
 def _regions(shape: tuple[int, ...], start: int, stop: int) -> Iterator[Region]:
+    # Also where a dimension is 0, by which `row` below would divide.
     if start == stop:
         return
     if not shape:
@@ -159,6 +154,7 @@ class WritePlan(DefaultSavePlanner):
         self._items: list[WriteItem] = []
         for name, sharded in state.items():
             for tensor, offsets in sharded.shards if sharded.writes else ():
+                # An empty region may begin where another one does, and would take its place in the list.
                 if tensor.numel():
                     self._memory[name, offsets] = tensor.detach()
                     self._items.append(_write_item(name, sharded, tensor, offsets))
@@ -195,6 +191,7 @@ def _overlap(plans: Sequence[SavePlan]) -> str:
         assert item.tensor_data is not None
         regions.setdefault(item.index.fqn, []).append(item.tensor_data.chunk)
     for name, found in regions.items():
+        # All pairs, which takes long, but only after the library has found an error.
         for a, b in combinations(found, 2):
             sides = zip(a.offsets, a.sizes, b.offsets, b.sizes, strict=True)
             if all(max(i, j) < min(i + m, j + n) for i, m, j, n in sides):
@@ -224,6 +221,7 @@ class ReadPlan(LoadPlanner):
                 items += create_read_items_for_chunk_list(name, self._saved[name], regions)  # type: ignore[arg-type]
         return LoadPlan(items)
 
+    # Nothing to agree on: each rank reads what it needs, whatever the others read.
     def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
         return global_plan
 
@@ -235,6 +233,7 @@ class ReadPlan(LoadPlanner):
         assert index.index is not None
         view = self._state[index.fqn][index.index].tensor.detach()
         for dim, (offset, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
+            # Views, so that bytes go from the file into the training's own memory.
             view = view.narrow(dim, offset, length)
         return view
 
@@ -260,10 +259,7 @@ class Writer(FileSystemWriter):
 
 
 class Reader(FileSystemReader):
-    """The library's reader of files, which here executes no code from a file.
-
-    Tensors are read with `weights_only`. The library's list of tensors is a pickle, which could name any function; here
-    it may name only the classes of such a list. The files that it refers to must be among `files`.
+    """The library's reader of files, which here executes no code from a file. Tensors are read with `weights_only`.
 
     Args:
         path: The checkpoint.
@@ -295,6 +291,7 @@ class Reader(FileSystemReader):
 def _problem(metadata: Metadata, files: Mapping[str, Sum]) -> str:
     """What is wrong with a list of tensors: the library would end in an error that names no file, or leave gaps."""
     stored = metadata.storage_data
+    # Only files of the manifest have checksums, and a path may lead anywhere.
     if strangers := {info.relative_path for info in stored.values()} - files.keys():
         return f"refers to {sorted(strangers)}, which the manifest does not name"
     for index, info in stored.items():
@@ -334,6 +331,7 @@ class _Unpickler(pickle.Unpickler):
     }
 
     def find_class(self, module: str, name: str) -> Any:
+        # A pickle may name any function, to be called while it is read.
         known = name in self._MODULES.get(module, ())
         if known or (module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)):
             return super().find_class(module, name)

@@ -26,6 +26,7 @@ def state_of(part: Part, gradients: Gradients) -> State:
     The shards are the training's own memory: to be written from, or read into and then announced by `refresh`.
     """
     gradients.wait()  # a shard is part of what may still be on its way
+    # Before the first step an optimizer has none, into which states could be read.
     make_states(gradients)
     state: State = {}
     for shard in gradients.shards:
@@ -34,6 +35,7 @@ def state_of(part: Part, gradients: Gradients) -> State:
                 continue
             kept = {"model": line.master.detach()}
             for name, value in shard.optimizer.state[line.master].items():
+                # Counters have another shape; `set_steps` sets them after loading.
                 if isinstance(value, Tensor) and value.shape == line.master.shape:
                     kept[f"optimizer.{name}"] = value
             _add(state, part, gradients, line, kept)
@@ -54,6 +56,7 @@ def check_finite(state: State, where: Path | str, instead: str) -> None:
     Raises:
         ValueError: Names the states.
     """
+    # A rank may be the only one that holds the NaN, and all have to refuse.
     mine = [name for name, each in state.items() if not all(bool(s.tensor.isfinite().all()) for s in each.shards)]
     if found := sorted({name for names in gather_objects(mine) for name in names}):
         more = f" and {len(found) - 3} more" if len(found) > 3 else ""
@@ -69,8 +72,10 @@ def _add(state: State, part: Part, gradients: Gradients, line: FlatShard, kept: 
         origin = [0] * len(whole)
         tensor = gradients.axes.layout.tp
         if (dim := sharded_dim(parameter)) is not None:
+            # Neighbors may share a piece, and then begin at the same row.
             origin[dim] = gradients.axes.place["tp"] * shards(parameter, tensor) // tensor * local_shape[dim]
         for kind, flat in kept.items():
+            # Of the ranks that hold the same elements the first one writes.
             entry = ShardedTensor(tuple(whole), flat.dtype, [], gradients.spread[name].first)
             done = offset
             for offsets, sizes in flat_regions(local_shape, start, stop):
@@ -119,6 +124,7 @@ def make_states(gradients: Gradients) -> None:
             line.master.grad = None
         for group, lr, weight_decay in kept:
             group["lr"], group["weight_decay"] = lr, weight_decay
+        # The step that made the states has counted itself.
         set_steps(gradients, 0)
 
 

@@ -5,9 +5,8 @@ position; and the numbers. So it can be written one tensor at a time, read from 
 numbers go, whatever its origin. Source: Hugging Face, safetensors, "Format".
 
 Exporting takes one process, which holds one tensor at a time and reads and writes each element once. To import, each
-rank reads only its own regions, twice, because NaN and infinity are found before any weight is changed. The ranks tell
-each other which names and shapes do not fit, so that all refuse a file alike. GPT-2's weights may have their names and
-places of Hugging Face (`gpt2.py`).
+rank reads only its own regions, twice. GPT-2's weights may have their names and places of Hugging Face
+(`checkpointing/full/gpt2.py`). Open `checkpointing/full/shards.py` and `checkpointing/full/manifest.py` first.
 Also called consolidated checkpoint; full state dict.
 """
 
@@ -49,8 +48,7 @@ class Whole(NamedTuple):
     """A tensor of a file to be written.
 
     Attributes:
-        shape: Of it.
-        dtype: Of it.
+        shape, dtype: Of it.
         parts: Names of the checkpoint's tensors that it is made of, one after another along dim 0.
         transposed: Whether it is transposed then.
     """
@@ -74,6 +72,7 @@ def export_safetensors(path: Path, file: Path, as_gpt2: bool = False) -> None:
     """
     path, file = Path(path), Path(file)
     content = manifest.read(path)
+    # Weights that leave a checkpoint leave its checksums behind.
     if found := manifest.damage(path, content):
         raise ValueError("; ".join(found))
     reader = Reader(path, content.files)
@@ -98,6 +97,7 @@ def export_safetensors(path: Path, file: Path, as_gpt2: bool = False) -> None:
 
     unfinished = file.with_name(file.name + ".unfinished")
     try:
+        # Under another name, so that a file that is cut short is never taken for a complete one.
         with open(unfinished, "wb") as stream:
             stream.write(_header(wholes, content.step))
             for whole in wholes.values():
@@ -107,6 +107,7 @@ def export_safetensors(path: Path, file: Path, as_gpt2: bool = False) -> None:
                 stream.write(tensor.flatten().view(torch.uint8).numpy().data)
             stream.flush()
             os.fsync(stream.fileno())
+        # After the sync, or a crash could leave the name without the numbers.
         unfinished.rename(file)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -170,12 +171,14 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
 
     there = same_on_all_ranks(shapes, group)
     asked = {name: tuple(sharded.shape) for name, sharded in mine.items()}
+    # Of all ranks: one alone cannot tell which tensors are left over.
     everyone = {name: shape for each in gather_objects(asked, group) for name, shape in each.items()}
     places = gpt2.places(everyone, there) if gpt2.recognised(there) else {name: Place(name) for name in everyone}
     if problems := _another_model(everyone, there, places):
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
         about = f"; {gpt2.sizes(there)}" if gpt2.recognised(there) else ""
         raise ValueError(f"{file} is of another model: {'; '.join(problems[:4])}{more}{about}")
+    # A reading of its own, since a NaN must be found before any weight is changed.
     found = gather_objects(same_on_all_ranks(lambda: _not_finite(file, mine, places), group), group)
     if lost := sorted(set().union(*found)):
         more = f" and {len(lost) - 4} more" if len(lost) > 4 else ""
@@ -183,6 +186,7 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
             f"{file} has NaN or infinite elements in {', '.join(lost[:4])}{more}; give weights that are all finite "
             "numbers, such as those of an earlier checkpoint"
         )
+    # A tied run would drop a head of its own without a word.
     if TIED in there and HEAD not in everyone and TABLE in everyone:
         head = places[TABLE]._replace(name=TIED)
         if any(gather_objects(same_on_all_ranks(lambda: _apart(file, mine, places[TABLE], head), group), group)):
@@ -214,6 +218,7 @@ def _regions(file: Path, state: State, places: dict[str, Place]) -> Iterator[tup
         for name, sharded in state.items():
             at, whole = places[name], tuple(sharded.shape)
             for tensor, offsets in sharded.shards:
+                # `region` counts along the first dimension, which such a tensor lacks.
                 if not tensor.dim():
                     yield name, tensor, opened.get_tensor(at.name).to(tensor.dtype)
                 elif tensor.numel():

@@ -2,7 +2,8 @@
 
 It adds fused kernels (which return the log-sum-exp that merging needs), 16 bits with sums in float32, grouped-query
 heads, chunks of unequal length, leaving out hidden blocks, dropout that drops what one device drops, documents,
-recomputation, tensor parallelism, and checks.
+recomputation, tensor parallelism, and checks. Open `context_parallel/full/places.py` first, then
+`context_parallel/full/local.py`, one of `context_parallel/full/ring.py`, `gather.py` and `ulysses.py`, and this file.
 
 | mode | sent per rank, forward | at most |
 |---|---|---|
@@ -60,8 +61,10 @@ class Attend(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
+        # As in forward: autocast would take the sums out of float32.
         with torch.autocast(gradient.device.type, enabled=False):
             parts = ctx.way.backward(gradient, ctx.saved_tensors, ctx.rule)
+        # Rounded once, after everything has been added.
         to_query, to_key, to_value = (part.to(dtype) for part, dtype in zip(parts, ctx.dtypes, strict=True))
         return to_query, to_key, to_value, None, None
 
@@ -119,8 +122,7 @@ class ContextAttention(CausalAttention):
 
         Args:
             query: Of this rank's tokens, in the order of `places.held`.
-            key: Likewise; each head is shared by heads / kv_heads query heads, and travels once.
-            value: Likewise.
+            key, value: Likewise; each head is shared by heads / kv_heads query heads, and travels once.
             documents: For each token of the **whole** sequence the number of its document, the same on all ranks: a
                 token sees only its own document. Modes "gather" and "ulysses" only.
 
@@ -134,6 +136,7 @@ class ContextAttention(CausalAttention):
             query, key, value = (each.to(dtype) for each in (query, key, value))
         self.check(query, key, value, documents)
         rule = Rule(self.causal, documents, self.drawn(query.shape[1]))
+        # Cast above, once; within, the sums stay in float32.
         with torch.autocast(query.device.type, enabled=False):
             return Attend.apply(query, key, value, self.way(query.shape[1], key.shape[1]), rule)
 
@@ -144,9 +147,10 @@ class ContextAttention(CausalAttention):
         return (Gather if self.mode == "gather" else Ring)(self.comm, self.chunks)
 
     def drawn(self, heads: int) -> Dropout | None:
-        """The dropout of this forward. The position is read now: backward may come after the next forward's."""
+        """The dropout of this forward."""
         if not self.training or not self.dropout.p:
             return None
+        # Read now, because backward may come after the position of the next forward is set.
         key, first_token = counter_rng.position()
         words = f"{key}/{self.dropout.site}"
         return Dropout(self.dropout.p, words, first_token, self.seq, self.dropout.rank * heads)
@@ -158,6 +162,7 @@ class ContextAttention(CausalAttention):
             shape = list(query.shape)
             shape[2] = -1  # chunks need not be equally long
             mine = (problem, f"{shape} with {key.shape[1]} kv_heads, {query.dtype}", documents is not None)
+            # Problems travel too: a rank that raised alone would leave the others waiting for its keys.
             everyone = gather_objects(mine, self.comm.group, "ContextAttention")
             problem = next((problem for problem, _, _ in everyone if problem), None)
             if not problem and (differ := differing([brought for _, brought, _ in everyone])):

@@ -77,10 +77,12 @@ class _Mean(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, mean: Tensor, count: Tensor, comm: Comm) -> Tensor:
+        # In float64, because float32 cannot count beyond 2²⁴ one by one.
         both = torch.stack([mean.double() * count, count.double()])
         # One message of two numbers: the sums of losses and of counts over all ranks.
         comm.all_reduce(both).wait()
         total, counts = both
+        # This rank's share of all tokens. Gradients are then summed over ranks, so nothing else is divided.
         ctx.save_for_backward(count / counts)
         return (total / counts).to(mean.dtype)
 

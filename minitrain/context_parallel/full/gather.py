@@ -41,10 +41,12 @@ class Gather:
         """The gradients of this rank's query, key and value."""
         query, key, value, output, logsum = kept
         (mine,) = self.chunks[self.comm.rank]
+        # Kept from forward, they would take n times the memory of a rank's own, in every layer.
         all_keys, all_values = self.gather(key, value)
         backward = Backward(gradient, query, positions((mine,), query.device), output, logsum, rule)
         parts = backward.add(all_keys, all_values, self.key_at(all_keys), self.blocks(rule.causal))
         # Each rank has used all keys and values, so a gradient is a sum over ranks, and its owner needs the sum.
+        # Zeros, for later tokens that no query of this rank sees.
         partial = parts[0].to_key.new_zeros(self.seq, *self.token(key))
         for keys, *gradients in parts:
             for number, part in enumerate(gradients):
@@ -64,6 +66,7 @@ class Gather:
         # Each rank brings its keys and values, and gets those of all.
         self.comm.all_gather(buffer).wait()
         whole = buffer.flatten(0, 1)
+        # Chunks of equal length need no copy.
         whole = whole if self.even else whole[self.slots(key.device)]  # [seq, 2, batch, kv_heads, head]
         all_keys, all_values = whole.permute(1, 2, 3, 0, 4)
         return all_keys, all_values

@@ -29,12 +29,7 @@ FUSED_ON_CPU = (torch.float32, torch.float64, *HALVES)
 
 @dataclass(frozen=True)
 class Tokens:
-    """Queries and keys of one block, by their true positions: written-out scores need them.
-
-    Attributes:
-        queries: Positions of the queries.
-        keys: Positions of the keys.
-    """
+    """True positions of the queries and keys of one block: written-out scores need them."""
 
     queries: Int[Tensor, " q"]
     keys: Int[Tensor, " k"]
@@ -62,6 +57,7 @@ class Dropout:
         """Which weights are dropped; the others are divided by 1 − p."""
         (batch, heads), device = weights.shape[:2], weights.device
         sequences = torch.arange(batch, device=device).view(-1, 1, 1, 1)
+        # By true numbers of token, head and key, so that every layout drops the same weights.
         queries = self.first_token + sequences * self.seq + tokens.queries.view(-1, 1)  # [batch, 1, q, 1]
         numbers = torch.arange(self.first_head, self.first_head + heads, device=device).view(-1, 1, 1)
         return counter_rng.bits(self.words, queries, numbers * self.seq + tokens.keys) < self.p * 2**32
@@ -113,6 +109,7 @@ def attend(
     key, value = repeat(key, query), repeat(value, query)
     if not fused(query, rule):
         return written_out(query, key, value, tokens, rule)
+    # Not `F.scaled_dot_product_attention`, which keeps the logsum to itself.
     if query.is_cuda:
         output, logsum, *_ = torch.ops.aten._scaled_dot_product_flash_attention(query, key, value, 0.0, causal)
         return output, logsum
@@ -136,14 +133,8 @@ def gradients(
 
     Args:
         gradient: Of the output.
-        query: As in `attend`, and so the rest.
-        key: Likewise.
-        value: Likewise.
-        output: Over **all** keys, not only this block's.
-        logsum: Likewise.
-        causal: As in `attend`.
-        tokens: Likewise.
-        rule: Likewise.
+        query, key, value, causal, tokens, rule: As in `attend`.
+        output, logsum: Over **all** keys, not only this block's.
 
     Returns:
         Those of key and value summed over the query heads that share them, in float32 at least.
@@ -178,6 +169,7 @@ def fused(query: Float[Tensor, "batch heads q head"], rule: Rule) -> bool:
     if rule.dropout is not None or rule.documents is not None:
         return False
     if query.is_cuda:
+        # What FlashAttention takes.
         return query.dtype in HALVES and query.shape[-1] % 8 == 0 and query.shape[-1] <= 256
     return query.device.type == "cpu" and query.dtype in FUSED_ON_CPU
 
@@ -190,6 +182,7 @@ def repeat(key: Tensor, query: Tensor) -> Tensor:
 
 def shared(gradient: Tensor, kv_heads: int) -> Tensor:
     """The sum over the query heads that share a key head, in float32 at least."""
+    # Wider before the sum, and it stays so, as other blocks' parts will be added.
     wide = gradient.to(wider(gradient.dtype))
     return wide.unflatten(1, (kv_heads, -1)).sum(2) if kv_heads < gradient.shape[1] else wide
 
@@ -208,6 +201,7 @@ def written_out(query: Tensor, key: Tensor, value: Tensor, tokens: Tokens, rule:
     """`attend` with the block's scores as a tensor."""
     dtype = query.dtype
     query, key, value = (each.to(wider(dtype)) for each in (query, key, value))
+    # From here on in place: nothing else is as large as the scores.
     scores = _scores(query, key, tokens, rule)
     logsum = scores.logsumexp(-1)  # [batch, heads, q]
     # A query that sees none of these keys has logsum −∞ here, and weights of 0.
@@ -232,6 +226,7 @@ def written_out_gradients(
     """`gradients` with the block's scores as a tensor."""
     wide = wider(query.dtype)
     gradient, query, key, value, output = (each.to(wide) for each in (gradient, query, key, value, output))
+    # This logsum is over all keys, therefore finite, and a hidden key gets weight 0.
     weights = (_scores(query, key, tokens, rule) - logsum[..., None]).exp_()  # [batch, heads, q, k]
     to_weights = gradient @ value.transpose(-2, -1)  # [batch, heads, q, k]
     used = weights

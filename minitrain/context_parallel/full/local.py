@@ -40,6 +40,7 @@ class Running:
             sums = self.logsum[:, :, queries]
             share = torch.sigmoid(logsum - sums)[..., None]  # of these keys, in the sum of all seen so far
             self.output[:, :, queries].lerp_(output.to(self.output.dtype), share.to(self.output.dtype))
+            # Last, since the share needs the old sum. `sums` is a view, so this updates the running logsum.
             sums.copy_(torch.logaddexp(sums, logsum))
 
     def result(self) -> tuple[Tensor, Tensor]:
@@ -120,6 +121,7 @@ def added(parts: Sequence[Part], onto: Tensor) -> Tensor:
 
 def together(parts: Sequence[Part], both: Tensor) -> Tensor:
     """The same of parts alone, in memory of their own, for keys and values of the shape of `both`."""
+    # One block has all keys, so there is nothing to fill with zeros.
     if len(parts) == 1 and parts[0].keys == slice(0, both.shape[-2]):
         return torch.stack([parts[0].to_key, parts[0].to_value])
     return added(parts, torch.zeros_like(both, dtype=wider(both.dtype)))

@@ -65,6 +65,7 @@ class HeldDropout(nn.Module):
             return x
         batch, held, hidden = x.shape
         first = torch.arange(batch, device=x.device).view(-1, 1, 1) * self.seq  # [batch, 1, 1]
+        # Sequence parallelism has divided the rank's tokens once more.
         at = positions(self.chunks, x.device).narrow(0, self.shard * held, held).view(-1, 1)  # [held, 1]
         return drop(x, self.p, self.site, first + at, torch.arange(hidden, device=x.device))
 
@@ -100,10 +101,12 @@ def parallelize(gpt: GPT, comm: AnyComm, mode: str, seq: int) -> None:
             made[f"{name}.core"] = _core(part, f"{name}.core", comm, mode, seq)
         elif isinstance(part, Positions):
             made[name] = HeldPositions(mine, seq)
+        # The dropout of attention is in the core, which is replaced together with it.
         elif isinstance(part, nn.Dropout) and not name.endswith("attention.core.dropout"):
             made[name] = HeldDropout(part.p, name, mine, seq)
         elif isinstance(part, ResidualDropout):
             made[name] = HeldDropout(part.p, part.site, mine, seq, part.shard, part.shards)
+    # All are made before one is put in place, so that an error leaves the model as it was.
     for name, module in made.items():
         gpt.set_submodule(name, module.train(gpt.training))
 

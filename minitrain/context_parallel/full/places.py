@@ -59,8 +59,10 @@ def chunks(mode: str, seq: int, rank: int, ranks: int) -> Chunks:
             f"seq={seq} is too short for {ranks} ranks, of which mode={mode!r} gives each {each}; "
             f"use at least {count} tokens{instead}"
         )
+    # The rest goes to the first chunks, one token each, so that no two differ by more.
     short, longer = divmod(seq, count)
     starts = [number * short + min(number, longer) for number in range(count + 1)]
+    # The chunk from the front comes first, so positions rise.
     mine = (rank, count - 1 - rank) if mode == "zigzag" else (rank,)
     return tuple(range(starts[number], starts[number + 1]) for number in mine)
 
@@ -107,6 +109,7 @@ def visible(queries: Sequence[range], keys: Sequence[range], causal: bool) -> li
     start = 0
     for chunk in queries:
         stop = start + len(chunk)
+        # Chunks of two ranks have no token in common, so their starts tell which is earlier.
         seen = slice(0, sum(len(each) for each in keys if each.start < chunk.start))
         if blocks and blocks[-1].keys == seen:  # neighbours that see the same: one call for both
             blocks[-1] = blocks[-1]._replace(queries=slice(blocks[-1].queries.start, stop))

@@ -1,9 +1,8 @@
 """Keys and values travel around the ranks, and so do their gradients: modes "ring" and "zigzag".
 
 **Sent.** Forward: n−1 messages of a rank's keys and values, each started before the block at hand is computed.
-Backward: the same again, and n−1 messages of the gradients of keys and values, in float32 at least. The gradient of a
-rank's keys begins its journey at the next rank. The rank's own part of it waits at home, where the rest arrives after
-n−1 messages. (In the small form the rank's own part travels too, n messages in all.)
+Backward: the same again, and n−1 messages of the gradients of keys and values, in float32 at least. (In the small form
+the rank's own part travels too, n messages in all.)
 **Cost.** A rank holds its own keys and values, those at hand, and those that arrive. Hidden blocks are not computed,
 but their keys and values are passed on.
 """
@@ -39,6 +38,7 @@ class Ring:
         running = Running(query, positions(self.chunks[rank], device), rule)
         own = passing = torch.stack([key, value])  # [2, batch, kv_heads, held, head]
         for step in range(ranks):
+            # Its own keys come first, of which each query sees one at least, as `Running` needs.
             owner = (rank - step) % ranks
             # The next keys and values arrive, and these leave, while this block is computed.
             coming = self.pass_on(passing, owner - 1) if step < ranks - 1 else None
@@ -47,6 +47,7 @@ class Ring:
             running.add(passing[0], passing[1], positions(chunks, device), blocks)
             passing = received(coming) if coming else passing
         output, logsum = running.result()
+        # Of keys and values only its own: the others travel again in backward.
         return output, query, own, output, logsum
 
     def backward(self, gradient: Tensor, kept: Sequence[Tensor], rule: Rule) -> tuple[Tensor, Tensor, Tensor]:
@@ -63,6 +64,7 @@ class Ring:
             blocks = visible(self.chunks[rank], chunks, rule.causal)
             parts = backward.add(passing[0], passing[1], positions(chunks, device), blocks)
             if step == 0:
+                # It waits at home, where the sum of all other ranks' parts arrives after n−1 messages.
                 home = parts
             else:
                 # What the ranks between the owner and this one have added arrived while this block was computed.
@@ -77,6 +79,7 @@ class Ring:
         """Send to the next rank, and receive what belongs to `source_owner` from the one before."""
         rank, ranks = self.comm.rank, self.comm.ranks
         shape = list(tensor.shape)
+        # Chunks may differ in length, so the buffer is as long as what arrives.
         shape[-2] = length(self.chunks[source_owner % ranks])
         return exchange(tensor, (rank + 1) % ranks, tensor.new_empty(shape), (rank - 1) % ranks, self.comm.group)
 

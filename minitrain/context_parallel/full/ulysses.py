@@ -64,13 +64,16 @@ class Ulysses:
         every, block = self.every_token(query), self.block(rule)
         backward = Backward(gradient, query, every, output, logsum, self.of_heads(rule))
         ((_, *to_both),) = backward.add(self.of_each(key), self.of_each(value), every, block)
+        # Several query heads have used the same key head, which was repeated for them.
         if not self.evenly:
             used = torch.tensor(self.used, device=key.device)
             to_both = [each.new_zeros(key.shape).index_add_(1, used, each) for each in to_both]
+        # True if no key head is on two ranks.
         if sum(map(len, self.kv_heads)) == self.kv_heads[-1].stop:
             to_both = [each.to(key.dtype) for each in to_both]  # of this rank alone: complete, and rounded here
         parts = (backward.result().to(query.dtype), *to_both)
         ranges = (self.query_heads, self.kv_heads, self.kv_heads)
+        # All three are on their way before the first is waited for.
         started = [self.to_tokens(each, of) for each, of in zip(parts, ranges, strict=True)]
         to_query, to_key, to_value = (self.own_tokens(each, of) for each, of in zip(started, ranges, strict=True))
         return to_query, to_key, to_value
@@ -129,5 +132,6 @@ class Ulysses:
         """The same rule with this rank's heads at their numbers."""
         if rule.dropout is None:
             return rule
+        # A mask belongs to a head of the whole model, wherever it is computed.
         first = rule.dropout.first_head + self.query_heads[self.comm.rank].start
         return replace(rule, dropout=replace(rule.dropout, first_head=first))

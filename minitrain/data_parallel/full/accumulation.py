@@ -56,6 +56,7 @@ def accumulate(
         raise ValueError("micro_batches: no rank counts a single loss, so there is no mean; bring at least one target")
     mean = torch.zeros_like(counted)
     for number, micro_batch in enumerate(micro_batches, 1):
+        # Gradients are sent once, in the backward of the last one.
         with nullcontext() if number == len(micro_batches) else model.no_sync():
             loss = loss_sum(model, micro_batch)
             # synchronize() averages over ranks, so each brings n times its share: (1/n) Σᵣ n · lossᵣ/total.

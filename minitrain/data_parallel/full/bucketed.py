@@ -90,6 +90,7 @@ def pack(
     buckets: list[dict[str, nn.Parameter]] = []
     filling: dict[tuple[torch.dtype, torch.device], dict[str, nn.Parameter]] = {}
     for name, parameter in reversed(parameters.items()):
+        # A flat tensor has one dtype and is on one device.
         kind = (parameter.dtype, parameter.device)
         bucket = filling.setdefault(kind, {})
         if not bucket:
@@ -121,6 +122,7 @@ class BucketedDataParallel(Replica):
     @torch.no_grad()
     def synchronize(self) -> None:
         self._begin_synchronize()
+        # All are started before the first is waited for.
         started = [self._start(bucket) for bucket in self.buckets]
         for bucket, handle in zip(self.buckets, started, strict=True):
             handle.wait()

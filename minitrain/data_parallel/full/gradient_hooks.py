@@ -3,9 +3,6 @@
 Autograd adds a parameter's gradients to `.grad` in one node of the graph. Its hooks run after those of
 `register_post_accumulate_grad_hook`, whichever was given first: what is sent is the gradient as the user's hook left
 it.
-
-torch hides what hooks refer to from Python's garbage collector. A hook that referred to the wrapped model, which refers
-to the parameter, would keep all of them, and their memory, as long as the program runs.
 """
 
 from __future__ import annotations
@@ -29,7 +26,10 @@ def call_when_accumulated(parameter: Tensor, method: Callable[..., None], *argum
     Returns:
         The node: the parameter refers to it weakly, so the hook works only as long as the caller keeps it.
     """
+    # torch hides what hooks refer to from Python's garbage collector: a hook that held the wrapped model, which holds
+    # the parameter, would keep both, and their memory, as long as the program runs.
     weak = WeakMethod(method)
+    # The node that adds to `.grad`: its hooks come after those that the user has given to the parameter.
     node = get_gradient_edge(parameter).node
 
     def hook(*_: Any) -> None:

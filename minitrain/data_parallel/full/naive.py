@@ -1,5 +1,6 @@
 """`minitrain.data_parallel.naive` for any model: unused, frozen, tied and transposed parameters, buffers, and checks.
 
+Open `data_parallel/full/replica.py` first, as for all rungs here. The next is `data_parallel/full/bucketed.py`.
 **Source.** Li et al. 2020, "PyTorch Distributed", §3.2.1.
 **Sent.** Also an all-reduce of one flag per parameter: a parameter that some ranks did not use counts as zeros there,
 and one that no rank used is left alone.
@@ -26,6 +27,7 @@ class NaiveDataParallel(Replica):
             if not used[name]:
                 continue
             gradient = self._gradient(name)
+            # Zeros where this rank did not use it: others did, and wait for its part of the sum.
             mean = torch.zeros_like(parameter) if gradient is None else gradient * (1 / self.ranks)
             mean = mean.to(reduced_in(parameter, self.reduce_dtype)).contiguous()
             # The sum of every rank's 1/n: one all-reduce for this parameter, waited for before the next is started.

@@ -1,8 +1,7 @@
 """`minitrain.data_parallel.overlapped` for any model: unused parameters, several dtypes, checks; and it can be freed.
 
 A bucket is started when it is full and all buckets before it have been started, so all ranks start them in one order.
-Collectives are matched by order alone: a rank that started its second bucket first would add it to the others' first.
-`synchronize()` starts the buckets that are not full when backward ends, since this rank did not use some parameter.
+Open `data_parallel/full/bucketed.py` first, and `data_parallel/full/gradient_hooks.py` after this file.
 
 **Source.** Li et al. 2020, "PyTorch Distributed", §3.2.3 and §4.2.
 **Cost.** Time: `minitrain.costs.data_parallel.step_time`.
@@ -47,6 +46,7 @@ class DataParallel(BucketedDataParallel):
     @torch.no_grad()
     def synchronize(self) -> None:
         self._begin_synchronize()
+        # Not full when backward ended, as this rank did not use some parameter; others did, and wait.
         for bucket in self.buckets[len(self._started) :]:
             self._started.append(self._start(bucket))
         for bucket, handle in zip(self.buckets, self._started, strict=True):
@@ -63,8 +63,10 @@ class DataParallel(BucketedDataParallel):
                 f"{name} got a second gradient before synchronize(); run backward of all micro-batches but the last "
                 "under no_sync(), and synchronize() after the last"
             )
+        # After the check: a gradient that has left must not grow under `no_sync()` either.
         if self._local:
             return
         self._missing[number].remove(name)
+        # Messages are matched by order alone: a rank that sent its second bucket first would add it to others' first.
         while (turn := len(self._started)) < len(self.buckets) and not self._missing[turn]:
             self._started.append(self._start(self.buckets[turn]))

@@ -2,8 +2,8 @@
 
 Each rank holds every parameter, gradient and optimizer state. Three things make the copies equal and keep them so. At
 the start, rank 0 sends its parameters and buffers to all. In each step, every rank applies the same gradient, the mean
-over ranks. And all ranks call the same collectives in the same order, for which they must bring the same parameters;
-that is checked before anything is sent. The three files differ in when, and in what pieces, the gradients travel.
+over ranks. And all ranks call the same collectives in the same order, for which they must bring the same parameters.
+The three files differ in when, and in what pieces, the gradients travel.
 
 Buffers (BatchNorm's running statistics) are sent once, at the start; after that each rank updates its own. Torch's DDP
 sends rank 0's before every forward (unless `forward_sync_buffers=False`): the ranks' buffers are then equal, but the
@@ -64,6 +64,7 @@ class Replica(nn.Module, ABC):
     ):
         super().__init__()
         self.comm = as_comm(comm).unchecked  # the modules are compared here, so nothing is compared afterwards
+        # Before anything is sent, or rank 0's values would go into tensors of other shapes.
         agree_on_states(module, bucket_megabytes, self.comm.group, reduce_dtype)
         if not bucket_megabytes > 0:
             raise ValueError(f"bucket_megabytes={bucket_megabytes} must be positive; 25 is usual")
@@ -146,6 +147,7 @@ class Replica(nn.Module, ABC):
 
     def _arrive(self, name: str, parameter: Tensor) -> None:
         """The hook: backward has added a gradient to a parameter's `.grad`."""
+        # A step with gradients of its own would let this rank drift away from the others: `forward` refuses to go on.
         self._own |= not self._local
 
     def _begin_synchronize(self) -> None:
@@ -188,6 +190,7 @@ def agree_on_states(
         if isinstance(part, (nn.Embedding, nn.EmbeddingBag)) and part.sparse:
             mine[f"embedding {name}"] = "sparse"
     everyone = gather_objects(mine, group)
+    # In an order that all ranks share, so that all of them name the same difference.
     for name in dict.fromkeys(name for theirs in everyone for name in theirs):
         found = [theirs.get(name, "missing") for theirs in everyone]
         if differ := differing(found):

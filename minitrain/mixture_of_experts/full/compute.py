@@ -41,7 +41,9 @@ def loop(
         expert: For each row the expert that it goes through.
     """
     y = torch.zeros_like(rows)
+    # The loop waits for the GPU here: on the CPU it must know where each expert's rows end.
     counts = counted(expert, len(experts)).tolist()
+    # Stable, so that an expert adds up its rows in the order of tokens in every run.
     for mine, module in zip(expert.argsort(stable=True).split(counts), experts, strict=True):
         part = rows.index_select(0, mine)[None]  # [1, rows, hidden], as a feed-forward layer takes it
         # Even without rows: its parameters then have a gradient of zeros, as in the other two ways.
@@ -57,6 +59,7 @@ def grouped(
     counts = counted(expert, len(experts))
     up, down = stacked(experts, "up"), stacked(experts, "down")
     sorted_rows, slot = rows.index_select(0, order), order.argsort()
+    # Only the kernel for 16 bits wants this room.
     if rows.is_cuda and rows.element_size() == 2:
         sorted_rows, slot, counts = with_room(sorted_rows, slot, counts)
     wide = grouped_linear(sorted_rows, *up, counts)  # [routes, 4·hidden]
@@ -69,21 +72,20 @@ def with_room(
 ) -> tuple[Float[Tensor, "rows inputs"], Int[Tensor, " routes"], Int[Tensor, " experts"]]:
     """Rows of zeros between the experts, so that each has a multiple of 8 rows, and none has no rows.
 
-    The gradient of an expert's weight is a product over its rows, which on an H100 must begin at multiples of 16 bytes;
-    and a group without rows has made its kernel hang (pytorch issue 152668).
-
     Args:
         x: Rows sorted by expert.
         slot: For each route its place in x.
         counts: How many rows each expert has.
 
     Returns:
-        The same with the rows of zeros. Their number, which the CPU must know, depends on the number of rows alone: the
-        last expert has those that are left.
+        The same with the rows of zeros.
     """
+    # A weight's gradient is a product over the expert's rows, which on an H100 must begin at multiples of 16 bytes; and
+    # an expert without rows has made the kernel hang (pytorch issue 152668).
     room = (counts.clamp(min=1) + 7) // 8 * 8
     before = (room - counts).cumsum(0) - (room - counts)  # rows of zeros before those of each expert
     place = torch.arange(len(x), device=x.device) + before.repeat_interleave(counts, output_size=len(x))
+    # The most that can be needed. The CPU knows it without the counts, and the last expert has what is left.
     rows = -(-len(x) // 8) * 8 + 8 * len(counts)
     room[-1] += rows - room.sum()
     return x.new_zeros(rows, x.shape[1]).index_copy(0, place, x), place[slot], room
@@ -104,6 +106,7 @@ def padded(
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device) - starts[expert[order]]
     slot = expert * places + place
+    # Empty places are multiplied, too, so they must not hold a NaN.
     batch = rows.new_zeros(len(experts) * places, rows.shape[1]).index_copy(0, slot, rows)
     (up, up_bias), (down, down_bias) = stacked(experts, "up"), stacked(experts, "down")
     wide = torch.baddbmm(up_bias[:, None], batch.view(len(experts), places, -1), up.mT)  # [experts, places, 4·hidden]
@@ -121,6 +124,7 @@ def grouped_linear(
     counts: Int[Tensor, " experts"],
 ) -> Float[Tensor, "routes outputs"]:
     """x sorted by expert; the first counts[0] rows times expert 0's weight, and so on."""
+    # With `output_size` it need not wait for the GPU.
     bias = bias.repeat_interleave(counts, dim=0, output_size=len(x))
     if fits_grouped_product(x, weight):
         return F.grouped_mm(x, weight.mT, offs=counts.cumsum(0, dtype=torch.int32)) + bias
@@ -189,6 +193,7 @@ class _Stack(torch.autograd.Function):
         first = tensors[0].detach()
         if not _adjoining(tensors):
             return torch.stack(tensors)
+        # It reaches past the first parameter into its neighbors: no operation that autograd could differentiate.
         return first.as_strided((len(tensors), *first.shape), (first.numel(), *first.stride()))
 
     @staticmethod

@@ -5,6 +5,7 @@
 can be fractions, and because A is still far from its limit after the paper's 100 rounds with λ = 0.001. So our experts
 then exchange tokens until no token has more than b experts (`within_cap`), whatever λ and the number of rounds.
 
+Open `mixture_of_experts/full/router.py` first, then `ExpertChoice`; `uncut` and what follows is for the cap alone.
 **Source.** Zhou et al. 2022, "Mixture-of-experts with expert choice routing", §3.3.
 **Cost.** `minitrain.costs.mixture_of_experts.capacity`: k = ⌊n · c/e⌋ tokens for each expert.
 """
@@ -73,6 +74,7 @@ class ExpertChoice(Router):
         k = self.capacity(tokens.shape[1], self.capacity_factor) or 0
         preference = s
         if self.most is not None:
+            # Detached: a choice has no gradient. The weights have one, which are the uncapped scores.
             preference, _ = uncut(s.detach(), k, self.most, self.entropy, self.iterations)
             preference = preference.masked_fill(~within_cap(preference, k, self.most), -math.inf)
         index = preference.topk(k, -1).indices  # [groups, experts, k], highest score first
@@ -82,6 +84,7 @@ class ExpertChoice(Router):
         token = (first + index).flatten()
         expert = torch.arange(self.experts, device=x.device).view(1, -1, 1).expand_as(index).flatten()
         place = torch.arange(k, device=x.device).expand_as(index).flatten()
+        # Experts have chosen, but lists are in the order of tokens, as every router's.
         order = (token * self.experts + expert).argsort()
         return Routing(
             token[order],
@@ -192,6 +195,7 @@ def within_cap(
         )
     chosen = torch.zeros_like(preference, dtype=torch.bool).scatter(-1, preference.topk(k, -1).indices, True)
     for mine, liking in zip(chosen, preference, strict=True):
+        # Each round waits for the GPU, which only the capped variant has to afford.
         while bool((mine.sum(0) > most).any()):
             _exchange(mine, liking, most)
     return chosen
@@ -212,6 +216,7 @@ def _exchange(chosen: Bool[Tensor, "experts size"], preference: Float[Tensor, "e
             break
         loss = torch.where(better, new, loss)
         taker, given = torch.where(better, takes, taker), torch.where(better, gives[takes], given)
+    # The chain's end is the cheapest token with room; from there we follow it back to the crowded one.
     token = loss.masked_fill(experts >= most, math.inf).argmin()
     while experts[token] <= most:
         chosen[taker[token], token] = True

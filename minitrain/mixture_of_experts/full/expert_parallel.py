@@ -4,6 +4,7 @@ The n ranks that share a batch are divided into groups of ep. Each group holds a
 part, with its gradients and optimizer states; so there are n/ep replicas of an expert. Routing groups are sequences,
 and noise belongs to tokens, so no layout changes the result, except for the order of additions.
 
+Open `mixture_of_experts/full/layer.py` and `data_parallel/full/replica.py` first: both classes here extend one of them.
 **Source.** Besides GShard: Shazeer et al. 2017, §3.1, where data and model parallelism are first mixed like this.
 **Sent.** After backward also gradients: those of experts over their replicas, all others over all n ranks.
 **Cost.** `minitrain.costs.mixture_of_experts.all_to_all`; counts: 8 bytes for each expert of another rank.
@@ -107,6 +108,7 @@ class ExpertParallelLayer(MoELayer):
         self, layer: MoELayer, groups: Groups, carrier: Carrier = carriers.native, check: bool | None = None
     ) -> None:
         every = list(layer.experts.values())
+        # As a loop at first: with another way all experts would be laid side by side, those that leave as well.
         super().__init__(layer.router, every, "loop", layer.riding_loss)
         ranks = dist.get_world_size(groups.experts)
         self.held = [experts_of(rank, len(every), ranks) for rank in range(ranks)]
@@ -134,6 +136,7 @@ class ExpertParallelLayer(MoELayer):
             routing = super().route(tokens, groups)
             counts = routing.load()
         except ValueError as error:
+            # Not raised yet, since the other ranks wait for our counts; the −1 in them tells of the problem.
             problem = error
         if checking(self.check):
             told = gather_objects(None if problem is None else str(problem), self.groups.data)
@@ -170,6 +173,7 @@ class ExpertParallelLayer(MoELayer):
         order = routing.expert.argsort(stable=True)
         # Rows leave, sorted by expert and therefore by rank; those of all ranks for this rank's experts arrive.
         there = all_to_all(rows.index_select(0, order), sends, receives, group, self.carrier)
+        # Rows arrive by sender, and those of each sender by expert.
         numbers = torch.arange(own, device=rows.device).repeat(ranks)
         expert = numbers.repeat_interleave(self.received.flatten(), output_size=len(there))
         computed = WAYS[self.compute](list(self.experts.values()), there, expert)
@@ -229,6 +233,7 @@ class ExpertParallel(Replica):
         self.trainable = {name: p for name, p in named.items() if p.requires_grad}
         self.own_experts = {name: p for name, p in self.trainable.items() if p in experts}
         self.shared = {name: p for name, p in self.trainable.items() if p not in experts}
+        # Experts apart, because their gradients go to fewer ranks.
         self._buckets = [pack(each, bucket_megabytes) for each in (self.shared, self.own_experts)]
 
     @torch.no_grad()
@@ -258,6 +263,7 @@ def _spread(
     for name, layer in found.items():
         spread = ExpertParallelLayer(layer, groups, carrier, check)
         experts.update(spread.experts.parameters())
+        # The whole module is a mixture, so there is nothing in which it could be replaced.
         if name == "":
             module = spread
         else:

@@ -3,7 +3,8 @@
 **A later token can take an earlier one's place**: second choices queue after the first choices of all tokens, later
 ones among them. In evaluation this router drops nothing, so a generated token does not depend on later ones.
 
-**Cost.** `minitrain.costs.mixture_of_experts`: `capacity`, and `gshard_loss_at_balance`.
+**Cost.** `minitrain.costs.mixture_of_experts`: `capacity`, and `gshard_loss_at_balance`. The base class, in
+`mixture_of_experts/full/router.py`, is to be opened first.
 Also called `second_expert_policy="random"` in Mesh TensorFlow, where the loss is multiplied by E², so that at balance
 it is the factor itself.
 """
@@ -52,6 +53,7 @@ class GShard(Router):
         scores = self.scores(tokens)
         gates = scores.softmax(-1)  # [groups, size, experts]
         best, expert = gates.topk(2, -1)  # [groups, size, 2]
+        # Before chance and capacity, as in the paper: a token that loses one expert keeps the other's share as it is.
         weight = best / best.sum(-1, keepdim=True)  # g₁/(g₁ + g₂), g₂/(g₁ + g₂)
 
         counted, mean = fractions(expert[..., 0], gates)  # c_e/S, of first choices, and m_e

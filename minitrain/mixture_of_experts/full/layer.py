@@ -1,8 +1,9 @@
 """The full form of `minitrain.mixture_of_experts.layer` adds grouped and padded products, and a loss that rides along.
 
+Open `mixture_of_experts/full/routing.py` first, a router such as `mixture_of_experts/full/switch.py`, then this file.
 **Source.** Besides Shazeer et al. 2017: Lepikhin et al. 2020, "GShard", §2.2, for dropped tokens.
 **Cost.** `minitrain.costs.mixture_of_experts.router_flops` and `expert_flops`. Rows go through their experts in one of
-three ways with equal results: `minitrain.mixture_of_experts.full.compute`.
+three ways with equal results: `mixture_of_experts/full/compute.py`, to be opened last.
 Also called `SwitchTransformersSparseMLP`, `MixtralSparseMoeBlock` (Hugging Face).
 """
 
@@ -94,12 +95,14 @@ class MoELayer(nn.Module):
 
     def combine(self, rows: Float[Tensor, "routes hidden"], routing: Routing) -> Float[Tensor, "tokens hidden"]:
         """The weighted sum of each token's rows; zeros for a token that has none."""
+        # Each rank sees its hidden units' part of a gate's gradient, and backward adds these parts up.
         gates = routing.weight if self.tensor is None else copy_to_parallel(routing.weight, self.tensor)
         weighted = rows * gates[:, None].to(rows.dtype)
         return weighted.new_zeros(routing.tokens, rows.shape[1]).index_add(0, routing.token, weighted)
 
     def _for_router(self, tokens: Float[Tensor, "tokens hidden"]) -> Float[Tensor, "tokens hidden"]:
-        """The same. Backward of a gather adds the gradients of all ranks, and each rank has the router's."""
+        """The same tokens, for the router."""
+        # Every rank finds the router's whole gradient, and backward of the gather would add it up over the ranks.
         return _Divided.apply(tokens, self.tensor.ranks) if self.sequence and self.tensor is not None else tokens
 
     def _completed(self, y: Float[Tensor, "*batch hidden"]) -> Float[Tensor, "*own hidden"]:
@@ -167,6 +170,7 @@ class _Ride(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (loss,) = ctx.saved_tensors
+        # Not times y's gradient: the loss is a term of the total loss, and no part of y.
         return gradients[0], torch.full_like(loss, ctx.scale), None
 
 

@@ -1,5 +1,6 @@
 """The full form of `minitrain.mixture_of_experts.noisy_top_k` adds groups, noise per token, and two levels.
 
+Open `mixture_of_experts/full/router.py` first, then `NoisyTopK`, and `TwoLevel` only if you need it.
 **Source.** Shazeer et al. 2017, "Outrageously large neural networks", §2.1 (H, G), §4 (importance), appendix A (load),
 appendix B (two levels).
 **Cost.** `minitrain.costs.mixture_of_experts.router_flops`, twice in training. There is no capacity: an expert takes
@@ -52,15 +53,13 @@ class NoisyTopK(Router):
             raise ValueError(f"choices={choices} must be at least 1 and at most experts={experts}")
         self.choices, self.importance_factor, self.load_factor = choices, importance_factor, load_factor
         self.noise_gate = nn.Linear(hidden, experts, bias=False)
+        # Again: when the base class did it, the noise gate did not exist.
         self.reset_parameters()
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Zeros: at first noise alone decides, and load is even (appendix A).
-
-        Args:
-            generator: Not needed.
-        """
+        """Set all weights to zero."""
+        # So noise alone decides at first, and load is even (appendix A).
         for parameter in self.parameters():
             nn.init.zeros_(parameter)
 
@@ -112,6 +111,7 @@ def chances(
     if choices == experts:
         return torch.ones_like(clean)  # there is no k-th best among k − 1 others: all are always in
     best, expert = noisy.topk(choices + 1, -1)
+    # By number, because more than k scores may be as large as the k-th.
     kept = torch.zeros_like(noisy, dtype=torch.bool).scatter(-1, expert[..., :choices], True)
     if deviation is None:
         return kept.to(clean.dtype)
@@ -192,6 +192,7 @@ class TwoLevel(NoisyTopK):
         won = chances(lower.unflatten(-1, shape), noisy_lower.unflatten(-1, shape), spread, k)
         here = torch.zeros_like(upper).scatter(-1, branch, 1.0)  # 1 where a token takes a branch
         # Load of branch i, times the load of its expert j by the tokens that take i, over the number of these.
+        # A branch that no token takes has load 0, not 0/0.
         below = (won * here[..., None]).sum(1) / here.sum(1).clamp_min(1)[..., None]
         load = (chances(upper, noisy_upper, upper_deviation, k).sum(1)[..., None] * below).flatten(-2)
         losses = self.importance_factor * squared_variation(importance) + self.load_factor * squared_variation(load)

@@ -1,4 +1,4 @@
-"""The base class of all routers: tokens in, lists of which token goes to which expert out.
+"""The base class of all routers: tokens in, lists of which token goes to which expert out (`routing.py`).
 
 **A routing group is one sequence in every layout**: capacity, choices and auxiliary loss belong to a group, and losses
 are averaged over groups, so that ranks with other sequences cannot affect this one.
@@ -116,6 +116,7 @@ class Router(nn.Module, ABC):
             layer: W; None: the gate.
         """
         layer = self.gate if layer is None else layer
+        # Autocast would multiply in 16 bits, whatever the dtype of x.
         with torch.autocast(x.device.type, enabled=False):
             return F.linear(x, layer.weight.to(x.dtype))
 
@@ -124,6 +125,7 @@ class Router(nn.Module, ABC):
     ) -> Float[Tensor, "groups size columns"]:
         """Numbers between 0 and 1 for each token, float64, at the position that `set_position` set."""
         key, first_token = counter_rng.position()
+        # By number in the whole step, so that ranks and micro-batches draw the noise that one device would draw.
         tokens = first_token + torch.arange(x.shape[0] * x.shape[1], device=x.device)
         return counter_rng.uniform(f"{key}/{self.layer}/{what}", tokens, columns).view(*x.shape[:2], columns)
 
@@ -185,6 +187,7 @@ class Router(nn.Module, ABC):
         scores = x.new_zeros(0, 0, 1) if scores is None else scores
         routes, drops, wrong = torch.stack([fits.sum(), lost.sum(), not_finite(scores)]).tolist()
         refuse(wrong, scores)
+        # With the sizes known, `nonzero_static` need not wait for the GPU as `nonzero` does.
         kept, dropped = (
             torch.nonzero_static(flags.flatten(), size=size)[:, 0] for flags, size in ((fits, routes), (lost, drops))
         )
@@ -192,6 +195,7 @@ class Router(nn.Module, ABC):
         return Routing(
             kept // choices,
             expert.flatten()[kept],
+            # Chosen in float32, applied in the model's dtype: wider gates would make wider rows.
             weight.flatten()[kept].to(x.dtype),
             position.flatten()[kept],
             torch.stack([dropped // choices, expert.flatten()[dropped]], dim=1),

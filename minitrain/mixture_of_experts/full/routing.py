@@ -70,6 +70,7 @@ class Routing:
 
     def group(self) -> Int[Tensor, " routes"]:
         """The routing group of each entry."""
+        # 1 where x is empty, as nothing may be divided by 0.
         return self.token // max(self.tokens // max(self.groups, 1), 1)
 
 
@@ -88,7 +89,9 @@ def position_in_expert(
     """
     groups, size, choices = expert.shape
     taken = F.one_hot(expert, experts) * chosen[..., None]  # [groups, size, choices, experts]
+    # Choices before tokens, so that the first choices of all tokens come before any second one.
     queue = taken.transpose(1, 2).reshape(groups, choices * size, experts)
+    # Without the choice itself, so that an expert's first place is 0.
     before = queue.cumsum(1) - queue
     before = before.view(groups, choices, size, experts).transpose(1, 2)
     return before.gather(-1, expert[..., None]).squeeze(-1)

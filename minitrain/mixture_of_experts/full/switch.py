@@ -3,6 +3,7 @@
 **The router computes in float32 inside a bfloat16 model.** A logit of 8 bits is wrong by up to 1/512 of itself, which
 would send some tokens to other experts. The router's output is bfloat16 again, so that no wider tensors are sent.
 
+`mixture_of_experts/full/routing.py` and `mixture_of_experts/full/router.py` come first; this file has the choice only.
 **Source.** Fedus, Zoph & Shazeer 2021, "Switch Transformers", §2.4 (precision, initial weights).
 **Cost.** `minitrain.costs.mixture_of_experts`: `capacity`, `dropped_fraction`, `switch_loss_at_balance`.
 """
@@ -51,11 +52,7 @@ class Switch(Router):
 
     @torch.no_grad()
     def reset_parameters(self, generator: torch.Generator | None = None) -> None:
-        """Draw initial weights: normal with deviation √(s/hidden), s = 0.1, none beyond two deviations.
-
-        Args:
-            generator: Where numbers come from; None for torch's own.
-        """
+        """Draw initial weights: normal with deviation √(s/hidden), s = 0.1, none beyond two deviations."""
         deviation = math.sqrt(INITIAL_SCALE / self.hidden)
         nn.init.trunc_normal_(self.gate.weight, std=deviation, a=-2 * deviation, b=2 * deviation, generator=generator)
 
@@ -63,9 +60,11 @@ class Switch(Router):
         tokens = self.split_into_groups(x, groups)
         if self.jitter and self.training:
             chance = self.uniform(tokens, self.hidden, "jitter").to(tokens.dtype)
+            # The router alone sees the jitter: experts get x as it is.
             tokens = tokens * (1 + self.jitter * (2 * chance - 1))
         scores = self.scores(tokens)
         probability = scores.softmax(-1)  # [groups, size, experts]
+        # The weight is the probability and not 1, because only through it does the router get a gradient.
         weight, expert = probability.max(-1, keepdim=True)  # [groups, size, 1]
 
         f, p = fractions(expert[..., 0], probability)

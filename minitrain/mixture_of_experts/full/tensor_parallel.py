@@ -39,6 +39,7 @@ class PartialMLP(gpt.MLP):
     """
 
     def __init__(self, mlp: gpt.MLP, comm: Comm):
+        # Not MLP's own, which would make both matrices in full.
         nn.Module.__init__(self)
         check_split("4·hidden", mlp.up.out_features, comm.ranks)
         # They hold the pieces, and know how they are cut. Their own messages are not needed here.
@@ -71,6 +72,7 @@ def cut(layer: MoELayer, comm: Comm, sequence: bool = False) -> None:
     whole = {number: expert for number, expert in layer.experts.items() if type(expert) is gpt.MLP}
     if others := sorted({type(layer.experts[number]).__name__ for number in layer.experts.keys() - whole.keys()}):
         raise ValueError(f"experts of class {', '.join(others)} cannot be cut by tensor parallelism; use gpt.MLP")
+    # All are made before one is exchanged, so that a refusal leaves the layer as it was.
     made = {number: PartialMLP(expert, comm) for number, expert in whole.items()}
     layer.experts.update(made)
     layer.tensor, layer.sequence = comm, sequence

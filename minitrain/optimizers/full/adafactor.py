@@ -3,7 +3,7 @@
 **Idea.** A shard may begin and end in the middle of a row. Sums of rows and columns, however, can be added over ranks,
 and so can the squares behind each RMS. R and C are so small that every rank keeps all of them.
 
-**Source.** As `minitrain.optimizers.adafactor`.
+**Source.** As `minitrain.optimizers.adafactor`. Open `optimizers/full/on_shards.py` first.
 **Sent.** Two all-reduces per step: r + c + 1 numbers for each matrix and E + 1 for each vector, then one per tensor.
 **Cost.** w(r + c) bytes of states for a matrix and wE for a vector, on every rank: `minitrain.costs.optimizers`.
 """
@@ -74,6 +74,7 @@ class Adafactor(OnShards, torch.optim.Adafactor):
         sizes = self.summed(torch.stack([update.square().sum() for update in updates]))
         for (shard, _, group, piece), update, alpha, size in zip(tensors, updates, alphas, sizes, strict=True):
             rms = (size / max(1, piece.shape.numel())).sqrt()
+            # Decay comes after α was taken from the old size, as in torch.
             own = shard[piece.own].mul_(1 - group["lr"] * group["weight_decay"])
             own.sub_(alpha / (rms / group["d"]).clamp(min=1) * update)
         return loss

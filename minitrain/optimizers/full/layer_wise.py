@@ -3,7 +3,7 @@
 **Idea.** A flat shard of ZeRO holds pieces of several layers. What an optimizer such as LAMB needs of a layer is a sum
 of squares, and sums can be added over ranks: all layers' pieces go into one small all-reduce per step.
 
-**Source.** As `minitrain.optimizers.lamb` and `minitrain.optimizers.lars`.
+**Source.** As `minitrain.optimizers.lamb` and `minitrain.optimizers.lars`. Open `optimizers/full/on_shards.py` first.
 **Sent.** 2 numbers per layer in an all-reduce over the ranks that have its pieces.
 Megatron-LM keeps whole layers together for such optimizers, and DeepSpeed's LAMB needs ZeRO to be off.
 """
@@ -63,6 +63,7 @@ class LayerWise(OnShards):
                 # Squares of many elements: more than 16 bits can add up.
                 squares.append(torch.stack([x.square().sum(dtype=wide), u.square().sum(dtype=wide)]))
                 layers.append((parameter, own, x, u, group))
+        # On all ranks alike: under ZeRO each shard has a gradient, of zeros if need be.
         if not layers:
             return loss
         # (layers, 2). Squares can be added over ranks, norms cannot.
@@ -146,6 +147,7 @@ class LAMB(LayerWise):
         u_norm: Tensor,
         group: dict[str, Any],
     ) -> None:
+        # A layer of zeros could otherwise never leave them, and one without an update would divide by 0.
         ratio = torch.where((x_norm > 0) & (u_norm > 0), x_norm.clamp(*group["phi"]) / u_norm, 1.0)
         x.sub_(group["lr"] * ratio * u)
 
@@ -193,6 +195,7 @@ class LARS(LayerWise):
     ) -> None:
         rate = group["eta"] * x_norm / (u_norm + group["weight_decay"] * x_norm)
         rate = torch.where((x_norm > 0) & (u_norm > 0), rate, 1.0)
+        # A view, so that the momentum itself changes.
         v = self.state[parameter]["momentum_buffer"][piece]
         v.mul_(group["momentum"]).add_(group["lr"] * rate * (u + group["weight_decay"] * x))
         x.sub_(v)

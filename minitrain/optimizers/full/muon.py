@@ -1,8 +1,8 @@
 """The full form of `minitrain.optimizers.muon`: for whole models, of which it steps the matrices; also under ZeRO.
 
 **Idea.** Embeddings, head, norms and biases are left to AdamW, in parameter groups with `use_muon=False`. Under ZeRO
-the momentum is divided as any momentum is. The update of a line is gathered before it is made orthogonal, in bfloat16,
-in which Newton–Schulz computes anyway; then each rank treats those matrices of which it has a piece.
+the momentum is divided as any momentum is. The update of a line is gathered before it is made orthogonal; then each
+rank treats those matrices of which it has a piece. Open `optimizers/full/on_shards.py` first.
 
 **Source.** As `minitrain.optimizers.muon`; Liu et al. 2025, §2.3, gather gradients likewise (Distributed Muon).
 **Sent.** Under ZeRO one all-gather per line of matrices, 2 bytes per element.
@@ -87,6 +87,7 @@ class Muon(OnShards):
         group = self.param_groups[-1]
         for parameter in group["params"]:
             if group["use_muon"] and parameter.dim() != 2:
+                # Refused groups are taken out again, so that the optimizer is as before.
                 self.param_groups.pop()
                 raise ValueError(
                     f"params: a tensor of shape {tuple(parameter.shape)} is no matrix, which Muon steps; put it into a "
@@ -125,6 +126,7 @@ class Muon(OnShards):
             o = newton_schulz(update, group["ns_steps"], group["ns_dtype"])
             theta.add_(o, alpha=-rate(group, theta.shape))
             return
+        # Rounded before it is sent: Newton–Schulz computes in this dtype anyway.
         line = self._gathered(update.to(group["ns_dtype"]))
         for piece in self.pieces(theta):
             size = piece.own.stop - piece.own.start
@@ -138,6 +140,7 @@ class Muon(OnShards):
         comm = self._comm
         if comm is None or comm.ranks == 1 or not shard.numel():
             return shard
+        # On the device from which ranks can send: offloaded shards are on the host.
         line = shard.new_empty(comm.ranks * shard.numel(), device=self._device)
         line[comm.rank * shard.numel() :][: shard.numel()] = shard
         # Each rank brings its shard of the update, and all get the whole line.
@@ -148,6 +151,7 @@ class Muon(OnShards):
         for parameter in parameters:
             if not self.state[parameter]:
                 zeros = torch.zeros_like(parameter)
+                # The counter is on the CPU, as in torch, so that reading it does not wait for the GPU.
                 self.state[parameter] = {"step": torch.tensor(0.0), "exp_avg": zeros, "exp_avg_sq": zeros.clone()}
         states = [self.state[parameter] for parameter in parameters]
         adamw(

@@ -34,6 +34,7 @@ class OnShards(torch.optim.Optimizer):
         """As torch's; refuses pieces of tensor-parallel layers, whose norms, rows and columns other ranks have, too."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
+        # Not what AdamW steps: element by element it can step any piece.
         for parameter in group["params"] if group.get("use_muon", True) else ():
             if hasattr(parameter, "tensor_parallel_dim") and getattr(parameter, "tensor_parallel_shards", None) != 1:
                 self.param_groups.pop()
@@ -55,12 +56,14 @@ class OnShards(torch.optim.Optimizer):
                 host. None means that the shards are there.
         """
         for group, its in zip(self.param_groups, shards, strict=True):
+            # In the same groups, so that their options and a scheduler's hold for the shards.
             group["params"] = list(its)
         self._pieces = {shard: pieces for its in shards for shard, pieces in its.items()}
         self._comm, self._device = comm, device
 
     def pieces(self, parameter: Tensor) -> Sequence[Piece]:
         """What lies in a parameter: pieces of tensors if it is a flat shard, else one whole tensor."""
+        # Under ZeRO every tensor of the line is listed, so all ranks go through equally many.
         return self._pieces.get(parameter) or (Piece("", parameter.shape, 0, 0, slice(0, parameter.numel())),)
 
     def found(self) -> Iterator[tuple[Tensor, Tensor, dict[str, Any]]]:

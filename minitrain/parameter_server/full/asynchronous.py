@@ -1,5 +1,6 @@
 """`minitrain.parameter_server.asynchronous` for any module, workers that leave or die, and virtual time, with checks.
 
+Open `parameter_server/full/clocks.py`, `parameter_server/full/inbox.py`, and then this file.
 **Source.** Besides Ho et al. 2013: Dean et al. 2012, "Large Scale Distributed Deep Networks", §4.1 (Downpour SGD); Li
 et al. 2014, "Scaling Distributed Machine Learning with the Parameter Server", §3.5.
 **Sent.** As in the small form; the first pull also brings frozen parameters and buffers. The server serves in order of
@@ -97,6 +98,7 @@ class AsynchronousServer:
         try:
             self.clocks = Clocks(roles.workers, staleness)
         except ValueError as error:
+            # Raised in `_check` on every rank: the workers would wait for a server that has ended.
             complaint = str(error)
         _check(module, roles, True, complaint)
         self.module, self.roles = module, roles
@@ -125,6 +127,7 @@ class AsynchronousServer:
         """
         inbox = Inbox(self._trained, self.roles.workers, self.roles.group, ledger)
         while self._present:
+            # Workers that are held wait for an answer, and send nothing.
             message = inbox.take(self._present - {held.worker for held in self._held})
             if message.worker not in self._present:
                 continue  # it died while it was answered, and now its thread says so, too
@@ -163,6 +166,7 @@ class AsynchronousServer:
         update = Update(worker, self.clocks[worker], version, self._applied - version, now, finite)
         if finite:
             for parameter, gradient in zip(self._trained, message.gradients, strict=True):
+                # None where the worker had none, so that the optimizer leaves the parameter alone.
                 parameter.grad = gradient
             self._optimizer.step()
             self._optimizer.zero_grad()
@@ -173,6 +177,7 @@ class AsynchronousServer:
             after(update)
 
     def _answer(self, worker: int) -> None:
+        # Frozen parameters and buffers do not change, and are sent once.
         tensors = list(self._trained) if worker in self._pulled else _everything(self.module)
         self.leads.append(self.clocks.lead(worker))
         self._pulled[worker] = self._applied
@@ -241,6 +246,7 @@ class AsynchronousWorker:
         except RuntimeError as error:
             raise self._gone() from error
         for tensor, buffer in zip(tensors, buffers, strict=True):
+            # Only now that all have arrived: a server that dies in between leaves no mixture of two versions.
             tensor.copy_(buffer)
         self._pulled = self._may_push = True
 

@@ -85,6 +85,7 @@ def every_order(workers: int, staleness: int, rule: type[Clocks] = Clocks) -> Ex
     while todo and lead <= staleness and stale <= enough:
         state = todo.pop()
         for worker, (_, updates) in enumerate(state):
+            # Made anew from the leads: they are the state, and the same ones may be reached in several ways.
             clocks = rule(range(workers), staleness)
             for other, (ahead, _) in enumerate(state):
                 for _ in range(ahead):
@@ -101,6 +102,7 @@ def every_order(workers: int, staleness: int, rule: type[Clocks] = Clocks) -> Ex
                 for other, (_, missed) in enumerate(state):
                     following[other] = (clocks.lead(other), None if missed is None else missed + 1)
                 following[worker] = (clocks.lead(worker), None)
+            # Only leads and ages are kept, no counts, so there are finitely many states.
             if (reached := tuple(following)) not in seen:
                 seen.add(reached)
                 todo.append(reached)

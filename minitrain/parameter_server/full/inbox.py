@@ -87,6 +87,7 @@ class Inbox:
         Args:
             senders: The workers that can send: those that have neither left nor died, and do not wait for an answer.
         """
+        # In real time the order of arrival is the order.
         if not self._virtual:
             return self._arrived.get()
         while not all(self._waiting[worker] for worker in senders):
@@ -110,6 +111,7 @@ class Inbox:
                     return
 
     def _receive(self, worker: int, clock: VirtualClock | None) -> Message:
+        # float64, which a virtual time needs.
         announcement = torch.empty(2 + len(self._parameters), dtype=torch.float64)
         # This worker's next message; it may take as long as it computes.
         control(self._group).recv([announcement], worker, TAG).wait(PATIENCE)

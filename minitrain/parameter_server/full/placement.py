@@ -32,6 +32,7 @@ def place(sizes: Sequence[int], servers: int) -> list[int]:
         raise ValueError(f"sizes={list(sizes)} must not be negative")
     owners, loads = [0] * len(sizes), [0] * servers
     for tensor in sorted(range(len(sizes)), key=lambda i: -sizes[i]):  # stable: equal ones in their order
+        # The first among equals on every rank, so that no rank need be told.
         emptiest = loads.index(min(loads))
         owners[tensor] = emptiest
         loads[emptiest] += sizes[tensor]

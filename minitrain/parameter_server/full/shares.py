@@ -38,6 +38,7 @@ class Parcel:
         first = next(iter(parameters.values()))
         sizes = [*(parameter.numel() for parameter in parameters.values()), len(parameters)]
         self.flat = torch.zeros(sum(sizes), dtype=first.dtype, device=first.device)
+        # The same memory for both ways, as a pull and a push never overlap.
         self.values = self.flat[: -len(parameters)]
         *parts, self._flags = self.flat.split(sizes)
         self._views = [part.view(p.shape) for part, p in zip(parts, parameters.values(), strict=True)]
@@ -83,6 +84,7 @@ class Parcel:
 
     def refused(self, push: Shaped[Tensor, " elements_and_flags"]) -> bool:
         """Whether what came into `push`, a tensor like `flat`, is a push that its worker refuses."""
+        # Any flag tells, as all are −1 then; `.real`, because parameters may be complex.
         return bool(push[-1].real < 0)
 
 
@@ -105,6 +107,7 @@ def meet(module: nn.Module, roles: Roles, serves: bool) -> None:
     Raises:
         ValueError: On every rank alike, before anything is sent; see `Server`.
     """
+    # Before the first message, in which this rank could not take part.
     if dist.get_rank(roles.group) < 0:
         raise ValueError(f"roles.group: this rank ({dist.get_rank()}) is not in it; only its members serve or work")
     _check_roles(roles, serves)

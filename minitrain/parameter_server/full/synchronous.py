@@ -3,6 +3,7 @@
 **Idea.** A server has the traffic of all workers on its link, so the parameters are spread over several servers, each
 with the optimizer states of its share (whole tensors, see `placement`).
 
+Open `parameter_server/full/placement.py`, `parameter_server/full/shares.py`, and then this file.
 **Source.** Besides Li et al. 2014 (who call it "sequential"): Valiant 1990, "A Bridging Model for Parallel
 Computation", for the name BSP; Sergeev & Del Balso 2018, "Horovod", §3, on why rings replaced it.
 **Sent.** At the start, the first server's parameters and buffers to all. Then as in the small form, from and to each
@@ -84,6 +85,7 @@ class Server:
             values = parcel.pack_values()
             for worker in self.roles.workers:
                 # One message to each worker: the share as it is now.
+                # All are started before one is waited for: a slow worker holds up no other.
                 leaving.append((worker, send(values, worker, self.roles.group)))
         for worker, departure in leaving:
             with _named(f"step {self.step}: worker {worker} did not pull"):
@@ -91,6 +93,7 @@ class Server:
 
     def _collect(self) -> None:
         """Take in every worker's push; the mean of those that are not refused becomes the gradient."""
+        # A set, since a worker refuses all its parcels at once, and that is one push.
         refused = {worker for parcel in self.parcels for worker in self._add_up(parcel)}
         for worker in refused:
             self.refused[worker] += 1

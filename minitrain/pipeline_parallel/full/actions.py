@@ -4,6 +4,8 @@
 action as soon as what the action needs has arrived. So one and the same object can be checked here, simulated, drawn,
 and run on real ranks.
 
+Open this file first, then `pipeline_parallel/full/simulator.py` (times) or `pipeline_parallel/full/mail.py` (ranks).
+
 **Source.** The intermediate representation of torch.distributed.pipelining, whose notation `2F7` this is; backward in
 two parts from Qi et al. 2023, "Zero Bubble Pipeline Parallelism", §1 and figure 1.
 Also called pipeline order, action table, instruction stream (DeepSpeed's `PipeSchedule`).
@@ -110,6 +112,7 @@ class Schedule:
         if kind == "W":
             return [Action(stage, "I", microbatch)]
         own = Action(stage, "F", microbatch)
+        # The last stage makes its own gradient, from the loss.
         return [own] if stage == self.stages - 1 else [own, self.backward(stage + 1, microbatch)]
 
     def version_of(self, action: Action) -> int:
@@ -123,6 +126,7 @@ class Schedule:
 
     @cached_property
     def _all(self) -> frozenset[Action]:
+        # Made once: `backward` asks for it at every action, and a search through all lists would take quadratic time.
         return frozenset(action for actions in self.actions for action in actions)
 
     def __str__(self) -> str:
@@ -158,14 +162,17 @@ def in_turn(schedule: Schedule) -> Iterator[tuple[Action, list[Action]]]:
     _check_each(schedule)
     _check_all_there(schedule)
     done: set[Action] = set()
+    # Reversed, so that the next action is at the end, where a list is shortened without moving the rest.
     left = {rank: list(reversed(actions)) for rank, actions in enumerate(schedule.actions)}
     while any(left.values()):
         before = len(done)
         for actions in left.values():
+            # As far as this rank gets by itself: in any such order the same actions become possible.
             while actions and done.issuperset(needs := schedule.needs(actions[-1])):
                 action = actions.pop()
                 done.add(action)
                 yield action, needs
+        # In a whole round no rank could act, so all of them would wait for ever.
         if len(done) == before:
             raise ValueError(_who_waits(schedule, left, done))
 
@@ -177,6 +184,7 @@ def _who_waits(schedule: Schedule, left: dict[int, list[Action]], done: set[Acti
             action = actions[-1]
             missing = next(need for need in schedule.needs(action) if need not in done)
             other = schedule.rank_of(missing.stage)
+            # A rank that waits for itself is no deadlock between ranks, but an error in its own order.
             if other == rank:
                 where = _place(schedule, rank, len(schedule.actions[rank]) - len(actions))
                 return f"{where} comes before {missing}, which it needs"
@@ -228,6 +236,7 @@ def _check_versions(schedule: Schedule) -> None:
     if not schedule.versions:
         return
     sizes = [len(row) for row in schedule.actions]
+    # One stage per rank, because updates are counted per rank here.
     if [len(row) for row in schedule.versions] != sizes or schedule.every < 1 or schedule.chunks != 1:
         raise ValueError(
             f"{schedule.name}: versions are for {[len(row) for row in schedule.versions]} actions, with "
@@ -243,4 +252,5 @@ def _check_versions(schedule: Schedule) -> None:
                     f"{_place(schedule, rank, place)} uses version {version}, but the newest is {newest} after "
                     f"{backwards} backwards"
                 )
+            # After the check: an action cannot use the update to which its own backward leads.
             backwards += action.kind == "B"

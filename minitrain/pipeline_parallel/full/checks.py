@@ -20,7 +20,9 @@ def agree(schedule: Schedule, stages: int, has_loss: bool, group: dist.ProcessGr
     Raises:
         ValueError: On every rank alike, whatever is wrong on any.
     """
+    # Told and not raised, since the other ranks would then wait for this one.
     problem = _problem(schedule, stages, has_loss, dist.get_rank(group), dist.get_world_size(group))
+    # A checksum of the text: Python's own `hash` of a text differs between processes.
     everyone = gather_objects((problem, schedule.name, zlib.crc32(str(schedule).encode())), group)
     for rank, (theirs, _, _) in enumerate(everyone):
         if theirs:
@@ -64,6 +66,7 @@ def lengths(count: int, group: dist.ProcessGroup | None, **given: tuple[Sequence
             there = "missing" if values is None else str(len(values))
             problem = f"{name} are {there} on rank {dist.get_rank(group)}, but the schedule has {count} micro-batches"
             problem += "; bring one for each"
+    # A message in every step, so only in demos and with torch's debug level.
     problems = gather_objects(problem, group) if checking(None) else [problem]
     if any(problems):
         raise ValueError(next(filter(None, problems)))
@@ -105,4 +108,5 @@ def inputs_of(number: int, value: Any) -> tuple[Tensor, ...]:
 def kinds(microbatches: Sequence[tuple[Tensor, ...]]) -> list[int]:
     """For each micro-batch the number of the first one with the same shapes, dtypes and `requires_grad`."""
     first: dict[tuple, int] = {}
+    # `requires_grad` as well: it decides whether a gradient goes back.
     return [first.setdefault(tuple(metas(tensors)), number) for number, tensors in enumerate(microbatches)]

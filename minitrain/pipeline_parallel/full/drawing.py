@@ -73,9 +73,7 @@ def draw_run(
             (messages) are not. Each is drawn in the row of the rank that holds its stage, so pass those of one
             pipeline.
         schedule: What was run.
-        title: Above the picture.
-        unit: "virtual seconds" where the clock was virtual.
-        until: Where time ends in the picture; None for the end of the run.
+        title, unit, until: As for `draw`.
         lines: Into how many parts, one below the other, the time is cut, so that short actions can still be read.
 
     Raises:
@@ -88,6 +86,7 @@ def draw_run(
             bars.append(Bar(schedule.rank_of(action.stage), action, span.start, span.end))
     if not bars:
         raise ValueError("spans: no label is an action; record each with its str(action), such as '2F7'")
+    # Of all ranks, so that a rank that starts later is seen to do so.
     first = min(bar.start for bar in bars)
     moved = [bar._replace(start=bar.start - first, end=bar.end - first) for bar in bars]
     return _draw(schedule, moved, title, unit, until, lines)
@@ -101,6 +100,7 @@ def _action(label: str) -> Action | None:
 
 
 def _draw(schedule: Schedule, bars: list[Bar], title: str, unit: str, until: Time | None, lines: int = 1) -> Figure:
+    # Here, since ranks that train need no matplotlib. Not by pyplot, which keeps each figure until it is closed.
     from matplotlib.figure import Figure
 
     end = float(max(bar.end for bar in bars) if until is None else until)
@@ -130,6 +130,7 @@ def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, len
                     face = [VERSIONS[schedule.version_of(bar.action) % len(VERSIONS)] for bar in mine]
                 axes.broken_barh(pieces, (rank - 0.4, 0.8), facecolor=face, hatch=hatch, edgecolor="white", lw=0.5)
                 for bar in mine:
+                    # By its middle, so that a bar that the end of a line cuts has its number once.
                     if begin <= float(bar.start + bar.end) / 2 <= begin + length:
                         _write_number(axes, bar, chunk if schedule.chunks > 1 else None, length)
     axes.set_yticks(range(schedule.ranks), [f"rank {rank}" for rank in range(schedule.ranks)])
@@ -151,6 +152,7 @@ def _write_number(axes: Any, bar: Bar, chunk: int | None, end: float) -> None:
 
 
 def _lighter(colour: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+    # At most this far towards white, which is the color of bubbles.
     part = 0.6 * chunk / max(1, chunks - 1)
     red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
     return red + (1 - red) * part, green + (1 - green) * part, blue + (1 - blue) * part
@@ -196,11 +198,9 @@ def as_json(timetable: Timetable) -> dict[str, Any]:
     Returns:
         "rows" has for each rank its actions in order, each as [stage, kind, micro-batch, start, end], and with the
         version of the weights where the schedule has versions. It then also has "versions_kept" and "staleness", of
-        each rank's last update, and "mixed", the number of backwards that use other weights than their forward. The
-        other keys
-        are schedule, ranks, microbatches, chunks, placement, makespan, longest_span, ideal, bubble_over_ideal,
-        bubble_over_total, and for each rank spans, idle, peak_in_flight (chunks of micro-batches up to the end of B or
-        W) and peak_before_weights (up to the end of B or I).
+        each rank's last update, and "mixed", the number of backwards that use other weights than their forward. Of the
+        other keys, peak_in_flight counts chunks of micro-batches up to the end of B or W, and peak_before_weights up to
+        the end of B or I.
     """
     schedule, ranks = timetable.schedule, range(timetable.schedule.ranks)
     rows = [[[*slot.action, _number(slot.start), _number(slot.end)] for slot in row] for row in timetable.slots]
@@ -232,6 +232,7 @@ def as_json(timetable: Timetable) -> dict[str, Any]:
 
 
 def _number(value: Time) -> int | float:
+    # Otherwise most numbers of the file would have 17 digits.
     rounded = round(float(value), 6)
     return int(rounded) if rounded.is_integer() else rounded
 

@@ -1,16 +1,8 @@
 """Sends the result of an action to the rank that needs it, and receives what an action needs.
 
 **Idea.** The schedule already tells both ends which messages exist: each carries the result of one action to another
-that needs it. `nccl_order` says in which order they are posted and why no rank waits for ever, `shapes` how large they
-are.
-
-**When receives are posted.** Before an action waits for its message, the receives of the next two that need one are
-posted: these messages travel while it waits and computes. A receive that is posted too late costs processor time: the
-sender's gloo answers it at once, while the thread that posted it may not yet have let go of the connection, and our
-gloo's thread spins until it has.
-
-**When sends are done.** A sent tensor is kept until its receiver has shown that it has arrived, by a message that it
-made later; then waiting takes no time. Sends that are still under way at the end of the step are waited for there.
+that needs it. In which order they are posted and why no rank waits for ever: `pipeline_parallel/full/nccl_order.py`,
+to be opened next. How large they are: `pipeline_parallel/full/shapes.py`.
 """
 
 from __future__ import annotations
@@ -73,16 +65,20 @@ class Mail:
             self._next += 1
             if message not in self._arriving:
                 self._post(self._unposted.take_until(message))
+        # They travel while this action waits and computes. One that is posted too late also costs processor time:
+        # gloo's thread spins until the thread that posted it has let go of the connection.
         for later in self._waits[self._next : self._next + AHEAD]:
             following = self._incoming[later]
             if following not in self._arriving and self._unposted.may_post(following, self.shapes.known):
-                self._post(self._unposted.take_until(following))  # it travels while this action waits and computes
+                self._post(self._unposted.take_until(following))
         if message is None:
             return None
         tensors = []
         for tensor, handle, needs_gradient in self._arriving.pop(message):
             handle.wait()
+            # A leaf of this rank's graph, whose `.grad` is what goes back.
             tensors.append(tensor.requires_grad_(needs_gradient))
+        # What its sender had received before it made this message has arrived for sure: waiting takes no time now.
         self._release(message)
         return tensors
 
@@ -95,6 +91,7 @@ class Mail:
         message = self._outgoing.get(action)
         if message is None:
             return
+        # With NCCL receives come first that are earlier in the common order.
         self._post(self._unposted.take_until(message))
         if action.kind == "F":
             self.shapes.announce(message, tensors)
@@ -105,6 +102,7 @@ class Mail:
 
     def end(self) -> None:
         """Wait until everything has left."""
+        # No message has shown yet that these have arrived.
         for sent in self._leaving.values():
             for _, handle in sent:
                 handle.wait()

@@ -31,10 +31,12 @@ class Message(NamedTuple):
 
 def in_common_order(schedule: Schedule) -> list[Message]:
     """All messages of a step, in the order in which they would be made if F, I and W all took equally long."""
+    # With equal costs, so that every rank finds the same order by itself.
     ends = {slot.action: slot.end for row in simulate(schedule, 1, 1, 1).slots for slot in row}
     pairs = [(need, action) for action in ends for need in schedule.needs(action)]
     messages = [Message(*pair, *(schedule.rank_of(action.stage) for action in pair)) for pair in pairs]
     crossing = [message for message in messages if message.source != message.to]
+    # The message itself decides between equal times, since two ranks must not decide differently.
     return sorted(crossing, key=lambda message: (ends[message.made], message))
 
 
@@ -53,6 +55,7 @@ class Unposted:
         queue = self._queues[self._key(message)]
         count = queue.index(message) + 1
         taken, queue[:count] = queue[:count], []
+        # Sends before `message` were made by earlier actions of this rank, and have been posted then.
         return [one for one in taken if one.to == self._rank]
 
     def may_post(self, message: Message, shapes_known: Callable[[Message], bool]) -> bool:

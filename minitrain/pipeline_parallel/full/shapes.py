@@ -55,12 +55,14 @@ class Shapes:
     def expect_gradients(self, stage: int, microbatch: int, outputs: Sequence[Tensor]) -> None:
         """Note for which outputs of a stage gradients will come."""
         wanted = [meta for meta in metas(outputs) if meta.needs_gradient]
+        # A gradient has no gradient of its own.
         self._gradients[stage, microbatch] = [meta._replace(needs_gradient=False) for meta in wanted]
 
     def known(self, message: Message) -> bool:
         """Whether `of` need not wait for an announcement."""
         stage, kind, microbatch = message.made
         if kind == "F":
+            # Before the first announcement a rank does not know the kinds, either.
             return bool(self._kinds) and (stage, self._kinds[microbatch]) in self._outputs
         return (message.needed.stage, microbatch) in self._gradients
 
@@ -77,6 +79,7 @@ class Shapes:
         """Tell the receiver the shapes of a stage's outputs if they are the first of their kind; else compare them."""
         stage, _, microbatch = message.made
         found, key = metas(tensors), (stage, self._kinds[microbatch])
+        # Announced before: the receiver takes these shapes for granted, and could not notice others.
         if key in self._outputs:
             if self._outputs[key] != found:
                 now, first = (", ".join(map(str, listed)) for listed in (found, self._outputs[key]))
@@ -88,11 +91,13 @@ class Shapes:
             return
         self._outputs[key] = found
         text = seal_of(self._group).close(SEALED, pickle.dumps((self._kinds, found)))
+        # The first part has a fixed size, so that it can be received before its length is known.
         whole = len(text).to_bytes(8, "little") + text
         for part in (whole[:PAGE].ljust(PAGE), whole[PAGE:]):
             if part:
                 page = torch.frombuffer(bytearray(part), dtype=torch.uint8)
                 # The tensors' descriptions, to the rank that will receive them; seldom more than a page.
+                # The page is kept with its handle, since gloo sends from this memory.
                 self._announced.append((control(self._group).send([page], message.to, TAG), page))
 
     def end(self) -> None:

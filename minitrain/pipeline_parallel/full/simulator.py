@@ -5,8 +5,7 @@ whichever is later. Bubbles and memory can be read off the table of starts and e
 
 **Source.** Qi et al. 2023, "Zero Bubble Pipeline Parallelism", appendix G, constraints (4) to (6), without the search.
 
-**What is left out.** Sending takes none of a rank's time, and messages do not queue for a port: a message arrives
-`message` after its sender has finished. Within a rank there are no messages.
+**What is left out.** Sending takes none of a rank's time, and messages do not queue for a port.
 """
 
 from __future__ import annotations
@@ -46,8 +45,7 @@ class Timetable:
     work (`bubble_over_ideal`, which can exceed 1) or with all time (`bubble_over_total`, which cannot).
 
     Attributes:
-        schedule: The simulated schedule.
-        slots: For each rank its actions with start and end, in order.
+        schedule, slots: The simulated schedule, and for each rank its actions with start and end, in order.
     """
 
     schedule: Schedule
@@ -96,13 +94,11 @@ class Timetable:
     @cached_property
     def idle(self) -> list[Time]:
         """For each rank, how long it does nothing in a step: `longest_span` minus its work."""
+        # Not the makespan: a rank that begins later also ends later, and goes on with the next step meanwhile.
         return [self.longest_span - busy for busy in self.busy]
 
     def in_flight(self, rank: int, full: Time = 1, rest: Time = 1) -> list[tuple[Time, Time]]:
         """The number of micro-batches whose activations `rank` holds, over time; each counts once per chunk.
-
-        A micro-batch is held from the *start* of its forward, which is when memory begins to fill, to the *end* of its
-        backward: of B, or of W, which needs the inputs of the layers. Between the ends of I and W a part is released.
 
         Args:
             rank: Which rank.
@@ -112,6 +108,7 @@ class Timetable:
         Returns:
             Pairs of a time and what is held from then on.
         """
+        # From the *start* of F, when memory begins to fill, to the *end* of B, or of W, which needs the layers' inputs.
         held, steps = 0, []
         for action, start, end in self.slots[rank]:
             if action.kind == "F":
@@ -157,10 +154,12 @@ def simulate(
     free: list[Time] = [0] * schedule.ranks  # when each rank has finished what it did so far
     ends: dict[Action, Time] = {}
     rows: list[list[Slot]] = [[] for _ in range(schedule.ranks)]
+    # In such an order, the end of everything that an action needs is known before it.
     for action, needs in in_turn(schedule):
         rank = schedule.rank_of(action.stage)
         start = free[rank]
         for need in needs:
+            # Within a rank there are no messages. Between two, one arrives `message` after its sender has finished.
             there = ends[need] if schedule.rank_of(need.stage) == rank else ends[need] + message
             start = max(start, there)
         free[rank] = ends[action] = start + costs[action.kind][action.stage]

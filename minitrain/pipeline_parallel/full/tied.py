@@ -62,6 +62,7 @@ def check_equal(ties: Iterable[Tie], stages: Mapping[int, nn.Module], group: dis
     """
     for tie in ties:
         mine = [
+            # The sum in place of all elements, and in float64, where a small difference is not rounded away.
             (tuple(copy.shape), str(copy.dtype), copy.requires_grad, copy.detach().double().sum().item())
             for copy in copies(tie, stages)
         ]
@@ -91,7 +92,7 @@ def sum_gradients(
     schedule: Schedule,
     group: dist.ProcessGroup | None,
 ) -> None:
-    """Give every copy the sum of all copies' gradients, added in the order of stages: the same bits on every rank.
+    """Give every copy the sum of all copies' gradients.
 
     Args:
         ties: The shared parameters.
@@ -115,12 +116,15 @@ def sum_gradients(
                 peer = pair[1] if rank == pair[0] else pair[0]
                 by_rank[peer] = torch.empty_like(by_rank[rank])
                 # To and from the other holder: the gradient of its own use of the weight.
+                # Between two holders as many bytes as an all-reduce, which would need a group of its own.
                 exchange(by_rank[rank], peer, by_rank[peer], peer, group).wait()
+        # In the order of stages on every rank: the same bits, so that the copies stay equal.
         total = by_rank[holders[0]]
         for holder in holders[1:]:
             total = total + by_rank[holder]
         for copy in held:
             # Into the existing memory: a line of ZeRO's has a place for it, and otherwise it would be held twice.
+            # Else a clone for each, because clipping scales gradients in place.
             copy.grad = aside[copy].add_(total) if copy in aside else total.clone()
 
 

@@ -19,6 +19,7 @@ def kept(schedule: Schedule, rank: int) -> int:
     most, backwards = 1, 0
     for place, (action, _) in enumerate(pairs):
         latest = backwards // schedule.every
+        # The latest is kept anyway, for the actions to come.
         needed = [version for version in range(latest) if last_use.get(version, -1) >= place]
         most = max(most, len(needed) + 1)
         backwards += action.kind == "B"

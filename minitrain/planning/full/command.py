@@ -1,4 +1,8 @@
-"""The command line of `python -m minitrain.plan`: a model and some GPUs in, the ten best layouts out."""
+"""The command line of `python -m minitrain.plan`: a model and some GPUs in, the ten best layouts out.
+
+Open `planning/full/time_model.py` first (what a step takes), then `planning/full/proposals.py` (which layouts are best:
+the full form of `minitrain.planning.search`), and this file.
+"""
 
 from __future__ import annotations
 
@@ -22,6 +26,7 @@ from minitrain.planning.full import plan_time, proposals
 from minitrain.planning.full.proposals import Proposal
 from minitrain.planning.full.time_model import REACHED, Cluster
 
+# "A100 80 GB" is typed as a100-80.
 NAMES = {name.lower().removesuffix(" gb").replace(" ", "-"): machine for name, machine in MACHINES.items()}
 COLUMNS = ("", "layout", "ZeRO", "schedule", "micro-batches", "recompute", "tokens/s", "MFU", "GB held", "limited by")
 TRIED, TRIED_STEPS = 3, 5  # layouts and steps of --measure
@@ -116,11 +121,13 @@ class Command:
                 f"for example --gpu {self.gpu} --flops 312e12 --memory 80e9 --link 300e9 --network 25e9 (operations "
                 "per second, bytes, and bytes per second within a node and across nodes)"
             )
+        # `not value > 0` refuses NaN as well.
         for name, value in {**given, "reached": self.reached, "tokens": self.tokens, "top": self.top}.items():
             if value is not None and not value > 0:
                 raise ValueError(f"{'memory' if name == 'size' else name}={value:g} must be above 0")
         if self.reached > 1:
             raise ValueError(f"reached={self.reached:g} is a part of the peak: at most 1")
+        # Zeros that are all replaced: the check above has found every figure given.
         machine = known or Machine(self.gpu, 0.0, 0.0, 0.0, 0.0, 0.0)
         chosen: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
         return Cluster(machine._replace(**chosen), self.per_node, self.reached)
@@ -131,9 +138,11 @@ def main(arguments: list[str] | None = None) -> int:
     settled = (tyro.conf.FlagCreatePairsOff,)
     asked = tyro.cli(Command, prog="python -m minitrain.plan", args=arguments, config=settled)
     try:
+        # Before the search, which may take a minute.
         if asked.figure is not None and not asked.figure.absolute().parent.is_dir():
             raise ValueError(f"figure={str(asked.figure)!r} lies in no folder that exists")
         if asked.measure:
+            # Refused before the search, and not after it.
             from minitrain.planning.full.measure import refuse
 
             refuse(asked.model, asked.gpus)
@@ -214,7 +223,9 @@ def _show(asked: Command, cluster: Cluster, found: list[Proposal], measured: lis
         f"The best: {best.bar.step:.3g} s per step ({spent}), {days(asked.tokens, best):,.1f} days for "
         f"{asked.tokens / 1e9:,.4g} · 10⁹ tokens. Start it with"
     )
+    # Not by rich, which would wrap the lines: a shell must be able to read them.
     print("\n" + folded(proposals.command_line(asked.model, best.layout, asked.steps, asked.per_node)) + "\n")
+    # Only the first few were tried.
     for each, speed in zip(found, measured, strict=False):
         console.print(
             f"• Measured here: {each.layout} {speed:,.0f} tokens/s; planned for {asked.gpu} {each.tokens:,.0f}."
@@ -228,6 +239,7 @@ def notes(asked: Command, cluster: Cluster, found: list[Proposal]) -> list[str]:
     said = []
     for number, each in enumerate(found, 1):
         counts = costs.layer_counts(asked.model.sizes.layers, each.layout.stages)
+        # The first stages have one layer more, so the first and the last tell.
         if counts[0] != counts[-1]:
             said.append(f"Layout {number} is uneven: {runs(counts)} layers in its stages.")
         if (other := proposals.uneven(asked.model, each.layout, asked.steps)) is not None:
@@ -258,6 +270,7 @@ def runs(counts: list[int]) -> str:
 
 def folded(line: str, width: int = 100) -> str:
     """A command in lines that end with a backslash, none cut between an option and its value."""
+    # Options begin with a dash and values do not, so lines are cut before options only.
     lines, words = [""], line.replace(" -", "\n-").split("\n")
     for word in words:
         if lines[-1] and len(lines[-1]) + len(word) + 3 > width:

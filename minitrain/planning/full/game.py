@@ -39,7 +39,6 @@ class Round:
     """One cluster, one model, and the layout to beat.
 
     Attributes:
-        model: The model.
         gpu: Name in `minitrain.costs.roofline.MACHINES`.
         batch: Sequences in a step.
         published: The layout, as far as it was published.
@@ -95,11 +94,7 @@ class Score(NamedTuple):
 
 
 def play(name: str, layout: Layout) -> Score:
-    """The score of a layout.
-
-    Args:
-        name: Of the round.
-        layout: The layout.
+    """The score of a layout in the round called `name`.
 
     Raises:
         ValueError: There is no such round, the layout takes other than its GPUs, or does not fit into them.
@@ -113,6 +108,7 @@ def play(name: str, layout: Layout) -> Score:
             f"{layout.ranks:,} ranks, but round {name} has "
             f"{gpus:,} GPUs"
         )
+    # First, since it also checks that the layout fits the model.
     bar = step_time(at.model, layout, at.steps, at.cluster)
     held, room = most_held(at.model, layout, at.steps) / GB, (1 - ROOM) * at.cluster.machine.size / GB
     if held > room:
@@ -122,6 +118,7 @@ def play(name: str, layout: Layout) -> Score:
         )
     work = plan_time.work(at.model, layout, at.steps)
     own = work.model / gpus / bar.step
+    # Like with like: that paper counts what is computed again.
     counted = work.done / gpus / bar.step if at.source.startswith("Narayanan") else own
     return Score(bar, work.tokens / bar.step, counted, own / at.cluster.machine.flops)
 
@@ -167,7 +164,9 @@ def main(asked: Command) -> None:
     try:
         score = play(asked.name, asked.layout)
     except ValueError as error:
+        # A player's mistake needs no traceback.
         raise SystemExit(f"no score: {error}") from None
+    # By the same model of time, since a measured speed could not be compared with it.
     best = play(asked.name, ROUNDS[asked.name].published).tokens
     parts = ", ".join(f"{kind} {seconds:.2f} s" for kind, seconds in score.bar._asdict().items())
     console.print(

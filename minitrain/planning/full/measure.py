@@ -1,7 +1,4 @@
-"""Trying a layout: a short real training on this machine, by the trainer itself, in a process of its own.
-
-The first steps are left out: they allocate memory and start kernels.
-"""
+"""Trying a layout: a short real training on this machine, by the trainer itself, in a process of its own."""
 
 from __future__ import annotations
 
@@ -22,19 +19,15 @@ MOST = 8  # ranks that are started on a machine without GPUs
 def tokens_per_second(model: Model, layout: Layout, steps: Steps, count: int = 5) -> float:
     """The median speed of a few steps, all ranks together.
 
-    Args:
-        model: The model; it must fit this machine.
-        layout: The layout; its ranks are started here.
-        steps: The steps.
-        count: How many steps to make; the first two are not counted.
-
     Raises:
         ValueError: There are too few ranks here, or the training failed; with the trainer's own last words.
     """
     refuse(model, layout.ranks)
     with tempfile.TemporaryDirectory() as folder:
         words = [*options(model, layout, steps), "--ranks", str(layout.ranks), "--steps", str(count), "--warmup", "0"]
+        # Steps and nothing else: no looks at held-out text, and no sample.
         words += ["--name", "tried", "--runs", folder, "--evaluate-every", "0", "--sample", "0"]
+        # As a user would start it: the same options, read and checked the same way.
         made = subprocess.run(
             [sys.executable, "-m", "minitrain.train", *words], capture_output=True, text=True, check=False
         )
@@ -43,6 +36,7 @@ def tokens_per_second(model: Model, layout: Layout, steps: Steps, count: int = 5
             raise ValueError(f"measure: {layout} did not run: {said[-1] if said else f'status {made.returncode}'}")
         lines = (Path(folder) / "tried" / "metrics.jsonl").read_text("utf-8").splitlines()
     seconds = [line["seconds"] for line in map(json.loads, lines) if "seconds" in line]
+    # Without the first two, which allocate memory and start kernels; the median, as single steps may be slow.
     return steps.batch * model.sizes.positions / statistics.median(seconds[2:] or seconds)
 
 
@@ -60,6 +54,7 @@ def refuse(model: Model, ranks: int) -> None:
 
 def ranks_at_hand() -> int:
     """Ranks that can be started here: one for each GPU, or a few on CPUs."""
+    # Here, because a plan by itself needs no torch.
     import torch
 
     return torch.cuda.device_count() or max(MOST, os.cpu_count() or 1)

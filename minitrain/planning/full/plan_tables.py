@@ -55,6 +55,7 @@ def show(settings: Settings, tokens: float = 300e9, flops: float = 312e12, utili
         raise ValueError(
             f"tokens={tokens:g} and flops={flops:g} must be above 0, and utilisation={utilisation:g} at most 1"
         )
+    # In a file there is no terminal's width to go by.
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
     for part in list(_parts(settings, tokens, flops, utilisation)):  # all of it first: an error comes before any table
         console.print(part)
@@ -62,6 +63,7 @@ def show(settings: Settings, tokens: float = 300e9, flops: float = 312e12, utili
 
 def _parts(settings: Settings, tokens: float, flops: float, utilisation: float) -> Iterator[Table | str]:
     model, layout, steps = settings.model, settings.layout, settings.steps
+    # Ranks at one place along pp differ in padding and experts at most; the one with most is shown.
     plans = [plan.predict(model, layout, steps, plan.with_most(layout, steps, pp)) for pp in range(layout.pp)]
     groups = alike(plans)
     sizes, waits = model.sizes, plan_time.bubble(model, layout, steps)
@@ -117,6 +119,7 @@ def held_table(groups: dict[str, Plan]) -> Table:
     shown = _telling(list(groups.values()))
     for number, (name, each) in enumerate(groups.items()):
         if number not in shown:
+            # One mark for each gap.
             if number - 1 in shown:
                 table.add_row("…")
             continue
@@ -142,6 +145,7 @@ def sent_table(groups: dict[str, Plan]) -> Table:
     shown = list(dict.fromkeys([names[0], names[len(names) // 2], names[-1]]))
     table = _table(["axis", "what", "by", *[f"pp {name}" for name in shown]])
     rows = dict.fromkeys(each[:3] for name in shown for each in groups[name].sends)
+    # From the axis that sends several times per layer to those that send once per step.
     for axis, what, verb in sorted(rows, key=lambda row: ("tp", "cp", "ep", "pp", "dp", "all").index(row[0])):
         cells = [sum(each.bytes for each in groups[name].sends if each[:3] == (axis, what, verb)) for name in shown]
         table.add_row(axis, what, verb, *[_bytes(size) for size in cells])
@@ -153,6 +157,7 @@ def bubble_table(settings: Settings, waits: Bubble) -> Table:
     table = _table(["stages", "over the ideal time", "over all time", "all ranks idle"])
     if waits.equal is not None:
         equal = float(waits.equal)
+        # Equal stages idle equally long, so the part of all ranks' time is that of one rank's.
         table.add_row("if all were equal", *[f"{100 * part:.1f} %" for part in (equal, *[equal / (1 + equal)] * 2)])
     parts = waits.over_ideal, waits.over_total, waits.idle
     table.add_row(f"as they are, slowest {waits.slowest}", *[f"{100 * part:.1f} %" for part in parts])
@@ -169,10 +174,12 @@ def time_table(settings: Settings, tokens: float, flops: float, utilisation: flo
     table.add_row("tokens in a step", f"{done.tokens:,}")
     table.add_row(f"steps for {tokens / 1e9:,.4g} · 10⁹ tokens", f"{tokens / done.tokens:,.0f}")
     table.add_row("model FLOP utilisation (MFU) that the layout leaves at most", f"{100 * done.most:.1f} %")
+    # A layout with a bubble cannot reach more, whatever was asked for.
     real = min(utilisation, done.most)
     table.add_row(f"MFU that is assumed, of {flops / 1e12:,.4g} · 10¹² operations per second", f"{100 * real:.1f} %")
     table.add_row("  with what is computed again (HFU)", f"{100 * real * done.done / done.model:.1f} %")
     seconds = work_costs.step_seconds(done.model, layout.ranks, real * flops)
+    # `_gb` divides by 10⁹; only its digits are wanted.
     table.add_row("seconds per step at this MFU", _gb(seconds * GB))
     days = work_costs.days(tokens, done.tokens, done.model, layout.ranks, real * flops)
     table.add_row(f"days for {tokens / 1e9:,.4g} · 10⁹ tokens", _gb(days * GB))
@@ -188,6 +195,7 @@ def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]
         text = (
             f"{layers} layers do not divide by {stages} stages: {layers % stages} have {most}, the others {most - 1}."
         )
+        # As many layers on every stage as the busiest one has now.
         fewer = -(-layers // most)
         if stages == p and fewer < p and layout.schedule != "interleaved":
             longer = plan_time.bubble(model, replace(layout, pp=fewer), steps).ideal / waits.ideal
@@ -202,6 +210,7 @@ def notes(settings: Settings, plans: list[Plan], waits: Bubble) -> Iterator[str]
     if p > 1 and layout.schedule == "naive":
         yield "Under the schedule naive one pipeline rank works at a time, whatever the number of micro-batches."
     elif p > 1 and waits.over_total > 0.1:
+        # A tenth of all time is a ninth of the ideal: (p−1)/(v·m) = 1/9 with v = stages/p.
         enough = 9 * (p - 1) * p // stages
         yield (
             f"Over a tenth of the time is bubble: m={m} micro-batches for pp={p}. From about {enough} on it is less; "

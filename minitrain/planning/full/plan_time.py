@@ -105,6 +105,7 @@ def rows_of(model: Model, sequences: int) -> int:
     """Rows that a router makes of this many sequences, if the load is even; 0 without experts."""
     if not model.experts:
         return 0
+    # Evenly spread: a plan cannot know the load.
     choices, factor, _ = _ROUTERS[model.router]
     seq = model.sizes.positions
     return sent_costs.routes(sequences * seq, seq, model.experts, min(choices, model.experts), factor)
@@ -122,6 +123,7 @@ def stage_times(model: Model, layout: Layout, steps: Steps) -> tuple[work_costs.
 
 def _alike(layout: Layout) -> Layout:
     """The layout that takes as long in its pipeline, with the options that make no difference there left out."""
+    # The search asks for many layouts that differ in these alone, and simulates one of them.
     return replace(layout, zero=0, ep=1, sequence_parallel=False)
 
 
@@ -150,6 +152,7 @@ def core(model: Model, layout: Layout, steps: Steps) -> int:
     counts = costs.layer_counts(model.sizes.layers, layout.stages)
     own = sum(n for n, rank in zip(counts, placement(layout), strict=True) if rank == work.index(max(work)))
     done = work_costs.core_work(microbatch(layout, steps), shape_of(model), layout.tp, _share(layout))
+    # Backward does twice what forward does.
     return 3 * layout.microbatches * own * done
 
 
@@ -192,12 +195,15 @@ def least_span(model: Model, layout: Layout, steps: Steps) -> int:
 def span_of(layout: Layout, each: Sequence[work_costs.Work]) -> float | Fraction:
     """From the first start to the last end of a step, if stages have these operations for one micro-batch."""
     if not splits_backward(layout):
+        # Their W is empty, so I has all of backward.
         each = [work_costs.Work(one.forward, one.backward + one.weight, 0) for one in each]
     times: Any = tuple(zip(*each, strict=True))
     m = layout.microbatches
+    # A multiple of pp, as the interleaved schedule needs.
     most = max(4, _SIMULATED // (3 * len(each) * layout.pp)) * layout.pp
     if m <= most + layout.pp:
         return simulate(schedule_of(layout, m), *times).makespan
+    # As far from m as a multiple of pp, by which a full pipeline repeats itself.
     before = most - layout.pp + m % layout.pp
     one, two = (simulate(schedule_of(layout, count), *times).makespan for count in (before, before + layout.pp))
     return two + (m - before - layout.pp) * (two - one) / layout.pp
@@ -208,6 +214,7 @@ def work(model: Model, layout: Layout, steps: Steps) -> Work:
     shape, rows = shape_of(model), rows_of(model, steps.batch)
     own = work_costs.step_flops(steps.batch, shape, rows)
     done = work_costs.step_flops(steps.batch, shape, rows, layout.recompute)
+    # What is missing to 1 is recomputation, bubble, uneven stages and padding, all at once.
     most = own / (layout.ranks * float(bubble(model, layout, steps).span))
     return Work(own, done, steps.batch * shape.positions, most)
 

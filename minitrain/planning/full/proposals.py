@@ -25,7 +25,6 @@ class Proposal:
     """A layout that fits, and what the model of time says about it.
 
     Attributes:
-        layout: The layout.
         bar: Seconds of a step, by what they are spent on.
         held: Bytes on the rank that holds most.
         tokens: Tokens per second, all GPUs together.
@@ -51,10 +50,7 @@ def propose(
     """The fastest layouts that fit.
 
     Args:
-        model: The model.
         steps: Batch, dtype and optimizer are looked at.
-        gpus: Their number.
-        cluster: The GPUs.
         keep: How many layouts.
         every: Take the variants of one dp × pp × cp × tp as different layouts; else the fastest of them is proposed.
 
@@ -63,6 +59,7 @@ def propose(
         NothingFits: No layout fits into memory.
     """
     everything = candidates(model, steps, gpus, cluster)
+    # First a bound that needs no simulation; only layouts that may be among the best are simulated.
     found = search(
         everything,
         lambda layout: least_time(model, layout, steps, cluster),
@@ -99,6 +96,7 @@ def candidates(model: Model, steps: Steps, gpus: int, cluster: Cluster) -> list[
     found = list(layouts(model, steps, gpus, per_node))
     if not found:
         step = per_node if gpus > per_node else 1
+        # In both directions, the nearest first.
         near = [other for distance in range(step, 64 * step, step) for other in (gpus - distance, gpus + distance)]
         use = next((other for other in near if other > 0 and any(layouts(model, steps, other, per_node))), None)
         raise ValueError(
@@ -136,6 +134,7 @@ def _limit(model: Model, layout: Layout, steps: Steps, cluster: Cluster, bar: Ba
     }
     name = max(lost, key=lambda kind: lost[kind])
     share = lost[name] / bar.step
+    # Less would be shown as 0 %.
     return f"{name}, {100 * share:.0f} %" if share >= 0.005 else "products alone"
 
 
@@ -160,6 +159,7 @@ def options(model: Model, layout: Layout, steps: Steps) -> list[str]:
     for settings in (model, layout, steps):
         for field in dataclasses.fields(settings):
             value, name = getattr(settings, field.name), field.name.replace("_", "-")
+            # A command with these alone can be read, and typed.
             if value == field.default or field.name in unused:
                 continue
             if isinstance(value, bool):
@@ -195,6 +195,7 @@ def _frugal(model: Model, steps: Steps, gpus: int, cluster: Cluster) -> list[Lay
     found = {}
     for layout in layouts(model, steps, gpus, cluster.per_node):
         one = plan_time.microbatch(layout, steps) == 1 and layout.recompute == "full"
+        # Of the schedules that are searched, none holds fewer micro-batches than 1F1B.
         if one and layout.schedule == "1f1b" and layout.zero >= getattr(found.get(axes(layout)), "zero", 0):
             found[axes(layout)] = layout
     return list(found.values())
@@ -222,7 +223,9 @@ def uneven(model: Model, layout: Layout, steps: Steps) -> tuple[list[int], float
     if stages == 1 or model.experts:
         return None
     counts = [layers // stages + (stage < layers % stages) for stage in range(stages)]
+    # The first stage has nothing but blocks, since embeddings cost no operations.
     layer = tuple(part // counts[0] for part in each[0])
+    # What is left of the last stage without its blocks.
     head = Work(*(part - counts[-1] * one for part, one in zip(each[-1], layer, strict=True)))
     usual = float(plan_time.bubble(model, layout, steps).span)
     best: tuple[float, list[int]] = (usual, [])
@@ -232,4 +235,5 @@ def uneven(model: Model, layout: Layout, steps: Steps) -> tuple[list[int], float
         times = [Work(*(number * part for part in layer)) for number in split]
         times[-1] += head
         best = min(best, (float(plan_time.span_of(layout, times)), split))
+    # Less than half a per cent is below the model's own error.
     return (best[1], best[0] / usual) if best[0] < 0.995 * usual else None

@@ -37,12 +37,6 @@ class Row(NamedTuple):
 
     Attributes:
         billions: Of parameters.
-        heads: Attention heads.
-        hidden: Width.
-        layers: Blocks.
-        tp: Tensor-parallel ranks.
-        pp: Pipeline ranks.
-        gpus: GPUs.
         batch: Sequences in a step.
         teraflops: Of each GPU, full recomputation counted.
         share: Of the peak of 312, in per cent.
@@ -68,11 +62,13 @@ class Row(NamedTuple):
     @property
     def layout(self) -> Layout:
         dp = self.gpus // (self.tp * self.pp)
+        # Micro-batches of one sequence, as the table does not say.
         return Layout(dp, self.pp, self.tp, microbatches=self.batch // dp, recompute="full")
 
 
 def gpt(layers: int, hidden: int, heads: int, dropout: float = 0.0) -> Model:
     """A model of the first two papers."""
+    # Of the preset only the name is used: all sizes are given.
     return Model("1t", layers, hidden, heads, 2048, 51200, dropout)
 
 
@@ -98,10 +94,6 @@ class Iteration(NamedTuple):
     """A line of tables 3 and 5 of Korthikanti et al. 2022; dp is 1, and dropout makes them write out attention.
 
     Attributes:
-        name: Of the model.
-        heads: Attention heads.
-        hidden: Width.
-        layers: Blocks.
         pp: Pipeline ranks; tp is 8.
         chunks: Stages of each.
         batch: Sequences in a step.
@@ -128,6 +120,7 @@ class Iteration(NamedTuple):
             tp=8,
             sequence_parallel=recompute == "selective",
             schedule="interleaved" if self.chunks > 1 else "1f1b",
+            # A layout has 2 at least, and looks at them under "interleaved" only.
             chunks=max(2, self.chunks),
             microbatches=self.batch // self.sequences,
             recompute=recompute,  # type: ignore[arg-type]
@@ -170,7 +163,6 @@ class Comparison(NamedTuple):
     Attributes:
         source: The paper, with its table.
         what: The model, and which of its trainings.
-        layout: The layout.
         unit: "TFLOP/s" of each GPU, or "s" of a step.
         published: As printed.
         here: What the model of time says.
@@ -195,6 +187,7 @@ def comparisons(most_stages: int = 64) -> list[Comparison]:
     for row in TABLE_1:
         if row.pp <= most_stages:
             steps = Steps(batch=row.batch, dtype="bfloat16")
+            # Their table counts what is computed again; that of Llama 3 below does not.
             here = teraflops(row.model, row.layout, steps, A100, again=True)
             name = f"{row.billions:g}B"
             found.append(Comparison("Narayanan et al. 2021, table 1", name, row.layout, "TFLOP/s", row.teraflops, here))

@@ -18,14 +18,8 @@ if TYPE_CHECKING:
 
 
 def picture(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Figure:
-    """Three pictures, one below the other: memory, the timetable of the first micro-batches, the bar of time.
-
-    Args:
-        model: The model.
-        layout: The layout.
-        steps: The steps.
-        cluster: The GPUs.
-    """
+    """Three pictures, one below the other: memory, the timetable of the first micro-batches, the bar of time."""
+    # Here, since a plan without a picture needs no matplotlib.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 7.4), layout="constrained", facecolor="white")
@@ -48,15 +42,18 @@ def _draw_held(axes: Any, model: Model, layout: Layout, steps: Steps, cluster: C
     room = (1 - ROOM) * cluster.machine.size / GB
     axes.axhline(room, color="black", linestyle="--", label=f"{room:g} GB can be used")
     axes.set(title=f"What a rank holds: {model.preset}, {layout}", xlabel="pipeline rank", ylabel="GB")
+    # Otherwise the bar of a single rank would fill the picture.
     axes.set_xlim(-0.5, max(layout.pp, 4) - 0.5)
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.legend(fontsize="x-small", loc="upper right", framealpha=1)
 
 
 def _draw_timetable(axes: Any, model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> None:
+    # Enough to see how the pipeline fills, and how it goes on.
     m = min(layout.microbatches, 2 * layout.pp)
     each, speed = plan_time.stage_times(model, layout, steps), cluster.reached * cluster.machine.flops
     if not plan_time.splits_backward(layout):
+        # Tensor-parallel layers do their whole backward in I.
         each = tuple(type(one)(one.forward, one.backward + one.weight, 0) for one in each)
     forward, backward, weight = ([part / speed for part in kind] for kind in zip(*each, strict=True))
     found = simulate(plan_time.schedule_of(layout, m), forward, backward, weight)
@@ -72,6 +69,7 @@ def _draw_timetable(axes: Any, model: Model, layout: Layout, steps: Steps, clust
     part = "all" if m == layout.microbatches else f"{m} of {layout.microbatches}"
     axes.set(title=f"When it computes: {part} micro-batches of a step", xlabel="seconds", ylabel="pipeline rank")
     axes.set_ylim(layout.pp - 0.5, -0.5)
+    # Room for the legend.
     axes.set_xlim(0, 1.2 * float(found.makespan))
     axes.yaxis.get_major_locator().set_params(integer=True)
     axes.legend(fontsize="x-small", loc="upper right", framealpha=1)

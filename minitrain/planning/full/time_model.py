@@ -4,6 +4,7 @@
 rank on which axis. Two speeds turn them into seconds: those of the products, and those of the link that an axis uses.
 What remains is to say which messages can travel while something is computed.
 
+Open `planning/plan.py` first, then `planning/full/plan_time.py`, and this file.
 **Source.** The bubble is simulated as in Narayanan et al. 2021, §2.2; links of two speeds as in their §3.2 and §5.
 **Predicted.** A model, not a measurement: messages have no latency, links are never shared, products always run at the
 same part of the peak, and optimizer, norms and loss take no time. Messages overlap as a good implementation lets them,
@@ -85,16 +86,21 @@ def _sent_by_busiest(model: Model, layout: Layout, steps: Steps, cluster: Cluste
 def _bar(model: Model, layout: Layout, steps: Steps, cluster: Cluster, span: float) -> Bar:
     """The seconds of a step, if its pipeline takes `span` operations from the first start to the last end."""
     work, speed = plan_time.busy(model, layout, steps), cluster.reached * cluster.machine.flops
+    # Recomputation is apart: it takes time and is no work of the model.
     compute = max(plan_time.busy(model, replace(layout, recompute="none"), steps)) / speed
     again, idle = max(work) / speed - compute, (span - max(work)) / speed
     sent = _sent_by_busiest(model, layout, steps, cluster)
+    # Backward does twice what forward does, and what is computed again.
     forward, backward, m = compute / 3, 2 / 3 * compute + again, layout.microbatches
     gradients = sent["all_reduce", "dp"] + sent["reduce_scatter", "dp"]
     if layout.zero == 3:
+        # One gathering for forward, one for backward.
         half = sent["all_gather", "dp"] / 2
         data = [(half, forward), (half + gradients, backward)]
     else:
+        # Stage 2 sends behind every micro-batch's backward, stages 0 and 1 behind the last one's.
         data = [(gradients, backward / (1 if layout.zero == 2 else m)), (sent["all_gather", "dp"], forward / m)]
+    # A single micro-batch has no other to hide behind.
     boundary = (sent["send", "pp"], (compute + again) * (m > 1))
     # Each rank of a ring attends to the keys at hand while the next ones come.
     cores = plan_time.core(model, layout, steps) / speed if layout.cp > 1 else 0.0

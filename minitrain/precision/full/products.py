@@ -17,10 +17,8 @@ _SINCE = {torch.float16: (5, 3), torch.bfloat16: (8, 0), **dict.fromkeys(EIGHT, 
 
 
 def dtypes(device: torch.device) -> list[torch.dtype]:
-    """The floating dtypes that a device multiplies, those with most bits first.
-
-    CPUs have had bfloat16 and float16 long enough, or PyTorch's kernels for them; none multiplies 8 bits.
-    """
+    """The floating dtypes that a device multiplies, those with most bits first."""
+    # CPUs have had 16 bits long enough, or PyTorch's kernels for them; none multiplies 8 bits.
     if device.type == "cpu":
         return [torch.float64, torch.float32, torch.float16, torch.bfloat16]
     if device.type != "cuda":

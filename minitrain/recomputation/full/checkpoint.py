@@ -1,8 +1,8 @@
 """`minitrain.recomputation.checkpoint` for any function: nested arguments and results, autocast, buffers, and checks.
 
 `Recomputed` keeps the inputs of a function and calls it again in backward. The second call repeats the first: with the
-same inputs and parameters, the same random numbers, and the same precision (autocast). So outputs and gradients have
-the same bits as without recomputation.
+same inputs and parameters, random numbers and precision (`recomputation/full/rng_and_autocast.py`, to be opened next).
+So outputs and gradients have the same bits as without recomputation.
 
 Parameters, and other tensors that the function uses but does not receive as arguments, get their gradients from the
 inner backward, which adds to their `.grad`. So `torch.autograd.grad` cannot ask for them, and there is no gradient of a
@@ -41,6 +41,7 @@ class Recomputed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
         refuse_what_cannot_work()
+        # Detached, so that the inner backward ends here, and the outer one goes on with what it has found.
         inputs = [kept.detach().requires_grad_(kept.requires_grad) for kept in unchanged(ctx)]
         with torch.enable_grad():
             outputs = ctx.call.again(inputs)
@@ -103,6 +104,7 @@ class Call:
         self.structure: Any = None
         self._leaves, self._arguments = tree_flatten((args, kwargs))
         self._places = [place for place, leaf in enumerate(self._leaves) if isinstance(leaf, Tensor)]
+        # A bound method's module has parameters that may learn, and buffers that must not count twice.
         owner = function if isinstance(function, nn.Module) else getattr(function, "__self__", None)
         self._module = owner if isinstance(owner, nn.Module) else None
         self.can_learn = torch.is_grad_enabled() and (
@@ -115,14 +117,17 @@ class Call:
         """The tensors among the arguments. They are not kept here, but only where autograd watches them."""
         inputs = [self._leaves[place] for place in self._places]
         for place in self._places:
+            # Otherwise they would stay in memory after autograd has freed them.
             self._leaves[place] = None
         devices = {tensor.device for tensor in inputs if tensor.device.type != "cpu"}
+        # Of the moment before the first call, where `again` begins.
         self._random = RandomState(devices) if self.preserve_random_state else None
         self._precision = autocast_settings({"cpu", *(device.type for device in devices)})
         return inputs
 
     def first(self, inputs: Sequence[Tensor]) -> list[Any]:
         """The outputs of the first call, side by side; `structure` says how they were nested."""
+        # Autograd's count of changes in place.
         versions = [tensor._version for tensor in inputs]
         outputs, self.structure = tree_flatten(self._run(inputs))
         for number, (tensor, version) in enumerate(zip(inputs, versions, strict=True)):
@@ -152,12 +157,14 @@ class Call:
         return outputs
 
     def _run(self, inputs: Sequence[Tensor]) -> Any:
+        # A copy, since `_leaves` must not keep the inputs.
         leaves = list(self._leaves)
         for place, tensor in zip(self._places, inputs, strict=True):
             leaves[place] = tensor
         args, kwargs = tree_unflatten(leaves, self._arguments)
         with ExitStack() as around:
             for setting in self._precision:
+                # Entered also to switch it off, where it is on around backward and was off in forward.
                 if setting["enabled"] or torch.is_autocast_enabled(setting["device_type"]):
                     around.enter_context(torch.autocast(**setting))
             return self.function(*args, **kwargs)

@@ -1,7 +1,7 @@
 """Recomputation that stops early: backward goes through the graph of the first call, whose gaps the second one fills.
 
-`checkpoint.py` makes a second graph and goes backward through that. Here the first call makes the graph, but in place
-of every tensor that autograd would keep, it keeps a `Gap`, a numbered slot. When backward reaches the first gap, the
+`recomputation/full/checkpoint.py`, to be opened first, makes a second graph and goes backward through that. Here the
+first call makes the graph, but in place of every tensor it keeps a `Gap`, a slot. When backward reaches the first, the
 function is called again, and the tensors that autograd would keep now go into the gaps, in the same order. Once the
 last one is filled, nothing more is needed and the call is aborted. A block's last matrix product, whose output is not
 needed, is never repeated: nearly a third of the work of a GPT's block.
@@ -101,6 +101,7 @@ class Gaps:
         self.filled = 0
         try:
             with torch.enable_grad(), saved_tensors_hooks(self.keep, never):
+                # `Enough` leaves through `again`, which puts random numbers and buffers back on the way.
                 self.call.again(inputs)
         except Enough:
             return
@@ -111,12 +112,14 @@ class Gaps:
     def keep(self, tensor: Tensor) -> None:
         """Called for each tensor that autograd would keep in the second call, whose own graph is not used."""
         gap = self.gaps[self.filled]()
+        # None where backward has already used the node that held it.
         if gap is not None:
             if kind(tensor) != gap.expected:
                 raise RuntimeError(
                     f"tensor {self.filled} that the function kept for backward was {gap.expected}, and is "
                     f"{kind(tensor)} when computed again; {SAME}"
                 )
+            # Without the second graph, which would keep every tensor in it alive.
             gap.tensor = tensor.detach()
         self.filled += 1
         if self.filled == len(self.gaps):

@@ -55,6 +55,7 @@ def check(blocks: list[nn.Module]) -> None:
     if not blocks:
         raise ValueError("blocks is empty, and nothing would be recomputed; give the modules, such as gpt.blocks")
     for number, block in enumerate(blocks):
+        # Methods of the class, unless something has replaced them on the block itself.
         if {"forward", "_call_impl"} & vars(block).keys():
             raise ValueError(
                 f"blocks[{number}] ({type(block).__name__}) is recomputed already, or its forward was replaced by "

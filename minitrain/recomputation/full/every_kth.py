@@ -86,6 +86,7 @@ class Segment:
         rest = tree_leaves((args, kwargs))
         if number == 0:
             result = self.checkpoint(self.chain, x, *args, **kwargs)
+            # Weakly: it is only compared, and must not stay in memory for that.
             self.next, self.result = 1, weakref.ref(result)
             self.rest = rest if len(self.chain.calls) > 1 else []
             return result

@@ -26,6 +26,7 @@ class RandomState:
     @contextmanager
     def again(self) -> Iterator[None]:
         """Draw the numbers that followed this moment once more; after the block the caller's own continue."""
+        # Backward must not move the random numbers of the training.
         before = RandomState(self.others)
         self.restore()
         try:
@@ -35,16 +36,14 @@ class RandomState:
 
 
 def autocast_settings(kinds: Iterable[str]) -> list[dict[str, Any]]:
-    """Arguments of `torch.autocast` that bring back the precision of this moment, for each kind of device.
-
-    Without autocast's cache of weights in low precision: the next use of the weight may find a copy there that was made
-    under `no_grad`, as in the first call, and has no graph back to the weight (pytorch issue 112583).
-    """
+    """Arguments of `torch.autocast` that bring back the precision of this moment, for each kind of device."""
     return [
         {
             "device_type": kind,
             "dtype": torch.get_autocast_dtype(kind),
             "enabled": torch.is_autocast_enabled(kind),
+            # The cache may have a copy of a weight that was made under `no_grad`, as in the first call, and has no
+            # graph back to the weight (pytorch issue 112583).
             "cache_enabled": False,
         }
         for kind in sorted(kinds)

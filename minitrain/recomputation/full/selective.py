@@ -35,6 +35,7 @@ def recompute(module: nn.Module, checkpoint: Callable[..., Any] = checkpoint) ->
     cores = [part for part in module.modules() if isinstance(part, CausalAttention)]
     if not cores:
         raise ValueError(f"module ({type(module).__name__}) has no CausalAttention among its parts; give a GPT, say")
+    # Cores as blocks: nothing else differs.
     full.recompute(cores, checkpoint)
 
 

@@ -1,5 +1,6 @@
 """The layers outside of attention and MLP, on sequence shards: embedding, norms, and the output head.
 
+Open `sequence_parallel/full/linear.py` first.
 **The norms' parameters and the table of positions are on every rank in full, but applied to different tokens**, so
 a rank's gradient of them is a partial sum, and they are marked as partial. If they were not, every rank would learn
 from its own tokens, and the copies would drift apart.
@@ -37,6 +38,7 @@ class NormOnSequence(ParallelLayer):
     def __init__(self, norm: nn.LayerNorm, layer: ParallelLayer):
         super().__init__(layer.comm)
         self.normalized_shape, self.eps = norm.normalized_shape, norm.eps
+        # The very parameters, so that optimizers and state dicts made before keep working.
         self.weight, self.bias = norm.weight, norm.bias
         self.mark_parameters()
 

@@ -5,6 +5,8 @@
 | False, the paper's way | `[batch, seq/tp, in]` | all-gather of x once more, reduce-scatter of dX |
 | True | `[batch, seq, in]` | reduce-scatter of dX |
 
+Open `sequence_parallel/full/mappings.py` and `tensor_parallel/full/linear.py` first.
+
 A row-parallel bias is marked as partial: each rank has db from its own tokens only, and
 `minitrain.tensor_parallel.full.parameter_layout.sum_partial_gradients` adds these up once per step.
 
@@ -49,6 +51,7 @@ class _ColumnFromSequence(torch.autograd.Function):
         # Every rank's tokens to all, once for all weights.
         whole = start_gather(x, comm).wait()  # [seq, batch, in]
         assert whole is not None
+        # Without `keep_gathered`, the paper's way: the shard is kept, and gathered again in backward.
         ctx.save_for_backward(whole if keep_gathered else x, *weights)
         return tuple(F.linear(whole, weight, bias) for weight, bias in zip(weights, biases, strict=True))
 

@@ -3,6 +3,7 @@
 **Idea.** Where there are fewer key and value heads than ranks, t ranks and k heads, t/k neighbouring ranks hold the
 same head, each for queries of its own. Its gradient is a sum over these ranks.
 
+Open `tensor_parallel/full/linear.py` first.
 **Source.** Besides Shoeybi et al. 2019: Ainslie et al. 2023, "GQA", for grouped-query attention.
 **Sent.** Also the gradients of shared heads, once per step: `parameter_layout.sum_partial_gradients`.
 **Cost.** `minitrain.costs.tensor_parallel`: `layer_traffic`, `layer_parameters`, and `layer_flops`, of which a rank
@@ -41,6 +42,7 @@ class ParallelAttention(gpt.Attention):
     output: RowParallelLinear  # type: ignore[bad-override]
 
     def __init__(self, attention: gpt.Attention, comm: AnyComm = None):
+        # Not the reference's own, which would make whole matrices.
         nn.Module.__init__(self)
         comm = as_comm(comm)
         ranks = comm.ranks

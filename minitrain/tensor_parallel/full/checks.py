@@ -65,6 +65,7 @@ def check_tokens(
     outside = (tokens < 0) | (tokens >= vocabulary)
     if ignore_index is not None:
         outside &= tokens != ignore_index
+    # Tokens are equal on all ranks by now, so all of them raise.
     if outside.any():
         allowed = "" if ignore_index is None else f", or {ignore_index} to ignore one"
         raise IndexError(
@@ -75,7 +76,9 @@ def check_tokens(
 
 def _fingerprint(tensor: Tensor) -> str:
     described = f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
+    # It has no values.
     if tensor.is_meta:
         return described
+    # By bits: with `==` a NaN differs from itself.
     raw = tensor.detach().contiguous().view(-1).view(torch.uint8).cpu().numpy()
     return f"{described} with checksum {zlib.crc32(raw.tobytes()):08x}"

@@ -21,6 +21,7 @@ from minitrain.tensor_parallel.full.checks import check_tokens
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, comm: Comm, ignore_index: int) -> tuple[Tensor, Tensor]:
+        # A sum of exponentials over a vocabulary needs more than 8 bits.
         x = logits.to(torch.promote_types(logits.dtype, torch.float32))
         rank, ranks, columns = comm.rank, comm.ranks, x.shape[-1]
         places = targets.long() - rank * columns

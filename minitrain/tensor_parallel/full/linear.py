@@ -3,6 +3,8 @@
 **Idea.** In backward the all-reduce of the input's gradient travels while the gradients of the weights are computed.
 Layers that take the same input, as query, key and value do, share one all-reduce.
 
+Open `tensor_parallel/full/mappings.py` and `tensor_parallel/full/parameter_layout.py` first.
+
 **Source.** Besides Shoeybi et al. 2019, for the overlap: Narayanan et al. 2021, "Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM"; Korthikanti et al. 2022, §4.2.2.
 **Sent.** `gather_output` adds an all-gather in forward, `input_is_parallel=False` one in backward.
@@ -31,18 +33,20 @@ class _ColumnParallel(torch.autograd.Function):
     """Y_r = X A_r for one or more weights, followed by as many biases, each None where there is none.
 
     A = [A₁ … A_t], so Y = [XA₁ … XA_t], and forward sends nothing. In Aᵀ the A_rᵀ are stacked, so in backward
-    dX = Σ_r dY_r A_rᵀ. Neither dA_r = Xᵀ dY_r nor db_r (dY_r summed over tokens) needs another rank or dX. Autograd
-    would wait for dX all the same, so this is a Function and not `F.linear` with the operators of `mappings`.
+    dX = Σ_r dY_r A_rᵀ. Neither dA_r = Xᵀ dY_r nor db_r (dY_r summed over tokens) needs another rank or dX.
     """
 
+    # A Function and not `F.linear` after f, because autograd would wait for dX before it makes dA_r.
     @staticmethod
     def forward(ctx: Any, comm: Comm, x: Tensor, *tensors: Any) -> tuple[Tensor, ...]:
         weights, biases = tensors[: len(tensors) // 2], tensors[len(tensors) // 2 :]
+        # All ranks have compared x, so backward need not compare its gradient again.
         ctx.comm = comm.unchecked
         ctx.save_for_backward(x, *weights)
         return tuple(F.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True))
 
     @staticmethod
+    # Sums are made in place and not recorded: a second derivative is refused, or it would be silently wrong.
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[bad-override]
         x, *weights = ctx.saved_tensors
@@ -90,6 +94,7 @@ def input_gradient(grads_y: Sequence[Tensor], weights: Sequence[Tensor]) -> Floa
     """dX = dY Aᵀ, added up over weights: this rank's partial sum."""
     grad_x = grads_y[0] @ weights[0]
     for grad_y, weight in zip(grads_y[1:], weights[1:], strict=True):
+        # Added up before it is sent, so that one all-reduce serves all weights.
         torch.addmm(grad_x, grad_y, weight, out=grad_x)
     return grad_x
 
@@ -188,12 +193,14 @@ class ColumnParallelLinear(ParallelLayer):
             ValueError: As the class; with checking also if the weights differ between ranks.
         """
         sizes = linear.in_features, linear.out_features, linear.bias is not None
+        # On "meta" nothing is drawn or allocated for weights that are replaced at once.
         layer = cls(*sizes, gather_output, comm, shards=shards, device="meta")
         check_same(f"{cls.__name__}.from_linear", "linear.weight", linear.weight, layer.comm)
         layer._take(linear)
         return layer
 
     def _take(self, linear: nn.Linear) -> None:
+        # Neighbors hold the same piece.
         number = self.rank * self.shards // self.ranks
         self.weight = piece(linear.weight, 0, number, self.shards)
         self.bias = None if linear.bias is None else piece(linear.bias, 0, number, self.shards)
@@ -203,6 +210,7 @@ class ColumnParallelLinear(ParallelLayer):
         for parameter in self.parameters():
             mark(parameter, 0, self.shards, self.comm)
             if self.shards < self.ranks:
+                # Each of them applies the piece to queries of its own, so none has the whole gradient.
                 mark_partial(parameter)
 
     def forward(self, x: Float[Tensor, "*batch in_features"]) -> Float[Tensor, "*batch out"]:
@@ -283,6 +291,7 @@ class RowParallelLinear(ParallelLayer):
         self.mark_parameters()
 
     def mark_parameters(self) -> None:
+        # Not the bias, which every rank holds, with the whole gradient.
         mark(self.weight, 1, comm=self.comm)
 
     def forward(self, x: Float[Tensor, "*batch in"]) -> Float[Tensor, "*batch out_features"]:
@@ -306,4 +315,5 @@ class RowParallelLinear(ParallelLayer):
 def piece(parameter: Tensor, dim: int, number: int, pieces: int) -> nn.Parameter:
     """A parameter with piece `number` of `pieces` of another's `dim`, in memory of its own."""
     cut = parameter.detach().tensor_split(pieces, dim)[number]
+    # A view would keep the whole matrix in memory.
     return nn.Parameter(cut.clone(memory_format=torch.contiguous_format), requires_grad=parameter.requires_grad)

@@ -41,6 +41,7 @@ def plan(gpt: reference.GPT, comm: Comm) -> dict[str, nn.Module]:
         "loss": VocabParallelLoss(gpt.config.vocabulary, comm, reference.IGNORE),
     }
     for name, part in gpt.named_modules():
+        # `is`, because a subclass may compute something else.
         if type(part) is reference.Attention:
             made[name] = ParallelAttention(part, comm)
         elif type(part) is reference.MLP:
@@ -107,6 +108,7 @@ def piece_of(
     if dim is None:
         return whole.detach().clone()
     held, length = parameter.shape[dim], whole.shape[dim]
+    # The last ranks may have nothing but padding.
     start = min(comm.rank * shards(parameter, comm.ranks) // comm.ranks * held, length)
     piece = whole.new_zeros(parameter.shape)
     real = min(held, length - start)

@@ -34,6 +34,7 @@ def mark(parameter: Tensor, dim: int, shards: int | None = None, comm: AnyComm =
         comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
     """
     comm = as_comm(comm)
+    # In a norm, only the first of the ranks that share a piece counts it.
     shard_along(parameter, comm, comm.rank % (comm.ranks // (shards or comm.ranks)) == 0)
     said = {"tensor_parallel": "sharded", "tensor_parallel_dim": dim, "tensor_parallel_shards": shards}
     vars(parameter).update(said)
@@ -73,10 +74,6 @@ def sum_partial_gradients(module: nn.Module, comm: AnyComm = None) -> None:
     To be called once per step, after the last backward, and where there is a stage of ZeRO after its `synchronize()`. A
     second call would add the sums again. Gradients that are None are left out, and must be None on all ranks.
 
-    A parameter with several different pieces has a slot for each in the bucket: a rank adds to its own piece's slot and
-    leaves the others at 0, so that one all-reduce over the whole group adds over exactly the ranks that share. It sends
-    the whole parameter where groups of their own would send a piece, and needs no groups.
-
     Args:
         module: The module with the parameters, the same on all ranks; or the stage of ZeRO around it.
         comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
@@ -100,6 +97,8 @@ def sum_partial(found: Iterable[tuple[Tensor, Tensor]], comm: Comm) -> None:
         gradients = [gradient for _, gradient in pairs]
         slots = [shards(parameter, ranks) for parameter, _ in pairs]
         sizes = [count * gradient.numel() for count, gradient in zip(slots, gradients, strict=True)]
+        # A slot for each piece, at 0 on ranks that have another: so one all-reduce over all ranks adds over exactly
+        # those that share one. It sends more than groups of their own would, and needs no groups.
         bucket = gradients[0].new_zeros(sum(sizes))
         mine = [
             part.view(count, -1)[rank * count // ranks] for part, count in zip(bucket.split(sizes), slots, strict=True)
@@ -148,5 +147,6 @@ class ParallelLayer(nn.Module):
         copied = self.__class__.__new__(self.__class__)
         memo[id(self)] = copied
         copied.__dict__ = copy.deepcopy(self.__dict__, memo)
+        # A parameter's own deepcopy drops its attributes.
         copied.mark_parameters()
         return copied

@@ -67,6 +67,7 @@ class Before:
     """A model before parts of it are replaced; `replaced` then reports the changes."""
 
     def __init__(self, model: nn.Module):
+        # No tensors, which would keep the replaced weights in memory.
         self.shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
         self.classes = {name: type(module) for name, module in model.named_modules()}
 
@@ -80,6 +81,7 @@ class Before:
 def _how(parameter: Tensor, ranks: int) -> str:
     dim = sharded_dim(parameter)
     partial = ", gradients to be summed" if is_partial(parameter) else ""
+    # A single key and value head is cut into one piece, which every rank has.
     if dim is None or shards(parameter, ranks) == 1:
         return f"{REPLICATED}{partial}"
     held = copies(parameter, ranks)

@@ -4,6 +4,7 @@ Rank r of n holds rows r·V'/n up to (r+1)·V'/n of the table. Rows from V on ar
 **Their logits are set to −∞**, because otherwise they would be 0, take part in the softmax, and might even be the
 largest. A tied head has the same parameter as the embedding.
 
+Open `tensor_parallel/full/linear.py` first, and `tensor_parallel/full/cross_entropy.py` after this file.
 **Sent.** `gather_logits` adds an all-gather, for generation; the loss needs none.
 **Cost.** `minitrain.costs.vocabulary`: `table_bytes` held, and an all-reduce of a batch's hidden states each way.
 Megatron-LM pads each rank's rows to a multiple of 128. In DTensor the embedding is `RowwiseParallel`, the head
@@ -51,12 +52,14 @@ class Rows:
         comm = as_comm(comm)
         if vocabulary < 1:
             raise ValueError(f"vocabulary={vocabulary} must be at least 1")
+        # Rounded up, since gathered logits must be equally many on all ranks.
         held = -(-vocabulary // comm.ranks)
         start = comm.rank * held
         return cls(held, start, min(max(vocabulary - start, 0), held))
 
     def cut(self, whole: Float[Tensor, "tokens ..."]) -> nn.Parameter:
         """A parameter with these rows of a whole table, in memory of its own; padding is zero."""
+        # Padding takes part in the head's product, and −∞ added to a NaN would not hide it.
         part = whole.detach().new_zeros(self.held, *whole.shape[1:])
         part[: self.real] = whole.detach()[self.start : self.start + self.real]
         return nn.Parameter(part, requires_grad=whole.requires_grad)
@@ -131,6 +134,7 @@ class VocabParallelEmbedding(ParallelLayer):
         check_tokens(type(self).__name__, "tokens", tokens, self.num_embeddings, self.comm)
         places = tokens - self.rows.start
         elsewhere = (places < 0) | (places >= self.rows.real)
+        # Any row will do for the tokens of other ranks: zeros take its place.
         found = F.embedding(places.masked_fill(elsewhere, 0), self.weight)  # [batch, seq, hidden]
         found = found.masked_fill(elsewhere.unsqueeze(-1), 0)
         # g: the one rank that has a token's row brings it, the others bring zeros.
@@ -199,6 +203,7 @@ class VocabParallelHead(ParallelLayer):
         return head
 
     def _take(self, linear: nn.Linear, shard: nn.Parameter | None) -> None:
+        # Tied, it is the same parameter, so that both uses add to one gradient.
         self.weight = self.rows.cut(linear.weight) if shard is None else shard
         self.bias = None if linear.bias is None else self.rows.cut(linear.bias)
         self.mark_parameters()

@@ -43,10 +43,7 @@ WHOLE = "or data parallelism without ZeRO (stage 0), where each rank steps whole
 
 
 def check_elementwise(optimizer_class: type[optim.Optimizer], options: Mapping[str, Any]) -> None:
-    """Refuse an optimizer whose step mixes the elements of a tensor.
-
-    Torch's own are known. Any other is tried on a small matrix: stepped whole, and as two flat halves by two
-    optimizers, as on two ranks. Only if both give the same can its states be sharded.
+    """Refuse an optimizer whose step mixes the elements of a tensor: torch's own are known, others are tried.
 
     Raises:
         ValueError: The step mixes elements, or the trial failed.
@@ -63,6 +60,7 @@ def check_elementwise(optimizer_class: type[optim.Optimizer], options: Mapping[s
     if any(optimizer_class.step is known.step for known in ELEMENTWISE):
         return
     try:
+        # As on two ranks: only if two flat halves step like the whole matrix can states be sharded.
         mixes = _trial(optimizer_class, options)
     except Exception as error:
         raise ValueError(f"optimizer_class={name} failed on a flat tensor of 128 elements: {error}") from error
@@ -84,6 +82,7 @@ def share_layers(optimizer: Any, lines: Sequence[Sequence[FlatShard]], comm: Com
 def _trial(optimizer_class: type[optim.Optimizer], options: Mapping[str, Any], steps: int = 3) -> bool:
     """Whether the step of a matrix and those of its two halves differ."""
     generator = torch.Generator().manual_seed(0)
+    # float64, so that rounding stays far below the 1e-9 of the comparison.
     values = torch.randn(8, 32, generator=generator, dtype=torch.float64)
     whole, *halves = (nn.Parameter(part.clone()) for part in (values, *values.flatten().chunk(2)))
     optimizers = [optimizer_class([part], **options) for part in (whole, *halves)]

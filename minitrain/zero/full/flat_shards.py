@@ -22,12 +22,10 @@ class FlatShard:
         ranks: Number of shards.
 
     Attributes:
-        parameters: As given.
-        group: As given.
+        parameters, group: As given.
         partition: Where each parameter lies.
         trainable: Whether the optimizer steps it.
-        flat: The whole line, padding included. In stage 3 its storage has 0 bytes while it is not needed; gathering
-            into the same storage makes all views of it valid again, including those that autograd has saved.
+        flat: The whole line, padding included. In stage 3 its storage has 0 bytes while it is not needed.
         shard: This rank's part: a view of `flat`, in stage 3 of its own memory.
         master: What the optimizer steps: the shard itself (same memory), or, where parameters are held in fewer bits,
             a copy in float32, taken before they were rounded. None for frozen parameters.
@@ -41,6 +39,7 @@ class FlatShard:
         self.trainable = next(iter(parameters.values())).requires_grad
         self.master: nn.Parameter | None = None
         self.gradient: Tensor | None = None
+        # Detached, or autograd would record the copy into the line.
         self.point(self.partition.flatten({name: p.detach() for name, p in parameters.items()}))
 
     def point(self, flat: Shaped[Tensor, " padded"]) -> None:
@@ -48,6 +47,7 @@ class FlatShard:
         self.flat = flat
         self.shard = self.partition.shard(flat, self.rank)
         for name, view in self.partition.views(flat).items():
+            # `.data`, so that the parameter stays the same object for optimizers, hooks and tied layers.
             self.parameters[name].data = view
 
     @property
@@ -57,6 +57,7 @@ class FlatShard:
 
     def free(self) -> None:
         """Give the memory of `flat` back; `shard` must have memory of its own."""
+        # The storage alone: views that autograd has saved stay as they are, and are valid again once it is filled.
         self.flat.untyped_storage().resize_(0)
 
     def check_in_place(self) -> None:
@@ -106,6 +107,7 @@ def lay_out(
     kinds: list[dict[Any, dict[str, nn.Parameter]]] = [{} for _ in units]
     for name, unit in unit_of_parameters(module, parts).items():
         parameter = module.get_parameter(name)
+        # A flat tensor has one dtype and device, and the optimizer one set of options for it.
         kind = (number_of.get(name, 0), parameter.dtype, parameter.device, parameter.requires_grad)
         kinds[unit + 1].setdefault(kind, {})[name] = parameter
     for unit, its in zip(units, kinds, strict=True):

@@ -1,4 +1,4 @@
-"""The full form of `minitrain.zero.hybrid` is stage 3's full form with replicas, and checks that the ranks are a grid.
+"""The full form of `minitrain.zero.hybrid` is that of stage 3 (`zero/full/stage3.py`), with replicas in a checked grid.
 
 **Cost.** Within a node `minitrain.costs.zero.step_traffic`, across nodes one all-reduce of each line's shard per step:
 `minitrain.costs.hybrid_sharding.step_traffic`. Nothing more is held than in stage 3 over the ranks of a node.
@@ -33,9 +33,6 @@ class HybridZero3(Zero3):
             `comm` is `mesh.get_group("local")`, and this `mesh.get_group("node")`.
         **options: As for `Sharded`.
 
-    Attributes:
-        replicas: As given.
-
     Raises:
         ValueError: Also where ranks of `replicas` have different places in their nodes, or nodes have different sizes.
     """
@@ -56,6 +53,7 @@ class HybridZero3(Zero3):
 
     def _prepare(self) -> None:
         super()._prepare()
+        # Gradients are divided by this number before the sum in the node, so the sum over nodes gives the mean.
         self.batch_ranks = self.ranks * self.replicas.ranks
         self._summed = False  # whether this step's gradients have been summed over nodes
 
@@ -68,6 +66,7 @@ class HybridZero3(Zero3):
         super().synchronize()
         self._summed = True
         # Each rank brings its node's sum of its own shards, once per step, and gets that of all nodes.
+        # Only after the node's reduce-scatter, so that a rank sends 1/L of the model over the slow network.
         shards = [collector.shard for collector in self._collectors if collector.shard is not None]
         handles = [self.replicas.all_reduce(shard) for shard in shards if shard.numel()]
         for handle in handles:
@@ -78,7 +77,7 @@ class HybridZero3(Zero3):
         self._summed = False
 
     def _agree(self, module: nn.Module, settings: dict[str, str]) -> None:
-        """Compare with the other nodes first; what one rank finds there, all ranks of its node raise."""
+        """Compare with the other nodes first, then within the node."""
         mine = self.rank, self.ranks
         places = gather_objects(mine, self.replicas.group)
         found = None
@@ -87,6 +86,7 @@ class HybridZero3(Zero3):
                 f"replicas: its ranks are at the places {places} of `comm`, as (rank, ranks), but must be at the same "
                 "place of groups of one size; use the groups of axes(node=N, local=L)"
             )
+        # A rank that raised alone would leave the others of its node waiting in the next message.
         found = next(filter(None, gather_objects(found, self.comm.group)), None)
         if found is None:
             try:

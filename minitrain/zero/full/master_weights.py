@@ -27,6 +27,7 @@ def make_master(line: FlatShard, exact: Shaped[Tensor, " shard"], compute_dtype:
     dtype = exact.dtype
     if compute_dtype is not None and dtype.is_floating_point:
         dtype = torch.promote_types(dtype, torch.float32)
+    # `copy`: `exact` is a view of the whole line in full precision, which would otherwise stay in memory.
     return nn.Parameter(line.shard if dtype == line.shard.dtype else exact.to(dtype, copy=True))
 
 

@@ -6,7 +6,7 @@ bits. Only the optimizer touches the other 12, once per step, so they are on the
 **Source.** Ren et al. 2021, "ZeRO-Offload". Their overlap of a batch's step with the forward of the next batch (§5.2)
 is left out: its parameters are one step old.
 **Sent.** As in the small form, but gradients leave while backward goes on, and only 16-bit numbers cross.
-**Waits for the GPU** once per step: the last gradient must be on the host before the optimizer steps there.
+**Waits for the GPU** once per step. Open `zero/full/stage2.py` first, then `zero/full/pools.py` and this file.
 **Cost.** The device holds what it holds in stage 2, without the shards of gradients and optimizer states.
 Also called `offload_optimizer: {"device": "cpu"}` (DeepSpeed), `--optimizer-cpu-offload` (Megatron-LM), and
 `CPUOffloadPolicy` (FSDP2), which offloads parameters, too.
@@ -40,6 +40,7 @@ class ZeroOffload(Zero2):
     @torch.no_grad()
     def synchronize(self) -> None:
         super().synchronize()
+        # The optimizer on the host reads the last gradients next.
         self.host_pool.wait()
 
     def _make_master(self, line: FlatShard, exact: Shaped[Tensor, " shard"]) -> nn.Parameter:
@@ -53,8 +54,10 @@ class ZeroOffload(Zero2):
         if collector.shard is None:
             collector.shard = self.host_pool.empty(part)
         if collector.fresh:
+            # Overwrites the last step's, so nothing has to be waited for: backward goes on meanwhile.
             self.host_pool.start_copy(collector.shard, part)
         else:
+            # A copy cannot add, so later micro-batches need a second buffer, and the host must wait for it.
             incoming = self.host_pool.empty(part)
             self.host_pool.start_copy(incoming, part)
             self.host_pool.wait()

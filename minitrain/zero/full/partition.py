@@ -5,8 +5,7 @@ the line is padded with zeros until the ranks divide it, and rank r takes the r-
 the middle of a tensor; an optimizer that treats each element by itself does not mind.
 
 **Source.** Rajbhandari et al. 2020, "ZeRO", §5.1; Zhao et al. 2023, "PyTorch FSDP", §3.2.1.
-**Cost.** Fewer than n elements of padding per line, on the last ranks: `minitrain.costs.zero.padding`. In return shards
-are equal, as torch's reduce-scatter and all-gather want them, and are the chunks of `torch.tensor_split`.
+**Cost.** Fewer than n elements of padding per line, on the last ranks: `minitrain.costs.zero.padding`.
 Also called flat parameter (`FlatParameter` in FSDP1), flat partition (DeepSpeed), param and grad buffer (Megatron-LM).
 """
 
@@ -63,8 +62,7 @@ class Partition:
         ranks: Number of shards. It may be larger than the number of elements: the last shards are then padding only.
 
     Attributes:
-        shapes: As given.
-        ranks: As given.
+        shapes, ranks: As given.
         offsets: Where each tensor begins in the line, by name.
         elements: Elements of all tensors.
         padding: Elements added after them, fewer than `ranks`.
@@ -84,6 +82,7 @@ class Partition:
         for name, shape in self.shapes.items():
             self.offsets[name] = self.elements
             self.elements += math.prod(shape)
+        # Rounded up: torch's reduce-scatter and all-gather want equal shards, so the last ranks get padding instead.
         self.shard_elements = -(-self.elements // ranks)
         self.padding = ranks * self.shard_elements - self.elements
 
@@ -93,12 +92,14 @@ class Partition:
         Raises:
             ValueError: Names or shapes are not those of the partition.
         """
+        # Their order counts, too: in another order the same offsets would cut other tensors.
         if list(tensors) != list(self.shapes):
             raise ValueError(f"tensors: names {list(tensors)} are not those of the partition, {list(self.shapes)}")
         for name, tensor in tensors.items():
             if tensor.shape != self.shapes[name]:
                 raise ValueError(f"{name}: shape {tuple(tensor.shape)} is not {tuple(self.shapes[name])}")
         first = next(iter(tensors.values()), torch.empty(0))
+        # Zeros, not undefined memory: padding is summed and stepped like all else, and zeros stay zeros.
         flat = first.new_zeros(self.elements + self.padding)
         for name, view in self.views(flat).items():
             view.copy_(tensors[name])
@@ -106,6 +107,7 @@ class Partition:
 
     def views(self, flat: Shaped[Tensor, " padded"]) -> dict[str, Tensor]:
         """Each tensor as a view of its place in the line, by name."""
+        # Views, so that an all-gather into the line is at once the new value of the tensors.
         return {
             name: flat[offset : offset + math.prod(shape)].view(shape)
             for (name, shape), offset in zip(self.shapes.items(), self.offsets.values(), strict=True)
@@ -133,6 +135,7 @@ class Partition:
         own = {segment.name: segment for segment in self.segments(rank)}
         found = []
         for name, shape in self.shapes.items():
+            # Tensors without a piece here, too: ranks that send something for each must send equally often.
             _, start, stop, offset = own.get(name, Segment(name, 0, 0, 0))
             found.append(Piece(name, shape, self.offsets[name], start, slice(offset, offset + stop - start)))
         return found

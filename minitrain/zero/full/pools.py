@@ -25,8 +25,7 @@ class Pool:
         members: Gives the tensors that lie in it now.
 
     Attributes:
-        name: As given.
-        device: As given.
+        name, device: As given.
     """
 
     def __init__(self, name: str, device: torch.device, members: Callable[[], Iterable[Tensor | None]]):
@@ -41,6 +40,7 @@ class Pool:
 
     def empty(self, like: Shaped[Tensor, "*shape"]) -> Shaped[Tensor, "*shape"]:
         """Memory in this pool for a tensor of the other; on the host, pinned if there is a GPU."""
+        # Only to pinned memory can a GPU copy while it computes.
         pinned = self.device.type == "cpu" and like.device.type == "cuda"
         return torch.empty(like.shape, dtype=like.dtype, device=self.device, pin_memory=pinned)
 
@@ -50,6 +50,7 @@ class Pool:
         From a GPU the copy runs while the GPU computes. `source` may be freed at once, but not overwritten.
         """
         if source.device.type == "cpu":
+            # The next forward needs it at once, so there is nothing to overlap with.
             target.copy_(source)
             return
         if self._stream is None:

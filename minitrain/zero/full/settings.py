@@ -19,6 +19,7 @@ def listed(module: nn.Module, parameter_groups: Groups | None) -> list[dict[str,
         return [{"params": list(module.parameters())}]
     groups = []
     for each in parameter_groups:
+        # A list, since a generator would be empty after the first of several checks.
         parameters = each["params"]
         groups.append({**each, "params": [parameters] if isinstance(parameters, Tensor) else list(parameters)})
     return groups
@@ -26,6 +27,7 @@ def listed(module: nn.Module, parameter_groups: Groups | None) -> list[dict[str,
 
 def check_groups(module: nn.Module, groups: Groups) -> None:
     """Refuse groups that do not hold each trainable parameter once."""
+    # By identity: `==` and `in` would compare elements.
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     seen: set[int] = set()
     for number, each in enumerate(groups):
@@ -51,6 +53,7 @@ def names_of(named: Iterable[tuple[str, Any]], wanted: Sequence[Any]) -> list[st
 def described(options: Mapping[str, Any]) -> dict[str, str]:
     """Options as ranks compare them: numbers by value, objects by type."""
     plain = (bool, int, float, str, tuple, list, Tensor, type(None))
+    # An object's own text may hold its address, which differs between ranks.
     return {
         name: str(value if isinstance(value, plain) else type(value).__name__)
         for name, value in options.items()
@@ -60,6 +63,7 @@ def described(options: Mapping[str, Any]) -> dict[str, str]:
 
 def agree_on_settings(settings: dict[str, str], group: dist.ProcessGroup | None) -> None:
     """Raise on every rank alike where settings differ."""
+    # Everyone gets everyone's, so that all ranks raise together, and none is left waiting in the next message.
     everyone = gather_objects(settings, group)
     for name, value in settings.items():
         if any(theirs[name] != value for theirs in everyone):

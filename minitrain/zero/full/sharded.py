@@ -69,9 +69,7 @@ class Sharded(nn.Module, ABC):
             attach here. To be stepped by `step()` only.
         units: The root first, then the units in the module's order.
         lines: The lines of all units, in this order; gradients become final from the last to the first.
-        comm: The ranks that share the batch.
-        ranks: How many these are.
-        rank: This rank among them.
+        comm, ranks, rank: The ranks that share the batch, how many these are, and this rank among them.
         batch_ranks: How many ranks share the batch: `ranks`, and where other groups have replicas, theirs as well.
 
     Raises:
@@ -127,7 +125,9 @@ class Sharded(nn.Module, ABC):
         self.units: list[Unit] = lay_out(module, parts, self._group_names, self.rank, self.ranks)
         self.lines = [line for unit in self.units for line in unit.lines]
         self._trainable = [line for line in self.lines if line.trainable]
+        # A rank sees 1/n of the gradients, so torch's own clipping would scale by another norm on each rank.
         clip_through(self, module.parameters())
+        # Before anything is cut or rounded, so that masters begin with all of rank 0's bits.
         self._broadcast_states(self.comm)
         for line in self.lines:
             self._cast_and_shard(line)
@@ -141,6 +141,7 @@ class Sharded(nn.Module, ABC):
             self.optimizer = optimizer_class(masters, **optimizer_options)
         self._travels = False  # whether parameters may be on their way when a step has ended
         self._gathers: dict[int, Handle] = {}
+        # The values may still be on their way.
         module.register_state_dict_pre_hook(lambda *_: self.wait())
         # Loading the module's state dict also loads what the optimizer steps.
         module.register_load_state_dict_pre_hook(self._before_loading)
@@ -221,6 +222,7 @@ class Sharded(nn.Module, ABC):
         for layer in layers:
             own = sorted({lines[id(parameter)] for parameter in layer.parameters() if id(parameter) in lines})
             # Before hooks that may read them.
+            # Not compiled: a trace would keep the handles of one step.
             layer.register_forward_pre_hook(
                 torch.compiler.disable(lambda *_, own=own: self._wait_for(own)), prepend=True
             )
@@ -250,6 +252,7 @@ class Sharded(nn.Module, ABC):
         self.optimizer.step()
         for line in self._trainable:
             assert line.master is not None
+            # Where it was cast or is on the host, it is a copy, which need not live until the next step.
             line.master.grad = None
             self._copy_master_to_shard(line)
         self._all_gather_parameters()
@@ -294,9 +297,11 @@ class Sharded(nn.Module, ABC):
         """
         values: dict[int, Tensor] = {}
         for line in self.lines:
+            # Offloaded masters are on the host, where the ranks' backend may not reach.
             own = line.shard if line.master is None else line.master.detach().to(line.shard.device)
             flat = states.gathered(own, line.partition, self.comm)
             for name, view in line.partition.views(flat).items():
+                # By identity, for tied weights have several names. Clones, as saving a view saves its whole line.
                 values[id(line.parameters[name])] = view.clone()
         full = self.module.state_dict()
         for name, parameter in self.module.named_parameters(remove_duplicate=False):
@@ -322,6 +327,7 @@ class Sharded(nn.Module, ABC):
             for name, start, stop, offset in line.partition.segments(self.rank):
                 target[offset : offset + stop - start].copy_(full[name].flatten()[start:stop])
             self._copy_master_to_shard(line)
+            # The dict has the other ranks' shards as well, so nothing has to be gathered.
             if line.whole:
                 for name, view in line.partition.views(line.flat).items():
                     view.copy_(full[name])
@@ -360,10 +366,12 @@ class Sharded(nn.Module, ABC):
     @torch.no_grad()
     def _cast_and_shard(self, line: FlatShard) -> None:
         """Give a line, still as the module had it, its dtype, its shard and its master."""
+        # Kept until the master is made of it: rounded to 16 bits and back, it would have lost the rest.
         exact = line.shard
         if self.compute_dtype is not None and exact.is_floating_point() and exact.dtype != self.compute_dtype:
             line.point(line.flat.to(self.compute_dtype))
         if self.shards_parameters:
+            # It was a view of the memory that is freed next.
             line.shard = line.shard.clone()
             line.free()
         if line.trainable:

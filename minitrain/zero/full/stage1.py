@@ -3,6 +3,7 @@
 `Zero1` averages the gradients itself. `ShardedOptimizer` works with any data parallelism, whose all-reduce (2Ψ) has
 given every rank all gradients; after its step, one all-gather of each line gives every rank the new parameters.
 
+Open `zero/full/partition.py` first, then `zero/full/flat_shards.py`, `zero/full/sharded.py`, and this file.
 **Source.** Besides Rajbhandari et al. 2020: Xu et al. 2020, who call it weight-update sharding.
 **Sent.** 2Ψ in a step with `Zero1`, 3Ψ with `ShardedOptimizer`: `minitrain.costs.zero.step_traffic`.
 **Cost.** `minitrain.costs.zero.held`.
@@ -119,6 +120,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
         """
         loss = None
         if closure is not None:
+            # `step` records nothing, but a closure goes backward.
             with torch.enable_grad():
                 loss = closure()
         inner = self._within()
@@ -164,6 +166,7 @@ class ShardedOptimizer(torch.optim.Optimizer):
 
     def _gradient_shard(self, line: FlatShard) -> Shaped[Tensor, " shard"]:
         """This rank's part of the gradients, which lie wherever autograd has put them."""
+        # Zeros for padding and for parameters without a gradient: the optimizer steps the shard as one tensor.
         shard = torch.zeros_like(line.shard)
         for name, start, stop, offset in line.partition.segments(self.rank):
             if (gradient := line.parameters[name].grad) is not None:
@@ -184,15 +187,13 @@ class ShardedOptimizer(torch.optim.Optimizer):
 class Zero1(Sharded):
     """Divides the optimizer states over the ranks.
 
-    Each parameter's `.grad` is a view of one flat line from the start, so autograd adds every micro-batch's gradient
-    where it will be sent from, and nothing has to be copied. `synchronize()` overwrites the line: after it this rank's
-    part (`line.gradient`) is the mean over ranks, and the rest is undefined until `zero_grad()`.
-
-    `synchronize()` sends all lines, unless `send_in_backward` has them leave while backward goes on.
+    `synchronize()` overwrites the gradients' lines: this rank's part (`line.gradient`) is then the mean over ranks, and
+    the rest is undefined until `zero_grad()`. It sends all lines, unless `send_in_backward` has them leave earlier.
     """
 
     def _prepare(self) -> None:
         self._flats = [torch.zeros_like(line.flat, dtype=self.reduce_dtype) for line in self._trainable]
+        # `.grad` is such a view from the start, so autograd adds where the line is sent from, and nothing is copied.
         self._views = [line.partition.views(flat) for line, flat in zip(self._trainable, self._flats, strict=True)]
         self._turns: list[int] = []  # lines that leave during backward, in this order
         self._passes = 0
@@ -202,9 +203,8 @@ class Zero1(Sharded):
     def send_in_backward(self, passes: int, later: Collection[nn.Parameter] = ()) -> None:
         """From now on, send each line of gradients while backward goes on, as soon as it is complete.
 
-        Lines leave from the last to the first, on all ranks alike, as backward completes them. One that is not complete
-        when backward has ended, since some parameter was not used, leaves in `synchronize()`, as do those that follow
-        it in this order. Gradients must not be changed between backward and `synchronize()`.
+        A line that is not complete when backward has ended, since some parameter was not used, leaves in
+        `synchronize()`, as do its followers. Gradients must not be changed between backward and `synchronize()`.
 
         Args:
             passes: How often in a step a backward brings a parameter its gradient: the number of micro-batches.
@@ -213,6 +213,7 @@ class Zero1(Sharded):
         names = [line.parameters.items() for line in self._trainable]
         apart = {id(parameter) for parameter in later}
         self._passes = passes
+        # Backward completes the last lines first. All ranks use this order, since messages are matched by order.
         self._turns = [
             number for number, its in reversed([*enumerate(names)]) if not any(id(p) in apart for _, p in its)
         ]
@@ -239,6 +240,7 @@ class Zero1(Sharded):
                 "synchronize() and zero_grad() before the next"
             )
         self._missing[number] -= self._arrived[name] == self._passes
+        # A complete line waits for its turn: on another rank the one before it may be complete first.
         while self._next < len(self._turns) and not self._missing[self._turns[self._next]]:
             self._send(self._turns[self._next])
             self._next += 1
@@ -248,6 +250,7 @@ class Zero1(Sharded):
         self._check_unchanged()
         if any(line.gradient is not None for line in self._trainable):
             raise RuntimeError("synchronize() was called before; call zero_grad() before the next backward")
+        # First the rest of the turns, as a rank that has sent them in backward did; then all others.
         for number in dict.fromkeys([*self._turns[self._next :], *range(len(self._trainable))]):
             if number not in self._handles:
                 self._send(number)
@@ -272,6 +275,7 @@ class Zero1(Sharded):
     def zero_grad(self, set_to_none: bool = True) -> None:
         super().zero_grad()
         for flat in self._flats:
+            # Filled, not dropped, so that `.grad` stays where the line is sent from.
             flat.zero_()
         self._begin_step()
         self._hand_out()

@@ -4,6 +4,7 @@
 the line before it is done. Without this *draining*, gradients that wait to be sent would pile up until all of them are
 held, as in stage 1. All ranks start the lines in one order, from the last unit to the first.
 
+Open `zero/full/sharded.py` first. Here `Collector` is a line of gradients, and `Zero2` decides when it is sent.
 **Source.** Besides Rajbhandari et al. 2020: Zhao et al. 2023, "PyTorch FSDP", §3.4, for limiting what is in flight.
 **Cost.** In backward also two lines of whole gradients: one that is filling, and one that is being sent. Bytes:
 `minitrain.costs.zero.step_traffic`.
@@ -51,6 +52,7 @@ class Collector:
         """Copy a gradient, times `scale`, to its place; a second one is added."""
         self._open()
         if name in self.missing:
+            # Written and not added, since the memory has not been zeroed.
             torch.mul(gradient.to(self._views[name].dtype), scale, out=self._views[name])
             self.missing.remove(name)
         else:
@@ -61,6 +63,7 @@ class Collector:
         flat = self._open()
         for name in self.missing:
             self._views[name].zero_()  # this rank did not use it, others may have
+        # The padding was undefined; a NaN in it would reach the optimizer.
         flat[self.line.partition.elements :].zero_()
         self.flat, self._views = None, {}
         return flat
@@ -121,6 +124,7 @@ class Zero2(Sharded):
     def synchronize(self) -> None:
         self._check_unchanged()
         self._finish_micro_batch()
+        # Between micro-batches a line may stay in flight; the optimizer needs them all.
         self._wait()
         for collector in self._collectors:
             collector.line.gradient = collector.shard
@@ -134,6 +138,7 @@ class Zero2(Sharded):
     def _arrive(self, number: int, name: str, parameter: Tensor) -> None:
         """The hook: copy a gradient to its line, free it, and start what can be started."""
         collector = self._collectors[number]
+        # Freed one by one: all gradients at once are what this stage avoids.
         gradient, parameter.grad = parameter.grad, None
         assert gradient is not None
         self._check_first(collector, name)
@@ -187,6 +192,7 @@ class Zero2(Sharded):
     @torch.no_grad()
     def _finish_micro_batch(self) -> None:
         """Start the lines that have not been: some parameter in them got no gradient here."""
+        # They are sent even if nothing arrived here: other ranks have gradients for them, and wait.
         for collector in self._collectors[self._started :]:
             self._start(collector)
         self._started = 0

@@ -1,6 +1,7 @@
 """The full form of `minitrain.zero.stage3` adds any module, and sends gradients while backward goes on.
 
-How it notices that a unit's forward and backward begin and end: `minitrain.zero.full.unshard_hooks`.
+Open `zero/full/stage2.py` first, then this file, `zero/full/unsharded_unit.py`, and `zero/full/unshard_hooks.py`, which
+notices when a unit's forward and backward begin and end.
 
 **Cost.** During the step a rank holds the root's parameters (those outside all units, with a tied embedding), two
 units', and the lines of gradients of stage 2. Bytes: `minitrain.costs.zero.step_traffic`. FSDP keeps the root's
@@ -67,10 +68,12 @@ class Zero3(Zero2):
         self._unsent = set(self._collectors)  # whose gradients have not been sent in this micro-batch
         self._full = False  # in full_state_dict()
         for unit in self.units:
+            # Of every unit, as a block's own state dict would be empty tensors, too.
             unit.module.register_state_dict_pre_hook(self._before_saving)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all gradients, also those that an exception in the middle of backward has left behind."""
+        # A message that is in flight reads and writes its line.
         self._wait()
         super().zero_grad(set_to_none)
         for collector in self._collectors:
@@ -80,6 +83,7 @@ class Zero3(Zero2):
         self._unsent = set(self._collectors)
 
     def full_state_dict(self) -> dict[str, Any]:
+        # Buffers and names come from the module's own state dict, which is refused otherwise.
         self._full = True
         try:
             return super().full_state_dict()
@@ -95,11 +99,9 @@ class Zero3(Zero2):
         """A second gradient before the line has left is added to the first."""
 
     def _advance(self) -> None:
-        """Nothing is started when a line is full, which may be earlier on one rank than on another.
-
-        Ranks must start reduce-scatters at the same places between the gatherings, and all of them see at the same
-        place when the last call of a unit has gone backward.
-        """
+        """Nothing is started when a line is full; `_reduce` starts it when the unit's last call has gone backward."""
+        # A line may be full earlier on one rank than on another, but all ranks must start reduce-scatters at the same
+        # places between the gatherings.
 
     @torch.no_grad()
     def _reduce(self, unit: Unit) -> None:
@@ -131,7 +133,8 @@ class Zero3(Zero2):
         return self._unsharded[id(collector.line)].unit.name
 
     def _all_gather_parameters(self) -> None:
-        """No call holds unsharded parameters. Backward of a graph from before the step must raise, as elsewhere."""
+        """Nothing to gather: no call holds unsharded parameters."""
+        # Autograd did not see the shards change, and a graph from before the step must raise in backward.
         for line in self._trainable:
             torch.autograd.graph.increment_version(line.parameters.values())
 

@@ -1,9 +1,7 @@
 """The optimizer's states as dicts: one rank's, everyone's, and from any of these back onto any number of ranks.
 
 A state of the optimizer is a shard (momentum: one number for each element), or one value for the whole line (a counter
-of steps), or so small that every rank keeps all of it, for each parameter by name (Adafactor's). Shards are joined and
-cut again using the names and shapes of the parameters, which a rank's own dict carries; the newly cut states have no
-padding.
+of steps), or so small that every rank keeps all of it, for each parameter by name (Adafactor's).
 """
 
 from __future__ import annotations
@@ -39,9 +37,12 @@ def own(
         if line.master is None:
             continue
         entry: dict[str, Any] = {
+            # Shards are joined and cut again by names and shapes, perhaps where there is no model.
             "shapes": dict(line.partition.shapes),
+            # Indexing this defaultdict would leave an empty entry where no step has been made.
             "state": dict(optimizer.state.get(line.master, {})),
         }
+        # A master of the same dtype equals the parameters, which are saved with the model.
         if line.master.dtype != line.shard.dtype:
             entry["master"] = line.master.detach()
         kept.append(entry)
@@ -55,6 +56,7 @@ def whole(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: N
         if line.master is None:
             continue
         found: ByName = {name: {} for name in line.parameters}
+        # Ranks go through lines and keys in the same order: each shard among them is an all-gather.
         for key, value in optimizer.state.get(line.master, {}).items():
             if _is_shard(value, line.partition):
                 here = value.to(line.shard.device)  # the ranks' backend may not reach the host, where offload keeps it
@@ -64,6 +66,7 @@ def whole(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], names: N
                 _spread(found, key, value)
             else:
                 for name in found:
+                    # One counter per line becomes one per parameter. A copy each, since torch counts in place.
                     found[name][key] = _copy(value)
         state |= {name: entry for name, entry in found.items() if entry}
     return _numbered(state, _options(optimizer, names))
@@ -99,12 +102,14 @@ def load(
         if "lines" in piece:
             _compare(piece, names, shapes)
         _compare_options(piece["param_groups"], optimizer)
+    # As a plain optimizer has it: its numbers count through all groups, and names are ours.
     if isinstance(saved, dict) and "lines" not in saved:
         _compare_groups([len(each["params"]) for each in saved["param_groups"]], list(map(len, names)))
         options = [{**each, "params": its} for each, its in zip(saved["param_groups"], names, strict=True)]
         flat_names = [name for its in names for name in its]
         state = {flat_names[number]: entry for number, entry in saved["state"].items()}
     elif isinstance(saved, dict) and (saved["rank"], saved["ranks"]) == (rank, ranks) and _same(saved, trainable):
+        # The same rank of the same layout: nothing to join, so one file per rank is enough.
         return _load_own(optimizer, trainable, saved)
     else:
         state, options, masters = _by_name([saved] if isinstance(saved, dict) else saved)
@@ -117,6 +122,7 @@ def load(
         if all(name in masters for name in line.parameters):
             assert line.master is not None
             flat = line.partition.flatten({name: masters[name] for name in line.parameters})
+            # In place, because the optimizer holds this very tensor.
             line.master.detach().copy_(line.partition.shard(flat, rank))
     optimizer.load_state_dict({"state": numbered, "param_groups": _inner_groups(optimizer, options)})
     return bool(masters)
@@ -137,6 +143,7 @@ def _load_own(optimizer: torch.optim.Optimizer, lines: Sequence[FlatShard], save
     state, masters = {}, False
     for line, entry in zip(lines, saved["lines"], strict=True):
         if entry["state"]:
+            # Copies: torch takes tensors over as they are where dtypes fit, and its steps would change the dict.
             state[numbers[id(line)]] = {key: _copy(value) for key, value in entry["state"].items()}
         if "master" in entry and line.master is not None:
             line.master.detach().copy_(entry["master"])
@@ -154,6 +161,7 @@ def _by_name(shards: Sequence[dict[str, Any]]) -> tuple[ByName, list[dict[str, A
     state: ByName = {}
     masters: dict[str, Tensor] = {}
     for entries in zip(*(shard["lines"] for shard in sorted(shards, key=lambda each: each["rank"])), strict=True):
+        # Cut as the saving run had it, with its number of ranks, which need not be ours.
         partition = Partition(entries[0]["shapes"], ranks)
         found: ByName = {name: {} for name in partition.shapes}
         for key, value in entries[0]["state"].items():
@@ -184,6 +192,7 @@ def _cut(state: ByName, line: FlatShard, rank: int, kept_whole: Sequence[str]) -
             # A parameter that the plain optimizer never stepped has no state there; here its states would be zeros.
             example = next(iter(values.values()))
             whole = {name: values.get(name, example.new_zeros(shape)) for name, shape in shapes.items()}
+            # A view would keep the whole line in memory, as much as without ZeRO.
             cut[key] = line.partition.shard(line.partition.flatten(whole), rank).clone()
             continue
         first, *others = values.items()
@@ -212,6 +221,7 @@ def _is_elementwise(key: str, values: dict[str, Any], shapes: dict[str, torch.Si
 
 def _spread(found: ByName, key: str, views: dict[str, Tensor]) -> None:
     for name, view in views.items():
+        # Saving one view would save the storage of all of them.
         found[name][key] = view.clone()
 
 
@@ -279,14 +289,12 @@ def _compare_groups(
 
 
 def _compare_options(saved: list[dict[str, Any]], optimizer: torch.optim.Optimizer) -> None:
-    """Raise where the options are those of another optimizer.
-
-    A state of another version of torch may lack some, and a learning-rate scheduler adds its own.
-    """
+    """Raise where the options are those of another optimizer."""
     scheduled = {"params", "initial_lr", "max_lr", "min_lr", "base_momentum", "max_momentum"}
     for group in saved:
         extra = sorted(group.keys() - optimizer.defaults.keys() - optimizer.param_groups[0].keys() - scheduled)
         missing = sorted(optimizer.defaults.keys() - group.keys())
+        # One alone is no mistake: another version of torch may lack some options, or have more.
         if extra and missing:
             raise ValueError(
                 f"the saved state is of another optimizer than {type(optimizer).__name__}: it has {', '.join(extra)}, "

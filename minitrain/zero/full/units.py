@@ -16,6 +16,7 @@ def default_units(module: nn.Module) -> list[nn.Module]:
     """The elements of every outermost `nn.ModuleList` or `nn.Sequential` in `module`, those with parameters."""
     if isinstance(module, (nn.ModuleList, nn.Sequential)):
         elements = {id(element): element for element in module.children()}  # a repeated one counts once
+        # Not looked into any further: blocks inside a block travel with it.
         return [element for element in elements.values() if next(element.parameters(), None) is not None]
     found = {id(unit): unit for child in module.children() for unit in default_units(child)}
     return list(found.values())
@@ -24,15 +25,14 @@ def default_units(module: nn.Module) -> list[nn.Module]:
 def unit_of_parameters(module: nn.Module, units: Sequence[nn.Module]) -> dict[str, int]:
     """For each parameter, by name, the number of its unit in `units`; −1 where it is the root's.
 
-    It is the innermost unit that contains the parameter. One that is known by several names (a tied weight, a module
-    used in two places) needs a unit that contains all of them, or else it belongs to the root, and is in memory
-    whichever module uses it.
+    It is the innermost unit that contains the parameter under all of its names, if there is one.
 
     Raises:
         ValueError: A unit is no part of `module`.
     """
     numbers = {id(unit): number for number, unit in enumerate(units)}
     paths: dict[str, int] = {}  # every path that leads to a unit
+    # By all of its paths, because a module may be used in two places.
     for path, part in module.named_modules(remove_duplicate=False):
         if id(part) in numbers and part is not module:
             paths[path] = numbers[id(part)]
@@ -48,6 +48,7 @@ def unit_of_parameters(module: nn.Module, units: Sequence[nn.Module]) -> dict[st
         names.setdefault(id(parameter), name)
     found = {}
     for key, (first, *others) in chains.items():
+        # A tied weight must be in memory whichever module uses it, so its unit has to contain both.
         common = [number for number in first if all(number in other for other in others)]
         found[names[key]] = common[-1] if common else -1
     return found

@@ -1,14 +1,12 @@
 """When stage 3 gathers a unit's parameters, and when it frees them: hooks on modules and on what they return.
 
-**Forward** is simple: a hook before a unit's call gathers, and one after it frees. Autograd still refers to parameters
-then, but only to their storage: freeing gives the memory back, and gathering fills it again.
+**Forward** is simple: a hook before a unit's call gathers, and one after it frees.
 
 **Backward** has no calls to hook. It begins for a unit when the gradient of one of its outputs has arrived: a hook on
 that output gathers. How its end is noticed: `UnshardHooks._backward_reached`.
 
-**A unit that is called twice** is freed when none of its calls is active any more, in forward or in backward. With a
-single flag instead of this count, it would be freed in the middle of the other call's backward. Its gradient is
-complete when all of its calls have gone backward, which takes a second count.
+**A unit that is called twice** is freed when none of its calls is active any more, in forward or in backward. Its
+gradient is complete when all of its calls have gone backward, which takes a second count.
 """
 
 from __future__ import annotations
@@ -39,9 +37,7 @@ class Call:
     Attributes:
         unsharded: The unit's parameters.
         began: The moment.
-        counted: Whether it is among the unit's pending backwards. A call that recomputes is counted only once its own
-            backward begins: it may run only to fill in what autograd saves, while the backward is that of the first
-            call.
+        counted: Whether it is among the unit's pending backwards.
         came_in: While it runs, the operations that made its inputs.
     """
 
@@ -105,16 +101,19 @@ class UnshardHooks:
     def _begin_call(self, unsharded: UnshardedUnit, module: nn.Module, args: Any, kwargs: Any) -> None:
         """The hook before a unit's forward."""
         forward = _task() == NO_TASK  # not recomputation inside backward
+        # Nothing can be running when the root is called: what is left comes from a pass that failed.
         if forward and unsharded is self.units[0]:
             self.reset()
             self._orders["forward"].begin()
         call = Call(unsharded, next(self._moments))
         self._calls.append(call)
+        # A count and no flag, which one call's end would clear in the middle of another's backward.
         unsharded.active_calls += 1
         self._unshard_and_wait(unsharded, self._orders["forward"] if forward else None)
         self._note("forward", unsharded.unit.name)
         if torch.is_grad_enabled():
             for tensor in _with_gradient(args, kwargs):
+                # When the input's gradient has arrived, this call's backward has no work left.
                 tensor.register_hook(partial(self._backward_reached, call.began))
                 call.came_in.add(tensor.grad_fn)
 
@@ -135,7 +134,9 @@ class UnshardHooks:
             return
         call.counted = bool(made)
         unsharded.pending_backwards += call.counted
+        # Freed although autograd needs the parameters again: it holds their storage, which is filled by then.
         self._release(unsharded)
+        # A tensor that we do not see gets no hook, so backward would read freed memory.
         hidden = _hidden(output) if torch.is_grad_enabled() and unsharded.unit.lines else None
         if hidden is not None:
             raise ValueError(
@@ -155,9 +156,12 @@ class UnshardHooks:
         running.append(call)
         call.unsharded.active_calls += 1  # before others are released: it may be another call of the same unit
         if not call.counted:
+            # Not earlier: a call that recomputes may run only to fill in what autograd saves for the first call.
             call.unsharded.pending_backwards += 1
             call.counted = True
+        # Ends later calls first: their memory is free before this unit's is taken.
         self._backward_reached(moment)
+        # A backward inside another, as in reentrant checkpoints, would spoil the order that is learnt.
         self._unshard_and_wait(call.unsharded, self._orders["backward"] if len(self._backward) == 1 else None)
         self._note("backward", call.unsharded.unit.name)
 
@@ -167,18 +171,19 @@ class UnshardHooks:
             if not self._backward:
                 self._orders["backward"].begin()
             self._backward[task] = []
+            # Ends the calls whose inputs need no gradient, and therefore have no hook.
             Variable._execution_engine.queue_callback(partial(self._end_backward, task))
         return self._backward[task]
 
     def _backward_reached(self, moment: int, gradient: Tensor | None = None) -> None:
         """Backward has come to a tensor of this moment: calls that began later are finished.
 
-        The gradients of a unit's parameters do not tell us: a frozen layer has none, but is needed for the gradient of
-        its input. We use autograd's execution order instead. Of all operations that are ready, it runs the one created
-        last in forward. So once backward reaches a tensor that was created before a call began, the backward of that
-        call is finished. An input's hook ends the call; where the input needs no gradient, an output of an earlier unit
-        or the end of backward does.
+        An input's hook ends the call; where the input needs no gradient, an output of an earlier unit or the end of
+        backward does.
         """
+        # The gradients of a unit's parameters do not tell us: a frozen layer has none, but is needed for its input's.
+        # We use autograd's execution order instead. Of all operations that are ready, it runs the one created last in
+        # forward. So once backward reaches a tensor from before a call began, the backward of that call is finished.
         running = self._backward.get(_task(), [])
         for call in [call for call in reversed(running) if call.began >= moment]:
             self._call_finished(running, call)
@@ -204,17 +209,15 @@ class UnshardHooks:
             call.counted = False  # where the graph is kept, another backward counts it anew
             call.unsharded.pending_backwards = max(0, call.unsharded.pending_backwards - 1)
             if not call.unsharded.pending_backwards:
+                # By calls and not by gradients, since only the order of calls is the same on all ranks.
                 self._done(call.unsharded.unit)
 
     def _unshard_and_wait(self, unsharded: UnshardedUnit, order: PrefetchOrder | None) -> None:
-        """Gather the parameters, and start to gather those that were needed next in the previous pass.
-
-        Where a pass takes a different path from the previous one, nothing is prefetched until it ends. All ranks must
-        call the same units in the same order, with or without prefetching, since each gathering needs all of them.
-        """
+        """Gather the parameters, and start to gather those that were needed next in the previous pass."""
         following = None
         if order is not None:
             following = order.next_after(unsharded)
+            # What was fetched for nothing is freed before more is fetched.
             if self._ahead is not unsharded:
                 self._prefetch(None)
             self._ahead = None
@@ -235,6 +238,7 @@ class UnshardHooks:
         if unsharded.is_unsharded:
             return
         self._note("gather", unsharded.unit.name)
+        # One more message for each gathering, so only in demos and with torch's debug level.
         if checking(None):
             self._same_everywhere(unsharded.unit.name)
         unsharded.unshard(self._comm)

@@ -26,6 +26,7 @@ class UnshardedUnit:
         self._arriving: list[Handle] | None = None  # None: not even started
         self._places: list[dict[nn.Parameter, Tensor]] = []  # of each line: where a parameter lies when it is gathered
         for line in unit.lines:
+            # torch makes no views of a storage without bytes, so the line is filled once, and freed below.
             line.allocate()
             views = line.partition.views(line.flat)
             self._places.append({parameter: views[name] for name, parameter in line.parameters.items()})
@@ -57,6 +58,7 @@ class UnshardedUnit:
 
     def reshard(self) -> None:
         """Give the memory back. The parameters are empty now: reading freed memory would end the program."""
+        # A message in flight would otherwise write into memory that is no longer ours.
         for handle in self._arriving or []:
             handle.wait()
         for line, places in zip(self.unit.lines, self._places, strict=True):
@@ -83,5 +85,6 @@ class PrefetchOrder:
         """Note that the pass is at `unsharded`; returns what followed there in the pass before."""
         place = len(self.now)
         self.now.append(unsharded)
+        # Once a pass has left the path, places in it mean nothing: no guesses until the next pass.
         self.follows = self.follows and place < len(self.before) and self.before[place] is unsharded
         return self.before[place + 1] if self.follows and place + 1 < len(self.before) else None
