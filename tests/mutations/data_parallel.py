@@ -20,7 +20,13 @@ MUTATIONS = [
     Mutation(
         f"{NAIVE}.NaiveDataParallel.synchronize", "1 / rank_and_size(self.group)[1]", "1", NAIVE, "gradients' distance"
     ),
-    Mutation(f"{BUCKETED}.start_from_rank_0", "parameter.data.zero_()", "pass", BUCKETED, "gradients' distance"),
+    Mutation(
+        f"{BUCKETED}.start_from_rank_0",
+        "broadcast(parameter.data, 0, group).wait()",
+        "pass",
+        BUCKETED,
+        "gradients' distance",
+    ),
     Mutation(f"{BUCKETED}.pack", ">= bucket_megabytes", "> bucket_megabytes", BUCKETED, "most buckets"),
     Mutation(
         f"{BUCKETED}.pack",
