@@ -150,7 +150,9 @@ MUTATIONS = [
         why=NO_DEMO,
     ),
     # Theory.
-    Mutation(f"{BUCKETED}.start_from_rank_0", "!= 0", "== 0", OVERLAPPED, "gradients' distance"),
+    Mutation(
+        f"{BUCKETED}.start_from_rank_0", "(parameter.data, 0", "(parameter.data, 1", OVERLAPPED, "gradients' dist"
+    ),
     Mutation(f"{BUCKETED}.hand_back", "view_as(parameter)", "view_as(parameter) * 2", BUCKETED, "weights that differ"),
     Mutation(f"{THEORY}.gradient_bytes", "p.elements * p.item_size", "4 * p.elements", NAIVE, "small form: payload"),
     Mutation(f"{THEORY}.gradient_bytes", "p.elements *", "(p.elements + 1) *", BUCKETED, "small form: payload"),

@@ -51,10 +51,11 @@ def family(error: Exception) -> type[Exception]:
 
 def check_save(step: int, state: State, extra: dict[str, Any], keep: int, group: dist.ProcessGroup | None) -> None:
     """Raise on every rank the errors of any."""
-    if step < 0 or keep < 1:
-        raise ValueError(f"step={step} must be at least 0 and keep={keep} at least 1")
 
     def described() -> tuple[str, dict[str, tuple[Any, ...]]]:
+        # In here, since the values may be wrong on one rank only, and the others would wait for it.
+        if step < 0 or keep < 1:
+            raise ValueError(f"step={step} must be at least 0 and keep={keep} at least 1")
         check_shards(state)
         try:
             # As text, in which the order of keys makes no difference.

@@ -119,6 +119,8 @@ def load(
     for number, line in enumerate(_in_order(optimizer, trainable)):
         if cut := _cut(state, line, rank, kept_whole):
             numbered[number] = cut
+    # Once all states are known to fit, so that a refused load changes nothing.
+    for line in trainable:
         if all(name in masters for name in line.parameters):
             assert line.master is not None
             flat = line.partition.flatten({name: masters[name] for name in line.parameters})
