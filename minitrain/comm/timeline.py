@@ -104,6 +104,20 @@ class Timeline:
         if self._clock is None and torch.cuda.is_initialized():
             torch.cuda.current_stream().synchronize()
 
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Record each communication of this rank, from its call until it has been waited for."""
+
+        def observe(communication: Communication) -> Watch:
+            return _Traced(self, communication)
+
+        Communication.observers.append(observe)
+        observe_calls()
+        try:
+            yield
+        finally:
+            Communication.observers.remove(observe)
+
     def record(self, label: str, kind: str, lane: str, start: float, end: float) -> None:
         """Add a span whose times are known."""
         self.spans.append(Span(dist.get_rank() if dist.is_initialized() else 0, lane, kind, label, start, end))
@@ -121,6 +135,20 @@ class Timeline:
     def save_trace(self, path: str | Path) -> None:
         """Write the spans as a Chrome trace, which https://ui.perfetto.dev opens."""
         Path(path).write_text(json.dumps({"traceEvents": trace_events(self.spans)}), encoding="utf-8")
+
+
+class _Traced(Watch):
+    """A communication on a timeline."""
+
+    def __init__(self, timeline: Timeline, communication: Communication):
+        self.timeline, self.start = timeline, timeline.now()
+        verb, peer = communication.verb, communication.peer
+        self.kind = verb if verb in KINDS else "communicate"
+        self.label = verb if peer is None else f"{'from' if verb == 'receive' else 'to'} {peer}"
+        self.label += f", {communication.tensor.nbytes:,} bytes"
+
+    def ends(self) -> None:
+        self.timeline.record(self.label, self.kind, self.kind, self.start, self.timeline.now())
 
 
 class VirtualClock:

@@ -15,6 +15,7 @@ import textwrap
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.machinery import ModuleSpec
@@ -269,7 +270,8 @@ def perform(world: World, module: str, name: str, options: dict[str, Any], outpu
         if world.size == 1:
             print("One rank divides nothing: for more, --ranks 4, or torchrun --nproc-per-node 4.")
         print(flush=True)
-    rows, costs = play(world, demo, options)
+    with world.timeline.watching() if output.trace else nullcontext():
+        rows, costs = play(world, demo, options)
     spans = world.timeline.gather().spans
     if world.rank == 0:
         print_rows(rows if output.all else telling(rows))
@@ -356,7 +358,7 @@ def _write(world: World, rows: list[Row], spans: list, output: Output, title: st
         write_json(output.json, rows, **describe(world))
         written.append(output.json)
     if output.trace and not spans:
-        print(f"this demo has no timeline; {output.trace} was not written", file=sys.stderr)
+        print(f"nothing was sent or timed; {output.trace} was not written", file=sys.stderr)
     elif output.trace:
         output.trace.write_text(json.dumps({"traceEvents": trace_events(spans)}), encoding="utf-8")
         written.append(output.trace)

@@ -100,33 +100,6 @@ WITHOUT_PICTURE = {  # demos that `--figure` gives nothing, by chapter
     "trainer": "trainer",
     "recommender": "serving",
 }
-WITHOUT_TIMELINE = {  # and `--trace`
-    "matrix_product": "by_columns by_data by_rows first_messages memory to_everyone",
-    "data_parallel": "accumulation",
-    "roofline": "overlap peaks",
-    "recomputation": "activation_offload binarized checkpoint delayed_precision every_kth selective sparse_rows",
-    "precision": "accumulate formats fp8 loss_scaling master_weights mixed quantised_gradients",
-    "optimizers": "adafactor adam adam8bit lamb lars muon scaling sm3",
-    "tensor_parallel": "attention clip_grad_norm cross_entropy dropout_rng gpt linear mappings vocab_parallel",
-    "sequence_parallel": "linear mappings megatron",
-    "context_parallel": "all_gather online_softmax ring_attention ulysses zigzag",
-    "pipeline_parallel": (
-        "executor gpipe no_stashing one_f_one_b pipedream splitting two_buffered vertical_sync weight_gradients "
-        "without_flush"
-    ),
-    "mixture_of_experts": (
-        "all_to_all bias_balanced dropless expert_choice expert_parallel gshard layer moe_gpt noisy_top_k "
-        "shared_experts switch z_loss"
-    ),
-    "composition": "gradients layout model three_axes",
-    "planning": "halving memory_model partition pipedream_planner plan profile search",
-    "checkpointing": "asynchronous atomic checkpoint flash interval position resharding",
-    "resilience": "heartbeat ordered_sum",
-    "craft": "engine first_difference schedules",
-    "parameter_server": "asynchronous synchronous",
-    "recommender": "embedding",
-    "inference": "kv_cache pipeline_decode",
-}
 
 
 def main(words: Sequence[str]) -> int:
@@ -172,7 +145,7 @@ def lines(words: Sequence[str] = (), width: int | None = None) -> list[str]:
     for title, rows in found.items():
         shown.append(title)
         for module, what in rows:
-            marks = "".join(f" · {mark}" for mark in marks_of(module))
+            marks = " · picture" if draws(module) else ""
             shown += [
                 f"  {module}{marks}",
                 *textwrap.wrap(what, width, initial_indent="      ", subsequent_indent="      "),
@@ -187,13 +160,10 @@ def _about(row: tuple[str, str]) -> str:
     return " ".join([*row, other]).lower().replace("-", "_")
 
 
-def marks_of(module: str) -> list[str]:
-    """What a demo can draw, "picture" and "timeline"; nothing for a program."""
+def draws(module: str) -> bool:
+    """Whether a demo has a picture; a program has none."""
     _, chapter, name = f"{module}..".split(".")[:3]
-    if not name:
-        return []
-    lacks = {"picture": WITHOUT_PICTURE, "timeline": WITHOUT_TIMELINE}
-    return [mark for mark, demos in lacks.items() if name not in demos.get(chapter, "").split()]
+    return bool(name) and name not in WITHOUT_PICTURE.get(chapter, "").split()
 
 
 def after(module: str) -> str | None:

@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from minitrain.comm import Timeline, VirtualClock, exchange, receive, send
+from minitrain.comm import Timeline, VirtualClock, exchange, messages, receive, send
 from minitrain.comm.timeline import KINDS, Span, draw
 
 ALPHA, BETA = 10.0, 0.5  # a message of 8 bytes takes 10 + 4 = 14 virtual seconds
@@ -123,3 +124,20 @@ def test_the_chart_names_ranks_and_does_not_speak_by_colour_alone(tmp_path):
     axes = draw(SPANS, "a title").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rank 0 · compute", "rank 1 · compute"]
     assert KINDS["forward"][1] != KINDS["backward"][1], "a pattern, too, tells them apart"
+
+
+def watched(world):
+    timeline = Timeline()
+    with timeline.watching():
+        dist.all_reduce(torch.ones(3))
+        messages.exchange(torch.ones(2), 1 - world.rank, torch.empty(2), 1 - world.rank).wait()
+    dist.all_reduce(torch.ones(3))
+    assert all(span.end > span.start for span in timeline.spans)
+    return [(span.label, span.kind) for span in timeline.spans]
+
+
+def test_communications_of_a_rank_that_is_watched(ranks):
+    for rank, spans in enumerate(ranks(2).run(watched)):
+        other = 1 - rank
+        sent = {(f"from {other}, 8 bytes", "receive"), (f"to {other}, 8 bytes", "send")}
+        assert spans[0] == ("all_reduce, 12 bytes", "communicate") and set(spans[1:]) == sent
