@@ -424,7 +424,6 @@ def has_demo(path: Path) -> bool:
 
 
 LESSONS = PACKAGE / "lessons"
-TO_BE_SHORTENED = ("craft/loss_by_source", "craft/probes", "craft/spikes")
 
 
 def in_the_chapters(path: Path) -> bool:
@@ -441,16 +440,12 @@ def test_a_lesson_is_read_in_two_minutes(lesson):
         seen |= new
         left += new
     lines = sum(code_lines(path)[0] for path in seen)
-    name = lesson.relative_to(LESSONS).with_suffix("").as_posix()
-    assert name in TO_BE_SHORTENED or (lines <= 200 and len(seen) <= 3), (lines, sorted(map(str, seen)))
+    assert lines <= 200 and len(seen) <= 3, (lines, sorted(map(str, seen)))
 
 
 def test_a_demo_claims_six_things_at_most():
     claims = Counter(claim["module"] for claim in json.loads((ROOT / "docs" / "claims.json").read_text())["claims"])
-    todo = {f"minitrain.{chapter}" for chapter in ("matrix_product", "craft")}
-    assert not {
-        module: count for module, count in claims.items() if count > 6 and module.rpartition(".")[0] not in todo
-    }
+    assert not {module: count for module, count in claims.items() if count > 6}
 
 
 @pytest.mark.parametrize("path", sorted(LESSONS.rglob("*.py")), ids=str)

@@ -409,19 +409,19 @@ def test_output_is_joined_and_compared_with_care(build):
 
 
 def test_pictures_are_compared_by_what_one_sees(build):
-    from minitrain.lessons.matrix_product import compare
     from minitrain.lessons.notebook import picture
+    from minitrain.lessons.pictures import matrix_product as pictures
 
-    first, again = (picture(compare.draw(), alt="one")._repr_svg_()[0] for _ in range(2))
+    first, again = (picture(pictures.splits(), alt="one")._repr_svg_()[0] for _ in range(2))
     assert first == again, "the same figure gives the same bytes"
-    other = picture(compare.draw(rows=5), alt="another")._repr_svg_()[0]
+    other = picture(pictures.splits(rows=5), alt="another")._repr_svg_()[0]
     assert build.same_picture(first, again)
     assert not build.same_picture(first, other)
     place = re.search(r'(?<= x=")[\d.]+', first)
     for more, same in ((0.5, True), (50, True)):  # a single number
         assert build.same_picture(first, first.replace(place[0], str(float(place[0]) + more), 1)) is same
     with pytest.raises(ValueError, match="alt="):
-        picture(compare.draw(), alt=" ")
+        picture(pictures.splits(), alt=" ")
 
 
 def test_what_differs_is_named_by_cell(build, tmp_path):

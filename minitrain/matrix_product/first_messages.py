@@ -93,12 +93,6 @@ def shift_at_once(tensor: Tensor, group: dist.ProcessGroup | None = None) -> Ten
     return incoming
 
 
-def whose(tensor: Tensor) -> float:
-    """The rank whose tensor this is in the demo, not a number if it is a mixture."""
-    first = tensor[0].item()
-    return first if bool((tensor == first).all()) else float("nan")
-
-
 if __name__ == "__main__":
     from minitrain.lessons import run
 

@@ -7,7 +7,6 @@ anything from the one before it, and no rank is busier than another.
 **Sent.** (n − 1)·S bytes in n − 1 messages by every rank. For two ranks nothing is better; for more, the rings of
 chapter 01 send 2(n − 1)/n · S, less than 2S however many ranks there are.
 Also called all-reduce (`total`) and all-gather (`collect`) by direct exchange.
-The full form, `minitrain.matrix_product.full.to_everyone`, tells every rank of another rank's wrong tensor.
 """
 
 from __future__ import annotations

@@ -35,11 +35,17 @@ MUTATIONS = [
     ),
     Mutation(f"{SPIKES}.Spikes.seen", "if not spike:", "if not self.window:", SPIKES, "batches of garbage in"),
     Mutation(f"{REWIND}.train", "set_state(state)", "pass", REWIND, "elements of weights that differ"),
-    Mutation(f"{REWIND}.train", "rewinds > most", "rewinds >= most", REWIND, "spikes after which it gives up"),
+    Mutation(
+        f"{REWIND}.train",
+        "rewinds > most",
+        "rewinds >= most",
+        test="tests/craft/test_spikes.py::test_it_gives_up_after_two_rewinds_to_one_checkpoint",
+        why="in a claim the run would end with the error",
+    ),
     Mutation(
         f"{PLACE}.lines", "reversed([*model.named_parameters()])", "model.named_parameters()", PLACE, "wrong names"
     ),
-    Mutation(f"{PLACE}.fingerprint", "about.encode() + values", "about.encode()", PLACE, "fingerprints that one"),
+    Mutation(f"{PLACE}.fingerprint", "about.encode() + values", "about.encode()", PLACE, "step named"),
     Mutation(f"{ENGINE}.Engine.backward", "(loss / self.micro_batches)", "(loss / 1)", ENGINE, "engine: largest"),
     Mutation(f"{ENGINE}.Engine.step", "self.seen < self.micro_batches", "self.seen < 1", ENGINE, "engine: bytes into"),
 ]

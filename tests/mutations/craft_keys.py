@@ -8,11 +8,11 @@ LESSONS = "minitrain.lessons.craft"
 MUTATIONS = [
     # The mean of a pair's losses for their sum.
     Mutation(
-        f"{LESSONS}.loss_by_source.two_tokenizers",
-        ".sum(1)",
-        ".mean(1)",
+        f"{LESSONS}.loss_by_source.demo",
+        ".view(-1, 2).sum(1)",
+        ".view(-1, 2).mean(1)",
         f"{HOME}.loss_by_source",
-        "logarithm of the perplexity",
+        "bits per byte",
     ),
     # The loss for the probability's logarithm.
     Mutation(
@@ -36,7 +36,7 @@ MUTATIONS = [
     ),
     # A variance for the standard deviation.
     Mutation(
-        f"{LESSONS}.spikes.hidden",
+        f"{LESSONS}.spikes.by_mean",
         "statistics.pstdev(window)",
         "statistics.pvariance(window)",
         f"{HOME}.spikes",

@@ -9,7 +9,7 @@ THEORY, BYTES = "minitrain.costs.matrix_product", "minitrain.costs.memory"
 
 MUTATIONS = [
     # Practice.
-    Mutation(f"{BY_DATA}.backward", "total(grad_w, group)", "grad_w", BY_DATA, "largest error of Y"),
+    Mutation(f"{BY_DATA}.backward", "total(grad_w, group)", "grad_w", BY_DATA, "elements of Y"),
     Mutation(
         f"{BY_DATA}.hold",
         "x.tensor_split(ranks, dim=0)[rank].clone()",
@@ -19,24 +19,26 @@ MUTATIONS = [
     ),
     Mutation(f"{BY_COLUMNS}.backward", "total(grad_x, group)", "grad_x", BY_COLUMNS, "bytes sent backward"),
     Mutation(
-        f"{BY_ROWS}.forward", "total(summand, group)", "summand", BY_ROWS, ("largest error of Y", "bytes sent forward")
+        f"{BY_ROWS}.forward", "total(summand, group)", "summand", BY_ROWS, ("elements of Y", "bytes sent forward")
     ),
     Mutation(
-        f"{EVERYONE}.total", "for summand in summands", "for summand in summands[1:]", EVERYONE, "elements of the"
+        f"{EVERYONE}.total", "for summand in summands", "for summand in summands[1:]", EVERYONE, "elements of the sum"
     ),
     Mutation(
-        f"{EVERYONE}.collect", "torch.cat(parts, dim)", "torch.cat(parts[::-1], dim)", EVERYONE, "elements of the"
+        f"{EVERYONE}.collect", "torch.cat(parts, dim)", "torch.cat(parts[::-1], dim)", EVERYONE, "elements of the parts"
     ),
-    Mutation(f"{HOME}.full.to_everyone.total", "result += summand", "result = summand", EVERYONE, "elements of the"),
-    Mutation(f"{FIRST}.relay", "send(carried", "send(tensor", FIRST, "relay: whose tensor"),
+    Mutation(f"{EVERYONE}.total", "result += summand", "result = summand", EVERYONE, "elements of the sum"),
+    Mutation(f"{FIRST}.relay", "send(carried", "send(tensor", FIRST, "relay: elements"),
     Mutation(
         f"{FIRST}.shift_at_once",
         "exchange(tensor, (rank + 1) % ranks, incoming, (rank - 1) % ranks",
         "exchange(tensor, (rank - 1) % ranks, incoming, (rank + 1) % ranks",
         FIRST,
-        "in turn, and at once: whose",
+        "in turn, and at once: elements",
     ),
-    Mutation(f"{MEMORY}.one_step", "SavedActivations(model)", "SavedActivations()", MEMORY, "bytes of activations"),
+    Mutation(
+        f"{MEMORY}.one_step", "SavedActivations(model)", "SavedActivations()", MEMORY, "bytes of activations, fused"
+    ),
     # Theory.
     Mutation(f"{THEORY}.share", "1 if rank < size % ranks else 0", "1 if size % ranks else 0", BY_DATA, "bytes held"),
     Mutation(f"{THEORY}.to_everyone_bytes", "(ranks - 1)", "ranks", EVERYONE, ("sum: bytes sent", "parts: bytes sent")),
@@ -53,11 +55,9 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}.by_rows", "rows * mine + mine * columns", "rows * mine + inner * columns", BY_ROWS, "bytes held"
     ),
-    Mutation(f"{BYTES}.gpt_layer_parameters", "(4 * hidden + hidden)", "4 * hidden", MEMORY, "parameters"),
-    Mutation(
-        f"{BYTES}.gpt_parameters", "vocabulary + positions", "vocabulary", MEMORY, ("parameters", "bytes of parameters")
-    ),
-    Mutation(f"{BYTES}.adamw_bytes", "+ 4 * tensors", "+ item * tensors", MEMORY, "bytes of optimizer states"),
+    Mutation(f"{BYTES}.gpt_layer_parameters", "(4 * hidden + hidden)", "4 * hidden", MEMORY, "bytes of parameters"),
+    Mutation(f"{BYTES}.gpt_parameters", "vocabulary + positions", "vocabulary", MEMORY, "bytes of parameters"),
+    Mutation(f"{BYTES}.adamw_bytes", "+ 4 * tensors", "+ 8 * tensors", MEMORY, "bytes of optimizer states"),
     Mutation(f"{BYTES}.gpt_tensors", "16 * layers + 4", "16 * layers + 2", MEMORY, "bytes of optimizer states"),
     Mutation(
         f"{BYTES}.model_state_bytes", "optimizer_bytes) * ", "gradient_bytes) * ", MEMORY, "bytes of model states"
@@ -69,5 +69,5 @@ MUTATIONS = [
         MEMORY,
         "bytes of activations, fused",
     ),
-    Mutation(f"{BYTES}.gpt_activations", "2 * batch * seq)", "batch * seq)", MEMORY, "bytes of activations"),
+    Mutation(f"{BYTES}.gpt_activations", "2 * batch * seq)", "batch * seq)", MEMORY, "bytes of activations, attention"),
 ]

@@ -10,7 +10,7 @@ MUTATIONS = [
     # The last rank sends, too.
     Mutation(
         f"{LESSONS}.first_messages.demo",
-        "1 if rank < ranks - 1 else 0",
+        "int(rank < ranks - 1)",
         "1",
         f"{HOME}.first_messages",
         "relay: bytes and messages",
@@ -49,7 +49,7 @@ MUTATIONS = [
         "return x @ w",
         "return total(x, group) @ w",
         f"{HOME}.by_columns",
-        ("bytes sent forward", "largest error of Y"),
+        ("bytes sent forward", "elements of Y"),
     ),
     # ∂Y is added up, though every rank has all of it.
     Mutation(

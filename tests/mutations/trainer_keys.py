@@ -12,8 +12,8 @@ MUTATIONS = [
         "0",
         f"{HOME}.trainer",
         (
-            "saved by dp4 after 2 of 4 steps, loaded by pp2×tp2: elements",
-            "saved by dp4 after 2 of 4 steps, loaded by pp2×tp2: distance",
+            "saved by dp4 after 3 of 4 steps, loaded by pp2×tp2: elements",
+            "saved by dp4 after 3 of 4 steps, loaded by pp2×tp2: distance",
         ),
     ),
 ]

@@ -15,13 +15,14 @@ from minitrain.composition.optimizer import learning_rate
 from minitrain.composition.settings import Layout, Steps, check
 from minitrain.craft.probes import log_probability
 from minitrain.data.tokenizer import Bytes
-from minitrain.lessons.trainer.trainer import apart, gathered
+from minitrain.lessons.trainer.trainer import gathered
 from minitrain.models.gpt import GPT
 from minitrain.train import build, train
 from minitrain.trainer import compare, launch, metrics, probes
 from minitrain.trainer.evaluation import log_probability as in_layout
 from minitrain.trainer.trainer import Trainer
 from tests.drawn import first
+from tests.trainer.conftest import apart
 from tests.trainer.test_trainer import MODEL, asked
 
 BATCH, BAD = 4, 40  # samples in a step, and the batch that is no text

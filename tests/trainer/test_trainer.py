@@ -26,7 +26,7 @@ from minitrain.comm.world import World
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
 from minitrain.composition.step import AxisCollectives, Report
 from minitrain.data.text import Samples, Text
-from minitrain.lessons.trainer.trainer import advance, apart, gathered, layouts
+from minitrain.lessons.trainer.trainer import advance, gathered, layouts
 from minitrain.ranks.failures import RanksError
 from minitrain.train import build, train, train_step
 from minitrain.trainer import config, display, identity, launch, metrics, profile, speed
@@ -36,6 +36,7 @@ from minitrain.trainer.identity import described, different
 from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
 from tests.drawn import first
+from tests.trainer.conftest import apart
 
 MODEL = Model(layers=2, hidden=16, heads=2, positions=16, dropout=0.1)
 STEPS = Steps(steps=4, batch=4, warmup=1, lr=1e-2, dtype="float64")

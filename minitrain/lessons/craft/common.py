@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,15 +32,9 @@ class Training:
     """
 
     def __init__(
-        self,
-        world: World,
-        bad: Mapping[int, str] | None = None,
-        lr: float = 3e-3,
-        samples: int = SAMPLES,
-        layers: int = 2,
-        hidden: int = 32,
+        self, world: World, bad: Any = (), lr: float = 3e-3, samples: int = SAMPLES, layers: int = 2, hidden: int = 32
     ):
-        self.world, self.bad, self.each = world, dict(bad or {}), samples
+        self.world, self.bad, self.each = world, dict[int, str](bad), samples
         config = GPTConfig(256, SEQ, layers=layers, hidden=hidden, heads=2, attention="plain")
         self.model = GPT(config, seed=0).to(world.device)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=lr, betas=(0.9, 0.95))
@@ -49,10 +44,8 @@ class Training:
     def batch(self, number: int) -> Batch:
         """Inputs and targets of this rank, each [samples, SEQ]."""
         first = (number * self.world.size + self.world.rank) * self.each
-        if number in self.bad:
-            inputs, targets = no_text(self.bad[number], range(first, first + self.each))
-        else:
-            inputs, targets = self.samples.take(range(first, first + self.each))
+        samples = range(first, first + self.each)
+        inputs, targets = no_text(self.bad[number], samples) if number in self.bad else self.samples.take(samples)
         return inputs.to(self.world.device), targets.to(self.world.device)
 
     def step(self, number: int) -> float:

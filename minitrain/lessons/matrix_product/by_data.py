@@ -5,8 +5,8 @@ from __future__ import annotations
 from minitrain.comm.world import World
 from minitrain.costs import matrix_product as costs
 from minitrain.lessons.claims import Claim
-from minitrain.lessons.matrix_product.compare import Split, compare
-from minitrain.matrix_product.by_data import backward, forward, hold
+from minitrain.lessons.matrix_product.compare import compare
+from minitrain.matrix_product import by_data
 
 
 def demo(world: World, rows: int = 4, inner: int = 5, columns: int = 8) -> list[Claim]:
@@ -17,4 +17,4 @@ def demo(world: World, rows: int = 4, inner: int = 5, columns: int = 8) -> list[
         inner: Columns of X, rows of W.
         columns: Columns of W and Y.
     """
-    return compare(world, Split(hold, forward, backward, costs.by_data), rows, inner, columns)
+    return compare(world, by_data, costs.by_data, rows, inner, columns)

@@ -1,0 +1,77 @@
+"""The pictures of the chapter craft: curves over a run, or over the positions of a sample."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from minitrain.craft import schedules as factors
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+BLUE, ORANGE, GRAY, BLACK = "#0072B2", "#D55E00", "#BBBBBB", "#000000"
+LOSS = "loss, nats per byte"
+
+
+def curves(lines: Mapping[str, tuple[Any, Any, dict[str, Any]]], x: str, y: str, scale: str = "linear") -> Figure:
+    """Curves by name, each with its points and what matplotlib's `plot` is told of its look."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 2.6), layout="constrained", facecolor="white")
+    axes = figure.subplots()
+    for name, (places, values, look) in lines.items():
+        axes.plot(list(places), list(values), label=name, **look)
+    axes.set(xlabel=x, ylabel=y, yscale=scale)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(frameon=False, loc="outside right center", fontsize=9)
+    return figure
+
+
+def by_position(losses: Mapping[str, Tensor]) -> Figure:
+    """The loss of each source at each position: the first tokens have little to go by."""
+    colors = zip(losses.items(), (BLUE, ORANGE), strict=True)
+    lines = {name: (range(len(each)), each.cpu().tolist(), {"color": color}) for (name, each), color in colors}
+    return curves(lines, "position in the sample", LOSS)
+
+
+def probes(path: Mapping[int, tuple[float, float]]) -> Figure:
+    """The probability of the right and of the wrong continuation over the steps, on a logarithmic scale."""
+    right, wrong = ([math.exp(log) for log in logs] for logs in zip(*path.values(), strict=True))
+    lines = {"“the ”": (path, right, {"color": BLUE}), "“thq ”": (path, wrong, {"color": ORANGE})}
+    return curves(lines, "step", "probability of the end\nafter “one of th”", "log")
+
+
+def spikes(losses: Sequence[float], limits: Sequence[float], found: Sequence[int]) -> Figure:
+    """Losses over the steps, the limit, and the spikes."""
+    steps, dots = range(len(losses)), {"color": ORANGE, "marker": "o", "ls": ""}
+    lines = {
+        "loss of the step": (steps, losses, {"color": BLACK, "lw": 1}),
+        "limit: median + 6 deviations": (steps, limits, {"color": BLUE, "lw": 1, "ls": "--"}),
+        "spikes": (found, [losses[number] for number in found], dots),
+    }
+    return curves(lines, "step", LOSS)
+
+
+def rewind(clean: Mapping[int, float], rewound: Mapping[int, float], unattended: Mapping[int, float]) -> Figure:
+    """Losses over the batches: with garbage, without it, and rewound."""
+    lines = {
+        "garbage trained on": (unattended, unattended.values(), {"color": ORANGE, "lw": 1}),
+        "no garbage in the data": (clean, clean.values(), {"color": GRAY, "lw": 4}),
+        "rewound": (rewound, rewound.values(), {"color": BLACK, "lw": 1}),
+    }
+    return curves(lines, "batch", LOSS)
+
+
+def schedules(steps: int, warmup: int, decay: int) -> Figure:
+    """The factor of the peak rate over the steps of a run, a curve per schedule."""
+    lines = {
+        "cosine to a tenth": (lambda step: factors.cosine(step, steps, warmup), BLUE),
+        "warm-up, stable, decay": (lambda step: factors.warmup_stable_decay(step, steps, warmup, decay), ORANGE),
+        "constant": (lambda step: factors.constant(step, warmup), BLACK),
+    }
+    drawn = {name: (range(steps), map(factor, range(steps)), {"color": c}) for name, (factor, c) in lines.items()}
+    return curves(drawn, "step", "learning rate\n/ its peak")

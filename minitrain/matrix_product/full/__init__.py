@@ -1,1 +1,0 @@
-"""The full forms of `minitrain.matrix_product`."""
