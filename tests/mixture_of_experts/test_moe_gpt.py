@@ -73,16 +73,6 @@ def test_recomputation_with_a_riding_loss_and_noise():
         torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-15)
 
 
-def test_a_mixture_of_one_expert_is_the_dense_model():
-    """Switch with one expert: weight 1, no choice; the same function as a feed-forward layer."""
-    model, mixtures = gpt(experts=1)
-    dense = GPT(CONFIG, seed=0).double()
-    for block, mixture in zip((dense.blocks[1], dense.blocks[3]), mixtures, strict=True):
-        assert isinstance(block.mlp, MLP)
-        block.mlp.load_state_dict(mixture.experts["0"].state_dict())
-    torch.testing.assert_close(model(*tokens())[1], dense(*tokens())[1], rtol=1e-12, atol=0)
-
-
 def test_bad_input():
     model = GPT(CONFIG, seed=0)
     for every in (0, 5):

@@ -12,7 +12,6 @@ from minitrain.mixture_of_experts import (
     ExpertChoice,
     GShard,
     NoisyTopK,
-    Routing,
     Switch,
     expert_choice,
     gshard,
@@ -44,19 +43,6 @@ ROUTERS = {
 }
 NOISY = ("noisy top k", "two levels", "gshard", "switch")
 routers = pytest.mark.parametrize("name", ROUTERS)
-
-
-def test_helpers_of_a_routing_by_hand():
-    token, expert, place = torch.tensor([0, 0, 1, 3]), torch.tensor([1, 0, 1, 1]), torch.tensor([0, 0, 1, 0])
-    lists = token, expert, torch.tensor([0.6, 0.4, 0.9, 0.5]), place
-    dropped = torch.tensor([[1, 0], [2, 1]])
-    routing = Routing(*lists, dropped, torch.tensor(0.0), 4, 3, 2, 2)
-    assert routing.load().tolist() == [1, 3, 0]
-    assert routing.demand().tolist() == [2, 4, 0]
-    assert routing.experts_per_token().tolist() == [2, 1, 0, 1]
-    assert routing.group().tolist() == [0, 0, 0, 1]
-    assert routing.dropped_fraction() == 2 / 6
-    assert dense(routing)[0].tolist() == pytest.approx([0.4, 0.6, 0.0])
 
 
 @routers

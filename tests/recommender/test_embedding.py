@@ -4,78 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.parameter_server.full.roles import split_roles
 from minitrain.recommender.embedding import EmbeddingServer, EmbeddingWorker
 from minitrain.recommender.hashing import start
-from minitrain.recommender.row_rules import SGD, Adagrad
+from minitrain.recommender.row_rules import SGD
 from minitrain.recommender.tables import Table
-
-DIMENSIONS = {"users": 4, "words": 3}
-RULES = {"SGD": SGD(0.5), "Adagrad": Adagrad(0.5)}
-SCALE = 0.5
-
-
-def batch(step, worker):
-    """A worker's ids: words come in bags of three; worker 1 has an empty batch in step 1."""
-    generator = torch.Generator().manual_seed(10 * step + worker)
-    size = 0 if (step, worker) == (1, 1) else 6 + worker
-    users = torch.randint(-3, 4, (size,), generator=generator) * 2**60
-    return {"users": users, "words": torch.randint(0, 12, (size, 3), generator=generator)}
-
-
-def loss(rows):
-    """Not linear in rows, so that gradients depend on all of them."""
-    users, words = rows["users"], rows["words"].sum(1)  # (batch, 4), (batch, 3)
-    return (users[:, :3] * words).sum(1).sin().sum() + users[:, 3].square().sum()
-
-
-def shards(rule):
-    return {name: Table(width, rule, len(name), SCALE) for name, width in DIMENSIONS.items()}
-
-
-def train(world, servers, rule, steps):
-    """Ids and rows of each table on this server."""
-    roles = split_roles(servers)
-    if roles.serves:
-        server = EmbeddingServer(shards(rule), roles)
-        server.serve(steps)
-        return {name: table.contents() for name, table in server.tables.items()}
-    worker = EmbeddingWorker(roles, DIMENSIONS)
-    for step in range(steps):
-        loss(worker.lookup(batch(step, roles.workers.index(world.rank)))).backward()
-        worker.push()
-    return None
-
-
-def on_one_device(optimizer, workers, steps):
-    """Dense tables of all ids, whose gradients accumulate over the workers' batches."""
-    keys = {"users": torch.arange(-3, 4) * 2**60, "words": torch.arange(12)}
-    rows = {name: start(keys[name], len(name), DIMENSIONS[name], SCALE) for name in keys}
-    tables = {name: nn.Embedding(len(each), DIMENSIONS[name], _weight=each.clone()) for name, each in rows.items()}
-    made = optimizer([each.weight for each in tables.values()])
-    for step in range(steps):
-        made.zero_grad()
-        for worker in range(workers):
-            ids = batch(step, worker)
-            loss({name: tables[name](torch.searchsorted(keys[name], ids[name])) for name in keys}).backward()
-        for each in tables.values():
-            each.weight.grad /= workers
-        made.step()
-    return keys, rows, {name: each.weight.detach() for name, each in tables.items()}
-
-
-@pytest.mark.parametrize(("size", "servers", "rule"), [(3, 1, "Adagrad"), (4, 2, "SGD")])
-def test_equal_to_a_dense_embedding_bit_by_bit(ranks, size, servers, rule):
-    made = {"SGD": torch.optim.SGD, "Adagrad": torch.optim.Adagrad}[rule]
-    keys, before, after = on_one_device(lambda weights: made(weights, lr=0.5), size - servers, 4)
-    for tables in ranks(size).run(train, servers, RULES[rule], 4)[:servers]:
-        for name, (ids, rows) in tables.items():
-            place = torch.searchsorted(keys[name], ids)
-            assert torch.equal(rows, after[name][place])
-            assert (rows != before[name][place]).all(), "and all of these have learned"
 
 
 def ask(world, ids):

@@ -7,19 +7,16 @@ from typing import cast
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from minitrain.collectives.all_to_all import native, pairwise
 from minitrain.comm import Ledger
 from minitrain.comm.control import gather_objects
 from minitrain.recommender.hashing import start
 from minitrain.recommender.hybrid import HybridTables
-from minitrain.recommender.row_rules import SGD, Adagrad
+from minitrain.recommender.row_rules import SGD
 from minitrain.recommender.tables import Table
 
 DIMENSIONS = {"user": 3, "item": 2}
 KEYS = torch.tensor([0, 1, -1, 7, 2**63 - 1, -(2**63), 123456789012345, 5])
-RULES = {"SGD": (SGD(lr=0.5), torch.optim.SGD), "Adagrad": (Adagrad(lr=0.5), torch.optim.Adagrad)}
 
 
 def shards(rule):
@@ -33,50 +30,6 @@ def contents(tables):
     together = {key: row for theirs in everyone for key, row in theirs.items()}
     assert len(together) == sum(len(theirs) for theirs in everyone), "an id lives with one rank"
     return together
-
-
-def drawn(step, rank):
-    """Places in KEYS, with repetitions, of a shape of its own on each rank; and what the loss multiplies rows by."""
-    generator = torch.Generator().manual_seed(10 * step + rank)
-    places = {
-        "user": torch.randint(len(KEYS), (2, rank + 1), generator=generator),
-        "item": torch.randint(len(KEYS), (3 * rank,), generator=generator),  # none at all on rank 0
-    }
-    return places, {
-        name: torch.randn(*each.shape, DIMENSIONS[name], generator=generator) for name, each in places.items()
-    }
-
-
-def loss_of(rows, factors):
-    return torch.stack([(rows[name] * factors[name]).sum() + rows[name].square().sum() for name in DIMENSIONS]).sum()
-
-
-def against_one_device(world, rule, carrier):
-    ours, optimizer = RULES[rule]
-    tables = HybridTables(shards(ours), None, carrier)
-    dense = {name: nn.Embedding(len(KEYS), dimension) for name, dimension in DIMENSIONS.items()}
-    with torch.no_grad():
-        for name, table in dense.items():
-            table.weight.copy_(start(KEYS, DIMENSIONS[name], DIMENSIONS[name], 1.0))
-    steps = optimizer([table.weight for table in dense.values()], lr=0.5)
-    for step in range(4):
-        places, factors = drawn(step, world.rank)
-        loss_of(tables.lookup({name: KEYS[each] for name, each in places.items()}), factors).backward()
-        tables.push()
-        steps.zero_grad()
-        for rank in range(world.size):  # the same order of additions: worker after worker
-            places, factors = drawn(step, rank)
-            (loss_of({name: dense[name](each) for name, each in places.items()}, factors) / world.size).backward()
-        steps.step()
-    for name in DIMENSIONS:
-        for key, row in contents(tables.tables[name]).items():
-            expected = dense[name].weight[KEYS.tolist().index(key)]
-            torch.testing.assert_close(torch.tensor(row), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("rule, carrier", [("SGD", native), ("Adagrad", pairwise)])
-def test_tables_are_those_of_one_device(ranks, rule, carrier):
-    ranks(3).run(against_one_device, rule, carrier)
 
 
 def nothing_anywhere(world):

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from minitrain.comm import Ledger, SavedActivations, axes
-from minitrain.costs import partitioned_checkpoints as costs
 from minitrain.zero import partitioned_checkpoints as technique
 
 
@@ -70,10 +69,3 @@ def at_the_edges(world):
 
 def test_without_gradients_nothing_is_sent_and_an_input_must_need_one(ranks):
     ranks(2).run(at_the_edges)
-
-
-def test_costs():
-    # The paper's example, §6.1: 100 billion parameters in 125 layers of width 8,192, 32 samples of 1,024 tokens, and
-    # sixteen tensor-parallel ranks hold a sixteenth each.
-    assert costs.kept(125, 32, 1024, 8192, 16) * 16 == 2 * 125 * 32 * 1024 * 8192
-    assert costs.overhead() < 0.1  # §8: "less than 10 %"

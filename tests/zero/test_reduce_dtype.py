@@ -88,12 +88,3 @@ def like_fsdp(world, stage, reduce_dtype):
 @pytest.mark.parametrize("reduce_dtype", (torch.float32, None), ids=str)
 def test_weights_are_those_of_fsdp2_with_the_same_policy(ranks, stage, reduce_dtype):
     ranks(2).run(like_fsdp, stage, reduce_dtype)
-
-
-def refused(world):
-    with pytest.raises(ValueError, match=r"reduce_dtype=torch.int32 is not floating; use torch.bfloat16"):
-        Zero1(Ones(), torch.optim.SGD, None, reduce_dtype=torch.int32, lr=0.1)
-
-
-def test_whole_numbers_are_refused(ranks):
-    ranks(2).run(refused)

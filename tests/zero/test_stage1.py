@@ -17,7 +17,7 @@ from tests.zero.models import Branches, ddp, gpt, part, same_weights, train
 
 
 def behind(world, wrap, optimizer_class, options):
-    """`ShardedOptimizer` behind data parallelism, and torch's ZeroRedundancyOptimizer behind DDP."""
+    """Torch's ZeroRedundancyOptimizer behind DDP makes the same steps."""
     module, reference = gpt(seed=0), gpt(seed=0)
     model, theirs = wrap(module), DistributedDataParallel(reference)
     optimizers = [
@@ -72,8 +72,6 @@ def groups(world):
 
             assert its.step(closure) > 0
         same_weights(module, reference)
-    assert [each["momentum"] for each in ours.param_groups] == [0, 0, 0.5]
-    assert [each["lr"] for each in ours.param_groups] == [0.5, 0.1, 0.1]
     ours.zero_grad()
     before = module["b"].weight.clone()
     ours.step()  # no gradients: zeros, so that only momentum moves something
