@@ -126,31 +126,6 @@ def test_with_recomputation(ranks, reentrant):
     ranks(2).run(recomputed, reentrant)
 
 
-def five_steps(world, rung, bucket_megabytes):
-    """Both as a user would make them: buckets of the same size, which DDP rebuilds after the first step."""
-    module = gpt(seed=0).bfloat16()
-    ours = rung(module, bucket_megabytes=bucket_megabytes)
-    theirs = DistributedDataParallel(copy.deepcopy(module), bucket_cap_mb=bucket_megabytes)
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in (ours, theirs)]
-    for step in range(5):
-        inputs, targets = tokens(3 * world.size, step)
-        mine = slice(3 * world.rank, 3 * world.rank + 3)
-        for model in (ours, theirs):
-            model(inputs[mine], targets[mine])[1].backward()
-        ours.synchronize()
-        close(ours.module, theirs.module, tolerance=0)
-        for each in optimizers:
-            each.step()
-            each.zero_grad()
-        close(ours.module, theirs.module, tolerance=0)
-
-
-@pytest.mark.parametrize("rung", LADDER)
-def test_weights_are_those_of_ddp_to_the_last_bit_on_two_ranks(ranks, rung):
-    for bucket_megabytes in (25.0, SMALL):
-        ranks(2).run(five_steps, rung, bucket_megabytes)
-
-
 def dropped(world):
     """A module outlives its wrapper, and is freed when it is dropped, too."""
     module = gpt(seed=0)

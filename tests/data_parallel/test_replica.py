@@ -102,7 +102,10 @@ UNUSED = {
     "on some ranks": lambda rank, step: ["first"] if rank == 0 else ["second"],
     "on one rank": lambda rank, step: ["first", "second"][: 1 + (rank != 1)],
     "everywhere": lambda rank, step: ["first"],
-    "in one step": lambda rank, step: [["first"], ["second"], ["first", "second"]][step],
+    # One that nobody uses, then everybody, then rank 0 alone.
+    "by turns": lambda rank, step: [["first"], ["second"] if rank else ["first", "second"], [] if rank else ["second"]][
+        step
+    ],
 }
 
 

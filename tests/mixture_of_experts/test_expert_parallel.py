@@ -40,15 +40,16 @@ def one_layer(world, router, ep, carrier, way, experts):
     assert sum(storages.values()) == sum(p.nbytes for p in model.own_experts.values())  # others' experts are gone
 
 
-@pytest.mark.parametrize("router", ROUTERS)
-def test_any_router(ranks, router):
-    ranks(3).run(one_layer, router, 3, "pairwise", "loop", 5)
-
-
-@pytest.mark.parametrize("size, ep", ((2, 1), (4, 2), (4, 4)))
-@pytest.mark.parametrize("way", ("grouped", "padded"))
-def test_any_layout(ranks, size, ep, way):
-    ranks(size).run(one_layer, "gshard", ep, "native", way, 7)
+@pytest.mark.parametrize(
+    "size, ep, carrier, way, router",
+    [
+        *((3, 3, "pairwise", "loop", router) for router in ROUTERS),
+        (2, 1, "native", "grouped", "gshard"),
+        (4, 2, "native", "padded", "gshard"),
+    ],
+)
+def test_any_layout_and_router(ranks, size, ep, carrier, way, router):
+    ranks(size).run(one_layer, router, ep, carrier, way, 5)
 
 
 def steps(world, ep):

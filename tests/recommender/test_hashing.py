@@ -42,16 +42,6 @@ def test_a_row_is_a_function_of_seed_and_id_alone():
     assert start(ids[:0], 3, 6, 0.5).shape == (0, 6)
 
 
-def test_rows_are_uniform():
-    rows = start(torch.arange(4000), 0, 5, 2.0)
-    assert rows.abs().max() <= 2 and len(rows.unique()) > 0.99 * rows.numel()
-    n = rows.numel()
-    assert rows.mean().abs() < 6 * 2 / (3 * n) ** 0.5  # standard deviation of U(−2, 2): 2/√3
-    assert (rows.square().mean() - 4 / 3).abs() < 6 * (16 / 5 - 16 / 9) ** 0.5 / n**0.5
-    neighbours = (rows[1:] * rows[:-1]).mean() + (rows[:, 1:] * rows[:, :-1]).mean()
-    assert neighbours.abs() < 12 * 4 / 3 / (n * 0.8) ** 0.5
-
-
 def test_whatever_holds_64_bits_is_an_id():
     assert as_ids("ids", [2**63 - 1, -(2**63)]).tolist() == [2**63 - 1, -(2**63)]
     assert as_ids("ids", torch.tensor([[2**64 - 1]], dtype=torch.uint64)).tolist() == [[-1]]

@@ -10,7 +10,6 @@ import torch.distributed as dist
 
 from minitrain.comm import Ledger
 from minitrain.comm.control import gather_objects
-from minitrain.recommender.hashing import start
 from minitrain.recommender.hybrid import HybridTables
 from minitrain.recommender.row_rules import SGD
 from minitrain.recommender.tables import Table
@@ -43,26 +42,6 @@ def nothing_anywhere(world):
 
 def test_empty_batches(ranks):
     assert ranks(2).run(nothing_anywhere) == [0, 0]
-
-
-def not_a_number(world):
-    tables = HybridTables(shards(SGD(lr=1.0)))
-    ids = {"user": KEYS[:2], "item": KEYS[:2]}
-    rows = tables.lookup(ids)
-    factor = torch.ones(2, 3)
-    if world.rank == 1:
-        factor[0, 1] = float("nan")
-    ((rows["user"] * factor).sum() + 0 * rows["item"].sum()).backward()
-    tables.push()
-    before = start(KEYS[:2], 3, 3, 1.0)
-    after = contents(tables.tables["user"])
-    assert torch.equal(torch.tensor(after[0]), before[0]), "a row with a NaN stays"
-    assert torch.equal(torch.tensor(after[1]), before[1] - 1), "the others move"
-    return sum(table.refused for table in tables.tables.values())
-
-
-def test_gradients_that_are_not_finite_are_refused_and_counted(ranks):
-    assert sum(ranks(2).run(not_a_number)) == 1
 
 
 def looks_without_learning(world):

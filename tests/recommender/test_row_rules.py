@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -36,28 +34,6 @@ def by_rows(rule: RowRule):
         for name, each in parts.items():
             states[name][used] = each
     return rows
-
-
-def dense(optimizer):
-    weight = torch.nn.Parameter(begin())
-    made = optimizer([weight])
-    for step in range(STEPS):
-        used, values = gradients(step)
-        weight.grad = torch.zeros(ROWS, DIMENSION).index_copy_(0, used, values)
-        made.step()
-    return weight.detach()
-
-
-@pytest.mark.parametrize(
-    ("rule", "optimizer"),
-    [
-        (SGD(0.3), partial(torch.optim.SGD, lr=0.3)),
-        (Adagrad(0.3), partial(torch.optim.Adagrad, lr=0.3, foreach=False)),
-        (Adagrad(0.3, eps=0.1), partial(torch.optim.Adagrad, lr=0.3, eps=0.1, foreach=False)),
-    ],
-)
-def test_equal_to_torchs_dense_optimizer_bit_by_bit(rule, optimizer):
-    assert torch.equal(by_rows(rule), dense(optimizer))
 
 
 def test_row_wise_adagrad_in_python_numbers():

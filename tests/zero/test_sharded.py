@@ -11,10 +11,8 @@ import torch
 import torch.distributed as dist
 from jaxtyping import TypeCheckError
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 
 from minitrain.collectives.full import native, ring
-from minitrain.comm import axes
 from minitrain.costs import zero as costs
 from minitrain.lessons.zero.common import held
 from minitrain.optimizers.sm3 import SM3
@@ -51,34 +49,15 @@ def test_trains_like_ddp(ranks, form, run):
     ranks(RUNS[run][0]).run(like_ddp, form, run)
 
 
-def like_fsdp2(world, form):
-    reference = gpt(seed=0)
-    model = wrap(world, form, gpt(seed=0), torch.optim.SGD, lr=0.1)
-    train(model, world.rank)
-    mesh = axes(node=2, local=2) if form is HybridZero3 else None
-    for each in (*reference.blocks, reference):
-        fully_shard(each, mesh=mesh, reshard_after_forward=form is not Zero2)
-    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
-    for step in range(3):
-        reference(*part(world.rank, step))[1].backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    full = model.full_state_dict()
-    for name, expected in reference.named_parameters():
-        torch.testing.assert_close(full[name], expected.full_tensor(), rtol=1e-11, atol=1e-11, msg=name)
-
-
-@pytest.mark.parametrize("form", (Zero2, Zero3, HybridZero3))
-def test_trains_like_fsdp2(ranks, form):
-    ranks(4).run(like_fsdp2, form)
-
-
 def frozen(world, stage):
+    """In nested units, one named twice, and the module itself, which is the root anyway."""
     module, reference = gpt(seed=world.rank), gpt(seed=0)
     for each in (module, reference):
         each.embedding.requires_grad_(False)  # the tied head too
         each.blocks[0].mlp.up.bias.requires_grad_(False)
-    model = stage(module, torch.optim.AdamW, lr=0.01)
+    block = module.blocks[0]
+    model = stage(module, torch.optim.AdamW, units=[block.mlp, block, block.mlp, module], lr=0.01)
+    assert [unit.name for unit in model.units] == ["root", "blocks.0.mlp", "blocks.0"]
     train(model, world.rank)
     ddp(reference, torch.optim.AdamW(reference.parameters(), lr=0.01), world.rank)
     same_weights(module, reference)
@@ -88,7 +67,7 @@ def frozen(world, stage):
 
 
 @stages
-def test_frozen_parameters_are_sent_once_and_have_no_states(ranks, stage):
+def test_frozen_parameters_have_no_states_and_units_may_be_nested(ranks, stage):
     ranks(3).run(frozen, stage)
 
 
@@ -154,22 +133,6 @@ def test_buffers_start_equal_and_ranks_may_be_more_than_elements(ranks, stage):
     ranks(2).run(whole_batch, stage, normalised)
     for elements in ranks(4).run(whole_batch, stage, Few):
         assert elements == [2]
-
-
-def own_units(world, stage):
-    """Nested units, one named twice, and the module itself, which is the root anyway."""
-    module, reference = gpt(seed=0), gpt(seed=0)
-    block = module.blocks[0]
-    model = stage(module, torch.optim.AdamW, units=[block.mlp, block, block.mlp, module], lr=0.01)
-    assert [unit.name for unit in model.units] == ["root", "blocks.0.mlp", "blocks.0"]
-    train(model, world.rank)
-    ddp(reference, torch.optim.AdamW(reference.parameters(), lr=0.01), world.rank)
-    same_weights(module, reference)
-
-
-@stages
-def test_units_of_ones_own(ranks, stage):
-    ranks(2).run(own_units, stage)
 
 
 def scheduled(world, stage):
