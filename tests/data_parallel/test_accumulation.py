@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from minitrain.comm import Ledger
 from minitrain.data_parallel import (
     BucketedDataParallel,
     DataParallel,
@@ -109,21 +108,6 @@ def test_a_batch_without_targets_is_refused(ranks):
     ranks(2).run(nothing_counted)
 
 
-def what_is_sent(world, micro_batches):
-    model = DataParallel(gpt(seed=0))
-    inputs, targets = tokens(micro_batches)
-    pairs = list(zip(inputs.split(1), targets.split(1), strict=True))
-    with Ledger() as ledger:
-        accumulate(model, pairs, loss_sum, count)
-    return ledger.calls("all_reduce"), ledger.payload("all_reduce")
-
-
-def test_bytes_do_not_grow_with_micro_batches(ranks):
-    once, often = ranks(2).run(what_is_sent, 1), ranks(2).run(what_is_sent, 5)
-    assert once == often
-    assert once[0][0] == 3  # the count, one bucket, the loss
-
-
 def test_linear_scaling():
     assert scaled_learning_rate(0.1, 8192, 256) == 3.2  # Goyal et al. 2017, §2.1 and §5.1
     with pytest.raises(ValueError, match="batch=0 and base_batch=256 must be at least 1"):
@@ -157,22 +141,3 @@ def test_adjusted_batch_norm_forgets_as_without_accumulation(layer, dims):
         accumulation_momentum(1.5, 2)
     with pytest.raises(ValueError, match="micro_batches=0 must be at least 1"):
         accumulation_momentum(0.1, 0)
-
-
-def batch_norm(world):
-    """Each rank normalises by its own samples, and keeps running statistics of its own; buffers start from rank 0's."""
-    layer = nn.BatchNorm1d(2).double()
-    layer.running_mean.fill_(float(world.rank + 5))
-    model = DataParallel(layer)
-    assert layer.running_mean.tolist() == [5.0, 5.0]
-    inputs = torch.randn(8, 2, generator=torch.Generator().manual_seed(world.rank), dtype=torch.float64)
-    alone = nn.BatchNorm1d(2).double()
-    alone.running_mean.fill_(5.0)
-    torch.testing.assert_close(model(inputs), alone(inputs), rtol=0, atol=0)
-    return layer.running_mean.tolist(), alone.running_mean.tolist()
-
-
-def test_batch_norm_sees_its_own_ranks_samples(ranks):
-    (first, alone), (second, _) = ranks(2).run(batch_norm)
-    assert first == alone
-    assert first != second

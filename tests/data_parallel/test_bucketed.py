@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import copy
-
-import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
 from minitrain.costs import data_parallel as costs
-from minitrain.data_parallel import BucketedDataParallel, DataParallel, bucketed
 from minitrain.data_parallel.full.bucketed import Bucket, pack
-from tests.data_parallel.models import SMALL, Branches, close
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
@@ -56,36 +51,3 @@ def test_a_bucket_keeps_gradients_apart():
     assert parameters["a"].grad.stride() == parameters["a"].stride()  # as autograd would lay it out
     assert parameters["b"].grad == 14
     assert parameters["c"].grad is None
-
-
-@settings(max_examples=200)
-@given(st.lists(st.integers(1, 40), min_size=1, max_size=12), st.integers(1, 300))
-def test_small_form_packs_as_the_full_one_does(shapes, limit):
-    module = nn.ParameterList(nn.Parameter(torch.zeros(size)) for size in shapes)
-    full = [list(bucket.parameters.values()) for bucket in pack(dict(module.named_parameters()), limit / 2**20)]
-    small = bucketed.pack(module, limit / 2**20)
-    assert [[id(p) for p in bucket] for bucket in small] == [[id(p) for p in bucket] for bucket in full]
-
-
-# Which branches each rank uses in each of four steps: one that nobody uses, then everybody, then rank 0 alone.
-TURNS = ((["first"], ["first"]), (["first", "second"], ["second"]), (["second"], []), (["first", "second"], ["first"]))
-
-
-def unused_by_turns(world, rung):
-    torch.manual_seed(0)
-    reference = Branches().double()
-    model = rung(copy.deepcopy(reference), bucket_megabytes=SMALL)
-    inputs = torch.randn(world.size, 3, dtype=torch.float64)
-    for first, others in TURNS:
-        model(inputs[world.rank], others if world.rank else first).backward()
-        model.synchronize()
-        for rank in range(world.size):
-            (reference(inputs[rank], others if rank else first) / world.size).backward()
-        close(model.module, reference)
-        model.zero_grad()
-        reference.zero_grad()
-
-
-@pytest.mark.parametrize("rung", (BucketedDataParallel, DataParallel))
-def test_a_parameter_that_was_unused_in_the_step_before(ranks, rung):
-    ranks(3).run(unused_by_turns, rung)

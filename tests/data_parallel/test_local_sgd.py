@@ -9,8 +9,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from minitrain.comm import axes
 from minitrain.data_parallel.diloco import DiLoCo
 from minitrain.data_parallel.hierarchical_sgd import HierarchicalSGD
-from minitrain.data_parallel.local_sgd import LocalSGD, average
-from minitrain.lessons.data_parallel import rounds
+from minitrain.data_parallel.local_sgd import LocalSGD
 from tests.data_parallel.models import gpt, tokens
 
 
@@ -66,48 +65,7 @@ def test_nodes_part_and_meet(ranks):
     assert all(each.equal(met[0]) for each in met)
 
 
-def restarted_by_the_outer_step(world):
-    """The inner optimizer goes on from the shared parameters, on every rank."""
-    model = gpt(seed=0)
-    wrapped = DiLoCo(model, 4)
-    before = [p.clone() for p in wrapped.shared]
-    train(model, world, 4, wrapped)
-    for shared, mine, first in zip(wrapped.shared, model.parameters(), before, strict=True):
-        assert shared.equal(mine) and not shared.equal(first)
-    return [p.detach() for p in model.parameters()]
-
-
-def test_after_a_round_all_ranks_share_the_parameters(ranks):
-    found = ranks(3).run(restarted_by_the_outer_step)
-    assert all(a.equal(b) for mine in found for a, b in zip(mine, found[0], strict=True))
-
-
-def means(world):
-    """Two dtypes would not share an all-reduce; shapes and gaps in memory may be any."""
-    tensors = [torch.full((2, 3), float(world.rank)).t(), torch.full((), 2.0 * world.rank), torch.empty(0)]
-    average(tensors)
-    return tensors
-
-
-def test_means(ranks):
-    for turned, scalar, empty in ranks(3).run(means):
-        assert turned.shape == (3, 2) and turned.eq(1).all() and scalar == 2 and not len(empty)
-
-
 @pytest.mark.parametrize("make", [LocalSGD, DiLoCo, lambda module, every: HierarchicalSGD(module, every, None, None)])
 def test_a_period_below_one(make):
     with pytest.raises(AssertionError, match="every=0 must be at least 1"):
         make(torch.nn.Linear(2, 2), 0)
-
-
-def learns(world):
-    with pytest.raises(ValueError, match="64 must be at least 1 and divide steps=100"):
-        rounds.losses(world, 100, (1, 4, 64))
-    return rounds.losses(world, steps=8, periods=(2, 8))
-
-
-def test_a_gpt_learns(ranks):
-    first, second = ranks(2).run(learns)
-    assert first == second
-    # ln 256 = 5.545 before the first step.
-    assert all(3 < loss < 5.5 for loss in first.values())

@@ -15,7 +15,6 @@ from minitrain.comm import Ledger
 from minitrain.data_parallel.full.bucketed import BucketedDataParallel
 from minitrain.data_parallel.full.naive import NaiveDataParallel
 from minitrain.data_parallel.full.overlapped import DataParallel
-from minitrain.precision.master_weights import MasterWeights
 
 RUNGS = (NaiveDataParallel, BucketedDataParallel, DataParallel)
 rungs = pytest.mark.parametrize("rung", RUNGS)
@@ -89,39 +88,6 @@ def like_ddp(world, rung):
 def test_gradients_are_those_of_ddp_with_its_hook(ranks, rung):
     # On two ranks a sum is the same in either order.
     assert ranks(2).run(like_ddp, rung) == [True, True]
-
-
-def mixed(world, rung):
-    """Float32 copies after three steps of a model in bfloat16, and those of one device with the whole batch."""
-    torch.manual_seed(0)
-    ours, reference = nn.Linear(8, 8), nn.Linear(8, 8)
-    reference.load_state_dict(ours.state_dict())
-    steppers = [MasterWeights(module, torch.optim.SGD, lr=0.125) for module in (ours, reference)]
-    model = rung(ours.bfloat16(), reduce_dtype=torch.float32)
-    reference.bfloat16()
-    for step in range(3):
-        whole = [torch.randn(4, 8, generator=torch.Generator().manual_seed(10 * step + r)) for r in range(world.size)]
-        total = [torch.zeros(p.shape) for p in reference.parameters()]
-        for x in whole:
-            reference.zero_grad()
-            reference(x.bfloat16()).float().square().mean().backward()
-            for into, parameter in zip(total, reference.parameters(), strict=True):
-                into += parameter.grad.float() / world.size
-        for parameter, into in zip(reference.parameters(), total, strict=True):
-            parameter.grad = None
-            parameter.grad_dtype = torch.float32
-            parameter.grad = into
-        model(whole[world.rank].bfloat16()).float().square().mean().backward()
-        model.synchronize()
-        for stepper, module in zip(steppers, (ours, reference), strict=True):
-            stepper.step()
-            module.zero_grad()
-    return all(torch.equal(a, b) for a, b in zip(steppers[0].masters, steppers[1].masters, strict=True))
-
-
-@rungs
-def test_with_master_weights_it_is_one_device_that_adds_in_32_bits(ranks, rung):
-    assert all(ranks(2).run(mixed, rung))
 
 
 def refused(world, rung):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -96,28 +97,15 @@ def test_frozen_parameters_are_broadcast_and_not_reduced(ranks, rung):
     ranks(3).run(frozen, rung)
 
 
-def tied(world, rung):
-    model = rung(gpt(seed=0), bucket_megabytes=SMALL)
-    with Ledger() as ledger:
-        model(*(part(world, batch) for batch in tokens(2)))[1].backward()
-        model.synchronize()
-    each_once = {id(parameter): parameter for parameter in model.parameters()}.values()
-    flag = 4 if rung is NaiveDataParallel else 8  # in a bucket a flag is an element, here of float64
-    return ledger.payload("all_reduce"), sum(parameter.nbytes + flag for parameter in each_once)
-
-
-@rungs
-def test_tied_weights_are_sent_once(ranks, rung):
-    for payload, gradients_and_flags in ranks(2).run(tied, rung):
-        assert payload == gradients_and_flags
-
-
 # Which branches rank r uses in step s.
 UNUSED = {
     "on some ranks": lambda rank, step: ["first"] if rank == 0 else ["second"],
     "on one rank": lambda rank, step: ["first", "second"][: 1 + (rank != 1)],
     "everywhere": lambda rank, step: ["first"],
-    "in one step": lambda rank, step: [["first"], ["second"], ["first", "second"]][step],
+    # One that nobody uses, then everybody, then rank 0 alone.
+    "by turns": lambda rank, step: [["first"], ["second"] if rank else ["first", "second"], [] if rank else ["second"]][
+        step
+    ],
 }
 
 
@@ -194,11 +182,9 @@ def accumulate(world, rung, last_too):
         inputs, targets = tokens(3 * world.size, step)
         micro_batches = zip(part(world, inputs).split(1), part(world, targets).split(1), strict=True)
         for number, (x, y) in enumerate(micro_batches):
-            if number < 2 or last_too:
-                with model.no_sync():
-                    (model(x, y)[1] / 3).backward()
-            else:
+            with Ledger() as ledger, model.no_sync() if number < 2 or last_too else nullcontext():
                 (model(x, y)[1] / 3).backward()
+            assert number == 2 or not ledger.entries
         model.synchronize()
         reference(inputs, targets)[1].backward()
         close(model.module, reference)
@@ -209,25 +195,6 @@ def accumulate(world, rung, last_too):
 @pytest.mark.parametrize("last_too", (False, True), ids=("last one synchronizes", "all under no_sync"))
 def test_accumulation(ranks, rung, last_too):
     ranks(3).run(accumulate, rung, last_too)
-
-
-def no_sync_sends_nothing(world, rung):
-    model = in_buckets(rung, gpt(seed=0))
-    inputs, targets = tokens(1, step=world.rank)
-    with Ledger() as ledger, model.no_sync():
-        with model.no_sync():
-            pass
-        model(inputs, targets)[1].backward()  # still inside the outer block
-    alone = gpt(seed=0)
-    alone(inputs, targets)[1].backward()
-    close(model.module, alone, tolerance=0)
-    model.synchronize()
-    return ledger.entries
-
-
-@both_forms
-def test_no_sync_sends_nothing(ranks, rung):
-    assert ranks(2).run(no_sync_sends_nothing, rung) == [[], []]
 
 
 def across_steps(world, rung, zeros):

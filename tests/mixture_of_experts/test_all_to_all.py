@@ -1,4 +1,4 @@
-"""All-to-all of rows with gaps, differentiated twice, and lengths that do not fit; the lesson has the rest."""
+"""All-to-all of rows with gaps, and lengths that do not fit; the lesson has the rest."""
 
 from __future__ import annotations
 
@@ -34,15 +34,3 @@ def bad(world):
 
 def test_bad_lengths_are_refused_before_anything_is_sent(ranks):
     assert ranks(2).run(bad) == [[], []]
-
-
-def twice(world):
-    x = torch.ones(2, 1, dtype=torch.float64, requires_grad=True)
-    y = all_to_all(x, [1, 1], [1, 1])
-    (gradient,) = torch.autograd.grad((y**3).sum(), x, create_graph=True)
-    (second,) = torch.autograd.grad(gradient.sum(), x)
-    assert torch.equal(second, torch.full_like(second, 6.0))
-
-
-def test_backward_is_an_all_to_all_that_can_be_differentiated(ranks):
-    ranks(2).run(twice)

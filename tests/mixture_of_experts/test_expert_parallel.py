@@ -6,16 +6,14 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from minitrain.collectives import all_to_all
 from minitrain.collectives.full import ring
 from minitrain.comm import Ledger
-from minitrain.lessons.mixture_of_experts.expert_parallel import here
-from minitrain.lessons.mixture_of_experts.layer import make_layer, small_layer, step
+from minitrain.lessons.mixture_of_experts.layer import make_layer
 from minitrain.lessons.mixture_of_experts.layouts import ROUTERS, distance
-from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch, expert_choice, expert_parallel, gshard
+from minitrain.mixture_of_experts import ExpertParallel, GShard, Switch
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallelLayer, experts_of, split_data_parallel
 from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss, layers
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
@@ -42,39 +40,16 @@ def one_layer(world, router, ep, carrier, way, experts):
     assert sum(storages.values()) == sum(p.nbytes for p in model.own_experts.values())  # others' experts are gone
 
 
-@pytest.mark.parametrize("router", ROUTERS)
-def test_any_router(ranks, router):
-    ranks(3).run(one_layer, router, 3, "pairwise", "loop", 5)
-
-
-@pytest.mark.parametrize("size, ep", ((2, 1), (4, 2), (4, 4)))
-@pytest.mark.parametrize("way", ("grouped", "padded"))
-def test_any_layout(ranks, size, ep, way):
-    ranks(size).run(one_layer, "gshard", ep, "native", way, 7)
-
-
-def small_form(world, route):
-    """In a group, rank r has r + 1 sequences; outputs and gradients are one device's. The lesson routes with Switch."""
-    group, experts, seq = dist.new_group(list(range(world.size))), 6, 11
-    counts = [rank + 1 for rank in range(world.size)]
-    first, total = sum(counts[: world.rank]), sum(counts)
-    x = torch.randn(total, seq, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    mine, own = slice(first, first + counts[world.rank]), experts_of(world.rank, experts, world.size)
-    one_device, layer = (small_layer(make_layer(world, Switch(4, experts))) for _ in range(2))
-    one_device.route = layer.route = route
-    expected = here(step(one_device, x, total), one_device, mine, own)
-    found = step(expert_parallel.ExpertParallel(layer, group), x[mine], total, world.size)
-    assert len(found) == 3 + 4 * len(own)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-
-
-def second_always(x, weight):
-    return gshard.route(x, weight, torch.zeros(len(x)), 0.8)
-
-
-@pytest.mark.parametrize("route", (second_always, expert_choice.route))
-def test_small_form(ranks, route):
-    ranks(3).run(small_form, route)
+@pytest.mark.parametrize(
+    "size, ep, carrier, way, router",
+    [
+        *((3, 3, "pairwise", "loop", router) for router in ROUTERS),
+        (2, 1, "native", "grouped", "gshard"),
+        (4, 2, "native", "padded", "gshard"),
+    ],
+)
+def test_any_layout_and_router(ranks, size, ep, carrier, way, router):
+    ranks(size).run(one_layer, router, ep, carrier, way, 5)
 
 
 def steps(world, ep):

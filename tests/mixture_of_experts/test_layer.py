@@ -81,14 +81,6 @@ def test_experts_without_tokens_and_batches_without_sequences(way):
     assert y.shape == (0, 10, HIDDEN) and torch.equal(last, torch.zeros_like(last))
 
 
-def test_each_sequence_is_a_group():
-    layer, x = make(capacity_factor=1.0), sequences(batch=4)
-    together = layer(x)
-    for one, expected in zip(x, together, strict=True):
-        torch.testing.assert_close(layer(one), expected, rtol=1e-12, atol=1e-12)
-    assert layer(x.view(2, 2, 10, HIDDEN)).shape == (2, 2, 10, HIDDEN)
-
-
 @pytest.mark.parametrize("dtype", (torch.float32, torch.bfloat16), ids=str)
 def test_grouped_product_of_torch(dtype):
     """float64 goes another way, and so do rows of other lengths: this is where torch's own product is called."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from minitrain.costs.mixture_of_experts import expert_parameters
 from minitrain.mixture_of_experts import GShard, Switch
-from minitrain.mixture_of_experts.full.layer import MoELayer, auxiliary_loss
+from minitrain.mixture_of_experts.full.layer import auxiliary_loss
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT, MLP
@@ -24,16 +23,6 @@ def gpt(experts=3, **choices):
 
 def tokens():
     return torch.randint(17, (2, 3, 6), generator=torch.Generator().manual_seed(0)).unbind()
-
-
-@pytest.mark.parametrize("every, replaced", ((1, [0, 1, 2, 3]), (2, [1, 3]), (3, [2])))
-def test_every_second_feed_forward_layer_is_replaced(every, replaced):
-    plain = GPT(CONFIG, seed=0).parameter_count()
-    model, mixtures = gpt(every=every)
-    assert [n for n, block in enumerate(model.blocks) if isinstance(block.mlp, MoELayer)] == replaced
-    assert [mixture.router.layer for mixture in mixtures] == replaced
-    more = len(replaced) * (2 * expert_parameters(8, 32) + 3 * 8)
-    assert sum(p.numel() for p in model.parameters()) == plain + more
 
 
 def test_initial_weights_depend_on_name_and_seed_alone():
@@ -71,16 +60,6 @@ def test_recomputation_with_a_riding_loss_and_noise():
         results.append(step(model, riding))
     for mine, its in zip(*results, strict=True):
         torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-15)
-
-
-def test_a_mixture_of_one_expert_is_the_dense_model():
-    """Switch with one expert: weight 1, no choice; the same function as a feed-forward layer."""
-    model, mixtures = gpt(experts=1)
-    dense = GPT(CONFIG, seed=0).double()
-    for block, mixture in zip((dense.blocks[1], dense.blocks[3]), mixtures, strict=True):
-        assert isinstance(block.mlp, MLP)
-        block.mlp.load_state_dict(mixture.experts["0"].state_dict())
-    torch.testing.assert_close(model(*tokens())[1], dense(*tokens())[1], rtol=1e-12, atol=0)
 
 
 def test_bad_input():

@@ -83,21 +83,6 @@ def test_as_the_paper_says(k):
     agrees(router.route(x, groups=GROUPS), expected, losses)
 
 
-def test_without_noise_in_evaluation():
-    router, x = random_weights(NoisyTopK(HIDDEN, EXPERTS)).eval(), some_tokens(SIZE)
-    importance, load, expected = [0.0] * EXPERTS, [0] * EXPERTS, {}
-    for number, token in enumerate(x.tolist()):
-        for i, weight in gates(scores(token, router.gate.weight), 2).items():
-            expected[number, i] = weight
-            importance[i] += weight
-            load[i] += 1
-    routing = router.route(x)
-    assert routing.load().tolist() == load
-    for (number, i), weight in expected.items():
-        assert dense(routing)[number, i].item() == pytest.approx(weight, abs=1e-12)
-    assert routing.auxiliary_loss.item() == pytest.approx(0.1 * cv2(importance) + 0.1 * cv2(load), abs=1e-12)
-
-
 def test_small_form_draws_noise():
     """Equal scores and no noise given: chance decides, and each of 4 experts is a best one for half the tokens."""
     nothing = torch.zeros(4, 3)

@@ -39,26 +39,30 @@ def step(mixture: MoELayer, sequence: Comm | None = None):
     return y, x.grad
 
 
-def compare(world, router: str, compute: str) -> None:
+def compare(world, router: str, compute: str, sequence: bool) -> None:
+    """With `sequence`, each rank has some of the tokens of each sequence, which compete with all of their sequence."""
     whole, mine, comm = layer(router, compute), layer(router, compute), Comm()
-    cut(mine, comm)
-    (y, dx), (right, right_dx) = step(mine), step(whole)
-    torch.testing.assert_close(y, right, rtol=1e-11, atol=1e-12)
-    torch.testing.assert_close(dx, right_dx, rtol=1e-11, atol=1e-12)
+    cut(mine, comm, sequence=sequence)
+    (y, dx), (right, right_dx) = step(mine, comm if sequence else None), step(whole)
+    place = slice(comm.rank * 6 // comm.ranks, (comm.rank + 1) * 6 // comm.ranks) if sequence else slice(None)
+    torch.testing.assert_close(y, right[:, place], rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(dx, right_dx[:, place], rtol=1e-11, atol=1e-12)
+    assert torch.equal(mine.routing.load(), whole.routing.load())
     for (name, parameter), (expected, its) in zip(mine.named_parameters(), whole.named_parameters(), strict=True):
         assert name == expected
         assert torch.equal(parameter, piece_of(its, parameter, comm)), name
         torch.testing.assert_close(parameter.grad, piece_of(its.grad, parameter, comm), rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("compute", ("loop", "grouped", "padded"))
+@pytest.mark.parametrize("compute", ("loop", "padded"))
 def test_a_layer_is_that_of_one_device(ranks, compute):
-    ranks(3).run(compare, "gshard", compute)
+    ranks(3).run(compare, "gshard", compute, False)
 
 
-@pytest.mark.parametrize("router", ("switch", "noisy", "choice"))
-def test_with_every_router(ranks, router):
-    ranks(2).run(compare, router, "grouped")
+@pytest.mark.parametrize("router", ROUTERS)
+@pytest.mark.parametrize("sequence", (False, True))
+def test_with_every_router(ranks, router, sequence):
+    ranks(3).run(compare, router, "grouped", sequence)
 
 
 def sent(world) -> None:
@@ -71,27 +75,6 @@ def sent(world) -> None:
     # Forward the tokens; backward their gradients and those of the gates.
     assert ledger.calls("all_reduce") == 3
     assert ledger.payload("all_reduce") == 8 * (2 * tokens * 12 + rows)
-
-
-def compare_sequence(world, router: str) -> None:
-    """Each rank has some of the tokens of each sequence; choices, slots and gradients are those of whole sequences."""
-    whole, mine, comm = layer(router, "grouped"), layer(router, "grouped"), Comm()
-    cut(mine, comm, sequence=True)
-    y, dx = step(mine, comm)
-    right, right_dx = step(whole)
-    place = slice(comm.rank * 6 // comm.ranks, (comm.rank + 1) * 6 // comm.ranks)
-    torch.testing.assert_close(y, right[:, place], rtol=1e-11, atol=1e-12)
-    torch.testing.assert_close(dx, right_dx[:, place], rtol=1e-11, atol=1e-12)
-    for (name, parameter), its in zip(mine.named_parameters(), whole.parameters(), strict=True):
-        assert torch.equal(mine.routing.load(), whole.routing.load())
-        torch.testing.assert_close(
-            parameter.grad, piece_of(its.grad, parameter, comm), rtol=1e-11, atol=1e-12, msg=name
-        )
-
-
-@pytest.mark.parametrize("router", ROUTERS)
-def test_sequence_parallel_tokens_compete_with_all_of_their_sequence(ranks, router):
-    ranks(3).run(compare_sequence, router)
 
 
 def test_three_sums_however_many_experts(ranks):

@@ -6,7 +6,6 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from minitrain.recommender.click import ClickModel, Clicks, auc
 
@@ -76,26 +75,6 @@ def test_bad_sizes_are_refused():
         name, value = next(iter(wrong.items()))
         with pytest.raises(ValueError, match=f"{name}={value} must be at least"):
             Clicks(**wrong)
-
-
-def test_the_model_learns_what_plain_numbers_do_not_tell():
-    data = Clicks(features=2, ids=30, dense=1)
-    model = ClickModel(data.names, dimension=4, dense=1)
-    tables = nn.ModuleDict({name: nn.Embedding(30, 4) for name in data.names})
-    optimizer = torch.optim.Adagrad([*model.parameters(), *tables.parameters()], lr=0.1)
-
-    def rows(batch):
-        return {name: tables[name](data.numbers(batch.ids[name])) for name in data.names}
-
-    for step in range(60):
-        batch = data.batch(step, 128)
-        optimizer.zero_grad()
-        model.loss(rows(batch), batch).backward()
-        optimizer.step()
-    unseen = data.batch(-1, 1000)
-    with torch.no_grad():
-        reached = auc(model(rows(unseen), unseen.dense), unseen.truth)
-    assert auc(data.without_ids(unseen), unseen.truth) < reached < auc(unseen.truth, unseen.truth)
 
 
 def test_an_empty_batch_has_loss_zero():

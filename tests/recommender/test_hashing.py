@@ -25,26 +25,11 @@ def test_owner_is_that_of_unlimited_integers(keys, servers):
     assert owner(torch.tensor(keys), servers).tolist() == [python_owner(key, servers) for key in keys]
 
 
-def test_mix_is_undone_by_the_steps_in_reverse():
-    ids = torch.randint(-(2**63), 2**63 - 1, (1000,), generator=torch.Generator().manual_seed(0))
-    ids = torch.cat([ids, torch.tensor([0, 1, -1, 2**63 - 1, -(2**63)])])
-    found = []
-    for z in (number % 2**64 for number in mix(ids).tolist()):
-        for shift, factor in ((31, 0x94D049BB133111EB), (27, 0xBF58476D1CE4E5B9), (30, 1)):
-            z ^= z >> shift ^ z >> 2 * shift  # three shifts leave nothing of 64 bits
-            z = z * pow(factor, -1, 2**64) % 2**64
-        found.append((z - 0x9E3779B97F4A7C15) % 2**64)
-    assert found == [number % 2**64 for number in ids.tolist()], "two ids would share a key"
-
-
-@pytest.mark.parametrize("step", [1, 2, 4096])
-@pytest.mark.parametrize("servers", [2, 3, 4])
+@pytest.mark.parametrize("step, servers", [(1, 3), (4096, 4)])
 def test_ids_with_a_pattern_spread_evenly(step, servers):
     counts = owner(torch.arange(0, 12000 * step, step), servers).bincount(minlength=servers)
     mean = 12000 / servers
     assert (counts - mean).abs().max() < 6 * (mean * (1 - 1 / servers)) ** 0.5
-    if step % servers == 0:
-        assert len((torch.arange(0, 12000 * step, step) % servers).unique()) == 1, "the remainder alone would not do"
 
 
 def test_a_row_is_a_function_of_seed_and_id_alone():
@@ -55,16 +40,6 @@ def test_a_row_is_a_function_of_seed_and_id_alone():
     assert torch.equal(start(ids, 3, 4, 0.5), rows[:, :4])
     assert not torch.equal(start(ids, 4, 6, 0.5), rows)
     assert start(ids[:0], 3, 6, 0.5).shape == (0, 6)
-
-
-def test_rows_are_uniform():
-    rows = start(torch.arange(4000), 0, 5, 2.0)
-    assert rows.abs().max() <= 2 and len(rows.unique()) > 0.99 * rows.numel()
-    n = rows.numel()
-    assert rows.mean().abs() < 6 * 2 / (3 * n) ** 0.5  # standard deviation of U(−2, 2): 2/√3
-    assert (rows.square().mean() - 4 / 3).abs() < 6 * (16 / 5 - 16 / 9) ** 0.5 / n**0.5
-    neighbours = (rows[1:] * rows[:-1]).mean() + (rows[:, 1:] * rows[:, :-1]).mean()
-    assert neighbours.abs() < 12 * 4 / 3 / (n * 0.8) ** 0.5
 
 
 def test_whatever_holds_64_bits_is_an_id():
@@ -88,8 +63,3 @@ def test_whatever_holds_64_bits_is_an_id():
 def test_what_is_no_id_is_refused(ids, message):
     with pytest.raises(ValueError, match=f"users: .*{message}"):
         as_ids("users", ids)
-
-
-def test_somebody_must_keep_the_rows():
-    with pytest.raises(ValueError, match="servers=0"):
-        owner(torch.tensor([1]), 0)

@@ -7,22 +7,15 @@ from typing import cast
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from minitrain.collectives.all_to_all import native, pairwise
 from minitrain.comm import Ledger
 from minitrain.comm.control import gather_objects
-from minitrain.costs import hybrid as costs
-from minitrain.data_parallel import DataParallel
-from minitrain.recommender.click import ClickModel, Clicks
-from minitrain.recommender.hashing import owner, start
 from minitrain.recommender.hybrid import HybridTables
-from minitrain.recommender.row_rules import SGD, Adagrad
+from minitrain.recommender.row_rules import SGD
 from minitrain.recommender.tables import Table
 
 DIMENSIONS = {"user": 3, "item": 2}
 KEYS = torch.tensor([0, 1, -1, 7, 2**63 - 1, -(2**63), 123456789012345, 5])
-RULES = {"SGD": (SGD(lr=0.5), torch.optim.SGD), "Adagrad": (Adagrad(lr=0.5), torch.optim.Adagrad)}
 
 
 def shards(rule):
@@ -38,82 +31,6 @@ def contents(tables):
     return together
 
 
-def drawn(step, rank):
-    """Places in KEYS, with repetitions, of a shape of its own on each rank; and what the loss multiplies rows by."""
-    generator = torch.Generator().manual_seed(10 * step + rank)
-    places = {
-        "user": torch.randint(len(KEYS), (2, rank + 1), generator=generator),
-        "item": torch.randint(len(KEYS), (3 * rank,), generator=generator),  # none at all on rank 0
-    }
-    return places, {
-        name: torch.randn(*each.shape, DIMENSIONS[name], generator=generator) for name, each in places.items()
-    }
-
-
-def loss_of(rows, factors):
-    return torch.stack([(rows[name] * factors[name]).sum() + rows[name].square().sum() for name in DIMENSIONS]).sum()
-
-
-def against_one_device(world, rule, carrier):
-    ours, optimizer = RULES[rule]
-    tables = HybridTables(shards(ours), None, carrier)
-    dense = {name: nn.Embedding(len(KEYS), dimension) for name, dimension in DIMENSIONS.items()}
-    with torch.no_grad():
-        for name, table in dense.items():
-            table.weight.copy_(start(KEYS, DIMENSIONS[name], DIMENSIONS[name], 1.0))
-    steps = optimizer([table.weight for table in dense.values()], lr=0.5)
-    for step in range(4):
-        places, factors = drawn(step, world.rank)
-        loss_of(tables.lookup({name: KEYS[each] for name, each in places.items()}), factors).backward()
-        tables.push()
-        steps.zero_grad()
-        for rank in range(world.size):  # the same order of additions: worker after worker
-            places, factors = drawn(step, rank)
-            (loss_of({name: dense[name](each) for name, each in places.items()}, factors) / world.size).backward()
-        steps.step()
-    for name in DIMENSIONS:
-        for key, row in contents(tables.tables[name]).items():
-            expected = dense[name].weight[KEYS.tolist().index(key)]
-            torch.testing.assert_close(torch.tensor(row), expected, rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("carrier", (native, pairwise))
-def test_tables_are_those_of_one_device(ranks, rule, carrier):
-    for size in (1, 2, 3):
-        ranks(size).run(against_one_device, rule, carrier)
-
-
-def traffic(world):
-    tables = HybridTables(shards(SGD()), None, pairwise)
-    places, factors = drawn(0, world.rank)
-    ids = {name: KEYS[each] for name, each in places.items()}
-    counts = []
-    for column in ids.values():
-        keys = set(column.flatten().tolist())
-        counts.append(
-            [sum(int(owner(torch.tensor(key), world.size)) == to for key in keys) for to in range(world.size)]
-        )
-    predicted = costs.worker(gather_objects(counts), list(DIMENSIONS.values()), world.rank)
-    with Ledger() as forward:
-        rows = tables.lookup(ids)
-    loss_of(rows, factors).backward()
-    with Ledger() as backward:
-        tables.push()
-    assert (forward.sent, forward.messages) == predicted.asks.ids + predicted.serves.rows
-    assert (backward.sent, backward.messages) == predicted.asks.gradients
-    with Ledger() as ledger, torch.no_grad():
-        HybridTables(shards(SGD())).lookup(ids)
-    return ledger.calls("all_to_all"), predicted.sent.bytes
-
-
-def test_distinct_ids_of_others_are_all_that_is_sent(ranks):
-    for size in (1, 3):
-        found = ranks(size).run(traffic)
-        assert [calls for calls, _ in found] == [2] * size
-        assert any(sent for _, sent in found) == (size > 1)
-
-
 def nothing_anywhere(world):
     tables = HybridTables(shards(SGD()))
     rows = tables.lookup({name: torch.empty(0, 2, dtype=torch.int64) for name in DIMENSIONS})
@@ -125,26 +42,6 @@ def nothing_anywhere(world):
 
 def test_empty_batches(ranks):
     assert ranks(2).run(nothing_anywhere) == [0, 0]
-
-
-def not_a_number(world):
-    tables = HybridTables(shards(SGD(lr=1.0)))
-    ids = {"user": KEYS[:2], "item": KEYS[:2]}
-    rows = tables.lookup(ids)
-    factor = torch.ones(2, 3)
-    if world.rank == 1:
-        factor[0, 1] = float("nan")
-    ((rows["user"] * factor).sum() + 0 * rows["item"].sum()).backward()
-    tables.push()
-    before = start(KEYS[:2], 3, 3, 1.0)
-    after = contents(tables.tables["user"])
-    assert torch.equal(torch.tensor(after[0]), before[0]), "a row with a NaN stays"
-    assert torch.equal(torch.tensor(after[1]), before[1] - 1), "the others move"
-    return sum(table.refused for table in tables.tables.values())
-
-
-def test_gradients_that_are_not_finite_are_refused_and_counted(ranks):
-    assert sum(ranks(2).run(not_a_number)) == 1
 
 
 def looks_without_learning(world):
@@ -196,32 +93,3 @@ def bad(world):
 
 def test_bad_input_is_refused_on_every_rank_before_anything_is_sent(ranks):
     ranks(2).run(bad)
-
-
-def trains(world, size):
-    """The whole click model; every worker has an equal part of the batch."""
-    data = Clicks(features=2, ids=20)
-    module = ClickModel(data.names, 4, data.dense)
-    model = DataParallel(module)
-    tables = HybridTables({name: Table(4, Adagrad(lr=0.1), seed=3) for name in data.names})
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for step in range(5):
-        part = data.batch(step, size).part(world.rank, world.size)
-        module.loss(tables.lookup(part.ids), part).backward()
-        tables.push()
-        model.synchronize()
-        optimizer.step()
-        optimizer.zero_grad()
-    rows = [contents(tables.tables[name]) for name in data.names]
-    return rows, [parameter.detach() for parameter in module.parameters()]
-
-
-def test_a_model_is_the_same_on_any_number_of_workers(ranks):
-    rows, weights = ranks(1).run(trains, 12)[0]
-    for size in (2, 3):
-        for other_rows, other_weights in ranks(size).run(trains, 12):
-            for mine, theirs in zip(rows, other_rows, strict=True):
-                assert mine.keys() == theirs.keys()
-                for key in mine:
-                    torch.testing.assert_close(torch.tensor(theirs[key]), torch.tensor(mine[key]), rtol=1e-4, atol=1e-6)
-            torch.testing.assert_close(other_weights, weights, rtol=1e-4, atol=1e-6)

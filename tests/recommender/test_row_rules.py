@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 
@@ -25,42 +23,17 @@ def begin():
     return torch.randn(ROWS, DIMENSION, generator=torch.Generator().manual_seed(99))
 
 
-def by_rows(rule: RowRule, every=False):
+def by_rows(rule: RowRule):
     rows = begin()
     states = {name: torch.zeros(ROWS, width) for name, width in rule.states(DIMENSION).items()}
     for step in range(STEPS):
         used, values = gradients(step)
-        if every:
-            used, values = torch.arange(ROWS), torch.zeros(ROWS, DIMENSION).index_copy_(0, used, values)
         part, parts = rows[used], {name: each[used] for name, each in states.items()}
         rule.apply(part, values, parts)
         rows[used] = part
         for name, each in parts.items():
             states[name][used] = each
     return rows
-
-
-def dense(optimizer, sparse=False):
-    weight = torch.nn.Parameter(begin())
-    made = optimizer([weight])
-    for step in range(STEPS):
-        used, values = gradients(step)
-        whole = torch.zeros(ROWS, DIMENSION).index_copy_(0, used, values)
-        weight.grad = whole.to_sparse(1) if sparse else whole
-        made.step()
-    return weight.detach()
-
-
-@pytest.mark.parametrize(
-    ("rule", "optimizer"),
-    [
-        (SGD(0.3), partial(torch.optim.SGD, lr=0.3)),
-        (Adagrad(0.3), partial(torch.optim.Adagrad, lr=0.3, foreach=False)),
-        (Adagrad(0.3, eps=0.1), partial(torch.optim.Adagrad, lr=0.3, eps=0.1, foreach=False)),
-    ],
-)
-def test_equal_to_torchs_dense_optimizer_bit_by_bit(rule, optimizer):
-    assert torch.equal(by_rows(rule), dense(optimizer))
 
 
 def test_row_wise_adagrad_in_python_numbers():
@@ -71,15 +44,6 @@ def test_row_wise_adagrad_in_python_numbers():
             sums[row] += sum(g * g for g in gradient) / DIMENSION
             rows[row] = [w - 0.3 * g / (sums[row] ** 0.5 + 1e-10) for w, g in zip(rows[row], gradient, strict=True)]
     assert torch.allclose(by_rows(RowWiseAdagrad(0.3)).double(), torch.tensor(rows, dtype=torch.float64), atol=1e-5)
-
-
-def test_row_wise_adagrad_is_adagrad_where_a_row_has_one_element():
-    rows, gradient = torch.randn(4, 1), torch.randn(4, 1)
-    ours, theirs = rows.clone(), rows.clone()
-    for _ in range(3):
-        RowWiseAdagrad(0.1).apply(ours, gradient, {"sum": torch.full((4, 1), 0.5)})
-        Adagrad(0.1).apply(theirs, gradient, {"sum": torch.full((4, 1), 0.5)})
-    assert torch.allclose(ours, theirs, rtol=1e-6)
 
 
 def test_adam_takes_each_rows_steps_as_torchs_adam_does_for_the_row_alone():
@@ -94,26 +58,6 @@ def test_adam_takes_each_rows_steps_as_torchs_adam_does_for_the_row_alone():
                 weight.grad = values[used == row][0]
                 made.step()
         assert torch.allclose(found[row], weight.detach(), rtol=1e-5, atol=1e-6)
-
-
-def test_adam_is_torchs_where_every_row_has_a_gradient_in_every_step():
-    assert torch.allclose(by_rows(Adam(0.1), every=True), dense(partial(torch.optim.Adam, lr=0.1)), atol=1e-6)
-
-
-def test_a_lazy_adam_is_not_a_dense_one_and_counts_otherwise_than_sparse_adam():
-    lazy = by_rows(Adam(0.1))
-    assert not torch.allclose(lazy, dense(partial(torch.optim.Adam, lr=0.1)), atol=1e-3)
-    sparse = dense(partial(torch.optim.SparseAdam, lr=0.1), sparse=True)
-    late = gradients(0)[0]  # their first step is step 1 for both
-    absent = [row for row in range(ROWS) if row not in late]
-    assert not torch.allclose(lazy[absent], sparse[absent], atol=1e-3)
-
-
-def test_the_first_step_of_a_late_row_is_lr():
-    rule = Adam(0.1)
-    rows, states = torch.zeros(1, 3), {name: torch.zeros(1, width) for name, width in rule.states(3).items()}
-    rule.apply(rows, torch.tensor([[5.0, -2.0, 0.1]]), states)
-    assert torch.allclose(rows, torch.tensor([[-0.1, 0.1, -0.1]]), atol=1e-5)
 
 
 @pytest.mark.parametrize(

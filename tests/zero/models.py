@@ -16,7 +16,7 @@ from minitrain.costs import zero as costs
 from minitrain.zero import HybridZero3
 from tests.data_parallel.models import Branches, Mixed, gpt, tokens
 
-__all__ = ["Branches", "Few", "Mixed", "Normalised", "ddp", "gpt", "part", "same", "same_weights", "train"]
+__all__ = ["Branches", "Few", "Mixed", "ddp", "gpt", "part", "same", "same_weights", "train"]
 
 
 class Few(nn.Module):
@@ -28,18 +28,7 @@ class Few(nn.Module):
         self.bias = nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
 
     def forward(self, x):
-        return (x * self.weight + self.bias).square().mean()
-
-
-class Normalised(nn.Module):
-    """Buffers: BatchNorm's statistics. Between two layers of a Sequential, so that there are units."""
-
-    def __init__(self):
-        super().__init__()
-        self.layers = nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
-
-    def forward(self, x):
-        return self.layers(x).square().mean()
+        return x * self.weight + self.bias
 
 
 def wrap(world, form, module, optimizer_class=torch.optim.AdamW, collectives=native, **options):

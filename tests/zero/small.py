@@ -9,16 +9,6 @@ from minitrain.comm.messages import rank_and_size
 from minitrain.zero.stage3 import Zero3
 
 
-def chain(bias: bool = True) -> nn.Sequential:
-    """Blocks of 30, 42 and 7 elements (without bias 25, 35 and 7): no 4 divides them, nor 2 or 3 all of them."""
-    torch.manual_seed(0)
-    return nn.Sequential(
-        nn.Sequential(nn.Linear(5, 5, bias), nn.Tanh()),
-        nn.Sequential(nn.Linear(5, 7, bias), nn.Tanh()),
-        nn.Linear(7, 1, False),
-    ).double()
-
-
 def shards_of(model: nn.Module) -> list[torch.Tensor]:
     """This rank's shards in a small form, in the order of the parameters."""
     if hasattr(model, "units"):

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.comm import Ledger, axes
+from minitrain.comm import Ledger
 from minitrain.zero import constant_buffers as technique
 
 SIZES = st.lists(st.integers(0, 40), max_size=8)
@@ -27,21 +27,6 @@ def test_fillings_are_the_tensors_in_their_order(sizes, room):
     for piece in pieces:
         piece.fill_(-1)
     assert all((tensor == -1).all() for tensor in tensors)
-
-
-def in_pairs(world):
-    """Tensors of any shape, in a group, through a buffer of another dtype."""
-    group = axes(dp=2, tp=2)["tp"].get_group()
-    mine = [torch.full(shape, world.rank + 1, dtype=torch.bfloat16) for shape in ((3, 4), (), (0, 2), (17,), (2, 2, 2))]
-    total = sum(rank + 1 for rank in torch.distributed.get_process_group_ranks(group))
-    for size in (1, 5, 38, 100):
-        its = [tensor.clone() for tensor in mine]
-        technique.all_reduce_through(torch.empty(size, dtype=torch.float64), its, group)
-        assert all(torch.equal(tensor, torch.full_like(tensor, total)) for tensor in its)
-
-
-def test_in_a_group_and_in_fewer_bits(ranks):
-    ranks(4).run(in_pairs)
 
 
 def wrong(world):

@@ -1,4 +1,4 @@
-"""Hybrid sharding: what crosses the nodes, ranks that are no grid, and the small form. It trains in test_sharded.py."""
+"""Hybrid sharding: what crosses the nodes, and ranks that are no grid. That it trains is in test_sharded.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import torch
 from minitrain.comm import Ledger, axes
 from minitrain.comm.groups import new_group
 from minitrain.lessons.zero import hybrid as lesson
-from minitrain.zero import HybridZero3, hybrid
-from tests.zero import small
+from minitrain.zero import HybridZero3
 from tests.zero.models import gpt, part
 
 
@@ -68,36 +67,6 @@ def test_no_grid_and_different_nodes_are_refused_on_every_rank(ranks):
         assert "replicas" in crossed
         assert "optimizer_options" in one_rank and "optimizer_options" in one_node
         assert layers
-
-
-def same_bits(world, nodes, local):
-    """Small and full, whose lines hold the same parameters here, so that sums have the same order."""
-    node, replicas = grid(nodes, local)
-    model = hybrid.HybridZero3(small.chain(bias=False), torch.optim.AdamW, node, replicas, lr=0.01)
-    other = HybridZero3(small.chain(bias=False), torch.optim.AdamW, node, replicas=replicas, lr=0.01)
-    for step in range(3):
-        first, last = torch.randn(
-            2, 2, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(10 * step + world.rank)
-        )
-        with other.no_sync():
-            other(first).square().mean().backward()
-        other(last).square().mean().backward()
-        for x in (first, last):
-            model(x).square().mean().backward()
-        for each in (model, other):
-            each.synchronize()
-        for unit, line in zip(model.units, other.lines, strict=True):
-            assert torch.equal(unit.shard.grad, line.gradient)
-        for each in (model, other):
-            each.step()
-            each.zero_grad()
-        for unit, line in zip(model.units, other.lines, strict=True):
-            assert torch.equal(unit.shard, line.master.detach())
-
-
-@pytest.mark.parametrize("nodes, local", [(1, 2), (3, 1), (2, 2)])
-def test_small_form_has_the_bits_of_the_full_form(ranks, nodes, local):
-    ranks(nodes * local).run(same_bits, nodes, local)
 
 
 def test_the_demo_refuses_nodes_that_do_not_divide(ranks):

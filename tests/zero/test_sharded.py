@@ -11,29 +11,13 @@ import torch
 import torch.distributed as dist
 from jaxtyping import TypeCheckError
 from torch import nn
-from torch.distributed.fsdp import fully_shard
 
 from minitrain.collectives.full import native, ring
-from minitrain.comm import axes
 from minitrain.costs import zero as costs
 from minitrain.lessons.zero.common import held
 from minitrain.optimizers.sm3 import SM3
 from minitrain.zero import HybridZero3, Zero1, Zero2, Zero3, ZeroOffload
-from tests.zero.models import (
-    Branches,
-    Few,
-    Mixed,
-    Normalised,
-    ddp,
-    gpt,
-    lines,
-    part,
-    same,
-    same_weights,
-    train,
-    twins,
-    wrap,
-)
+from tests.zero.models import Branches, Few, Mixed, ddp, gpt, lines, part, same, same_weights, train, twins, wrap
 
 stages = pytest.mark.parametrize("stage", (Zero1, Zero2))
 all_stages = pytest.mark.parametrize("stage", (Zero1, Zero2, Zero3))
@@ -65,34 +49,15 @@ def test_trains_like_ddp(ranks, form, run):
     ranks(RUNS[run][0]).run(like_ddp, form, run)
 
 
-def like_fsdp2(world, form):
-    reference = gpt(seed=0)
-    model = wrap(world, form, gpt(seed=0), torch.optim.SGD, lr=0.1)
-    train(model, world.rank)
-    mesh = axes(node=2, local=2) if form is HybridZero3 else None
-    for each in (*reference.blocks, reference):
-        fully_shard(each, mesh=mesh, reshard_after_forward=form is not Zero2)
-    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
-    for step in range(3):
-        reference(*part(world.rank, step))[1].backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    full = model.full_state_dict()
-    for name, expected in reference.named_parameters():
-        torch.testing.assert_close(full[name], expected.full_tensor(), rtol=1e-11, atol=1e-11, msg=name)
-
-
-@pytest.mark.parametrize("form", (Zero2, Zero3, HybridZero3))
-def test_trains_like_fsdp2(ranks, form):
-    ranks(4).run(like_fsdp2, form)
-
-
 def frozen(world, stage):
+    """In nested units, one named twice, and the module itself, which is the root anyway."""
     module, reference = gpt(seed=world.rank), gpt(seed=0)
     for each in (module, reference):
         each.embedding.requires_grad_(False)  # the tied head too
         each.blocks[0].mlp.up.bias.requires_grad_(False)
-    model = stage(module, torch.optim.AdamW, lr=0.01)
+    block = module.blocks[0]
+    model = stage(module, torch.optim.AdamW, units=[block.mlp, block, block.mlp, module], lr=0.01)
+    assert [unit.name for unit in model.units] == ["root", "blocks.0.mlp", "blocks.0"]
     train(model, world.rank)
     ddp(reference, torch.optim.AdamW(reference.parameters(), lr=0.01), world.rank)
     same_weights(module, reference)
@@ -102,7 +67,7 @@ def frozen(world, stage):
 
 
 @stages
-def test_frozen_parameters_are_sent_once_and_have_no_states(ranks, stage):
+def test_frozen_parameters_have_no_states_and_units_may_be_nested(ranks, stage):
     ranks(3).run(frozen, stage)
 
 
@@ -117,14 +82,13 @@ def unused(world, stage):
         # Rank 0 uses less than the others.
         model(inputs[world.rank], used if world.rank else used[:1]).backward()
         model.synchronize()
-        model.step()
-        model.zero_grad()
         losses = [reference(inputs[rank], used if rank else used[:1]) for rank in range(world.size)]
         (sum(losses) / world.size).backward()
         for parameter in reference.parameters():
             parameter.grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
-        optimizer.step()
-        optimizer.zero_grad()
+        for each in (model, optimizer):
+            each.step()
+            each.zero_grad()
         same_weights(module, reference)
 
 
@@ -144,15 +108,18 @@ def whole_batch(world, stage, make):
     for (name, buffer), expected in zip(module.named_buffers(), reference.buffers(), strict=True):
         assert torch.equal(buffer, expected), name
     inputs = torch.randn(world.size, 2, 3, generator=torch.Generator().manual_seed(7))
-    model(inputs[world.rank].to(next(module.parameters()).dtype)).backward()
+    model(inputs[world.rank]).square().mean().backward()
     model.synchronize()
     model.step()
     model.zero_grad()
-    losses = [reference(inputs[rank].to(next(reference.parameters()).dtype)) for rank in range(world.size)]
-    (sum(losses) / world.size).backward()
+    (sum(reference(x).square().mean() for x in inputs) / world.size).backward()
     torch.optim.SGD(reference.parameters(), lr=0.1).step()
     same(model, reference, 1e-6)
     return [line.partition.elements for line in model.lines]
+
+
+def normalised():
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
 
 
 @all_stages
@@ -163,30 +130,9 @@ def test_several_dtypes_gaps_and_no_elements(ranks, stage):
 
 @all_stages
 def test_buffers_start_equal_and_ranks_may_be_more_than_elements(ranks, stage):
-    ranks(2).run(whole_batch, stage, Normalised)
+    ranks(2).run(whole_batch, stage, normalised)
     for elements in ranks(4).run(whole_batch, stage, Few):
         assert elements == [2]
-
-
-def own_units(world, stage):
-    """Nested units, one named twice, and the module itself, which is the root anyway."""
-    module, reference = gpt(seed=0), gpt(seed=0)
-    block = module.blocks[0]
-    model = stage(module, torch.optim.AdamW, units=[block.mlp, block, block.mlp, module], lr=0.01)
-    assert [unit.name for unit in model.units] == ["root", "blocks.0.mlp", "blocks.0"]
-    assert [list(line.parameters)[0] for line in model.lines] == [
-        "embedding.tokens.weight",
-        "blocks.0.mlp.up.weight",
-        "blocks.0.attention_norm.weight",
-    ]
-    train(model, world.rank)
-    ddp(reference, torch.optim.AdamW(reference.parameters(), lr=0.01), world.rank)
-    same_weights(module, reference)
-
-
-@stages
-def test_units_of_ones_own(ranks, stage):
-    ranks(2).run(own_units, stage)
 
 
 def scheduled(world, stage):
@@ -208,11 +154,6 @@ def scheduled(world, stage):
             scheduler.step()
     assert [each["lr"] for each in model.optimizer.param_groups] == [0.02 / 8, 0.01 / 8]
     same_weights(module, reference)
-    whole, expected = model.optimizer_state_dict(whole=True), optimizer.state_dict()
-    assert [each["params"] for each in whole["param_groups"]] == [each["params"] for each in expected["param_groups"]]
-    for number, entry in expected["state"].items():
-        for key, value in entry.items():
-            torch.testing.assert_close(whole["state"][number][key], value, rtol=1e-11, atol=1e-11)
 
 
 @stages
@@ -239,27 +180,19 @@ def test_each_stage_holds_what_theory_says(ranks, stage, dtype):
         assert found == expected
 
 
-class Casts(nn.Module):
-    """Says which dtypes its inputs have, nested ones too."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(2, 2)
-        self.register_buffer("scale", torch.ones(2))
-
-    def forward(self, pair, number):
-        return pair["x"].dtype, number.dtype, self.layer.weight.dtype, self.scale.dtype
-
-
 def casts(world, stage):
-    model = stage(Casts(), torch.optim.SGD, compute_dtype=torch.bfloat16, lr=0.1)
-    return list(map(str, model({"x": torch.ones(2)}, number=torch.ones(2, dtype=torch.int64))))
+    """Floating inputs are cast, nested ones too, and buffers are not."""
+    module = nn.Linear(2, 2)
+    module.register_buffer("scale", torch.ones(2))
+    module.forward = lambda pair, number: (pair["x"].dtype, number.dtype, module.weight.dtype, module.scale.dtype)
+    model = stage(module, torch.optim.SGD, compute_dtype=torch.bfloat16, lr=0.1)
+    found = model({"x": torch.ones(2)}, number=torch.ones(2, dtype=torch.int64))
+    assert found == (torch.bfloat16, torch.int64, torch.bfloat16, torch.float32)
 
 
 @stages
 def test_floating_inputs_are_cast_and_buffers_are_not(ranks, stage):
-    expected = ["torch.bfloat16", "torch.int64", "torch.bfloat16", "torch.float32"]
-    assert ranks(2).run(casts, stage) == [expected, expected]
+    ranks(2).run(casts, stage)
 
 
 class AsTorchs(torch.optim.Optimizer):
@@ -314,6 +247,7 @@ def refusals(world):
     refused(r"optimizer_options differs between ranks: rank 0: .*0\.5.*; rank 1: ", lr=0.5 + world.rank)
     refused("embedding .* asks for sparse gradients", nn.Embedding(4, 2, sparse=True))
     refused("compute_dtype=torch.int32 is not floating", compute_dtype=torch.int32)
+    refused("reduce_dtype=torch.int32 is not floating; use torch.bfloat16", reduce_dtype=torch.int32)
     refused(r"units\[0\], a Linear, is no part of `module`", units=[nn.Linear(2, 2)])
     layer = nn.Linear(2, 3)
     refused("parameter_groups: bias is in none of them", layer, parameter_groups=[{"params": [layer.weight]}])

@@ -13,11 +13,11 @@ from torch.nn.parallel import DistributedDataParallel
 from minitrain.comm import Ledger
 from minitrain.data_parallel import DataParallel
 from minitrain.zero import ShardedOptimizer, Zero1, stage1
-from tests.zero.models import Branches, ddp, gpt, part, same_weights, train
+from tests.zero.models import Branches, gpt, part, same_weights, train
 
 
 def behind(world, wrap, optimizer_class, options):
-    """`ShardedOptimizer` behind data parallelism, and torch's ZeroRedundancyOptimizer behind DDP."""
+    """Torch's ZeroRedundancyOptimizer behind DDP makes the same steps."""
     module, reference = gpt(seed=0), gpt(seed=0)
     model, theirs = wrap(module), DistributedDataParallel(reference)
     optimizers = [
@@ -72,8 +72,6 @@ def groups(world):
 
             assert its.step(closure) > 0
         same_weights(module, reference)
-    assert [each["momentum"] for each in ours.param_groups] == [0, 0, 0.5]
-    assert [each["lr"] for each in ours.param_groups] == [0.5, 0.1, 0.1]
     ours.zero_grad()
     before = module["b"].weight.clone()
     ours.step()  # no gradients: zeros, so that only momentum moves something
@@ -102,21 +100,6 @@ def refused(world):
 
 def test_refusals(ranks):
     ranks(2).run(refused)
-
-
-def bits(world, form, optimizer_class, options):
-    """On two ranks nothing is added in another order, so DDP's weights are ours to the last bit, micro-batches too."""
-    module, reference = gpt(seed=0).float(), gpt(seed=0).float()
-    train(form(module, optimizer_class, **options), world.rank, micro_batches=2)
-    ddp(reference, optimizer_class(reference.parameters(), **options), world.rank, micro_batches=2)
-    same_weights(module, reference, 0)
-
-
-@pytest.mark.parametrize("optimizer_class", (torch.optim.AdamW, torch.optim.NAdam))
-@pytest.mark.parametrize("form", (stage1.Zero1, Zero1), ids=("small", "full"))
-def test_same_bits_as_ddp_on_two_ranks(ranks, form, optimizer_class):
-    for foreach in (False, True):
-        ranks(2).run(bits, form, optimizer_class, {"lr": 0.01, "foreach": foreach})
 
 
 def in_backward(world, micro_batches):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from unittest import mock
 
 import pytest
@@ -9,13 +10,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from minitrain.collectives.full import native, ring
-from minitrain.comm import Ledger
+from minitrain.collectives.full import native
 from minitrain.comm.comm import Comm
-from minitrain.costs import zero as costs
-from minitrain.zero import Zero1, Zero2, offload, stage2
+from minitrain.zero import Zero2, offload, stage2
 from minitrain.zero.full.stage2 import Undrained
-from tests.zero.models import Branches, ddp, gpt, lines, part, same_weights, train
+from tests.zero.models import Branches, ddp, gpt, part, same_weights, train, twins
 
 
 class Counting:
@@ -78,27 +77,10 @@ def test_trains_like_ddp(ranks, form):
     ranks(3).run(like_ddp, form)
 
 
-def accumulated(world, stage):
-    """What a step sends with three micro-batches, and what theory says."""
-    model = stage(gpt(seed=0), torch.optim.SGD, Comm(collectives=ring), lr=0.1)
-    with Ledger() as ledger:
-        train(model, world.rank, steps=1, micro_batches=3)
-    predicted = costs.step_traffic(2 if stage is Zero2 else 1, lines(model), world.size, world.rank, 3)
-    return (ledger.sent, ledger.messages), tuple(predicted)
-
-
-@pytest.mark.parametrize("stage", (Zero1, Zero2))
-def test_a_ring_carries_what_theory_says(ranks, stage):
-    for sent, predicted in ranks(3).run(accumulated, stage):
-        assert sent == predicted
-
-
 def uneven(world):
     """Rank 0 has no backward in the first micro-batch, and uses less in the second; nobody waits for ever."""
     torch.manual_seed(0)
-    module = Branches().double()
-    reference = Branches().double()
-    reference.load_state_dict(module.state_dict())
+    module, reference = twins(lambda: Branches().double())
     model = Zero2(module, torch.optim.SGD, units=[module.first, module.second], lr=0.1)
     x = torch.ones(3, dtype=torch.float64)
     with model.no_sync():
@@ -138,36 +120,27 @@ def test_a_second_backward_in_one_micro_batch_and_sparse_gradients_are_refused(r
     ranks(2).run(refused)
 
 
-class Shared(nn.Module):
-    """A module used twice, and blocks whose forward is done again in backward."""
-
-    def __init__(self, reentrant=None):
-        super().__init__()
-        self.blocks = nn.ModuleList(nn.Linear(4, 4).double() for _ in range(3))
-        self.reentrant = reentrant
-
-    def forward(self, x):
-        for block in (self.blocks[0], self.blocks[1], self.blocks[0]):
-            x = torch.tanh(block(x))
-        if self.reentrant is not None:
-            return checkpoint(self.blocks[2], x, use_reentrant=self.reentrant).sum()
-        return self.blocks[2](x).sum()
-
-
-def shared(world, reentrant):
+def recomputed(world, reentrant):
+    """A module used twice, and a block whose forward is done again in backward."""
     torch.manual_seed(0)
-    module, reference = Shared(reentrant), Shared()
-    reference.load_state_dict(module.state_dict())
+    module, reference = twins(lambda: nn.ModuleList(nn.Linear(4, 4).double() for _ in range(3)))
+
+    def loss(blocks, x, last):
+        for block in (blocks[0], blocks[1], blocks[0]):
+            x = torch.tanh(block(x))
+        return last(blocks[2], x).sum()
+
+    module.forward = lambda x: loss(module, x, partial(checkpoint, use_reentrant=reentrant))
     model = Zero2(module, torch.optim.SGD, lr=0.1)
     inputs = torch.randn(world.size, 4, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     model(inputs[world.rank].requires_grad_()).backward()
     model.synchronize()
     model.step()
-    (reference(inputs.detach()) / world.size).backward()
+    (loss(reference, inputs.detach(), lambda block, x: block(x)) / world.size).backward()
     torch.optim.SGD(reference.parameters(), lr=0.1).step()
     same_weights(module, reference)
 
 
 @pytest.mark.parametrize("reentrant", (False, True))
 def test_a_module_used_twice_and_recomputation(ranks, reentrant):
-    ranks(3).run(shared, reentrant)
+    ranks(3).run(recomputed, reentrant)
