@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.comm import Ledger, VirtualClock, axes
+from minitrain.comm import Ledger, VirtualClock
 from minitrain.comm.timeline import Timeline
 from minitrain.costs import pipeline as costs
-from minitrain.data_parallel import DataParallel
 from minitrain.lessons.pipeline_parallel.bubbles import actions_of, not_as_simulated
 from minitrain.pipeline_parallel.executor import Pipeline
 from minitrain.pipeline_parallel.full import mail
@@ -185,29 +184,6 @@ def most_held(world):
 
 def test_as_many_graphs_are_alive_as_the_timetable_says(ranks):
     ranks(3).run(most_held)
-
-
-def in_two_dimensions(world):
-    mesh = axes(dp=2, pp=2)
-    schedule = zero_bubble_h1(2, 3)
-    model, reference = gpt(2, tied=True), gpt(2, tied=True)
-    place, replica = mesh.get_local_rank("pp"), mesh.get_local_rank("dp")
-    mine, ties = stages_of(model, schedule, place)
-    wrapped = [DataParallel(stage, mesh.get_group("dp"), bucket_megabytes=0.001) for stage in mine]
-    pipeline = Pipeline(wrapped, schedule, model.loss, mesh.get_group("pp"), ties)
-    with Ledger() as ledger:
-        pipeline.step(*tokens(3, replica))
-    for part in range(2):
-        accumulate(reference, *tokens(3, part))
-    theirs = dict(reference.named_parameters(remove_duplicate=False))
-    for name, parameter in (pair for stage in mine for pair in stage.named_in_model()):
-        torch.testing.assert_close(parameter.grad, theirs[name].grad / 2, rtol=1e-12, atol=1e-12)
-    return ledger.calls("all_reduce"), sum(len(stage.buckets) for stage in wrapped)
-
-
-def test_stages_that_are_data_parallel_too(ranks):
-    for calls, buckets in ranks(4).run(in_two_dimensions):
-        assert calls == buckets  # once a step, not once a micro-batch
 
 
 def noted(verb, calls, ends, tensor, peer, group):

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.distributed.tensor.parallel.style import ParallelStyle
 
 from minitrain.comm.comm import Comm
 from minitrain.comm.mesh import axes
@@ -112,28 +106,6 @@ def under_way(world, keep_gathered):
 def test_products_are_made_while_tokens_are_under_way(ranks):
     assert ranks(2).run(under_way, True) == [(0, 1)] * 2
     assert ranks(2).run(under_way, False) == [(1, 1)] * 2
-
-
-def beside_dtensor(world):
-    alone = reference(world.size)
-    pair, theirs = between_shards(alone, True), copy.deepcopy(alone)
-    plan: dict[str, ParallelStyle] = {
-        "first": ColwiseParallel(input_layouts=Shard(1)),
-        "second": RowwiseParallel(output_layouts=Shard(1)),
-    }
-    parallelize_module(theirs, init_device_mesh("cpu", (world.size,)), plan)
-    mine = own(world, tokens(world.size))
-    ours, other = mine.clone().requires_grad_(), mine.clone().requires_grad_()
-    y, expected = pair(ours), theirs(other)
-    y.square().sum().backward()
-    expected.square().sum().backward()
-    torch.testing.assert_close(y, expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(ours.grad, other.grad, rtol=0, atol=1e-12)
-    torch.testing.assert_close(pair.first.weight.grad, theirs.first.weight.grad.to_local(), rtol=0, atol=1e-12)
-
-
-def test_outputs_and_gradients_are_those_of_dtensor(ranks):
-    ranks(2).run(beside_dtensor)
 
 
 def autocast(world):

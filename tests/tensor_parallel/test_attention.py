@@ -11,13 +11,11 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from minitrain.comm import Ledger
-from minitrain.comm.mesh import axes
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import Attention, Block
 from minitrain.tensor_parallel import parallel_attention, parallel_mlp
-from minitrain.tensor_parallel.full.attention import RowFirstMLP
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, shards, sum_partial_gradients
-from tests.tensor_parallel.test_linear import close, drawn, near
+from tests.tensor_parallel.test_linear import close, drawn
 
 
 def block(heads, kv_heads=None, kind="sdpa", head_size=2):
@@ -33,52 +31,6 @@ def in_parallel(reference, group=None, mlp=parallel_mlp):
     made.attention = parallel_attention(reference.attention, group)
     made.mlp = mlp(reference.mlp, group)
     return made
-
-
-def run_block(module, group=None, seq=3):
-    x = drawn(2, seq, module.mlp_norm.weight.numel()).requires_grad_()
-    y = module(x)
-    (y * drawn(*y.shape, seed=9)).sum().backward()
-    sum_partial_gradients(module, group)
-    return y.detach(), x.grad
-
-
-def train(world, heads, kv_heads, kind, mlp=parallel_mlp, group=None, tolerance=1e-11):
-    """Two steps of SGD on a block: output, gradients and weights are those of one device."""
-    reference = block(heads, kv_heads, kind)
-    parallel = in_parallel(reference, group, mlp)
-    for _ in range(2):
-        for found, expected in zip(run_block(parallel, group), run_block(reference, group), strict=True):
-            near(found, expected, tolerance, expected)
-        close(parallel, reference, tolerance, group)
-        for module in (parallel, reference):
-            with torch.no_grad():
-                for parameter in module.parameters():
-                    parameter -= 0.01 * parameter.grad
-            module.zero_grad()
-        close(parallel, reference, tolerance, group)
-
-
-@pytest.mark.parametrize(
-    ("size", "heads", "kv_heads"),
-    [(1, 2, 1), (2, 4, None), (2, 4, 2), (2, 4, 1), (3, 6, 3), (3, 3, 1), (4, 4, 2), (4, 8, 4)],
-)
-def test_a_block_is_that_of_one_device(ranks, size, heads, kv_heads):
-    """With as many key and value heads as query heads, more than ranks, as many, and fewer."""
-    ranks(size).run(train, heads, kv_heads, "plain" if size == 3 else "sdpa")
-
-
-@pytest.mark.parametrize("size", (2, 3))
-def test_the_other_way_round_is_right_too(ranks, size):
-    ranks(size).run(train, size, None, "sdpa", RowFirstMLP)
-
-
-def on_an_axis(world):
-    train(world, 4, 1, "sdpa", group=axes(dp=2, tp=2)["tp"].get_group())
-
-
-def test_on_a_group_of_some_of_the_ranks(ranks):
-    ranks(4).run(on_an_axis)
 
 
 def like_dtensor(world):

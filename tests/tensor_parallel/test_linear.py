@@ -8,8 +8,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
@@ -113,27 +111,6 @@ def on_an_axis(world):
 
 def test_on_a_group_of_some_of_the_ranks(ranks):
     ranks(4).run(on_an_axis)
-
-
-def like_dtensor(world):
-    reference = Pair(linear(5, 8), linear(8, 3))
-    parallel = Pair(ColumnParallelLinear.from_linear(reference.first), RowParallelLinear.from_linear(reference.second))
-    mesh = init_device_mesh("cpu", (world.size,))
-    theirs = parallelize_module(reference, mesh, {"first": ColwiseParallel(), "second": RowwiseParallel()})
-    x, other = (drawn(2, 3, 5).requires_grad_() for _ in range(2))
-    ours = parallel(x)
-    its = theirs(other)
-    torch.testing.assert_close(ours, its, rtol=1e-12, atol=1e-12)
-    for y in (ours, its):
-        y.square().sum().backward()
-    torch.testing.assert_close(x.grad, other.grad, rtol=1e-12, atol=1e-12)
-    for mine, distributed in zip(parallel.parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(mine.detach(), distributed.detach().to_local())
-        torch.testing.assert_close(mine.grad, distributed.grad.to_local(), rtol=1e-12, atol=1e-12)
-
-
-def test_as_dtensor_does_it(ranks):
-    ranks(2).run(like_dtensor)
 
 
 def frozen(world):

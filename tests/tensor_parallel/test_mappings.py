@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
 from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
@@ -68,30 +66,6 @@ def test_forward_and_backward(ranks, name):
         ranks(size).run(operate, name, lead, through_ring, dtype)
     if name in SMALL:
         ranks(3).run(operate, name, (2, 3), False, torch.float64, SMALL[name])
-
-
-def as_dtensor(world, name, lead):
-    """The same by DTensor's redistributions, whose backward is of torch's own making."""
-    mesh = init_device_mesh("cpu", (world.size,))
-    placed = {
-        "copy": (Replicate(), Replicate(), Partial()),
-        "reduce": (Partial(), Replicate(), Replicate()),
-        "split": (Replicate(), Shard(len(lead)), Shard(len(lead))),
-        "gather": (Shard(len(lead)), Replicate(), Replicate()),
-    }
-    before, after, gradient = placed[name]
-    x, dy, _, _ = by_hand(world, name, lead, 3, torch.float64)
-    x.requires_grad_()
-    other = x.detach().clone().requires_grad_()
-    OPERATORS[name](x).backward(dy)
-    distributed = DTensor.from_local(other, mesh, [before], run_check=False).redistribute(mesh, [after])
-    distributed.to_local(grad_placements=[gradient]).backward(dy)
-    torch.testing.assert_close(x.grad, other.grad, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("name", OPERATORS)
-def test_backward_is_that_of_dtensor(ranks, name):
-    ranks(2).run(as_dtensor, name, (2, 3))
 
 
 def twice(world, f):

@@ -71,25 +71,6 @@ def test_equals_one_device(ranks, size, choices):
     ranks(size).run(train, choices)
 
 
-def test_float32_stays_within_its_rounding(ranks):
-    # Sums of up to 4 · hidden = 48 terms, some forty of them one after another: 48 · 40 · 2⁻²⁴ of numbers around 1.
-    ranks(3).run(train, {}, torch.float32, 48 * 40 * 2**-24)
-
-
-def frozen(world):
-    reference = gpt(world.size)
-    for module in (reference.embedding, reference.blocks[0].mlp):
-        module.requires_grad_(False)
-    model = copy.deepcopy(reference)
-    parallelize(model)
-    model(*tokens())[1].backward(), reference(*tokens())[1].backward()
-    close(model, reference)
-
-
-def test_frozen_parameters_stay_frozen(ranks):
-    ranks(2).run(frozen)
-
-
 def report(world, choices):
     model = gpt(world.size, **choices)
     before = {name: tuple(p.shape) for name, p in model.named_parameters()}
@@ -198,18 +179,6 @@ def other_parts(world):
 
 def test_an_mlp_of_another_kind_is_left_alone(ranks):
     ranks(2).run(other_parts)
-
-
-def other_batch(world):
-    model = gpt(world.size)
-    parallelize(model)
-    with Ledger() as ledger, pytest.raises(ValueError, match="`tokens` must be equal on all tensor-parallel ranks"):
-        model(*tokens(world.rank))
-    return ledger.entries
-
-
-def test_another_batch_on_each_rank_is_refused(ranks):
-    assert ranks(2).run(other_batch) == [[], []]
 
 
 # Bad input: a model, what else, and what every rank is told.

@@ -14,7 +14,6 @@ import warnings
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -22,15 +21,13 @@ import torch
 
 from minitrain.checkpointing.checkpoint import load
 from minitrain.checkpointing.full import manifest
-from minitrain.comm.timeline import Timeline
-from minitrain.comm.world import World
 from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
 from minitrain.composition.step import Report
 from minitrain.data.text import Samples, Text
 from minitrain.lessons.trainer.trainer import advance, apart, gathered
 from minitrain.ranks.failures import RanksError
 from minitrain.train import build, train, train_step
-from minitrain.trainer import config, display, identity, launch, metrics, profile, speed
+from minitrain.trainer import config, display, identity, launch, metrics, speed
 from minitrain.trainer.display import Display
 from minitrain.trainer.identity import described, different
 from minitrain.trainer.refused import Refused
@@ -284,27 +281,6 @@ def test_parts_of_a_step(ranks, tmp_path, layout):
         assert parts == everywhere | axes
 
 
-def clocked(moments):
-    """A profile on a clock that shows these moments one after another."""
-    world, clock = World(0, 1, 0, 1, torch.device("cpu"), "gloo"), SimpleNamespace(now=0.0)
-    world.timeline, shown = Timeline(clock), iter(moments)
-
-    def settle():
-        clock.now = next(shown)
-
-    world.timeline.settle = settle
-    return profile.Profile(world, skip=0)
-
-
-def test_nested_parts_are_taken_out():
-    made = clocked([0, 1, 4, 6, 9, 10])
-    with made.step():
-        with made.timer("backward"):  # 1 to 9, but for 4 to 6
-            with made.timer("dp"):
-                pass
-    assert {part: value for part, value in made.seconds.items() if value} == {"rest": 2, "backward": 6, "dp": 2}
-
-
 def test_metrics_after_a_kill(tmp_path):
     """Lines after the checkpoint are those of steps that will be done again; half a line is none."""
     first = metrics.Metrics(tmp_path, {"a": 1})
@@ -538,22 +514,3 @@ def test_resume_where_there_is_nothing_begins(ranks, tmp_path):
     assert "has no checkpoint: this is the run's beginning" in told
     ((status, losses, _, told, _),) = ranks(1).run(do, asked(tmp_path, resume=True, steps=1))
     assert (status, losses) == (0, []) and "all of its 1 steps are done" in told
-
-
-def test_asked_to_save_it_goes_on(ranks, tmp_path):
-    """Rank 1 is asked after step 2: all ranks save, and go on."""
-    found = ranks(2).run(saved_when_asked, asked(tmp_path, Layout(dp=2), keep=9))
-    assert [status for status, _ in found] == [0, 0]
-    assert found[0][1].count("saved after step 2, as asked; going on") == 1 and not found[1][1]
-    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert names == ["step-00000002", "step-00000004"]
-
-
-def saved_when_asked(world, settings):
-    told, left = [], [True]
-
-    def asked_to_save():
-        return world.rank == 1 and trainer.done == 2 and left.pop()
-
-    trainer = Trainer(world, settings, tell=told.append, asked_to_save=asked_to_save)
-    return train(trainer), "\n".join(map(str, told))
