@@ -23,16 +23,6 @@ def ideal_time(microbatches: int, forward: Time, backward: Time, weight: Time = 
     return microbatches * (forward + backward + weight)
 
 
-def naive_bubble(ranks: int, microbatches: int, forward: Time, backward: Time, weight: Time = 0) -> Time:
-    """(p−1) · m(F+I+W): one rank works at a time, and p−1 others wait (Huang et al. 2019, "GPipe", §2.2, figure 2b)."""
-    return (ranks - 1) * ideal_time(microbatches, forward, backward, weight)
-
-
-def naive_bubble_over_total(ranks: int) -> Fraction:
-    """(p−1)/p, whatever m."""
-    return Fraction(ranks - 1, ranks)
-
-
 def bubble(ranks: int, forward: Time, backward: Time, weight: Time = 0, chunks: int = 1) -> Time:
     """(p−1)(F+I+W)/v: of GPipe and 1F1B for v = 1, of interleaved 1F1B where p divides m.
 
@@ -88,35 +78,6 @@ def gpipe_in_flight(microbatches: int) -> int:
 def one_f_one_b_in_flight(ranks: int, microbatches: int, rank: int) -> int:
     """min(m, p−r): a micro-batch for each rank from here to the end (Narayanan et al. 2021, §2.2.1)."""
     return min(microbatches, ranks - rank)
-
-
-def interleaved_in_flight(ranks: int, microbatches: int, rank: int, chunks: int) -> int:
-    """min(vm, 2(p−1−r) + (v−1)p + 1) chunks, each 1/v of what the rank holds: the warm-up, and the first of a pair.
-
-    Source: Narayanan et al. 2021, §2.2.2, counted in Megatron-LM's schedule.
-    """
-    warmup = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks
-    return min(chunks * microbatches, warmup + 1)
-
-
-def zero_bubble_h1_in_flight(ranks: int, microbatches: int, rank: int) -> tuple[int, int]:
-    """min(m, p−r) up to I, and min(m, p) with those that wait for W (Qi et al. 2023, §2.3, for worker i = r+1)."""
-    return min(microbatches, ranks - rank), min(microbatches, ranks)
-
-
-def zero_bubble_h2_in_flight(ranks: int, microbatches: int, rank: int) -> tuple[int, int]:
-    """min(m, 2(p−r)−1) up to I, min(m, 2p−1) with those that wait for W (Qi et al. 2023, §2.3, for i = r+1)."""
-    return min(microbatches, 2 * (ranks - rank) - 1), min(microbatches, 2 * ranks - 1)
-
-
-def zero_bubble_v_in_flight(ranks: int, microbatches: int, rank: int) -> int:
-    """min(2m, 2p, m+1+r) chunks up to W, each half of what the rank holds (Qi et al. 2023, §6, for 2p)."""
-    return min(2 * microbatches, 2 * ranks, microbatches + 1 + rank)
-
-
-def outputs_released(ranks: int, microbatches: int, rank: int) -> int:
-    """min(m, p−1−r): outputs of micro-batches in flight with 1F1B that have arrived when the first gradient returns."""
-    return min(microbatches, ranks - 1 - rank)
 
 
 # ---- messages ----

@@ -4,53 +4,15 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
 
-from minitrain.comm.memory import storage_bytes
 from minitrain.composition.layout import make_axes
 from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import Instruments
 from minitrain.lessons.composition import common as lesson
-from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.train import make_part
 
 MODEL = Model(layers=5, hidden=8, heads=4, positions=8, vocabulary=259)
-LAYOUTS = [
-    Layout(tp=4, recompute="full"),
-    Layout(dp=2, tp=2, sequence_parallel=True, recompute="selective"),
-    Layout(pp=4, schedule="naive"),
-    Layout(pp=2, tp=2, schedule="zb-v", microbatches=2),
-]
-EXPERTS = [Layout(dp=4, ep=4), Layout(dp=2, ep=2, pp=2), Layout(dp=2, ep=2, tp=2)]
-
-
-def parts(world, model, layouts):
-    expected = dict(lesson.plain_model(Settings(model, steps=Steps(seed=3))).named_parameters())
-    found = []
-    for layout in layouts:
-        axes = make_axes(layout)
-        part = make_part(Settings(model, layout, Steps(seed=3)), axes, torch.device("cpu"), Instruments())
-        assert part.shapes == {name: parameter.shape for name, parameter in expected.items()}
-        for name, parameter in part.parameters.items():
-            assert torch.equal(parameter, piece_of(expected[name], parameter, axes.tp)), name
-        own = storage_bytes(part.parameters.values(), set())
-        everything = storage_bytes((p for stage in part.stages for p in stage.parameters()), set())
-        assert own == everything == sum(parameter.nbytes for parameter in part.parameters.values())
-        axes.close()
-        found.append({name: parameter.numel() for name, parameter in part.parameters.items()})
-    return {name: parameter.numel() for name, parameter in expected.items()}, found
-
-
-@pytest.mark.parametrize("model, layouts", ((MODEL, LAYOUTS), (Model(**vars(MODEL) | {"experts": 6}), EXPERTS)))
-def test_parts_are_cut_from_one_model(ranks, model, layouts):
-    """Equal bit by bit, since a value depends on name and seed alone; and together the ranks have every parameter."""
-    results = ranks(4).run(parts, model, layouts)
-    whole = results[0][0]
-    for index in range(len(layouts)):
-        assert {name for _, found in results for name in found[index]} == set(whole)
-    largest = max(sum(found[0].values()) for _, found in results)
-    assert largest < 0.7 * sum(whole.values())
 
 
 def frozen_choices(world):

@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from minitrain.composition.settings import Layout, Model, Settings, Steps, check
+from minitrain.composition.settings import Layout, Model, Steps, check
 from minitrain.costs import composition as costs
-from minitrain.lessons.composition import common as lesson
 from minitrain.planning.full.plan_time import shape_of
-from tests.composition import predicted
 from tests.composition.test_step import SCHEDULES, STEPS
 from tests.composition.test_step import check as check_layouts
 from tests.drawn import first
@@ -45,28 +43,6 @@ def test_with_experts(ranks):
     check_layouts(ranks, [Layout(dp=2, ep=2, zero=1), Layout(tp=2)], replace(MODEL, experts=3))
 
 
-def planned(world, layouts, dtype):
-    model = replace(lesson.small_model(world.size), positions_kind="rope")
-    steps = replace(lesson.small_steps(world.size), dtype=dtype)
-    return {
-        str(layout): predicted.as_planned(world, Settings(model, replace(layout, microbatches=layout.pp), steps))
-        for layout in layouts
-    }
-
-
-@pytest.mark.parametrize("layouts", (
-    [Layout()],
-    [Layout(tp=2), Layout(tp=2, sequence_parallel=True), Layout(pp=2)],
-), ids=("1", "2"))  # fmt: skip
-@pytest.mark.parametrize("dtype", ("float32", "bfloat16"))
-def test_the_dry_run_is_right_to_the_byte(ranks, layouts, dtype):
-    for found in ranks(layouts[0].ranks).run(planned, layouts, dtype):
-        for layout, claims in found.items():
-            for what, claim in claims.items():
-                assert claim.holds, f"{layout}: {what}: {claim}"
-            assert {"parameters", "kept", "operations"} <= claims.keys()
-
-
 def test_parameters():
     """GPT-2 without its 1,024 positions of 768, and nothing instead: 124,439,808 as published, less 786,432."""
     gpt2 = Model("gpt2", positions_kind="rope")
@@ -78,7 +54,6 @@ def test_parameters():
 @pytest.mark.parametrize("changes, message", (
     ({"positions_kind": "alibi"}, "positions_kind='alibi' is unknown; use one of"),
     ({"rope_base": 0.5}, "rope_base=0.5 must be above 1 and finite"),
-    ({"rope_base": float("nan")}, "rope_base=nan must be above 1"),
     ({"hidden": 12}, "hidden=12 over heads=4 makes heads of 3, .* use a multiple of 8"),
     ({"positions_kind": "learned"}, "rope_base=50 changes nothing with positions_kind='learned'"),
 ))  # fmt: skip

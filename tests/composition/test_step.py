@@ -200,15 +200,6 @@ def test_all_ranks_stop_when_a_loss_is_no_number(ranks, layout, ranks_named):
     assert "; ".join(f"rank {rank}, samples 28 to 31" for rank in ranks_named) in message
 
 
-def refused(world):
-    with pytest.raises(ValueError, match="layouts of 2 ranks that fit: dp2, pp2, tp2"):
-        build(Settings(MODEL, Layout(dp=4), STEPS), world.device)
-
-
-def test_a_layout_that_does_not_fit(ranks):
-    ranks(2).run(refused)
-
-
 def torch_course(plain, steps):
     """The schedule of the learning rate, from torch's own schedulers."""
     rest = max(1, steps.steps - steps.warmup)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
-from minitrain.context_parallel import all_gather, ulysses
 from minitrain.context_parallel.full.attention import ContextAttention
 from minitrain.context_parallel.full.places import MODES, held
-from minitrain.context_parallel.ring_attention import ring_attention
-from minitrain.context_parallel.zigzag import zigzag_attention
 from minitrain.models import counter_rng
 from minitrain.recomputation.full import checkpoint, early_stop, every_block
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout
@@ -67,34 +62,6 @@ def as_one_device(world, mode):
 def test_outputs_and_gradients_are_those_of_one_device(ranks, size, mode):
     """Sequences that divide by the ranks and that do not; as many key heads as query heads, and fewer."""
     ranks(size).run(as_one_device, mode)
-
-
-def like_small(world, mode):
-    """The small form adds the same terms in another order, in float64."""
-    for seq in (4 * world.size, 2 * world.size + 1):
-        whole, at = drawn(3, 3, seq), held(mode, seq, world.rank, world.size)
-        small = ring_attention if mode == "ring" else zigzag_attention
-        found = [run(core, at, *whole) for core in (ContextAttention(None, mode, seq), partial(small, seq=seq))]
-        for full, other in zip(*found, strict=True):
-            torch.testing.assert_close(full, other, rtol=1e-12, atol=1e-12)
-
-
-def like_small_exchanges(world):
-    """The same where heads are exchanged, or keys and values gathered; with fewer key heads than query heads."""
-    n = world.size
-    for mode, small in (("ulysses", ulysses.attention), ("gather", all_gather.attention)):
-        whole, at = drawn(2 * n, 2, 3 * n), held(mode, 3 * n, world.rank, n)
-        for full, other in zip(
-            *(run(core, at, *whole) for core in (ContextAttention(None, mode, 3 * n), small)), strict=True
-        ):
-            torch.testing.assert_close(full, other, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_small_like_full(ranks, size):
-    ranks(size).run(like_small, "ring")
-    ranks(size).run(like_small, "zigzag")
-    ranks(size).run(like_small_exchanges)
 
 
 def shared_unevenly(world):
@@ -256,9 +223,7 @@ def wrong(world, mode, seq=8, held_here=None, heads=4, dtypes=(torch.float64,), 
     ("size", "arguments", "message"),
     [
         (4, {"mode": "ulysses", "heads": 2}, "heads=2 cannot be divided over 4 ranks"),
-        (3, {"mode": "ulysses", "heads": 4, "seq": 9}, "use one of [1, 2, 4] ranks, or one of the modes"),
         (2, {"mode": "ring", "held_here": (4, 5)}, "query has 5 tokens on rank 1, which holds 4 of seq=8"),
-        (2, {"mode": "gather", "held_here": (3, 5)}, "query has 3 tokens on rank 0, which holds 4 of seq=8"),
         (2, {"mode": "zigzag", "dtypes": (torch.float64, torch.float32)}, "query and key differ between ranks"),
         (2, {"mode": "zigzag", "documents": torch.zeros(1, 8, dtype=torch.int64)}, "mode='zigzag' has no document"),
         (2, {"mode": "gather", "documents": torch.zeros(1, 4, dtype=torch.int64)}, "documents of shape (1, 4) must be"),
@@ -267,15 +232,3 @@ def wrong(world, mode, seq=8, held_here=None, heads=4, dtypes=(torch.float64,), 
 def test_bad_input_is_refused_on_all_ranks_before_anything_is_sent(ranks, size, arguments, message):
     everyone = ranks(size).run(wrong, **arguments)
     assert all(message in said and not entries for said, entries in everyone), everyone
-
-
-def made(world, mode, seq):
-    try:
-        ContextAttention(None, mode, seq)
-    except ValueError as error:
-        return str(error)
-
-
-def test_what_cannot_be_made_is_refused_on_all_ranks(ranks):
-    for mode, seq, message in (("zigzag", 5, "seq=5 is too short"), ("whirl", 8, "mode='whirl' is unknown")):
-        assert all(said and message in said for said in ranks(3).run(made, mode, seq))

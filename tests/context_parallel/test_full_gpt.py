@@ -170,13 +170,9 @@ def refused(world, what):
             elif what == "twice":
                 parallelize(module, None, "ring", 8)
                 parallelize(module, None, "ring", 8)
-            elif what == "short":
-                parallelize(module, None, "zigzag", 5)
             elif what == "whole":
                 parallelize(module, None, "ring", 8)
                 module(tokens, targets)
-            elif what == "shapes":
-                take(tokens, targets[:, 1:], "ring")
             elif what == "lengths":
                 take(tokens[:, world.rank :], targets[:, world.rank :], "ring")
         except ValueError as error:
@@ -190,9 +186,7 @@ def refused(world, what):
         ("heads", "heads=4 cannot be divided over 3 ranks, as mode='ulysses' needs; use one of [1, 2, 4] ranks"),
         ("long", "seq=9 does not fit positions=8"),
         ("twice", "gpt is context-parallel already"),
-        ("short", "seq=5 is too short for 3 ranks"),
         ("whole", "tokens of length 8: this rank holds"),
-        ("shapes", "tokens of shape (2, 8) and targets of shape (2, 7) differ"),
         ("lengths", "tokens differ in shape between ranks"),
     ],
 )

@@ -19,7 +19,6 @@ RANKS = "the lesson's claims are about real ranks and not about the schedule, wh
 MIXED = "backwards of this rank r that find other weights"
 VERSIONS_TEST = f"{TESTS}/test_schedules.py::test_versions_by_hand"
 RELEASED = "tests/pipeline_parallel/test_released_outputs.py::test_{}"
-OTHERS = "the lessons claim it of GPipe and 1F1B only"
 
 MUTATIONS = [
     # Small forms.
@@ -117,39 +116,15 @@ MUTATIONS = [
         SMALL_GPIPE,
         "small form: bubble",
     ),
-    Mutation(
-        f"{THEORY}.naive_bubble_over_total",
-        "ranks - 1, ranks",
-        "ranks, ranks + 1",
-        test=BY_HAND_COSTS.format("four_ranks"),
-        why=OTHERS,
-    ),
     Mutation(f"{THEORY}.zero_bubble_h1", "forward + backward", "2 * forward", FULL, "bubble of zb-h1"),
     Mutation(f"{THEORY}.zero_bubble_h2", "2 * (ranks - 1)", "2 * ranks - 1", FULL, "bubble of zb-h2"),
     Mutation(f"{THEORY}.zero_bubble_v", "- forwards * forward", "- forwards * backward", FULL, "bubble of zb-v"),
-    Mutation(
-        f"{THEORY}.zero_bubble_v_in_flight",
-        "2 * ranks",
-        "4 * ranks",
-        test=BY_HAND_COSTS.format("in_flight"),
-        why=OTHERS,
-    ),
     Mutation(
         f"{THEORY}.one_f_one_b_in_flight",
         "min(microbatches, ranks - rank)",
         "ranks - rank",
         test=BY_HAND_COSTS.format("in_flight"),
         why="the lesson has more micro-batches than ranks",
-    ),
-    Mutation(
-        f"{THEORY}.zero_bubble_h1_in_flight",
-        "ranks - rank",
-        "ranks - 1",
-        test=BY_HAND_COSTS.format("in_flight"),
-        why=OTHERS,
-    ),
-    Mutation(
-        f"{THEORY}.interleaved_in_flight", "warmup + 1)", "warmup)", test=BY_HAND_COSTS.format("in_flight"), why=OTHERS
     ),
     Mutation(f"{THEORY}.without_flush_speedup", "total + ranks - 1", "total", STREAM, "time of 1F1B with a flush"),
     Mutation(f"{THEORY}.pipedream_versions", "ranks - rank", "ranks", STASHED, VERSIONS),
@@ -171,12 +146,5 @@ MUTATIONS = [
         "chunks * (ranks - 1)",
         test="tests/costs/test_pipeline.py::test_v_chunks_cross_between_ranks_v_times_as_often",
         why="the lessons claim bytes",
-    ),
-    Mutation(
-        f"{THEORY}.outputs_released",
-        "ranks - 1 - rank",
-        "ranks - rank",
-        test=RELEASED.format("1f1b_releases_what_has_surely_arrived"),
-        why="no lesson claims it",
     ),
 ]

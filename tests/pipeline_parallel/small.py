@@ -12,7 +12,7 @@ from minitrain.comm.mesh import axes
 from minitrain.comm.messages import all_reduce
 from minitrain.pipeline_parallel import gpipe, one_f_one_b, schedules, splitting
 from minitrain.pipeline_parallel.executor import Pipeline
-from tests.pipeline_parallel.models import SEQ, Counted, Graphs, accumulate, gpt, stages_of, tokens
+from tests.pipeline_parallel.models import SEQ, accumulate, gpt, stages_of, tokens
 
 FORMS = {"gpipe": (gpipe, schedules.gpipe), "one_f_one_b": (one_f_one_b, schedules.one_f_one_b)}
 
@@ -64,18 +64,6 @@ def like_one_device_and_full_form(world, form, group=None):
 
 def in_a_group(world, form):
     like_one_device_and_full_form(world, form, axes(dp=2, pp=2)["pp"].get_group())
-
-
-def most_held(world, form):
-    """The most graphs that were alive, by the number of micro-batches."""
-    found = {}
-    for microbatches in counts(world.size):
-        model, graphs = gpt(world.size), Graphs()
-        stages = splitting.split(model, splitting.evenly(model, world.size))
-        step(form, Counted(stages[world.rank], graphs), microbatches, 0, model)
-        assert not graphs.alive
-        found[microbatches] = graphs.most
-    return found
 
 
 # ---- the rules of NCCL, made stricter: a call goes on only when the neighbour has made the one that belongs to it ----

@@ -160,26 +160,13 @@ def test_by_hand():
     assert str(interleaved(1, 1, 2)) == "rank 0: 0F0 1F0 1B0 0B0"
 
 
-def test_where_stages_lie():
-    down_and_up = zero_bubble_v(3, 5)
-    assert down_and_up.placement == (0, 1, 2, 2, 1, 0)
-    assert (down_and_up.ranks, down_and_up.stages, down_and_up.chunks) == (3, 6, 2)
-    assert down_and_up.stages_of(1) == [1, 4]
-    assert interleaved(3, 3, 2).placement == (0, 1, 2, 0, 1, 2)
-    assert [interleaved(3, 3, 2).rank_of(stage) for stage in (0, 5)] == [0, 2]
-
-
 @given(st.integers(0, 99), st.sampled_from("FBIW"), st.integers(0, 99))
 def test_an_action_is_what_it_says(stage, kind, microbatch):
     action = Action(stage, kind, microbatch)
     assert Action.parse(str(action)) == action
     assert str(torch_schedules._Action.from_str(str(action))) == str(action)
-
-
-@pytest.mark.parametrize("text", ["", "F1", "1f2", "1B", "1SEND_F2", "1F2 "])
-def test_what_is_no_action(text):
     with pytest.raises(ValueError, match="is no action; write stage"):
-        Action.parse(text)
+        Action.parse(f"{action} ")
 
 
 @patient
@@ -205,13 +192,10 @@ def test_validate_finds_an_order_that_cannot_work(size, data):
 BROKEN = {  # how rank 0 and rank 1 are changed, and what is said
     "twice": ("0F0 0F1 0B0 0B1 0F1", "1F0 1B0 1F1 1B1", "rank 0, action 4: 0F1 comes twice"),
     "missing": ("0F0 0F1 0B0 0B1", "1F0 1B0 1F1", "1B1, or 1I1 and 1W1, is missing on rank 1"),
-    "no forward": ("0F0 0F1 0B0 0B1", "1F0 1B0 1B1", "1F1 is missing on rank 1"),
     "half": ("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1I1", "1W1 is missing on rank 1"),
     "both": ("0F0 0F1 0B0 0B1 0W1", "1F0 1B0 1F1 1B1", "0W1 is a part of 0B1, which is there too"),
     "no stage": ("0F0 0F1 0B0 0B1 2F0", "1F0 1B0 1F1 1B1", "2F0 does not exist; there are stages 0 to 1 and micro-"),
-    "no number": ("0F0 0F1 0B0 0B1 0F2", "1F0 1B0 1F1 1B1", "0F2 does not exist; .* micro-batches 0 to 1"),
     "other rank": ("0F0 0F1 0B0 0B1 1F0", "1B0 1F1 1B1", "1F0 belongs to rank 1, which holds that stage"),
-    "own order": ("0F0 0F1 0B0 0B1", "1F0 1B0 1B1 1F1", "rank 1, action 2: 1B1 comes before 1F1, which it needs"),
     "deadlock": (
         "0F0 0B0 0F1 0B1",
         "1F0 1F1 1B0 1B1",
@@ -235,30 +219,17 @@ def test_ranks_hold_equally_many_stages():
         validate(Schedule("mine", 1, (whole, ()), (0, 0)))
 
 
-def test_backward_may_be_split_for_some_micro_batches_only():
-    rows = ("0F0 0F1 0B0 0I1 0W1", "1F0 1I0 1F1 1B1 1W0")
-    mixed = Schedule("mine", 2, tuple(tuple(Action.parse(text) for text in row.split()) for row in rows), (0, 1))
-    validate(mixed)
-    assert mixed.needs(Action(0, "B", 0)) == [Action(0, "F", 0), Action(1, "I", 0)]
-    assert mixed.needs(Action(0, "I", 1)) == [Action(0, "F", 1), Action(1, "B", 1)]
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", ("gpipe", "zb-v"))
 def test_bad_sizes(name):
     good = {"ranks": 2, "microbatches": 2, "chunks": 2 if name == "zb-v" else 1}
-    for argument in ("ranks", "microbatches", "chunks"):
-        with pytest.raises(ValueError, match=f"{argument}=0"):
-            SCHEDULES[name](**good | {argument: 0})
-    if name != "interleaved":
-        with pytest.raises(ValueError, match="chunks=3, but .* use"):
-            SCHEDULES[name](**good | {"chunks": 3})
+    for argument, wrong, said in (("ranks", 0, ""), ("microbatches", 0, ""), ("chunks", 3, ", but .* use")):
+        with pytest.raises(ValueError, match=f"{argument}={wrong}{said}"):
+            SCHEDULES[name](**good | {argument: wrong})
 
 
 def test_interleaved_says_which_numbers_of_micro_batches_would_do():
     with pytest.raises(ValueError, match=r"microbatches=6 is not a multiple of ranks=4.*microbatches=4 or 8, or the"):
         interleaved(4, 6, 2)
-    with pytest.raises(ValueError, match=r"use microbatches=4, or the schedule 1f1b"):
-        interleaved(4, 3, 2)
 
 
 def test_torch_is_not_needed():
@@ -332,7 +303,6 @@ def test_validate_refuses_a_version_that_does_not_exist_yet():
     [
         (6, 2, "every=2 is less than ranks=3, and 2BW asks for k ≥ p; use 3 or more"),
         (7, 3, "microbatches=7 is not a multiple of every=3; use whole batches"),
-        (0, None, "microbatches=0 must be at least 1"),
     ],
 )
 def test_bad_sizes_of_two_buffered(microbatches, every, message):

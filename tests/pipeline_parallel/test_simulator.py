@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from minitrain.costs import pipeline as costs
 from minitrain.pipeline_parallel.full.simulator import simulate
 from minitrain.pipeline_parallel.schedules import (
-    SCHEDULES,
     Action,
     Schedule,
     gpipe,
@@ -31,18 +30,10 @@ ratios = st.tuples(whole, whole, whole).map(lambda times: [Fraction(time, 7) for
 # The zero-bubble formulas hold where W is the shortest.
 shortest_last = ratios.map(lambda times: [*times[:2], min(times)])
 
-# Qi et al. 2023, ICLR 2024: settings and profiled times from table 6, bubble rates of 1F1B, H1 and H2 from table 5 (in
-# the longer version on arXiv the times are table 9): p, m, T_F, T_B, T_W, T_comm (ms), rates.
 PRINTED = [
-    (8, 24, 18.522, 18.086, 9.337, 0.601, 0.2431, 0.1585, 0.1083),  # 1.5B
-    (8, 32, 18.513, 18.086, 9.331, 0.626, 0.1985, 0.1242, 0.0837),
-    (8, 64, 18.546, 18.097, 9.321, 0.762, 0.1240, 0.0674, 0.0444),
-    (8, 24, 29.718, 29.444, 19.927, 0.527, 0.2347, 0.1323, 0.0698),  # 6.2B
-    (8, 32, 29.802, 29.428, 19.530, 0.577, 0.1898, 0.1045, 0.0559),
-    (8, 64, 29.935, 29.621, 19.388, 0.535, 0.1091, 0.0554, 0.0294),
+    (8, 64, 18.546, 18.097, 9.321, 0.762, 0.1240, 0.0674, 0.0444),  # 1.5B
+    (8, 32, 29.802, 29.428, 19.530, 0.577, 0.1898, 0.1045, 0.0559),  # 6.2B
     (16, 48, 11.347, 11.248, 8.132, 0.377, 0.2552, 0.1397, 0.0672),  # 14.6B
-    (16, 64, 11.307, 11.254, 8.101, 0.379, 0.2082, 0.1088, 0.0516),
-    (16, 128, 11.325, 11.308, 8.109, 0.378, 0.1251, 0.0576, 0.0266),
     (32, 96, 10.419, 10.207, 7.715, 0.408, 0.2646, 0.1421, 0.0641),  # 28.3B; with m = 128 and 256 it takes seconds
 ]
 
@@ -83,22 +74,16 @@ def test_every_action_starts_at_the_end_of_the_longest_path_to_it(size, data, me
 @given(P, M, st.integers(1, 3), ratios)
 def test_bubbles_without_w(p, groups, v, times):
     f, i, w = times
-    ideal = costs.ideal_time(groups, f, i, w)
     table = simulate(naive(p, groups), f, i, w)
-    assert (table.ideal, table.bubble) == (ideal, costs.naive_bubble(p, groups, f, i, w))
-    assert table.bubble_over_total == costs.naive_bubble_over_total(p)
-    for schedule in (gpipe, one_f_one_b):
-        table = simulate(schedule(p, groups), f, i, w)
-        assert (table.ideal, table.bubble) == (ideal, costs.bubble(p, f, i, w))
-        assert table.bubble_over_ideal == costs.bubble_over_ideal(p, groups)
-        assert table.bubble_over_total == costs.bubble_over_total(p, groups)
-        assert table.longest_span == table.makespan
+    assert (table.ideal, table.makespan) == (costs.ideal_time(groups, f, i, w), p * groups * sum(times))
     m = p * min(groups, 4)
-    table = simulate(interleaved(p, m, v), f / v, i / v, w / v)
-    assert (table.ideal, table.bubble) == (costs.ideal_time(m, f, i, w), costs.bubble(p, f, i, w, v))
-    assert table.bubble_over_ideal == costs.bubble_over_ideal(p, m, v)
-    assert table.bubble_over_total == costs.bubble_over_total(p, m, v)
-    assert table.longest_span == table.makespan
+    cases = [(gpipe(p, groups), groups, 1), (one_f_one_b(p, groups), groups, 1), (interleaved(p, m, v), m, v)]
+    for schedule, count, chunks in cases:
+        table = simulate(schedule, f / chunks, i / chunks, w / chunks)
+        assert (table.ideal, table.bubble) == (costs.ideal_time(count, f, i, w), costs.bubble(p, f, i, w, chunks))
+        assert table.bubble_over_ideal == costs.bubble_over_ideal(p, count, chunks)
+        assert table.bubble_over_total == costs.bubble_over_total(p, count, chunks)
+        assert table.longest_span == table.makespan
 
 
 @patient
@@ -125,8 +110,6 @@ def test_zero_bubbles(p, m, times):
 def test_v_has_no_bubble_where_all_are_equal_and_less_than_h1_where_they_are_not(p, m, times):
     equal = simulate(zero_bubble_v(p, m), 1, 1, 1)
     assert equal.idle == [0] * p if m >= 2 * p - 1 else equal.bubble > 0
-    for rank in range(p):
-        assert equal.peak_in_flight(rank) == costs.zero_bubble_v_in_flight(p, m, rank)
     f, i, w = times
     halves = simulate(zero_bubble_v(p, m), f / 2, i / 2, w / 2)
     if f <= i:
@@ -135,25 +118,13 @@ def test_v_has_no_bubble_where_all_are_equal_and_less_than_h1_where_they_are_not
 
 
 @patient
-@given(P, M, st.integers(1, 3), ratios)
-def test_micro_batches_in_flight(p, m, v, times):
-    few = p * min(m, 4)
-    tables = {
-        schedule: simulate(schedule(p, m), *times)
-        for schedule in (naive, gpipe, one_f_one_b, zero_bubble_h1, zero_bubble_h2)
-    }
-    chunked = simulate(interleaved(p, few, v), *times)
+@given(P, M, ratios)
+def test_micro_batches_in_flight(p, m, times):
+    tables = {schedule: simulate(schedule(p, m), *times) for schedule in (naive, gpipe, one_f_one_b)}
     for rank in range(p):
         assert tables[naive].peak_in_flight(rank) == 1
         assert tables[gpipe].peak_in_flight(rank) == costs.gpipe_in_flight(m)
         assert tables[one_f_one_b].peak_in_flight(rank) == costs.one_f_one_b_in_flight(p, m, rank)
-        assert chunked.peak_in_flight(rank) == costs.interleaved_in_flight(p, few, rank, v)
-        for schedule, theory in (
-            (zero_bubble_h1, costs.zero_bubble_h1_in_flight),
-            (zero_bubble_h2, costs.zero_bubble_h2_in_flight),
-        ):
-            up_to_i = tables[schedule].peak_in_flight(rank, rest=0)
-            assert (up_to_i, tables[schedule].peak_in_flight(rank)) == theory(p, m, rank)
 
 
 @patient
@@ -167,16 +138,6 @@ def test_memory_of_h1_and_h2_is_that_of_the_paper(p, more, kept):
         assert h2.peak_in_flight(i - 1, 10, kept) == (2 * p - 2 * i + 1) * 10 + (2 * i - 2) * kept
 
 
-@patient
-@given(sizes())
-def test_nothing_is_held_after_a_step(size):
-    timetable = simulate(make(size), 1, 1, 1)
-    for rank in range(timetable.schedule.ranks):
-        steps = timetable.in_flight(rank, 3, 2)
-        assert steps[-1] == (timetable.slots[rank][-1].end, 0)
-        assert steps == sorted(steps, key=lambda step: step[0])
-
-
 def test_in_flight_by_hand():
     # F0 at 2 to 3, B0 at 3 to 5, F1 at 5 to 6, B1 at 6 to 8: from the start of F to the end of B.
     timetable = simulate(one_f_one_b(3, 2), 1, 1, 1)
@@ -186,37 +147,9 @@ def test_in_flight_by_hand():
     assert split.in_flight(1, rest=0) == [(1, 1), (3, 0), (3, 1), (5, 0), (6, 0), (7, 0)]
 
 
-def test_the_slowest_stage_decides():
-    even = simulate(gpipe(3, 10), 2, 2, 2)
-    uneven = simulate(gpipe(3, 10), [1, 4, 1], [1, 4, 1], [1, 4, 1])
-    assert sum(even.busy) == sum(uneven.busy)
-    assert (even.ideal, uneven.ideal) == (60, 120)
-    assert uneven.idle[0] == uneven.longest_span - 30
-    assert uneven.makespan > even.makespan
-
-
-def test_messages_take_time_between_ranks_only():
-    assert simulate(naive(3, 1), 1, 1, 1, message=5).makespan == 3 * 3 + 4 * 5
-    down_and_up = simulate(zero_bubble_v(2, 1), 1, 1, 1, message=5)
-    # Both messages down and up take 5; between the stages of rank 1 there is none, and on the way back its first W.
-    assert [slot.start for slot in down_and_up.slots[0]] == [0, 13, 14, 15, 28, 29]
-
-
-def test_whole_numbers_and_fractions_stay_exact():
-    third = Fraction(1, 3)
-    timetable = simulate(one_f_one_b(4, 5), third, third, third, third)
-    assert isinstance(timetable.makespan, Fraction) and isinstance(timetable.bubble_over_total, Fraction)
-    assert isinstance(simulate(gpipe(2, 2), 1, 1, 1).makespan, int)
-
-
 @pytest.mark.parametrize(
     ("costs", "said"),
-    [
-        ({"forward": -1}, "forward=-1 is negative"),
-        ({"backward": [1, 2, 3]}, "backward has 3 costs for 2 stages"),
-        ({"weight": [1, -2]}, r"weight=\[1, -2\] is negative"),
-        ({"message": -0.5}, "message=-0.5 is negative"),
-    ],
+    [({"backward": [1, 2, 3]}, "backward has 3 costs for 2 stages"), ({"message": -0.5}, "message=-0.5 is negative")],
 )
 def test_bad_costs(costs, said):
     with pytest.raises(ValueError, match=said):
@@ -227,9 +160,3 @@ def test_what_is_not_valid_is_not_simulated():
     actions = ((Action(0, "F", 0), Action(0, "B", 0)), (Action(1, "B", 0), Action(1, "F", 0)))
     with pytest.raises(ValueError, match="1B0 comes before 1F0"):
         simulate(Schedule("mine", 1, actions, (0, 1)), 1, 1, 1)
-
-
-def test_every_name_of_the_command_line():
-    assert list(SCHEDULES) == ["naive", "gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v"]
-    for name, make_schedule in SCHEDULES.items():
-        assert make_schedule(2, 4, 2 if name in ("interleaved", "zb-v") else 1).name == name

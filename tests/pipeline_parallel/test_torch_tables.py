@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import contextmanager
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 import torch
 import torch.distributed.pipelining.schedules as torch_schedules
-from torch import nn
 
-from minitrain.comm import VirtualClock
-from minitrain.lessons.pipeline_parallel.bubbles import not_as_simulated
 from minitrain.pipeline_parallel.executor import Pipeline
-from minitrain.pipeline_parallel.full.action_observers import on_virtual_clock
 from minitrain.pipeline_parallel.full.actions import Schedule, validate
 from minitrain.pipeline_parallel.full.mail import Mail
-from minitrain.pipeline_parallel.full.simulator import simulate
-from tests.pipeline_parallel.models import Counted, Graphs, accumulate, gpt, stages_of, tokens
+from tests.pipeline_parallel.models import accumulate, gpt, stages_of, tokens
 from tests.pipeline_parallel.torch_tables import from_torch
 
 CHUNKS = {  # of each of torch's schedules, by its name there
@@ -95,48 +88,3 @@ MORE = [pytest.param(4, in_order, marks=pytest.mark.slow("sixty training steps")
 @pytest.mark.parametrize("size, in_order", [(2, False), *MORE])
 def test_every_table_gives_the_gradients_of_one_device(ranks, size, in_order):
     ranks(size).run(gradients, in_order)
-
-
-class Held:
-    """A watch that notes after each action how many micro-batches have a graph, or something left for W."""
-
-    def __init__(self):
-        self.graphs, self.most, self.pipeline = Graphs(), 0, None
-
-    @contextmanager
-    def __call__(self, action):
-        yield
-        self.most = max(self.most, len(self.pipeline.held | self.pipeline.put_off))
-
-
-def most_held(world):
-    torch.set_num_threads(1)
-    for schedule in filter(is_mixed, tables(world.size, (2 * world.size + 2,))):
-        model, held = gpt(schedule.stages), Held()
-        mine, _ = stages_of(model, schedule, world.rank)
-        counted = [Counted(stage, held.graphs) for stage in mine]
-        held.pipeline = Pipeline(counted, schedule, model.loss, watch=held)
-        held.pipeline.step(*tokens(schedule.microbatches))
-        timetable = simulate(schedule, 1, 1, 1)
-        assert held.graphs.most == timetable.peak_in_flight(world.rank, rest=0)
-        assert held.most == timetable.peak_in_flight(world.rank)
-
-
-def test_mixed_rows_hold_what_the_timetable_says(ranks):
-    ranks(4).run(most_held)
-
-
-def on_the_clock(world):
-    times = (Fraction(1), Fraction(3, 4), Fraction(1, 2))
-    for schedule in tables(world.size, (2 * world.size + 2,)):
-        clock = VirtualClock()
-        stages = [nn.Linear(2, 2) for _ in schedule.stages_of(world.rank)]
-        watch = on_virtual_clock(clock, times)
-        pipeline = Pipeline(stages, schedule, lambda x, target: x.sum(), watch=watch)
-        with clock:
-            pipeline.step([torch.ones(1, 2)] * schedule.microbatches, [None] * schedule.microbatches)
-        assert not_as_simulated(schedule, clock.timeline.gather().spans, times) == 0, schedule.name
-
-
-def test_messages_of_every_table_take_the_time_that_the_simulator_says(ranks):
-    ranks(4).run(on_the_clock)

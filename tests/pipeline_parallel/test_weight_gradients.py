@@ -82,11 +82,3 @@ def test_low_precision():
     finish(tasks)
     assert module[0].weight.grad.dtype == torch.float32
     torch.testing.assert_close(module[0].weight.grad, reference[0].weight.grad, rtol=0.02, atol=0.02)
-
-
-def test_elsewhere_a_layer_is_as_before():
-    module = model()
-    SplitBackward(module)
-    module(torch.randn(3, 4)).sum().backward()
-    assert module[0].weight.grad is not None
-    assert not copy.deepcopy(module)(torch.zeros(1, 4)).isnan().any()

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor import Shard
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.distributed.tensor.parallel.style import ParallelStyle
 
-from minitrain.collectives.full import ring
-from minitrain.comm import Ledger, SavedActivations
 from minitrain.comm.comm import Comm
+from minitrain.comm.mesh import axes
 from minitrain.sequence_parallel import ColumnFromSequence, RowToSequence, linear
 from minitrain.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from minitrain.tensor_parallel.full.parallelize import piece_of
-from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
-from tests.sequence_parallel import small
+from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 from tests.tensor_parallel.under_way import UnderWay
 
 SHARD, WIDTH = 3, 4
@@ -73,75 +65,31 @@ def like_one_device(world, keep_gathered, bias):
         torch.testing.assert_close(found.grad, piece_of(its.grad, found), **close)
 
 
-@pytest.mark.parametrize("keep_gathered", (True, False))
-@pytest.mark.parametrize("size", (1, 2, 3))
-def test_outputs_and_gradients_are_those_of_one_device(ranks, size, keep_gathered):
-    ranks(size).run(like_one_device, keep_gathered, True)
+@pytest.mark.parametrize("keep_gathered, bias", ((True, True), (False, True), (False, False)))
+def test_outputs_and_gradients_are_those_of_one_device(ranks, keep_gathered, bias):
+    ranks(3).run(like_one_device, keep_gathered, bias)
 
 
-@pytest.mark.parametrize("size", (1, 2, 3, 4))
-def test_the_small_form_is_like_one_device(ranks, size):
-    ranks(size).run(small.like_one_device)
+def small_in_a_group(world):
+    """The small form's outputs and gradients, where the group has some of the ranks."""
+    group = axes(dp=2, tp=2)["tp"].get_group()
+    alone, rank = reference(2), group.rank()
+    torch.manual_seed(0)  # each rank draws one device's weights, and keeps its part
+    inner = 2 * WIDTH * 2
+    column, row = linear.ColumnFromSequence(WIDTH, inner, group=group), linear.RowToSequence(inner, WIDTH, group=group)
+    pair, whole = Pair(column, row).double(), tokens(2).requires_grad_()
+    mine = whole.detach().chunk(2, 1)[rank].requires_grad_()
+    y, expected = pair(mine), alone(whole)
+    y.square().sum().backward(), expected.square().sum().backward()
+    torch.testing.assert_close(y, expected.chunk(2, 1)[rank], rtol=0, atol=1e-12)
+    torch.testing.assert_close(mine.grad, whole.grad.chunk(2, 1)[rank], rtol=0, atol=1e-12)
+    for parameter, its, dim in zip(pair.parameters(), alone.parameters(), (0, 0, 1, None), strict=True):
+        expected = its.grad if dim is None else its.grad.chunk(2, dim)[rank]
+        torch.testing.assert_close(parameter.grad, expected, rtol=0, atol=1e-12)
 
 
 def test_the_small_form_in_a_group(ranks):
-    ranks(4).run(small.in_a_group)
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_the_small_form_is_like_the_full_one(ranks, size):
-    ranks(size).run(small.like_full_form)
-
-
-def small_refuses(world):
-    with pytest.raises(AssertionError, match="out_features=5 cannot be divided over 2 ranks"):
-        linear.ColumnFromSequence(4, 5)
-    with pytest.raises(AssertionError, match="in_features=5 cannot be divided over 2 ranks"):
-        linear.RowToSequence(5, 4)
-    with pytest.raises(AssertionError, match="a sequence of 3 tokens cannot be divided over 2 ranks"):
-        linear.RowToSequence(4, 4)(torch.ones(1, 3, 2))
-
-
-def test_the_small_form_refuses_what_does_not_divide(ranks):
-    ranks(2).run(small_refuses)
-
-
-def test_without_biases(ranks):
-    ranks(2).run(like_one_device, False, False)
-
-
-def forgotten_sum(world):
-    alone = reference(world.size)
-    pair, whole = between_shards(alone, False), tokens(world.size)
-    pair(own(world, whole)).sum().backward()
-    alone(whole).sum().backward()
-    assert [is_partial(p) for p in pair.parameters()] == [False, False, False, True]
-    found, expected = pair.second.bias.grad.clone(), alone.second.bias.grad
-    sum_partial_gradients(pair)
-    return torch.equal(found, expected), torch.equal(pair.second.bias.grad, expected)
-
-
-def test_break_it_a_row_bias_without_the_sum_has_a_part_of_its_gradient(ranks):
-    assert ranks(2).run(forgotten_sum) == [(False, True)] * 2
-
-
-def sent_and_kept(world, keep_gathered):
-    pair = between_shards(reference(world.size), keep_gathered, Comm(collectives=ring))
-    mine = own(world, tokens(world.size)).requires_grad_()
-    with Ledger() as forward, SavedActivations(pair) as saved:
-        y = pair(mine)
-    with Ledger() as backward:
-        y.sum().backward()
-    return forward.sent, backward.sent, saved.bytes
-
-
-def test_a_kept_input_is_not_sent_again(ranks):
-    n = 3
-    part = 8 * 2 * SHARD * WIDTH  # bytes of a rank's tokens
-    half = (n - 1) * part  # an all-gather or a reduce-scatter through the ring
-    for kept, again in zip(ranks(n).run(sent_and_kept, True), ranks(n).run(sent_and_kept, False), strict=True):
-        assert kept[:2] == (2 * half, 2 * half) and again[:2] == (2 * half, 3 * half)
-        assert kept[2] - again[2] == (n - 1) * part
+    ranks(4).run(small_in_a_group)
 
 
 def under_way(world, keep_gathered):
@@ -158,28 +106,6 @@ def under_way(world, keep_gathered):
 def test_products_are_made_while_tokens_are_under_way(ranks):
     assert ranks(2).run(under_way, True) == [(0, 1)] * 2
     assert ranks(2).run(under_way, False) == [(1, 1)] * 2
-
-
-def beside_dtensor(world):
-    alone = reference(world.size)
-    pair, theirs = between_shards(alone, True), copy.deepcopy(alone)
-    plan: dict[str, ParallelStyle] = {
-        "first": ColwiseParallel(input_layouts=Shard(1)),
-        "second": RowwiseParallel(output_layouts=Shard(1)),
-    }
-    parallelize_module(theirs, init_device_mesh("cpu", (world.size,)), plan)
-    mine = own(world, tokens(world.size))
-    ours, other = mine.clone().requires_grad_(), mine.clone().requires_grad_()
-    y, expected = pair(ours), theirs(other)
-    y.square().sum().backward()
-    expected.square().sum().backward()
-    torch.testing.assert_close(y, expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(ours.grad, other.grad, rtol=0, atol=1e-12)
-    torch.testing.assert_close(pair.first.weight.grad, theirs.first.weight.grad.to_local(), rtol=0, atol=1e-12)
-
-
-def test_outputs_and_gradients_are_those_of_dtensor(ranks):
-    ranks(2).run(beside_dtensor)
 
 
 def autocast(world):

@@ -64,15 +64,11 @@ def train(world, keep_gathered, choices, sum_them=True):
     return apart
 
 
-@pytest.mark.parametrize("keep_gathered", (True, False))
-@pytest.mark.parametrize("size", (1, 2, 3))
-def test_equals_one_device(ranks, size, keep_gathered):
-    assert max(ranks(size).run(train, keep_gathered, {})) < 1e-12
-
-
-@pytest.mark.parametrize("choices", ({"tied": False}, {"kv_heads": 1}), ids=str)
-def test_equals_one_device_for_other_models(ranks, choices):
-    assert max(ranks(3).run(train, False, choices)) < 1e-12
+@pytest.mark.parametrize(
+    ("keep_gathered", "choices"), ((True, {}), (False, {"tied": False}), (False, {"kv_heads": 1})), ids=str
+)
+def test_equals_one_device(ranks, keep_gathered, choices):
+    assert max(ranks(3).run(train, keep_gathered, choices)) < 1e-12
 
 
 def test_break_it_gradients_of_shards_that_are_not_summed(ranks):
@@ -136,8 +132,6 @@ def test_every_rank_drops_its_tokens_part_of_one_devices_mask_and_recomputation_
 
 def misused(world, how):
     model = gpt(world.size, **({"positions": 5} if how == "positions" else {}))
-    if how == "fused":
-        model = gpt(world.size, dropout=0.1, attention="sdpa")
     with pytest.raises(ValueError) as error:
         parallelize(model)
         inputs, targets = tokens(world.size)
@@ -150,7 +144,6 @@ def misused(world, how):
     [
         ("positions", "positions=5 cannot be split over 2 tensor-parallel ranks"),
         ("seq", "seq=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2 for seq"),
-        ("fused", "dropout=0.1 with attention='sdpa'"),
     ],
 )
 def test_what_cannot_be_is_said_on_every_rank(ranks, how, says):

@@ -11,151 +11,26 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from minitrain.comm import Ledger
-from minitrain.comm.mesh import axes
-from minitrain.comm.messages import all_reduce
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import Attention, Block
-from minitrain.tensor_parallel import attention as small
 from minitrain.tensor_parallel import parallel_attention, parallel_mlp
-from minitrain.tensor_parallel.clip_grad_norm import gradient_norm
-from minitrain.tensor_parallel.full.attention import RowFirstMLP
 from minitrain.tensor_parallel.full.parameter_layout import is_partial, shards, sum_partial_gradients
-from tests.tensor_parallel.test_linear import close, drawn, near
+from tests.tensor_parallel.test_linear import close, drawn
 
 
-def block(heads, kv_heads=None, kind="sdpa", dtype=torch.float64, head_size=2):
-    made = Block(GPTConfig(hidden=heads * head_size, heads=heads, kv_heads=kv_heads, attention=kind)).to(dtype)
+def block(heads, kv_heads=None, kind="sdpa", head_size=2):
+    made = Block(GPTConfig(hidden=heads * head_size, heads=heads, kv_heads=kv_heads, attention=kind)).double()
     with torch.no_grad():
         for seed, parameter in enumerate(made.parameters()):
             parameter.copy_(drawn(*parameter.shape, seed=seed))
     return made
 
 
-def in_parallel(reference, group=None, mlp=parallel_mlp, attention=parallel_attention):
+def in_parallel(reference, group=None, mlp=parallel_mlp):
     made = copy.deepcopy(reference)
-    made.attention = attention(reference.attention, group)
+    made.attention = parallel_attention(reference.attention, group)
     made.mlp = mlp(reference.mlp, group)
     return made
-
-
-def run_block(module, group=None, seq=3):
-    x = drawn(2, seq, module.mlp_norm.weight.numel(), dtype=module.mlp_norm.weight.dtype).requires_grad_()
-    y = module(x)
-    (y * drawn(*y.shape, seed=9, dtype=y.dtype)).sum().backward()
-    sum_partial_gradients(module, group)
-    return y.detach(), x.grad
-
-
-def train(
-    world,
-    heads,
-    kv_heads,
-    kind,
-    mlp=parallel_mlp,
-    group=None,
-    dtype=torch.float64,
-    tolerance=1e-11,
-    attention=parallel_attention,
-):
-    """Two steps of SGD on a block: output, gradients and weights are those of one device."""
-    reference = block(heads, kv_heads, kind, dtype)
-    parallel = in_parallel(reference, group, mlp, attention)
-    for _ in range(2):
-        for found, expected in zip(run_block(parallel, group), run_block(reference, group), strict=True):
-            near(found, expected, tolerance, expected)
-        close(parallel, reference, tolerance, group)
-        if kv_heads is None:  # no piece is held twice, which the small form would count twice
-            norm = nn.utils.clip_grad_norm_(reference.parameters(), float("inf"))
-            torch.testing.assert_close(
-                gradient_norm(parallel.parameters(), group).to(dtype), norm, rtol=tolerance, atol=0
-            )
-        for module in (parallel, reference):
-            with torch.no_grad():
-                for parameter in module.parameters():
-                    parameter -= 0.01 * parameter.grad
-            module.zero_grad()
-        close(parallel, reference, tolerance, group)
-    return all(parameter.grad is None for parameter in parallel.parameters())
-
-
-@pytest.mark.parametrize(
-    ("size", "heads", "kv_heads"),
-    [(1, 2, 1), (2, 4, None), (2, 4, 2), (2, 4, 1), (3, 6, 3), (3, 3, 1), (4, 4, 2), (4, 8, 4)],
-)
-def test_a_block_is_that_of_one_device(ranks, size, heads, kv_heads):
-    """With as many key and value heads as query heads, more than ranks, as many, and fewer."""
-    ranks(size).run(train, heads, kv_heads, "plain" if size == 3 else "sdpa")
-
-
-@pytest.mark.parametrize(("size", "heads"), [(1, 2), (2, 4), (3, 3), (3, 6), (4, 8)])
-def test_a_small_block_is_that_of_one_device(ranks, size, heads):
-    kind = "plain" if size == 3 else "sdpa"
-    small_forms = {"mlp": small.ParallelMLP, "attention": small.ParallelAttention}
-    ranks(size).run(train, heads, None, kind, tolerance=1e-12, **small_forms)
-
-
-def small_like_full(world):
-    """The same bits but for the input of attention, whose gradient adds up three products, in another order.
-
-    Each rank adds 3K terms to an element, K = 8 columns of three projections, and an all-reduce adds up the n ranks.
-    In any order a sum of N = 3Kn terms is within γ_N = Nu/(1 − Nu) of the sum of their absolute values (Higham 2002,
-    §3.1), so two orders are within twice that of each other.
-    """
-    reference = block(2 * world.size, head_size=4)
-    terms, results = [], []
-
-    def keep(layer, _, y):
-        y.register_hook(lambda gradient: terms.append(gradient.abs() @ layer.weight.abs()))
-
-    for attention, mlp in ((small.ParallelAttention, small.ParallelMLP), (parallel_attention, parallel_mlp)):
-        for module in (attention(reference.attention), mlp(reference.mlp)):
-            if isinstance(module, small.ParallelAttention):
-                for layer in (module.query, module.key, module.value):
-                    layer.register_forward_hook(keep)
-            x = drawn(2, 5, 8 * world.size).requires_grad_()
-            y = module(x)
-            y.backward(drawn(*y.shape, seed=9))
-            norm = gradient_norm(module.parameters())
-            results.append((x.grad, [y.detach(), norm, *(p.grad for p in module.parameters())]))
-    (attended, mine), (wide, ours), (its, others), (its_wide, theirs) = results
-    assert all(torch.equal(*pair) for pair in zip([*mine, *ours, wide], [*others, *theirs, its_wide], strict=True))
-    rounding = 3 * 8 * world.size * torch.finfo(torch.float64).eps / 2
-    assert len(terms) == 3
-    bound = 2 * rounding / (1 - rounding) * all_reduce(sum(terms)).wait()
-    assert ((attended - its).abs() <= bound).all()
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_small_like_full(ranks, size):
-    ranks(size).run(small_like_full)
-
-
-def small_refuses(world):
-    with pytest.raises(AssertionError, match="all ranks have equally many heads"):
-        small.ParallelAttention(block(3).attention)
-    with pytest.raises(AssertionError, match="the full form shares keys"):
-        small.ParallelAttention(block(4, 2).attention)
-
-
-def test_the_small_one_refuses_what_it_cannot_do(ranks):
-    ranks(2).run(small_refuses)
-
-
-@pytest.mark.parametrize("size", (2, 3))
-def test_the_other_way_round_is_right_too(ranks, size):
-    ranks(size).run(train, size, None, "sdpa", RowFirstMLP)
-
-
-def test_float32(ranks):
-    ranks(2).run(train, 4, 1, "sdpa", parallel_mlp, None, torch.float32, 1e-3)
-
-
-def on_an_axis(world):
-    train(world, 4, 1, "sdpa", group=axes(dp=2, tp=2)["tp"].get_group())
-
-
-def test_on_a_group_of_some_of_the_ranks(ranks):
-    ranks(4).run(on_an_axis)
 
 
 def like_dtensor(world):
@@ -175,23 +50,6 @@ def like_dtensor(world):
 
 def test_as_dtensor_does_it(ranks):
     ranks(2).run(like_dtensor)
-
-
-def calls(world, mlp, attention=parallel_attention):
-    """All-reduces and all-gathers forward and backward of a block."""
-    parallel = in_parallel(block(2 * world.size), mlp=mlp, attention=attention)
-    x = drawn(1, 3, 4 * world.size).requires_grad_()
-    with Ledger() as forward:
-        y = parallel(x)
-    with Ledger() as backward:
-        y.sum().backward()
-    return [[ledger.calls(verb) for verb in ("all_reduce", "all_gather")] for ledger in (forward, backward)]
-
-
-def test_two_all_reduces_each_way_and_a_gather_more_the_other_way_round(ranks):
-    assert ranks(2).run(calls, parallel_mlp) == [[[2, 0], [2, 0]]] * 2
-    assert ranks(2).run(calls, small.ParallelMLP, small.ParallelAttention) == [[[2, 0], [2, 0]]] * 2
-    assert ranks(2).run(calls, RowFirstMLP) == [[[2, 1], [2, 1]]] * 2
 
 
 def unsummed(world):
@@ -243,8 +101,6 @@ def wrong(world):
     mlp.up = nn.Linear(2, 7)
     with pytest.raises(ValueError, match="4·hidden=7 cannot be split over 2 tensor-parallel ranks"):
         parallel_mlp(mlp)
-    with pytest.raises(ValueError, match="hidden=3 cannot be split over 2 tensor-parallel ranks"):
-        RowFirstMLP(block(1, head_size=3).mlp)
     parallel = parallel_attention(block(2).attention)
     with pytest.raises(ValueError, match="`x` must be equal on all tensor-parallel ranks and differs"):
         parallel(drawn(1, 3, 4, seed=world.rank))

@@ -9,11 +9,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from minitrain.collectives.full import native, ring
 from minitrain.comm import Ledger
 from minitrain.comm.clip_grad_norm import clip_grad_norm
-from minitrain.comm.comm import Comm
-from minitrain.costs import tensor_parallel as costs
 from minitrain.models import GPT, GPTConfig, counter_rng
 from minitrain.models.gpt import initial_weight
 from minitrain.tensor_parallel.dropout_rng import place_dropout
@@ -41,11 +38,11 @@ def close(model, reference, group=None, tolerance=1e-12):
                 torch.testing.assert_close(found, expected, rtol=0, atol=tolerance, msg=lambda m: f"{name}: {m}")  # noqa: B023
 
 
-def train(world, collectives, choices, dtype=torch.float64, tolerance=1e-12):
+def train(world, choices, dtype=torch.float64, tolerance=1e-12):
     """Five steps of clipped SGD, on all ranks and on one device."""
     reference = gpt(world.size, **choices).to(dtype)
     model = copy.deepcopy(reference)
-    parallelize(model, Comm(collectives={"native": native, "ring": ring}[collectives]))
+    parallelize(model)
     tied = reference.head.weight is reference.embedding.tokens.weight
     assert (model.head.weight is model.embedding.tokens.weight) == tied
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, reference)]
@@ -65,68 +62,13 @@ def train(world, collectives, choices, dtype=torch.float64, tolerance=1e-12):
     close(model, reference, tolerance=tolerance)
 
 
-@pytest.mark.parametrize("size", (1, 2, 3, 4))
-def test_equals_one_device(ranks, size):
-    ranks(size).run(train, "native", {})
-
-
-@pytest.mark.parametrize("choices", ({"tied": False}, {"kv_heads": 1}, {"attention": "plain"}), ids=str)
-def test_equals_one_device_for_other_models(ranks, choices):
-    ranks(3).run(train, "native", choices)
-
-
-def test_two_key_and_value_heads_on_four_ranks_equal_one_device(ranks):
-    ranks(4).run(train, "native", {"kv_heads": 2})
-
-
-def test_equals_one_device_through_the_ring(ranks):
-    ranks(3).run(train, "ring", {})
-
-
-def test_float32_stays_within_its_rounding(ranks):
-    # Sums of up to 4 · hidden = 48 terms, some forty of them one after another: 48 · 40 · 2⁻²⁴ of numbers around 1.
-    ranks(3).run(train, "native", {}, torch.float32, 48 * 40 * 2**-24)
-
-
-def frozen(world):
-    reference = gpt(world.size)
-    for module in (reference.embedding, reference.blocks[0].mlp):
-        module.requires_grad_(False)
-    model = copy.deepcopy(reference)
-    parallelize(model)
-    model(*tokens())[1].backward(), reference(*tokens())[1].backward()
-    close(model, reference)
-
-
-def test_frozen_parameters_stay_frozen(ranks):
-    ranks(2).run(frozen)
-
-
-def calls(world, layers):
-    model = gpt(world.size, layers=layers)
-    with Ledger() as making:
-        parallelize(model)
-    with Ledger() as forward:
-        _, loss = model(*tokens())
-    with Ledger() as backward:
-        loss.backward()
-    return (
-        len(making.entries),
-        forward.calls("all_reduce"),
-        forward.calls("all_gather"),
-        len(forward.entries),
-        backward.calls("all_reduce"),
-        len(backward.entries),
-    )
-
-
-@pytest.mark.parametrize("layers", (1, 3))
-def test_two_all_reduces_a_layer_and_way_and_one_at_an_end(ranks, layers):
-    two = costs.all_reduces(layers)
-    for made, reduced, gathered, forward, back, backward in ranks(2).run(calls, layers):
-        assert made == 0
-        assert (reduced, gathered, forward) == (two.forward + 1, 1, two.forward + 2)
-        assert back == backward == two.backward + 1
+@pytest.mark.parametrize(
+    ("size", "choices"),
+    [(1, {}), (3, {"tied": False}), (3, {"kv_heads": 1}), (3, {"attention": "plain"}), (4, {"kv_heads": 2})],
+    ids=str,
+)
+def test_equals_one_device(ranks, size, choices):
+    ranks(size).run(train, choices)
 
 
 def report(world, choices):
@@ -136,22 +78,18 @@ def report(world, choices):
     assert [row.name for row in replaced.parameters] == list(before) == [name for name, _ in model.named_parameters()]
     for row, parameter in zip(replaced.parameters, model.parameters(), strict=True):
         assert (row.before, row.now) == (before[row.name], tuple(parameter.shape))
-    linear = [name for name, part in model.named_modules() if type(part) is nn.Linear]
-    return replaced, str(replaced), linear
+    assert not [name for name, part in model.named_modules() if type(part) is nn.Linear], "nothing stays dense"
+    return replaced, str(replaced)
 
 
-def test_it_says_what_it_replaced_and_nothing_stays_dense_unnoticed(ranks):
-    replaced, text, dense = ranks(2).run(report, {"tied": False})[0]
-    assert dense == []
+def test_it_says_what_it_replaced(ranks):
+    replaced, text = ranks(2).run(report, {"tied": False})[0]
     ends = ("norm.weight", "norm.bias", "output.bias", "down.bias", "positions.weight")
     assert replaced.replicated == [row.name for row in replaced.parameters if row.name.endswith(ends)]
     assert replaced.modules["blocks.1.mlp.up"] == "ColumnParallelLinear"
-    assert replaced.modules["loss"] == "VocabParallelLoss"
     lines = [line.split() for line in text.splitlines()]
     assert ["embedding.tokens.weight", "13", "×", "8", "7", "×", "8", "dim", "0", "in", "2"] in lines
     assert ["blocks.0-1.mlp.down.bias", "8", "8", "replicated"] in lines
-    # embedding 2, head 1, last norm 2; of the two layers, shown as one, norms 4, attention 8, MLP 4; and the header
-    assert len(lines) == 5 + 16 + 1
 
 
 def test_it_says_whose_gradients_must_be_summed(ranks):
@@ -167,7 +105,6 @@ def generated(world):
     model = copy.deepcopy(reference)
     parallelize(model)
     inputs, targets = tokens()
-    assert torch.equal(model.generate(inputs, 7, temperature=0), reference.generate(inputs, 7, temperature=0))
     generators = [torch.Generator().manual_seed(5) for _ in range(2)]
     drawn = model.generate(inputs, 7, generator=generators[0])
     assert torch.equal(drawn, reference.generate(inputs, 7, generator=generators[1]))
@@ -182,9 +119,8 @@ def generated(world):
     return drawn.tolist()
 
 
-@pytest.mark.parametrize("size", (2, 3))
-def test_generate_gives_one_devices_tokens_on_all_ranks(ranks, size):
-    drawn = ranks(size).run(generated)
+def test_generate_gives_one_devices_tokens_on_all_ranks(ranks):
+    drawn = ranks(3).run(generated)
     assert all(each == drawn[0] for each in drawn)
 
 
@@ -243,18 +179,6 @@ def other_parts(world):
 
 def test_an_mlp_of_another_kind_is_left_alone(ranks):
     ranks(2).run(other_parts)
-
-
-def other_batch(world):
-    model = gpt(world.size)
-    parallelize(model)
-    with Ledger() as ledger, pytest.raises(ValueError, match="`tokens` must be equal on all tensor-parallel ranks"):
-        model(*tokens(world.rank))
-    return ledger.entries
-
-
-def test_another_batch_on_each_rank_is_refused(ranks):
-    assert ranks(2).run(other_batch) == [[], []]
 
 
 # Bad input: a model, what else, and what every rank is told.

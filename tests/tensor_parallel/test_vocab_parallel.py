@@ -12,13 +12,10 @@ import torch.nn.functional as F
 from jaxtyping import TypeCheckError
 from torch import nn
 
-from minitrain.collectives.full import ring
 from minitrain.comm import Ledger, SavedActivations
 from minitrain.comm.comm import Comm
 from minitrain.costs import vocabulary as costs
-from minitrain.tensor_parallel import vocab_parallel as small
-from minitrain.tensor_parallel.clip_grad_norm import gradient_norm
-from minitrain.tensor_parallel.full.mappings import gather_from_parallel
+from minitrain.tensor_parallel import cross_entropy
 from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim
 from minitrain.tensor_parallel.full.vocab_parallel import (
@@ -30,6 +27,7 @@ from minitrain.tensor_parallel.full.vocab_parallel import (
 )
 
 INF = math.inf
+FORMS = {"small": cross_entropy.vocab_parallel_cross_entropy, "full": vocab_parallel_cross_entropy}
 HIDDEN = 3
 sizes = pytest.mark.parametrize("size", (1, 2, 3, 4))
 # One that divides; one that leaves a rank with padding only (5 tokens on 4 ranks: 2 + 2 + 1 + 0); fewer than ranks.
@@ -100,47 +98,6 @@ def test_a_tied_embedding_and_head_equal_one_device(ranks, size, vocabulary, bia
     ranks(size).run(tied, vocabulary, bias)
 
 
-def small_tied(world, vocabulary):
-    """The small form, its head tied or not, against one device, and to the bits of the full one."""
-    torch.manual_seed(0)
-    whole = nn.Embedding(vocabulary, HIDDEN, dtype=torch.float64)
-    linear = nn.Linear(HIDDEN, vocabulary, False, dtype=torch.float64)
-    for is_tied in (False, True):
-        if is_tied:
-            linear.weight = whole.weight
-        table, other = (form.from_embedding(whole) for form in (small.VocabParallelEmbedding, VocabParallelEmbedding))
-        head = small.VocabParallelHead.from_linear(linear)
-        if is_tied:
-            head.weight = table.weight
-        its_head = VocabParallelHead.from_linear(linear, shard=other.weight if is_tied else None)
-        one_device = nn.ModuleList([whole, linear])
-        ours, theirs = nn.ModuleList([table, head]), nn.ModuleList([other, its_head])
-        inputs, targets = torch.randint(vocabulary, (2, 2, 7), generator=torch.Generator().manual_seed(1))
-        assert torch.equal(table(inputs), whole(inputs))  # x + 0 is exact
-        found = []
-        for embed, logits_of in (ours, theirs):
-            logits = logits_of(torch.tanh(embed(inputs)))
-            loss = vocab_parallel_cross_entropy(logits, targets, vocabulary=vocabulary)
-            loss.backward()
-            found.append([logits.detach(), loss.detach()])
-        one_device.zero_grad()
-        expected = linear(torch.tanh(whole(inputs)))
-        F.cross_entropy(expected.flatten(0, 1), targets.flatten()).backward()
-        torch.testing.assert_close(gather_logits(found[0][0], vocabulary), expected.detach(), rtol=0, atol=1e-12)
-        assert all(torch.equal(mine, its) for mine, its in zip(*found, strict=True))
-        for mine, its, alone in zip(ours.parameters(), theirs.parameters(), one_device.parameters(), strict=True):
-            assert torch.equal(mine, its) and torch.equal(mine.grad, its.grad)
-            torch.testing.assert_close(mine.grad, piece_of(alone.grad, mine), rtol=0, atol=1e-12)
-        norm = nn.utils.clip_grad_norm_(one_device.parameters(), INF)
-        torch.testing.assert_close(gradient_norm(ours.parameters()), norm, rtol=1e-12, atol=1e-12)
-
-
-@vocabularies
-@sizes
-def test_the_small_one_is_one_device_and_the_full_one(ranks, size, vocabulary):
-    ranks(size).run(small_tied, vocabulary)
-
-
 def fresh(world):
     torch.manual_seed(3)
     whole = nn.Embedding(7, HIDDEN)
@@ -156,21 +113,16 @@ def test_new_ones_start_as_those_of_one_device(ranks):
     ranks(3).run(fresh)
 
 
-def loss_and_gradient(world, logits, targets, dtype):
-    """Ours and F.cross_entropy's of the same logits, ours with this rank's columns of the gradient."""
-    logits = logits.to(dtype)
+def like_torch(world, form, rows, targets):
+    """Loss and gradient; a gradient that is not 1 comes in."""
+    logits, targets = torch.tensor(rows, dtype=torch.float64), torch.tensor(targets)
     mine, whole = part(world, logits), logits.clone().requires_grad_()
-    ours = vocab_parallel_cross_entropy(mine, targets, vocabulary=logits.shape[-1])
-    theirs = F.cross_entropy(whole.to(torch.promote_types(dtype, torch.float32)), targets)
-    (2 * ours).backward(), (2 * theirs).backward()  # a gradient that is not 1 comes in
-    return ours, theirs.to(ours.dtype), mine.grad, part(world, F.pad(whole.grad, (0, 0))).nan_to_num(neginf=0.0)
-
-
-def like_torch(world, rows, targets):
-    found = loss_and_gradient(world, torch.tensor(rows, dtype=torch.float64), torch.tensor(targets), torch.float64)
-    ours, theirs, gradient, expected = found
-    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12, equal_nan=True)
-    torch.testing.assert_close(gradient.nan_to_num(7.0), expected.nan_to_num(7.0), rtol=0, atol=1e-12)
+    options = {"vocabulary": logits.shape[-1]} if form == "full" else {}
+    loss, expected = FORMS[form](mine, targets, **options), F.cross_entropy(whole, targets)
+    (2 * loss).backward(), (2 * expected).backward()
+    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
+    gradient = F.pad(whole.grad, (0, -len(rows[0]) % world.size)).chunk(world.size, -1)[world.rank]
+    torch.testing.assert_close(mine.grad.nan_to_num(7.0), gradient.nan_to_num(7.0), rtol=0, atol=1e-12)
 
 
 SPECIAL = {
@@ -181,17 +133,18 @@ SPECIAL = {
     "and is the target": ([[-INF, 0.0, 1.0]], [0]),
     "one column": ([[-INF, -INF, 5.0]], [2]),
 }
+CASES = [(form, case) for form in FORMS for case in SPECIAL if (form, case) != ("small", "some ignored")]
 
 
-@pytest.mark.parametrize("case", SPECIAL)
+@pytest.mark.parametrize(("form", "case"), CASES)
 @pytest.mark.parametrize("size", (1, 2, 4))
-def test_special_logits_give_what_torch_gives(ranks, size, case):
-    ranks(size).run(like_torch, *SPECIAL[case])
+def test_special_logits_give_what_torch_gives(ranks, size, form, case):
+    ranks(size).run(like_torch, form, *SPECIAL[case])
 
 
-def not_a_number(world, rows, targets):
+def not_a_number(world, form, rows, targets):
     mine = part(world, torch.tensor(rows, dtype=torch.float64))
-    loss = vocab_parallel_cross_entropy(mine, torch.tensor(targets), vocabulary=3)
+    loss = FORMS[form](mine, torch.tensor(targets))
     loss.backward()
     return loss.item(), mine.grad.tolist()
 
@@ -203,30 +156,47 @@ NANS = {
 }
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", NANS)
-def test_where_torch_says_not_a_number_so_do_all_ranks(ranks, case):
+def test_where_torch_says_not_a_number_so_do_all_ranks(ranks, case, form):
     whole = torch.tensor(NANS[case], dtype=torch.float64)
     assert F.cross_entropy(whole, torch.tensor([1])).isnan()
-    assert all(math.isnan(loss) for loss, _ in ranks(3).run(not_a_number, NANS[case], [1]))
+    assert all(math.isnan(loss) for loss, _ in ranks(3).run(not_a_number, form, NANS[case], [1]))
 
 
 def test_all_ignored_is_not_a_number_and_has_gradient_0(ranks):
-    for loss, gradient in ranks(3).run(not_a_number, [[0.0, 1.0, 2.0]], [-100]):
+    for loss, gradient in ranks(3).run(not_a_number, "full", [[0.0, 1.0, 2.0]], [-100]):
         assert math.isnan(loss)
         assert gradient == [[0.0]]
 
 
 def low_precision(world, dtype):
     logits, targets = (30 * random(6, 10)).to(dtype), torch.arange(6)
-    ours, theirs, gradient, expected = loss_and_gradient(world, logits, targets, dtype)
-    assert ours.dtype == torch.float32 and gradient.dtype == dtype
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=0)
-    torch.testing.assert_close(gradient, expected, rtol=torch.finfo(dtype).eps, atol=1e-7)
+    mine, whole = part(world, logits), logits.clone().requires_grad_()
+    loss = vocab_parallel_cross_entropy(mine, targets, vocabulary=10)
+    expected = F.cross_entropy(whole.float(), targets)
+    loss.backward(), expected.backward()
+    assert loss.dtype == torch.float32 and mine.grad.dtype == dtype
+    torch.testing.assert_close(loss, expected, rtol=1e-6, atol=0)
+    gradient = F.pad(whole.grad, (0, -10 % world.size)).chunk(world.size, -1)[world.rank]
+    torch.testing.assert_close(mine.grad, gradient, rtol=torch.finfo(dtype).eps, atol=1e-7)
 
 
-@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16, torch.float32), ids=str)
+@pytest.mark.parametrize("dtype", (torch.bfloat16, torch.float16), ids=str)
 def test_low_precision_is_computed_in_float32(ranks, dtype):
     ranks(3).run(low_precision, dtype)
+
+
+def kept(world, tokens, vocabulary):
+    mine, targets = part(world, random(tokens, vocabulary).float()), torch.zeros(tokens, dtype=torch.int64)
+    with SavedActivations() as saved:
+        vocab_parallel_cross_entropy(mine, targets)
+    # The logits as they are; of each token m, s (4 bytes), its place (8), two flags; and the count (8).
+    assert saved.bytes == mine.nbytes + tokens * (4 + 4 + 8 + 1 + 1) + 8
+
+
+def test_the_loss_keeps_its_logits_and_a_few_numbers_a_token(ranks):
+    ranks(3).run(kept, 5, 22)
 
 
 def like_loss_parallel(world):
@@ -252,25 +222,6 @@ def test_equals_the_loss_parallel_of_dtensor(ranks):
     ranks(2).run(like_loss_parallel)
 
 
-def counted(world, tokens, vocabulary):
-    mine, targets = part(world, random(tokens, vocabulary).float()), torch.zeros(tokens, dtype=torch.int64)
-    with Ledger() as forward, SavedActivations() as saved:
-        loss = vocab_parallel_cross_entropy(mine, targets, Comm(collectives=ring))
-    with Ledger() as backward:
-        loss.backward()
-    # Kept: the logits as they are; of each token m, s (4 bytes), its place (8), two flags; and the count (8).
-    assert saved.bytes == mine.nbytes + tokens * (4 + 4 + 8 + 1 + 1) + 8
-    assert backward.entries == []
-    sent = costs.loss_traffic(tokens, world.size, world.rank)
-    assert (forward.sent, forward.messages) == sent
-    assert sent.bytes == (world.size - 1) * 3 * 4 * tokens
-
-
-@sizes
-def test_three_numbers_a_token_forward_and_nothing_backward(ranks, size):
-    ranks(size).run(counted, 5, 22)
-
-
 def alike(world):
     mine = part(world, 50 * random(64, 37).float())
     loss = vocab_parallel_cross_entropy(mine, torch.arange(64) % 37)
@@ -281,28 +232,6 @@ def alike(world):
 
 def test_all_ranks_have_the_same_bits(ranks):
     assert ranks(4).run(alike) == [1] * 4
-
-
-def never_predicted(world, vocabulary):
-    """All real logits are negative, so that a logit of 0 for padding would be the largest."""
-    linear = nn.Linear(HIDDEN, vocabulary, bias=False)
-    nn.init.constant_(linear.weight, -1.0)
-    head, x = VocabParallelHead.from_linear(linear), torch.ones(1, 2, HIDDEN)
-    whole = gather_from_parallel(head(x))
-    careless = gather_from_parallel(F.linear(x, head.weight))
-    exact = F.cross_entropy(linear(x).flatten(0, 1), torch.zeros(2, dtype=torch.int64))
-    columns = careless.chunk(world.size, -1)[world.rank]
-    wrong = vocab_parallel_cross_entropy(columns, torch.zeros(1, 2, dtype=torch.int64))
-    return whole.argmax(-1).max().item(), careless.argmax(-1).min().item(), whole.shape[-1], (wrong - exact).item()
-
-
-def test_padding_is_never_predicted_and_would_be_if_its_logit_were_0(ranks):
-    for predicted, careless, columns, too_large in ranks(4).run(never_predicted, 6):
-        assert columns == 8
-        assert predicted < 6
-        assert careless >= 6
-        # log((6e⁻³ + 2)/(6e⁻³)): what two zeros beside six logits of −3 add to the loss
-        assert too_large == pytest.approx(math.log((6 * math.exp(-3) + 2) / (6 * math.exp(-3))), rel=1e-5)
 
 
 def copied(world):
@@ -321,10 +250,6 @@ def test_copies_and_frozen_tables(ranks):
 # Bad input: what rank r does, and what every rank is told.
 def a_large_target(rank):
     vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([5]), vocabulary=5)
-
-
-def a_negative_target(rank):
-    vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([-1]))
 
 
 def another_target(rank):
@@ -351,24 +276,18 @@ def a_padding_token(rank):
     VocabParallelEmbedding.from_embedding(nn.Embedding(5, HIDDEN, padding_idx=0))
 
 
-def another_table(rank):
-    VocabParallelEmbedding.from_embedding(nn.Embedding.from_pretrained(torch.full((5, HIDDEN), float(rank))))
-
-
 def another_shard(rank):
     VocabParallelHead.from_linear(nn.Linear(HIDDEN, 5), shard=nn.Parameter(torch.zeros(5, HIDDEN)))
 
 
 BAD = {
     a_large_target: (IndexError, r"`targets` has 5, which vocabulary=5 .* use 0 to 4, or -100"),
-    a_negative_target: (IndexError, r"`targets` has -1, which vocabulary=6 "),
     another_target: (ValueError, r"`targets` must be equal on all tensor-parallel ranks"),
     too_few_targets: ((ValueError, TypeCheckError), r"targets"),  # in tests the signature is checked before
     other_logits: (ValueError, r"dtype of `tensor` differs between ranks"),
     a_large_token: (IndexError, r"`tokens` has 5, which vocabulary=5 does not have; use 0 to 4"),
     another_token: (ValueError, r"`tokens` must be equal on all tensor-parallel ranks"),
     a_padding_token: (ValueError, r"padding_idx=0 is not supported"),
-    another_table: (ValueError, r"`embedding.weight` must be equal"),
     another_shard: (ValueError, r"shard of shape \(5, 3\) does not fit this rank's rows \(3, 3\)"),
 }
 
@@ -384,12 +303,3 @@ def bad(world, call):
 @pytest.mark.parametrize("call", BAD, ids=lambda call: call.__name__)
 def test_bad_input_is_refused_on_every_rank_before_anything_is_sent(ranks, call):
     assert ranks(2).run(bad, call) == [[], []]
-
-
-def unchecked(world):
-    loss = vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([77]), Comm(check=False))
-    return loss.item(), VocabParallelEmbedding(5, HIDDEN, Comm(check=False))(torch.tensor([77])).abs().max().item()
-
-
-def test_unchecked_a_target_outside_costs_infinitely_much(ranks):
-    assert ranks(2).run(unchecked) == [(INF, 0.0)] * 2

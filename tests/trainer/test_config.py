@@ -91,23 +91,15 @@ def test_options_win_over_the_file(tmp_path):
     ("text", "words"),
     [
         ("[steps]\nleraning_rate = 1", "[steps] has no leraning_rate; python -m minitrain.train --help lists"),
-        ("[steps]\nbatchs = 1", "[steps] has no batchs; did you mean batch in [steps] or"),
         ("[run]\nsave-every = 1", "[run] has no save-every; did you mean save_every in [run]"),
         ("[model]\nlr = 1", "[model] has no lr; it belongs in [steps]"),
         ("lr = 1", "lr is in no table; it belongs in [steps]"),
-        ("config = 'other.toml'", "config is in no table"),
-        ("[step]\nlr = 1", "the table [step] is unknown; did you mean [steps]?"),
         ("[optimizer]\nlr = 1", "the table [optimizer] is unknown; use [start], [model], [layout], [steps], [run]"),
-        ("steps = 7", "steps is in no table; it belongs in [steps]"),
-        ("[steps]\nlr = 'fast'", "lr in [steps] must be a number, not 'fast'"),
         ("[steps]\nlr = true", "lr in [steps] must be a number, not True"),
         ("[steps]\nbatch = 8.0", "batch in [steps] must be a whole number, not 8.0"),
         ("[steps]\ncompile = 1", "compile in [steps] must be true or false, not 1"),
-        ("[steps]\ndata = 7", "data in [steps] must be a text in quotes, not 7"),
-        ("[model]\nlayers = '7'", "layers in [model] must be a whole number, not '7'"),
         ("[layout]\nzero = true", "zero in [layout] must be one of 0, 1, 2, 3, not True"),
         ("[model]\npreset = 'gpt3'", 'preset in [model] must be one of "tiny", '),
-        ("[model]\nlayers = 7\nlayers = 8", "is no TOML: "),
         ("\udcff", "is no TOML: "),
     ],
 )
@@ -124,9 +116,9 @@ def test_no_such_file_ends_the_command_before_ranks(tmp_path, capsys):
     assert "none.toml' cannot be read: No such file or directory; give a TOML file" in capsys.readouterr().err
 
 
-def test_no_torch_is_imported_for_it(tmp_path):
+def test_no_torch_is_imported_for_commands_and_files(tmp_path):
     file = written(tmp_path, "[steps]\nbatch = 8")
-    code = f"from minitrain.trainer import command; command.read(['--config', {str(file)!r}])"
+    code = f"from minitrain.trainer import command, tools; command.read(['--config', {str(file)!r}])"
     subprocess.run([sys.executable, "-c", f"{code}; import sys; assert 'torch' not in sys.modules"], check=True)
 
 

@@ -76,17 +76,6 @@ def do(world, settings: Settings, stop_at: int | None = None):
     )
 
 
-@pytest.mark.parametrize("layout", (Layout(dp=2, zero=1), Layout(pp=2), Layout(tp=2)), ids=str)
-def test_prepared_text_in_every_layout(ranks, prepared, tmp_path, layout):
-    data = str(prepared / ".pairs")
-    one = ranks(1).run(do, asked(tmp_path / "one", data))[0]
-    two = ranks(2).run(do, asked(tmp_path / "two", data, layout))[0]
-    assert one[0] == two[0] == 0
-    assert two[1] == pytest.approx(one[1], abs=1e-12)
-    assert one[2] == two[2] == [Counter(range(STEPS.steps * STEPS.batch))]
-    assert "vocabulary 300" in one[3][0] and "8 × 16 tokens" in one[3][0]
-
-
 @pytest.mark.parametrize(
     ("before", "after"), ((Layout(dp=2), Layout(pp=2)), (Layout(tp=2), Layout(dp=2, zero=1, microbatches=2))), ids=str
 )
@@ -155,8 +144,6 @@ def test_what_is_replaced_in_a_text_is_told(prepared, tmp_path):
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (["--layers", "0"], "layers=0 must be at least 1"),
-        (["--name", "n" * 300], "File name too long"),
         (["--mix", "a=0.3:x", "b=0.6:y"], "mix has weights that sum to 0.9, not 1; change a, b"),
         (["--mix", "a:x"], "mix='a:x' is no name=weight:data"),
         (["--mix", "a=1:reference", "--data", "library"], "data='library' is not used with mix"),

@@ -10,7 +10,7 @@ import sys
 import pytest
 import torch
 
-from minitrain.composition.settings import Layout, Model, Settings, Steps, check
+from minitrain.composition.settings import Layout, Model, Settings, Steps
 from minitrain.composition.step import NotFinite
 from minitrain.data.text import Samples, as_tensor
 from minitrain.train import build, train_step
@@ -79,15 +79,6 @@ def test_a_skipped_step_changes_nothing(ranks):
         assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-def test_the_scale_is_divided_out_exactly(ranks):
-    """Scales are powers of two: as long as nothing overflows or vanishes, they change no bit."""
-    steps = Steps(batch=4, warmup=0, dtype="float16", clip=0)
-    (small, one), (large, other) = (ranks(1).run(trained, Layout(), steps, 1, scale)[0] for scale in (2.0**12, 2.0**13))
-    assert small[0].loss == large[0].loss
-    differ = sum(int((a != b).sum()) for a, b in zip(one, other, strict=True))
-    assert differ <= 0.02 * sum(weight.numel() for weight in one)  # subnormal gradients, which a larger scale keeps
-
-
 def at_the_floor(world):
     with pytest.raises(NotFinite) as caught:
         trained(world, Layout(dp=2), Steps(batch=4, dtype="float16"), 1, 1.0, (0,))
@@ -98,12 +89,6 @@ def test_at_the_floor_the_run_stops_and_names_the_layer(ranks):
     for message in ranks(2).run(at_the_floor):
         assert "every loss is finite, but not the gradient of" in message
         assert "with a loss scale of 1" in message
-
-
-@pytest.mark.parametrize("scale", [0.0, 3.0, -2.0, 0.5, float("nan")])
-def test_a_scale_is_a_power_of_two(scale):
-    with pytest.raises(ValueError, match=r"loss_scale=\S+ must be a power of two, and at least 1; use 65536"):
-        check(TINY, Layout(), Steps(loss_scale=scale))
 
 
 def run(folder, *arguments):

@@ -101,7 +101,6 @@ def test_other_optimizers_and_dtypes(ranks, tmp_path, zero, optimizer, dtype):
     "layout, model, steps, message",
     [
         (Layout(tp=2), {}, {}, "data parallelism alone, and here pp=1 and tp=2; use dp"),
-        (Layout(pp=2, microbatches=2), {}, {}, "data parallelism alone, and here pp=2 and tp=1; use dp"),
         (Layout(dp=2), {"experts": 2}, {}, "ordered_sums needs one gradient .* experts=2"),
         (Layout(dp=2, zero=2), {}, {}, "zero=2 adds gradients over ranks in every backward, .* use zero=1 or 0"),
         (Layout(dp=2, zero=1), {}, {"optimizer": "lamb"}, "optimizer=lamb with zero=1 .* use zero=0, or adamw or sgd"),

@@ -46,17 +46,6 @@ def short(ranks, tmp_path_factory):
     return folder, file, losses, state
 
 
-def test_resumed_in_another_layout(ranks, short, tmp_path):
-    first = asked(tmp_path, ROPE, Layout(dp=2, zero=1))
-    ranks(2).run(do, first, 2)
-    then = replace(first, layout=Layout(tp=2, sequence_parallel=True), run=replace(first.run, resume=True, sample=3))
-    for status, losses, state, _, done in ranks(2).run(do, then):
-        assert (status, done) == (0, 4)
-        assert losses == pytest.approx(short[2][2:], abs=1e-12)
-        assert state.keys() == short[3].keys()
-        assert max((state[name] - value).abs().max() for name, value in short[3].items()) < 1e-9
-
-
 @pytest.mark.parametrize("layout", (Layout(), Layout(pp=2, microbatches=2)), ids=str)
 def test_continued_with_longer_sequences_and_a_larger_base(ranks, short, tmp_path, layout):
     found = ranks(layout.ranks).run(do, asked(tmp_path, LONGER, layout, load=str(short[1]), steps=0))

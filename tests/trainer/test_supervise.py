@@ -76,7 +76,6 @@ def undisturbed(ranks, tmp_path_factory):
     "fault, told, timeout",
     first(
         [
-            ("kill 0 3", "rank 0 died: ended by signal SIGKILL", 60.0),
             ("kill 1 5", "rank 1 died: ended by signal SIGKILL", 60.0),
             ("raise 1 3", "rank 1 failed: LookupError: no such sample", 60.0),
             ("memory 1 3", "rank 1 failed: MemoryError", 60.0),

@@ -20,7 +20,7 @@ import minitrain
 from minitrain.checkpointing.full.agreement import same_on_all_ranks
 from minitrain.comm.lock import Lock
 from minitrain.composition.model import make_config
-from minitrain.composition.settings import Layout, check
+from minitrain.composition.settings import Layout
 from minitrain.data.text import Text, windows
 from minitrain.models.gpt import GPT
 from minitrain.trainer import config, loaded, tools
@@ -61,16 +61,11 @@ def answers(world, find, asked, layouts):
 
 @pytest.mark.parametrize("size", LAYOUTS)
 def test_the_text_is_one_devices_in_every_layout(ranks, run, whole, size):
-    """The likeliest tokens, beyond the model's 16 positions; and draws, which depend on the seed alone."""
+    """The likeliest tokens, beyond the model's 16 positions."""
     greedy = tools.Generate(str(run[0]), prompt="import ", tokens=20, temperature=0.0)
     right = whole.generate(torch.tensor([list(b"import ")]), 20, temperature=0.0)[0].tolist()
-    drawn = replace(greedy, temperature=1.0, top_k=50)
-    once = ranks(1).run(answers, loaded.text, drawn, [Layout()])[0]
     for found in ranks(size).run(answers, loaded.text, greedy, LAYOUTS[size]):
         assert found == [loaded.printable(bytes(right))] * len(found)
-    for found in ranks(size).run(answers, loaded.text, drawn, LAYOUTS[size]):
-        assert found == once * len(found)
-    assert once != ranks(1).run(answers, loaded.text, replace(drawn, seed=1), [Layout()])[0]
 
 
 def losses(world, folder, counts, layouts):
@@ -106,13 +101,6 @@ def test_the_loss_is_the_trainers_in_three_units(ranks, run):
         assert perplexity == pytest.approx(math.exp(run[1]), rel=1e-3)
         assert bits == pytest.approx(run[1] / math.log(2), abs=1e-4), "a token is a byte"
         assert f"after step 4 of {run[0]}, on 256 windows of 16 tokens held out of reference" in found
-
-
-def test_other_data_and_all_windows(ranks, run, tmp_path):
-    (tmp_path / "short").write_bytes(bytes(range(97, 123)) * 20)  # three windows held out
-    asked = tools.Evaluate(str(run[0]), data=str(tmp_path / "short"))
-    (((found,),)) = ranks(1).run(answers, loaded.loss, asked, [Layout()])
-    assert f"on 3 windows of 16 tokens held out of {tmp_path}/short" in found
 
 
 @pytest.mark.parametrize("changes", ({"dtype": "bfloat16", "optimizer": "muon"}, {"ordered_sums": True}), ids=str)
@@ -221,59 +209,39 @@ def test_a_damaged_checkpoint_is_passed_over(ranks, run, tmp_path, capfd):
 def test_what_does_not_fit_is_refused_before_ranks_start(run, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = str(run[0])
-    shutil.copytree(run[0], "runs/without")
+    for name in ("without", "empty", "strange"):
+        shutil.copytree(run[0], f"runs/{name}")
     Path("runs/without", config.NAME).unlink()
-    shutil.copytree(run[0], "runs/empty")
     shutil.rmtree("runs/empty/checkpoints")
-    shutil.copytree(run[0], "runs/strange")
     Path("runs/strange", config.NAME).write_text("[model]\nlayer = 3")
     for tool, words, message in (
         (tools.generate, ["nowhere"], "run='nowhere' is no folder; give a run's folder, such as runs/train"),
         (tools.export, ["empty", "out"], "run='empty' is no folder; did you mean runs/empty?"),
         (tools.generate, ["runs/without"], "runs/without has no run.toml with the run's settings; start the run once"),
         (tools.evaluate, ["runs/empty"], "runs/empty has no checkpoint yet"),
-        (tools.export, ["runs/empty", "out"], "runs/empty has no checkpoint yet"),
         (tools.evaluate, ["runs/strange"], "[model] has no layer; did you mean layers in [model]"),
         (tools.generate, [folder, "--tp", "4"], "heads=2 do not divide by tp=4; layouts of 4 ranks that fit: "),
-        (tools.evaluate, [folder, "--pp", "4"], "layers=2 are fewer than 4 stages"),
         (tools.generate, [folder, "--prompt", ""], "prompt='' has nothing to continue"),
-        (tools.generate, [folder, "--tokens", "-1"], "tokens=-1 must not be negative"),
-        (tools.generate, [folder, "--temperature", "-0.1"], "temperature=-0.1 must be at least 0"),
         (tools.generate, [folder, "--temperature", "nan"], "temperature=nan must be at least 0"),
-        (tools.generate, [folder, "--top-k", "0"], "top_k=0 leaves no token to draw"),
         (tools.evaluate, [folder, "--windows", "0"], "windows=0 must be at least 1"),
-        (tools.export, [folder, "no/such"], "file='no/such' lies in no folder"),
-        (tools.export, [folder, "runs"], "file='runs' is a folder; name a file in it"),
         (tools.export, [folder, f"{folder}/run.toml"], "run.toml' exists and may be no weights; name another file"),
-        (tools.generate, [folder, "--seed", str(1 << 64)], "seed=18446744073709551616 has more than 64 bits"),
         (tools.evaluate, ["n" * 300], "File name too long"),
     ):
         assert (tool(words) if tool is tools.export else tool(LOOP, words)) == 2
         assert message in capsys.readouterr().err, words
 
 
-def test_what_is_found_on_ranks_is_refused_once(ranks, run, tmp_path, capfd):
-    (tmp_path / "short").write_bytes(b"abc" * 10)
+def test_what_is_found_on_ranks_is_refused_once(ranks, run, capfd):
     settings = tools.settings_of(run[0], Layout(dp=2))
     other = replace(settings, model=replace(MODEL, layers=3))
-    for asked_for, how, message in (
-        (tools.Evaluate(str(run[0]), data="nowhere"), settings, "data='nowhere' is no file and no folder"),
-        (
-            tools.Evaluate(str(run[0]), data=str(tmp_path / "short")),
-            settings,
-            "seq=16 needs a validation part of at least 17",
-        ),
-        (tools.Evaluate(str(run[0])), other, "is a checkpoint of another model: it lacks model.blocks.2."),
+    for data, how, message in (
+        ("nowhere", settings, "data='nowhere' is no file and no folder"),
+        (None, other, "is a checkpoint of another model: it lacks model.blocks.2."),
     ):
-        check(how.model, how.layout, how.steps)
+        asked_for = tools.Evaluate(str(run[0]), data=data)
         assert ranks(2).run(loaded.answer, loaded.loss, asked_for, LOOP, how) == [2, 2]
         told = capfd.readouterr()
         assert told.err.count(message) == 1 and not told.out
-
-
-def test_no_torch_is_imported_before_ranks_start():
-    code = "import sys; from minitrain.trainer import tools; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_prompt_need_not_be_text(ranks, run):

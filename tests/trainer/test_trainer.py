@@ -14,24 +14,21 @@ import warnings
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
 
 from minitrain.checkpointing.checkpoint import load
 from minitrain.checkpointing.full import manifest
-from minitrain.comm.timeline import Timeline
-from minitrain.comm.world import World
-from minitrain.composition.settings import Layout, Model, Run, Settings, Steps, check
-from minitrain.composition.step import AxisCollectives, Report
+from minitrain.composition.settings import Layout, Model, Run, Settings, Steps
+from minitrain.composition.step import Report
 from minitrain.data.text import Samples, Text
-from minitrain.lessons.trainer.trainer import advance, gathered, layouts
+from minitrain.lessons.trainer.trainer import advance, gathered
 from minitrain.ranks.failures import RanksError
 from minitrain.train import build, train, train_step
-from minitrain.trainer import config, display, identity, launch, metrics, profile, speed
+from minitrain.trainer import config, display, identity, launch, metrics, speed
 from minitrain.trainer.display import Display
-from minitrain.trainer.evaluation import evaluate
 from minitrain.trainer.identity import described, different
 from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
@@ -101,15 +98,6 @@ def test_resumed_in_another_layout(ranks, whole, tmp_path, layout):
     assert [line.get("resumed at") for line in lines if "settings" in line] == [None, 2]
 
 
-@pytest.mark.parametrize("before, after", ((Layout(cp=2), Layout(dp=2, zero=1)), (Layout(dp=2), Layout(cp=2, zero=3))))
-def test_a_checkpoint_is_the_same_with_context_parallelism(ranks, tmp_path, before, after):
-    """No element of weights and optimizer states differs when one layout loads what the other has saved."""
-    settings = asked(tmp_path, before, steps=2)
-    saved = ranks(2).run(do, settings)[0][2]
-    loaded = ranks(2).run(do, replace(settings, layout=after, run=replace(settings.run, resume=True)))[0][2]
-    assert saved.keys() == loaded.keys() and apart(saved, loaded) == 0
-
-
 def test_what_a_run_leaves(whole):
     folder, losses, _, told, _ = whole
     names = {path.name for path in folder.iterdir()}
@@ -136,29 +124,30 @@ def test_a_stop_that_one_rank_hears_of(ranks, tmp_path):
 def test_a_loss_that_is_no_number(ranks, tmp_path):
     """All ranks stop in one step; the weights before it are saved, but not where --resume would take them from."""
     settings = asked(tmp_path, Layout(dp=2), lr=1e200, clip=0.0, optimizer="sgd", steps=9)
-    found = ranks(2).run(do, settings)
-    assert {status for status, *_ in found} == {1}
-    done = found[0][4]
-    assert f"step {done}: loss" in found[0][3] and "samples" in found[0][3]
-    assert [path.name for path in (tmp_path / "run" / "not-finite").iterdir()] == [f"step-{done:08d}"]
-    assert f"{tmp_path}/run/not-finite/step-{done:08d}" in found[0][3]
+    found = ranks(2).run(blow_up, settings)
+    assert [(status, same) for status, _, same, _ in found] == [(1, True)] * 2
+    done, told = found[0][1], "\n".join(map(str, found[0][3]))
+    assert f"step {done}: loss" in told and "samples" in told
+    assert f"{tmp_path}/run/not-finite/step-{done:08d}" in told
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 def blow_up(world, settings):
-    """Whether the weights that are saved when a loss is no number are those that the run has then."""
-    trainer = Trainer(world, settings, tell=lambda text: None)
-    train(trainer)
+    """A run until a loss is no number, and whether the weights that it saves then are those that it has."""
+    told = []
+    trainer = Trainer(world, settings, tell=told.append)
+    status = train(trainer)
     before, state = gathered(trainer), trainer.saving.state()
     for sharded in state.values():
         for shard in sharded.shards:
             shard.tensor.detach().zero_()
     load(settings.run.folder / "not-finite" / f"step-{trainer.done:08d}", state)
-    return all(torch.equal(before[name], value) for name, value in gathered(trainer).items())
-
-
-def test_the_weights_before_are_those_that_were_saved(ranks, tmp_path):
-    assert ranks(1).run(blow_up, asked(tmp_path, lr=1e200, clip=0.0, optimizer="sgd", steps=9)) == [True]
+    return (
+        status,
+        trainer.done,
+        all(torch.equal(before[name], value) for name, value in gathered(trainer).items()),
+        told,
+    )
 
 
 def refused(world, settings):
@@ -189,10 +178,7 @@ def test_what_a_resume_may_change():
     assert different(json.loads(json.dumps(saved)), described(Settings(model, layout, steps, written), "sum")) == []
 
 
-WRONG = ({}, {"settings": []}, {"position": -7}, {"position": "1"}, {"settings": {"model": "a"}})
-
-
-@pytest.mark.parametrize("wrong", WRONG, ids=range(len(WRONG)))
+@pytest.mark.parametrize("wrong", ({}, {"position": -7}, {"position": "1"}, {"settings": {"model": "a"}}), ids=str)
 def test_a_checkpoint_of_another_program(tmp_path, wrong):
     extra = {"step": 1, "position": 4, "settings": described(Settings(), "text")}
     assert identity.checked(tmp_path, extra) is extra
@@ -200,18 +186,14 @@ def test_a_checkpoint_of_another_program(tmp_path, wrong):
         identity.checked(tmp_path, {**extra, **wrong} if wrong else wrong)
 
 
-@pytest.mark.parametrize("what", ["pipe", "huge", "list"])
+@pytest.mark.parametrize("what", ["pipe", "huge"])
 def test_a_manifest_that_is_no_small_file(tmp_path, what):
     file = tmp_path / manifest.NAME
     if what == "pipe":
         os.mkfifo(file)
-    elif what == "huge":
+    else:
         file.touch()
         os.truncate(file, 3 << 30)
-    else:
-        edited = manifest.Manifest(1, {}, {})
-        object.__setattr__(edited, "extra", [])  # past the tests' own check of types
-        manifest.write(tmp_path, edited)
     with pytest.raises(ValueError, match="manifest.json is damaged: it cannot be read"):
         manifest.read(tmp_path)
 
@@ -221,43 +203,41 @@ def test_damaged_checkpoints(ranks, tmp_path):
     ranks(1).run(do, settings)
     resume = replace(settings, run=replace(settings.run, resume=True))
     folder = tmp_path / "run" / "checkpoints"
-    for number in (4, 2):
-        file = next((folder / f"step-0000000{number}").glob("__0_*"))
-        file.write_bytes(file.read_bytes()[:-1])
-        if number == 4:
-            ((status, losses, _, told, _),) = ranks(1).run(do, resume)
-            assert (status, len(losses)) == (0, 2), "from step 2"
-            assert "note: " in told and str(file) in told
-            file = next((folder / "step-00000004").glob("__0_*"))
-            file.write_bytes(file.read_bytes()[:-1])
+    file = shortened(folder, 4)
+    ((status, losses, _, told, _),) = ranks(1).run(do, resume)
+    assert (status, len(losses)) == (0, 2), "from step 2"
+    assert "note: " in told and str(file) in told
+    for step in (2, 4):
+        shortened(folder, step)
     (message,) = ranks(1).run(refused, resume)
     assert message == f"{folder} has no checkpoint that is complete and undamaged"
 
 
-def run_on_full_disk(world, settings, code):
+def shortened(folder, step):
+    file = next((folder / f"step-0000000{step}").glob("__0_*"))
+    file.write_bytes(file.read_bytes()[:-1])
+    return file
+
+
+def run_on_full_disk(world, settings):
     """The checkpoint after step 2 cannot be written; later ones can."""
-    calls, write = [], manifest.write
+    write = manifest.write
 
     def full_at_first(path, content):
-        calls.append(content.step)
         if content.step == 2:
-            raise OSError(code, os.strerror(code))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         write(path, content)
 
-    manifest.write = full_at_first
-    try:
+    with mock.patch.object(manifest, "write", full_at_first):
         return do(world, settings)
-    finally:
-        manifest.write = write
 
 
-@pytest.mark.parametrize("code", (errno.ENOSPC, errno.EROFS))
-def test_a_full_disk_and_a_read_only_folder(ranks, tmp_path, code):
-    found = ranks(2).run(run_on_full_disk, asked(tmp_path, Layout(dp=2), save_every=1, keep=9, steps=3), code)
+def test_a_full_disk(ranks, tmp_path):
+    found = ranks(2).run(run_on_full_disk, asked(tmp_path, Layout(dp=2), save_every=1, keep=9, steps=3))
     assert {status for status, *_ in found} == {0}
     saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert saved == ["step-00000001", "step-00000003"]
-    assert "note: " in found[0][3] and f"step-00000002 could not be saved: [Errno {code}] " in found[0][3]
+    assert "note: " in found[0][3] and f"step-00000002 could not be saved: [Errno {errno.ENOSPC}] " in found[0][3]
 
 
 def test_export_and_load(ranks, whole, tmp_path):
@@ -277,22 +257,6 @@ def test_export_where_no_step_is_left(ranks, whole, tmp_path):
     assert status == 0 and (tmp_path / "weights.safetensors").exists()
 
 
-def evaluated(world, settings):
-    trainer = Trainer(world, settings, tell=lambda text: None)
-    training = build(settings, world.device)
-    return evaluate(training, trainer.held_out), sum(len(inputs) for inputs, _ in trainer.held_out)
-
-
-def test_held_out_text_in_every_layout(ranks, tmp_path):
-    (tmp_path / "short").write_bytes(bytes(range(97, 123)) * 20)  # three sequences held out
-    for data, count in (("reference", 256), (str(tmp_path / "short"), 4)):
-        ((one, windows),) = ranks(1).run(evaluated, asked(tmp_path, data=data))
-        assert windows == count
-        for layout in (Layout(dp=2, microbatches=2), Layout(pp=2, microbatches=4), Layout(tp=2), Layout(cp=2)):
-            for loss, windows in ranks(2).run(evaluated, asked(tmp_path, layout, data=data)):
-                assert windows == count and loss == pytest.approx(one, abs=1e-12)
-
-
 def profiled(world, settings):
     trainer = Trainer(world, settings, tell=lambda text: None)
     trainer.begin(build(settings, world.device, trainer.instruments))
@@ -303,13 +267,7 @@ def profiled(world, settings):
     return trainer.profile.seconds, trainer.profile.steps, time.perf_counter() - start
 
 
-LAYOUTS = [
-    Layout(pp=2, microbatches=2),
-    Layout(tp=2),
-    Layout(dp=2, zero=2),
-    Layout(cp=2),
-    Layout(cp=2, cp_mode="gather"),
-]
+LAYOUTS = [Layout(pp=2, microbatches=2), Layout(tp=2), Layout(dp=2, zero=2), Layout(cp=2)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
@@ -322,45 +280,6 @@ def test_parts_of_a_step(ranks, tmp_path, layout):
         axes = {"pp": {"pipeline"}, "cp": {"cp", "dp"}}.get(str(layout)[:2], {str(layout)[:2]})
         everywhere = {"data", "forward", "backward", "gradients", "norm", "optimizer", "rest"}
         assert parts == everywhere | axes
-
-
-def clocked(moments):
-    """A profile on a clock that shows these moments one after another."""
-    world, clock = World(0, 1, 0, 1, torch.device("cpu"), "gloo"), SimpleNamespace(now=0.0)
-    world.timeline, shown = Timeline(clock), iter(moments)
-
-    def settle():
-        clock.now = next(shown)
-
-    world.timeline.settle = settle
-    return profile.Profile(world, skip=0)
-
-
-def test_nested_parts_are_taken_out():
-    made = clocked([0, 1, 4, 6, 9, 10])
-    with made.step():
-        with made.timer("backward"):  # 1 to 9, but for 4 to 6
-            with made.timer("dp"):
-                pass
-    assert {part: value for part, value in made.seconds.items() if value} == {"rest": 2, "backward": 6, "dp": 2}
-    with made.timer("data"):  # outside a step nobody looks at the clock
-        pass
-
-
-def test_a_step_that_fails_leaves_no_part_open():
-    made = clocked(range(100))
-    with pytest.raises(ArithmeticError), made.step(), made.timer("forward"):
-        raise ArithmeticError
-    assert made.steps == 0
-    with made.step(), made.timer("backward"):
-        pass
-    assert made.seconds["backward"] == 1
-
-
-def test_axes_of_one_rank_are_not_timed():
-    collectives = clocked([]).collectives(Layout(dp=2))
-    assert isinstance(collectives.dp, profile.Timed)
-    assert collectives.tp is AxisCollectives().tp and collectives.ep is AxisCollectives().ep
 
 
 def test_metrics_after_a_kill(tmp_path):
@@ -387,7 +306,7 @@ def resumed_and_killed(world, folder, at):
     metrics.Metrics(folder, {}, done=1)
 
 
-@pytest.mark.parametrize("at", ["json.dumps", "os.fsync", "os.replace"])
+@pytest.mark.parametrize("at", ["os.fsync", "os.replace"])
 def test_killed_when_metrics_are_cut(ranks, tmp_path, at):
     made = metrics.Metrics(tmp_path, {})
     for step in (1, 2):
@@ -402,17 +321,12 @@ def test_killed_when_metrics_are_cut(ranks, tmp_path, at):
     assert [path.name for path in tmp_path.iterdir()] == [metrics.NAME]
 
 
-def test_metrics_that_are_damaged(tmp_path):
-    """Lines around a damaged one are kept."""
-    (tmp_path / metrics.NAME).write_text('{"step": 1}\n7\n{"st{"step": 2}\n{"step": 3}\n')
-    assert metrics.read(tmp_path / metrics.NAME) == [{"step": 1}, {"step": 3}]
-
-
-ODD = ("[" * 200_000, '{"step": null}', '{"step": "abc"}', "[1]", '{"step": true}', "9" * 5000)
+ODD = ('{"st{"step": 2}', "[" * 200_000, '{"step": null}', "[1]", '{"step": true}', "9" * 5000)
 
 
 @pytest.mark.parametrize("odd", ODD, ids=range(len(ODD)))
 def test_metrics_with_a_line_of_somebody_else(tmp_path, odd):
+    """Lines around a damaged one are kept."""
     (tmp_path / metrics.NAME).write_text(f'{{"step": 1}}\n{odd}\n{{"step": 2}}\n')
     metrics.Metrics(tmp_path, {}, done=2).close()
     assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == [1, 2, None]
@@ -422,16 +336,6 @@ def test_metrics_that_are_no_file(tmp_path):
     os.mkfifo(tmp_path / metrics.NAME)  # whoever opened it would wait for ever
     metrics.Metrics(tmp_path, {}, done=2).close()
     assert metrics.read(tmp_path / metrics.NAME) == [{"settings": {}, "resumed at": 2}]
-
-
-def test_metrics_that_are_removed_while_they_are_written(tmp_path):
-    made = metrics.Metrics(tmp_path, {})
-    made.write({"step": 1})
-    (tmp_path / metrics.NAME).unlink()
-    with pytest.warns(UserWarning, match="metrics.jsonl is not written any more: it has been removed"):
-        made.write({"step": 2})
-    made.write({"step": 3})  # not a second time
-    made.close()
 
 
 def test_a_folder_that_is_removed_while_the_run_goes_on(ranks, tmp_path):
@@ -495,18 +399,7 @@ def test_metrics_on_a_full_disk(ranks, tmp_path, full, kept):
 def test_peaks():
     assert speed.peak_flops("NVIDIA H100 80GB HBM3", "bfloat16") == 989.4e12
     assert speed.peak_flops("NVIDIA A100-SXM4-80GB", "float32") == 19.5e12
-    assert speed.peak_flops("NVIDIA L40S", "bfloat16") == 362e12
     assert speed.peak_flops("CPU", "bfloat16") is speed.peak_flops("NVIDIA H100", "float64") is None
-
-
-def test_operations_of_a_step_are_those_of_palm():
-    """6N + 12·L·h·s for each token, N without the tables that are looked up (Chowdhery et al. 2022, appendix B)."""
-    model, steps = Model(preset="gpt2"), Steps(batch=4)
-    sizes = model.sizes
-    matrices = 12 * sizes.layers * sizes.hidden**2 + sizes.vocabulary * sizes.hidden
-    tokens = steps.batch * sizes.positions
-    expected = tokens * (6 * matrices + 12 * sizes.layers * sizes.hidden * sizes.positions)
-    assert speed.model_flops(model, steps) == expected
 
 
 def shown(world, settings):
@@ -540,29 +433,20 @@ def lines_over_time(world, settings, seconds):
 
 
 def test_a_line_every_few_seconds(ranks, tmp_path):
-    """One second a step: the first, then every fifth, and the last; on rank 0 alone."""
+    """One second a step: the first, then every fifth, and the last, on rank 0 alone; in ten hours a line a minute."""
     settings = asked(tmp_path, Layout(dp=2), steps=23)
     told, silent = ranks(2).run(lines_over_time, settings, 1.0)
     assert [int(line.split()[1]) for line in told] == [1, 6, 11, 16, 21, 23] and not silent
     tokens = settings.steps.batch * settings.model.sizes.positions
     assert told[1] == f"step  6 of 23: loss 2.500 · norm 0.75 · {tokens} tokens/s · 17 s left"
     assert "left" not in told[0] and "left" not in told[-1]
-
-
-def test_lines_of_a_long_run_are_further_apart(ranks, tmp_path):
-    """In ten hours a line a minute at most, so never as many as there are steps."""
     told, _ = ranks(2).run(lines_over_time, asked(tmp_path, Layout(dp=2), steps=3600), 10.0)
     numbers = [int(line.split()[1]) for line in told]
     assert numbers[:4] == [1, 2, 3, 4] and numbers[-1] == 3600
     assert max(after - before for before, after in pairwise(numbers)) == 6, "a minute has six steps"
-    assert len(numbers) < 3600 / 5
-    assert told[-2].endswith(" s left") and " h " in told[1]
 
 
-@pytest.mark.parametrize("seconds, text", (
-    (0.4, "0 s"), (59.4, "59 s"), (60, "1 min 00 s"), (3599.6, "1 h 00 min"), (7830, "2 h 10 min"),
-    (3 * 86400 + 4 * 3600 + 59, "3 d 04 h"),
-))  # fmt: skip
+@pytest.mark.parametrize("seconds, text", ((59.4, "59 s"), (3599.6, "1 h 00 min"), (3 * 86400 + 4 * 3600, "3 d 04 h")))
 def test_durations(seconds, text):
     assert display.duration(seconds) == text
 
@@ -583,13 +467,7 @@ def test_the_first_run_begins_smoothly(ranks):
         assert means == sorted(means, reverse=True)
 
 
-@pytest.mark.parametrize("count", range(1, 9))
-def test_layouts_of_the_demo_fit(count):
-    for layout in layouts(count):
-        check(Model(layers=8, hidden=16, heads=2, positions=16), layout, Steps(batch=2 * count), count)
-
-
-NO_NAMES = ["", ".", "..", "../x", "a/b", "/tmp/x", "a\\b", "a\0b", "a\nb", "\x1b[2J", "\udc80"]
+NO_NAMES = ["", "..", "../x", "/tmp/x", "a\\b", "a\0b", "\x1b[2J", "\udc80"]
 
 
 def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
@@ -604,7 +482,7 @@ def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
         (Run(export="no/such/w.safetensors"), "lies in no folder"),
         (Run(resume=True, overwrite=True), "leave out overwrite"),
         (Run(keep=0), "keep=0 must be at least 1"),
-        *((Run(**{name: -1}), f"{name}=-1 must be at least 0") for name in ("evaluate_every", "save_every", "sample")),
+        *((Run(**{name: -1}), f"{name}=-1 must be at least 0") for name in ("save_every", "sample", "flash_every")),
         (Run(save_every=1 << 64), "save_every=18446744073709551616 has more than 64 bits"),
         (Run(export="runs/old/run.toml"), "exists and may be no weights; name another file, such as gpt.safetensors"),
         (Run(export="runs"), "export='runs' is a folder; name a file in it"),
@@ -614,23 +492,8 @@ def test_refused_before_ranks_are_started(tmp_path, monkeypatch):
         assert message in str(error.value)
     assert [path.name for path in Path("runs").iterdir()] == ["old"]
     begun = Run(name="old", resume=True, load="no longer.safetensors")  # it has weights of its own
-    for run in (
-        Run(name="old", resume=True),
-        begun,
-        Run(name="old", overwrite=True),
-        Run(name="new"),
-        Run(resume=True),
-    ):
+    for run in (begun, Run(name="old", overwrite=True), Run(name="new"), Run(resume=True)):
         launch.refuse(Settings(run=run))
-
-
-def test_overwrite(ranks, tmp_path):
-    settings = asked(tmp_path, save_every=1, keep=9)
-    ranks(1).run(do, settings)
-    ranks(1).run(
-        do, replace(settings, steps=replace(settings.steps, steps=1), run=replace(settings.run, overwrite=True))
-    )
-    assert [path.name for path in (tmp_path / "run" / "checkpoints").iterdir()] == ["step-00000001"]
 
 
 def test_links_in_a_runs_folder_are_not_followed(ranks, whole, tmp_path):
@@ -652,22 +515,3 @@ def test_resume_where_there_is_nothing_begins(ranks, tmp_path):
     assert "has no checkpoint: this is the run's beginning" in told
     ((status, losses, _, told, _),) = ranks(1).run(do, asked(tmp_path, resume=True, steps=1))
     assert (status, losses) == (0, []) and "all of its 1 steps are done" in told
-
-
-def test_asked_to_save_it_goes_on(ranks, tmp_path):
-    """Rank 1 is asked after step 2: all ranks save, and go on."""
-    found = ranks(2).run(saved_when_asked, asked(tmp_path, Layout(dp=2), keep=9))
-    assert [status for status, _ in found] == [0, 0]
-    assert found[0][1].count("saved after step 2, as asked; going on") == 1 and not found[1][1]
-    names = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
-    assert names == ["step-00000002", "step-00000004"]
-
-
-def saved_when_asked(world, settings):
-    told, left = [], [True]
-
-    def asked_to_save():
-        return world.rank == 1 and trainer.done == 2 and left.pop()
-
-    trainer = Trainer(world, settings, tell=told.append, asked_to_save=asked_to_save)
-    return train(trainer), "\n".join(map(str, told))
