@@ -270,11 +270,6 @@ def ring_all_reduce_time(size: float, ranks: int, alpha: float, beta: float) -> 
     return 2 * ring_reduce_scatter_time(size, ranks, alpha, beta)
 
 
-def ring_broadcast_time(size: float, ranks: int, alpha: float, beta: float) -> float:
-    """2(n−1)(α + βS/n): n chunks one after another over n−1 links; the first takes n−1 steps, each other one more."""
-    return 2 * ring_reduce_scatter_time(size, ranks, alpha, beta)
-
-
 def tree_broadcast_time(size: float, ranks: int, alpha: float, beta: float) -> float:
     """⌈log2 n⌉(α + βS), and the same for the reduce."""
     return rounds(ranks) * (alpha + beta * size)

@@ -13,51 +13,6 @@ from hypothesis import strategies as st
 from minitrain.costs import checkpointing as costs
 
 
-def test_operations_of_a_save_written_down():
-    file = ["open", "write", "sync"]
-    operations = ["make folder", *file, *file, *file, "sync folder", "rename", "sync list"]  # two files, one manifest
-    assert costs.atomic_operations(2) == len(operations)
-    assert costs.atomic_operations(2, removed=3) == len(operations) + 3
-    assert costs.renamed_after(2) == operations.index("rename") + 1
-    assert costs.kill_points(len(operations), 3) == len(operations) + 1 + 3
-
-
-def test_overwriting_loses_from_the_first_truncation_to_the_last_write():
-    operations = ["open", "write", "sync"] * 3
-    last = max(place for place, name in enumerate(operations) if name == "write")
-    before = [place for place in range(len(operations) + 1) if 0 < place <= last]
-    assert costs.lost_in_place(2) == len(before) + operations.count("write")
-
-
-@given(st.integers(1, 9), st.floats(0, 9), st.floats(0, 9), st.floats(0, 9))
-def test_the_stall_is_that_of_a_training_played_by_hand(saves, copy, write, work):
-    now = stall = free = 0.0
-    for _ in range(saves):
-        now += work
-        begin = now
-        now = max(now, free) + copy
-        stall += now - begin
-        free = now + write
-    assert costs.asynchronous_stall(saves, copy, write, work) == pytest.approx(stall, abs=1e-9)
-    assert costs.synchronous_stall(saves, copy, write) >= stall - 1e-9
-
-
-def test_memory_and_stall_of_a_flash_save():
-    assert costs.flash_memory(10) == (10 + 10 + 32) + (10 + 10 + 32)
-    assert costs.flash_stall(10, copy=2, alpha=3, beta=4, ranks=2) == 20 + 3 + 40
-    assert costs.flash_stall(10, copy=2, alpha=3, beta=4, ranks=1) == 40
-
-
-def test_a_sampler_for_each_rank_by_hand():
-    assert costs.per_rank_sampler([(8, 5)]) == (0, 0)
-    # 8 ranks take 3 each, up to sample 24. 6 ranks begin at 18 and end at 42; 8 then begin at 8 · 7 = 56.
-    assert costs.per_rank_sampler([(8, 3), (6, 4), (8, 2)]) == (24 - 18, 56 - 42)
-
-
-def test_goodput_without_failures_is_what_saves_leave():
-    assert costs.goodput(9, 1, 5, 1e9) == pytest.approx(0.9)
-
-
 @given(st.floats(0.001, 3), st.floats(0.5, 2))
 def test_no_interval_is_better_than_the_optimum(saving, factor):
     best = costs.optimum(saving, 1.0)

@@ -36,13 +36,6 @@ def test_two_ranks_by_hand():
     assert costs.settles_at([0.5, 0.25], [0.0, 3.0], 1.0, 500) == pytest.approx(1.5)
 
 
-@given(curvatures, st.integers(1, 50), st.floats(-1, 1))
-def test_what_does_not_move_anyone(curvatures, every, centre):
-    # Where all ranks want the same, any period finds it.
-    same = [centre] * len(curvatures)
-    assert costs.settles_at(curvatures, same, 1.0, every) == pytest.approx(centre)
-
-
 @given(curvatures, st.data(), st.integers(1, 20))
 def test_it_is_a_fixed_point(curvatures, data, every):
     centres = [data.draw(st.floats(-1, 1)) for _ in curvatures]
@@ -54,8 +47,3 @@ def test_it_is_a_fixed_point(curvatures, data, every):
             own -= a * (own - c)
         ends.append(own)
     assert sum(ends) / len(ends) == pytest.approx(theta, abs=1e-12)
-
-
-def test_seconds():
-    assert costs.step_seconds(2.0, 8.0, 1) == 10.0
-    assert costs.step_seconds(2.0, 8.0, 16) == 2.5

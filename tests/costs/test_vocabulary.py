@@ -38,10 +38,3 @@ def test_padding_is_the_least_that_fits(vocabulary, ranks, multiple):
     assert sum(real) == vocabulary
     assert all(0 <= count <= held for count in real)
     assert real == sorted(real, reverse=True)
-
-
-@given(st.integers(1, 50), few, st.integers(0, 8))
-def test_one_gather(tokens, ranks, rank):
-    gathered = costs.loss_traffic(tokens, ranks, rank % ranks)
-    assert gathered == ((ranks - 1) * 12 * tokens, ranks - 1)
-    assert ranks * gathered.bytes == (ranks - 1) * costs.loss_payload(tokens, ranks)
