@@ -9,7 +9,6 @@ import torch
 import torch.distributed as dist
 
 from minitrain.comm import receive, send
-from minitrain.lessons import demo_of
 from minitrain.matrix_product import first_messages
 from minitrain.matrix_product.first_messages import shift_at_once
 from minitrain.ranks import Ranks
@@ -73,25 +72,3 @@ def test_a_column_of_a_matrix_is_refused():
     with Ranks(2, device="cpu", timeout=2.0) as pool:
         pool.run(scattered)
         assert pool.run(received, "relay") == [[100, 7]] * 2
-
-
-def broken(world, **options):
-    claims = demo_of(first_messages)(world, **options)
-    return [claim for claim in claims if claim.holds is False], [claim for claim in claims if claim.holds is None]
-
-
-@pytest.mark.parametrize("size", (2, 6))
-def test_every_claim_of_the_demo_holds(ranks, size):
-    for wrong, untold in ranks(size).run(broken, elements=3):
-        assert not wrong
-        assert len(untold) == (1 if size < 4 else 0)
-
-
-def test_a_mixture_is_nobodys_tensor():
-    assert first_messages.whose(torch.tensor([2.0, 2.0])) == 2
-    assert str(first_messages.whose(torch.tensor([2.0, 1.0]))) == "nan"
-
-
-def test_no_elements_are_refused(ranks):
-    with pytest.raises(Exception, match="elements=0 leaves nothing to send"):
-        ranks(1).run(broken, elements=0)

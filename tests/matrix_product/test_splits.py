@@ -10,10 +10,7 @@ import torch.distributed as dist
 
 from minitrain.comm import Ledger
 from minitrain.costs import matrix_product as costs
-from minitrain.lessons import demo_of
-from minitrain.lessons.matrix_product.compare import Split, compare, whole_numbers
-from minitrain.matrix_product import by_data
-from minitrain.matrix_product.to_everyone import total
+from minitrain.lessons.matrix_product.compare import whole_numbers
 
 SPLITS = ("by_data", "by_columns", "by_rows")
 # rows, inner, columns: the lesson's, some that no number of ranks divides, and some with fewer elements than ranks
@@ -71,36 +68,6 @@ def test_within_a_group(ranks, name):
         assert sent == (cost.forward, cost.backward, cost.messages)
 
 
-def run_demo(world, name, options):
-    claims = demo_of(f"minitrain.matrix_product.{name}")(world, **options)
-    return [claim for claim in claims if claim.holds is False], [claim.what for claim in claims]
-
-
-@pytest.mark.parametrize("size", (2, 6))  # tests/test_demos.py runs the defaults on others
-@pytest.mark.parametrize("name", SPLITS)
-def test_every_claim_of_the_demo_holds(ranks, name, size):
-    for shape in ((4, 5, 8), (1, 3, 2), (33, 65, 17)):
-        options = dict(zip(("rows", "inner", "columns"), shape, strict=True))
-        for broken, made in ranks(size).run(run_demo, name, options):
-            assert not broken
-            assert len(made) == 5
-
-
-def forgetful(world, rows):
-    """by_data whose backward forgets the sum over ranks."""
-
-    def backward(grad_y, x, w, group=None):
-        return grad_y @ w.T, x.T @ grad_y
-
-    claims = compare(world, Split(by_data.hold, by_data.forward, backward, costs.by_data), rows, 5, 8)
-    return {claim.what for claim in claims if claim.holds is False}
-
-
-def test_a_forgotten_sum_breaks_the_claims(ranks):
-    for broken in ranks(2).run(forgetful, 4):
-        assert broken >= {"bytes sent backward, and messages", "largest error of Y, ∂X, ∂W, whole numbers"}
-
-
 def products_together(world):
     """Two products with a ReLU between, the first split by columns and the second by rows: one sum for both."""
     columns, rows = (import_module(f"minitrain.matrix_product.{name}") for name in ("by_columns", "by_rows"))
@@ -118,17 +85,3 @@ def test_columns_then_rows_need_one_sum(ranks):
     for equal, sent in ranks(3).run(products_together):
         assert equal
         assert sent == costs.to_everyone_bytes(4 * 5, 3)
-
-
-def summands_of_other_shapes(world):
-    return total(torch.zeros(3 + world.rank))
-
-
-def with_size(world, name, options):
-    return demo_of(f"minitrain.matrix_product.{name}")(world, **options)
-
-
-@pytest.mark.parametrize("bad", ("rows", "inner", "columns"))
-def test_sizes_below_one_are_refused(ranks, bad):
-    with pytest.raises(Exception, match=f"{bad}=0 leaves nothing to multiply; use at least 1"):
-        ranks(2).run(with_size, "by_rows", {bad: 0})

@@ -24,7 +24,7 @@ MUTATIONS = [
         f"{CHAPTER}.full.placement.place",
         "emptiest = loads.index(min(loads))",
         "emptiest = tensor % servers",
-        test=f"{TESTS}/test_placement.py::test_the_bound_is_reached",
+        test=f"{TESTS}/test_placement.py::test_no_fuller_than_the_theorems_allow",
         why="the lesson's prediction uses the placement",
     ),
     Mutation(

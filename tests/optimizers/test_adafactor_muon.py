@@ -113,7 +113,7 @@ def compared(world, stage, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stage", [Zero1, Zero2, Zero3])
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [1, 2, 3])
 def test_every_stage_steps_as_one_device(ranks, n, stage, kind):
     for off, bound in ranks(n).run(compared, stage, kind):
         assert off <= bound < 1e-7
@@ -278,12 +278,9 @@ def model_loss(values):
     ("options", "message"),
     [
         ({"lr": -1.0}, "lr=-1.0 must be at least 0"),
-        ({"weight_decay": -1.0}, "weight_decay=-1.0 must be at least 0"),
         ({"momentum": 1.0}, "momentum=1.0 must be at least 0 and below 1"),
         ({"ns_steps": 0}, "ns_steps=0 must be at least 1 and below 100"),
         ({"adjust_lr_fn": "none"}, "adjust_lr_fn='none' is unknown; use 'original' or"),
-        ({"betas": (0.9, 1.0)}, r"betas=\(0.9, 1.0\) must be at least 0 and below 1"),
-        ({"eps": -1.0}, "eps=-1.0 must be at least 0"),
     ],
 )
 def test_bad_options_of_muon(options, message):

@@ -14,7 +14,6 @@ from torch import nn
 
 from minitrain.comm import Ledger, VirtualClock
 from minitrain.costs.staleness import bytes_served, most_stale
-from minitrain.lessons.parameter_server.delay import descend
 from minitrain.lessons.parameter_server.runs import Plan, replayed, train
 from minitrain.parameter_server import asynchronous as small
 from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker, on_gloo
@@ -222,22 +221,6 @@ def test_virtual_times_of_messages(ranks):
     times, *begins = ranks(3).run(one_message_at_a_time)
     assert begins == [push, 2 * push]  # one send port
     assert times == [2 * push, 3 * push]
-
-
-def delayed_descent(world, rate):
-    return descend(world, split_roles(1), rate, 6)
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_workers_in_turns_make_a_constant_delay(ranks, size):
-    """The run is the difference equation with a delay, whose largest learning rate is known."""
-    delay, rate = size - 2, 0.75
-    found, stale = ranks(size).run(delayed_descent, rate)[1]
-    assert stale == [min(update, delay) for update in range(6 * (size - 1))]
-    x = [1.0] * (delay + 1)
-    for _ in stale:
-        x.append(x[-1] - rate * x[-1 - delay])
-    assert found == pytest.approx(x[delay:], rel=1e-9, abs=1e-12)
 
 
 def among_some(world):

@@ -80,11 +80,6 @@ def train(world, servers, optimizer, choices):
     return sorted(names) if roles.serves else None
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_equals_one_device(ranks, optimizer):
-    ranks(4).run(train, 1, optimizer, {})
-
-
 def train_small(world, optimizer):
     """The small form, the full form and one device: weights, and at the server each step's norm of the gradients."""
     module, full, reference = gpt(seed=world.rank), gpt(seed=world.rank), gpt(seed=0)
@@ -197,23 +192,6 @@ def test_frozen_parameters_travel_at_the_start_only(ranks):
     ranks(3).run(frozen)
 
 
-def tied(world):
-    module = gpt(seed=0)
-    roles = split_roles(1)
-    if roles.serves:
-        Server(module, OPTIMIZERS["SGD"], roles).answer()
-        return None
-    worker = Worker(module, roles)
-    with Ledger() as ledger:
-        worker.pull()
-    return ledger.received, sum(parameter.nbytes for parameter in module.parameters())
-
-
-def test_tied_weights_travel_once(ranks):
-    received, each_once = ranks(2).run(tied)[1]
-    assert received == each_once
-
-
 # Which branches worker r uses in step s; None: it does not even call backward.
 UNUSED = {
     "on some workers": lambda worker, step: ["first"] if worker == 0 else ["second"],
@@ -285,10 +263,6 @@ def spoiled(world, bad, who):
 @pytest.mark.parametrize("bad", (float("nan"), float("inf")))
 def test_gradients_that_are_not_finite_are_refused_and_counted(ranks, bad):
     assert ranks(4).run(spoiled, bad, [1]) == [{2: 0, 3: 1}, {2: 0, 3: 1}, 0, 1]
-
-
-def test_if_all_are_refused_nothing_moves(ranks):
-    assert ranks(4).run(spoiled, float("nan"), [0, 1])[0] == {2: 1, 3: 1}
 
 
 def nothing_to_train(world):
