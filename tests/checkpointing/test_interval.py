@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
 from minitrain.checkpointing import interval
@@ -22,13 +20,6 @@ def test_young_and_the_limits_of_daly():
     assert interval.daly(20, 10) == interval.daly(50, 10) == 10
     # No jump where the rule changes: 2M (1 + 1/3 + 1/9) − 2M = 8/9 M, and M.
     assert interval.daly(2 * (1 - 1e-9), 1) == pytest.approx(8 / 9)
-
-
-def test_a_simulation_followed_by_hand(monkeypatch):
-    lasts = iter([10.0, 2.0, 7.5])
-    monkeypatch.setattr(random.Random, "expovariate", lambda self, rate: next(lasts))
-    # Restart 1, then 2 of work and 1 of saving: 3 intervals are kept; none, in a span shorter than one; 2.
-    assert interval.simulate(2, 1, 1, mean=5, failures=3) == (3 + 0 + 2) * 2 / 19.5
 
 
 def test_bad_input():

@@ -58,15 +58,6 @@ def test_a_layer_keeps_what_the_paper_says_and_means_of_norms(tensor, recompute,
     assert kept == paper + means + sums
 
 
-def test_peaks_of_schedules_by_hand():
-    row = [(0, "F"), (0, "F"), (0, "B"), (0, "F"), (0, "B"), (0, "B")]
-    assert kept_costs.peak_kept(row, {0: 10}, {0: 0}, {0: 0}) == 20
-    assert kept_costs.peak_kept(row, {0: 10}, {0: 4}, {0: 9}) == 20 - 4 + 9
-    assert kept_costs.peak_kept(row, {0: 10}, {0: 4}, {0: 1}) == 20
-    apart = [(0, "F"), (0, "I"), (0, "F"), (0, "I"), (0, "W"), (0, "W")]
-    assert kept_costs.peak_kept(apart, {0: 10}, {0: 0}, {0: 0}) == 20  # held until W
-
-
 def test_routes_by_hand():
     assert sent_costs.routes(20, 10, 4, 2, None) == 40
     assert sent_costs.routes(20, 10, 4, 1, 1.25) == 20  # three places each

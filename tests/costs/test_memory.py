@@ -94,13 +94,6 @@ def test_gpus_and_what_stays_free_of_them_are_options(capsys):
         assert table(printed, "Largest")[0][1:] == [f"{(1 - room) * gpu / 16:.1f}" for gpu in (16, 32, 48)]
 
 
-def test_bytes_of_each_state_count(capsys):
-    calculate(parameters=1e9, ranks=2, parameter_bytes=4, gradient_bytes=3, optimizer_bytes=8)
-    held = table(capsys.readouterr().out, "Model states")
-    assert held[0][1:5] == ["4.0", "3.0", "8.0", "15.0"]
-    assert held[3][1:5] == ["2.0", "1.5", "4.0", "7.5"]
-
-
 def test_korthikantis_22_billion(capsys):
     """Table 3's first model on 8 tensor-parallel ranks: 22 billion parameters, and the factors of table 2."""
     calculate(layers=48, hidden=6144, heads=64, seq=2048, batch=4, tensor=8)

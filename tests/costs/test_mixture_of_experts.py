@@ -28,18 +28,3 @@ def test_dropped_fraction_by_enumeration(tokens, experts, choices):
             total += tokens * choices
         found = costs.dropped_fraction(tokens, experts, places, choices)
         assert found == pytest.approx(dropped / total, rel=1e-15, abs=1e-300)
-
-
-@pytest.mark.parametrize("tokens", (2, 6, 20))
-@pytest.mark.parametrize("turns", (1, 2, 3, 5))
-def test_bias_steps_and_overshoot_by_simulation(tokens, turns):
-    """In units of δ: token t prefers expert 0 by t + ½, and a step moves the threshold by 2u/δ = `turns`."""
-    threshold, loads = 0, []
-    for _ in range(3 * tokens):
-        load = sum(token + 0.5 > threshold for token in range(tokens))
-        loads.append(load)
-        threshold += turns * ((2 * load > tokens) - (2 * load < tokens))
-    steps = costs.bias_steps(tokens, gap=0.01, speed=turns * 0.01 / 2)
-    assert loads[steps] <= tokens / 2 < loads[steps - 1]
-    most = max(max(load, tokens - load) for load in loads[steps:])
-    assert most <= tokens // 2 + costs.bias_overshoot(gap=0.01, speed=turns * 0.01 / 2)

@@ -20,7 +20,7 @@ from minitrain.comm import Ledger
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.lessons.optimizers.muon import error
 from minitrain.optimizers import Adafactor, Muon, adafactor, muon
-from minitrain.zero import ShardedOptimizer, Zero1, Zero2, Zero3
+from minitrain.zero import Zero1, Zero2, Zero3
 
 # Sizes that no number of ranks divides.
 SHAPES = {"table": (11, 7), "up": (13, 7), "bias": (13,), "down": (7, 13), "stack": (3, 5, 7), "frozen": (7,)}
@@ -117,26 +117,6 @@ def compared(world, stage, kind):
 def test_every_stage_steps_as_one_device(ranks, n, stage, kind):
     for off, bound in ranks(n).run(compared, stage, kind):
         assert off <= bound < 1e-7
-
-
-def as_an_optimizer(world, kind):
-    module, (plain, _, path) = Model(), one_device(kind)
-    first, *others = groups(module, kind)
-    optimizer = ShardedOptimizer([first], kind, **OPTIONS[kind])
-    for each in others:
-        optimizer.add_param_group(each)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        module(step).backward()
-        optimizer.step()
-    pairs = zip(module.parameters(), plain.parameters(), strict=True)
-    return max(float((a - b).detach().abs().max()) for a, b in pairs), most(kind, 1, 10 + path, path)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_as_a_sharded_optimizer(ranks, kind):
-    for off, bound in ranks(3).run(as_an_optimizer, kind):
-        assert off <= bound
 
 
 def states_in(world, kind):

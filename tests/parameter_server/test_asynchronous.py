@@ -196,33 +196,6 @@ def test_a_virtual_run_repeats_exactly(ranks, bound, link):
     assert [update.time for update in first[0]] == sorted(update.time for update in first[0])
 
 
-def one_message_at_a_time(world):
-    """Gradients that leave together pass the server's one port in turns."""
-    module, roles = nn.Linear(7, 1), split_roles(1)  # 7 and 1 elements
-    with VirtualClock(1.0, 0.25) as clock:
-        if roles.serves:
-            server = AsynchronousServer(module, adamw, roles, None)
-            server.serve()
-            return [update.time for update in server.updates]
-        worker = AsynchronousWorker(module, roles)
-        worker.pull()
-        begin = clock.now
-        module(torch.ones(1, 7)).sum().backward()
-        worker.push()
-        worker.leave()
-        return begin
-
-
-def test_virtual_times_of_messages(ranks):
-    push = (1 + 0.25 * 28) + (1 + 0.25 * 4)  # α + βS for the weight, then for the bias
-    times, begin = ranks(2).run(one_message_at_a_time)
-    assert begin == push  # a pull takes what a push does
-    assert times == [2 * push]
-    times, *begins = ranks(3).run(one_message_at_a_time)
-    assert begins == [push, 2 * push]  # one send port
-    assert times == [2 * push, 3 * push]
-
-
 def among_some(world):
     """The server is global rank 1, and its first worker rank 3."""
     group = dist.new_group([1, 2, 3])

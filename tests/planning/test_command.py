@@ -91,17 +91,6 @@ def test_notes_on_uneven_layers(capsys):
     assert "layers in its stages, because the last stage has the head, too" in " ".join(shown.split())
 
 
-def test_notes_on_the_modes_of_context_parallelism():
-    model, steps = Model("gpt2", positions=16384), Steps(batch=8)
-    layouts = [Layout(8), Layout(4, cp=2), Layout(2, cp=4, cp_mode="ulysses"), Layout(2, cp=4)]
-    found = [proposals.judge(model, layout, steps, cluster()) for layout in layouts]
-    said = command.notes(command.Command(gpus=8), cluster(), found)
-    assert said[:2] == [
-        "Ranks along cp share each sequence by --cp-mode ulysses in layouts 3.",
-        "Ranks along cp share each sequence by --cp-mode zigzag in layouts 2, 4.",
-    ]
-
-
 def cluster(**given):
     return command.Command(**given).cluster
 

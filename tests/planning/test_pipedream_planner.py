@@ -84,13 +84,6 @@ def test_the_example_of_the_code(model):
     assert plan_of("vgg16", 4, 1e9, model) == (3, 1)
 
 
-def test_servers_are_not_divided():
-    """In 4 × 4 workers no plan of the paper's levels is 15-1: that one is of a flat network."""
-    for stage, cut in COST_MODELS.values():
-        stages = plan(read(PROFILES / "vgg16.txt"), [(4, 10e9), (4, ETHERNET)], stage, cut)[1]
-        assert [m for *_, m in stages] != [15, 1]
-
-
 @pytest.mark.parametrize(
     ("layers", "levels", "message"),
     [

@@ -9,7 +9,7 @@ import pytest
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import roofline, time_bar
 from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
-from minitrain.planning.full.time_model import Cluster, fits, most_held, step_time
+from minitrain.planning.full.time_model import Cluster, step_time
 
 H100 = MACHINES["H100"]
 MODEL = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048)
@@ -89,14 +89,3 @@ def test_links_within_a_node_and_across():
     assert CLUSTER.link(16, 1) == CLUSTER.link(2, 8) == H100.network
     near, far = (step_time(BLOCKS, Layout(tp=tp, microbatches=2048), BATCH, CLUSTER).exposed for tp in (8, 16))
     assert far / near == pytest.approx(15 / 16 / (7 / 8) * H100.link / H100.network, rel=1e-3)  # padding
-
-
-def test_what_fits_leaves_room():
-    layout = Layout(dp=64, zero=1, microbatches=32)
-    held = most_held(MODEL, layout, BATCH)
-    assert fits(MODEL, layout, BATCH, replace_size(held / 0.9 + 1))
-    assert not fits(MODEL, layout, BATCH, replace_size(held / 0.9 - 1))
-
-
-def replace_size(size):
-    return H100._replace(size=size)
