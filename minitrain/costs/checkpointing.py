@@ -18,11 +18,6 @@ def atomic_operations(files: int, removed: int = 0) -> int:
     return 3 * (files + 1) + 4 + removed
 
 
-def kill_points(operations: int, writes: int) -> int:
-    """Moments at which a save can be killed: before each operation, after the last, and in the midst of each write."""
-    return operations + 1 + writes
-
-
 def lost_in_place(files: int) -> int:
     """4F + 2 of these moments leave nothing where the F files and the manifest of the only checkpoint are overwritten.
 
@@ -34,11 +29,6 @@ def lost_in_place(files: int) -> int:
 def renamed_after(files: int) -> int:
     """3F + 6: the number of the operation, from 1, that makes the new checkpoint the newest (the rename)."""
     return 3 * (files + 1) + 3
-
-
-def synchronous_stall(saves: int, copy: float, write: float) -> float:
-    """Seconds that so many saves stall a training that copies and writes by itself."""
-    return saves * (copy + write)
 
 
 def asynchronous_stall(saves: int, copy: float, write: float, work: float) -> float:

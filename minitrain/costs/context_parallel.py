@@ -50,16 +50,6 @@ def zigzag_blocks(seq: int, ranks: int, rank: int) -> int:
     return sum(ring_blocks(seq, 2 * ranks, chunk) for chunk in (rank, 2 * ranks - 1 - rank))
 
 
-def ring_block_share(ranks: int, rank: int) -> float:
-    """2(r+1) / (n(n+1)): rank r's share of all computed blocks, where an even division gives 1/n."""
-    return 2 * (rank + 1) / (ranks * (ranks + 1))
-
-
-def ring_area_share(ranks: int, rank: int) -> float:
-    """(2r+1)/n²: rank r's share, as area, of the scores that the mask leaves: r blocks and a half, of n²/2."""
-    return (2 * rank + 1) / ranks**2
-
-
 def ring_causal_time(ranks: int) -> float:
     """n − 1/2 blocks of (s/n)²: the last rank's time with contiguous chunks, half of the diagonal block left out."""
     return ranks - 0.5
@@ -76,14 +66,6 @@ def ring_time(ranks: int, block: float, message: float) -> float:
     `block`: seconds of a block's computing; `message`: seconds to send a chunk's K and V (Liu et al. 2023, §3).
     """
     return (ranks - 1) * max(block, message) + block
-
-
-def hiding_chunk(width: int, item: int, beta: float, score: float) -> float:
-    """2 · width · item · beta / score: tokens per rank from which score · c² ≥ beta · 2c · width · item hides messages.
-
-    `beta`: seconds per byte; `score`: seconds per score for all sequences and heads (Liu et al. 2023, §3, "c ≥ F/B").
-    """
-    return 2 * width * item * beta / score
 
 
 def _held(seq: int, ranks: int, rank: int) -> tuple[int, int]:

@@ -93,11 +93,6 @@ def full_batch(machine: Machine, item: int = 2) -> float:
 # ---- over ranks ----
 
 
-def tensor_parallel_bytes(layers: int, hidden: int, batch: int, item: int = 2) -> int:
-    """(2L + 1) b h w into all-reduces in a decoding step (Shoeybi et al. 2019, §3), without gathering the logits."""
-    return (2 * layers + 1) * batch * hidden * item
-
-
 def pipeline_bytes(hidden: int, batch: int, item: int, count: int, prompt: int) -> int:
     """(s + c − 1) b h w: what one stage sends to the next while a prompt of s tokens gets c more."""
     return (prompt + count - 1) * batch * hidden * item

@@ -1,4 +1,4 @@
-"""What a dense parameter server costs: bytes through each link, next to a ring's; how full servers are; time of a step.
+"""What a dense parameter server costs: bytes through each link, next to a ring's, and the time of a step.
 
 A link carries what its rank sends and receives; both are counted, exactly for the placement `owners` (which server
 keeps each parameter). n workers, k servers; P parameters (tensors) of S bytes, w bytes per element; Sₛ and Pₛ those of
@@ -40,15 +40,6 @@ def server_link(parameters: Sequence[Sizes], owners: Sequence[int], server: int,
     return link
 
 
-def worker_link(parameters: Sequence[Sizes], owners: Sequence[int], servers: int) -> Link:
-    """2S + wP, whatever the number of servers: all servers' traffic with one worker, from the other side."""
-    link = Link(NOTHING, NOTHING)
-    for server in range(servers):
-        sent, received = server_link(parameters, owners, server, workers=1)
-        link += (received, sent)
-    return link
-
-
 def busiest_server(parameters: Sequence[Sizes], owners: Sequence[int], servers: int, workers: int) -> int:
     """Bytes through the link of the server that has most: max over s of n(2Sₛ + wPₛ)."""
     return max(server_link(parameters, owners, server, workers).bytes for server in range(servers))
@@ -61,47 +52,9 @@ def busiest_in_ring(parameters: Sequence[Sizes], workers: int) -> int:
     return max(sent[rank] + sent[rank - 1] for rank in range(workers))
 
 
-def over_ring(workers: int, servers: int) -> float:
-    """n²/(2k(n−1)): bytes through an evenly filled server's link, 2nS/k, over a ring's, 4(n−1)/n · S. For n ≥ 2."""
-    return workers**2 / (2 * servers * (workers - 1))
-
-
 def servers_to_match(workers: int) -> int:
     """⌈n²/(2(n−1))⌉: the fewest servers with which an even server's link carries no more than a ring's. For n ≥ 2."""
     return -(-(workers**2) // (2 * (workers - 1)))
-
-
-def fullest_at_most(sizes: Sequence[int], servers: int) -> float:
-    """S/k + (1 − 1/k) · max: no server has more, since it was emptiest when it got its last tensor (Graham 1966)."""
-    return sum(sizes) / servers + (1 - 1 / servers) * max(sizes, default=0)
-
-
-def largest_first_ratio(servers: int) -> float:
-    """4/3 − 1/(3k): the fullest server of largest first over the best placement's, at most (Graham 1969, theorem 2)."""
-    return 4 / 3 - 1 / (3 * servers)
-
-
-def least_fullest(sizes: Sequence[int], servers: int) -> int:
-    """Bytes of the fullest server in the best of all placements, by trying them; only for few tensors.
-
-    Keeps every different set of loads that may still be better than largest first, which is the answer if none is.
-    """
-    ordered, empty = sorted(sizes, reverse=True), (0,) * servers
-    greedy = empty
-    for size in ordered:
-        greedy = tuple(sorted((greedy[0] + size, *greedy[1:])))
-    most = greedy[-1]
-    if most == max([-(-sum(sizes) // servers), *sizes]):
-        return most
-    loads = {empty}
-    for size in ordered:
-        loads = {
-            tuple(sorted((*old[:i], old[i] + size, *old[i + 1 :])))
-            for old in loads
-            for i in range(servers)
-            if old[i] + size < most and (i == 0 or old[i] != old[i - 1])  # equally full servers are alike
-        }
-    return min((each[-1] for each in loads), default=most)
 
 
 def step_time(pull: float, push: float, workers: int, alpha: float, beta: float, compute: float = 0.0) -> float:

@@ -18,11 +18,6 @@ def mean_hours(hours: float, failures: int) -> float:
     return hours / failures
 
 
-def chance_per_device(failures: int, devices: int, days: float) -> float:
-    """Failures per device and day (for Llama 3's 16,384 GPUs, Grattafiori et al. 2024, §3.3.4)."""
-    return failures / (devices * days)
-
-
 def exit_code(signal: int) -> int:
     """128 + s: the exit status that a shell reports of a process that signal s ended (Bash manual, "Exit Status")."""
     return 128 + signal

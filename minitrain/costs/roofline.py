@@ -199,11 +199,6 @@ def utilisation(flops: float, seconds: float, devices: int, peak: float) -> floa
     return flops / (seconds * devices * peak)
 
 
-def device_hours(flops: float, per_second: float) -> float:
-    """Hours on one device that really does so many operations in a second; over n devices it is n times shorter."""
-    return flops / per_second / 3600
-
-
 # ---- many devices: what hides behind what ----
 
 

@@ -83,15 +83,6 @@ def _traffic(calls: Ways, elements: int, item: int, ranks: int, rank: int) -> Tr
     return TrafficWays(*sent)
 
 
-def partial_elements(layers: int, hidden: int, positions: int) -> int:
-    """6hL + 2h + positions · h: elements whose gradients are added over ranks once per step.
-
-    A layer has two norms of 2h and two row biases of h; then the last norm and learned positions, which Megatron-LM
-    adds to whole sequences instead.
-    """
-    return (6 * layers + 2 + positions) * hidden
-
-
 STATISTICS, MASK = "norms: mean and 1/deviation", "scores: the causal mask"
 """The terms that torch keeps and the paper leaves out, as `kept_terms` names them."""
 

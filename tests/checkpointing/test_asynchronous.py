@@ -29,23 +29,6 @@ def test_the_training_goes_on_while_the_writer_waits():
     assert written[0].eq(0).all()
 
 
-def test_there_is_never_a_second_writer():
-    lock, started, states = threading.Lock(), [], []
-
-    def write(state):
-        assert lock.acquire(blocking=False)
-        started.append(threading.get_ident())
-        states.append(state["a"].item())
-        lock.release()
-
-    saver, state = Asynchronous(write), {"a": torch.zeros(())}
-    for _ in range(50):
-        state["a"] += 1
-        saver.save(state)
-    saver.wait()
-    assert states == list(range(1, 51)) and len(set(started)) == 1
-
-
 def test_shapes_dtypes_and_views():
     saved = []
     saver = Asynchronous(lambda state: saved.append({name: tensor.clone() for name, tensor in state.items()}))

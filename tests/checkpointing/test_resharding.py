@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minitrain.checkpointing import checkpoint
 from minitrain.checkpointing.full.shards import Shard, ShardedTensor
-from minitrain.checkpointing.resharding import load, overlap, save
+from minitrain.checkpointing.resharding import load, save
 
 SHAPE = (7, 5, 3)  # which neither 2 nor 4 ranks divide in any dim
 WAYS = ("dim 0", "dim 1", "dim 2", "replicas")
@@ -96,20 +94,3 @@ def like_full(world, folder):
 @pytest.mark.parametrize("size", (2, 3, 4))
 def test_the_small_form_fills_the_bits_of_the_full_form(ranks, tmp_path, size):
     ranks(size).run(like_full, tmp_path)
-
-
-@given(st.data())
-def test_an_overlap_is_the_elements_that_both_regions_have(data):
-    dims = data.draw(st.integers(0, 3))
-    regions = []
-    for _ in range(2):
-        offsets = [data.draw(st.integers(0, 4)) for _ in range(dims)]
-        regions.append((offsets, [data.draw(st.integers(0, 6 - offset)) for offset in offsets]))
-    numbers = torch.arange(6**dims).view((6,) * dims)
-    mine, theirs = (
-        numbers[tuple(slice(o, o + s) for o, s in zip(offsets, sizes, strict=True))] for offsets, sizes in regions
-    )
-    source, target = overlap(*regions[0], *regions[1])
-    common = set(mine.flatten().tolist()) & set(theirs.flatten().tolist())
-    assert set(mine[source].flatten().tolist()) == common
-    assert torch.equal(mine[source], theirs[target]) or not common

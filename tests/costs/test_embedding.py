@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 import itertools
-import random
-import statistics
 
 import pytest
 
 from minitrain.costs import embedding as costs
-
-
-def test_bytes_of_a_step_by_hand():
-    step = costs.step([[2, 1], [0, 0], [0, 3]], [4, 5])  # from two of three servers
-    assert step.ids == (8 * 3 + 8 * 3, 2)
-    assert step.rows == step.gradients == (4 * (2 * 4 + 1 * 5) + 4 * 15, 2)
-    assert step.to_server == (step.ids.bytes + step.gradients.bytes, 4)
-    assert step.to_worker == step.rows
 
 
 def test_all_ids_cost_more_than_a_dense_table():
@@ -42,13 +32,6 @@ def test_zipf():
     assert frequencies == pytest.approx([6 / 11, 3 / 11, 2 / 11])
     assert costs.zipf(4, 0) == [0.25] * 4
     assert costs.expected_distinct(3, [1.0]) == 1 and costs.expected_distinct(0, [1.0]) == 0
-
-
-def test_how_far_servers_are_from_even():
-    draw = random.Random(0)
-    counts = [sum(draw.random() < 0.25 for _ in range(1000)) for _ in range(200)]
-    assert statistics.stdev(counts) == pytest.approx(costs.server_deviation(1000, 4), rel=0.2)
-    assert costs.server_deviation(10, 1) == 0
 
 
 def test_bytes_of_a_row():

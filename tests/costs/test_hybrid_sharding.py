@@ -6,7 +6,7 @@ import pytest
 
 from minitrain.costs import hybrid_sharding as costs
 from minitrain.costs.communication import ring_all_reduce
-from minitrain.costs.zero import Line, step_traffic, volume
+from minitrain.costs.zero import Line, step_traffic
 
 LINES = [Line(24, 4), Line(10, 2), Line(7, 4, trainable=False)]
 
@@ -23,23 +23,3 @@ def test_one_node_is_stage_3_and_nodes_of_one_rank_are_data_parallelism(ranks, m
         # An all-reduce of each line of gradients, once per step.
         expected = [ring_all_reduce(line.elements, line.item_size, ranks, rank).bytes for line in LINES[:2]]
         assert alone.across.bytes == sum(expected)
-
-
-def test_volume_is_that_of_stage_3_within_and_of_a_shard_across():
-    assert costs.volume(96, 8, 4) == (volume(3, 96, 4), 12)
-
-
-def test_what_leaves_a_node_does_not_grow_with_its_ranks_or_the_micro_batches():
-    line = [Line(1024, 2)]
-    for local in (1, 2, 4, 8):
-        for micro_batches in (1, 5):
-            for node in range(4):
-                # 2(N − 1)/N of 2,048 bytes
-                assert costs.out_of_a_node(line, 4, local, node, micro_batches) == 2 * 3 * 2048 // 4
-
-
-def test_stage_3_over_all_ranks_sends_every_gathering_out_of_the_node():
-    line = [Line(1024, 2)]
-    # 3A(n − 1)/n of 2,048 bytes: 8 ranks, 5 micro-batches
-    assert costs.out_of_a_node_without(line, 4, 2, 5) == 3 * 5 * 2048 * 7 // 8
-    assert costs.out_of_a_node_without(line, 1, 8, 5) == 0

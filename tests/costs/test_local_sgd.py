@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minitrain.costs import local_sgd as costs
-
-curvatures = st.lists(st.floats(0.1, 0.9), min_size=1, max_size=5)
 
 
 def test_bytes():
@@ -26,36 +22,3 @@ def test_bytes():
 def test_a_period_below_one():
     with pytest.raises(ValueError, match="every=0 must be at least 1"):
         costs.rounds(10, 0)
-
-
-def test_two_ranks_by_hand():
-    # α a = 1/2 and 1/4: after one step 1/2 and 3/4 of the way are left, after two 1/4 and 9/16.
-    assert costs.optimum([0.5, 0.25], [0.0, 3.0]) == pytest.approx(1.0)
-    assert costs.settles_at([0.5, 0.25], [0.0, 3.0], 1.0, 1) == pytest.approx(1.0)
-    assert costs.settles_at([0.5, 0.25], [0.0, 3.0], 1.0, 2) == pytest.approx(3 * 7 / 16 / (3 / 4 + 7 / 16))
-    assert costs.settles_at([0.5, 0.25], [0.0, 3.0], 1.0, 500) == pytest.approx(1.5)
-
-
-@given(curvatures, st.integers(1, 50), st.floats(-1, 1))
-def test_what_does_not_move_anyone(curvatures, every, centre):
-    # Where all ranks want the same, any period finds it.
-    same = [centre] * len(curvatures)
-    assert costs.settles_at(curvatures, same, 1.0, every) == pytest.approx(centre)
-
-
-@given(curvatures, st.data(), st.integers(1, 20))
-def test_it_is_a_fixed_point(curvatures, data, every):
-    centres = [data.draw(st.floats(-1, 1)) for _ in curvatures]
-    theta = costs.settles_at(curvatures, centres, 1.0, every)
-    ends = []
-    for a, c in zip(curvatures, centres, strict=True):
-        own = theta
-        for _ in range(every):
-            own -= a * (own - c)
-        ends.append(own)
-    assert sum(ends) / len(ends) == pytest.approx(theta, abs=1e-12)
-
-
-def test_seconds():
-    assert costs.step_seconds(2.0, 8.0, 1) == 10.0
-    assert costs.step_seconds(2.0, 8.0, 16) == 2.5

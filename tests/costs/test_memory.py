@@ -94,13 +94,6 @@ def test_gpus_and_what_stays_free_of_them_are_options(capsys):
         assert table(printed, "Largest")[0][1:] == [f"{(1 - room) * gpu / 16:.1f}" for gpu in (16, 32, 48)]
 
 
-def test_bytes_of_each_state_count(capsys):
-    calculate(parameters=1e9, ranks=2, parameter_bytes=4, gradient_bytes=3, optimizer_bytes=8)
-    held = table(capsys.readouterr().out, "Model states")
-    assert held[0][1:5] == ["4.0", "3.0", "8.0", "15.0"]
-    assert held[3][1:5] == ["2.0", "1.5", "4.0", "7.5"]
-
-
 def test_korthikantis_22_billion(capsys):
     """Table 3's first model on 8 tensor-parallel ranks: 22 billion parameters, and the factors of table 2."""
     calculate(layers=48, hidden=6144, heads=64, seq=2048, batch=4, tensor=8)
@@ -120,34 +113,20 @@ def test_korthikantis_22_billion(capsys):
     assert total[4] == "–" and total[7] == "141"  # too much for any if not split
 
 
-def test_parameters_stand_before_those_of_the_shape(capsys):
-    calculate(parameters=8e9, **SHAPE, tensor=2)
-    printed = capsys.readouterr().out
-    assert "of 8,000,000,000 parameters" in printed
-    assert "of 4,000,000,000 parameters on each of 2" in printed
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     (
         ({}, "nothing to count; give --layers, --hidden, --heads and --seq, or --parameters"),
         ({"parameters": 0.5}, "parameters=0.5 is no number of parameters; use a whole number, at least 1"),
-        ({"parameters": float("inf")}, "parameters=inf is no number of parameters"),
         ({"parameters": float("nan")}, "parameters=nan is no number of parameters"),
         ({"parameters": 1e9, "ranks": 0}, "ranks=0 must be at least 1"),
-        (
-            {"parameters": 1e9, "gpus": (40, 0)},
-            r"gpus=\(40, 0\) must be sizes above 0, in GB; for example --gpus 40 80",
-        ),
+        ({"parameters": 1e9, "gpus": (40, 0)}, r"gpus=\(40, 0\) must be sizes above 0, in GB"),
         ({"parameters": 1e9, "room": 1.0}, "room=1 must be at least 0 and less than 1; 0.1 leaves a tenth"),
         ({"parameters": 1e9, "gradient_bytes": -1}, "gradient_bytes=-1 must not be negative"),
         ({"parameters": 1e9, "tensor": 2}, "tensor=2 belongs to a model's shape, and there is none"),
-        ({"parameters": 1e9, "batch": 2}, "batch=2 belongs to a model's shape, and there is none"),
-        ({"layers": 2, "seq": 8}, "layers=2, seq=8 alone is no shape; give --hidden, --heads too"),
         ({**SHAPE, "heads": 3}, "hidden=16 cannot be split over heads=3"),
         ({**SHAPE, "tensor": 3}, "hidden=16 cannot be split over 3 tensor-parallel ranks; use a multiple of 3"),
         ({**SHAPE, "seq": 6, "tensor": 4}, "seq=6 cannot be split over 4 tensor-parallel ranks"),
-        ({**SHAPE, "layers": 0}, "layers=0 must be at least 1"),
     ),
 )
 def test_bad_options_are_refused_before_anything_is_printed(options, message, capsys):
@@ -178,14 +157,6 @@ def test_a_mistake_is_one_line():
     assert done.stderr == "error: layers=3 alone is no shape; give --hidden, --heads, --seq too\n"
 
 
-def test_help_says_the_unit_of_each_option():
-    text = run("--help").stdout
-    options = re.findall(r"--([a-z-]+) (?:INT|NUMBER)\s+│?\s*(\w+)", text)
-    assert [name for name, _ in options][:3] == ["parameters", "ranks", "parameter-bytes"]
-    assert len(options) == 14
-    assert {word for _, word in options} == {"Number", "Bytes", "Width", "Length", "Sizes", "Part"}
-
-
 @pytest.mark.parametrize("tied", (True, False))
 @pytest.mark.parametrize("tensor", (1, 2, 4))
 def test_parameters_of_a_shard(tensor, tied):
@@ -205,8 +176,3 @@ def test_parameters_of_a_shard(tensor, tied):
     assert memory.gpt_shard_parameters(29, 11, 2, 8, tensor, tied) == held
     if tensor == 1:
         assert held == memory.gpt_parameters(29, 11, 2, 8, tied)
-
-
-def test_a_shard_that_does_not_divide():
-    with pytest.raises(ValueError, match="hidden=8 cannot be split over 3 tensor-parallel ranks"):
-        memory.gpt_shard_parameters(29, 11, 2, 8, 3)

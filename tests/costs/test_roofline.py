@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.costs import communication, composition_work, memory, recomputation, tensor_parallel
+from minitrain.costs import memory, recomputation, tensor_parallel
 from minitrain.costs import roofline as costs
-from minitrain.costs.composition import Shape
 from minitrain.costs.roofline import MACHINES
 
 sizes = st.integers(1, 10_000)
@@ -30,34 +27,10 @@ def test_intensity_of_a_product_is_below_each_of_its_limits(m, k, n, item):
     assert work.intensity < costs.small_batch_intensity(min(m, k, n), item)
 
 
-def test_dot_product_and_square_product():
-    assert costs.matrix_product(1, 10**9, 1).intensity == pytest.approx(0.5)
-    assert costs.matrix_product(300, 300, 300).intensity == pytest.approx(100)
-
-
-@given(st.floats(1, 1000), sizes, sizes)
-def test_rows_at_ridge_reach_it(ridge, k, n):
-    rows = costs.rows_at_ridge(ridge, k, n)
-    if math.isinf(rows):
-        # Even with endless rows the weight moves too little work: 1 / (1/k + 1/n) FLOP per byte in 16 bits.
-        assert 1 / (1 / k + 1 / n) <= ridge * (1 + 1e-9)
-    else:
-        assert costs.matrix_product(math.ceil(rows), k, n).intensity >= ridge * (1 - 1e-9)
-        if math.ceil(rows) > 1:
-            assert costs.matrix_product(math.ceil(rows) - 1, k, n).intensity <= ridge * (1 + 1e-9)
-
-
 @given(st.floats(0, 1e6), st.floats(0, 1e6))
 def test_bounds_are_at_most_a_factor_of_two_apart(compute, traffic):
     lower, upper = costs.bounds(compute, traffic)
     assert lower <= upper <= 2 * lower
-
-
-def test_the_roof_is_flat_from_the_ridge_on():
-    machine = MACHINES["H100"]
-    below, above = (costs.attainable(x * machine.ridge, machine.flops, machine.memory) for x in (0.5, 2))
-    assert below == pytest.approx(machine.flops / 2)
-    assert above == machine.flops
 
 
 @given(st.integers(1, 4), st.integers(1, 64), st.integers(1, 64), st.integers(1, 5), st.integers(1, 99))
@@ -69,14 +42,6 @@ def test_operations_by_kind_add_up_to_the_step_of_chapter_05(batch, seq, hidden,
     assert forward.blocks == 2 * 12 * layers * hidden**2 * batch * seq
     fused = costs.backward_flops(*shape, fused=True)
     assert fused.total - backward.total == forward.attention // 2  # one product of the two, again
-
-
-@given(st.booleans(), st.integers(1, 4), st.integers(1, 64), st.integers(1, 64), st.integers(1, 5), st.integers(1, 99))
-def test_six_n_and_what_it_misses_are_the_step(tied, batch, seq, hidden, layers, vocabulary):
-    shape, positions = (batch, seq, hidden, layers, vocabulary), seq + 7
-    parameters = memory.gpt_parameters(vocabulary, positions, layers, hidden, tied)
-    misses = costs.six_n_misses(*shape, positions, tied)
-    assert costs.six_n(parameters, batch * seq) + sum(misses.values()) == recomputation.step_flops(*shape)
 
 
 def test_operations_of_known_models():
@@ -99,31 +64,6 @@ def test_utilisation_as_published():
     # Touvron et al. 2023a, §2.4: 380 tokens a second and GPU, 1.4T tokens on 2048 A100 take about 21 days.
     assert 1.4e12 / (380 * 2048) / 86400 == pytest.approx(21, abs=0.5)
     assert costs.utilisation(380 * costs.six_n(65.2e9, 1), 1, 1, 312e12) == pytest.approx(0.476, abs=1e-3)
-
-
-def test_hours_are_those_of_the_days():
-    shape = Shape(96, 12288, 96, 2048, 50257)
-    flops = composition_work.step_flops(1, shape)
-    hours = costs.device_hours(300e9 / 2048 * flops, 140e12)
-    assert hours / 24 / 1024 == pytest.approx(composition_work.days(300e9, 2048, flops, 1024, 140e12))
-    # Touvron et al. 2023b, table 2: 184,320 hours for 7B. That was 39 % of 312 TFLOP/s, by 6N.
-    share = costs.device_hours(costs.six_n(6.74e9, 2e12), 312e12) / 184_320
-    assert share == pytest.approx(0.391, abs=1e-3)
-
-
-@given(st.integers(2, 4096), st.sampled_from([1, 2, 4]))
-def test_gradients_hide_from_the_threshold_on(ranks, item):
-    machine = MACHINES["H100"]
-    tokens = costs.tokens_to_hide_gradients(ranks, machine.flops, machine.network, item)
-    parameters = 7e9
-    backward = 4 * parameters * tokens / machine.flops
-    reduce = communication.ring_all_reduce_time(item * parameters, ranks, 0, 1 / machine.network)
-    assert backward == pytest.approx(reduce)
-    # ZeRO-3: a forward against a gather.
-    forward = 2 * parameters * costs.tokens_to_hide_gathers(ranks, machine.flops, machine.network, item) / machine.flops
-    assert forward == pytest.approx(
-        communication.ring_reduce_scatter_time(item * parameters, ranks, 0, 1 / machine.network)
-    )
 
 
 def test_thresholds_as_the_book_has_them():

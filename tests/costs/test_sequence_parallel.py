@@ -21,18 +21,6 @@ def test_all_ranks_together_send_what_tensor_parallelism_sends_or_a_quarter_more
         assert 4 * sum(way.backward.bytes for way in ways) == share * before
 
 
-@given(SMALL, st.booleans())
-def test_a_model_is_its_layers_and_two_ends(layers, keep_gathered):
-    one, ends, model = (
-        costs.layer_calls(keep_gathered),
-        costs.ends_calls(keep_gathered),
-        costs.model_calls(layers, keep_gathered),
-    )
-    for way in range(2):
-        for verb in range(2):
-            assert model[way][verb] == layers * one[way][verb] + ends[way][verb]
-
-
 @given(SMALL, SMALL, SMALL, SMALL, st.integers(1, 8))
 def test_what_torch_keeps_is_the_papers_terms_and_named_deviations(batch, shard, heads, head, ranks):
     sizes = batch, shard * ranks, heads * head * ranks, heads * ranks, ranks, True

@@ -1,40 +1,12 @@
-"""What bounded staleness allows, beside simulations that know no formula."""
+"""Learning rates that a delay allows, and bytes that servers send."""
 
 from __future__ import annotations
 
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from minitrain.costs import staleness as costs
-
-QUARTERS = st.integers(1, 12).map(lambda k: k / 4)  # sums and quotients of these do not round
-
-
-def finished(seconds: float, times: list[float], bound: int | None) -> int:
-    """Steps that workers finish, event by event."""
-    clocks = [0] * len(times)
-    ends: list[float | None] = list(times)  # of the step that each is in; None while it waits
-    while True:
-        now = min(end for end in ends if end is not None)
-        if now > seconds:
-            return sum(clocks)
-        for worker, end in enumerate(ends):
-            if end == now:
-                clocks[worker] += 1
-                ends[worker] = None
-        for worker, end in enumerate(ends):
-            if end is None and (bound is None or clocks[worker] - min(clocks) <= bound):
-                ends[worker] = now + times[worker]
-
-
-@given(
-    st.integers(0, 100).map(lambda k: k / 4), st.lists(QUARTERS, min_size=1, max_size=4), st.none() | st.integers(0, 4)
-)
-def test_steps_are_those_of_a_simulation(seconds, times, bound):
-    assert costs.steps_until(seconds, times, bound) == finished(seconds, times, bound)
 
 
 @pytest.mark.parametrize("delay", (0, 1, 2, 5))

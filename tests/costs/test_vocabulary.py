@@ -23,11 +23,6 @@ def test_by_hand():
     assert costs.gathered_logits_traffic(10, 7, 3, 0) == (2 * 30 * 4, 2)
 
 
-def test_the_saving_that_the_text_names():
-    # V'/(3n) = 50,260 / 12.
-    assert round(costs.gathered_logits_traffic(8, 50257, 4, 0).bytes / costs.loss_traffic(8, 4, 0).bytes) == 4188
-
-
 @given(st.integers(1, 400), few, st.integers(1, 4))
 def test_padding_is_the_least_that_fits(vocabulary, ranks, multiple):
     padded = costs.padded(vocabulary, ranks, multiple)
@@ -38,10 +33,3 @@ def test_padding_is_the_least_that_fits(vocabulary, ranks, multiple):
     assert sum(real) == vocabulary
     assert all(0 <= count <= held for count in real)
     assert real == sorted(real, reverse=True)
-
-
-@given(st.integers(1, 50), few, st.integers(0, 8))
-def test_one_gather(tokens, ranks, rank):
-    gathered = costs.loss_traffic(tokens, ranks, rank % ranks)
-    assert gathered == ((ranks - 1) * 12 * tokens, ranks - 1)
-    assert ranks * gathered.bytes == (ranks - 1) * costs.loss_payload(tokens, ranks)

@@ -38,7 +38,3 @@ def test_invalid(prompt, continuation, message):
 def test_a_shorter_answer_is_no_fair_one():
     with pytest.raises(AssertionError, match="shorter one would nearly always be likelier"):
         prefers(model, [1], [2, 3], [4], 8)
-
-
-def test_the_longest_probe_fits():
-    assert log_probability(model, [1] * 8, [2], 8) == pytest.approx(math.log(0.5))

@@ -57,14 +57,6 @@ def test_a_mask_only_where_several_tokens_come_after_others(monkeypatch):
     assert given[::2] == given[1::2] == [(False, True), (False, False), (True, False)]  # of both layers
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_same_text(kind):
-    model, prompt = gpt(**KINDS[kind]), tokens(2, 5)
-    right = model.generate(prompt, 19, temperature=0.0)
-    add_caches(model, 24)
-    assert generate(model, prompt, 19).equal(right)
-
-
 def test_a_second_text_begins_anew():
     """Also one of another batch size, and where the first has filled the cache."""
     model, prompts = gpt(), [tokens(2, 5), tokens(2, 7).flip(1), tokens(3, 4)]

@@ -78,19 +78,6 @@ def test_the_papers_pairs_are_the_same_in_another_order():
     assert (wrong_query @ wrong_key.transpose(-2, -1) - scores).abs().max() > 0.1, "conventions do not mix"
 
 
-def test_scores_depend_on_the_difference_of_positions_alone():
-    query, key = torch.randn(2, 1, 1, 1, 8, dtype=torch.double)
-
-    def score(at: int, other: int) -> float:
-        turned = rotary(100.0, at)(query, query)[0]
-        return (turned * rotary(100.0, other)(key, key)[1]).sum().item()
-
-    first = [score(difference, 0) for difference in range(5)]
-    for start in (1, 17, 1000):
-        assert [score(start + difference, start) for difference in range(5)] == pytest.approx(first, abs=1e-12)
-    assert len({round(value, 6) for value in first}) == 5
-
-
 def test_a_model_sees_differences_of_positions_alone():
     gpt = GPT(ROPE, seed=1).double()
     tokens = torch.randint(11, (2, 8), generator=torch.Generator().manual_seed(0))
@@ -131,37 +118,12 @@ def test_angles_are_in_float32_at_least():
     assert (found.double() - exact).abs().max() <= size * (2 * 2**-8 + 1001 * 2**-21)
 
 
-@pytest.mark.parametrize("attention", ("sdpa", "plain"))
-def test_gradients_against_finite_differences(attention: Any):
-    tiny = replace(ROPE, vocabulary=5, positions=3, layers=1, hidden=8, heads=2, kv_heads=1, attention=attention)
-    gpt = GPT(tiny, seed=0).double()
-    tokens, targets = torch.tensor([[0, 3, 1], [4, 4, 2]]), torch.tensor([[3, 1, 0], [4, 2, 0]])
-    names = [name for name, _ in gpt.named_parameters()]
-
-    def loss(*parameters: Tensor) -> Tensor:
-        return torch.func.functional_call(gpt, dict(zip(names, parameters, strict=True)), (tokens, targets))[1]
-
-    parameters = [parameter.detach().clone().requires_grad_() for parameter in gpt.parameters()]
-    assert torch.autograd.gradcheck(loss, parameters, fast_mode=True)
-
-
 def test_there_is_no_table_and_all_else_is_equal():
     rope = dict(GPT(ROPE, seed=3).named_parameters())
     learned = dict(GPT(replace(ROPE, positions_kind="learned"), seed=3).named_parameters())
     assert learned.keys() - rope.keys() == {"embedding.positions.weight"} and rope.keys() <= learned.keys()
     assert all(torch.equal(parameter, learned[name]) for name, parameter in rope.items())
     assert GPT(ROPE).parameter_count() == sum(parameter.numel() for parameter in learned.values()) - 8 * 24
-
-
-def test_weights_fit_a_model_of_more_positions():
-    short = GPT(ROPE, seed=3).double()
-    long = GPT(replace(ROPE, positions=32), seed=4).double()
-    long.load_state_dict(short.state_dict())
-    tokens = torch.randint(11, (2, 32), generator=torch.Generator().manual_seed(0))
-    torch.testing.assert_close(long(tokens)[0][:, :8], short(tokens[:, :8])[0])
-    with pytest.raises(ValueError, match="tokens of length 9 do not fit positions=8; use at most 8"):
-        short(tokens[:, :9])
-    assert short.generate(tokens[:, :2], 12, temperature=0.0).shape == (2, 14)
 
 
 @pytest.mark.parametrize("changes, message", (
@@ -173,10 +135,3 @@ def test_weights_fit_a_model_of_more_positions():
 def test_refused(changes: dict[str, Any], message: str):
     with pytest.raises(ValueError, match=message):
         replace(ROPE, **changes)
-
-
-def test_an_unknown_kind():
-    config = replace(ROPE)
-    object.__setattr__(config, "positions_kind", "alibi")  # the run's type checker refuses it in a call
-    with pytest.raises(ValueError, match=r"positions_kind='alibi' is unknown; use one of \('learned', 'rope'\)"):
-        config.__post_init__()

@@ -169,24 +169,10 @@ MUTATIONS = [
     Mutation(f"{INTERVAL}.simulate", "1 / mean", "1 / (mean + saving)", INTERVAL, GOODPUT),
     # Theory.
     Mutation(f"{THEORY}.atomic_operations", "+ 4 + removed", "+ 3 + removed", ATOMIC, "operations of a save"),
-    Mutation(
-        f"{THEORY}.kill_points",
-        "+ 1 + writes",
-        "+ writes",
-        test="tests/costs/test_checkpointing.py",
-        why="the lesson counts what is left, and not the moments",
-    ),
     Mutation(f"{THEORY}.lost_in_place", "3 * files", "2 * files", ATOMIC, "the same where the only checkpoint"),
     Mutation(f"{THEORY}.renamed_after", "+ 3", "+ 4", ATOMIC, "moments whose end leaves the old"),
     Mutation(f"{THEORY}.asynchronous_stall", "(saves - 1)", "saves", ASYNCHRONOUS, STALL),
     Mutation(f"{THEORY}.asynchronous_stall", "write - work", "write - work - copy", ASYNCHRONOUS, STALL),
-    Mutation(
-        f"{THEORY}.synchronous_stall",
-        "(copy + write)",
-        "copy / 2",
-        test="tests/costs/test_checkpointing.py",
-        why="the lesson's saves are asynchronous",
-    ),
     Mutation(f"{THEORY}.flash_memory", "4 * 8", "8", FLASH, "bytes of memory"),
     Mutation(f"{THEORY}.flash_stall", "alpha + beta * size", "2 * (alpha + beta * size)", FLASH, "stall of a save"),
     Mutation(

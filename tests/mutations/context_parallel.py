@@ -92,12 +92,6 @@ COSTS = [
     Mutation(f"{THEORY}.ring_kept", "4 * width + width // d", "4 * width", SOFTMAX, "bytes kept for backward"),
     Mutation(f"{THEORY}.ring_blocks", "+ size)", "+ size / 2)", RING, SCORES),
     Mutation(f"{THEORY}.zigzag_blocks", "2 * ranks - 1 - rank", "2 * ranks - 2 - rank", ZIGZAG, SCORES),
-    Mutation(
-        f"{THEORY}.ring_block_share", "rank + 1)", "rank + 0.5)", test=COUNTED, why="the demo claims other numbers"
-    ),
-    Mutation(
-        f"{THEORY}.ring_area_share", "2 * rank + 1", "2 * rank + 2", test=COUNTED, why="the demo claims other numbers"
-    ),
     Mutation(f"{THEORY}.ring_causal_time", "ranks - 0.5", "ranks", ZIGZAG, "time of contiguous chunks over"),
     Mutation(f"{THEORY}.zigzag_causal_time", "ranks / 2", "(ranks + 1) / 2", ZIGZAG, "time of contiguous chunks over"),
     Mutation(
@@ -107,7 +101,6 @@ COSTS = [
         RING,
         "virtual time of forward, no mask, messages slower",
     ),
-    Mutation(f"{THEORY}.hiding_chunk", "2 * width", "width", test=COUNTED, why="the demo claims other numbers"),
 ]
 
 MUTATIONS = ONLINE + RINGS + COSTS

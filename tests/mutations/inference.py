@@ -50,13 +50,6 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}.without_cache_flops", "prompt + i", "prompt", CACHE, "operations to write 9 tokens without a cache"
     ),
-    Mutation(
-        f"{THEORY}.tensor_parallel_bytes",
-        "2 * layers + 1",
-        "2 * layers",
-        test="tests/costs/test_inference.py",
-        why="the notebook counts the bytes of all-reduces; the lesson compares tokens",
-    ),
     Mutation(f"{THEORY}.pipeline_bytes", "count - 1", "count", PIPELINE, "bytes that this rank sends"),
     Mutation(f"{THEORY}.pipeline_seconds", "max(ranks, groups)", "groups", PIPELINE, "time for 5 tokens"),
 ]

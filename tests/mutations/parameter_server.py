@@ -24,7 +24,7 @@ MUTATIONS = [
         f"{CHAPTER}.full.placement.place",
         "emptiest = loads.index(min(loads))",
         "emptiest = tensor % servers",
-        test=f"{TESTS}/test_placement.py::test_the_bound_is_reached",
+        test=f"{TESTS}/test_placement.py::test_no_fuller_than_the_theorems_allow",
         why="the lesson's prediction uses the placement",
     ),
     Mutation(
@@ -147,33 +147,12 @@ MUTATIONS = [
         "bytes through the busiest server's link in",
     ),
     Mutation(f"{THEORY}.busiest_in_ring", "+ sent[rank - 1]", "", SYNCHRONOUS, "bytes through the busiest link if"),
-    *(
-        Mutation(
-            f"{THEORY}.{function}",
-            old,
-            new,
-            test="tests/costs/test_parameter_server.py::test_where_servers_and_ring_cross",
-            why="both links are claimed in bytes, and not their quotient",
-        )
-        for function, old, new in (
-            ("over_ring", "2 * servers", "servers"),
-            ("over_ring", "workers - 1", "workers"),
-            ("servers_to_match", "-(-(workers**2) //", "(workers**2 //"),
-        )
-    ),
-    *(
-        Mutation(
-            f"{THEORY}.{function}",
-            old,
-            new,
-            test=f"{TESTS}/test_placement.py::test_the_bound_is_reached",
-            why="how evenly servers are filled is no claim",
-        )
-        for function, old, new in (
-            ("fullest_at_most", " + (1 - 1 / servers) * max(sizes, default=0)", ""),
-            ("fullest_at_most", "1 - 1 / servers", "1"),
-            ("largest_first_ratio", "4 / 3 - 1 / (3 * servers)", "2 - 1 / servers"),
-        )
+    Mutation(
+        f"{THEORY}.servers_to_match",
+        "-(-(workers**2) //",
+        "(workers**2 //",
+        test="tests/costs/test_parameter_server.py::test_where_servers_and_ring_cross",
+        why="both links are claimed in bytes, and not their quotient",
     ),
     Mutation(
         f"{THEORY}.step_time",
@@ -232,13 +211,6 @@ MUTATIONS = [
         "draws * math.log1p(-p)",
         "-draws * p * p",
         test="tests/costs/test_embedding.py::test_distinct_ids_by_all_draws",
-        why="averages are only drawn",
-    ),
-    Mutation(
-        "minitrain.costs.embedding.server_deviation",
-        " * (1 - 1 / servers)",
-        "",
-        test="tests/costs/test_embedding.py::test_how_far_servers_are_from_even",
         why="averages are only drawn",
     ),
     Mutation(

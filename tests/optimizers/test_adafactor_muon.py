@@ -20,7 +20,7 @@ from minitrain.comm import Ledger
 from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.lessons.optimizers.muon import error
 from minitrain.optimizers import Adafactor, Muon, adafactor, muon
-from minitrain.zero import ShardedOptimizer, Zero1, Zero2, Zero3
+from minitrain.zero import Zero1, Zero2, Zero3
 
 # Sizes that no number of ranks divides.
 SHAPES = {"table": (11, 7), "up": (13, 7), "bias": (13,), "down": (7, 13), "stack": (3, 5, 7), "frozen": (7,)}
@@ -113,30 +113,10 @@ def compared(world, stage, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("stage", [Zero1, Zero2, Zero3])
-@pytest.mark.parametrize("n", [1, 2, 3, 4])
+@pytest.mark.parametrize("n", [1, 2, 3])
 def test_every_stage_steps_as_one_device(ranks, n, stage, kind):
     for off, bound in ranks(n).run(compared, stage, kind):
         assert off <= bound < 1e-7
-
-
-def as_an_optimizer(world, kind):
-    module, (plain, _, path) = Model(), one_device(kind)
-    first, *others = groups(module, kind)
-    optimizer = ShardedOptimizer([first], kind, **OPTIONS[kind])
-    for each in others:
-        optimizer.add_param_group(each)
-    for step in range(STEPS):
-        optimizer.zero_grad()
-        module(step).backward()
-        optimizer.step()
-    pairs = zip(module.parameters(), plain.parameters(), strict=True)
-    return max(float((a - b).detach().abs().max()) for a, b in pairs), most(kind, 1, 10 + path, path)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_as_a_sharded_optimizer(ranks, kind):
-    for off, bound in ranks(3).run(as_an_optimizer, kind):
-        assert off <= bound
 
 
 def states_in(world, kind):
@@ -278,12 +258,9 @@ def model_loss(values):
     ("options", "message"),
     [
         ({"lr": -1.0}, "lr=-1.0 must be at least 0"),
-        ({"weight_decay": -1.0}, "weight_decay=-1.0 must be at least 0"),
         ({"momentum": 1.0}, "momentum=1.0 must be at least 0 and below 1"),
         ({"ns_steps": 0}, "ns_steps=0 must be at least 1 and below 100"),
         ({"adjust_lr_fn": "none"}, "adjust_lr_fn='none' is unknown; use 'original' or"),
-        ({"betas": (0.9, 1.0)}, r"betas=\(0.9, 1.0\) must be at least 0 and below 1"),
-        ({"eps": -1.0}, "eps=-1.0 must be at least 0"),
     ],
 )
 def test_bad_options_of_muon(options, message):

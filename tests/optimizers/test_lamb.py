@@ -35,15 +35,6 @@ def test_a_layer_of_zeros_steps_as_in_adam():
     torch.testing.assert_close(x, right)
 
 
-def test_without_a_gradient_only_weight_decay_is_left():
-    x = torch.ones(2, 2)
-    step(LAMB([x], lr=0.1, weight_decay=0.0), torch.zeros(2, 2))
-    assert x.eq(1).all()
-    # ‖λx‖ is the update's norm: the layer shrinks by α.
-    step(LAMB([x], lr=0.1, weight_decay=0.5), torch.zeros(2, 2))
-    torch.testing.assert_close(x, torch.full((2, 2), 0.9))
-
-
 def test_phi_as_in_other_implementations():
     x = torch.full((4,), 100.0)  # a norm of 200
     step(LAMB([x], lr=0.1, phi=(0, 10), weight_decay=0.0), torch.ones(4))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from minitrain.costs import optimizers as costs
 from minitrain.optimizers.muon import Muon, newton_schulz
 from minitrain.zero.stage1 import Zero1
-from tests.optimizers.common import pair, step
+from tests.optimizers.common import pair
 
 sides = st.integers(1, 12)
 
@@ -38,20 +38,6 @@ def test_singular_values_by_the_polynomial(rows, columns, seed):
     torch.testing.assert_close(newton_schulz(g.T, dtype=torch.float64).T, newton_schulz(g, dtype=torch.float64))
 
 
-def test_the_size_of_the_gradient_does_not_matter():
-    g = torch.randn(4, 6)
-    assert torch.equal(newton_schulz(g), newton_schulz(2.0**10 * g))
-    assert newton_schulz(torch.zeros(3, 4)).eq(0).all()
-
-
-def test_a_tall_matrix_moves_farther():
-    g = torch.randn(2, 8, dtype=torch.float64)
-    wide, tall = torch.zeros(2, 8, dtype=torch.float64), torch.zeros(8, 2, dtype=torch.float64)
-    for parameter, gradient in ((wide, g), (tall, g.T)):
-        step(Muon([parameter], lr=0.1, dtype=torch.float64), gradient)
-    torch.testing.assert_close(tall, 2 * wide.T)
-
-
 def on_a_flat_shard(world):
     with pytest.raises(AssertionError, match="Muon steps matrices"):
         Zero1(torch.nn.Linear(4, 4), Muon)
@@ -60,10 +46,3 @@ def on_a_flat_shard(world):
 
 def test_a_flat_shard_is_no_matrix(ranks):
     assert all(ranks(2).run(on_a_flat_shard))
-
-
-def test_the_momentum_keeps_the_gradients_dtype():
-    theta = torch.zeros(3, 4)
-    optimizer = Muon([theta], lr=0.1)
-    step(optimizer, torch.randn(3, 4))
-    assert theta.dtype == optimizer.averages[0].dtype == torch.float32

@@ -14,7 +14,6 @@ from torch import nn
 
 from minitrain.comm import Ledger, VirtualClock
 from minitrain.costs.staleness import bytes_served, most_stale
-from minitrain.lessons.parameter_server.delay import descend
 from minitrain.lessons.parameter_server.runs import Plan, replayed, train
 from minitrain.parameter_server import asynchronous as small
 from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker, on_gloo
@@ -195,49 +194,6 @@ def test_a_virtual_run_repeats_exactly(ranks, bound, link):
         assert other[:3] == first[:3]
         assert all(torch.equal(other[3][name], value) for name, value in first[3].items())
     assert [update.time for update in first[0]] == sorted(update.time for update in first[0])
-
-
-def one_message_at_a_time(world):
-    """Gradients that leave together pass the server's one port in turns."""
-    module, roles = nn.Linear(7, 1), split_roles(1)  # 7 and 1 elements
-    with VirtualClock(1.0, 0.25) as clock:
-        if roles.serves:
-            server = AsynchronousServer(module, adamw, roles, None)
-            server.serve()
-            return [update.time for update in server.updates]
-        worker = AsynchronousWorker(module, roles)
-        worker.pull()
-        begin = clock.now
-        module(torch.ones(1, 7)).sum().backward()
-        worker.push()
-        worker.leave()
-        return begin
-
-
-def test_virtual_times_of_messages(ranks):
-    push = (1 + 0.25 * 28) + (1 + 0.25 * 4)  # α + βS for the weight, then for the bias
-    times, begin = ranks(2).run(one_message_at_a_time)
-    assert begin == push  # a pull takes what a push does
-    assert times == [2 * push]
-    times, *begins = ranks(3).run(one_message_at_a_time)
-    assert begins == [push, 2 * push]  # one send port
-    assert times == [2 * push, 3 * push]
-
-
-def delayed_descent(world, rate):
-    return descend(world, split_roles(1), rate, 6)
-
-
-@pytest.mark.parametrize("size", (2, 3, 4))
-def test_workers_in_turns_make_a_constant_delay(ranks, size):
-    """The run is the difference equation with a delay, whose largest learning rate is known."""
-    delay, rate = size - 2, 0.75
-    found, stale = ranks(size).run(delayed_descent, rate)[1]
-    assert stale == [min(update, delay) for update in range(6 * (size - 1))]
-    x = [1.0] * (delay + 1)
-    for _ in stale:
-        x.append(x[-1] - rate * x[-1 - delay])
-    assert found == pytest.approx(x[delay:], rel=1e-9, abs=1e-12)
 
 
 def among_some(world):

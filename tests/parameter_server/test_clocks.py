@@ -50,16 +50,6 @@ def test_random_orders_with_workers_that_leave(workers, bound, chance):
             missed[worker] = 0
 
 
-def test_a_worker_that_leaves_is_waited_for_no_more():
-    clocks = Clocks((4, 7), 1)
-    clocks.finish(4)
-    assert clocks[4] == 1 and clocks.may_begin(4)
-    clocks.finish(4)
-    assert clocks.lead(4) == 2 and not clocks.may_begin(4)
-    clocks.leave(7)
-    assert clocks.lead(4) == 0 and clocks.may_begin(4)
-
-
 def test_no_bound_and_a_wrong_one():
     clocks = Clocks((0, 1), None)
     for _ in range(99):

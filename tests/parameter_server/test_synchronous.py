@@ -80,11 +80,6 @@ def train(world, servers, optimizer, choices):
     return sorted(names) if roles.serves else None
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_equals_one_device(ranks, optimizer):
-    ranks(4).run(train, 1, optimizer, {})
-
-
 def train_small(world, optimizer):
     """The small form, the full form and one device: weights, and at the server each step's norm of the gradients."""
     module, full, reference = gpt(seed=world.rank), gpt(seed=world.rank), gpt(seed=0)
@@ -197,23 +192,6 @@ def test_frozen_parameters_travel_at_the_start_only(ranks):
     ranks(3).run(frozen)
 
 
-def tied(world):
-    module = gpt(seed=0)
-    roles = split_roles(1)
-    if roles.serves:
-        Server(module, OPTIMIZERS["SGD"], roles).answer()
-        return None
-    worker = Worker(module, roles)
-    with Ledger() as ledger:
-        worker.pull()
-    return ledger.received, sum(parameter.nbytes for parameter in module.parameters())
-
-
-def test_tied_weights_travel_once(ranks):
-    received, each_once = ranks(2).run(tied)[1]
-    assert received == each_once
-
-
 # Which branches worker r uses in step s; None: it does not even call backward.
 UNUSED = {
     "on some workers": lambda worker, step: ["first"] if worker == 0 else ["second"],
@@ -285,66 +263,6 @@ def spoiled(world, bad, who):
 @pytest.mark.parametrize("bad", (float("nan"), float("inf")))
 def test_gradients_that_are_not_finite_are_refused_and_counted(ranks, bad):
     assert ranks(4).run(spoiled, bad, [1]) == [{2: 0, 3: 1}, {2: 0, 3: 1}, 0, 1]
-
-
-def test_if_all_are_refused_nothing_moves(ranks):
-    assert ranks(4).run(spoiled, float("nan"), [0, 1])[0] == {2: 1, 3: 1}
-
-
-def nothing_to_train(world):
-    module = nn.Linear(2, 2).requires_grad_(False)
-    with Ledger() as ledger:
-        if world.rank == 0:
-            server = Server(module, OPTIMIZERS["SGD"], split_roles(1))
-            server.serve(2)
-            assert server.optimizer is None and server.step == 2
-        else:
-            worker = Worker(module, split_roles(1))
-            worker.pull(), worker.push()
-    return ledger.calls("send"), module.weight.tolist()
-
-
-def test_a_module_without_trained_parameters(ranks):
-    one, other = ranks(2).run(nothing_to_train)
-    assert one == other and one[0] == 0
-
-
-def rates(world):
-    """The learning rate may change between two `serve(1)`, and parameters may be pulled in between."""
-    module, reference = gpt(seed=0), gpt(seed=0)
-    roles = split_roles(1)
-    seen = None
-    if roles.serves:
-        server = Server(module, partial(torch.optim.SGD, lr=0.1), roles)
-        server.serve(1)
-        server.answer()
-        assert server.optimizer is not None
-        server.optimizer.param_groups[0]["lr"] = 0.01
-        server.serve(1)
-    else:
-        worker = Worker(module, roles)
-        for step in range(2):
-            worker.pull()
-            on_tokens(module, 0, step).backward()
-            worker.push()
-            module.zero_grad()
-            if step == 0:
-                worker.pull()
-                seen = [p.detach().clone() for p in module.parameters()]
-    optimizer = torch.optim.SGD(reference.parameters(), lr=0.1)
-    for step in range(2):
-        on_tokens(reference, 0, step).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        optimizer.param_groups[0]["lr"] = 0.01
-        if step == 0 and seen is not None:
-            assert all(map(torch.equal, seen, reference.parameters()))
-    if roles.serves:
-        same(module, reference, dict(module.named_parameters()))
-
-
-def test_learning_rates_may_change(ranks):
-    ranks(2).run(rates)
 
 
 def make(module, roles, serves):

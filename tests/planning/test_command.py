@@ -43,7 +43,6 @@ def test_gpt_3_on_1024_gpus():
     [
         ["--preset", "175b", "--gpus", "1024", "--top", "4"],
         [*SMALL, "--experts", "8"],
-        ["--preset", "tiny", "--gpus", "2", "--batch", "8", "--dtype", "float32", "--dropout", "0.1"],
         ["--preset", "gpt2", "--positions", "32768", "--gpus", "8", "--batch", "8", "--gpu", "a100-40"],
         ["--layers", "10", "--hidden", "512", "--heads", "8", "--vocabulary", "1000", "--gpus", "4", "--every"],
     ],
@@ -77,15 +76,6 @@ def test_json_agrees_with_the_table(capsys):
     assert printed == shlex.split(best["command"])
 
 
-def test_layouts_are_sorted_and_one_of_each_shape(capsys):
-    rows = json.loads(run(capsys, *SMALL, "--json")[1])["layouts"]
-    speeds = [row["tokens_per_second"] for row in rows]
-    assert speeds == sorted(speeds, reverse=True)
-    assert len({proposals.axes(Layout(**row["layout"])) for row in rows}) == len(rows)
-    every = json.loads(run(capsys, *SMALL, "--json", "--every", "--top", "25")[1])["layouts"]
-    assert len(every) == 25 and every[0] == rows[0]
-
-
 def test_the_picture_is_the_same_twice(capsys, tmp_path):
     for name in ("a.svg", "b.svg"):
         assert run(capsys, "--preset", "gpt2", "--gpus", "4", "--batch", "64", "--figure", str(tmp_path / name))[0] == 0
@@ -99,17 +89,6 @@ def test_notes_on_uneven_layers(capsys):
     assert said[0] == "Layout 1 is uneven: 32 × 2 + 32 × 1 layers in its stages."
     shown = run(capsys, "--preset", "gpt2", "--gpus", "4", "--batch", "64", "--heads", "3")[1]
     assert "layers in its stages, because the last stage has the head, too" in " ".join(shown.split())
-
-
-def test_notes_on_the_modes_of_context_parallelism():
-    model, steps = Model("gpt2", positions=16384), Steps(batch=8)
-    layouts = [Layout(8), Layout(4, cp=2), Layout(2, cp=4, cp_mode="ulysses"), Layout(2, cp=4)]
-    found = [proposals.judge(model, layout, steps, cluster()) for layout in layouts]
-    said = command.notes(command.Command(gpus=8), cluster(), found)
-    assert said[:2] == [
-        "Ranks along cp share each sequence by --cp-mode ulysses in layouts 3.",
-        "Ranks along cp share each sequence by --cp-mode zigzag in layouts 2, 4.",
-    ]
 
 
 def cluster(**given):
@@ -130,12 +109,9 @@ def test_a_gpu_of_one_s_own():
         (["--gpu", "v100"], "gpu='v100' is unknown; use one of a100-40, a100-80, h100, h200, tpu-v5e, or give the"),
         (["--gpu", "v100", "--flops", "125e12"], "--gpu v100 --flops 312e12 --memory 80e9 --link"),
         (["--gpus", "1020"], "gpus=1020 do not fill nodes of per_node=8; use 1016 or 1024"),
-        (["--gpus", "0"], "gpus=0 and per_node=8 must be at least 1"),
         (["--gpus", "1016"], "gpus=1016: no dp · pp · tp of so many ranks suits layers=96, heads=96 and batch=1536"),
-        (["--memory", "0"], "memory=0 must be above 0"),
         (["--reached", "2"], "reached=2 is a part of the peak: at most 1"),
         (["--figure", "/nowhere/x.svg"], "lies in no folder that exists"),
-        (["--hidden", "100"], "hidden=100 does not divide by heads=96"),
         (["--preset", "175b", "--gpus", "64", "--measure"], "preset=175b is larger than a machine"),
         (["--preset", "tiny", "--gpus", "32", "--batch", "64", "--measure"], "takes 32 ranks, and"),
     ],
@@ -157,7 +133,7 @@ def test_what_is_missing_where_nothing_fits():
     assert " 1 " in started("--preset", "1t", "--gpus", "256", "--top", "1")  # as it says
 
 
-@pytest.mark.slow("trains in three layouts, on ranks of its own")
+@pytest.mark.slow("trains in three layouts")
 def test_trying_the_best(capsys):
     arguments = ["--preset", "tiny", "--gpus", "2", "--batch", "4", "--dtype", "float32", "--layers", "2", "--measure"]
     status, shown, _ = run(capsys, *arguments)

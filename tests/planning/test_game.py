@@ -54,7 +54,6 @@ def test_most_layouts_can_be_beaten():
     ("name", "layout", "message"),
     [
         ("40b", Layout(), "name='40b' is no round; use 7.5b, 39b, 145b, 1t, 405b"),
-        ("7.5b", Layout(dp=64), r"dp=64 · pp=1 · tp=1 are 64 ranks, but round 7.5b has 128 GPUs"),
         ("7.5b", Layout(dp=16, cp=2, tp=2), r"dp=16 · pp=1 · cp=2 · tp=2 are 64 ranks, but round 7.5b has 128 GPUs"),
         ("7.5b", Layout(dp=128, microbatches=4), r"holds 1\d\d\.\d GB, and 72.0 of a GPU's 80 GB can be used"),
         ("7.5b", Layout(dp=16, tp=8, microbatches=3), "microbatches=3"),

@@ -45,11 +45,6 @@ def test_the_first_two_steps_are_not_counted(trainer):
         assert [given[name] for name in (axis, "--ranks", "--steps", "--batch")] == ["2", "2", "5", "6"]
 
 
-def test_of_one_step_it_counts(trainer):
-    trainer(4.0)
-    assert measure.tokens_per_second(Model("tiny", positions=50), Layout(), STEPS, 1) == 6 * 50 / 4.0
-
-
 def test_a_training_that_fails_is_told_in_its_last_words(trainer):
     trainer(fails="Traceback\nno memory\n")
     with pytest.raises(ValueError, match="measure: .* did not run: no memory"):

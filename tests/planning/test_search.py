@@ -12,7 +12,7 @@ from minitrain.costs.roofline import MACHINES
 from minitrain.lessons.planning.search import SPACES, exhaustive, space
 from minitrain.planning import plan
 from minitrain.planning.full import plan_time, proposals, published
-from minitrain.planning.full.time_model import Cluster, fits, least_time, step_time
+from minitrain.planning.full.time_model import Cluster, fits
 from minitrain.planning.search import layouts, search
 
 pytestmark = pytest.mark.usefixtures("without_shapes")  # an exhaustive search calls small functions a million times
@@ -20,10 +20,7 @@ A100 = Cluster(MACHINES["A100 80 GB"], reached=0.6)
 GPT3, BATCH = Model("175b"), Steps(batch=1536, dtype="bfloat16")
 
 
-small = pytest.mark.parametrize("sizes", SPACES.values(), ids=list(SPACES))
-
-
-@small
+@pytest.mark.parametrize("sizes", SPACES.values(), ids=list(SPACES))
 @pytest.mark.parametrize("keep", [1, 10, 10_000])
 def test_the_search_finds_what_an_exhaustive_one_finds(sizes, keep):
     every, least, fits, seconds = space(*sizes)
@@ -43,7 +40,7 @@ def test_the_search_finds_what_an_exhaustive_one_finds(sizes, keep):
         assert len(simulated) < len(every) / 4
 
 
-@small
+@pytest.mark.parametrize("sizes", SPACES.values(), ids=list(SPACES))
 def test_of_layouts_that_are_alike_only_the_fastest_is_found(sizes):
     arguments = space(*sizes)
     found = search(*arguments, proposals.axes, keep=5)
@@ -80,9 +77,7 @@ def test_a_search_where_nothing_fits_and_one_whose_bound_is_too_low():
     ("model", "gpus", "batch"),
     [
         (Model("gpt2", layers=10), 8, 16),
-        (Model("gpt2", experts=4), 8, 16),
         (Model("tiny", dropout=0.1), 6, 24),
-        (Model("gpt2", heads=12, hidden=768), 12, 24),
         (Model("gpt2", positions=32768), 12, 24),
         (Model("gpt2", positions=32768, experts=4), 8, 16),
     ],
@@ -103,9 +98,7 @@ def test_all_layouts_are_accepted_by_the_trainer(model, gpus, batch):
 
 
 def test_uneven_stages_are_considered():
-    found = [layout for layout in layouts(GPT3, BATCH, 1024) if layout.pp == 64]
-    assert any(layout.schedule == "1f1b" for layout in found), "96 layers over 64 stages"
-    assert any(layout.stages == 80 for layout in layouts(GPT3, BATCH, 1024)), "and over 16 · 5"
+    assert any(layout.stages == 80 for layout in layouts(GPT3, BATCH, 1024)), "96 layers over 16 · 5"
 
 
 LLAMA, LONG_STEPS = replace(published.LLAMA_3, positions=131072), replace(published.LLAMA_3_STEPS, batch=128)
@@ -125,31 +118,6 @@ def test_llama_3_s_layout_for_long_sequences_is_among_those_that_fit():
     short, long = (plan.predict(LLAMA, replace(one, cp=cp), LONG_STEPS).held["activations"] for cp in (16, 1))
     assert 16 * short == long
     assert not fits(LLAMA, one, LONG_STEPS, published.H100.machine)
-
-
-def test_the_search_of_long_sequences_finds_what_an_exhaustive_one_finds():
-    model, steps = Model("gpt2", layers=4, positions=32768, vocabulary=256), Steps(batch=8, dtype="bfloat16")
-    machine = MACHINES["A100 80 GB"]._replace(size=4e9)
-    cluster = Cluster(machine, per_node=2)
-    every = list(layouts(model, steps, 4, 2))
-    fit = [layout for layout in every if fits(model, layout, steps, machine)]
-    assert 0 < len(fit) < len(every) and {layout.cp for layout in fit} == {1, 2, 4}
-    seconds = {layout: step_time(model, layout, steps, cluster).step for layout in fit}
-    found = search(
-        every, lambda layout: least_time(model, layout, steps, cluster), seconds.__contains__, seconds.__getitem__
-    )
-    assert [layout for _, layout in found] == sorted(fit, key=seconds.__getitem__)[:10]
-
-
-def test_the_bound_is_the_time_of_equal_stages():
-    # A head of 256 words is nearly nothing, so that stages are nearly equal.
-    model, steps = Model("gpt2", layers=8, hidden=4096, heads=32, vocabulary=256), Steps(batch=64, dtype="bfloat16")
-    for layout in (
-        Layout(pp=4, microbatches=16),
-        Layout(pp=4, microbatches=16, schedule="interleaved"),
-        Layout(pp=2, tp=4, microbatches=8, recompute="full"),
-    ):
-        assert least_time(model, layout, steps, A100) == pytest.approx(step_time(model, layout, steps, A100).step, 1e-3)
 
 
 @pytest.mark.parametrize("layers", [7, 8, 11])

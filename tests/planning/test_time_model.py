@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -10,8 +9,7 @@ import pytest
 from minitrain.composition.settings import Layout, Model, Steps
 from minitrain.costs import roofline, time_bar
 from minitrain.costs.roofline import MACHINES, SEVEN_BILLION
-from minitrain.lessons.pictures.time_bar import STEPS, course_step
-from minitrain.planning.full.time_model import Cluster, fits, most_held, step_time
+from minitrain.planning.full.time_model import Cluster, step_time
 
 H100 = MACHINES["H100"]
 MODEL = Model("gpt2", layers=32, hidden=4096, heads=32, positions=2048)
@@ -40,14 +38,6 @@ def test_tensor_parallelism_waits_for_four_all_reduces_a_layer(tp):
     seconds = (4 * 32 + 2) * size * 2 * (tp - 1) / tp / H100.link  # and two at embedding and head
     assert found.exposed == pytest.approx(seconds, rel=1e-3)
     assert found.hidden == found.idle == found.again == 0
-
-
-def test_tensor_parallelism_takes_as_long_as_its_products_where_chapter_three_says():
-    tp, speed = 8, 0.5 * H100.flops
-    most = roofline.most_tensor_ranks(4096, speed, H100.link, 2048)
-    found = step_time(BLOCKS, Layout(tp=tp, microbatches=2048), BATCH, CLUSTER)
-    # Forward has a third of the products and half of the messages; their ratio grows with t − 1.
-    assert (found.exposed / 2) / (found.compute / 3) == pytest.approx((tp - 1) / (most - 1), rel=0.03)
 
 
 @pytest.mark.parametrize(("sequences", "hidden"), [(4, False), (8, True)])
@@ -99,26 +89,3 @@ def test_links_within_a_node_and_across():
     assert CLUSTER.link(16, 1) == CLUSTER.link(2, 8) == H100.network
     near, far = (step_time(BLOCKS, Layout(tp=tp, microbatches=2048), BATCH, CLUSTER).exposed for tp in (8, 16))
     assert far / near == pytest.approx(15 / 16 / (7 / 8) * H100.link / H100.network, rel=1e-3)  # padding
-
-
-def test_what_fits_leaves_room():
-    layout = Layout(dp=64, zero=1, microbatches=32)
-    held = most_held(MODEL, layout, BATCH)
-    assert fits(MODEL, layout, BATCH, replace_size(held / 0.9 + 1))
-    assert not fits(MODEL, layout, BATCH, replace_size(held / 0.9 - 1))
-
-
-def replace_size(size):
-    return H100._replace(size=size)
-
-
-def test_the_course_s_step():
-    assert course_step(zero=3) == step_time(MODEL, Layout(dp=64, zero=3, microbatches=32), BATCH, CLUSTER)
-    four = course_step(sequences=4, tp=8)
-    assert four == step_time(MODEL, Layout(dp=8, tp=8, microbatches=64), BATCH, CLUSTER)
-    assert math.isclose(STEPS * BATCH.batch * 2048, 2e12)
-
-
-def test_a_layout_that_does_not_fit_the_model_is_refused():
-    with pytest.raises(ValueError, match="layers=32 are fewer than 64 stages"):
-        step_time(MODEL, Layout(pp=64), replace(BATCH), CLUSTER)

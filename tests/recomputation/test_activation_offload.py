@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.comm import SavedActivations
 from minitrain.data_parallel import DataParallel
 from minitrain.recomputation.activation_offload import Offload
 from tests.recomputation.models import gpt, same_bits, small_equals, step, tokens
@@ -68,13 +67,6 @@ def test_each_view_comes_back_from_its_place_in_memory():
         each(x).sum().backward()
     for mine, right in zip(module.parameters(), plain.parameters(), strict=True):
         assert torch.equal(mine.grad, right.grad)
-
-
-def test_without_gradients_nothing_goes_to_the_host():
-    module = offloaded(dropout=0.0)
-    with SavedActivations(module) as saved, torch.no_grad():
-        module(*tokens())
-    assert saved.bytes == 0
 
 
 class Views(torch.nn.Module):

@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from minitrain.costs import gist as costs
 from minitrain.lessons.recomputation import cnn
-from minitrain.lessons.recomputation.sparse_rows import with_zeros
 from minitrain.recomputation.binarized import pack, relu_pool, unpack
 from minitrain.recomputation.delayed_precision import DelayedPrecision, from_bits, to_bits
 from minitrain.recomputation.sparse_rows import Rows, SparseRows
@@ -94,18 +93,6 @@ def test_views_of_one_memory_are_encoded_each_as_it_is(name):
     assert torch.equal(*found)
 
 
-def test_a_convolution_flattened_for_a_linear_layer():
-    """The head of VGG and AlexNet: the layer keeps the ReLU's output in another shape."""
-    torch.manual_seed(0)
-    convolution, linear, x, found = nn.Conv2d(3, 8, 3), nn.Linear(8 * 36, 4), torch.randn(2, 3, 8, 8), []
-    for how in (nullcontext, SparseRows):
-        with how():
-            loss = linear(F.relu(convolution(x) - 0.5).flatten(1)).square().sum()
-        parameters = [*convolution.parameters(), *linear.parameters()]
-        found.append(torch.autograd.grad(loss, parameters))
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
 def test_sparse_rows_leave_other_tensors_alone():
     x = torch.randn(50, 20, requires_grad=True)
     with warnings.catch_warnings(), SparseRows():
@@ -167,14 +154,3 @@ def test_weights_and_whole_numbers_stay_as_they_are():
     assert [hooks.encode(each) is each for each in (view, index, double)] == [True] * 3
     with pytest.raises(AssertionError, match="bits=12 is none of 16, 10 and 8"):
         DelayedPrecision(12)
-
-
-def test_sparse_bytes_are_what_rows_hold(ranks):
-    ranks(2).run(rows_hold)
-
-
-def rows_hold(world):
-    for share in (0.3, 0.95):
-        dense = with_zeros(world, share).relu()
-        rows = Rows.of(dense)
-        assert rows.nbytes == costs.sparse_bytes(-(-dense.numel() // 256), int(dense.count_nonzero()))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 
-from minitrain.comm import SavedActivations
 from minitrain.data_parallel import DataParallel
 from minitrain.recomputation import every_kth as small
 from minitrain.recomputation.full import early_stop, every_kth
@@ -29,35 +26,6 @@ def test_gradients_and_random_numbers_are_those_of_the_plain_model(checkpoint, k
     with torch.no_grad():
         module.eval(), plain.eval()
         assert torch.equal(module(tokens()[0])[0], plain(tokens()[0])[0])
-
-
-def test_a_copy_computes_with_its_own_parameters():
-    module = gpt()
-    every_kth.recompute(module.blocks, 2)
-    step(module, *tokens())
-    other = copy.deepcopy(module)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.zero_()
-    other.zero_grad()
-    plain = gpt()
-    step(plain, *tokens())
-    step(other, *tokens())
-    same_bits(other, plain)
-
-
-def test_hooks_see_what_a_block_really_gets():
-    plain, module, seen = gpt(dropout=0.0), gpt(dropout=0.0), {}
-    every_kth.recompute(module.blocks, 3)
-    for name, each in (("plain", plain), ("segments", module)):
-        for number, block in enumerate(each.blocks):
-            block.register_forward_hook(
-                lambda _, args, result, key=(name, number): seen.setdefault(key, []).append(result.detach())
-            )
-        step(each, *tokens())
-    for number in range(3):
-        once, again = seen["segments", number]  # in forward, and in backward
-        assert torch.equal(once, again) and torch.equal(once, seen["plain", number][0])
 
 
 class Model(nn.Module):
@@ -82,14 +50,6 @@ class Model(nn.Module):
         for number in self.order:
             x = self.between(self.blocks[number](x, self.shifts(shift, number), factor=0.5))
         return x
-
-
-def test_further_arguments():
-    plain, module = Model(), Model()
-    every_kth.recompute(module.blocks, 2)
-    for each in (plain, module):
-        step(each, torch.ones(3, dtype=torch.float64))
-    same_bits(module, plain)
 
 
 @pytest.mark.parametrize(
@@ -165,14 +125,6 @@ def same_gradients(world, k):
 
 
 @pytest.mark.parametrize("k", (1, 2, 9))  # of three blocks
-@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("size", (1, 3))
 def test_small_form_equals_one_device_and_the_full_form(ranks, size, k):
     ranks(size).run(same_gradients, k)
-
-
-@pytest.mark.parametrize("k", (1, 2, 3, 7, 9))
-def test_small_form_keeps_one_input_for_each_segment(k):
-    blocks, x = nn.ModuleList(nn.Linear(5, 5) for _ in range(7)), torch.ones(1, 5, requires_grad=True)
-    with SavedActivations(blocks) as saved:
-        small.run_in_segments(blocks, x, k)
-    assert len(saved.tensors) == -(-7 // k)

@@ -40,7 +40,7 @@ def test_scores_are_not_kept(recompute):
     assert kept("sdpa") - kept("plain", recompute) == rows
 
 
-@pytest.mark.parametrize("size", (1, 2, 3, 4))
+@pytest.mark.parametrize("size", (1, 3))
 def test_small_form_equals_one_device_and_the_full_form(ranks, size):
     ranks(size).run(small_equals, small.recompute, selective.recompute, DataParallel)
 

@@ -44,7 +44,3 @@ def test_a_broken_gpu_comes_before_everything_else():
 )
 def test_other_lines_change_nothing(log):
     assert verdict(1, log) == verdict(1)
-
-
-def test_cudas_own_words():
-    assert verdict(1, "RuntimeError: CUDA error: uncorrectable ECC error encountered")[0] == REPLACE

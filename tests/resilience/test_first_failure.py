@@ -57,8 +57,3 @@ def test_a_consequence_is_told_by_the_last_line(tmp_path):
     (found,) = read(tmp_path)
     assert (found.rank, found.step, found.error) == (5, 17, "KeyError: 'layer.3'")
     assert not found.consequence and "test_first_failure.py" in found.traceback
-
-
-def test_an_error_without_a_message(tmp_path):
-    write(tmp_path, 0, 0, AssertionError())
-    assert first(read(tmp_path), 1).endswith("step 0: AssertionError")

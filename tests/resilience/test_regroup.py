@@ -10,7 +10,7 @@ import torch
 
 from minitrain.comm.messages import all_gather, all_reduce, rank_and_size
 from minitrain.ranks import Ranks
-from minitrain.resilience.regroup import checkpoint, data_parallel_size, meet, part, regroup, restore
+from minitrain.resilience.regroup import checkpoint, meet, part, regroup, restore
 
 ELEMENTS = 11
 
@@ -55,12 +55,3 @@ def test_spares():
         found = ranks.run(with_spares, 9)
     assert [first for first, _ in found] == [[0, 1, 2]] * 3 + [[3]]
     assert [second for _, second in found] == [[0]] + [[1, 2, 3]] * 3
-
-
-def test_who_goes_on():
-    assert regroup([0, 2, 3, 5, 7], 12) == [0, 2, 3, 5]
-
-
-def test_sizes():
-    assert [data_parallel_size(left, 12) for left in (1, 5, 7, 11, 13)] == [1, 4, 6, 6, 12]
-    assert data_parallel_size(6, 7) == 1

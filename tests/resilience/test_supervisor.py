@@ -30,12 +30,6 @@ def plain(code, started):
     return start
 
 
-def test_all_is_well():
-    started = []
-    assert supervise(plain("pass", started), 3, lambda: 0) == []
-    assert len(started) == 3
-
-
 def test_the_others_are_stopped_and_all_start_again():
     started = []
     # In the first attempt rank 1 fails, and the others would run for ever; in the second all end.

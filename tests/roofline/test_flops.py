@@ -22,13 +22,6 @@ def test_a_product_by_hand():
     assert flops.total == 120
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_bytes_follow_the_dtype(dtype):
-    with Flops() as flops:
-        torch.ones(3, 4, dtype=dtype) @ torch.ones(4, 5, dtype=dtype)
-    assert flops.calls[0].bytes == 47 * dtype.itemsize
-
-
 def test_backward_is_two_products():
     layer, x = nn.Linear(4, 5), torch.ones(3, 4, requires_grad=True)
     with Flops() as forward:
@@ -83,20 +76,6 @@ def test_fused_attention_forward_and_backward():
     assert backward.by_kind() == {"attention": 5 * one}
 
 
-def test_torchs_own_counter_misses_fused_attention_on_a_cpu():
-    query = torch.randn(2, 3, 8, 4)
-    with FlopCounterMode(display=False) as theirs, Flops() as ours:
-        F.scaled_dot_product_attention(query, query, query)
-    assert theirs.get_total_flops() == 0 < ours.total
-
-
-def test_other_lengths_of_keys():
-    query, key = torch.randn(1, 1, 1, 4), torch.randn(1, 1, 9, 4)  # one token that looks at nine
-    with Flops() as flops:
-        F.scaled_dot_product_attention(query, key, key)
-    assert flops.total == 2 * 2 * 9 * 4
-
-
 def test_other_lengths_of_keys_in_fused_attention():
     query = torch.randn(2, 3, 5, 4, requires_grad=True)
     key, value = (torch.randn(2, 3, 8, 4, requires_grad=True) for _ in range(2))
@@ -115,17 +94,3 @@ def test_nothing_else_counts():
         nn.LayerNorm(4)(x)
         nn.Embedding(3, 4)(torch.tensor([1]))
     assert flops.calls == [] and flops.total == 0 and flops.by_kind() == {}
-
-
-def test_on_the_meta_device_nothing_is_computed():
-    with Flops() as flops:
-        torch.empty(10**6, 10**6, device="meta") @ torch.empty(10**6, 10**6, device="meta")
-    assert flops.total == 2 * 10**18
-
-
-def test_one_counter_within_another():
-    with Flops() as outer:
-        torch.ones(2, 2) @ torch.ones(2, 2)
-        with Flops() as inner:
-            torch.ones(2, 2) @ torch.ones(2, 2)
-    assert (outer.total, inner.total) == (32, 16)

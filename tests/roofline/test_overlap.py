@@ -107,14 +107,6 @@ def test_with_torchs_own_collectives(ranks):
     assert all(ranks(3).run(with_torchs_own_collectives))
 
 
-def test_lists_of_different_lengths_are_refused():
-    noted = Noted([])
-    with pytest.raises(ValueError, match="zip"):
-        overlap.backward([ones(2, 3)], [ones(3, 3)] * 2, ones(2, 3), noted)
-    with pytest.raises(ValueError, match="zip"):
-        overlap.split(ones(2, 4), [ones(4, 3)], [ones(3, 4)] * 2, noted)
-
-
 def virtual_step(world):
     machine = VirtualMachine(speed=64.0, link=16.0)
     with machine:
@@ -138,9 +130,3 @@ def test_the_bar_of_time():
     assert said == ["4.0 s per step, 4.0 days", "500 ms per step, 0.5 days"]
     widths = [patch.get_width() for patch in axes.patches[:5]]
     assert widths == [3.0, 1.0, 1.0, 0.5, 0.25]  # compute, exposed, hidden; b exposes nothing
-
-
-def test_the_bar_of_a_pipeline_that_recomputes():
-    (axes,) = time_bar({"a": Bar(2.0, 0.5, 1.0, again=1.0, idle=1.0)}, steps=86400).axes
-    pieces = [(patch.get_x(), patch.get_width()) for patch in axes.patches[:5]]
-    assert pieces == [(0, 2), (2, 1), (3, 1), (4, 1), (2.5, 0.5)]  # hidden communication ends with the computing

@@ -28,11 +28,6 @@ def test_what_is_timed_is_what_is_divided_by(monkeypatch):
     assert peaks.bytes_per_second(CPU, size=1000) == 3000
 
 
-def test_dtypes():
-    for dtype in (torch.float64, torch.bfloat16):
-        assert peaks.flops_per_second(CPU, dtype, size=16) > 0
-
-
 def test_the_pictures_have_a_point_for_each_operation():
     roof = lesson.measured(CPU, batch=1, seq=16, hidden=64, vocabulary=50)
     figure = pictures.rooflines({"measured": roof, "H100": lesson.of_data_sheet("H100")})
