@@ -30,6 +30,8 @@ from typing import Any
 
 from safetensors.numpy import load_file
 
+from tests.processes import alive, descendants
+
 ROOT = Path(__file__).parent.parent
 OPTIONS = (
     "--layers 2 --hidden 32 --heads 4 --positions 32 --dropout 0.1 --batch 12 --dtype float64 --resume --device cpu "
@@ -135,7 +137,7 @@ class Case:
                 if not self.await_steps(program, folder, self.random.randrange(2, 40), moment, furthest):
                     break
                 furthest = max(furthest, len(lines(folder)))
-                if not (family := [each for each in children(program.pid) if alive(each)]):
+                if not (family := [each for each in descendants(program.pid) if alive(each)]):
                     continue  # not started yet
                 forkserver, *ranks = family
                 self.hit(forkserver if not ranks or self.random.random() < 0.05 else self.random.choice(ranks), folder)
@@ -172,7 +174,7 @@ class Case:
 
     def kill(self, program: subprocess.Popen[bytes], folder: Path) -> None:
         """Kill the program or one of its processes, and see that none stays behind."""
-        family = [program.pid, *children(program.pid)]
+        family = [program.pid, *descendants(program.pid)]
         self.hit(self.random.choice(family), folder)
         try:
             status = program.wait(timeout=60)
@@ -220,22 +222,6 @@ def sums(folder: Path) -> dict[str, Any]:
     """Size and checksum of each file of the last checkpoint."""
     last = max((folder / "runs" / "train" / "checkpoints").glob("step-*[0-9]"))
     return json.loads((last / "manifest.json").read_text())["files"]
-
-
-def children(pid: int) -> list[int]:
-    """All processes below one, at any depth."""
-    with suppress(OSError):
-        mine = [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-        return [*mine, *(below for each in mine for below in children(each))]
-    return []
-
-
-def alive(pid: int) -> bool:
-    """Whether there is such a process that has not ended."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 if __name__ == "__main__":

@@ -210,12 +210,6 @@ def test_the_dry_run_of_the_readme_is_a_layout_to_use(capsys):
     assert fits and max(fits) <= 80
 
 
-def test_the_heads_of_xl(capsys):
-    """Why the commands for many machines ask for 40 heads."""
-    assert command.run("minitrain.train", "--preset xl --tp 8 --dry-run".split()) == 2
-    assert "heads=25 do not divide by tp=8" in capsys.readouterr().err
-
-
 def test_the_faults_have_tests():
     """Each row of the table of faults names a test that exists."""
     rows = re.findall(r"\| `(test_\w+)`, `([\w/]+\.py)` \|$", PAGE, re.MULTILINE)

@@ -14,7 +14,6 @@ from tests.site.conftest import ROOT
 
 pytest.importorskip("material", reason="the site's packages are not installed")
 
-import accessible  # noqa: E402  (docs/hooks is on the path since conftest)
 import chapters  # noqa: E402
 import claims_page  # noqa: E402
 import formulas  # noqa: E402
@@ -440,20 +439,6 @@ def test_small_forms_stand_open_and_full_forms_are_folded():
     assert '??? quote "The whole file: minitrain/zero/full/stage1.py"' in pages["minitrain.zero.full.stage1"]
 
 
-def test_names_of_modules_are_links():
-    every = reference.names(reference.modules(ROOT / "minitrain"))
-    assert every["minitrain.zero.stage3"] == "reference/zero/stage3.md"
-    file = "source/minitrain/lessons/zero/stage1.py.txt"
-    assert every["minitrain.lessons.zero.stage1"] == every["minitrain.lessons.zero.stage1.demo"] == file
-    name = "minitrain.costs.zero.state_bytes"
-    assert every[name] == f"reference/costs/zero.md#{name}"
-    html = (
-        f"<p><code>{name}</code> <code>minitrain.none</code></p><h2><code>{name}</code></h2><a><code>{name}</code></a>"
-    )
-    shown = reference.linked(html, lambda name: every.get(name, ""))
-    assert shown.count("<a href=") == 1 and shown.startswith(f'<p><a href="{every[name]}"><code>{name}</code></a>')
-
-
 def test_the_menu_has_the_chapters_numbers_and_names():
     assert (
         chapters.menu_entry("04a_zero") == "04a ZeRO"
@@ -484,14 +469,6 @@ def test_what_needs_the_repositorys_address():
     assert alone[1] == cells[1] and repository.standalone("", "x", "{}") == "{}"
     assert repository.edit("", "x") is None and repository.clone(None) == repository.colab("", "x") == ""
     assert repository.colab("https://example.org/a/b", "x") == "", "Colab opens what is on GitHub"
-
-
-def test_what_the_theme_leaves_unnamed():
-    entry = (
-        '<span class="md-ellipsis">\n zero\n </span></a>\n<label class="md-nav__link" for="__nav_1" id="__nav_1_label">'
-    )
-    page = accessible.page(f'{entry}</label><nav aria-labelledby="__nav_1_label"></nav><th></th><th>a</th>')
-    assert '<nav aria-label="Pages of zero">' in page and page.endswith("<td></td><th>a</th>")
 
 
 def test_committed_claims_hold():
