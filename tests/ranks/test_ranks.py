@@ -396,7 +396,7 @@ from minitrain.ranks.ranks import Ranks
 def here(world):
     return world.rank
 
-ranks = Ranks(2, device="cpu", check=False)  # these wait inside gloo
+ranks = Ranks(2, device="cpu", timeout=1000, check=False)  # these wait inside gloo
 try:
     ranks.run(here)
 except ValueError as error:
