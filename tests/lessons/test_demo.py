@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 import io
 import json
-import os
 import runpy
 import shutil
-import socket
 import subprocess
 import sys
 from contextlib import redirect_stderr, redirect_stdout
@@ -90,21 +88,6 @@ def test_a_rank_that_fails_ends_the_demo(ended, how):
     if how != "die":
         first = program.stderr.index(says)
         assert "Connection closed" not in program.stderr[:first], "its own traceback comes first"
-
-
-@pytest.mark.slow("programs of their own")
-def test_a_demo_ends_with_torchrun():
-    """A rank of its own, whose torchrun is killed: here a program that starts it in the same way."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    one = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    one |= {"MASTER_PORT": port, "TORCHELASTIC_RUN_ID": "none"}
-    command = f"import subprocess; subprocess.run({[sys.executable, '-m', SAMPLE, '--fault=wait']})"
-    agent = subprocess.Popen([sys.executable, "-c", command], env=os.environ | one, text=True, stdout=-1, stderr=-1)
-    assert agent.stdout is not None and "on 1 rank" in agent.stdout.readline()
-    agent.kill()
-    err = agent.communicate(timeout=60)[1]  # till the rank has closed its end
-    assert f"torchrun (process {agent.pid}) is gone: its ranks end at once" in err
 
 
 def test_whatever_runs_under_torchrun_ends_with_it():
