@@ -139,25 +139,6 @@ def test_durations_are_worked_out(name, notebook, build):
     assert said <= build.LONGEST
 
 
-def test_durations_count_what_a_reader_meets(build):
-    import nbformat
-
-    v4, long = nbformat.v4, "x" * (build.LINE - 2)
-    notebook = v4.new_notebook(
-        cells=[
-            v4.new_markdown_cell("one two three\n\n| a | b |\n|---|---|\n| 1 | 2 |"),
-            v4.new_code_cell(f"{long} = 1\n\n{long} = 2", outputs=[v4.new_output("stream", text="a\nb\nc\n")]),
-            v4.new_code_cell("z = 3", metadata={"tags": ["hide-input"]}),
-            v4.new_markdown_cell("### 1. An exercise"),
-            v4.new_code_cell("stub = None", metadata={"tags": ["exercise"]}),
-            v4.new_code_cell("check", metadata={"tags": ["check"]}),
-            v4.new_markdown_cell("## In the wild\n\nmany more words"),
-        ]
-    )
-    assert build.reading(notebook) == {"words": 3, "lines of code": 2, "printed lines": 3, "rows": 2}
-    assert build.minutes(notebook) == round((3 / 3 + 2 * 4 + 3 * 1.5 + 2 * 5) / 60)
-
-
 @all_notebooks
 def test_outputs_name_no_place_of_one_machine(name, notebook):
     for cell, text in outputs_as_text(notebook):
@@ -170,16 +151,6 @@ def test_outputs_name_no_place_of_one_machine(name, notebook):
 def test_the_first_cell_installs_what_is_missing(name, notebook, build):
     cell = code_cells(notebook)[0]
     assert cell.id == "install" and cell.source == build.installation() and not cell.outputs
-
-
-@pytest.mark.parametrize(
-    ("line", "place"),
-    [('repo_url: "" # none', ".."), ("repo_url: https://a.org/b/c", "git+https://a.org/b/c"), ("site_name: a", "..")],
-)
-def test_where_the_package_is_installed_from(build, tmp_path, monkeypatch, line, place):
-    (tmp_path / "mkdocs.yml").write_text(f"a: b\n{line}\n")
-    monkeypatch.setattr(build, "ROOT", tmp_path)
-    assert build.installation().endswith(f"%pip install --quiet {place}")
 
 
 @all_notebooks
@@ -236,22 +207,6 @@ def definitions(source):
 def test_lines_of_code_fit_the_page(name, notebook):
     wide = [(cell.id, line) for cell in code_cells(notebook) for line in cell.source.splitlines() if len(line) > 88]
     assert not wide
-
-
-def test_how_code_is_wrapped_makes_no_difference_to_its_duration(build):
-    import nbformat
-
-    cells = [nbformat.v4.new_code_cell(source) for source in ("f(one, two)", "f(\n    one,\n    two\n)")]
-    short, long = (build.reading(nbformat.v4.new_notebook(cells=[cell] * 60))["lines of code"] for cell in cells)
-    assert short == long == round(60 * len("f(one,two)") / build.LINE)
-
-
-@all_notebooks
-def test_links_lead_to_files(name, notebook):
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", cell.source):
-                assert (FOLDER / target).exists() or (FOLDER / target).name[:2] > NAMES[-1][:2], f"{cell.id}: {target}"
 
 
 @all_notebooks
@@ -433,24 +388,13 @@ def test_what_differs_is_named_by_cell(build, tmp_path):
     assert build.differences(old, new) == []
     new.cells[0].outputs = [nbformat.v4.new_output("execute_result", data={"text/plain": "2"}, execution_count=1)]
     assert "'sum' gives another output" in build.differences(old, new)[0]
-    old.cells[0].outputs = [nbformat.v4.new_output("display_data", data={build.PICTURE: "<svg/>"})]
-    assert "'sum' gives another output" in build.differences(old, new)[0]
-
-
-def test_of_a_training_that_rounding_leads_elsewhere_words_are_compared(build):
-    import nbformat
-
-    def ran(text):
-        outputs = [nbformat.v4.new_output("stream", text=text)]
-        cell = nbformat.v4.new_code_cell("train()", id="losses", outputs=outputs)
-        return nbformat.v4.new_notebook(cells=[cell])
-
-    old, new, other = map(ran, ("loss 1.29 with 8 bits", "loss 1.35 with 8 bits", "loss 1.29 with 4 bits"))
-    assert build.differences(old, new)
-    for notebook in (old, new, other):
-        notebook.cells[0].metadata["tags"] = ["rounding-of-processor"]
+    # Of a training that rounding leads elsewhere, words are compared.
+    texts = "loss 1.29 with 8 bits", "loss 1.35 with 8 bits", "loss 1.29 of 8 bits"
+    for notebook, text in zip((old, new, other := build.without_outputs(old)), texts, strict=True):
+        notebook.cells[0].metadata["tags"], notebook.cells[0].execution_count = ["rounding-of-processor"], 1
+        notebook.cells[0].outputs = [nbformat.v4.new_output("stream", text=text)]
     assert build.differences(old, new) == []
-    assert build.differences(old, other) == ["cell 'losses' says something else"]
+    assert build.differences(old, other) == ["cell 'sum' says something else"]
 
 
 def test_course_copies_have_no_outputs(build, tmp_path, capsys):
@@ -465,8 +409,3 @@ def test_course_copies_have_no_outputs(build, tmp_path, capsys):
         assert "solutions/" not in path.read_text(encoding="utf-8")
         for cell in code_cells(nbformat.read(path, as_version=4)):
             assert cell.outputs == [] and cell.execution_count is None
-
-
-def test_an_unknown_name_is_refused(build):
-    with pytest.raises(SystemExit, match="no notebook's name begins with 'xy'; there are 00_"):
-        build.main(["check", "xy"])

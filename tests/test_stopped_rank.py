@@ -7,40 +7,19 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from minitrain import train
+from tests.processes import alive, becomes, descendants
 
 LIMIT = 8  # seconds
 LOADED = 60  # seconds that a loaded machine may need in addition
 SMALL = "--layers 1 --hidden 16 --heads 2 --positions 16 --batch 4 --device cpu --steps 1000000".split()
 
 
-def children(parent: int) -> list[int]:
-    """The processes that `parent` has started."""
-    listed = subprocess.run(["ps", "-A", "-o", "ppid=,pid="], capture_output=True, text=True, check=True).stdout
-    pairs = (map(int, line.split()) for line in listed.splitlines())
-    return sorted(pid for ppid, pid in pairs if ppid == parent)
-
-
-def until(condition, seconds):
-    """Wait until `condition` holds; how long it took."""
-    begin = time.monotonic()
-    while not condition():
-        assert time.monotonic() - begin < seconds, "it took too long"
-        time.sleep(0.1)
-    return time.monotonic() - begin
-
-
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
 @pytest.mark.slow("waits for its time limit, and half a minute for torchrun")
 def test_a_rank_that_stands_still_ends_the_run(tmp_path):
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=4", "-m"]
@@ -51,13 +30,14 @@ def test_a_rank_that_stands_still_ends_the_run(tmp_path):
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, cwd=tmp_path, env=environment)
     ranks = []
     try:
-        until(lambda: steps.exists() and len(steps.read_text().splitlines()) > 3, 3 * LOADED)
-        ranks = children(run.pid)
+        assert becomes(lambda: steps.exists() and len(steps.read_text().splitlines()) > 3, 3 * LOADED)
+        ranks = descendants(run.pid)
         assert len(ranks) == 4, errors.read_text()
         os.kill(ranks[-1], signal.SIGSTOP)
         # gloo's words; the group may be any that the stopped rank is in
-        seconds = until(lambda: f"Timed out waiting {LIMIT}000ms" in errors.read_text(), LIMIT + LOADED)
-        assert seconds > LIMIT - 1
+        begin = time.monotonic()
+        assert becomes(lambda: f"Timed out waiting {LIMIT}000ms" in errors.read_text(), LIMIT + LOADED)
+        assert time.monotonic() - begin > LIMIT - 1
         # torchrun asks the others to end, and kills the one that does not answer after 30 seconds
         assert run.wait(timeout=30 + LOADED) == 1
         assert not [rank for rank in ranks if alive(rank)]

@@ -16,6 +16,7 @@ import pytest
 
 import minitrain
 from minitrain.trainer import command
+from tests.processes import descendants
 
 SMALL = "--layers 1 --hidden 16 --heads 2 --positions 16 --batch 4 --sample 5 --device cpu".split()
 
@@ -55,18 +56,6 @@ def grows(folder, run, more=3):
         assert run.poll() is None, run.communicate()
         assert time.monotonic() < until, "no step in two minutes"
         time.sleep(0.1)
-
-
-def descendants(program):
-    """The processes that a program has started, and those that these have."""
-    parents = {}
-    for status in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has just ended
-            parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
-    found = [program]
-    for process in found:
-        found += [child for child, parent in parents.items() if parent == process]
-    return found[1:]
 
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
@@ -217,9 +206,7 @@ finally:
         ("--ranks 8", "takes 1 ranks, and there are 8; layouts of 8 ranks that fit: dp8, dp4×pp2, "),
         ("--tp 3", "heads=4 do not divide by tp=3; layouts of 3 ranks that fit: pp3"),
         ("--pp 2 --zero 3", "use zero=1"),
-        ("--ranks 0", "ranks=0 must be at least 1"),
         ("--preset 175b", "--dry-run plans it"),
-        ("--dp 3 --dry-run", "batch=16 does not divide by dp=3"),
     ],
 )
 def test_what_does_not_fit(arguments, message, capsys):

@@ -24,9 +24,7 @@ from minitrain.ranks import Ranks
 LAYOUTS = (
     Layout(dp=2, tp=2),
     Layout(pp=2, tp=2),
-    Layout(pp=2, dp=2),
     Layout(dp=4, ep=2),
-    Layout(tp=4),
     Layout(dp=2, cp=2),
 )
 LIMIT = 4.0  # seconds
@@ -78,7 +76,7 @@ def test_the_groups_of_a_layout_end_in_reverse_order(ranks):
             assert ended == begun[::-1]
 
 
-def left(world, stop):
+def left(world):
     leave_all()  # the groups of tests before
     begun = []
     for layout in LAYOUTS[:2]:
@@ -87,18 +85,13 @@ def left(world, stop):
         begun += made(make_axes(layout))
     assert world.rank > 1 or members(pair) == (0, 1)
     with recorded() as ended:
-        world.stop() if stop else leave_all()
+        world.stop()
     return begun, ended
-
-
-def test_all_groups_end_in_reverse_order(ranks):
-    for begun, ended in ranks(4).run(left, False):
-        assert ended == begun[::-1]
 
 
 def test_everyones_group_ends_last():
     with Ranks(4, device="cpu") as own:
-        for begun, ended in own.run(left, True):
+        for begun, ended in own.run(left):
             assert ended == [*begun[::-1], (0, 1, 2, 3)]
 
 
@@ -148,11 +141,10 @@ def limits(world):
     return {backend.options._timeout for backend in each}
 
 
-@pytest.mark.parametrize("timeout, limit", [(200.0, timedelta(seconds=230)), (None, timedelta(days=1))])
-def test_every_group_has_the_limit_of_the_run(timeout, limit):
+def test_every_group_has_the_limit_of_the_run():
     """Ranks that a program starts end a call themselves; torch's limit comes half a minute after theirs."""
-    with Ranks(8, device="cpu", timeout=timeout) as own:
-        assert own.run(limits) == [{limit}] * 8
+    with Ranks(8, device="cpu", timeout=200.0) as own:
+        assert own.run(limits) == [{timedelta(seconds=230)}] * 8
 
 
 def swap(axes: Axes) -> None:
@@ -163,9 +155,7 @@ def swap(axes: Axes) -> None:
 # What the last of 4 ranks leaves out, and which ranks then wait for it, or for one that waits.
 LEFT_OUT = {
     "all-reduce along dp": (Layout(dp=2, tp=2), lambda axes: dist.all_reduce(torch.ones(1), group=axes.dp), {1}),
-    "all-reduce along tp": (Layout(dp=2, tp=2), lambda axes: dist.all_reduce(torch.ones(1), group=axes.tp), {2}),
     "message along pp": (Layout(pp=2, tp=2), swap, {1}),
-    "control message": (Layout(dp=2, tp=2), lambda axes: gather_objects(None, axes.tp), {2}),
     "another layout": (Layout(dp=2, tp=2), lambda axes: make_axes(Layout(pp=2, tp=2)), {0, 1, 2}),
 }
 

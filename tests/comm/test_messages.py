@@ -49,19 +49,6 @@ def test_tags_tell_messages_apart(ranks):
     assert ranks(2).run(by_tag) == [[1.0, 2.0], [2.0, 1.0]]
 
 
-def in_a_group(world):
-    """Ranks are counted within the group: rank 1 of each pair sends to rank 0 of it."""
-    group = axes(pair=2, member=2)["member"].get_group()
-    box = torch.tensor([float(world.rank)])
-    if dist.get_rank(group) == 1:
-        return send(box, 0, group).wait().item()
-    return receive(box, 1, group).wait().item()
-
-
-def test_ranks_are_counted_within_the_group(ranks):
-    assert ranks(4).run(in_a_group) == [1.0, 1.0, 3.0, 3.0]
-
-
 def to_ones_own_number(world):
     """Rank 1 is the first of its group, and sends to rank 1 of the group."""
     group = new_group([1, 2])
@@ -78,6 +65,7 @@ def test_the_number_within_the_group_may_be_that_of_the_sender_among_all(ranks):
 
 
 def refused(world, peer, strided=False):
+    peer = {"itself": world.rank, "the other": 1 - world.rank}.get(peer, peer)
     tensor = torch.zeros(4, 4)[:, 0] if strided else torch.zeros(4)
     said = []
     verbs = [lambda: send(tensor, peer), lambda: receive(tensor, peer)]
@@ -90,18 +78,11 @@ def refused(world, peer, strided=False):
     return said
 
 
-@pytest.mark.parametrize("peer", [-1, 2, 99])
+@pytest.mark.parametrize("peer", [-1, 2, "itself"])
 def test_an_unknown_rank_is_named(ranks, peer):
-    for said in ranks(2).run(refused, peer):
-        assert all(f"={peer} is no other rank of this group of 2" in text for text in said)
-
-
-def to_myself(world):
-    return refused(world, world.rank)
-
-
-def test_nobody_sends_to_oneself(ranks):
-    assert all("is no other rank" in text for said in ranks(2).run(to_myself) for text in said)
+    for rank, said in enumerate(ranks(2).run(refused, peer)):
+        number = rank if peer == "itself" else peer
+        assert all(f"={number} is no other rank of this group of 2" in text for text in said)
 
 
 def with_myself(world):
@@ -133,13 +114,11 @@ def test_an_exchange_ends_when_both_directions_have(ranks):
     assert ranks(2).run(both_directions) == [[1.0], [0.0]]
 
 
-def scattered(world):
-    return refused(world, 1 - world.rank, strided=True)
-
-
 def test_a_tensor_with_gaps_is_refused(ranks):
     """gloo would send the wrong elements, and overwrite neighbours where it receives."""
-    assert all("strides (4,) is not contiguous" in text for said in ranks(2).run(scattered) for text in said)
+    assert all(
+        "strides (4,) is not contiguous" in text for said in ranks(2).run(refused, "the other", True) for text in said
+    )
 
 
 def outside(world):

@@ -18,7 +18,6 @@ VERBS = (
 
 MISTAKES = {
     "other shapes": ("all_reduce(torch.ones(2 + rank)).wait()", "the shape of `tensor` differs between ranks"),
-    "other shapes, plain": ("dist.all_reduce(torch.ones(2 + rank))", "the shape of `tensor` differs between ranks"),
     "other dtypes, plain": (
         "dist.broadcast(torch.ones(2).to(torch.float64 if rank else torch.float32), 0)",
         "float32 on rank 0, torch.float64 on rank 1,2",
@@ -32,7 +31,6 @@ MISTAKES = {
         "rank 1 ended without it; call all_reduce on rank 1, too",
     ),
     "a collective left out, plain": ("if rank != 1:\n    dist.all_reduce(x)", "call all_reduce on rank 1, too"),
-    "a collective left out, ring": ("if rank != 1:\n    ring.all_reduce(x)", "call all_reduce on rank 1, too"),
     "other verbs": (
         "if rank == 0:\n    dist.all_reduce(x)\nelse:\n    dist.broadcast(x, 0)",
         "ranks are in different calls: all_reduce on rank 0, broadcast on rank 1,2",
@@ -42,17 +40,11 @@ MISTAKES = {
         "if rank == 0:\n    first(); then()\nelse:\n    then(); first()",
         "the same calls in different orders",
     ),
-    "another order of texts": (
-        "if rank == 0:\n    all_reduce(x).wait()\n    all_reduce(y).wait()\n"
-        "else:\n    all_reduce(y).wait()\n    all_reduce(x).wait()",
-        "the same calls in different orders",
-    ),
     "another order of tensors": (
         "for t in ((x, y) if rank == 0 else (y, x)):\n    ring.all_reduce(t)",
         "the same calls in different orders",
     ),
     "all send": ("send(x, (rank + 1) % 3).wait()\nreceive(y, (rank - 1) % 3).wait()", "all of them send, and none"),
-    "all receive": ("receive(y, (rank - 1) % 3).wait()\nsend(x, (rank + 1) % 3).wait()", "all of them receive, and"),
     "all receive, plain": ("dist.recv(y, (rank - 1) % 3)\ndist.send(x, (rank + 1) % 3)", "all of them receive, and"),
     "nobody receives": (
         "if rank == 0:\n    send(x, 1).wait()",
@@ -62,26 +54,14 @@ MISTAKES = {
         "if rank == 0:\n    dist.recv(x, 2)",
         r"rank 2 ended without it; call send\(tensor, to=0\) on rank 2, or leave the receive out",
     ),
-    "a message too short": (
-        "if rank == 0:\n    send(torch.ones(3), 1).wait()\nif rank == 1:\n    receive(torch.ones(5), 0).wait()",
-        r"(has|have) shape \[3\] and torch.float32, but what is to be received on rank 1 in .* has shape \[5\]",
-    ),
     "a message too long, plain": (
         "if rank == 0:\n    dist.send(torch.ones(5), 1)\nif rank == 1:\n    dist.recv(torch.ones(3), 0)",
         r"shape \[5\] and torch.float32, but what is to be received on rank 1 in .* has shape \[3\]",
-    ),
-    "a message of another dtype": (
-        "if rank == 0:\n    send(x, 1).wait()\nif rank == 1:\n    receive(x.int(), 0).wait()",
-        r"torch.float32, but what is to be received on rank 1 in .* torch.int32",
     ),
     "changed while it is sent": (
         "if rank == 0:\n    leaving = send(x, 1)\n    x.fill_(99)\n    leaving.wait()\n"
         "if rank == 1:\n    receive(x, 0).wait()",
         r"fill_ would change memory that send\(to=1\) .* still sends",
-    ),
-    "a part changed while it is reduced": (
-        "under_way = all_reduce(x[:3])\nx[0] = 5\nunder_way.wait()",
-        "copy_ would change memory that all_reduce",
     ),
     "read too early": (
         "under_way = dist.all_reduce(x, async_op=True)\nx.sum()",
@@ -91,20 +71,11 @@ MISTAKES = {
         "right = (rank + 1) % 3\nexchange(x, right, y, (rank - 1) % 3)\nx += y",
         "add_ would change memory that send",
     ),
-    "printed too early": ("under_way = all_reduce(x)\nprint(x)", "print would read memory that all_reduce"),
-    "sent while it arrives": (
-        "arriving = receive(x, (rank - 1) % 3)\nsend(x, (rank + 1) % 3)",
-        r"send\(to=.\) .* would read memory that receive",
-    ),
 }
 
 RIGHT = {
-    "the other half": "under_way = all_reduce(x[:3])\nassert x[3:].sum() == 3\nunder_way.wait()\nassert x[0] == 3",
     "read while it is sent": (
         "both = exchange(x, (rank + 1) % 3, y, (rank - 1) % 3)\nassert x.sum() == 6\nassert both.wait().sum() == 6"
-    ),
-    "columns beside those in flight": (
-        "square = torch.ones(4, 4)\nunder_way = all_reduce(square[1])\nassert square[::2].sum() == 8\nunder_way.wait()"
     ),
     "other lines on other ranks": "if rank == 0:\n    dist.all_reduce(x)\nelse:\n    y = x\n    dist.all_reduce(y)",
     "waited for twice": (

@@ -36,19 +36,10 @@ BREAKS = {
     "made by its members alone": ("make", [[make()], [make()], []]),
     "made in another order": ("make", [[make("pair"), make("right")], [make("right"), make("pair")], []]),
     "ended in another order": ("end", [[end("pair"), end("second")], [end("second"), end("pair")]]),
-    "other collectives": ("match", [[reduce(), gather()], [gather(), reduce()]]),
     "other sizes": ("match", [[reduce(same=(4, None))], [reduce(same=(5, None))]]),
     "other roots": ("match", [[step("broadcast", same=(4, 0))], [step("broadcast", same=(4, 1))]]),
     "a message of another size": ("match", [[send(peer=1)], [receive(peer=0, elements=5)]]),
     "both send first": ("hang", [both(1), both(0)]),
-    "a circle of three": (
-        "hang",
-        [
-            [send("everyone", 1), receive("everyone", 2)],
-            [send("everyone", 2), receive("everyone", 0)],
-            [send("everyone", 0), receive("everyone", 1)],
-        ],
-    ),
     "one skips": ("hang", [[reduce(), reduce()], [reduce()]]),
     "nobody receives": ("hang", [[send(peer=1)], []]),
     "a message behind a collective": ("hang", [[reduce(), send(peer=1)], [receive(peer=0), reduce()]]),
@@ -83,12 +74,6 @@ KEEPS = {
     "made by all": [[make("pair"), make("right")]] * 3,
     "ended in one order": [[end("second"), end("pair")]] * 2,
     "ended with others between": [[end("both"), end("pair")], [end("right"), end("pair")], [end("right"), end("both")]],
-    "a sum of bytes": [[reduce(dtype="uint8")]] * 2,
-    "a long way round": [
-        [send("everyone", 1)],
-        [receive("everyone", 0), send("everyone", 2)],
-        [receive("everyone", 1)],
-    ],
 }
 
 

@@ -12,7 +12,6 @@ from minitrain.comm import messages
 from minitrain.comm.control import leave
 from minitrain.comm.groups import backend, new_group
 from minitrain.comm.messages import exchange, receive, send
-from minitrain.lessons.demo import Output, perform
 from minitrain.ranks import Ranks
 from minitrain.ranks.failures import RanksError
 from minitrain.watch.memories import GPU
@@ -77,10 +76,6 @@ def ends_in_our_order(world):
     leave(group for group in groups if isinstance(group, dist.ProcessGroup))
 
 
-def on_the_cpu(world):
-    messages.all_reduce(torch.ones(3)).wait()
-
-
 def from_numpy(world):
     messages.all_reduce(torch.ones(3, device=world.device).cpu()).wait()
 
@@ -121,7 +116,6 @@ MISTAKES = {
     other_order: r"one at a time: .*\(a circle\): rank 0 in all_reduce of 0,1,2,3#\d+ .*test_rehearsal.py, line",
     members_alone: r"make: ranks differ in the group that they make next: rank 0: new_group .* rank 2: nothing",
     ends_in_set_order: r"end: ranks end groups in different orders: rank 0 in destroy_process_group of .*rank 1 in",
-    on_the_cpu: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",
     from_file: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",
     from_numpy: r"memory: all_reduce of everyone .* is given a tensor in the CPU's memory",
     computes_across: r"memory: mul is given a tensor of the CPU, of shape \[3\], together with one of the GPU",
@@ -148,12 +142,6 @@ def test_a_cell_is_rehearsed(rehearsing):
 
 def test_devices_are_told_apart(rehearsing):
     rehearsing.run(reads)
-
-
-def test_a_demo_is_rehearsed(rehearsing, capfd):
-    # tests/test_demos.py rehearses them all.
-    assert all(rehearsing.run(perform, "minitrain.lessons.collectives.ring", "demo", {}, Output()))
-    assert "rules of NCCL that this run would break" in capfd.readouterr().out
 
 
 def begins_and_ends(world):

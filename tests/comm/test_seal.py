@@ -21,7 +21,6 @@ from minitrain.comm import control
 from minitrain.comm.control import gather_objects
 from minitrain.comm.messages import receive, send
 from minitrain.comm.seal import LENGTH, Foreign, Seal
-from minitrain.pipeline_parallel.full import shapes
 from minitrain.watch.board import SLICE, Board
 
 
@@ -116,29 +115,6 @@ def test_a_gathered_value_of_another_is_not_unpickled(ranks, tmp_path):
     assert ranks(3).run(foreign_values, tmp_path / "marker") == [True] * 3
 
 
-def foreign_shapes(world, marker):
-    message = mock.Mock(made=(0, "F", 0), source=0, to=1)
-    known = shapes.Shapes(None, (0,))
-    for sealed in (True, False):
-        if world.rank == 0 and sealed:
-            known.announce(message, [torch.zeros(2, 3)])
-        elif world.rank == 0:
-            with stranger(), mock.patch.object(shapes, "metas", lambda tensors: Evil(marker)):
-                known = shapes.Shapes(None, (0,))
-                known.announce(message, [])
-        elif sealed:
-            assert known.of(message)[0].shape == (2, 3)
-        else:
-            with pytest.raises(Foreign):
-                shapes.Shapes(None, ()).of(message)
-        known.end()
-    return not marker.exists()
-
-
-def test_an_announcement_of_another_is_not_unpickled(ranks, tmp_path, without_shapes):
-    assert ranks(2).run(foreign_shapes, tmp_path / "marker") == [True] * 2
-
-
 def secrets_of(world):
     return control.seal_of()._secret, (control.control(), control._seals[dist.group.WORLD]._secret)[1]
 
@@ -171,12 +147,6 @@ def test_with_two_machines_the_board_listens_at_their_meeting_place_alone():
         for rank in "01"
     ]
     assert [machine.communicate(timeout=120)[0] for machine in machines] == ["0100007F\n"] * 2  # 127.0.0.1
-
-
-def test_a_meeting_place_that_is_not_this_machines(monkeypatch):
-    monkeypatch.setenv("MASTER_ADDR", "192.0.2.1")  # nobody's: RFC 5737
-    with pytest.raises(OSError, match="[Aa]ssign"):
-        Board.keep(one_machine=False)
 
 
 def elsewhere(world, address):

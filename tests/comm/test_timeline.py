@@ -16,22 +16,6 @@ ALPHA, BETA = 10.0, 0.5  # a message of 8 bytes takes 10 + 4 = 14 virtual second
 EIGHT = torch.float64
 
 
-def a_chain(world):
-    """Each rank works 1 s, takes from the left, and passes on to the right."""
-    box = torch.zeros(1, dtype=EIGHT)
-    with VirtualClock(ALPHA, BETA) as clock:
-        clock.work(1.0)
-        if world.rank > 0:
-            receive(box, world.rank - 1).wait()
-        if world.rank < world.size - 1:
-            send(box, world.rank + 1).wait()
-    return clock.now
-
-
-def test_a_receiver_goes_on_at_the_later_time(ranks):
-    assert ranks(3).run(a_chain) == [1 + 14, 1 + 28, 1 + 28]
-
-
 def all_to_root(world):
     boxes = [torch.zeros(1, dtype=EIGHT) for _ in range(world.size - 1)]
     with VirtualClock(ALPHA, BETA) as clock:
@@ -78,31 +62,11 @@ def test_links_may_differ_and_both_directions_run_at_once(ranks):
     assert spans == {("send", 0.0, 14.0), ("receive", 0.0, 14.0), ("send", 0.0, 15.0), ("receive", 0.0, 15.0)}
 
 
-def without_a_clock(world):
-    exchange(torch.ones(1), 1 - world.rank, torch.ones(1), 1 - world.rank).wait()
-    return VirtualClock.active() is None
-
-
-def test_no_clock_no_virtual_time(ranks):
-    assert ranks(2).run(without_a_clock) == [True, True]
-
-
 def test_negative_costs_are_refused():
     with pytest.raises(ValueError, match="alpha=-1"):
         VirtualClock(alpha=-1)
     with pytest.raises(ValueError, match="seconds=-2"):
         VirtualClock().work(-2)
-
-
-def test_wall_clock_spans_follow_each_other():
-    timeline = Timeline()
-    with timeline.span("one", "forward"):
-        pass
-    with timeline.span("two", "backward", "gpu"):
-        pass
-    one, two = timeline.spans
-    assert one.start <= one.end <= two.start <= two.end
-    assert (one.lane, two.lane) == ("forward", "gpu")
 
 
 SPANS = [Span(0, "compute", "forward", "F0", 0.0, 1.0), Span(1, "compute", "backward", "B0", 1.0, 3.0)]

@@ -91,7 +91,6 @@ def test_a_mixture_on_the_command_line():
             ["code:0.3:src"],
             r"mix='code:0.3:src' is no name=weight:data with a weight in \(0, 1\], such as code=0.3:src",
         ),
-        (["code=much:src"], "is no name=weight:data"),
         (["code=0:src"], "is no name=weight:data"),
         (["code=0.3333:src"], "has a weight of more than three decimals; round it"),
         (["a=0.5:x", "a=0.5:y"], "mix names 'a' twice; give each source a name of its own"),

@@ -187,20 +187,17 @@ def test_names_in_files_do_not_reach_the_terminal_as_codes(tmp_path: Path, capsy
     assert "\x1b" not in told and "it has \ufffd[31mred" in told and "a\ufffd[31m.jsonl" in told
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
-def test_a_terminal_that_lacks_letters(tmp_path: Path, encoding: str):
+def test_a_terminal_that_lacks_letters(tmp_path: Path):
     (tmp_path / "頁.txt").write_text("some text of our own\n" * 20)
     command = [sys.executable, "-m", "minitrain.prepare", str(tmp_path / "頁.txt"), "--out", str(tmp_path / "頁")]
-    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True)
+    done = subprocess.run(command, env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True)
     assert done.returncode == 0 and rb"--data " in done.stdout and rb"\u9801" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        ({"path": "no/such"}, "data='no/such' is no file and no folder"),
         ({"validation": 0.0}, "validation=0.0 must be above 0 and below 1"),
-        ({"processes": -1}, "processes=-1 must not be negative"),
         ({"tokenizer": "bpe", "vocabulary": 257}, "vocabulary=257 has no room for pairs"),
         ({"tokenizer": "no/such"}, "tokenizer='no/such' cannot be read"),
         ({"field": "body"}, r"a.jsonl, the line at byte 0, has no text in its field 'body'; it has n, text"),
@@ -213,12 +210,6 @@ def test_what_cannot_be_prepared(folder: Path, options: dict, error: str, capsys
     line = [arguments.pop("path"), *(part for name, value in arguments.items() for part in (f"--{name}", str(value)))]
     assert main([*line, "--processes", "1"] if "processes" not in options else line) == 2
     assert error in capsys.readouterr().err
-
-
-def test_a_line_that_is_no_json(folder: Path, tmp_path: Path):
-    (folder / "a.jsonl").write_text('{"text": "a"}\n{"text": \n', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a.jsonl, the line at byte 14, is no JSON"):
-        prepare.prepare(Options(str(folder), str(tmp_path / "out"), processes=1))
 
 
 def test_damaged_shards_are_named_and_left_out_only_on_request(folder: Path, tmp_path: Path, capsys):
@@ -319,27 +310,17 @@ def test_bytes_with_and_without_ends():
     assert [row.tolist() for row in tokenizer.encode([b"ab", b""])] == [[97, 98], []]
 
 
-@pytest.mark.parametrize("wrong", ['{"version": 7}', "[" * 200_000, "vocabulary", "tokens"])
+@pytest.mark.parametrize("wrong", ['{"version": 7}', "[" * 200_000, "tokens"])
 def test_a_manifest_that_is_none(tmp_path: Path, wrong: str):
     (tmp_path / "a.txt").write_text(text(1, 200), encoding="utf-8")
     manifest = prepare.prepare(Options(str(tmp_path / "a.txt"), str(tmp_path / "out"), processes=1))
     content = {"version": 1, **asdict(manifest)}
-    if wrong == "vocabulary":
-        wrong = json.dumps({**content, "vocabulary": "abc"})
-    elif wrong == "tokens":
+    if wrong == "tokens":
         content["shards"][0]["tokens"] = "many"
         wrong = json.dumps(content)
     (tmp_path / "manifest.json").write_text(wrong, encoding="utf-8")
     with pytest.raises(ValueError, match="manifest.json is no manifest of prepared data"):
         sources.load(str(tmp_path))
-
-
-def test_what_is_too_large_for_memory(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    from minitrain.data import text as module
-
-    monkeypatch.setattr(module, "LARGEST", 1000)
-    with pytest.raises(ValueError, match="python -m minitrain.prepare"):
-        sources.load(str(folder))
 
 
 def test_documents_in_memory_have_end_marks(folder: Path):

@@ -35,17 +35,6 @@ def write(folder: Path, files: dict[str, bytes]) -> Path:
     return folder
 
 
-def test_reference_is_real_text_and_stays_the_same():
-    first, again = Text.load(), Text.load("reference")
-    assert first.sha256 == again.sha256
-    assert first.size == len(first.training) + len(first.validation)
-    assert b"Python" in bytes(first.training.tolist())
-    assert str(first) == (
-        f"reference: {first.size:,} bytes ({len(first.training):,} to learn from, {len(first.validation):,} for "
-        f"validation), SHA-256 {first.sha256}"
-    )
-
-
 def test_reference_repeats_no_paragraph_of_training_in_validation():
     text = Text.load()
     training, validation = (bytes(part.tolist()).split(b"\n\n") for part in (text.training, text.validation))
@@ -103,10 +92,11 @@ def test_library_is_source_of_the_standard_library_only():
         assert not is_library_source(Path(name)), name
 
 
-@pytest.mark.parametrize("missing", ["no-such-text", "no/such/folder/"])
-def test_a_missing_text(missing: str):
-    with pytest.raises(FileNotFoundError, match=f"data='{missing}' is no file and no folder; use"):
-        Text.load(missing)
+def test_a_missing_text():
+    with pytest.raises(FileNotFoundError, match="data='no/such/folder/' is no file and no folder; use"):
+        Text.load("no/such/folder/")
+    with pytest.raises(ValueError, match="data='' names no text"):
+        Text.load("")
 
 
 @pytest.mark.parametrize(
@@ -121,13 +111,6 @@ def test_a_file_without_text(tmp_path: Path, content: bytes, error: str):
     (tmp_path / "text").write_bytes(content)
     with pytest.raises(ValueError, match=f"data=.* {error}"):
         Text.load(tmp_path / "text")
-
-
-def test_an_empty_folder_or_name(tmp_path: Path):
-    with pytest.raises(ValueError, match="data=.* has no text: 0 empty and 0 binary files; use another path"):
-        Text.load(tmp_path)
-    with pytest.raises(ValueError, match="data='' names no text"):
-        Text.load("")
 
 
 @given(length=st.integers(2, 400), seq=st.integers(1, 40), seed=st.integers(0, 5), epoch=st.integers(0, 3))
@@ -214,9 +197,7 @@ def test_a_resume_with_other_ranks_loses_nothing(layouts: list[tuple[int, int]])
     ("arguments", "message"),
     [
         ((0, 6, 0, 4), "global_batch=6 is not a positive multiple of ranks=4"),
-        ((0, 0, 0, 1), "global_batch=0 is not a positive multiple"),
         ((0, 4, 2, 2), "rank=2 is not one of ranks=2"),
-        ((0, 4, 0, 0), "rank=0 is not one of ranks=0"),
         ((-1, 4, 0, 1), "position=-1 must not be negative"),
     ],
 )
@@ -230,8 +211,6 @@ def test_a_text_too_short_for_a_window():
     for shorter in (lambda: Samples(numbered(8), 8), lambda: windows(numbered(8), 8)):
         with pytest.raises(ValueError, match="seq=8 needs a text of at least 9 bytes, this one has 8"):
             shorter()
-    with pytest.raises(ValueError, match="seq=0 must be at least 1"):
-        Samples(numbered(8), 0)
     with pytest.raises(ValueError, match="samples=-1 must not be negative"):
         Samples(numbered(9), 8).take([0, -1])
 
@@ -262,19 +241,6 @@ def test_bigram_entropy_of_small_texts():
             bigram_entropy(tensor(text))
 
 
-@pytest.mark.parametrize("letters", [2, 3, 8])
-def test_bigram_entropy_of_all_pairs_once(letters: int):
-    """A walk through every ordered pair of k letters, each once: the next letter is uniform, H = ln k.
-
-    Taking the highest letter whose pair is unused, 0 last, meets every pair (de Bruijn).
-    """
-    walk, unused = [0], {first: list(range(letters)) for first in range(letters)}
-    while unused[walk[-1]]:
-        walk.append(unused[walk[-1]].pop())
-    assert len(set(zip(walk, walk[1:], strict=False))) == letters**2
-    assert bigram_entropy(tensor(bytes(walk))) == pytest.approx(math.log(letters))
-
-
 @given(st.binary(min_size=2, max_size=300))
 def test_bigram_entropy_is_joint_less_marginal(text: bytes):
     """H(next | previous) = H(previous, next) − H(previous), counted by another means."""
@@ -285,17 +251,3 @@ def test_bigram_entropy_is_joint_less_marginal(text: bytes):
 
     expected = entropy(Counter(zip(text, text[1:], strict=False))) - entropy(Counter(text[:-1]))
     assert bigram_entropy(tensor(text)) == pytest.approx(expected, abs=1e-12)
-
-
-def test_no_bigram_table_beats_the_bigram_entropy():
-    """Adding one to every count, the usual table, is worse on the same text; the counts themselves reach it."""
-    text = Text.load().validation
-    previous, following = text[:-1].long(), text[1:].long()
-    counts = torch.zeros(256, 256, dtype=torch.double)
-    counts.index_put_((previous, following), torch.ones(len(previous), dtype=torch.double), accumulate=True)
-
-    def loss(table: Tensor) -> float:
-        return float(-(table / table.sum(dim=1, keepdim=True))[previous, following].log().mean())
-
-    assert loss(counts) == pytest.approx(bigram_entropy(text))
-    assert loss(counts + 1) > bigram_entropy(text)

@@ -35,19 +35,9 @@ def changed(file: Path, **parts: Any) -> Path:
     "parts",
     [
         {"truncation": {"direction": "Right", "max_length": 16, "strategy": "LongestFirst", "stride": 0}},
-        {
-            "padding": {
-                "strategy": {"Fixed": 999},
-                "direction": "Right",
-                "pad_to_multiple_of": None,
-                "pad_id": 0,
-                "pad_type_id": 0,
-                "pad_token": END,
-            }
-        },
         {"model": {"dropout": 0.5}},
     ],
-    ids=["truncation", "padding", "dropout"],
+    ids=["truncation", "dropout"],
 )
 def test_a_text_is_encoded_whole_and_always_alike(file: Path, parts: dict[str, Any]):
     plain = Pairs(file).encode([TEXT.encode(), b"short"])
@@ -118,14 +108,6 @@ def test_what_is_changed_in_a_text_is_counted_and_named(file: Path, tmp_path: Pa
     assert all(f"{count} {what}" in told(manifest) for what, count in manifest.notes.items())
     plain = prepare(Options(str(folder / "plain.txt"), str(tmp_path / "plain"), str(file), processes=1))
     assert not plain.notes and "notes" not in (tmp_path / "plain" / "manifest.json").read_text()
-
-
-def test_letters_that_a_tokenizer_lacks_are_counted(file: Path, tmp_path: Path):
-    letters = {letter: number for number, letter in enumerate([END, *"abcde"])}
-    other = changed(file, model={"vocab": letters, "merges": []})
-    (tmp_path / "a.txt").write_text("abc\nxyz\n")
-    manifest = prepare(Options(str(tmp_path / "a.txt"), str(tmp_path / "out"), str(other), processes=1))
-    assert manifest.notes == {"documents are changed by the tokenizer: it lacks some of their letters": 1}
 
 
 def test_nothing_but_empty_documents(tmp_path: Path):

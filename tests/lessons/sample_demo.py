@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 
 from minitrain.comm import World
 from minitrain.lessons import Claim, run
@@ -20,8 +19,6 @@ def demo(world: World, elements: int = 8, fault: str = "") -> list[Claim]:
     last = world.rank == world.size - 1
     if fault == "raise" and last:
         raise RuntimeError("this rank had enough")
-    if fault == "wait":
-        time.sleep(1000)
     if fault == "die" and last:
         os.kill(os.getpid(), signal.SIGKILL)
     if fault in ("raise", "die"):

@@ -10,15 +10,6 @@ from minitrain.lessons.models import long_context as lesson
 from minitrain.models.gpt import GPT
 
 
-def test_a_curve_for_each_base_with_and_without_a_late_stage():
-    found = lesson.curves(short_steps=3, long_steps=1, count=2)
-    assert len(found) == 4 and all(len(losses) == lesson.LONG // lesson.BIN for losses in found.values())
-    same, other, *late = found.values()
-    assert same != other and late[0] != late[1] and same != late[0]
-    (axes,) = lesson.picture(found).axes
-    assert sum(len(line.get_xdata()) == 8 for line in axes.get_lines()) == 4
-
-
 def test_continued_weights_and_loss_by_position():
     gpt, text = GPT(lesson.CONFIG, seed=1), Text.load("reference")
     longer = lesson.continued(gpt, lesson.BASES[0])

@@ -6,10 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+
+from tests.processes import alive, becomes
 
 PROGRAM = """
 import os, signal, sys
@@ -38,14 +39,6 @@ ENVIRONMENT = os.environ | {"TORCH_CPP_LOG_LEVEL": "ERROR", "MINITRAIN_START": "
 pytestmark = pytest.mark.skipif(sys.platform == "darwin", reason="a program that has loaded torch is not forked there")
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("way", ["end", "kill"])
 def test_none_outlives_the_program(way):
     command = [sys.executable, "-c", PROGRAM, way]
@@ -54,11 +47,8 @@ def test_none_outlives_the_program(way):
     assert not ended.stderr
     server, *ranks, first, second, folder = ended.stdout.split()
     assert (first, second) == ("False", "False")
-    until = time.monotonic() + 10
     pids = [int(pid) for pid in (server, *ranks)]
-    while time.monotonic() < until and any(map(alive, pids)):
-        time.sleep(0.1)
-    assert len(pids) == 3 and not any(map(alive, pids))
+    assert len(pids) == 3 and becomes(lambda: not any(map(alive, pids)))
     assert not Path(folder).exists()
 
 

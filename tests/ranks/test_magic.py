@@ -12,7 +12,6 @@ import pytest
 
 from minitrain.ranks import Ranks
 from minitrain.ranks.magic import parse, register
-from minitrain.ranks.ranks import RanksError
 
 
 @pytest.fixture
@@ -42,9 +41,7 @@ def cell(
     ("line", "parsed"),
     [
         ("", (None, None, False)),
-        ("0 2", ([0, 2], None, False)),
         ("0,2", ([0, 2], None, False)),
-        ("--timeout 5", (None, 5.0, False)),
         ("1 --timeout=2.5 --expect-error", ([1], 2.5, True)),
     ],
 )
@@ -52,7 +49,7 @@ def test_the_line(line: str, parsed: tuple) -> None:
     assert parse(line) == parsed
 
 
-@pytest.mark.parametrize("line", ["one", "--timeout", "--timeout soon", "--ranks 2", "--timeout 0"])
+@pytest.mark.parametrize("line", ["one", "--timeout soon", "--ranks 2", "--timeout 0"])
 def test_lines_that_mean_nothing(line: str) -> None:
     with pytest.raises(ValueError, match=f"%%ranks {line}"):
         parse(line)
@@ -61,12 +58,6 @@ def test_lines_that_mean_nothing(line: str) -> None:
 def test_a_cell_runs_on_every_rank(cell: Callable[[str], tuple[Any, str]]) -> None:
     assert cell("%%ranks\nx = rank + 1\nprint('here')\nx") == (None, "[all ranks] here\n[rank 0] 1\n[rank 1] 2\n")
     assert cell("%%ranks 1\nx") == (None, "[rank 1] 2\n")
-
-
-def test_an_unknown_rank(cell: Callable[[str], tuple[Any, str]]) -> None:
-    error, shown = cell("%%ranks 7\nx")
-    assert isinstance(error, ValueError)
-    assert shown == "ValueError: ranks=[7] do not exist; use some of the ranks 0 to 1\n"
 
 
 def test_a_failing_cell_is_short(cell: Callable[[str], tuple[Any, str]]) -> None:
@@ -85,21 +76,6 @@ def test_a_cell_that_is_to_fail(cell: Callable[[str], tuple[Any, str]]) -> None:
     assert error is None and shown.startswith("all ranks failed:\n") and shown.endswith("division by zero\n")
     error, shown = cell("%%ranks --expect-error\nprint('fine')")
     assert isinstance(error, RuntimeError) and "was to fail" in shown and "[all ranks] fine" in shown
-
-
-def test_a_deadlock_lesson(cell: Callable[[str], tuple[Any, str]]) -> None:
-    _, shown = cell("%%ranks --timeout 1\ndist.recv(torch.zeros(1), 1 - rank)")
-    assert shown.splitlines() == [
-        "RanksError: No rank made progress for 1 s.",
-        "all ranks are waiting in <cell 1>, line 2: dist.recv(torch.zeros(1), 1 - rank)",
-        "The ranks were restarted: their variables are gone.",
-    ]
-
-
-def test_a_slip_of_the_pen(cell: Callable[[str], tuple[Any, str]]) -> None:
-    error, shown = cell("%%ranks\nx = = 1")
-    assert isinstance(error, RanksError) and len(shown.splitlines()) < 8
-    assert "x = = 1" in shown and shown.endswith("SyntaxError: invalid syntax\n")
 
 
 def test_ranks_need_no_ipython() -> None:

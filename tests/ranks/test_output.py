@@ -22,14 +22,6 @@ def test_equal_texts_share_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(3, printed, capsys) == ["[all ranks] same", "[rank 0,2] even", "[rank 1] odd"]
 
 
-def test_the_order_of_arrival_does_not_matter(capsys: pytest.CaptureFixture[str]) -> None:
-    """The same print statement stands together, whichever rank came first."""
-    printed = [(rank, f"{what} {rank}", line) for line, what in enumerate(["before", "after"]) for rank in range(2)]
-    expected = ["[rank 0] before 0", "[rank 1] before 1", "[rank 0] after 0", "[rank 1] after 1"]
-    assert shown(2, printed, capsys) == expected
-    assert shown(2, sorted(printed, key=lambda one: -one[0]), capsys) == expected
-
-
 def test_a_rank_that_prints_more_does_not_shift_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     printed = [(0, "only me", 1), (0, "x", 2), (0, "y", 3), (1, "x", 2), (1, "z", 5), (1, "y", 3)]
     assert shown(2, printed, capsys) == ["[rank 0] only me", "[all ranks] x", "[rank 1] z", "[all ranks] y"]
@@ -40,11 +32,6 @@ def test_a_loop_stays_a_loop(capsys: pytest.CaptureFixture[str]) -> None:
     assert shown(2, printed, capsys) == [
         f"[rank {rank}] step {step} on {rank}" for step in range(3) for rank in range(2)
     ]
-
-
-def test_matrices_stay_together(capsys: pytest.CaptureFixture[str]) -> None:
-    printed = [(0, "1 2\n3 4", 1), (1, "5 6\n7 8", 1)]
-    assert shown(2, printed, capsys) == ["[rank 0] 1 2", "[rank 0] 3 4", "[rank 1] 5 6", "[rank 1] 7 8"]
 
 
 def test_long_lists_take_no_time(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,18 +54,6 @@ def test_a_long_cell_streams(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert capsys.readouterr().out == "[all ranks] first\n"
     grouped.flush(finished=True)
     assert capsys.readouterr().out == "[rank 0] second\n"
-
-
-def test_of_a_progress_bar_a_cell_shows_the_last_state(capsys: pytest.CaptureFixture[str]) -> None:
-    assert shown(1, [(0, "\r10 %\r50 %\r100 %", 1)], capsys) == ["[rank 0] 100 %"]
-
-
-def test_streams_are_kept_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    grouped = Grouped(1)
-    grouped.add(0, "stderr", "warning\n", 1)
-    grouped.add(0, "stdout", "result\n", 2)
-    grouped.flush(finished=True)
-    assert capsys.readouterr() == ("[rank 0] result\n", "[rank 0] warning\n")
 
 
 def test_live_output_of_rank_0_is_unchanged(capsys: pytest.CaptureFixture[str]) -> None:

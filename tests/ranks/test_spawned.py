@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from minitrain.ranks import Ranks, processes
 from minitrain.ranks.forkserver import Forkserver
 from minitrain.ranks.ranks import RanksError
+from tests.processes import alive, becomes
 
 pytestmark = pytest.mark.slow("each rank imports torch")
 
@@ -68,10 +68,7 @@ def test_none_outlives_the_program(tmp_path):
     ended = subprocess.run([sys.executable, "-c", ALONE], env=environment, capture_output=True, text=True, timeout=110)
     assert ended.returncode == -signal.SIGKILL
     pids = [int(word) for word in ended.stdout.split()]
-    until = time.monotonic() + 10
-    while time.monotonic() < until and any(Path(f"/proc/{pid}").exists() for pid in pids):
-        time.sleep(0.1)
-    assert len(pids) == 2 and not any(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert len(pids) == 2 and becomes(lambda: not any(map(alive, pids)))
 
 
 def test_an_unknown_way_is_refused(monkeypatch):

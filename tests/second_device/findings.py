@@ -22,7 +22,6 @@ from minitrain.collectives.full import ring
 from minitrain.comm import World, receive, send
 from minitrain.comm.world import describe
 from minitrain.composition.settings import Layout, Model, Settings, Steps
-from minitrain.lessons.precision import curves
 from minitrain.mixture_of_experts.full import compute
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import MLP
@@ -32,7 +31,6 @@ from minitrain.ranks import Ranks
 from minitrain.recomputation.activation_offload import Offload
 from minitrain.train import build
 from minitrain.zero import parameter_offload, stage3
-from minitrain.zero.full.stage1 import ShardedOptimizer
 
 WITH_NCCL: list[str] = []  # two ranks, each with a GPU
 SHARED: list[str] = []  # two ranks on one GPU
@@ -71,23 +69,6 @@ def a_message_leaves_as_a_copy(world: World) -> None:
 
 
 # -- a GPU for each rank, with NCCL --------------------------------------------------------------------------
-
-
-@with_nccl
-def a_sharded_optimizer_is_the_plain_one(world: World) -> None:
-    """Ranks have the same parameters, on GPUs of other numbers."""
-    models = [nn.Linear(3, 5, device=world.device) for _ in range(2)]
-    models[1].load_state_dict(models[0].state_dict())
-    for each in models:
-        for parameter in each.parameters():
-            torch.distributed.broadcast(parameter.data, 0)
-    plain = torch.optim.AdamW(models[0].parameters())
-    divided = ShardedOptimizer(models[1].parameters(), torch.optim.AdamW)
-    for model, optimizer in zip(models, (plain, divided), strict=True):
-        model(torch.ones(2, 3, device=world.device)).square().sum().backward()
-        optimizer.step()
-    for right, found in zip(*(model.parameters() for model in models), strict=True):
-        torch.testing.assert_close(found, right)
 
 
 @with_nccl
@@ -180,13 +161,6 @@ def threads_work_on_their_ranks_gpu(world: World) -> None:
     for one, other in zip(right.units, found.units, strict=True):
         assert other.shard.is_pinned()
         torch.testing.assert_close(other.shard, one.shard.cpu())
-
-
-@with_nccl
-def a_rank_makes_a_group_of_its_own_alone(world: World) -> None:
-    """While the other rank does something else."""
-    if world.rank == 0:
-        assert len(curves.losses(world, "bfloat16", seed=0, steps=1)) == 1
 
 
 @with_nccl

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import shutil
-from importlib import import_module
 
 import pytest
 
 from minitrain.checkpointing.full import memory
 from minitrain.trainer import command, metrics, tools
+from tests.benchmarks.test_rows import measured
 from tests.second_device import notes
 from tests.second_device.gpus import TWO, gpus, needs_device, pools
 
@@ -66,15 +66,9 @@ def test_generate_evaluate_and_export(two, tmp_path, capfd):
     assert "nccl" in capfd.readouterr().out
 
 
-SMALLEST = {"checkpointing": "measured", "parameter_server": "small"}  # by another name than `measure`
 # Not composition, which compiles for GPUs, nor context_parallel, whose rival takes torch's own attention apart.
 BENCHMARKS = "checkpointing data_parallel hybrid inference mixture_of_experts".split()
 BENCHMARKS += "parameter_server pipeline_parallel precision recomputation tensor_parallel zero".split()
-
-
-def measured(world, name):
-    """A benchmark as its own test runs it."""
-    return getattr(import_module(f"tests.benchmarks.test_{name}"), SMALLEST.get(name, "measure"))(world)
 
 
 @pytest.fixture(scope="module")

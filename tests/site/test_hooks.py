@@ -14,7 +14,6 @@ from tests.site.conftest import ROOT
 
 pytest.importorskip("material", reason="the site's packages are not installed")
 
-import accessible  # noqa: E402  (docs/hooks is on the path since conftest)
 import chapters  # noqa: E402
 import claims_page  # noqa: E402
 import formulas  # noqa: E402
@@ -53,16 +52,10 @@ def test_a_progress_bar_shows_its_last_state():
     assert "{ .text .nb-out .no-copy }\n100%\n```" in page_of(code_cell("x", stream("0%\r50%\r100%\n"))).markdown
 
 
-def test_output_with_backticks_stays_one_block():
-    assert "```` { .text .nb-out .no-copy }\n```\n````" in page_of(code_cell("x", stream("```\n"))).markdown
-
-
 @pytest.mark.parametrize(
     ("output", "metadata"),
     [
         (display({"image/png": {"alt": "A [ring]"}}, image_png=PIXEL), {}),
-        (display({"alt": "A [ring]"}, image_png=PIXEL), {}),
-        (display(image_png=PIXEL), {"alt": "A [ring]"}),
         (display(image_png=PIXEL), {"alt": ["A [ring]"]}),
     ],
 )
@@ -87,20 +80,12 @@ def test_tags():
         assert f'??? {kind} "{title}"' in page_of(code_cell("a", stream("b"), tags=[tag])).markdown
 
 
-def test_rich_tables_come_as_text():
-    page = page_of(code_cell("x", display(text_html="<pre style='color: navy'>a</pre>", text_plain="a")))
-    assert "navy" not in page.markdown and "\na\n" in page.markdown
-
-
 @pytest.mark.parametrize(
     ("written", "read"),
     [
         ("text\n- a\n- b\ntext", "text\n\n- a\n- b\ntext"),
-        ("text\n| a |\n|---|\n| b |", "text\n\n| a |\n|---|\n| b |"),
         ("- a\n  - b\n  more", "- a\n    - b\n    more"),
-        ("- a\n  more\n- b", "- a\n    more\n- b"),
         ("text\n$$\nx\n- y\n$$\ntext", "text\n\n$$\nx\n- y\n$$\n\ntext"),
-        ("text\n$$ x $$\ntext", "text\n\n$$ x $$\n\ntext"),
         ("on rank\n0. The loss", "on rank\n0. The loss"),
         ("text\n```\n- a\n$$\n```", "text\n```\n- a\n$$\n```"),
         ("[a\n#12](b)\n# c\n```\n#d\n```", "[a\n\\#12](b)\n# c\n```\n#d\n```"),
@@ -126,7 +111,6 @@ PAGES = {
     ("path", "page", "written", "read"),
     [
         ("tutorials/00_a.ipynb", "tutorials/a.md", "[x](../docs/glossary.md#ring)", "[x](../glossary.md#ring)"),
-        ("tutorials/00_a.ipynb", "tutorials/a.md", "[x](01_collectives.ipynb)", "[x](collectives.md)"),
         ("docs/index.md", "index.md", "[x](../tutorials/01_collectives.ipynb#s)", "[x](tutorials/collectives.md#s)"),
         (
             "docs/index.md",
@@ -134,10 +118,8 @@ PAGES = {
             "[`r`](../minitrain/collectives/ring.py)",
             "[`r`](reference/collectives/ring.md)",
         ),
-        ("docs/tutorials/index.md", "tutorials/index.md", "[x]: ../glossary.md", "[x]: ../glossary.md"),
         ("docs/index.md", "index.md", "[x](../Makefile)", "[x](../Makefile)"),  # for the build to complain about
         ("docs/index.md", "index.md", "[x](https://a.b/c.md), [y](#z)", "[x](https://a.b/c.md), [y](#z)"),
-        ("docs/index.md", "index.md", "`[x](../docs/glossary.md)`", "`[x](../docs/glossary.md)`"),
         ("docs/index.md", "index.md", "```\n[x](../docs/glossary.md)\n```", "```\n[x](../docs/glossary.md)\n```"),
     ],
 )
@@ -165,12 +147,6 @@ def test_unknown_command_is_an_error():
     assert html.count("<math") == 1 and len(problems) == 1
 
 
-def test_page_names():
-    assert chapters.page_name("00_matrix_product") == "matrix_product"
-    assert chapters.page_name("04b_zero") == "zero_b"
-    assert chapters.notebook_chapter("04b_zero") == "zero"
-
-
 def test_chapters_build_on_earlier_ones():
     names = [chapter.name for chapter in chapters.CHAPTERS]
     for basis, chapter in chapters.edges():
@@ -194,7 +170,7 @@ def test_the_reference_nests_packages():
     assert "[`minitrain.lessons.zero.stage1`](../source/minitrain/lessons/zero/stage1.py.txt)" in overview
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 4, 8])
+@pytest.mark.parametrize("ranks", [1, 3, 8])
 def test_the_drawn_ring_is_an_all_reduce(ranks):
     states, sent = pictures.ring_states(ranks)
     assert len(sent) == 2 * (ranks - 1)
@@ -274,33 +250,20 @@ def test_anchors_tell_claims_apart_and_stay():
     ("formula", "read"),
     [
         ("(n−1)/n · S", "{n−1 / n}·S"),
-        ("2(n−1)/n · S", "{2(n−1) / n}·S"),
         ("V/16hL", "{V / 16hL}"),  # letters that touch bind more tightly than the slash
-        ("S/2w + 1", "{S / 2w}+1"),
         ("2k / w(2k + 1)", "{2k / w(2k+1)}"),
         ("M s²/3 (1 ± s/12)", "M {s^2 / 3} (1±{s / 12})"),  # a space ends a side
-        ("1 / (2 · 6)", "{1 / 2·6}"),
         ("(t−1) / (6h/w · W/F)", "{t−1 / 6h/w·W/F}"),  # no fraction within a fraction
-        ("e^{R/M}", "e^R/M"),
         ("ln E/10", "ln E/10"),  # of E/10, or a tenth of the logarithm
         ("Σ losses / T", "Σ losses/T"),
-        ("Σt/p", "Σt/p"),
-        ("max t/m", "max t/m"),
-        ("0 / 0", "0/0"),
         ("max(Σt, a)/m", "{max(Σt,a) / m}"),
         ("1/Φ⁻¹(3/4)", "{1 / Φ^−1(3/4)}"),
         ("√(N/s · (1−1/s))", "√[{N / s}·(1−{1 / s})]"),
-        ("2sh√d(3E+1)", "2sh√[d](3E+1)"),
-        ("cᵣ₊₁ − S_K", "c_r+1−S_K"),
         ("γ₂ₘ₋₁ Σ|x||w|", "γ_2m−1 Σ|x||w|"),
-        ("p⁵(σ/‖G‖)", "p^5({σ / ‖G‖})"),
-        ("⌈log_η n⌉", "⌈log_η n⌉"),
         ("2 log2 n", "2 log_2 n"),
         ("2^−(m+1)", "2^−(m+1)"),
         ("Σ log p(xᵢ | x₁ … xᵢ₋₁)", "Σ log p(x_i|x_1 … x_i−1)"),
         ("α' + β'S/(LN)", "α′+{β′S / LN}"),
-        ("4bsh + R", "4bsh+R"),
-        ("|error| ≤ 2γ_k Σ|xw|", "|error|≤2γ_k Σ|xw|"),
     ],
 )
 def test_a_formula_means_what_its_text_means(formula, read):
@@ -436,15 +399,6 @@ def test_origins_of_a_prediction(tmp_path):
     assert names("what nobody claims", "Ψ") == []
 
 
-def test_origins_of_the_recorded_claims():
-    lessons = origins.Lessons(ROOT / "minitrain")
-    every = {claim["what"]: claim for claim in recorded() if claim["module"] == "minitrain.zero.stage1"}
-    written = lessons.origins("minitrain.zero.stage1")
-    found = {what: origins.functions_of(claim, written) for what, claim in every.items()}
-    (sent,) = (what for what in found if what.startswith("small form: bytes of reduce-scatters"))
-    assert found[sent] == ["minitrain.costs.zero.volume"]
-
-
 def test_the_section_of_a_notebook_that_shows_a_module():
     cells = [
         markdown_cell("# Title"),
@@ -478,52 +432,11 @@ def test_a_table_of_claims_in_a_notebook():
     assert other in page_of(code_cell("x", display(text_markdown=other))).markdown
 
 
-def test_a_function_stands_apart_from_what_it_is_applied_to():
-    assert '<mi>ln</mi><mspace width="0.167em"/><mn>11</mn>' in mathematics.to_mathml(r"\ln 11")
-    assert "mspace" not in mathematics.to_mathml(r"\ln(11)")
-
-
-@pytest.mark.parametrize(
-    ("formula", "html"),
-    [
-        ("4·K·N_r", "4·K·N<sub>r</sub>"),
-        ("1−(1−m)^(1/A)", "1−(1−m)<sup>(1/A)</sup>"),
-        ("2 log2 n < S", "2 log<sub>2</sub>&nbsp;n &lt; S"),
-        ("all_reduce", "all_reduce"),
-    ],
-)
-def test_symbols(formula, html):
-    assert claims_page.symbols(formula) == html
-
-
 def test_small_forms_stand_open_and_full_forms_are_folded():
     every = reference.modules(ROOT / "minitrain")
     pages = {module.name: reference.page(module, every) for module in every}
     assert '<section class="small-form" data-search-exclude="" markdown>' in pages["minitrain.zero.stage1"]
     assert '??? quote "The whole file: minitrain/zero/full/stage1.py"' in pages["minitrain.zero.full.stage1"]
-
-
-def test_a_small_form_comes_right_after_the_heading():
-    html = '<h1>name</h1><p>prose</p><section class="small-form"><div>code</div></section>'
-    assert (
-        reference.small_form_first(html)
-        == '<h1>name</h1>\n<section class="small-form"><div>code</div></section><p>prose</p>'
-    )
-    assert reference.small_form_first("<h1>a</h1><p>b</p>") == "<h1>a</h1><p>b</p>"
-
-
-def test_names_of_modules_are_links():
-    every = reference.names(reference.modules(ROOT / "minitrain"))
-    assert every["minitrain.zero.stage3"] == "reference/zero/stage3.md"
-    file = "source/minitrain/lessons/zero/stage1.py.txt"
-    assert every["minitrain.lessons.zero.stage1"] == every["minitrain.lessons.zero.stage1.demo"] == file
-    name = "minitrain.costs.zero.state_bytes"
-    assert every[name] == f"reference/costs/zero.md#{name}"
-    html = (
-        f"<p><code>{name}</code> <code>minitrain.none</code></p><h2><code>{name}</code></h2><a><code>{name}</code></a>"
-    )
-    shown = reference.linked(html, lambda name: every.get(name, ""))
-    assert shown.count("<a href=") == 1 and shown.startswith(f'<p><a href="{every[name]}"><code>{name}</code></a>')
 
 
 def test_the_menu_has_the_chapters_numbers_and_names():
@@ -544,12 +457,6 @@ def test_the_menu_has_the_chapters_numbers_and_names():
     assert "part [a: schedules](x/11a_pipeline_parallel.ipynb)" in chapters.overview(tutorials, "x")
 
 
-def test_every_chapter_has_a_card():
-    text = chapters.cards(ROOT / "tutorials", "x")
-    assert text.count("## [") == len(list((ROOT / "tutorials").glob("*.ipynb")))
-    assert "## [04b ZeRO](x/04b_zero.ipynb)\n\n| | " in text
-
-
 def test_what_needs_the_repositorys_address():
     url = "https://github.com/someone/minitrain/"
     assert repository.edit(url, "docs/index.md") == "https://github.com/someone/minitrain/edit/main/docs/index.md"
@@ -562,32 +469,6 @@ def test_what_needs_the_repositorys_address():
     assert alone[1] == cells[1] and repository.standalone("", "x", "{}") == "{}"
     assert repository.edit("", "x") is None and repository.clone(None) == repository.colab("", "x") == ""
     assert repository.colab("https://example.org/a/b", "x") == "", "Colab opens what is on GitHub"
-
-
-def test_what_the_theme_leaves_unnamed():
-    entry = (
-        '<span class="md-ellipsis">\n zero\n </span></a>\n<label class="md-nav__link" for="__nav_1" id="__nav_1_label">'
-    )
-    page = accessible.page(f'{entry}</label><nav aria-labelledby="__nav_1_label"></nav><th></th><th>a</th>')
-    assert '<nav aria-label="Pages of zero">' in page and page.endswith("<td></td><th>a</th>")
-
-
-def test_labels_begin_lines():
-    html = "<p><strong>Idea.</strong> a\n<strong>Source.</strong> b, <strong>c</strong>\nThe full form, d</p>"
-    assert reference.on_lines_of_their_own(html).count("<br>") == 2
-
-
-def test_short_code_stays_in_one_line():
-    html = "<p><code>--timeout 3</code> <code>torchrun --nproc-per-node 8 -m x</code></p><pre><code>a</code></pre>"
-    assert links.kept_together(html).count('class="short"') == 1
-
-
-@pytest.mark.parametrize(
-    ("value", "unit", "text"),
-    [(0.5, "s", "0.5&nbsp;s"), (None, "B", "–"), (3, "", "3"), (1, "messages", "1&nbsp;message")],
-)
-def test_quantity(value, unit, text):
-    assert claims_page.quantity(value, unit) == text
 
 
 def test_committed_claims_hold():
