@@ -25,7 +25,7 @@ def judged(world, broken):
     module = SimpleNamespace(all_reduce=one_step_short if broken else ring.all_reduce)
     theory = ("", costs.ring_all_reduce), ("", costs.ring_all_reduce_time)
     rows = Rows()
-    lesson.all_reduces(world, rows, "ring", module, 101, *theory, lesson.groups_of(world))
+    lesson.all_reduces(world, rows, "ring", module, "all_reduce", 101, *theory, lesson.groups_of(world))
     return [claim.holds for claim in rows.claims()]
 
 
@@ -48,7 +48,7 @@ def wrong_values(world):
     found = []
     for verb in (broadcast, reduce_scatter):
         rows = Rows()
-        lesson.values(world, rows, "ring", SimpleNamespace(**{verb.__name__: verb}))
+        lesson.values(world, rows, "ring", SimpleNamespace(**{verb.__name__: verb}), verb.__name__)
         found += [claim.holds for claim in rows.claims()]
     return found
 

@@ -104,6 +104,7 @@ MUTATIONS = [
     Mutation(f"{DILOCO}.DiLoCo.after_step", "shared - mine", "mine - shared", DILOCO, "H = 1, inner SGD"),
     Mutation(f"{DILOCO}.nesterov", "nesterov=True", "nesterov=False", DILOCO, "12 rounds"),
     Mutation(f"{DILOCO}.DiLoCo.after_step", "mine.copy_(shared)", "pass", DILOCO, "outer SGD of rate 1"),
+    Mutation(f"{DILOCO}.DiLoCo.after_step", "self.outer.zero_grad()", "pass", DILOCO, "bytes held besides"),
     Mutation(f"{PERIODIC}.settles_at", "** every", "", LOCAL, "where averages settle"),
     Mutation(f"{PERIODIC}.rounds", "steps // every", "-(-steps // every)", LOCAL, "bytes into all-reduces"),
     Mutation(f"{PERIODIC}.bytes_across", "-(-elements // local)", "elements // local", NODES, ACROSS),

@@ -53,7 +53,7 @@ def demo(world: World, vocabulary: int = 61, tokens: int = 18) -> list[Claim]:
     rows.add("bytes that gathering all logits sends", "(n−1)/n · 4TV'", gathered, gathering.sent, "B", SHOEYBI)
 
     ignored, impossible = targets.clone(), logits.clone()
-    ignored[::3], ignored[targets == 0] = IGNORE, IGNORE
+    ignored[-(tokens // 3) :], ignored[targets == 0] = IGNORE, IGNORE  # of the edges, which come first, only 0
     impossible[:, 0] = -torch.inf  # a token that cannot come, and is no target here
     for case, form, its_logits, its_targets in (
         ("small form", small.vocab_parallel_cross_entropy, logits, targets),
@@ -68,13 +68,13 @@ def demo(world: World, vocabulary: int = 61, tokens: int = 18) -> list[Claim]:
 def whole(world: World, tokens: int, vocabulary: int) -> tuple[Tensor, Tensor]:
     """Logits `[tokens, vocabulary]` between −1 and 1, and targets, the same on every rank.
 
-    Among the targets are each rank's first column and its last, where a comparison that is off by one shows.
+    The first targets are each rank's first column and its last, where a comparison that is off by one shows.
     """
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.rand(tokens, vocabulary, generator=generator, dtype=torch.float64) - 1
     targets = torch.randint(vocabulary, (tokens,), generator=generator)
     firsts = torch.arange(0, vocabulary, costs.rows(vocabulary, world.size))
-    edges = torch.cat([firsts[1:], firsts[1:] - 1, firsts[:1]])[:tokens]
+    edges = torch.cat([firsts[1:], firsts[1:] - 1, torch.tensor([vocabulary - 1, 0])])[:tokens]
     targets[: len(edges)] = edges
     return logits.to(world.device), targets.to(world.device)
 
