@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.mixture_of_experts import dropless, switch
 
 EXPERTS, CHOICES, HIDDEN = 6, 2, 16  # torch's grouped product wants rows of a multiple of 16 bytes
@@ -43,7 +43,7 @@ def demo(world: World, tokens: int = 60) -> list[Claim]:
     sizes = [each.abs().max() for each in both[1]]
     found, expected = ([each / size for each, size in zip(form, sizes, strict=True)] for form in both)
     what = "distance of output and all gradients from a loop over tokens and experts"
-    rows.near(what, found, expected, 1e-12, "10⁻¹², float64")
+    rows.near(what, found, expected, 1e-12, "10⁻¹²", ROUNDING)
 
     even = torch.full((EXPERTS,), tokens // EXPERTS, device=world.device)
     for case, loads in (("even loads", even), ("all rows to one expert", tokens * one[-1].long())):

@@ -14,7 +14,7 @@ from minitrain.comm.comm import Comm
 from minitrain.costs import vocabulary as costs
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import tensor_parallel as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.tensor_parallel import cross_entropy as small
 from minitrain.tensor_parallel.full import cross_entropy as full
 from minitrain.tensor_parallel.full.mappings import gather_from_parallel
@@ -48,7 +48,7 @@ def demo(world: World, vocabulary: int = 61, tokens: int = 18) -> list[Claim]:
         gather_from_parallel(in_32.detach(), by_ring)
     predicted, what = costs.loss_traffic(tokens, n, rank), "loss forward: bytes sent by this rank, in n−1 messages"
     rows.add(what, "(n−1) · 12T", predicted.bytes, numbers.sent, case="bytes")
-    rows.add(what, "(n−1) · 12T", predicted.messages, numbers.messages, "messages", case="messages")
+    rows.add(what, "n − 1", predicted.messages, numbers.messages, "messages", case="messages")
     gathered = costs.gathered_logits_traffic(tokens, vocabulary, n, rank).bytes
     rows.add("bytes that gathering all logits sends", "(n−1)/n · 4TV'", gathered, gathering.sent, "B", SHOEYBI)
 
@@ -61,7 +61,7 @@ def demo(world: World, vocabulary: int = 61, tokens: int = 18) -> list[Claim]:
     ):
         what = "loss and gradient, distance from F.cross_entropy, float64"
         ours, theirs = values(world, form, its_logits, its_targets)
-        rows.near(what, ours, theirs, 1e-12, "10⁻¹²", SHOEYBI, case)
+        rows.near(what, ours, theirs, 1e-12, "10⁻¹²", ROUNDING, case)
     return rows.claims()
 
 
