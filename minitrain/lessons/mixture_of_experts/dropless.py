@@ -49,7 +49,9 @@ def demo(world: World, tokens: int = 60) -> list[Claim]:
     for case, loads in (("even loads", even), ("all rows to one expert", tokens * one[-1].long())):
         what = "a grouped product in float32: its error over its bound, even loads and all rows to one expert"
         worst, more = error_over_bound(x.float(), up.float(), loads), {"how": "compared", "relation": "<="}
-        rows.add(what, "h · 2⁻²⁴ · Σ|x||w|", 1, worst, "1", "Higham 2002, §3.1", case=case, **more)
+        rows.add(
+            what, "1, the bound: hε/(1−hε) · Σ|x||w|, ε = 2⁻²⁴", 1, worst, "1", "Higham 2002, §3.1", case=case, **more
+        )
 
     all_to_one = torch.zeros_like(chosen[:, :1])
     y = dropless.compute(x, all_to_one, torch.ones_like(gates[:, :1]), up, down)
@@ -63,7 +65,7 @@ def demo(world: World, tokens: int = 60) -> list[Claim]:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             dropless.compute(x, choice, gates, up, down)
         wanted, what = costs.expert_flops(chosen.numel(), HIDDEN, 2 * HIDDEN), "operations, forward, at two loads"
-        rows.add(what, "4hm a choice", wanted, counter.get_total_flops(), "1", case=case)
+        rows.add(what, "kT · 4hm", wanted, counter.get_total_flops(), "1", case=case)
     return rows.claims()
 
 

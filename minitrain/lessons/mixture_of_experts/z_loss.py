@@ -52,6 +52,6 @@ def demo(world: World, experts: int = 8, tokens: int = 12, factor: float = 0.001
     what = "Switch with it: choices and gates that change, and what the loss grows by"
     chosen, gates, loss = switch.route(shifted, lesson.one(world, 4))
     others, their_gates, more = with_z_loss(switch.route, factor)(shifted, lesson.one(world, 4))
-    rows.add(what, "α · shift²", factor * shift**2, (more - loss).item(), "1", case="loss", **exact)
     rows.equal(what, [chosen, gates], [others, their_gates], case="choices and gates")
+    rows.add(what, "α · shift²", factor * shift**2, (more - loss).item(), "1", case="loss", **exact)
     return rows.claims()
