@@ -15,7 +15,7 @@ PRACTICE = [
     Mutation(
         f"{MAPPINGS}.Gather.backward",
         "ReduceScatter.apply(gradient, ctx.group)",
-        "gradient.chunk(place(ctx.group)[1], 1)[place(ctx.group)[0]]",
+        "gradient.chunk(rank_and_size(ctx.group)[1], 1)[rank_and_size(ctx.group)[0]]",
         MAPPINGS,
         ("g and ḡ, small and full form: ⟨Ax", "small form: g and ḡ"),
     ),

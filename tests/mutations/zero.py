@@ -146,8 +146,8 @@ MUTATIONS = [
     ),
     Mutation(
         f"{THEORY}.gradient_peak",
-        "return sum(sizes) + largest",
-        "return sum(sizes)",
+        "default=0) + largest",
+        "default=0)",
         STAGE2,
         "full form: most bytes of gradients",
     ),
