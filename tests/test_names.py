@@ -17,6 +17,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 CODE = sorted((ROOT / "minitrain").rglob("*.py")) + sorted((ROOT / "tests").rglob("*.py"))
 DOTTED = re.compile(r"(?<![\w./-])(?:minitrain|tests)(?:\.(?!sbatch)\w+)+")
 FILE = re.compile(r"(?<![\w./*<-])(?:minitrain/|tests/|docs/|tutorials/|\w+/)+\w+\.(?:py|md|ipynb|toml)\b")
+CHAPTERS = re.compile(r"\b[Cc]hapters? (\d\d[a-c]?(?:(?:,| and|, and| or| to|–) ?\d\d[a-c]?\b)*)")
 OURS = ("minitrain", "tests", "docs", "tutorials", *(path.name for path in (ROOT / "minitrain").iterdir()))
 
 
@@ -34,16 +35,19 @@ def words(path: Path) -> str:
 @cache
 def defined(path: Path) -> frozenset[str]:
     """What a file defines at its top, and in its classes; of a package's `__init__` also what it passes on."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+    found, waiting = set(), [(ast.parse(path.read_text("utf-8")), False)]
+    while waiting:
+        node, local = waiting.pop()  # local: within a function, where only attributes of `self` last
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not local:
             found.add(node.name)
-        elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Store):
-            found.add(node.id if isinstance(node, ast.Name) else node.attr)
-        elif isinstance(node, ast.arg):
-            found.add(node.arg)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and not local:
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and path.name == "__init__.py":
             found.add(node.value)
+        local = local or isinstance(node, ast.FunctionDef | ast.Lambda)
+        waiting += [(child, local) for child in ast.iter_child_nodes(node)]
     return frozenset(found)
 
 
@@ -69,8 +73,8 @@ def missing(path: Path) -> Iterator[str]:
         places = (ROOT, ROOT / "minitrain", ROOT / "tests", path.parent)
         if name.split("/")[0] in OURS and not any((place / name).is_file() for place in places):
             yield name
-    for number in set(re.findall(r"\b[Cc]hapters? (\d\d)", text)):
-        if number not in NUMBERS.values():
+    for numbers in set(CHAPTERS.findall(text)):
+        for number in set(re.findall(r"\d\d", numbers)) - set(NUMBERS.values()):
             yield f"chapter {number}"
 
 

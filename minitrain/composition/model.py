@@ -189,8 +189,9 @@ def materialize(part: Part, model: Model, axes: Axes, steps: Steps, device: torc
     with torch.no_grad():
         for name, parameter in part.parameters.items():
             # Drawn on the CPU, whose numbers do not depend on the device of the training.
-            whole = initial_value(name, part.shapes[name], model, steps.seed).to(device)
-            parameter.copy_(piece_of(whole, parameter, axes.tp))
+            made = initial_value(name, part.shapes[name], model, steps.seed).to(device)
+            parameter.copy_(piece_of(made, parameter, axes.tp))
+            del made  # or it would still be held while the next one is made
     for stage in part.stages:
         stage.to(DTYPES[steps.dtype])
 

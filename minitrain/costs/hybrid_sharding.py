@@ -38,9 +38,15 @@ def out_of_a_node(lines: Sequence[Line], nodes: int, local: int, node: int, micr
 
 
 def out_of_a_node_without(lines: Sequence[Line], nodes: int, local: int, micro_batches: int = 1) -> int:
-    """3A(n−1)/n of each padded line: the same of stage 3 over all n = L · N ranks in one ring, over one rank's link."""
+    """The same of stage 3 over all n = L · N ranks in one ring, over one rank's link: 3A(n−1)/n of each padded line.
+
+    Of frozen parameters 2A(n−1)/n: they are gathered, and have no gradients to be reduced.
+    """
     if nodes == 1:
         return 0
     ranks = nodes * local
-    padded = sum(line.item_size * (line.elements + padding(line.elements, ranks)) for line in lines)
-    return 3 * micro_batches * padded * (ranks - 1) // ranks
+    sent = 0
+    for line in lines:
+        padded = line.item_size * (line.elements + padding(line.elements, ranks))
+        sent += (3 if line.trainable else 2) * micro_batches * padded * (ranks - 1) // ranks
+    return sent

@@ -127,7 +127,10 @@ def vertical_sync_versions(ranks: int) -> int:
 
 
 def two_buffered_versions() -> int:
-    """2, whatever p (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", §3.1), for N ≥ 2k."""
+    """2, whatever p, with an update after every k of the N micro-batches, N ≥ 2k.
+
+    Source: Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN Training", §3.1.
+    """
     return 2
 
 

@@ -63,6 +63,7 @@ class DiLoCo(nn.Module):
         for shared, gap in zip(self.shared, gaps, strict=True):
             shared.grad = gap
         self.outer.step()
+        self.outer.zero_grad()  # or S bytes of gaps would be held during the next round
         # The next round begins on every rank with the same parameters.
         for shared, mine in zip(self.shared, self.module.parameters(), strict=True):
             mine.copy_(shared)

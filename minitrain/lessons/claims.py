@@ -105,15 +105,16 @@ def fold(what: str, cases: Mapping[str, Claim], key: bool = False) -> Claim:
 
     Returns:
         The first case that does not hold, with its name. Where all hold, the first case, with the measured value that
-        is farthest out among the cases that are predicted like it.
+        is farthest out among the cases that are predicted like it, and the formulas of all cases if they differ.
     """
     if failing := [name for name, claim in cases.items() if claim.holds is False]:
         return dataclasses.replace(cases[failing[0]], what=what, key=key, case=failing[0])
     first, *others = cases.values()
     alike = [first.measured, *(claim.measured for claim in others if claim.predicted == first.predicted)]
-    # Formula and source are the first case's, so that they do not depend on whose rounding is larger.
+    # The source is the first case's, so that it does not depend on whose rounding is larger.
+    formulas = "; ".join(dict.fromkeys(claim.formula for claim in cases.values()))
     farthest = min(alike) if first.relation == ">=" else max(alike)
-    return dataclasses.replace(first, what=what, measured=farthest, key=key)
+    return dataclasses.replace(first, what=what, formula=formulas, measured=farthest, key=key)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from torch import Tensor
 from minitrain.lessons.claims import Claim, fold
 
 Tensors = Tensor | Sequence[Tensor]
+ROUNDING = "float64: far above rounding, far below a mistake"  # the source of a bound that is a round number
 
 
 class Rows:
@@ -45,11 +46,16 @@ class Rows:
             measured: What an instrument showed.
             unit: Of both values.
             source: Paper and section; that of all claims, if not given.
-            case: Its name among the cases of which the same is claimed.
+            case: Its name among the cases of which the same is claimed, another one for each.
             more: `relation`, `tolerance`, `absolute` or `how` of the claim, where they are not the usual ones.
+
+        Raises:
+            ValueError: The same was claimed of this case before.
         """
         cases = self._cases.setdefault(what, {})
-        cases[case or str(len(cases))] = Claim(what, formula, predicted, measured, unit, source or self.source, **more)
+        if case in cases:
+            raise ValueError(f"{what!r} is claimed twice of case={case!r}; give each case a name of its own")
+        cases[case] = Claim(what, formula, predicted, measured, unit, source or self.source, **more)
 
     def time(self, what: str, formula: str, predicted: float, measured: float, source: str = "", **more: Any) -> None:
         """Claim seconds of the virtual clock."""

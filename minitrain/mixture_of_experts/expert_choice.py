@@ -9,7 +9,7 @@ a model with this router cannot generate token by token.
 sequence, so ranks need not ask each other.
 The full form, `minitrain.mixture_of_experts.full.expert_choice`, adds a cap on the experts of a token (§3.3), several
 sequences at once, a float32 router in a bfloat16 model, and checks.
-`layer.py` is next: it sends the tokens to the experts chosen here.
+`layer.py` is next: it sends the tokens to the experts chosen here; `moe_gpt.py` puts such layers into a GPT.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ gate is often not made at all, which leaves the slot to a token to which it matt
 **Cost.** One product with W_g, [experts, hidden], which every rank holds.
 The full form, `minitrain.mixture_of_experts.full.gshard`, adds several sequences at once, random numbers that depend on
 the token and not on the rank, evaluation without chance and capacity, a float32 router in a bfloat16 model, and checks.
-`layer.py` is next: it sends the tokens to the experts chosen here.
+`layer.py` is next: it sends the tokens to the experts chosen here; `moe_gpt.py` puts such layers into a GPT.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ capacity bounds the work of each expert.
 **Cost.** One product with W_r, [experts, hidden], which every rank holds.
 The full form, `minitrain.mixture_of_experts.full.switch`, adds several sequences at once, jitter, a float32 router in
 a bfloat16 model (§2.4), initial weights, evaluation without a capacity, and checks.
-`layer.py` is next: it sends the tokens to the experts chosen here.
+`layer.py` is next: it sends the tokens to the experts chosen here; `moe_gpt.py` puts such layers into a GPT.
 Its auxiliary loss is also called load-balancing loss.
 """
 

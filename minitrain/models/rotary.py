@@ -24,7 +24,7 @@ class Rotary(nn.Module):
     odd number above 256.
 
     Args:
-        base: Larger ones turn more slowly: the slowest pair takes nearly 2π · base positions to come around.
+        base: Larger ones turn more slowly: the slowest pair takes 2π · base^(1 − 2/d) positions to come around.
     """
 
     def __init__(self, base: float):

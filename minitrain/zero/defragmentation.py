@@ -21,7 +21,6 @@ class Memory:
     def __init__(self, size: int):
         self.size = size
         self.taken: dict[int, int] = {}  # where each tensor starts, and its bytes
-        self.highest = 0  # the end of the highest tensor so far
 
     def gaps(self) -> list[tuple[int, int]]:
         """Start and bytes of each free piece, from the lowest."""
@@ -39,7 +38,6 @@ class Memory:
         for start, free in self.gaps():
             if free >= size:
                 self.taken[start] = size
-                self.highest = max(self.highest, start + size)
                 return start
         total = sum(free for _, free in self.gaps())
         raise MemoryError(f"no gap of {size} bytes, with {total} free")

@@ -23,3 +23,11 @@ def test_one_node_is_stage_3_and_nodes_of_one_rank_are_data_parallelism(ranks, m
         # An all-reduce of each line of gradients, once per step.
         expected = [ring_all_reduce(line.elements, line.item_size, ranks, rank).bytes for line in LINES[:2]]
         assert alone.across.bytes == sum(expected)
+
+
+def test_stage_3_over_all_ranks_sends_every_gathering_out_of_the_node():
+    line = [Line(1024, 2)]
+    # 3A(n − 1)/n of 2,048 bytes: 8 ranks, 5 micro-batches
+    assert costs.out_of_a_node_without(line, 4, 2, 5) == 3 * 5 * 2048 * 7 // 8
+    # Frozen parameters are gathered twice, and not reduced.
+    assert costs.out_of_a_node_without([Line(1024, 2, trainable=False)], 4, 2, 5) == 2 * 5 * 2048 * 7 // 8

@@ -156,6 +156,12 @@ def test_a_folded_claim_shows_the_case_farthest_out_and_names_one_that_fails():
     assert least.measured == 0
 
 
+def test_a_folded_claim_shows_the_formulas_of_all_its_cases():
+    formulas = {"gathered": "(n−1)/n · S", "reduced": "2(n−1)/n · S", "again": "(n−1)/n · S"}
+    folded = fold("bytes", {name: Claim("", formula, 3, 3) for name, formula in formulas.items()})
+    assert folded.formula == "(n−1)/n · S; 2(n−1)/n · S"
+
+
 def test_the_table_names_the_case_that_fails():
     good = Claim("steps", "3", 3, 3)
     rows = merge("minitrain.zero.stage1", [[good], [fold("steps", {"buckets of 4": Claim("x", "3", 3, 4)})]])

@@ -39,6 +39,13 @@ def test_other_shapes_and_counts_are_refused():
         Rows().equal("elements that differ", [torch.ones(3)], [])
 
 
+def test_a_case_is_claimed_once():
+    rows = Rows()
+    rows.add("bytes", "S", 4, 4, case="forward")
+    with pytest.raises(ValueError, match="'bytes' is claimed twice of case='forward'"):
+        rows.add("bytes", "S", 4, 4, case="forward")
+
+
 def test_of_too_few_ranks_nothing_is_claimed():
     rows = Rows()
     rows.needs(4, "hops over nodes", "2(m−1)")

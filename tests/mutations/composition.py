@@ -74,6 +74,7 @@ MUTATIONS = [
         MODEL,
         "bytes at most",
     ),
+    Mutation(f"{MODEL}.materialize", "del made", "pass", MODEL, "bytes at most"),
     Mutation(
         f"{CHAPTER}.optimizer.learning_rate",
         "schedules.cosine(number, steps.steps, ",

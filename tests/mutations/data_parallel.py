@@ -12,7 +12,7 @@ THEORY, PERIODIC = "minitrain.costs.data_parallel", "minitrain.costs.local_sgd"
 WITHIN, ACROSS = (f"bytes in 24 steps, H = 4: all-reduces {where}" for where in ("within a node", "across nodes"))
 ACCUMULATED = "tests/data_parallel/test_accumulation.py"
 PACKED = "tests/data_parallel/test_bucketed.py::test_packing_is_what_costs_predicts"
-DURING = "time of a step, buckets of a layer, and of two, during"
+DURING = "full form: time of a step that sends during"
 REDUCED, NO_DEMO = "tests/data_parallel/test_reduce_dtype.py", "the demos add up gradients in the parameters' dtype"
 
 MUTATIONS = [
@@ -33,7 +33,7 @@ MUTATIONS = [
         "reversed(list(module.parameters()))",
         "list(module.parameters())",
         OVERLAPPED,
-        "all-reduces started before the last gradient",
+        "small form: all-reduces that have started",
     ),
     Mutation(f"{BUCKETED}.hand_back", "flat.split(", "flat.flip(0).split(", BUCKETED, "gradients' distance"),
     Mutation(f"{ACCUMULATION}.accumulate", " / len(micro_batches)", "", ACCUMULATION, "gradients' distance"),
@@ -71,7 +71,7 @@ MUTATIONS = [
         "base * batch / base_batch",
         "base * (batch / base_batch) ** 0.5",
         ACCUMULATION,
-        "drift of 2 steps",
+        "distance between 2 steps",
     ),
     Mutation(
         f"{FULL}.accumulation.warmed_up",
@@ -89,13 +89,13 @@ MUTATIONS = [
     ),
     # Averages of parameters in some steps only.
     Mutation(f"{LOCAL}.average", "1 / rank_and_size(group)[1]", "1", LOCAL, "H = 1: largest difference"),
-    Mutation(f"{LOCAL}.LocalSGD.after_step", "self.steps % self.every == 0", "True", LOCAL, "where averages settle"),
+    Mutation(f"{LOCAL}.LocalSGD.after_step", "self.steps % self.every == 0", "True", LOCAL, "parameters after"),
     Mutation(
         f"{LOCAL}.LocalSGD.after_step",
         "self.steps % self.every == 0",
         "self.steps % self.every == 1 % self.every",
         LOCAL,
-        "bytes into all-reduces",
+        "payload of all-reduces",
     ),
     Mutation(
         f"{NODES}.HierarchicalSGD.synchronize",
@@ -118,8 +118,9 @@ MUTATIONS = [
     Mutation(f"{DILOCO}.DiLoCo.after_step", "shared - mine", "mine - shared", DILOCO, "H = 1, inner SGD"),
     Mutation(f"{DILOCO}.nesterov", "nesterov=True", "nesterov=False", DILOCO, "12 rounds"),
     Mutation(f"{DILOCO}.DiLoCo.after_step", "mine.copy_(shared)", "pass", DILOCO, "outer SGD of rate 1"),
-    Mutation(f"{PERIODIC}.settles_at", "** every", "", LOCAL, "where averages settle"),
-    Mutation(f"{PERIODIC}.rounds", "steps // every", "-(-steps // every)", LOCAL, "bytes into all-reduces"),
+    Mutation(f"{DILOCO}.DiLoCo.after_step", "self.outer.zero_grad()", "pass", DILOCO, "bytes held besides"),
+    Mutation(f"{PERIODIC}.settles_at", "** every", "", LOCAL, "parameters after"),
+    Mutation(f"{PERIODIC}.rounds", "steps // every", "-(-steps // every)", LOCAL, "payload of all-reduces"),
     Mutation(f"{PERIODIC}.bytes_across", "-(-elements // local)", "elements // local", NODES, ACROSS),
     Mutation(f"{PERIODIC}.bytes_within", "steps * size", "size", NODES, WITHIN),
     Mutation(f"{PERIODIC}.outer_bytes", "2 * size", "size", DILOCO, "bytes held besides"),

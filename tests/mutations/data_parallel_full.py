@@ -8,14 +8,14 @@ MUTATIONS = [
         "and not self.missing[len(self.started)]",
         "and False",
         "minitrain.data_parallel.overlapped",
-        "all-reduces started before the last gradient has arrived",
+        "small form: all-reduces that have started",
     ),
     Mutation(
         "minitrain.data_parallel.full.overlapped.DataParallel._arrive",
         "and not self._missing[turn]",
         "and False",
         "minitrain.data_parallel.overlapped",
-        "time of a step, buckets of a layer, and of two, during",
+        "full form: time of a step that sends during",
     ),
     Mutation(
         "minitrain.data_parallel.naive.NaiveDataParallel.synchronize",

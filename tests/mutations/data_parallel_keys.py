@@ -24,7 +24,7 @@ MUTATIONS = [
         ("small form: payload", "weights that differ"),
     ),
     # Kilobytes for megabytes.
-    Mutation(f"{HOME}.bucketed.pack", "* 2**20", "* 2**10", f"{HOME}.overlapped", "all-reduces in a step"),
+    Mutation(f"{HOME}.bucketed.pack", "* 2**20", "* 2**10", f"{HOME}.overlapped", "small form: all-reduces in a step"),
     # A sum for the mean.
     Mutation(
         f"{HOME}.bucketed.start",
@@ -39,7 +39,7 @@ MUTATIONS = [
         "forward + sum(backward) + sum(communication)",
         "forward + max(sum(backward), sum(communication))",
         f"{HOME}.overlapped",
-        "time of a step, buckets of a layer, and of two, after",
+        "full form: time of a step that sends after",
     ),
     # The loss of this rank for that of all.
     Mutation(
@@ -63,7 +63,7 @@ MUTATIONS = [
         "model(part).mean()",
         "model(part).sum() / 4",
         f"{HOME}.accumulation",
-        "heaviest token over",
+        "weight of the heaviest token",
     ),
     # The sum of the ranks' gradients.
     Mutation(
@@ -79,7 +79,7 @@ MUTATIONS = [
         "flat *= 1 / rank_and_size(group)[1]",
         "flat *= 0.5",
         f"{HOME}.local_sgd",
-        "how far that is from the optimum",
+        "distance of these parameters from the optimum",
     ),
     # A round that ends a step early.
     Mutation(

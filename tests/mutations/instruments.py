@@ -50,7 +50,7 @@ MUTATIONS = [
         "max(self.now, moment)",
         "moment",
         "minitrain.data_parallel.overlapped",
-        "time of a step, buckets of a layer, after backward",
+        "full form: time of a step that sends after",
     ),
     Mutation(
         "minitrain.comm.memory.storage_bytes",
@@ -64,7 +64,7 @@ MUTATIONS = [
         "max(self.bytes, held)",
         "held",
         "minitrain.zero.stage2",
-        "most bytes of gradients at once",
+        "full form: most bytes of gradients",
     ),
     Mutation(
         "minitrain.comm.memory.SavedActivations.__init__",

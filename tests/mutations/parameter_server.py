@@ -258,14 +258,14 @@ MUTATIONS = [
         "bytes of the versions",
     ),
     Mutation(
-        f"{TABLES}.tables.Table.evict", "<= self.updates - age", "< self.updates - age", SERVING, "rows left without"
+        f"{TABLES}.tables.Table.evict", "<= self.updates - age", "< self.updates - age", SERVING, "rows left when"
     ),
     Mutation(
         f"{SERVING}.Publisher.evict",
         "self._evicted.append(self.table.evict(age))",
         "self._evicted.append(self.table.evict(age)[:0])",
         SERVING,
-        "rows left without",
+        "rows left when",
     ),
     Mutation(
         f"{SERVING}.Replica._apply",

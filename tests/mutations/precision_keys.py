@@ -84,6 +84,14 @@ MUTATIONS = [
         "torch.cat([dequantise(m, len(c))",
         "torch.cat([c if c is chunks[rank] else dequantise(m, len(c))",
         f"{HOME}.quantised_gradients",
-        ("received less gradients", "elements that differ"),
+        "elements that differ",
+    ),
+    # Error feedback turned round: what a rounding has lost is taken away once more.
+    Mutation(
+        f"{HOME}.quantised_gradients.all_reduce",
+        "lost[number].copy_(chunks[number] - dequantise(message, len(chunks[number])))",
+        "lost[number].copy_(dequantise(message, len(chunks[number])) - chunks[number])",
+        f"{HOME}.quantised_gradients",
+        "received less gradients",
     ),
 ]

@@ -6,7 +6,7 @@ CHAPTER = "minitrain.sequence_parallel"
 THEORY, KEPT = "minitrain.costs.sequence_parallel", "minitrain.costs.activations"
 MAPPINGS, LINEAR, GPT = f"{CHAPTER}.mappings", f"{CHAPTER}.linear", f"{CHAPTER}.megatron"
 ENDS, FULL = f"{CHAPTER}.full.embedding_and_head", f"{CHAPTER}.full.linear"
-OTHERS = "one device, chapter 08, and input kept: bytes that a layer keeps"
+OTHERS = "bytes that a layer keeps on one device"
 BOTH = "both ways: loss, gradient norm, gradients, and weights after 5 steps of SGD"
 OF_PAPER = "tests/costs/test_activations.py"
 
@@ -15,7 +15,7 @@ PRACTICE = [
     Mutation(
         f"{MAPPINGS}.Gather.backward",
         "ReduceScatter.apply(gradient, ctx.group)",
-        "gradient.chunk(place(ctx.group)[1], 1)[place(ctx.group)[0]]",
+        "gradient.chunk(rank_and_size(ctx.group)[1], 1)[rank_and_size(ctx.group)[0]]",
         MAPPINGS,
         ("g and ḡ, small and full form: ⟨Ax", "small form: g and ḡ"),
     ),
@@ -67,7 +67,9 @@ PRACTICE = [
 ]
 
 COSTS = [
-    Mutation(f"{THEORY}.layer_calls", "(not keep_gathered)", "keep_gathered", GPT, "gathered again: bytes of a layer"),
+    Mutation(
+        f"{THEORY}.layer_calls", "(not keep_gathered)", "keep_gathered", GPT, "gathered again: bytes that a layer sends"
+    ),
     Mutation(f"{THEORY}.ends_calls", "1 + (not keep_gathered)", "1", GPT, "gathered again: bytes sent backward"),
     Mutation(
         f"{THEORY}.model_calls", "layers * one.all_gathers", "layers + one.all_gathers", GPT, "bytes sent forward, both"

@@ -36,6 +36,10 @@ MUTATIONS = [
         "ColumnFromSequence.of(part, keep_gathered)",
         "ColumnFromSequence.of(part, True)",
         f"{HOME}.megatron",
-        ("gathered again: bytes sent", "gathered again: bytes of a layer", "gathered again: bytes that a layer keeps"),
+        (
+            "gathered again: bytes sent",
+            "gathered again: bytes that a layer sends",
+            "gathered again: bytes that a layer keeps",
+        ),
     ),
 ]

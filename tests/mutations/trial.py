@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import cache
 
 from minitrain.ranks import Ranks
 from minitrain.ranks.failures import RanksError
@@ -49,10 +50,22 @@ def try_it(ranks: Ranks, mutation: Mutation) -> Trial:
 
 
 def _try_test(mutation: Mutation) -> Trial:
-    # Shapes are not checked: the plugin imports our modules before they could be, and pytest would refuse to begin.
-    options = ["-q", "-x", "--everything", "-p", "tests.mutations.plugin", "--jaxtyping-packages="]
-    command = [sys.executable, "-m", "pytest", *options, mutation.test]
-    environment = {**os.environ, "MINITRAIN_MUTATION": repr(mutation)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
     # 1: tests were run and failed. Anything else, such as no such test, finds nothing.
-    return Trial(mutation, done.returncode == 1, f"the test {mutation.test} (pytest ended with {done.returncode})")
+    code = _pytest(mutation.test, "-p", "tests.mutations.plugin", MINITRAIN_MUTATION=repr(mutation))
+    told = f"the test {mutation.test} (pytest ended with {code})"
+    if code == 1 and not _passes(mutation.test):
+        return Trial(mutation, False, f"{told}, which fails without the mistake, too")
+    return Trial(mutation, code == 1, told)
+
+
+@cache  # each test once, however many mutations name it
+def _passes(test: str) -> bool:
+    """Whether the test passes without a mistake; else that it fails with one says nothing."""
+    return _pytest(test) == 0
+
+
+def _pytest(test: str, *options: str, **variables: str) -> int:
+    # Shapes are not checked: the plugin imports our modules before they could be, and pytest would refuse to begin.
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--everything", "--jaxtyping-packages=", *options, test]
+    environment = {**os.environ, **variables}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE).returncode

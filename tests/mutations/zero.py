@@ -20,19 +20,25 @@ MUTATIONS = [
         "mul_(1 / self.ranks)",
         "mul_(1.0)",
         STAGE1,
-        ("small form: elements that differ", "weights that differ"),
+        ("small form: elements that differ", "small form: weights that differ"),
     ),
     Mutation(f"{STAGE2}.Zero2.reduce", "parameter.grad = None", "pass", STAGE2, "small form: bytes of gradients"),
     Mutation(
-        f"{STAGE2}.Zero2.reduce", "parameter.grad.mul_(1 / self.ranks)", "parameter.grad", STAGE2, "weights that differ"
+        f"{STAGE2}.Zero2.reduce",
+        "parameter.grad.mul_(1 / self.ranks)",
+        "parameter.grad",
+        STAGE2,
+        "small form: weights that differ",
     ),
-    Mutation(f"{STAGE3}.Unit.after_backward", "mul_(1 / self.ranks)", "mul_(1.0)", STAGE3, "weights that differ"),
+    Mutation(
+        f"{STAGE3}.Unit.after_backward", "mul_(1 / self.ranks)", "mul_(1.0)", STAGE3, "small form: weights that differ"
+    ),
     Mutation(
         f"{STAGE3}.Unit.reshard",
         "self.flat.untyped_storage().resize_(0)",
         "pass",
         STAGE3,
-        ("small form: most bytes of whole parameters", "bytes of parameters, gradients"),
+        ("small form: most bytes of whole parameters", "small form: bytes of parameters, gradients"),
     ),
     Mutation(
         f"{FULL}.offload.ZeroOffload._copy_master_to_shard",
@@ -70,21 +76,21 @@ MUTATIONS = [
         "while self._next < len(self._turns) and",
         "while not self._turns and",
         STAGE1,
-        "time of a step of 4 layers, messages under",
+        "full form: time of a step of 4 layers, messages under",
     ),
     Mutation(
         f"{FULL}.sharded.Sharded._all_gather_parameters",
         "if not self._travels:",
         "if self._gathers:",
         STAGE1,
-        "time of a step of 4 layers, messages under",
+        "full form: time of a step of 4 layers, messages under",
     ),
     Mutation(
         f"{FULL}.stage2.Zero2._start",
         "if self.drain:",
         "if not self.drain:",
         STAGE2,
-        "most bytes of gradients at once, 8 layers of G bytes in shards of s, stage 2",
+        "full form: most bytes of gradients",
     ),
     Mutation(
         f"{FULL}.stage2.Collector.add",
@@ -118,7 +124,11 @@ MUTATIONS = [
     ),
     Mutation(f"{THEORY}.held", "shard if stage == 3 else whole", "shard", OFFLOAD, "small form: bytes on the device"),
     Mutation(
-        f"{THEORY}.shard_elements", "-(-elements // ranks)", "elements // ranks", STAGE3, "bytes of parameters, gra"
+        f"{THEORY}.shard_elements",
+        "-(-elements // ranks)",
+        "elements // ranks",
+        STAGE3,
+        "small form: bytes of parameters, gra",
     ),
     Mutation(
         f"{THEORY}.step_traffic",
@@ -128,13 +138,23 @@ MUTATIONS = [
         why="the lesson counts what collectives carry, not what a ring sends",
     ),
     Mutation(
-        f"{THEORY}.gradient_peak", "this + following for", "this + 2 * following for", STAGE2, "most bytes of gradients"
+        f"{THEORY}.gradient_peak",
+        "this + following for",
+        "this + 2 * following for",
+        STAGE2,
+        "full form: most bytes of gradients",
     ),
     Mutation(
-        f"{THEORY}.gradient_peak", "return sum(sizes) + largest", "return sum(sizes)", STAGE2, "most bytes of gradients"
+        f"{THEORY}.gradient_peak",
+        "default=0) + largest",
+        "default=0)",
+        STAGE2,
+        "full form: most bytes of gradients",
     ),
-    Mutation(TIME, "(layers - 2) * max", "(layers // 2) * max", STAGE3, "time of a step of 4 layers, the next"),
-    Mutation(TIME, "max(forward, carry)", "carry", STAGE3, "time of a step of 4 layers, the next"),
+    Mutation(
+        TIME, "(layers - 2) * max", "(layers // 2) * max", STAGE3, "full form: time of a step of 4 layers, the next"
+    ),
+    Mutation(TIME, "max(forward, carry)", "carry", STAGE3, "full form: time of a step of 4 layers, the next"),
     # Hybrid sharding.
     Mutation(
         f"{HYBRID}.HybridZero3.synchronize",

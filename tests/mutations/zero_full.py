@@ -22,7 +22,7 @@ MUTATIONS = [
         "[], True",
         "[], False",
         "minitrain.zero.stage3",
-        "time of a step of 4 layers, the next unit",
+        "full form: time of a step of 4 layers, the next unit",
     ),
     Mutation(
         "minitrain.zero.full.flat_shards.FlatShard.point",

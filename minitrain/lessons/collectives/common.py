@@ -70,6 +70,7 @@ def all_reduces(
     rows: Rows,
     name: str,
     module: Any,
+    verbs: str,
     elements: int,
     sent: tuple[str, Callable[..., Traffic]],
     time: tuple[str, Callable[..., float]],
@@ -82,6 +83,7 @@ def all_reduces(
         rows: Where the claims go.
         name: Of the algorithm.
         module: Its small form.
+        verbs: All that it has, with spaces between them.
         elements: Elements of float32; one more is counted, and fewer than ranks.
         sent: What a rank sends: the formula, and its function in `minitrain.costs`.
         time: Seconds until the last rank is done, likewise.
@@ -94,7 +96,7 @@ def all_reduces(
         for size in (3001 if group else elements + 1, max(1, ranks - 1)):
             formula, predicted = sent[0], sent[1](size, 4, ranks, rank).bytes
             rows.add(what, formula, predicted, count(world, start, size).sent, case=f"{size:,} elements on {where}")
-        values(world, rows, name, module, group, where)
+        values(world, rows, name, module, verbs, group, where)
         step = ranks << (ranks.bit_length() - 1)  # all chunks, and all blocks of halving, are of one size
         even = -(-elements // step) * step
         what = f"{name} all-reduce: time until the last rank is done"
@@ -103,7 +105,7 @@ def all_reduces(
 
 
 def values(
-    world: World, rows: Rows, name: str, module: Any, group: Group = None, where: str = "", **groups: Group
+    world: World, rows: Rows, name: str, module: Any, verbs: str, group: Group = None, where: str = "", **groups: Group
 ) -> None:
     """The claim that every verb gives what torch.distributed gives, of whole numbers, the sums of which are exact.
 
@@ -111,7 +113,8 @@ def values(
         world: This rank.
         rows: Where the claim goes.
         name: Of the algorithm.
-        module: Has some of the verbs.
+        module: Its small form.
+        verbs: Those that it has, with spaces between them.
         group: All ranks that take part.
         where: Its name.
         groups: The groups that the verbs take, where these are not `group`.
@@ -125,9 +128,7 @@ def values(
         chunks = torch.cat([its.view(-1).tensor_split(ranks)[r] for r, its in enumerate(everyone)])
         right = {"all_reduce": total, "all_gather": chunks.view(shape), "broadcast": everyone[0]}
         right |= {"reduce_scatter": total.view(-1).tensor_split(ranks)[rank], "reduce": total}
-        for verb in right:
-            if not hasattr(module, verb):
-                continue
+        for verb in verbs.split():
             found = mine.clone()
             result = getattr(module, verb)(found, **groups or {"group": group})
             if verb == "reduce_scatter":

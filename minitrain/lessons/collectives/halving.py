@@ -26,7 +26,9 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
     sent = "Σ of both ways' halves ≈ 2(n−1)/n · S", costs.halving_all_reduce
     time = "2 log2 n · α + 2(n−1)/n · βS", costs.halving_all_reduce_time
     groups = powers_of_two(world)
-    lesson.all_reduces(world, rows, "halving", halving, elements, sent, time, groups)
+    lesson.all_reduces(
+        world, rows, "halving", halving, "all_reduce reduce_scatter all_gather", elements, sent, time, groups
+    )
     group = next(iter(groups.values()))
     lesson.show(world, "halving", partial(halving.all_reduce, group=group), elements, group)
     return rows.claims()

@@ -45,7 +45,7 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
                 what = f"hierarchical, up to {elements + 1:,} float32, all-reduce: bytes sent by this rank {level}"
                 counted = ledger.payload("send", group.group_desc)
                 rows.add(what, formula, sent.bytes, counted, case=f"{size:,} elements on {where}")
-        lesson.values(world, rows, "hierarchical", hierarchical, where=where, **groups)
+        lesson.values(world, rows, "hierarchical", hierarchical, "all_reduce", where=where, **groups)
 
         even = -(-elements // n) * n if nodes == first else 12 * n  # all chunks take the same time
         seconds, timeline = lesson.virtual_run(world, start, even, links=links(local))

@@ -20,7 +20,7 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
     rows = Rows("Thakur et al. 2005")
     sent = "(n−1)·S on the root, else S", costs.naive_all_reduce
     time = "2(n−1)(α + βS)", costs.naive_all_reduce_time
-    lesson.all_reduces(world, rows, "naive", naive, elements, sent, time, lesson.groups_of(world))
+    lesson.all_reduces(world, rows, "naive", naive, "all_reduce", elements, sent, time, lesson.groups_of(world))
 
     ledger = lesson.count(world, naive.all_reduce, elements)
     through = gather_objects(ledger.sent + ledger.received)  # every rank makes the claim, and needs the root's count

@@ -27,6 +27,6 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
         )
         rows.add(what, "n · ⌈elements/n⌉ · 4 B", 4 * padded, ledger.payload(verb.__name__), case=verb.__name__)
     for where, group in lesson.groups_of(world).items():
-        lesson.values(world, rows, "native", native, group, where)
+        lesson.values(world, rows, "native", native, "all_reduce reduce_scatter all_gather", group, where)
     lesson.tell(world, "native", native.all_reduce, elements)
     return rows.claims()

@@ -29,7 +29,7 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
     rows, groups = Rows("Patarasuk & Yuan 2009"), lesson.groups_of(world)
     sent = "2S − cᵣ − cᵣ₊₁ ≈ 2(n−1)/n · S", costs.ring_all_reduce
     time = "2(n−1)(α + βS/n)", costs.ring_all_reduce_time
-    lesson.all_reduces(world, rows, "ring", ring, elements, sent, time, groups)
+    lesson.all_reduces(world, rows, "ring", ring, "all_reduce reduce_scatter all_gather", elements, sent, time, groups)
 
     values, held = lesson.tensor(world, elements + 1), 4 * costs.chunk_size(elements + 1, world.size, 0)
     with Peak(world.device) as peak:

@@ -26,7 +26,7 @@ def demo(world: World, elements: int = 1 << 20) -> list[Claim]:
     rows, groups = Rows("Thakur et al. 2005"), lesson.groups_of(world)
     sent = "S · (1 for the parent, 1 a child)", costs.tree_all_reduce
     time = "2⌈log2 n⌉(α + βS)", costs.tree_all_reduce_time
-    lesson.all_reduces(world, rows, "tree", tree, elements, sent, time, groups)
+    lesson.all_reduces(world, rows, "tree", tree, "all_reduce reduce broadcast", elements, sent, time, groups)
 
     what, formula = "bytes from which on the ring is faster", "α/β · (n−1−⌈log2 n⌉) / (⌈log2 n⌉ − (n−1)/n)"
     if world.size < 3:

@@ -7,7 +7,7 @@ small: a step changes by at most (1 + 1.17) · η · δ/ε. The first term is th
 (Higham & Mary 2019), and √K · u, with the 6 of `lesson.rounding`, is 3 · 10⁻¹⁴ of gradients of 0.1.
 
 **The bound for SGD in float32.** A step moves a weight by η times its gradient, so after T steps weights differ by at
-most T · 6Ku of the largest change (`lesson.rounding`). Losses differ by as much of themselves.
+most T · 6Ku of the largest change (`lesson.rounding`).
 """
 
 from __future__ import annotations

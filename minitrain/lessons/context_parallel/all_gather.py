@@ -6,8 +6,7 @@ from functools import partial
 
 import torch
 
-from minitrain.comm import World
-from minitrain.comm.memory import storage_bytes
+from minitrain.comm import SavedActivations, World
 from minitrain.context_parallel import all_gather, ulysses
 from minitrain.costs import context_parallel as costs
 from minitrain.lessons.claims import Claim
@@ -44,16 +43,23 @@ def demo(world: World, heads: int = 4, key_heads: int = 2, half: int = 2, head: 
         what = "bytes sent by this rank, backward: a reduce-scatter of each gradient"
         rows.add(what, formula, predicted, found.backward.sent, case=case)
     world.figure(pictures.all_gather)
-    _, k, v, _ = (whole.own(each) for each in whole.tensors())
-    kept = storage_bytes([all_gather.Gather.apply(k, None), all_gather.Gather.apply(v, None)])
-    what = "bytes of the gathered K and V on this rank, kept until backward"
-    rows.add(what, "S_K + S_V, not /n", costs.gathered(sizes), kept, "B", "derived")
-
+    held = "bytes of the gathered K and V on this rank, kept until backward"
     what = "bytes of a gather over those of Ulysses, both counted, forward and backward"
     formula = "n·g / (a + lcm(g, n))"
     if n == 1:
+        rows.needs(2, held, "S_K + S_V, not /n", "derived")
         rows.needs(2, what, formula, "derived")
         return rows.claims()
+    # As many key heads as heads, since some attention cores would keep copies of shared ones instead.
+    sizes = costs.Attention(heads, heads, (head + 1) * n, head, batch=2, item=8)
+    whole = exchange.Whole(world, sizes, list(range(sizes.seq)))
+    q, k, v, _ = (whole.own(each).requires_grad_() for each in whole.tensors())
+    with SavedActivations() as saved:
+        all_gather.attention(q, k, v)
+    # Of all that is kept, only K and V have all tokens and the elements of a head.
+    kept = sum(size for shape, _, size in saved.tensors if {*shape[-2:]} == {sizes.seq, head})
+    rows.add(held, "S_K + S_V, not /n", costs.gathered(sizes), kept, "B", "derived")
+
     # With n key heads they send as much as each other at (n−1)n query heads.
     for query_heads, groups in (((n - 1) * n, n), (n * n, n), (2 * n, 1)):
         sizes = costs.Attention(query_heads, groups, 2 * n, head, item=8)

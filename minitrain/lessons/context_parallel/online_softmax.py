@@ -31,7 +31,9 @@ def demo(world: World, seq: int = 29, heads: int = 2) -> list[Claim]:
         if size == HUGE:
             without = sum(int((~x.isfinite()).sum()) for x in found.tensors)
             source = "Milakov & Gimelshein 2018, §2"
-            rows.add("elements that are not finite, scores to ±10⁴√5", "0: weights ≤ 1", 0, without, "1", source)
+            rows.add(
+                "elements that are not finite, scores to ±10⁴√5", "0: weights ≤ 1", 0, without, "1", source, case=case
+            )
         else:
             what = "output, dQ, dK, dV: distance from one device's, scores to ±√5"
             distance = lesson.off(found.tensors, tensors, causal, sizes)

@@ -51,18 +51,18 @@ def demo(world: World, micro_batches: int = 4) -> list[Claim]:
             accumulate(model, pairs, loss_of)
         what = "gradients' distance from one device with the whole batch"
         lesson.near_mean(rows, what, lesson.gradients(model), torch.stack(alone), device, case)
-        what = "small form: all-reduces in a step, whatever A is: one bucket, and the loss"
+        what = "small form: all-reduces in a step, of any number of micro-batches: one of a bucket, and one of the loss"
         rows.add(what, "B + 1", 2, ledger.calls("all_reduce"), "1", "Li et al. 2020, §3.2.4", case=case)
         # Inputs of both layers, and the errors: 4 + 8 + 3 elements of 8 bytes for each sample.
         what = "small form: most bytes that forward keeps, b samples"
         rows.add(what, "8 · 15 · b/A", 8 * 15 * each / pieces, max(kept), "B", "derived", case=case)
 
-    what = "heaviest token over lightest, mean of means, micro-batches of 1 and 3 tokens"
+    what = "weight of the heaviest token over the lightest's, mean of the means of micro-batches of 1 and 3 tokens"
     counts = mean_of_means(world)
     ratio = float(counts.max() / counts.min())
     rows.add(what, "t_max / t_min", 3, ratio, "1", "derived", how="compared", tolerance=1e-12)
     # w − η g₁ − η g₂ + η² H₂ g₁, and w − 2η (g₁ + g₂)/2: g and H are gradients and Hessian of the two batches.
-    what = "drift of 2 steps of η from 1 step of 2η on twice the batch, over that with η/2"
+    what = "distance between 2 steps with rate η and 1 step with 2η and both batches, over the same distance with η/2"
     found, rounds = drift(world, 2**-8) / drift(world, 2**-9), world.size & (world.size - 1) != 0
     rows.add(what, "4, from η² H g", 4, found, "1", "derived", how="compared", tolerance=1e-9 * rounds)
     return rows.claims()

@@ -7,7 +7,7 @@ from functools import partial
 import torch
 
 from minitrain.comm import Ledger, World
-from minitrain.comm.memory import storage_bytes
+from minitrain.comm.memory import optimizer_states, storage_bytes
 from minitrain.costs import local_sgd as costs
 from minitrain.data_parallel.diloco import DiLoCo
 from minitrain.data_parallel.local_sgd import LocalSGD
@@ -59,7 +59,8 @@ def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
         )
         predicted = costs.averaged_bytes(size, steps, each)
         rows.add(what, "⌊T/H⌋ S", predicted, sent, "B", "Douillard et al. 2023, §2", case=f"H = {each}")
-    held = [*model.shared, *(state["momentum_buffer"] for state in model.outer.state.values())]
+    # Whatever the form holds between rounds: the outer gradients count, too, if it still has them.
+    held = [*model.shared, *(shared.grad for shared in model.shared), *optimizer_states(model.outer)]
     what = "bytes held besides the module: the parameters of the last round, and the outer momentum"
     rows.add(what, "2S", costs.outer_bytes(size), storage_bytes(held))
     return rows.claims()

@@ -46,10 +46,10 @@ def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
     for each in reversed(PERIODS):  # the farthest first, since a table shows the first case
         end = lesson.train(model(each), STEPS, paths[each])
         theory = lesson.settled([[rank] for rank in range(world.size)], each).to(world.device)
-        what = f"where averages settle after {STEPS} steps: largest difference from theory, H = 1, 2, 4, 16"
+        what = f"parameters after {STEPS} steps: largest difference from where theory says they settle, H = 16, 4, 2, 1"
         lesson.close(rows, what, "Σ(1−qᵣ)cᵣ / Σ(1−qᵣ)", end, theory, most, f"H = {each}")
         gap = apart(theory, lesson.best(world.size).to(world.device))
-        what = "how far that is from the optimum that data parallelism finds, H = 16, 4, 2, 1"
+        what = "distance of these parameters from the optimum, which data parallelism finds, H = 16, 4, 2, 1"
         rows.add(
             what,
             "|θ_H − θ*|",
@@ -67,7 +67,7 @@ def demo(world: World, every: int = 4, steps: int = 24) -> list[Claim]:
         with Ledger() as ledger:
             lesson.train(model(each), steps)
         predicted = costs.averaged_bytes(8 * lesson.ELEMENTS, steps, each)
-        what = f"bytes into all-reduces in {steps} steps, H = {every}; and two others"
+        what = f"payload of all-reduces in {steps} steps, H = {every}, {every + 1} and {steps + 1}"
         rows.add(what, "⌊T/H⌋ S", predicted, ledger.payload("all_reduce"), "B", "Stich 2019, §1", case=f"H = {each}")
     return rows.claims()
 

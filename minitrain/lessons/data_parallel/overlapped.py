@@ -56,10 +56,11 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
     with ledger:
         lesson.step(world, model)
     sent = len(costs.buckets(lesson.sizes(model), lesson.BUCKET))
-    what = "all-reduces in a step, buckets of 32 KiB"
+    what = "small form: all-reduces in a step, buckets of 32 KiB"
     rows.add(what, "B, packed from the last", sent, ledger.calls("all_reduce"), "1")
     # The last gradient is that of the token embedding, which lies in the last bucket.
-    rows.add("all-reduces started before the last gradient has arrived", "B − 1", sent - 1, started[-1], "1")
+    what = "small form: all-reduces that have started before the last gradient has arrived"
+    rows.add(what, "B − 1", sent - 1, started[-1], "1")
     lesson.mean_of_parts(world, rows, model, gpt(0))
 
     lesson.same_weights(world, rows, Small, DataParallel, gpt, limit)
@@ -76,7 +77,7 @@ def demo(world: World, layers: int = 2, hidden: int = 32) -> list[Claim]:
         times = FORWARD * len(widths), [backward * each] * len(buckets), sent
         predicted = costs.step_time(*times, overlap=rung is DataParallel)
         when, formula, source = AFTER if rung is BucketedDataParallel else DURING
-        what = f"time of a step, buckets of a layer, and of two, {when}"
+        what = f"full form: time of a step that sends {when}, buckets of one layer, and of two"
         rows.time(what, formula, predicted, clocks[name].now, source, case=name)
     spans = pictures.one_below_the_other({name: clocks[name].timeline.spans for name in four_ways(world)})
     world.figure(lambda: pictures.steps(spans))

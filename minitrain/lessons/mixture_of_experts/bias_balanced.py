@@ -14,7 +14,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.mixture_of_experts import bias_balanced
 
 
@@ -37,7 +37,7 @@ def demo(world: World, experts: int = 8, choices: int = 3, tokens: int = 120, ga
     score = (1 / (1 + (-x).exp())).gather(-1, chosen)
     what = "largest difference of a gate from σ(xᵢ) over the sum of the chosen, whatever the bias"
     shares = score / score.sum(-1, keepdim=True)
-    rows.near(what, gates, shares, lesson.EXACT, lesson.ROUNDING, "DeepSeek-V3, §2.1.2")
+    rows.near(what, gates, shares, lesson.EXACT, "10⁻¹²", ROUNDING)
 
     before = bias.tolist()
     with Ledger() as ledger:

@@ -28,7 +28,6 @@ PERCENT = (  # how likely each of eight tokens finds each of four experts: the e
     (36, 9, 11, 44),
 )
 EXACT = 1e-12  # for sums of a few hundred numbers in float64, each rounded to one part in 10¹⁶
-ROUNDING = "10⁻¹², float64"
 
 
 def one(world: World, experts: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.mixture_of_experts import dropless, switch
 
 EXPERTS, CHOICES, HIDDEN = 6, 2, 16  # torch's grouped product wants rows of a multiple of 16 bytes
@@ -43,13 +43,15 @@ def demo(world: World, tokens: int = 60) -> list[Claim]:
     sizes = [each.abs().max() for each in both[1]]
     found, expected = ([each / size for each, size in zip(form, sizes, strict=True)] for form in both)
     what = "distance of output and all gradients from a loop over tokens and experts"
-    rows.near(what, found, expected, 1e-12, "10⁻¹², float64")
+    rows.near(what, found, expected, 1e-12, "10⁻¹²", ROUNDING)
 
     even = torch.full((EXPERTS,), tokens // EXPERTS, device=world.device)
     for case, loads in (("even loads", even), ("all rows to one expert", tokens * one[-1].long())):
         what = "a grouped product in float32: its error over its bound, even loads and all rows to one expert"
         worst, more = error_over_bound(x.float(), up.float(), loads), {"how": "compared", "relation": "<="}
-        rows.add(what, "h · 2⁻²⁴ · Σ|x||w|", 1, worst, "1", "Higham 2002, §3.1", case=case, **more)
+        rows.add(
+            what, "1, the bound: hε/(1−hε) · Σ|x||w|, ε = 2⁻²⁴", 1, worst, "1", "Higham 2002, §3.1", case=case, **more
+        )
 
     all_to_one = torch.zeros_like(chosen[:, :1])
     y = dropless.compute(x, all_to_one, torch.ones_like(gates[:, :1]), up, down)
@@ -63,7 +65,7 @@ def demo(world: World, tokens: int = 60) -> list[Claim]:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             dropless.compute(x, choice, gates, up, down)
         wanted, what = costs.expert_flops(chosen.numel(), HIDDEN, 2 * HIDDEN), "operations, forward, at two loads"
-        rows.add(what, "4hm a choice", wanted, counter.get_total_flops(), "1", case=case)
+        rows.add(what, "kT · 4hm", wanted, counter.get_total_flops(), "1", case=case)
     return rows.claims()
 
 

@@ -16,7 +16,7 @@ from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts.layer import gradients, make_layer, small_layer, step
 from minitrain.lessons.pictures import mixture_of_experts as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.mixture_of_experts import expert_parallel
 from minitrain.mixture_of_experts.full.expert_parallel import ExpertParallel, split_data_parallel
 from minitrain.mixture_of_experts.full.switch import Switch
@@ -54,7 +54,7 @@ def demo(world: World, experts: int = 2, hidden: int = 10, seq: int = 15) -> lis
     measured = storage_bytes(p.detach() for p in model.module.experts.parameters())
     rows.add("small form: bytes of experts on this rank", "E/n · (2hm + m + h) · w", held, measured)
     what = "small form: distance of output and all gradients from one device"
-    rows.near(what, found, expected, 1e-12, "10⁻¹², float64")
+    rows.near(what, found, expected, 1e-12, "10⁻¹²", ROUNDING)
 
     theirs = step(ExpertParallel(full, split_data_parallel(n)), x[mine], n, n)
     # The full form adds up the router's gradient in longer buckets, and where an element is in a buffer decides in

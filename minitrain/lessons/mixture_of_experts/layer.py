@@ -19,7 +19,7 @@ from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.pictures import mixture_of_experts as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.mixture_of_experts import layer as small
 from minitrain.mixture_of_experts import switch
 from minitrain.mixture_of_experts.full.compute import Way
@@ -47,7 +47,7 @@ def demo(world: World, tokens: int = 64, experts: int = 5, hidden: int = 16) -> 
     model, expected = small_layer(loop, 1.0), step(loop, x, len(x))
     what = "distance of output and all gradients: small form from full, grouped and padded from loop"
     for case, each in {"small form": model, "grouped": grouped, "padded": padded}.items():
-        rows.near(what, step(each, x, len(x)), expected, 1e-12, "10⁻¹², float64", case=case)
+        rows.near(what, step(each, x, len(x)), expected, 1e-12, "10⁻¹²", ROUNDING, case=case)
     alone = model.choose(x)[0][:, 0] < 0
     y = model(x).flatten(0, 1)[alone]
     what = "elements that a token without expert gets, other than 0"

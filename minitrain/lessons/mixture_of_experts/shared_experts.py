@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.mixture_of_experts import bias_balanced, switch
 from minitrain.mixture_of_experts.layer import MoELayer, Route
 from minitrain.mixture_of_experts.shared_experts import SharedExperts
@@ -27,7 +27,7 @@ def demo(world: World, experts: int = 15, choices: int = 3, shared: int = 1, hid
         shared: Number of shared experts.
         hidden: Width of a token, and of an expert inside.
     """
-    rows, bound = Rows("Dai et al. 2024, §3.2"), (1e-12, "10⁻¹², float64")
+    rows, bound = Rows("Dai et al. 2024, §3.2"), (1e-12, "10⁻¹²", ROUNDING)
     x = torch.randn(2, 8, hidden, generator=torch.Generator().manual_seed(world.rank), dtype=torch.float64)
     x = x.to(world.device)
 
@@ -37,14 +37,14 @@ def demo(world: World, experts: int = 15, choices: int = 3, shared: int = 1, hid
 
     whole = make(world, experts, shared, hidden, hidden, balanced(1))
     what = "distance of the output from Σ shared + Σ gate · chosen, token by token"
-    rows.near(what, whole(x).flatten(0, 1), token_by_token(whole, x), *bound, source=rows.source)
+    rows.near(what, whole(x).flatten(0, 1), token_by_token(whole, x), *bound)
 
     # A sequence of 8 tokens, and ⌊0.5 · 8/2⌋ = 2 slots of each of two experts: at least 4 are dropped.
     model = make(world, 2, 2, hidden, hidden, partial(switch.route, capacity_factor=0.5))
     alone, (first, second) = (model.routed.choose(x)[0] < 0).all(-1), model.shared
     found, expected = (y.flatten(0, 1)[alone] for y in (model(x), first(x) + second(x)))
     what = "dropped tokens: distance of their output from the sum of the shared experts"
-    rows.near(what, found, expected, *bound, source=rows.source)
+    rows.near(what, found, expected, *bound)
 
     # Each expert cut in four, and four times as many chosen.
     fine = make(world, 4 * experts, 4 * shared, hidden, hidden // 4, balanced(4))

@@ -10,7 +10,7 @@ from minitrain.comm import World
 from minitrain.costs import mixture_of_experts as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.mixture_of_experts import common as lesson
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.mixture_of_experts import switch
 from minitrain.mixture_of_experts.z_loss import with_z_loss, z_loss
 
@@ -35,7 +35,7 @@ def demo(world: World, experts: int = 8, tokens: int = 12, factor: float = 0.001
     (found,) = torch.autograd.grad(loss, logits)
     by_hand = [[costs.z_loss_gradient(factor, row, e, tokens) for e in range(experts)] for row in logits.tolist()]
     what, formula = "largest difference of autograd's gradient from the one by hand", "α · 2z/T · pᵢ, to 10⁻¹²"
-    rows.near(what, found.cpu(), torch.tensor(by_hand, dtype=torch.float64), lesson.EXACT, formula)
+    rows.near(what, found.cpu(), torch.tensor(by_hand, dtype=torch.float64), lesson.EXACT, formula, ROUNDING)
 
     # Each of a token's equal logits loses rate · 2z/E in a step, and z as much as they all do.
     steps, rate = 20, 0.5
@@ -52,6 +52,6 @@ def demo(world: World, experts: int = 8, tokens: int = 12, factor: float = 0.001
     what = "Switch with it: choices and gates that change, and what the loss grows by"
     chosen, gates, loss = switch.route(shifted, lesson.one(world, 4))
     others, their_gates, more = with_z_loss(switch.route, factor)(shifted, lesson.one(world, 4))
-    rows.add(what, "α · shift²", factor * shift**2, (more - loss).item(), "1", case="loss", **exact)
     rows.equal(what, [chosen, gates], [others, their_gates], case="choices and gates")
+    rows.add(what, "α · shift²", factor * shift**2, (more - loss).item(), "1", case="loss", **exact)
     return rows.claims()

@@ -59,7 +59,14 @@ def demo(world: World, lr: float = 0.6) -> list[Claim]:
     what = f"bytes of {common.STEPS} steps under ZeRO-1: all-reduces in the steps of the full form"
     # One rank alone sends nothing.
     predicted = common.STEPS * costs.adafactor_payload(common.SHAPES, 8) * (world.size > 1)
-    rows.add(what, "w(r + c + 2); w(E + 2) for a vector", predicted, run.ledger.payload("all_reduce"), "B", "derived")
+    rows.add(
+        what,
+        f"{common.STEPS}w · Σ(r + c + 2), or E + 2 for a vector",
+        predicted,
+        run.ledger.payload("all_reduce"),
+        "B",
+        "derived",
+    )
     return rows.claims()
 
 

@@ -38,9 +38,9 @@ def layer_wise(rows: Rows, world: World, make: Callable[..., Any], bare: common.
     rows.near(what, run.parameters, run.right, most, "θ_sharded = θ")
     what = f"bytes of {common.STEPS} steps under ZeRO-1: all-reduces of norms; reduce-scatters, all-gathers"
     predicted = costs.zero1_traffic([*map(math.prod, SHAPES)], world.size, norms=2, item=8)
-    for verb, formula in (("all_reduce", "2Lw"), ("reduce_scatter", "padded Ψ · w"), ("all_gather", "padded Ψ · w")):
+    for verb, formula in (("all_reduce", "2Lw"), ("reduce_scatter", "padded Ψw"), ("all_gather", "padded Ψw")):
         sent = common.STEPS * getattr(predicted, verb)
-        rows.add(what, formula, sent, run.ledger.payload(verb), "B", "derived", case=verb)
+        rows.add(what, f"{common.STEPS} · {formula}", sent, run.ledger.payload(verb), "B", "derived", case=verb)
 
 
 class Layers:

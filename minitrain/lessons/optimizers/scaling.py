@@ -45,12 +45,12 @@ def demo(world: World, lr: float = 0.125, k: int = 4) -> list[Claim]:
     # number of examples, so that no mean gradient is 0.
     draws = torch.tensor([*product((-1.0, 1.0), repeat=k + 1)], dtype=torch.float64, device=world.device)
     far = moved([*draws.unbind(1)], lr).square().mean()
-    what = "Adam's direction without means, gradients of mean 0: mean square of one step over that of k steps"
-    for case, rule, predicted in (("square root", square_root, 1), ("linear", linear, k + 1)):
+    what = "Adam's direction without means, gradients of mean 0: mean square of one step over that of k + 1 steps"
+    for case, rule, formula, predicted in (("square root", square_root, "1", 1), ("linear", linear, "k + 1", k + 1)):
         found = float(moved([draws.mean(1)], rule(lr, k + 1, 1)).square().mean() / far)
         # The root of k + 1, the step, its square and the ratio are rounded: fewer than 2³ units of 2⁻⁵³, as is the sum.
         near, source = 2.0**-50, "Malladi et al. 2022"
-        rows.add(what, "1; k", predicted, found, "1", source, case=case, how="compared", tolerance=near)
+        rows.add(what, formula, predicted, found, "1", source, case=case, how="compared", tolerance=near)
     world.figure(lambda: pictures.ratios(trust_ratios()))
     return rows.claims()
 

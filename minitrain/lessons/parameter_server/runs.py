@@ -6,7 +6,7 @@ import os
 import random
 import time
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ class Trace:
         died: Workers that died.
         losses: Virtual time and loss, at the start and after each update.
         parameters: At the end, one after the other.
+        pulled: The parameters that each worker began its steps with, by worker.
     """
 
     updates: list[asynchronous.Update] = field(default_factory=list)
@@ -42,6 +43,7 @@ class Trace:
     died: list[int] = field(default_factory=list)
     losses: list[tuple[float, float]] = field(default_factory=list)
     parameters: Tensor = field(default_factory=lambda: torch.empty(0))
+    pulled: dict[int, list[Tensor]] = field(default_factory=dict)
 
     @property
     def stalest(self) -> int:
@@ -94,14 +96,14 @@ def optimizer_of(roles: Roles) -> partial[torch.optim.SGD]:
 
 
 def train(world: World, roles: Roles, staleness: int | None, plan: Plan) -> Trace:
-    """Train the small model with the full form; returns what the server saw, an empty trace on a worker."""
+    """Train the small model with the full form; returns what the server saw; on a worker, what it pulled."""
     model = small_model(world, seed=world.rank)  # the server's is what all begin with
     with VirtualClock() if plan.seconds else nullcontext() as clock:
         if not roles.serves:
             worker = asynchronous.AsynchronousWorker(model, roles)
-            work(world, model, worker, plan, clock)
+            pulled = work(world, model, worker, plan, clock)
             worker.leave()
-            return Trace()
+            return Trace(pulled={world.rank: pulled})
         server = asynchronous.AsynchronousServer(model, optimizer_of(roles), roles, staleness)
         losses: list[tuple[float, float]] = []
 
@@ -116,13 +118,14 @@ def train(world: World, roles: Roles, staleness: int | None, plan: Plan) -> Trac
     return Trace(server.updates, server.leads, server.died, losses, flat(model))
 
 
-def work(world: World, model: nn.Module, worker: Any, plan: Plan, clock: VirtualClock | None = None) -> None:
-    """A worker's steps, in either form."""
-    chance, slow = random.Random(world.rank), world.rank == plan.slow
+def work(world: World, model: nn.Module, worker: Any, plan: Plan, clock: VirtualClock | None = None) -> list[Tensor]:
+    """A worker's steps, in either form; returns the parameters that it began each with."""
+    chance, slow, pulled = random.Random(world.rank), world.rank == plan.slow, list[Tensor]()
     for step in range(plan.steps):
         if clock is not None and clock.now >= plan.seconds:
             break
         worker.pull()
+        pulled.append(flat(model))
         loss(world, model, world.rank, step).backward()
         if clock is not None:
             clock.work(SLOW if slow else FAST, f"{step}", "forward")
@@ -133,30 +136,49 @@ def work(world: World, model: nn.Module, worker: Any, plan: Plan, clock: Virtual
             os._exit(13)  # as if the machine had failed: without a word
         worker.push()
         model.zero_grad()
+    return pulled
 
 
 def of_the_server(trace: Trace) -> Trace:
-    """The server's trace, on every rank."""
-    return next(each for each in gather_objects(trace) if each.updates)
+    """The server's trace, on every rank, with what the workers pulled."""
+    traces = gather_objects(trace)
+    found = next(each for each in traces if each.updates)
+    return replace(found, pulled={worker: pulled for each in traces for worker, pulled in each.pulled.items()})
+
+
+def as_pulled(trace: Trace, versions: list[Tensor]) -> list[asynchronous.Update]:
+    """The updates with the version that the worker really pulled, which has the same bits, and not the logged one."""
+    numbers = {version.numpy().tobytes(): number for number, version in enumerate(versions)}
+    found = []
+    for number, update in enumerate(trace.updates):
+        bits = trace.pulled[update.worker][update.step].numpy().tobytes()
+        version = numbers.get(bits, -(10**6))  # bits of no version are as stale as can be
+        found.append(replace(update, version=version, staleness=number - version))
+    return found
 
 
 def replayed(world: World, roles: Roles, updates: list[asynchronous.Update]) -> Tensor:
-    """The parameters to which one device comes by a server's log.
+    """The parameters to which one device comes by a server's log."""
+    return versions_of(world, roles, updates)[-1]
+
+
+def versions_of(world: World, roles: Roles, updates: list[asynchronous.Update]) -> list[Tensor]:
+    """The parameters that one device has at first, and after each update of a server's log.
 
     It computes each gradient from the parameters that its worker had pulled, and applies it in the server's order.
     """
     model, copy = small_model(world), small_model(world)
     optimizer = optimizer_of(roles)(list(model.parameters()))
-    versions = [parameters_to_vector(model.parameters()).detach()]
+    versions = [flat(model)]
     for update in filter(lambda each: each.applied, updates):
-        vector_to_parameters(versions[update.version], copy.parameters())
+        vector_to_parameters(versions[update.version].to(world.device), copy.parameters())
         copy.zero_grad()
         loss(world, copy, update.worker, update.step).backward()
         for parameter, other in zip(model.parameters(), copy.parameters(), strict=True):
             parameter.grad = other.grad
         optimizer.step()
-        versions.append(parameters_to_vector(model.parameters()).detach())
-    return flat(model)
+        versions.append(flat(model))
+    return versions
 
 
 def with_a_death(world: World, roles: Roles, staleness: int, dies: int, steps: int = 8) -> list[Claim]:

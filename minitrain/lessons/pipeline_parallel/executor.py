@@ -44,7 +44,7 @@ LAWS = {
     ),
     "zb-v": (
         f"bubble of zb-v {OF_A_STEP}",
-        "b/(m(F+I+W)+b), b = (p−1)(I−W) for m ≥ 2p−1",
+        "b/(m(F+I+W)+b), b = (p−1)I − (min(m, 2p−1)−p)W for m ≥ p",
         f"derived; 0 for F = I = W: {ZERO}, §6",
     ),
 }
@@ -60,15 +60,15 @@ def demo(world: World, schedule: Name = "1f1b", microbatches: int = 8) -> list[C
     """
     rows, p = Rows(), world.size
     for name in (*LAWS, "naive"):
-        for m in (microbatches, p + 1):
-            chunks = 2 if name in ("interleaved", "zb-v") else 1
-            count = -(-m // p) * p if name == "interleaved" else m
+        chunks, round_up = (2 if name in ("interleaved", "zb-v") else 1), (p if name == "interleaved" else 1)
+        counts = [-(-m // round_up) * round_up for m in (microbatches, p + 1)]
+        for count in dict.fromkeys(counts):
             plan = SCHEDULES[name](p, count, chunks)
             one = OneDevice(gpt(world, 2 * p), *tokens(world, count))
             stages = splitting.split(one.model, splitting.evenly(one.model, plan.stages))
             mine = [stages[number] for number in plan.stages_of(world.rank)]
             loss, spans = step(plan, mine, one)
-            if name == schedule and m == microbatches:
+            if name == schedule and count == counts[0]:
                 title = f"{schedule}: {p} ranks, {count} micro-batches"
                 world.figure(partial(draw_run, spans, plan, title, "virtual seconds"))
             case = f"{name}, m = {count}"

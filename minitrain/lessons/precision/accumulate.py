@@ -41,12 +41,13 @@ def demo(world: World, count: int = 3000) -> list[Claim]:
     rows.add(what, "all", x.numel(), int((naive == 0).sum()), "1", "Micikevicius et al. 2018, §3.3")
     logits = 8 * torch.randn(16, 5000, generator=generator).half()
     what = "relative error of norm and softmax in float32, rounded once"
-    for found, right in (
-        (accumulate.rms_norm(x), F.rms_norm(x.double(), (256,), eps=1e-6)),
-        (accumulate.softmax(logits), F.softmax(logits.double(), -1)),
+    for case, found, right in (
+        ("norm", accumulate.rms_norm(x), F.rms_norm(x.double(), (256,), eps=1e-6)),
+        ("softmax", accumulate.softmax(logits), F.softmax(logits.double(), -1)),
     ):
         # The rounding of the result is the only one that is not float32's.
-        rows.near(what, relative(found, right), torch.zeros(()).double(), 1.01 * 2.0**-11, "u", "IEEE 754-2019, §4.3.1")
+        error, source = relative(found, right), "IEEE 754-2019, §4.3.1"
+        rows.near(what, error, torch.zeros(()).double(), 1.01 * 2.0**-11, "u", source, case)
     return rows.claims()
 
 

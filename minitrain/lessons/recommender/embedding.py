@@ -68,10 +68,11 @@ def demo(world: World, servers: int | None = None, ids: int = 10_000, batch: int
         tables, _ = click.served(world, roles, setting, rule, STEPS)
         trained, dense = click.gathered(tables), on_one_device(world, setting, optimizer, workers)
         made, used = (sum(len(keys) for keys, _ in found.values()) for found in (trained, dense))
-        rows.add(MADE, FORMULAS[MADE], used, made, "1")
+        case = type(rule).__name__
+        rows.add(MADE, FORMULAS[MADE], used, made, "1", case=case)
         learned = {name: (keys, row[:, : setting.dimension]) for name, (keys, row) in trained.items()}
         unlike = sum(different(learned[name], dense[name]) for name in dense)
-        rows.add(DENSE, FORMULAS[DENSE], 0, unlike, "1", how="compared")
+        rows.add(DENSE, FORMULAS[DENSE], 0, unlike, "1", case=case, how="compared")
 
     with tempfile.TemporaryDirectory() as mine:
         folder = Path(gather_objects(mine)[0])

@@ -45,11 +45,11 @@ def demo(world: World, servers: int = 1, steps: int = 8, batch: int = 64, ids: i
     """
     rows, setting, n = Rows(), Setting(Clicks(ids=ids), 5, batch), world.size
     _, ledger = train(world, setting, 1)
-    rows.add("all-to-alls in a step, however many tables", "3", 3, ledger.calls("all_to_all"), "1")
+    rows.add("all-to-alls in a step, of all three tables together", "3", 3, ledger.calls("all_to_all"), "1")
     _, ledger = train(world, setting, steps, carrier=pairwise)
     what, formula = (
         f"bytes sent by this rank for tables in {steps} steps",
-        "Σ (8 + dw) · ids from others + dw · ids for others",
+        "Σ ((8 + dw) · ids from others + dw · ids for others)",
     )
     rows.add(what, formula, sum(each[world.rank].sent.bytes for each in step_costs(setting, steps, n)), ledger.sent)
 

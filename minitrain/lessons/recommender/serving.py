@@ -56,7 +56,7 @@ def demo(world: World, steps: int = 6, batch: int = 64, age: int = 3) -> list[Cl
     changed = [len(each) for each in keys[1:]] if world.rank < workers else []
     predicted = sum(costs.version_bytes(count, DIMENSION) for count in changed)
     what = f"bytes of the versions 2 to {steps} that this rank has written"
-    rows.add(what, "Σ 104 + (8 + dw) · distinct ids", predicted, written)
+    rows.add(what, "Σ (104 + (8 + dw) · distinct ids)", predicted, written)
 
     right = {key: contents for theirs, _ in everyone for key, contents in theirs.items()}
     found = {key: contents for _, theirs in everyone for key, contents in theirs.items()}
@@ -78,7 +78,7 @@ def demo(world: World, steps: int = 6, batch: int = 64, age: int = 3) -> list[Cl
         publisher.evict(age)
         publisher.publish(steps)
         replica.refresh()
-    what = f"rows left without those that the last {age} updates had not, trained and served"
+    what = f"rows left when those that the last {age} updates did not use are dropped: the trainer's, and those served"
     for case, count in (("trained", len(table)), ("served", len(replica))):
         left = len(set(torch.cat(keys[-age:]).tolist()))
         rows.add(what, "distinct ids of these updates", left, count, "rows", "Liu et al. 2022, §2.1", case=case)

@@ -109,10 +109,10 @@ def demo(world: World, layers: int = 3, hidden: int = 32, batch: int = 2, sequen
 
     gpt, tokens = trial.gpt(), trial.tokens().numel()
     matrices = sum(p.numel() for p in gpt.blocks.parameters() if p.dim() == 2) + gpt.head.weight.numel()
-    for predicted, found in zip((2, 4), counted["plain"], strict=True):
+    for way, predicted, found in zip(("forward", "backward"), (2, 4), counted["plain"], strict=True):
         each = (found["blocks"] + found["head"]) / (tokens * matrices)
         what = "operations for each token and number of a matrix, forward; backward 4"
-        rows.add(what, "2; 4", predicted, each, "FLOP", "Kaplan et al. 2020, §2.1")
+        rows.add(what, str(predicted), predicted, each, "FLOP", "Kaplan et al. 2020, §2.1", case=way)
 
     for tied in (True, False):
         parameters = memory.gpt_parameters(trial.sizes[-1], POSITIONS, layers, hidden, tied)

@@ -122,10 +122,13 @@ def demo(world: World, layers: int = 3) -> list[Claim]:
     )
     split = trial.split(least)
     world.figure(lambda: pictures.runs(spans_of(backward, gathered, split)))
-    for runs, right in ((backward, trial.one_device_backward(least)), (gathered, trial.one_device_gathered(least))):
-        for run in runs.values():
-            rows.equal(SAME, run.result, right)
-    rows.equal(SAME, split.result, trial.one_device_split(least))
+    for name, runs, right in (
+        ("gradients", backward, trial.one_device_backward(least)),
+        ("ZeRO-3", gathered, trial.one_device_gathered(least)),
+    ):
+        for hide, run in runs.items():
+            rows.equal(SAME, run.result, right, case=f"{name}, {'hidden' if hide else 'waited for'}")
+    rows.equal(SAME, split.result, trial.one_device_split(least), case="tensor parallelism")
     sent(rows, trial, least, backward[True], gathered[True], split)
     for tokens in (least // 4, least, 4 * least):
         times(rows, trial, tokens)
@@ -173,9 +176,9 @@ def threshold(rows: Rows, trial: Trial) -> None:
         rows.needs(2, what, formula)
         return
     one = Trial(trial.world, layers=1)
-    for run, predict in (
-        (one.backward, costs.tokens_to_hide_gradients),
-        (one.gathered, costs.tokens_to_hide_gathers),
+    for case, run, predict in (
+        ("all-reduce", one.backward, costs.tokens_to_hide_gradients),
+        ("gather", one.gathered, costs.tokens_to_hide_gathers),
     ):
         low, high = 0, 64 * trial.ranks  # too few, and enough
         while high - low > 1:
@@ -183,7 +186,7 @@ def threshold(rows: Rows, trial: Trial) -> None:
             machine = run(middle).machine
             low, high = (low, middle) if machine.computing >= machine.sending else (middle, high)
         predicted = predict(trial.ranks, trial.speed, LINK, ITEM)
-        rows.add(what, formula, predicted, high, "tokens", f"{BOOK}, training", how="virtual clock")
+        rows.add(what, formula, predicted, high, "tokens", f"{BOOK}, training", case=case, how="virtual clock")
 
 
 def spans_of(backward: dict[bool, Run], gathered: dict[bool, Run], split: Run) -> dict[str, list[Span]]:

@@ -19,7 +19,7 @@ from minitrain.comm.comm import Comm
 from minitrain.comm.memory import storage_bytes
 from minitrain.costs import tensor_parallel as costs
 from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.lessons.tensor_parallel.common import MEGATRON, PAYLOAD, RING, pieces, run_module
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import Block
@@ -53,7 +53,7 @@ def demo(world: World, batch: int = 2, seq: int = 12, head_size: int = 4) -> lis
         flops[case] = products.get_total_flops()
         own_gradients = pieces(gradients, parallel)
         what = "a layer, Y, dX and all gradients against one device: distance, float64"
-        rows.near(what, found[case].results, [y, grad_x, *own_gradients], 1e-12, "10⁻¹²", MEGATRON, case)
+        rows.near(what, found[case].results, [y, grad_x, *own_gradients], 1e-12, "10⁻¹²", ROUNDING, case)
 
     shape, place = (batch, seq, sizes.hidden), (world.size, world.rank)
     own, full, wide = found.values()

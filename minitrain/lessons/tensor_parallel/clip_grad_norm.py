@@ -12,7 +12,7 @@ from minitrain.comm import Ledger, World
 from minitrain.comm import clip_grad_norm as full
 from minitrain.comm.messages import all_reduce
 from minitrain.lessons.claims import Claim
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.tensor_parallel import clip_grad_norm as small
 from minitrain.tensor_parallel import linear as small_linear
 from minitrain.tensor_parallel.full import linear as full_linear
@@ -40,7 +40,7 @@ def demo(world: World, hidden: int = 8) -> list[Claim]:
             ours = [norm / expected, *(gradient(mine) / scale for mine, _ in pairs)]
             theirs = [torch.ones_like(norm), *(piece_of(gradient(its) / scale, mine) for mine, its in pairs)]
             what = "norm and clipped gradients, relative distance from one device's"
-            rows.near(what, ours, theirs, 1e-12, "10⁻¹²", "Pascanu et al. 2013, §3.2", case)
+            rows.near(what, ours, theirs, 1e-12, "10⁻¹²", ROUNDING, case)
             payload = ledger.payload("all_reduce")
             rows.add("payload of all-reduces", "8 B, one float64", 8, payload, "B", "derived", case=case)
 

@@ -14,7 +14,7 @@ from minitrain.comm.comm import Comm
 from minitrain.costs import vocabulary as costs
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import tensor_parallel as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.tensor_parallel import cross_entropy as small
 from minitrain.tensor_parallel.full import cross_entropy as full
 from minitrain.tensor_parallel.full.mappings import gather_from_parallel
@@ -48,12 +48,12 @@ def demo(world: World, vocabulary: int = 61, tokens: int = 18) -> list[Claim]:
         gather_from_parallel(in_32.detach(), by_ring)
     predicted, what = costs.loss_traffic(tokens, n, rank), "loss forward: bytes sent by this rank, in n−1 messages"
     rows.add(what, "(n−1) · 12T", predicted.bytes, numbers.sent, case="bytes")
-    rows.add(what, "(n−1) · 12T", predicted.messages, numbers.messages, "messages", case="messages")
+    rows.add(what, "n − 1", predicted.messages, numbers.messages, "messages", case="messages")
     gathered = costs.gathered_logits_traffic(tokens, vocabulary, n, rank).bytes
     rows.add("bytes that gathering all logits sends", "(n−1)/n · 4TV'", gathered, gathering.sent, "B", SHOEYBI)
 
     ignored, impossible = targets.clone(), logits.clone()
-    ignored[::3], ignored[targets == 0] = IGNORE, IGNORE
+    ignored[-(tokens // 3) :], ignored[targets == 0] = IGNORE, IGNORE  # of the edges, which come first, only 0
     impossible[:, 0] = -torch.inf  # a token that cannot come, and is no target here
     for case, form, its_logits, its_targets in (
         ("small form", small.vocab_parallel_cross_entropy, logits, targets),
@@ -61,20 +61,20 @@ def demo(world: World, vocabulary: int = 61, tokens: int = 18) -> list[Claim]:
     ):
         what = "loss and gradient, distance from F.cross_entropy, float64"
         ours, theirs = values(world, form, its_logits, its_targets)
-        rows.near(what, ours, theirs, 1e-12, "10⁻¹²", SHOEYBI, case)
+        rows.near(what, ours, theirs, 1e-12, "10⁻¹²", ROUNDING, case)
     return rows.claims()
 
 
 def whole(world: World, tokens: int, vocabulary: int) -> tuple[Tensor, Tensor]:
     """Logits `[tokens, vocabulary]` between −1 and 1, and targets, the same on every rank.
 
-    Among the targets are each rank's first column and its last, where a comparison that is off by one shows.
+    The first targets are each rank's first column and its last, where a comparison that is off by one shows.
     """
     generator = torch.Generator().manual_seed(0)
     logits = 2 * torch.rand(tokens, vocabulary, generator=generator, dtype=torch.float64) - 1
     targets = torch.randint(vocabulary, (tokens,), generator=generator)
     firsts = torch.arange(0, vocabulary, costs.rows(vocabulary, world.size))
-    edges = torch.cat([firsts[1:], firsts[1:] - 1, firsts[:1]])[:tokens]
+    edges = torch.cat([firsts[1:], firsts[1:] - 1, torch.tensor([vocabulary - 1, 0])])[:tokens]
     targets[: len(edges)] = edges
     return logits.to(world.device), targets.to(world.device)
 

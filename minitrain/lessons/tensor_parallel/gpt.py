@@ -17,7 +17,7 @@ from minitrain.costs import vocabulary as vocabulary_costs
 from minitrain.costs.communication import ring_all_reduce
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import tensor_parallel as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.lessons.tensor_parallel.common import pieces, trained
 from minitrain.models import counter_rng
 from minitrain.models.config import GPTConfig
@@ -66,7 +66,7 @@ def demo(world: World, layers: int = 3, heads: int = 1) -> list[Claim]:
     one_device, gpt = start.double(), copy.deepcopy(start)
     parallelize(gpt)
     for case, (ours, theirs) in trained(gpt, one_device, lambda step: tokens(world, step), STEPS).items():
-        rows.near(what, ours, theirs, 1e-12, "10⁻¹²", "Shoeybi et al. 2019, §3", case)
+        rows.near(what, ours, theirs, 1e-12, "10⁻¹²", ROUNDING, case)
 
     plain = GPT(replace(config, dropout=0.0), seed=0).to(world.device).double()
     divided = copy.deepcopy(plain)
@@ -81,7 +81,9 @@ def demo(world: World, layers: int = 3, heads: int = 1) -> list[Claim]:
         for loss, model in zip(losses, (divided, plain), strict=True)
     )
     theirs[1:] = pieces(theirs[1:], divided)
-    rows.near("small form: distance of loss and gradients from one device's, float64", ours, theirs, 1e-12, "10⁻¹²")
+    rows.near(
+        "small form: distance of loss and gradients from one device's, float64", ours, theirs, 1e-12, "10⁻¹²", ROUNDING
+    )
     return rows.claims()
 
 

@@ -1,8 +1,7 @@
 """What a layer of each kind sends and holds, and that it computes what one device does.
 
-In whole numbers, whose sums are exact, it has one device's bits. Otherwise the last bits differ, because t ranks add
-the K products of a sum in t groups. Any order of K additions is within γ_K · Σ|xw| of the true sum, γ_K = Ku/(1 − Ku),
-u = eps/2 (Higham 2002, §3.1), so two orders are within twice that of each other.
+Inputs and weights are whole numbers, so that sums are exact in any order and results have one device's bits. In other
+numbers the last bits may differ, because t ranks add the products of a sum in t groups.
 """
 
 from __future__ import annotations

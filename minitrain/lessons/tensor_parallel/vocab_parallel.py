@@ -13,7 +13,7 @@ from minitrain.comm.memory import storage_bytes
 from minitrain.costs import vocabulary as costs
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.pictures import tensor_parallel as pictures
-from minitrain.lessons.rows import Rows
+from minitrain.lessons.rows import ROUNDING, Rows
 from minitrain.tensor_parallel import vocab_parallel as small
 from minitrain.tensor_parallel.full import vocab_parallel as full
 from minitrain.tensor_parallel.full.cross_entropy import vocab_parallel_cross_entropy
@@ -63,7 +63,7 @@ def demo(world: World, vocabulary: int = 61, hidden: int = 25) -> list[Claim]:
     found = loss.detach(), table.weight.grad
     theirs = expected.detach(), piece_of(whole.weight.grad, table.weight)
     what = "loss and tied table's gradient: distance from one device's, float64"
-    rows.near(what, found, theirs, 1e-12, "10⁻¹²", "Shoeybi et al. 2019, §3")
+    rows.near(what, found, theirs, 1e-12, "10⁻¹²", ROUNDING)
 
     real = costs.real_rows(vocabulary, n, world.rank)
     # All logits of tokens are negative, so that a logit of 0 for padding would be the largest.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import bisect_left
 from contextlib import suppress
 
 from minitrain.comm import World
@@ -27,7 +28,7 @@ def demo(world: World, blocks: int = 12) -> list[Claim]:
     growing = [100 + 10 * block for block in range(blocks)]
     for case, temporaries, checkpoint in (("growing", growing, 100 + 10 * blocks), ("drawn", drawn, 64)):
         model = temporaries, checkpoint
-        with_region, without = (after_forward(model, 10**6, region).highest for region in (True, False))
+        with_region, without = (smallest(model, region) for region in (True, False))
         what = "bytes that forward needs, checkpoints in a region, worst case and drawn sizes"
         rows.add(what, "Lc + max Tₖ + c", costs.needed_with_region(*model), with_region, case=case)
         gaps = free(after_forward(model, max(with_region, without), True))
@@ -51,6 +52,19 @@ def demo(world: World, blocks: int = 12) -> list[Claim]:
     with world.timed(f"forward of {blocks} blocks on the allocator"):
         after_forward((growing, 100 + 10 * blocks), 10**6, False)
     return rows.claims()
+
+
+def smallest(model: tuple[list[int], int], region: bool) -> int:
+    """The bytes of the smallest memory in which forward finds a gap for each of its tensors, by bisection."""
+
+    def fits(size: int) -> bool:
+        try:
+            forward(Memory(size), *model, region=region)
+        except MemoryError:
+            return False
+        return True
+
+    return bisect_left(range(10**6), True, key=fits)
 
 
 def after_forward(model: tuple[list[int], int], size: int, region: bool) -> Memory:

@@ -52,9 +52,9 @@ def demo(world: World, micro_batches: int = 3, nodes: int = 0) -> list[Claim]:
         step = f"in a step of {micro_batches} micro-batches"
         what = f"small form: bytes of reduce-scatters and all-gathers within a node {step}"
         counted = sum(ledger.payload(verb, node.group_desc) for verb in ("all_gather", "reduce_scatter"))
-        rows.add(what, "3A · padded Ψ", 4 * within, counted, case=case)
+        rows.add(what, "3A · padded Ψ · w", 4 * within, counted, case=case)
         what, counted = f"small form: bytes of all-reduces across nodes {step}", ledger.payload("all_reduce")
-        rows.add(what, "padded Ψ / L", 4 * across, counted, case=case)
+        rows.add(what, "padded Ψ · w / L", 4 * across, counted, case=case)
         held = [tensor for unit in model.units for tensor in (unit.shard, unit.shard.grad, unit.flat)]
         rows.add(
             "small form: bytes of parameters, gradients and optimizer states on each rank",
@@ -79,8 +79,8 @@ def demo(world: World, micro_batches: int = 3, nodes: int = 0) -> list[Claim]:
         small.step(world, model)
 
     what = f"bytes that leave a node in a step of A = {micro_batches} micro-batches, "
-    divided = f"{what}hybrid", "2(N−1)/N · padded Ψ"
-    flat = f"{what}stage 3 over all ranks", "3A · (n−1)/n · padded Ψ"
+    divided = f"{what}hybrid", "2(N−1)/N · padded Ψ · w"
+    flat = f"{what}stage 3 over all ranks", "3A · (n−1)/n · padded Ψ · w"
     if nodes == 1:
         rows.needs(2, *divided)
         rows.needs(2, *flat)

@@ -79,7 +79,7 @@ def sent(rows: Rows, world: World, number: int, model: Any, micro_batches: int, 
     padded = sum(world.size * costs.shard_elements(line.elements, world.size) for line in lines(together))
     rows.add(
         f"small form: bytes of reduce-scatters and all-gathers in a step of {micro_batches} micro-batches",
-        f"{ {1: '2', 2: '(A + 1)', 3: '3A'}[number] } · padded Ψ",
+        f"{ {1: '2', 2: '(A + 1)', 3: '3A'}[number] } · padded Ψ · w",
         4 * costs.volume(number, padded, micro_batches),
         ledger.payload("reduce_scatter") + ledger.payload("all_gather"),
         source=f"{PAPER}, §7.2",
@@ -125,5 +125,5 @@ def like_ddp(rows: Rows, world: World, stage: Any, together: int = 1) -> None:
             for each in (model, plain):
                 each.step()
                 each.zero_grad()
-        what = "weights that differ from those of torch's DDP after 5 steps of AdamW, and of SGD"
+        what = "small form: weights that differ from those of torch's DDP after 5 steps of AdamW, and of SGD"
         rows.equal(what, shards_of(model), cut(other.parameters(), group, together), "θ = θ_DDP", case=name)

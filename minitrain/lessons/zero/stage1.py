@@ -31,11 +31,12 @@ def demo(world: World, micro_batches: int = 4) -> list[Claim]:
     # The small form waits for all messages; the full form sends them while layers run.
     for speed in step_time.SPEEDS:
         rows.time(
-            "time of a step of 4 layers, messages under backward and forward, and at other speeds",
+            "full form: time of a step of 4 layers, messages under backward and forward, and at other speeds",
             "2c + F + B + (L−1)(max(F,c) + max(B,c))",
             step_time.overlapped_step_time(world.size, *speed),
             step_time.measured(world, Zero1, *speed)[0],
             "derived",
+            case=f"{speed[0]} layers",
         )
     small.like_ddp(rows, world, stage1.Zero1, together=small.LAYERS)
     with world.timed("a step of forward, backward, synchronize and step"):

@@ -39,7 +39,7 @@ def demo(world: World, micro_batches: int = 4) -> list[Claim]:
     peak, room = most_gradients(world, Zero2)
     layers = [costs.Line(HIDDEN * HIDDEN, 4)] * LAYERS
     rows.add(
-        "most bytes of gradients at once, 8 layers of G bytes in shards of s, stage 2",
+        "full form: most bytes of gradients at once, 8 layers of G bytes in shards of s bytes",
         "Ls + 3G",
         costs.held(2, layers, world.size)["gradients"] + costs.gradient_peak(layers, 4 * HIDDEN * HIDDEN, world.size),
         peak,

@@ -28,7 +28,7 @@ def demo(world: World, micro_batches: int = 2) -> list[Claim]:
     small.sent(rows, world, 3, model, micro_batches)
     shards = [tensor for unit in model.units for tensor in (unit.flat, unit.shard, unit.shard.grad)]
     rows.add(
-        "bytes of parameters, gradients and optimizer states, stage 3",
+        "small form: bytes of parameters, gradients and optimizer states between steps",
         "Σ of 4s, 4s and 8s + 4, s = ⌈E/n⌉",
         sum(costs.held(3, small.lines(), world.size).values()),
         storage_bytes([*shards, *optimizer_states(model.optimizer)]),
@@ -44,11 +44,12 @@ def demo(world: World, micro_batches: int = 2) -> list[Claim]:
     # A network that carries messages while layers run is only in the full form's reach.
     for speed in step_time.SPEEDS:
         rows.time(
-            "time of a step of 4 layers, the next unit prefetched, and at other speeds",
+            "full form: time of a step of 4 layers, the next unit prefetched, and at other speeds",
             "3c + (L−1)·max(F,c) + F + 2·max(B,c) + (L−2)·max(B,2c)",
             step_time.step_time(world.size, *speed),
             step_time.measured(world, Zero3, *speed)[0],
             "Zhao et al. 2023, §3.3",
+            case=f"{speed[0]} layers",
         )
     small.like_ddp(rows, world, stage3.Zero3)
     with world.timed("a step of forward, backward, synchronize and step"):
