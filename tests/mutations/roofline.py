@@ -4,7 +4,7 @@ from tests.mutations import Mutation
 
 HOME, THEORY = "minitrain.roofline", "minitrain.costs.roofline"
 FLOPS, PEAKS, OVERLAP, CALCULATOR = (f"{HOME}.{name}" for name in ("flops", "peaks", "overlap", "calculator"))
-BY_KIND = "operations of the blocks' matrices, forward"
+BY_KIND = "operations of the matrices, forward"
 OPERATIONS, SENT = "operations of a step of a GPT, as torch", "bytes that the busiest rank sends"
 STATES, STEP = "bytes of weights, gradients and Adam's", "time of a step: gradients exposed"
 OVERLAPPED = "time of backward, all-reduces overlapped"
