@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from minitrain.checkpointing.flash import Flash
 from minitrain.comm.control import gather_objects
@@ -58,6 +59,57 @@ def test_a_node_dies(ranks, tmp_path, size, apart):
     for dead in range(size // apart):
         (tmp_path / str(dead)).mkdir()
         assert all(ranks(size).run(node_dies, tmp_path / str(dead), apart, dead))
+
+
+class Dies(TorchDispatchMode):
+    """Ends the process before one of its changes of memory in place, or in the midst of it."""
+
+    def __init__(self, change, half):
+        super().__init__()
+        self.change, self.half = change, half
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.namespace == "aten" and func.__name__.split(".")[0] in ("copy_", "fill_"):
+            self.change -= 1
+            if self.change < 0:
+                if self.half and func is torch.ops.aten.copy_.default:
+                    middle = args[0].numel() // 2
+                    args[0].view(-1)[:middle] = args[1].view(-1)[:middle]
+                raise KeyboardInterrupt  # no `Exception`, so that no cleaning up takes place, either
+        return func(*args, **(kwargs or {}))
+
+
+def ended_anywhere(world, folder):
+    """Moments of a save of step 3 after which a wrong state is loaded, or one that is half of step 3."""
+    lost = change = 0
+    saved = False
+    while not saved:
+        for half in (False, True):
+            mine = folder / f"{change} {half}"
+            mine.mkdir()
+            flash = Flash(mine, state(0, 0), RUN)
+            for step in (1, 2):
+                flash.save(step, state(0, step))
+            try:
+                with Dies(change, half):
+                    flash.save(3, state(0, 3))
+                saved = True
+            except KeyboardInterrupt:
+                pass
+            shard = torch.zeros(7)
+            again = Flash(mine, shard, RUN)
+            step = again.load(shard)
+            lost += step not in (2, 3) or not torch.equal(shard, state(0, step))
+            again.slots[again.heads[:, 3] == 2] ^= 1  # without step 2: what was being written must not count
+            later = Flash(mine, shard, RUN).load(shard)
+            lost += later >= 0 and not torch.equal(shard, state(0, later))
+        change += 1
+    return lost, change
+
+
+def test_a_save_may_end_at_any_moment(ranks, tmp_path):
+    ((lost, changes),) = ranks(1).run(ended_anywhere, tmp_path)
+    assert lost == 0 and changes > 5
 
 
 def both_die(world, folder):

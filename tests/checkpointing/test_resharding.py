@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zipfile
+
 import pytest
 import torch
 
@@ -47,6 +49,13 @@ def test_any_number_of_ranks_loads_what_any_other_saved(ranks, tmp_path, size):
     ranks(size).run(saving, tmp_path)
     for other in (2, 3, 4):
         ranks(other).run(loading, tmp_path)
+
+
+def test_of_a_view_only_its_own_numbers_are_saved(ranks, tmp_path):
+    ranks(4).run(saving, tmp_path)
+    files = [zipfile.ZipFile(file) for file in (tmp_path / "dim 1").iterdir()]
+    entries = [entry for file in files for entry in file.infolist() if "/data/" in entry.filename]
+    assert sum(entry.file_size for entry in entries) == one_device().nbytes
 
 
 def test_files_of_an_earlier_save_by_more_ranks_do_not_count(ranks, tmp_path):

@@ -6,13 +6,16 @@ HOME, THEORY, LESSONS = "minitrain.checkpointing", "minitrain.costs.checkpointin
 ATOMIC, ASYNCHRONOUS, FLASH, POSITION, INTERVAL = (
     f"{HOME}.{name}" for name in ("atomic", "asynchronous", "flash", "position", "interval")
 )
-NEITHER = "moments of a save whose end leaves neither the old nor the new"
-BYTES = "of all bytes of a checkpoint, those whose flip"
+NEITHER = "moments of a save at which a kill or a power failure leaves neither"
+BYTES = "bytes of a checkpoint whose flip"
 STALL = "stall of 4 saves"
 VALUES = "elements written that are not those at the moment"
 PROCESS = "elements changed after a process has died"
 NODE = "elements changed after the last rank's node has died"
-ANYWHERE = "moments of a save whose end leaves neither its state"
+ANYWHERE = {
+    "test": "tests/checkpointing/test_flash.py::test_a_save_may_end_at_any_moment",
+    "why": "the lesson's processes die between two saves",
+}
 ONCE = "samples not taken once in each epoch"
 SAME = "samples that differ from one device's"
 GOODPUT = "goodput through 100,000 failures"
@@ -42,7 +45,11 @@ MUTATIONS = [
     Mutation(f"{ATOMIC}.damage", "if sha256(data) != digest:", "if False:", ATOMIC, BYTES),
     Mutation(f"{ATOMIC}.damage", 'if own != sha256(b"\\n".join(lines)).encode():', "if False:", ATOMIC, BYTES),
     Mutation(
-        f"{ATOMIC}.load", "reversed(checkpoints(root))", "checkpoints(root)", ATOMIC, "moments whose end leaves the old"
+        f"{ATOMIC}.load",
+        "reversed(checkpoints(root))",
+        "checkpoints(root)",
+        ATOMIC,
+        "moments at which a kill leaves the old",
     ),
     Mutation(
         f"{ATOMIC}.damage",
@@ -89,8 +96,8 @@ MUTATIONS = [
         why="the demo would end while its thread writes, with an error",
     ),
     # Practice: flash.
-    Mutation(f"{FLASH}.Flash.save", "self.heads[slot, STEP] = NOTHING", "pass", FLASH, ANYWHERE),
-    Mutation(f"{FLASH}.Flash.save", ".argmin()", ".argmax()", FLASH, ANYWHERE),
+    Mutation(f"{FLASH}.Flash.save", "self.heads[slot, STEP] = NOTHING", "pass", **ANYWHERE),
+    Mutation(f"{FLASH}.Flash.save", ".argmin()", ".argmax()", **ANYWHERE),
     Mutation(
         f"{FLASH}.Flash.save",
         "exchange(own, self.right, copy, self.left, self.group)",
@@ -153,10 +160,10 @@ MUTATIONS = [
     Mutation(f"{POSITION}.Position.sample", "self.seed + epoch", "self.seed + number", POSITION, ONCE),
     Mutation(f"{POSITION}.Position.take", "numbers[start:stop]", "numbers[rank::ranks]", POSITION, SAME),
     # Practice: interval.
-    Mutation(f"{INTERVAL}.young", "2 * saving", "saving", INTERVAL, "Young's interval is longer"),
-    Mutation(f"{INTERVAL}.daly", "/ 3", "/ 2", INTERVAL, "Daly's interval, and the best"),
-    Mutation(f"{INTERVAL}.daly", "part / 9", "part / 3", INTERVAL, "Daly's interval, and the best"),
-    Mutation(f"{INTERVAL}.daly", " - saving", "", INTERVAL, "Daly's own intervals"),
+    Mutation(f"{INTERVAL}.young", "2 * saving", "saving", INTERVAL, "minutes by which Young's"),
+    Mutation(f"{INTERVAL}.daly", "/ 3", "/ 2", INTERVAL, "Daly's interval next to"),
+    Mutation(f"{INTERVAL}.daly", "part / 9", "part / 3", INTERVAL, "Daly's interval next to"),
+    Mutation(f"{INTERVAL}.daly", " - saving", "", INTERVAL, "Daly's interval next to"),
     Mutation(f"{INTERVAL}.simulate", "now += restart", "pass", INTERVAL, GOODPUT),
     Mutation(
         f"{INTERVAL}.simulate",
@@ -168,21 +175,27 @@ MUTATIONS = [
     Mutation(f"{INTERVAL}.simulate", "kept += interval", "kept += interval + saving", INTERVAL, GOODPUT),
     Mutation(f"{INTERVAL}.simulate", "1 / mean", "1 / (mean + saving)", INTERVAL, GOODPUT),
     # Theory.
-    Mutation(f"{THEORY}.atomic_operations", "+ 4 + removed", "+ 3 + removed", ATOMIC, "operations of a save"),
-    Mutation(f"{THEORY}.lost_in_place", "3 * files", "2 * files", ATOMIC, "the same where the only checkpoint"),
-    Mutation(f"{THEORY}.renamed_after", "+ 3", "+ 4", ATOMIC, "moments whose end leaves the old"),
+    Mutation(f"{THEORY}.atomic_operations", "+ 4 + removed", "+ 3 + removed", ATOMIC, "operations on the disk"),
+    Mutation(
+        f"{THEORY}.lost_in_place", "3 * files", "2 * files", ATOMIC, "moments at which a kill leaves neither, where"
+    ),
+    Mutation(f"{THEORY}.renamed_after", "+ 3", "+ 4", ATOMIC, "moments at which a kill leaves the old"),
     Mutation(f"{THEORY}.asynchronous_stall", "(saves - 1)", "saves", ASYNCHRONOUS, STALL),
     Mutation(f"{THEORY}.asynchronous_stall", "write - work", "write - work - copy", ASYNCHRONOUS, STALL),
     Mutation(f"{THEORY}.flash_memory", "4 * 8", "8", FLASH, "bytes of memory"),
     Mutation(f"{THEORY}.flash_stall", "alpha + beta * size", "2 * (alpha + beta * size)", FLASH, "stall of a save"),
     Mutation(
-        f"{THEORY}.per_rank_sampler", "taken += steps", "taken = steps", POSITION, "a sampler per rank: samples lost"
+        f"{THEORY}.per_rank_sampler",
+        "taken += steps",
+        "taken = steps",
+        test="tests/costs/test_checkpointing.py::test_a_sampler_for_each_rank_by_hand",
+        why="the lesson has one sampler for all ranks",
     ),
     Mutation(f"{THEORY}.goodput", "math.exp(restart / mean) * ", "", INTERVAL, GOODPUT),
     Mutation(f"{THEORY}.goodput", "interval + saving", "interval", INTERVAL, GOODPUT),
-    Mutation(f"{THEORY}.optimum", "(middle + saving)", "middle", INTERVAL, "Daly's interval, and the best"),
-    Mutation(f"{THEORY}.young_error", "/ 3", "/ 6", INTERVAL, "Young's interval is longer"),
-    Mutation(f"{THEORY}.daly_error", "/ 270", "/ 2700", INTERVAL, "Daly's interval, and the best"),
+    Mutation(f"{THEORY}.optimum", "(middle + saving)", "middle", INTERVAL, "Daly's interval next to"),
+    Mutation(f"{THEORY}.young_error", "/ 3", "/ 6", INTERVAL, "minutes by which Young's"),
+    Mutation(f"{THEORY}.daly_error", "/ 270", "/ 2700", INTERVAL, "Daly's interval next to"),
     Mutation(
         f"{THEORY}.goodput_noise",
         "* 2 * mean**2",

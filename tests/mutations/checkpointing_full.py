@@ -8,7 +8,7 @@ MUTATIONS = [
         "left = keep - 1",
         "left = keep",
         test="tests/checkpointing/test_checkpoint.py::test_clocks_play_no_part",
-        why="the demo asks what can be loaded, not what is left over",
+        why="the demo saves once into each folder",
     ),
     Mutation(
         "minitrain.checkpointing.full.background.Background._copy",
@@ -35,14 +35,14 @@ MUTATIONS = [
         "minitrain.checkpointing.checkpoint.newest",
         "if not found:",
         "if True:",
-        "minitrain.checkpointing.checkpoint",
-        "newest checkpoint",
+        test="tests/checkpointing/test_checkpoint.py::test_going_on_before_a_damaged_one",
+        why="the demo damages nothing",
     ),
     Mutation(
         "minitrain.checkpointing.checkpoint._candidates",
         "reverse=True",
         "reverse=False",
         test="tests/checkpointing/test_checkpoint.py::test_clocks_play_no_part",
-        why="in the demo there are two checkpoints, of which one is damaged",
+        why="the demo loads the checkpoint that it has just saved",
     ),
 ]

@@ -28,8 +28,8 @@ MUTATIONS = [
         f"{THEORY}.checkpointing.per_rank_sampler",
         "begin = ranks * taken",
         "begin = taken",
-        f"{HOME}.position",
-        "a sampler per rank: samples repeated",
+        test="tests/costs/test_checkpointing.py::test_a_sampler_for_each_rank_by_hand",
+        why="the lesson has one sampler for all ranks",
     ),
     # The root of δ alone.
     Mutation(
@@ -37,6 +37,6 @@ MUTATIONS = [
         "math.sqrt(2 * saving * mean)",
         "math.sqrt(2 * saving) * mean",
         f"{HOME}.interval",
-        "by how much another",
+        "goodput that the best",
     ),
 ]

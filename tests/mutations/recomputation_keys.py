@@ -20,7 +20,7 @@ MUTATIONS = [
         "peak_of_segments(layers, k, segment_input, layer)",
         "peak_of_segments(layers, k, segment_input, segment_input)",
         f"{HOME}.every_kth",
-        "best k, blocks",
+        "best k of 1, 2 and 3",
     ),
     # The last segment is not computed again, since its backward comes at once.
     Mutation(

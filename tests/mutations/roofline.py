@@ -3,8 +3,10 @@
 from tests.mutations import Mutation
 
 HOME, THEORY = "minitrain.roofline", "minitrain.costs.roofline"
-FLOPS, PEAKS, OVERLAP = (f"{HOME}.{name}" for name in ("flops", "peaks", "overlap"))
-BY_KIND = "operations of the blocks' matrices, forward"
+FLOPS, PEAKS, OVERLAP, CALCULATOR = (f"{HOME}.{name}" for name in ("flops", "peaks", "overlap", "calculator"))
+BY_KIND = "operations of the matrices, forward"
+OPERATIONS, SENT = "operations of a step of a GPT, as torch", "bytes that the busiest rank sends"
+STATES, STEP = "bytes of weights, gradients and Adam's", "time of a step: gradients exposed"
 OVERLAPPED = "time of backward, all-reduces overlapped"
 
 MUTATIONS = [
@@ -61,6 +63,44 @@ MUTATIONS = [
     ),
     Mutation(
         f"{OVERLAP}.split", "reduce(partial).wait()", "reduce(partial * 1).wait() * 2", OVERLAP, "elements that differ"
+    ),
+    Mutation(f"{CALCULATOR}.flops", "12 * layers * hidden**2", "10 * layers * hidden**2", CALCULATOR, OPERATIONS),
+    Mutation(f"{CALCULATOR}.flops", "12 * layers * seq * hidden", "8 * layers * seq * hidden", CALCULATOR, OPERATIONS),
+    Mutation(f"{CALCULATOR}.flops", "+ vocabulary * hidden", "", CALCULATOR, OPERATIONS),
+    Mutation(f"{CALCULATOR}.parameters", "(2 - tied)", "1", CALCULATOR, STATES),
+    Mutation(f"{CALCULATOR}.parameters", "+ 13 * hidden", "", CALCULATOR, (STATES, SENT)),
+    Mutation(f"{CALCULATOR}.held", "run.zero >= stage", "run.zero > stage", CALCULATOR, STATES),
+    Mutation(f"{CALCULATOR}.held", '"gradients": (2', '"gradients": (3', CALCULATOR, STATES),
+    Mutation(f"{CALCULATOR}.held", "4 + 12 / run.tensor", "16 / run.tensor", CALCULATOR, "bytes that the blocks keep"),
+    Mutation(f"{CALCULATOR}.held", "one if run.recompute else", "", CALCULATOR, "bytes that the blocks keep"),
+    Mutation(
+        f"{CALCULATOR}.held",
+        "min(run.pipeline, run.micro_batches)",
+        "run.micro_batches",
+        test="tests/roofline/test_calculator.py",
+        why="the demo's pipeline is GPipe, which holds all micro-batches",
+    ),
+    Mutation(f"{CALCULATOR}.sent", "4 * model.layers", "2 * model.layers", CALCULATOR, (SENT, STEP)),
+    Mutation(f"{CALCULATOR}.sent", "min(2, run.pipeline - 1)", "run.pipeline - 1", CALCULATOR, SENT),
+    Mutation(f"{CALCULATOR}.sent", "(2, 2, run", "(1, 1, run", CALCULATOR, (SENT, STEP)),
+    Mutation(
+        f"{CALCULATOR}.sent",
+        "3 * run.micro_batches",
+        "2 * run.micro_batches",
+        test="tests/roofline/test_calculator.py",
+        why="stage 3's messages are claimed in its own demo",
+    ),
+    Mutation(f"{CALCULATOR}.seconds", "2 / 3 * products", "1 / 3 * products", CALCULATOR, STEP),
+    Mutation(f"{CALCULATOR}.seconds", 'max(0.0, wire["data"] - backward)', 'wire["data"]', CALCULATOR, STEP),
+    Mutation(f"{CALCULATOR}.seconds", "(run.pipeline - 1) / run", "run.pipeline / run", CALCULATOR, STEP),
+    Mutation(f"{CALCULATOR}.seconds", "8 if run.recompute else 6", "6", CALCULATOR, "days to train"),
+    Mutation(f"{CALCULATOR}.days", "(run.batch * model.seq)", "run.batch", CALCULATOR, "days to train"),
+    Mutation(
+        f"{CALCULATOR}.mfu",
+        "run.data * run.tensor * run.pipeline",
+        "run.data * run.tensor",
+        test="tests/roofline/test_calculator.py",
+        why="a part of a peak is what the demo starts from",
     ),
     # Theory.
     Mutation(f"{THEORY}.matrix_product", " + rows * columns", "", PEAKS, "operations for each byte, dot"),

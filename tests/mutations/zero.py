@@ -312,28 +312,32 @@ MUTATIONS = [
         f"{RESHARDING}.save",
         '.to("cpu", copy=True)',
         '.to("cpu")',
-        RESHARDING,
-        "small form: bytes of numbers in all files",
+        test="tests/checkpointing/test_resharding.py::test_of_a_view_only_its_own_numbers_are_saved",
+        why="claims are about what is loaded",
     ),
     Mutation(
-        f"{RESHARDING}.load", "assert filled.all()", "assert filled.any()", RESHARDING, "small form: elements found"
+        f"{RESHARDING}.load",
+        "assert filled.all()",
+        "assert filled.any()",
+        test="tests/checkpointing/test_resharding.py::test_replicas_do_not_hide_a_hole",
+        why="the demo's files have no hole",
     ),
     Mutation(
-        f"{RESHARDING}.load", "if filled[target].all():", "if False:", RESHARDING, "small form: bytes read by this rank"
+        f"{RESHARDING}.load", "if filled[target].all():", "if False:", RESHARDING, "small form: bytes that this rank"
     ),
     Mutation(
         f"{SHARDS}.WritePlan.resolve_data",
         "tensor.is_contiguous()",
         "not tensor.is_contiguous()",
-        CHECKPOINT,
-        "most bytes besides its shards while a rank saves",
+        test="tests/checkpointing/test_checkpoint.py::test_what_saving_and_loading_take_besides_the_shards",
+        why="claims are about what is in the files",
     ),
     Mutation(
         "minitrain.checkpointing.full.manifest.damage",
         "elif checksum(path / name) != expected:",
         "elif False:",
-        CHECKPOINT,
-        "newest checkpoint",
+        test="tests/checkpointing/test_checkpoint.py::test_a_flipped_byte_anywhere_is_found",
+        why="the demo damages nothing",
     ),
     Mutation(
         f"{SHARDS}.flat_shards", "offset += elements", "offset = elements", CHECKPOINT, "elements changed from each"

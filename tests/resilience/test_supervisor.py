@@ -43,7 +43,7 @@ def test_the_others_are_stopped_and_all_start_again():
 def test_a_crash_that_repeats_at_one_step(most):
     started = []
     with pytest.raises(RuntimeError, match=rf"gave up: {most} crashes at step 5, the last of Crash\(rank=0, code=3"):
-        supervise(plain("exit(3)", started), 1, lambda: 5, most=most)
+        supervise(plain("exit(3 * ({number} < 9))", started), 1, lambda: 5, most=most)  # not for ever
     assert len(started) == most
 
 
@@ -51,6 +51,23 @@ def test_crashes_at_different_steps_do_not_add_up():
     started, steps = [], iter(range(99))
     crashes = supervise(plain("exit({number} < 5)", started), 1, lambda: next(steps))
     assert [crash.step for crash in crashes] == [0, 1, 2, 3, 4]
+
+
+class Ended:
+    """A process that has ended before anyone looks."""
+
+    def __init__(self, code):
+        self.poll = lambda: code
+
+    def kill(self): ...
+
+    def wait(self): ...
+
+
+def test_of_two_that_have_ended_the_one_that_was_killed_is_named():
+    codes = iter([1, -9, 0, 0])
+    (crash,) = supervise(lambda rank: Ended(next(codes)), 2, lambda: 4)
+    assert (crash.rank, crash.code, crash.step) == (1, -9, 4)
 
 
 def test_a_rank_that_cannot_be_started_ends_the_others():

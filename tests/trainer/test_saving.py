@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import math
 import os
+import resource
 import shutil
 import threading
 import time
 import warnings
 from collections import namedtuple
+from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
 
@@ -23,12 +25,24 @@ from minitrain.checkpointing.full.memory import Memory
 from minitrain.checkpointing.full.shards import Shard, ShardedTensor
 from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout
-from minitrain.lessons.checkpointing.checkpoint import small_files
 from minitrain.train import train
 from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
 from tests.drawn import first
 from tests.trainer.test_trainer import asked, do
+
+
+@contextmanager
+def small_files(wanted: bool):
+    """If asked, this process can write no more than a KiB into a file: as good as a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if wanted:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
 
 LAYOUTS = [Layout(dp=2, zero=1), Layout(tp=2), Layout(pp=2, microbatches=2)]
 

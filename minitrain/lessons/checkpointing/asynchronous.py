@@ -8,6 +8,7 @@ too early is seen.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -78,14 +79,14 @@ def copies_of(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 class Copies(TorchDispatchMode):
-    """Counts the bytes that are copied while it is open, and lets them take virtual time."""
+    """Counts the bytes that are copied while it is open, in tensors of `least` bytes; they take virtual time."""
 
-    def __init__(self, clock: VirtualClock):
+    def __init__(self, clock: VirtualClock, least: int = 0):
         super().__init__()
-        self.bytes, self.clock = 0, clock
+        self.bytes, self.clock, self.least = 0, clock, least
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.aten.copy_.default:
+        if func is torch.ops.aten.copy_.default and args[0].nbytes >= self.least:
             self.bytes += args[0].nbytes
             self.clock.work(COPY * args[0].nbytes, "copy", "communicate")
         return func(*args, **(kwargs or {}))
@@ -98,22 +99,16 @@ class Disk:
         self.clock, self.speed = clock, speed
         self.under_way = self.most = 0
 
-    def submit(self, write: Callable[[Mapping[str, Tensor]], object], state: Mapping[str, Tensor]) -> Write:
+    def submit(self, write: Callable[[Mapping[str, Tensor]], object], state: Mapping[str, Tensor]) -> SimpleNamespace:
         self.under_way += 1
         self.most = max(self.most, self.under_way)
         size = sum(tensor.nbytes for tensor in state.values())
         end = self.clock.now + self.speed * size
         self.clock.timeline.record("write", "optimizer", "disk", self.clock.now, end)
-        return Write(self, lambda: write(state), end)
 
+        def result() -> None:
+            write(state)
+            self.clock.wait_until(end)
+            self.under_way -= 1
 
-class Write:
-    """A write that is under way on a `Disk`."""
-
-    def __init__(self, disk: Disk, write: Callable[[], object], end: float):
-        self.disk, self.write, self.end = disk, write, end
-
-    def result(self) -> None:
-        self.write()
-        self.disk.clock.wait_until(self.end)
-        self.disk.under_way -= 1
+        return SimpleNamespace(result=result)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -22,27 +22,28 @@ def demo(world: World, files: int = 3) -> list[Claim]:
     Args:
         files: In a checkpoint, besides the manifest.
     """
-    rows, old = Rows("derived"), dict[str, int]()
+    rows, old, newest = Rows("derived"), dict[str, int](), partial(loaded, count=files)
     with shared_folder(world) as shared:
         folder = shared / str(world.rank)
         root = folder / "root"
         folder.mkdir()
         for keep, how in product((2, 1), FAILURES):  # with one, the old checkpoint is removed at the end
-            found = ended(root, how, files, lambda root, step, data, keep=keep: atomic.save(root, step, data, keep))
+            found = outcomes(root, lambda *at, keep=keep: atomic.save(*at, content(at[1], files), keep), newest, how)
             case, wrong = f"{how}, keep = {keep}", sum(step not in (0, 1) for step in found)
-            what = "moments of a save whose end leaves neither the old nor the new checkpoint, killed or without power"
+            what = "moments of a save at which a kill or a power failure leaves neither the old nor the new checkpoint"
             rows.add(what, "0", 0, wrong, "moments", "Pillai et al. 2014, §2", case=case, how="compared")
             if how == FAILURES[0]:
                 old[case] = sum(step == 0 for step in found)
-        lost = sum(step is None for step in ended(root, "killed", files, in_place))
-        what = "the same where the only checkpoint is overwritten"
+        found = outcomes(root, lambda *at: in_place(*at, content(at[1], files)), newest, "killed")
+        lost = sum(step not in (0, 1) for step in found)
+        what = "moments at which a kill leaves neither, where the only checkpoint is overwritten"
         rows.add(what, "4F + 2", costs.lost_in_place(files), lost, "moments", how="compared")
         for case, left in old.items():
-            what = "moments whose end leaves the old checkpoint: all until the rename"
+            what = "moments at which a kill leaves the old checkpoint: all before the rename"
             # Every operation up to it, and the writes, which can be half done.
             before, source = costs.renamed_after(files) + files + 1, "POSIX, rename(), fsync()"
             rows.add(what, "3F + 6 + F + 1", before, left, "moments", source, case=case, how="compared")
-        what = "of all bytes of a checkpoint, those whose flip, or cut off with what follows, is found"
+        what = "bytes of a checkpoint whose flip is found; also where the file is cut off there"
         whole, flips, cuts = damaged(atomic.save(folder, 5, content(5, files)))
         for case, count in (("flipped", flips), ("cut off", cuts)):
             rows.add(what, "all", whole, count, "bytes", "FIPS 180-4", case=case, how="compared")
@@ -50,7 +51,8 @@ def demo(world: World, files: int = 3) -> list[Claim]:
             with on(Disk()) as disk:
                 atomic.save(folder, step, content(step, files), keep=2)
         theory = costs.atomic_operations(files, 1)
-        rows.add("operations of a save that removes one", "3F + 7 + 1", theory, len(disk.names), "operations")
+        what = "operations on the disk in a save that also removes an old checkpoint"
+        rows.add(what, "3F + 7 + 1", theory, len(disk.names), "operations")
     return rows.claims()
 
 
@@ -76,13 +78,6 @@ def loaded(root: Path, count: int) -> int | None:
     except FileNotFoundError:
         return None
     return next((step for step in range(4) if found == content(step, count)), -1)
-
-
-def ended(root: Path, how: str, files: int, save: Callable[[Path, int, dict[str, bytes]], object]) -> list[int | None]:
-    """The steps that are found after a second save that ended at each of its moments."""
-    return outcomes(
-        root, lambda root, step: save(root, step, content(step, files)), lambda root: loaded(root, files), how
-    )
 
 
 def named(path: Path) -> bool:

@@ -1,24 +1,19 @@
-"""The lesson of `minitrain.checkpointing.checkpoint`: a state cut in four ways, what is in the files, and accidents."""
+"""The lesson of `minitrain.checkpointing.checkpoint`: a state cut in four ways, and what is in the files."""
 
 from __future__ import annotations
 
 import io
-import resource
-import warnings
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from minitrain.checkpointing.checkpoint import load, newest, save
+from minitrain.checkpointing.checkpoint import load, save
 from minitrain.checkpointing.full import manifest
 from minitrain.checkpointing.full.shards import Reader, Shard, ShardedTensor, State, flat_shards
 from minitrain.comm import World
-from minitrain.comm.control import gather_objects
 from minitrain.comm.groups import new_group
 from minitrain.lessons import Claim
 from minitrain.lessons.rows import Rows
@@ -29,7 +24,7 @@ WAYS = ("alike", "rows", "columns", "line")
 
 
 def demo(world: World, hidden: int = 48) -> list[Claim]:
-    """Saves a state cut by rows, loads it cut as ZeRO does; the table shows equal bits, bytes written, and damage.
+    """Saves a state cut by rows, loads it cut as ZeRO does; the table shows equal bits and bytes written.
 
     Args:
         hidden: Width of the synthetic model.
@@ -53,15 +48,8 @@ def demo(world: World, hidden: int = 48) -> list[Claim]:
             changed += unlike(whole, tensors)
             what = "elements changed from each of 4 ways of cutting to each, and loaded by one rank alone"
             rows.add(what, "loaded = saved", 0, changed, "elements", case=f"from {way}", how="compared")
-            what, source = (
-                "bytes of tensors in the files, also where ranks hold the same",
-                "torch.distributed.checkpoint",
-            )
-            rows.add(what, "S", size, bytes_of_tensors(path), "B", source, case=way)
-        found = accidents(world, folder / "accidents", cut(world, tensors, "rows"))
-    for case, newest_step in zip(("the disk was full", "one bit was flipped"), found, strict=True):
-        what = "newest checkpoint where the disk was full in the save of step 2, or one bit flipped"
-        rows.add(what, "the step before", 1, newest_step, "1", case=case)
+            what = "bytes of tensors in the files, also where ranks hold the same"
+            rows.add(what, "S", size, bytes_of_tensors(path), "B", "torch.distributed.checkpoint", case=way)
     return rows.claims()
 
 
@@ -125,36 +113,3 @@ def bytes_of_tensors(path: Path) -> int:
             archive = zipfile.ZipFile(io.BytesIO(stream.read(info.length)))
         total += sum(entry.file_size for entry in archive.infolist() if "/data/" in entry.filename)
     return total
-
-
-def accidents(world: World, folder: Path, state: State) -> list[int]:
-    """The step that `newest` finds after a full disk, and after one flipped bit, in the save of step 2."""
-    save(folder, 1, state, {})
-    found = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they say what the claims count
-        for full in (True, False):
-            with small_files(full and world.rank == world.size - 1):
-                path = save(folder, 2, state, {})
-            if not full and world.rank == 0:
-                assert path is not None
-                file = path / "__0_0.distcp"
-                data = bytearray(file.read_bytes())
-                data[len(data) // 2] ^= 1
-                file.write_bytes(data)
-            gather_objects(None)  # no other rank looks before it is done
-            left = newest(folder)
-            found.append(-1 if left is None else manifest.read(left).step)
-    return found
-
-
-@contextmanager
-def small_files(wanted: bool) -> Iterator[None]:
-    """If asked, this process can write no more than a KiB into a file: as good as a full disk."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if wanted:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)

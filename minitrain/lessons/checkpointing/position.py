@@ -1,7 +1,6 @@
 """The lesson of `minitrain.checkpointing.position`: ranks come and go, and every sample is taken once per epoch.
 
-A rank of the run plays several where there are fewer of them than the stage has. A sampler for each rank, as
-`DistributedSampler` is one, is here as the way that goes wrong.
+A rank of the run plays several where there are fewer of them than the stage has.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from itertools import zip_longest
 from minitrain.checkpointing.position import Position
 from minitrain.comm import World
 from minitrain.comm.control import gather_objects
-from minitrain.costs import checkpointing as costs
 from minitrain.lessons import Claim
 from minitrain.lessons.rows import Rows
 
@@ -25,12 +23,8 @@ STAGES = {  # (ranks, steps); 90 steps are 7 epochs
 }
 
 
-def demo(world: World, shorter: int = 10) -> list[Claim]:
-    """Takes samples while ranks come and go; the table shows each sample once, and what a sampler per rank does.
-
-    Args:
-        shorter: By how much fewer steps a sampler per rank takes in each stage.
-    """
+def demo(world: World) -> list[Claim]:
+    """Takes samples while ranks come and go; the table shows each sample once, and one device's order."""
     rows, alone = Rows("MosaicML 2023, StreamingDataset"), Position(SAMPLES, BATCH)
     one_device = [alone.take(0, 1).tolist() for _ in range(90)]
     for name, stages in STAGES.items():
@@ -43,16 +37,6 @@ def demo(world: World, shorter: int = 10) -> list[Claim]:
         pairs = (pair for steps in zip(found, one_device, strict=True) for pair in zip_longest(*steps))
         what = "samples that differ from one device's in the same step"
         rows.add(what, "0", 0, sum(a != b for a, b in pairs), "samples", case=name, how="compared")
-    short = tuple((ranks, steps - shorter) for ranks, steps in STAGES["8 → 6 → 8"])
-    for name, stages in {"4 → 2 → 3 → 4": STAGES["4 → 2 → 3 → 4"], "8 → 6 → 8, shorter": short}.items():
-        theory, practice = costs.per_rank_sampler(stages), by_each_rank(stages)
-        for kind, formula in (
-            ("repeated", "Σ (n' − n)·c where ranks leave"),
-            ("lost", "Σ (n − n')·c where ranks come"),
-        ):
-            predicted, measured = getattr(theory, kind), getattr(practice, kind)
-            what = f"a sampler per rank: samples {kind}"
-            rows.add(what, formula, predicted, measured, "samples", "derived", case=name, how="compared")
     return rows.claims()
 
 
@@ -74,15 +58,3 @@ def taken(world: World, stages: Sequence[tuple[int, int]]) -> list[list[int]]:
         [sample for _, samples in sorted(pair for part in step for pair in part.items()) for sample in samples]
         for step in steps_of
     ]
-
-
-def by_each_rank(stages: Sequence[tuple[int, int]]) -> costs.Wrong:
-    """Samples that are repeated and lost where rank r of n takes every n-th from the r-th, and counts its own."""
-    counts: Counter[int] = Counter()
-    taken_before = 0
-    for ranks, steps in stages:
-        for number in range(taken_before, taken_before + steps):
-            counts.update(rank + ranks * number for rank in range(ranks))
-        taken_before += steps
-    repeated = sum(count - 1 for count in counts.values())
-    return costs.Wrong(repeated, sum(number not in counts for number in range(max(counts))))

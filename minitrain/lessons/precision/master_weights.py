@@ -25,7 +25,10 @@ def demo(world: World) -> list[Claim]:
         rows.add(what, "2^m", count, vanished(low, each, dtype), "1", case=each.name)
         what, ratio = "significands that stay, updates between the two limits", costs.never_lost_above(each.mantissa)
         for share in (5 / 8, 3 / 4, 1.0, 1 + 2**-6):
-            between, formula = costs.lost(share * ratio, each.mantissa), "#{k: (1 + k/2^m) · ratio < 2^−(m+1)}"
+            between, formula = (
+                costs.lost(share * ratio, each.mantissa),
+                "#{k: (1 + k/2^m) · ratio < 2^−(m+1), or = and k even}",
+            )
             found = vanished(share * ratio, each, dtype)
             rows.add(what, formula, between, found, "1", case=f"{each.name}, {share} of the upper limit")
         steps, update = 2 * count, 2.0 ** -(each.mantissa + 1)

@@ -46,9 +46,10 @@ def demo(world: World, layers: int = 36, hidden: int = 32, batch: int = 2, seque
     gpt = {k: trial.step(in_segments(k)) for k in lengths if k <= 3}
     block = sum(gpt_layer_activations(batch, sequence, hidden, 1, fused=False).values())
     few = replace(trial, layers=int(2 * block / width) // 2 * 2)  # to which single blocks are best
-    for its, steps in ((trial, gpt), (few, {k: few.step(in_segments(k)) for k in (1, 2)})):
-        best, what = costs.best_k(its.layers, width, block), "best k, blocks of a GPT, of 1, 2 and 3"
-        rows.add(what, "1 up to L = 2A/I", best, least(steps), "1", case=f"L = {its.layers}")
+    for its, steps in ((trial, gpt), (few, {k: few.step(in_segments(k)) for k in gpt})):
+        what = "best k of 1, 2 and 3 for the blocks of a GPT, of more than 2A/I and of fewer"
+        best, formula = costs.best_k(its.layers, width, block), "1 up to L = 2A/I, then 2"
+        rows.add(what, formula, best, least(steps), "1", case=f"L = {its.layers}")
     ways: dict[str, lesson.How] = {"small form": in_segments(2), "full form": lambda gpt: recompute(gpt.blocks, 2)}
     again, once = layers * costs.layer_flops(batch, sequence, hidden), trial.operations()
     for name, how in ways.items():

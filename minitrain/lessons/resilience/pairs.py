@@ -31,13 +31,19 @@ def demo(world: World, elements: int = 1001) -> list[Claim]:
     rows.add("up to 2 faults among 4 to 8 nodes: sets found exactly", "Σ C(n, f)", theory, found, "1")
     naive = sum(shifted(nodes, faulty) == faulty for nodes, faulty in sets)
     theory = sum(costs.found_by_shifted_pairs(nodes) for nodes in NODES)
-    rows.add("the same by two rounds of shifted pairs", "Σ C(n, f) − …", theory, naive, "1")
+    rows.add(
+        "up to 2 faults among 4 to 8 nodes: sets found by two rounds of shifted pairs",
+        "Σ C(n, f) − …",
+        theory,
+        naive,
+        "1",
+    )
     answers = [(found_by_pairs(n, faulty), faulty) for n in range(1, 9) for faulty in fault_sets(n, n)]
     undecided = sum(answer is None for answer, _ in answers)
     theory = sum(map(costs.undecidable, range(1, 9)))
     rows.add("any faults among 1 to 8 nodes: sets in which it cannot decide", "Σ (n + 1)", theory, undecided, "1")
     wrong = sum(answer not in (None, faulty) for answer, faulty in answers)
-    rows.add("… and sets in which its answer is wrong", "0", 0, wrong, "1")
+    rows.add("any faults among 1 to 8 nodes: sets in which it accuses the wrong nodes", "0", 0, wrong, "1")
 
     what, right = "real ranks, each faulty in turn: ranks found from what arrives", 0
     with Ledger() as ledger, world.timed("a check of all ranks, of which none is faulty"):

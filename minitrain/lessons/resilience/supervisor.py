@@ -1,12 +1,10 @@
-"""The lesson of `minitrain.resilience.supervisor`: ranks that are killed, and how often that is to be expected."""
+"""The lesson of `minitrain.resilience.supervisor`: ranks that are killed, and a training that goes on."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
-
-import torch
 
 from minitrain.comm import World
 from minitrain.costs import resilience as costs
@@ -44,12 +42,6 @@ def demo(world: World, steps: int = 11, first: int = 4, second: int = 8) -> list
     what = "attempts at a training that fails at the same step each time"
     rows.add(what, "3", 3, broken.attempts, "1")
     rows.add("processes left in the end", "0", 0, right.left + killed.left + broken.left, "1")
-    p, n, days = 0.01, 128, 20_000
-    drawn = torch.rand(days, n, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
-    what = f"share of {days:,} simulated days with a failure: {n:,} of them, each with {100 * p:g} % a day"
-    failed = int((drawn < p).any(1).sum()) / days
-    # Four standard deviations of a share among so many days.
-    rows.add(what, "1 − (1 − p)ⁿ", costs.any_fails(p, n), failed, "1", absolute=4 * (0.25 / days) ** 0.5)
     return rows.claims()
 
 

@@ -25,6 +25,7 @@ class VirtualMachine(Flops):
 
     Attributes:
         compute: The clock of the products; `compute.now` is the time of the block.
+        network: Its collectives, by the ring.
         sending: Virtual seconds in which the network was busy.
         computing: Virtual seconds in which a product was computed.
     """
@@ -32,22 +33,19 @@ class VirtualMachine(Flops):
     def __init__(self, speed: float, link: float):
         super().__init__()
         self.compute, self.speed = VirtualClock(), speed
-        self._network = Network(self.compute, 0.0, 1 / link)
+        self.network = Network(self.compute, 0.0, 1 / link)
+        self.all_reduce = self.network.all_reduce  # as `minitrain.comm.messages.all_reduce`, through the ring
 
     def add(self, kind: str, flops: int, moved: int) -> None:
         super().add(kind, flops, moved)
         self.compute.work(flops / self.speed)
-
-    def all_reduce(self, tensor: Tensor, group: dist.ProcessGroup | None = None) -> Handle:
-        """As `minitrain.comm.messages.all_reduce`, through the ring."""
-        return self._network.all_reduce(tensor, group)
 
     def all_gather(self, shard: Tensor, group: dist.ProcessGroup | None = None) -> Handle:
         """As `minitrain.comm.messages.all_gather`, through the ring."""
         rank, ranks = rank_and_size(group)
         whole = shard.new_empty(ranks * shard.shape[0], *shard.shape[1:])
         whole.chunk(ranks)[rank].copy_(shard)
-        return self._network.all_gather(whole, group)
+        return self.network.all_gather(whole, group)
 
     @property
     def computing(self) -> float:
