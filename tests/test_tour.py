@@ -16,7 +16,7 @@ from minitrain.lessons import tour
 from minitrain.lessons.claims import Claim, merge
 
 ROOT = Path(__file__).parents[1]
-TOLD = ("module", "what", "formula", "unit", "source", "how", "relation", "key", "holds")
+TOLD = ("module", "what", "formula", "unit", "source", "how", "relation", "holds")
 NUMBERS = ("predicted", "tolerance", "absolute")
 
 

@@ -74,12 +74,11 @@ def overview(record: dict[str, Any]) -> str:
     """A table of the chapters that links to their pages; each row has the chapter's name as its anchor."""
     if not record["claims"]:
         return NONE
-    lines = ["| Chapter | Demos | Claims | Key | Hold |", "| --- | ---: | ---: | ---: | --- |"]
+    lines = ["| Chapter | Demos | Claims | Hold |", "| --- | ---: | ---: | --- |"]
     for name, claims in chapters_of(record).items():
         modules = {claim["module"] for claim in claims}
-        key = sum(bool(claim.get("key")) for claim in claims)
         link = f"[{title(name)}]({name}.md){{ #{name} }}"
-        lines.append(f"| {link} | {len(modules)} | {len(claims)} | {key} | {_held(claims)} |")
+        lines.append(f"| {link} | {len(modules)} | {len(claims)} | {_held(claims)} |")
     return f"{_summary(record)}\n\n" + "\n".join(lines)
 
 
@@ -89,16 +88,15 @@ def _held(claims: list[dict[str, Any]]) -> str:
 
 
 def page(chapter: str, claims: list[dict[str, Any]], sources: Sources = NO_SOURCES) -> str:
-    """The page of one chapter: for each demo its key claims as a table, and the others folded below it."""
+    """The page of one chapter: for each demo its claims as a table."""
     modules = list(dict.fromkeys(claim["module"] for claim in claims))
     names = {module: module.rpartition(".")[2] for module in modules}
-    key = sum(bool(claim.get("key")) for claim in claims)
     name = chapters.BY_NAME[chapter].title if chapter in chapters.BY_NAME else title(chapter)
     held = "All hold." if _held(claims) == "all" else f"{_held(claims)} hold."
     demos = f"{len(modules)} demo{'s' * (len(modules) > 1)}"
     parts = [
         f"---\ntitle: {title(chapter)}\nhide: [toc]\n---\n\n# Claims: {name}",
-        f"{len(claims)} claims of {demos}, {key} of them key. {held} [What a claim is](index.md)",
+        f"{len(claims)} claims of {demos}. {held} [What a claim is](index.md)",
         " · ".join(f"[`{name}`](#{name})" for name in names.values()) + "\n{ .claims-demos }",
         f'<div class="claims-filter" data-claims="{len(claims)}"></div>\n'
         '<script type="module" src="../../javascripts/claims.js"></script>',
@@ -112,18 +110,9 @@ def page(chapter: str, claims: list[dict[str, Any]], sources: Sources = NO_SOURC
 
 
 def section(claims: list[dict[str, Any]], sources: Sources = NO_SOURCES) -> str:
-    """A demo's key claims as a table, and the others in a second one, folded; without a key claim, all are shown."""
-    # Records from before claims had `key` lack it.
-    marked = any(claim.get("key") for claim in claims)
-    first, rest = [], []
-    for claim in claims:
-        (first if claim.get("key") or claim["holds"] is False or not marked else rest).append(claim)
+    """A demo's claims as a table."""
     ids = anchors(claims)
-    tables = [_table([_row(claim, sources, ids[claim["what"]]) for claim in part]) for part in (first, rest)]
-    if not rest:
-        return tables[0]
-    summary = f"{len(rest)} more claim{'s' * (len(rest) > 1)}"
-    return f'{tables[0]}\n\n<details class="claims-more"><summary>{summary}</summary>\n{tables[1]}\n</details>'
+    return _table([_row(claim, sources, ids[claim["what"]]) for claim in claims])
 
 
 def anchors(claims: list[dict[str, Any]]) -> dict[str, str]:

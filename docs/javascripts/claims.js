@@ -19,8 +19,6 @@ function filter(root) {
     const text = [demo, what.textContent, row.dataset.formula, kind.textContent].join(" ").toLowerCase()
     return { row, how: kind.textContent, text }
   })
-  const folds = [...document.querySelectorAll("details.claims-more")]
-  const open = new Map() // as the reader left them, for when the filter is empty again
 
   function apply() {
     const wanted = words.value.toLowerCase().split(/\s+/).filter(Boolean), active = wanted.length > 0 || how.value !== ""
@@ -30,12 +28,9 @@ function filter(root) {
       each.row.hidden = !fits
       shown += fits
     }
-    for (const part of [...document.querySelectorAll(".claims-demo .claims"), ...folds, ...demos]) {
+    for (const part of [...document.querySelectorAll(".claims-demo .claims"), ...demos]) {
       part.hidden = !part.querySelector("tr[id]:not([hidden])")
     }
-    if (active) for (const fold of folds) open.has(fold) || open.set(fold, fold.open)
-    for (const [fold, before] of open) fold.open = active || before
-    if (!active) open.clear()
     output.textContent = active ? `${shown} of ${rows.length} claims` : `${rows.length} claims`
     const address = new URL(location)
     for (const field of [words, how]) {
@@ -45,24 +40,12 @@ function filter(root) {
     if (address.href !== location.href) history.replaceState(history.state, "", address)
   }
 
-  // A claim that a link leads to is shown, also where it is folded away.
-  function show() {
-    const target = document.getElementById(decodeURIComponent(location.hash.slice(1)))
-    const fold = target?.closest("details.claims-more")
-    if (fold && !fold.open) {
-      fold.open = true
-      target.scrollIntoView()
-    }
-  }
-
   const asked = new URLSearchParams(location.search)
   words.value = asked.get("filter") ?? ""
   how.value = HOWS.includes(asked.get("how")) ? asked.get("how") : ""
   form.addEventListener("input", apply)
   form.addEventListener("submit", (event) => event.preventDefault())
-  addEventListener("hashchange", show)
   apply()
-  show()
 }
 
 for (const root of document.querySelectorAll(".claims-filter")) filter(root)

@@ -52,7 +52,6 @@ class Claim:
         tolerance: Relative tolerance. 0 means exactly equal, the normal case for counts.
         absolute: Absolute tolerance, for where the expected value is 0.
         needs: The ranks that the claim needs, if there were fewer; it then neither holds nor fails.
-        key: Whether it is one of the three to six that carry its demo; tables show these, and the others on demand.
         case: In a claim that several cases share (`fold`), the one that does not hold.
     """
 
@@ -67,13 +66,12 @@ class Claim:
     tolerance: float = 0.0
     absolute: float = 0.0
     needs: int = 0
-    key: bool = False
     case: str = ""
 
     @classmethod
-    def needs_ranks(cls, ranks: int, what: str, formula: str, source: str = "", key: bool = False) -> Claim:
+    def needs_ranks(cls, ranks: int, what: str, formula: str, source: str = "") -> Claim:
         """A row for a claim that needs at least `ranks` ranks, where there are fewer."""
-        return cls(what, formula, math.nan, math.nan, source=source, needs=ranks, key=key)
+        return cls(what, formula, math.nan, math.nan, source=source, needs=ranks)
 
     @property
     def holds(self) -> bool | None:
@@ -90,31 +88,25 @@ class Claim:
         return self.measured == self.predicted or abs(self.measured - self.predicted) <= slack
 
 
-def as_key(*claims: Claim) -> list[Claim]:
-    """The same claims, as key ones: for claims that a function has made for several demos."""
-    return [dataclasses.replace(claim, key=True) for claim in claims]
-
-
-def fold(what: str, cases: Mapping[str, Claim], key: bool = False) -> Claim:
+def fold(what: str, cases: Mapping[str, Claim]) -> Claim:
     """One claim for one fact that was seen in several cases, such as the same equality in each of 22 layouts.
 
     Args:
         what: The claim about all of them.
         cases: Name of a case -> its claim.
-        key: See `Claim`.
 
     Returns:
         The first case that does not hold, with its name. Where all hold, the first case, with the measured value that
         is farthest out among the cases that are predicted like it, and the formulas of all cases if they differ.
     """
     if failing := [name for name, claim in cases.items() if claim.holds is False]:
-        return dataclasses.replace(cases[failing[0]], what=what, key=key, case=failing[0])
+        return dataclasses.replace(cases[failing[0]], what=what, case=failing[0])
     first, *others = cases.values()
     alike = [first.measured, *(claim.measured for claim in others if claim.predicted == first.predicted)]
     # The source is the first case's, so that it does not depend on whose rounding is larger.
     formulas = "; ".join(dict.fromkeys(claim.formula for claim in cases.values()))
     farthest = min(alike) if first.relation == ">=" else max(alike)
-    return dataclasses.replace(first, what=what, formula=formulas, measured=farthest, key=key)
+    return dataclasses.replace(first, what=what, formula=formulas, measured=farthest)
 
 
 @dataclass(frozen=True)
@@ -192,32 +184,10 @@ def expected(claim: Claim) -> str:
     return text
 
 
-def telling(rows: Sequence[Row]) -> list[Row]:
-    """The rows that a table shows unless all are asked for: key claims, and those that do not hold.
-
-    Of a demo without a key claim these are all.
-    """
-    marked = {row.module for row in rows if row.claim.key}
-    return [row for row in rows if row.claim.key or row.holds is False or row.module not in marked]
-
-
 def first_of_each(rows: Sequence[Row]) -> list[Row]:
-    """The first key claim of each module, or its first claim if none is key, and all claims that do not hold."""
-    first = {row.module: row for row in sorted(reversed(rows), key=lambda row: row.claim.key)}
+    """The first claim of each module, and all claims that do not hold."""
+    first = {row.module: row for row in reversed(rows)}
     return [row for row in rows if first[row.module] is row or row.holds is False]
-
-
-def left_out(rows: Sequence[Row]) -> str:
-    """A table's note on the rows that `telling` leaves out; "" if there are none."""
-    shown = telling(rows)
-    waiting = sum(row.holds is None for row in rows) - sum(row.holds is None for row in shown)
-    hold = len(rows) - len(shown) - waiting  # those that do not hold are shown
-    parts = [f"{hold} more claim{' holds' if hold == 1 else 's hold'}"] if hold else []
-    if waiting:
-        more = "" if hold else f" more claim{'s' * (waiting > 1)}"
-        parts.append(f"{waiting}{more} need{'s' * (waiting == 1)} more ranks")
-    them = "it" if hold + waiting == 1 else "them"
-    return f"and {' and '.join(parts)}; --all shows {them}" if parts else ""
 
 
 def print_rows(rows: Iterable[Row], console: Console | None = None, chapters: bool = False) -> None:

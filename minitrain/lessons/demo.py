@@ -31,7 +31,7 @@ from minitrain.comm.terminal import reader_has_closed
 from minitrain.comm.timeline import trace_events
 from minitrain.comm.torchrun import end_with_torchrun, given_ranks, speaks
 from minitrain.comm.world import World, describe
-from minitrain.lessons.claims import Claim, Row, left_out, merge, number, print_rows, telling, write_json
+from minitrain.lessons.claims import Claim, Row, merge, number, print_rows, write_json
 from minitrain.lessons.listing import NUMBERS, after, demos, lesson_of, technique_of
 from minitrain.watch.rehearsal import Rehearsal
 
@@ -41,19 +41,17 @@ NCCL = 'NCCL User Guide, "Using multiple NCCL communicators concurrently" and "P
 
 @dataclass(frozen=True)
 class Output:
-    """The rows to show, and the files to write.
+    """The files to write.
 
     Attributes:
         figure: Save the lesson's picture here (.svg, .png or .pdf).
         trace: Save the timeline of all ranks here, for https://ui.perfetto.dev.
         json: Save the claims here.
-        all: Show all claims, not only those that are key or do not hold.
     """
 
     figure: Path | None = None
     trace: Path | None = None
     json: Path | None = None
-    all: bool = False
 
 
 def demo_of(technique: str | ModuleType) -> Demo:
@@ -92,7 +90,7 @@ def run(demo: Demo | str | ModuleSpec | None) -> NoReturn:
     survives = getattr(sys.modules[demo.__module__], "SURVIVES", False)
     options = tyro.cli(_command(demo), prog=program)
     where = {name: options.pop(name) for name in ("ranks", "device", "timeout", "rehearse")}
-    output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"), options.pop("all"))
+    output = Output(options.pop("figure"), options.pop("trace"), options.pop("json"))
     if problem := _make_room(output):
         if speaks():
             print(problem, file=sys.stderr)
@@ -137,14 +135,12 @@ def run_chapter(package: str) -> NoReturn:
         command,
         f"Run all demos of {package} with their defaults.",
         [],
-        ("ranks", "device", "rehearse", "timeout", "all"),
+        ("ranks", "device", "rehearse", "timeout"),
     )
     options = tyro.cli(command, prog=f"python -m {package}")
-    arguments = (modules, options["all"])
-    where = {name: options[name] for name in ("ranks", "device", "timeout", "rehearse")}
     for module in modules:
         demo_of(module)  # imported here, once for all ranks
-    sys.exit(launch(perform_all, **where, arguments=arguments))
+    sys.exit(launch(perform_all, **options, arguments=(modules,)))
 
 
 _MaybePath = Annotated[Path | None, tyro.conf.arg(metavar="PATH")]
@@ -170,7 +166,6 @@ _OPTIONS = {
     "figure": (_MaybePath, None, "Save the lesson's picture here (.svg, .png or .pdf)."),
     "trace": (_MaybePath, None, "Save the timeline of all ranks here, for https://ui.perfetto.dev."),
     "json": (_MaybePath, None, "Save the claims here."),
-    "all": (tyro.conf.FlagCreatePairsOff[bool], False, "Show all claims, not only the key ones."),
 }
 
 
@@ -274,9 +269,7 @@ def perform(world: World, module: str, name: str, options: dict[str, Any], outpu
         rows, costs = play(world, demo, options)
     spans = world.timeline.gather().spans
     if world.rank == 0:
-        print_rows(rows if output.all else telling(rows))
-        if not output.all and (rest := left_out(rows)):
-            print(rest)
+        print_rows(rows)
         if costs:
             print("\nmeasured here, not claimed:")
             for what, value, unit in costs:
@@ -294,17 +287,16 @@ def setup_of(world: World) -> str:
 
 
 def closing(technique: str, rows: list[Row], picture: bool) -> str:
-    """The last line of a demo: how many key claims hold, and where to go on.
+    """The last line of a demo: how many claims hold, and where to go on.
 
     Args:
         technique: Its module.
         rows: Its claims.
         picture: Whether it has a picture that was not asked for.
     """
-    key = [row for row in telling(rows) if row.holds is not None]
-    hold = sum(row.holds is True for row in key)
-    parts = [f"{hold} of {len(key)} key claims hold" if len(key) != 1 else f"{hold} of 1 key claim holds"]
-    parts[0] += f" ({len(rows)} in all)" if len(rows) > len(key) else ""
+    tried = [row for row in rows if row.holds is not None]
+    hold = sum(row.holds is True for row in tried)
+    parts = [f"{hold} of {len(tried)} claims hold" if len(tried) != 1 else f"{hold} of 1 claim holds"]
     chapter, _, name = technique.removeprefix("minitrain.").partition(".")
     parts += [f"chapter {NUMBERS[chapter]}"] if chapter in NUMBERS else []
     parts += [f"picture: --figure {name}.svg"] if picture else []
@@ -313,19 +305,18 @@ def closing(technique: str, rows: list[Row], picture: bool) -> str:
     return " · ".join(parts)
 
 
-def perform_all(world: World, modules: tuple[str, ...], everything: bool = False) -> bool:
+def perform_all(world: World, modules: tuple[str, ...]) -> bool:
     """Run several demos on this rank, each with its table. Whether all claims hold on all ranks.
 
     Args:
         world: This rank.
         modules: The techniques.
-        everything: Show all claims, not only those that are key or do not hold.
     """
     held = []
     for index, module in enumerate(modules):
         if world.rank == 0:
             print("" if index else f"{len(modules)} demos, one after the other\n")
-        held.append(perform(world, lesson_of(module), "demo", {}, Output(all=everything)))
+        held.append(perform(world, lesson_of(module), "demo", {}, Output()))
     return all(held)
 
 
@@ -349,7 +340,7 @@ def _rehearsed(world: World, rehearsal: Rehearsal) -> Claim:
     summary, broken = str(rehearsal), rehearsal.check()
     if world.rank == 0:
         print(summary, *broken, sep="\n", end="\n\n")
-    return Claim("rules of NCCL that this run would break", "0", 0, len(broken), source=NCCL, key=True)
+    return Claim("rules of NCCL that this run would break", "0", 0, len(broken), source=NCCL)
 
 
 def _write(world: World, rows: list[Row], spans: list, output: Output, title: str) -> None:

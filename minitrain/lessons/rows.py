@@ -88,7 +88,7 @@ class Rows:
 
     def claims(self) -> list[Claim]:
         """All of them: each sentence once."""
-        return [fold(what, cases, key=True) for what, cases in self._cases.items()]
+        return [fold(what, cases) for what, cases in self._cases.items()]
 
 
 def most(distances: Iterable[float]) -> float:

@@ -24,7 +24,7 @@ from minitrain.comm.control import gather_objects
 from minitrain.comm.pictures import save_figure
 from minitrain.comm.world import World, describe
 from minitrain.data.text import Samples, Text, bigram_entropy, windows
-from minitrain.lessons.claims import Claim, Row, as_key, first_of_each, merge, picture_of, print_rows, write_json
+from minitrain.lessons.claims import Claim, Row, first_of_each, merge, picture_of, print_rows, write_json
 from minitrain.lessons.demo import demo_of, launch, play, setup_of
 from minitrain.lessons.listing import demos
 
@@ -73,7 +73,7 @@ def tour(world: World, data: str, folder: Path, json: Path | None, table: Path |
             rows += play(world, demo_of(module), {})[0]
     curve, sample, claims = train(world, text)
     curves, alike = train_in_every_layout(world, data)
-    rows += merge("minitrain.tour", gather_objects(as_key(*claims, *alike)))
+    rows += merge("minitrain.tour", gather_objects([*claims, *alike]))
     if world.rank == 0:
         show(world, text, curve, sample, curves, rows, folder, everything)
         if json:

@@ -19,16 +19,13 @@ from minitrain.lessons.claims import (
     PICTURED,
     Claim,
     Row,
-    as_key,
     expected,
     first_of_each,
     fold,
-    left_out,
     merge,
     number,
     picture_of,
     print_rows,
-    telling,
     verdict,
     write_json,
 )
@@ -105,28 +102,9 @@ def rows_of(*claims: Claim, module: str = "minitrain.collectives.ring") -> list[
 HOLDS, BREAKS, WAITS = Claim("holds", "n", 1, 1), Claim("breaks", "n", 1, 2), Claim.needs_ranks(4, "waits", "n")
 
 
-def test_a_table_shows_key_claims_and_those_that_do_not_hold():
-    rows = rows_of(HOLDS, *as_key(HOLDS, WAITS), BREAKS, WAITS)
-    assert telling(rows) == rows[1:4]
-
-
 def test_one_claim_of_each_demo():
-    unmarked, marked = rows_of(HOLDS, BREAKS, WAITS), rows_of(HOLDS, *as_key(WAITS), module="minitrain.zero.stage1")
-    assert first_of_each(unmarked + marked) == unmarked[:2] + marked[1:]
-
-
-@pytest.mark.parametrize(
-    ("others", "says"),
-    [
-        ([BREAKS], ""),
-        ([HOLDS], "and 1 more claim holds; --all shows it"),
-        ([HOLDS, WAITS], "and 1 more claim holds and 1 needs more ranks; --all shows them"),
-        ([WAITS, HOLDS, WAITS, HOLDS], "and 2 more claims hold and 2 need more ranks; --all shows them"),
-    ],
-)
-def test_what_is_left_out_is_counted(others, says):
-    assert left_out(rows_of(*as_key(HOLDS, WAITS), *others)) == says
-    assert left_out(rows_of(*others)) == "", "all are shown where none is key"
+    one, other = rows_of(HOLDS, WAITS, BREAKS), rows_of(WAITS, HOLDS, module="minitrain.zero.stage1")
+    assert first_of_each(one + other) == [one[0], one[2], other[0]]
 
 
 def test_the_picture_loads_nothing_and_has_one_row_a_demo_of_a_few():
@@ -146,8 +124,8 @@ def test_the_readmes_picture_leaves_room_for_what_is_below_it():
 
 def test_a_folded_claim_shows_the_case_farthest_out_and_names_one_that_fails():
     cases = {name: Claim(name, "≤ 3", 3, value, relation="<=") for name, value in (("a", 1), ("b", 2), ("c", 0))}
-    folded = fold("steps, in each of 3 cases", cases, key=True)
-    assert (folded.what, folded.measured, folded.key, folded.case) == ("steps, in each of 3 cases", 2, True, "")
+    folded = fold("steps, in each of 3 cases", cases)
+    assert (folded.what, folded.measured, folded.case) == ("steps, in each of 3 cases", 2, "")
     broken = fold("steps", {**cases, "d": Claim("d", "≤ 3", 3, 4, relation="<="), "e": Claim("e", "≤ 3", 3, 5)})
     assert (broken.holds, broken.measured, broken.case) == (False, 4, "d")
     least = fold(
