@@ -120,4 +120,27 @@ MUTATIONS = [
         f"{HOME}.clip_grad_norm",
         "norm, if every rank",
     ),
+    # Every block gets the last block's MLP, or its attention.
+    Mutation(
+        f"{HOME}.gpt.parallelize",
+        "make(part, group)",
+        "make(gpt.blocks[-1].mlp if name.endswith('.mlp') else part, group)",
+        f"{HOME}.gpt",
+        "small form: distance of loss",
+    ),
+    Mutation(
+        f"{HOME}.gpt.parallelize",
+        "make(part, group)",
+        "make(gpt.blocks[-1].attention if name.endswith('.attention') else part, group)",
+        f"{HOME}.gpt",
+        "small form: distance of loss",
+    ),
+    # The ends share a table whose rows have moved by one.
+    Mutation(
+        f"{HOME}.gpt.parallelize",
+        "gpt.head.weight = gpt.embedding.tokens.weight",
+        "gpt.head.weight = gpt.embedding.tokens.weight; gpt.head.weight.data = gpt.head.weight.data.roll(1, 0)",
+        f"{HOME}.gpt",
+        "small form: distance of loss",
+    ),
 ]
