@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, ring_all_reduce, ring_reduce_scatter
+from minitrain.costs.communication import NOTHING, Traffic, ring_all_gather, ring_reduce_scatter
 
 STAGES = (0, 1, 2, 3)
 
@@ -122,7 +122,7 @@ def all_gather_traffic(lines: Sequence[Line], ranks: int, rank: int, frozen: boo
 def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro_batches: int = 1) -> Traffic:
     """What a rank sends in a step of stage 1, 2 or 3 through rings, exactly: (n−1)/n of `volume` and of the padding.
 
-    Without clipping, see `clip_traffic` (§7.2; Patarasuk & Yuan 2009 for the ring).
+    Without clipping, which all-reduces one number of 8 bytes (§7.2; Patarasuk & Yuan 2009 for the ring).
     """
     if stage not in STAGES[1:]:
         raise ValueError(f"stage={stage} has no lines; use 1, 2 or 3")
@@ -134,11 +134,6 @@ def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro
         reductions * reduced.bytes + gatherings * gathered.bytes,
         reductions * reduced.messages + gatherings * gathered.messages,
     )
-
-
-def clip_traffic(ranks: int, rank: int) -> Traffic:
-    """The cost of the norm of all gradients: the all-reduce of one number of 8 bytes."""
-    return ring_all_reduce(1, 8, ranks, rank)
 
 
 def gradient_peak(lines: Sequence[Line], largest: int, ranks: int, drain: bool = True) -> int:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import random
-import statistics
 
 import pytest
 
@@ -44,16 +42,5 @@ def test_zipf():
     assert costs.expected_distinct(3, [1.0]) == 1 and costs.expected_distinct(0, [1.0]) == 0
 
 
-def test_how_far_servers_are_from_even():
-    draw = random.Random(0)
-    counts = [sum(draw.random() < 0.25 for _ in range(1000)) for _ in range(200)]
-    assert statistics.stdev(counts) == pytest.approx(costs.server_deviation(1000, 4), rel=0.2)
-    assert costs.server_deviation(10, 1) == 0
-
-
 def test_bytes_of_a_row():
     assert costs.row_bytes(16, 16) == 128 and costs.row_bytes(16, 1) == 68
-
-
-def test_probes():
-    assert (costs.probes(0.5, True), costs.probes(0.5, False), costs.probes(0, False)) == (1.5, 2.5, 1)

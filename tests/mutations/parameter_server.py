@@ -235,25 +235,11 @@ MUTATIONS = [
         why="averages are only drawn",
     ),
     Mutation(
-        "minitrain.costs.embedding.server_deviation",
-        " * (1 - 1 / servers)",
-        "",
-        test="tests/costs/test_embedding.py::test_how_far_servers_are_from_even",
-        why="averages are only drawn",
-    ),
-    Mutation(
         "minitrain.costs.embedding.row_bytes",
         "dimension + states",
         "2 * dimension",
         test="tests/costs/test_embedding.py::test_bytes_of_a_row",
         why="averages are only drawn",
-    ),
-    Mutation(
-        "minitrain.costs.embedding.probes",
-        "1 if found else 2",
-        "1",
-        test="tests/costs/test_embedding.py::test_probes",
-        why="slots decide nothing but time",
     ),
     Mutation("minitrain.costs.hybrid.worker", "counts[rank] for", "counts[0] for", HYBRID, "bytes sent by this rank"),
     Mutation(

@@ -133,13 +133,6 @@ MUTATIONS = [
     Mutation(
         f"{THEORY}.gradient_peak", "return sum(sizes) + largest", "return sum(sizes)", STAGE2, "most bytes of gradients"
     ),
-    Mutation(
-        f"{THEORY}.clip_traffic",
-        "(1, 8, ranks",
-        "(1, 4, ranks",
-        test="tests/costs/test_zero.py::test_traffic_by_hand",
-        why="no claim is about clipping, which small forms leave out",
-    ),
     Mutation(TIME, "(layers - 2) * max", "(layers // 2) * max", STAGE3, "time of a step of 4 layers, the next"),
     Mutation(TIME, "max(forward, carry)", "carry", STAGE3, "time of a step of 4 layers, the next"),
     # Hybrid sharding.
