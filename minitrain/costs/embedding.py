@@ -73,11 +73,3 @@ def expected_distinct(draws: int, frequencies: Sequence[float]) -> float:
 def row_bytes(dimension: int, states: int, item: int = 4) -> int:
     """(d + states)w: a row and its states; d states for Adagrad, 1 for row-wise Adagrad, 2d + 1 for Adam, 0 for SGD."""
     return (dimension + states) * item
-
-
-def probes(load: float, found: bool) -> float:
-    """½(1 + 1/(1−α)) slots searched for an id at a load α, ½(1 + 1/(1−α)²) for a missing one, on average.
-
-    Source: Knuth 1998, vol. 3, §6.4, theorem K, for many slots.
-    """
-    return (1 + 1 / (1 - load) ** (1 if found else 2)) / 2

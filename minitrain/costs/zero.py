@@ -122,7 +122,7 @@ def all_gather_traffic(lines: Sequence[Line], ranks: int, rank: int, frozen: boo
 def step_traffic(stage: int, lines: Sequence[Line], ranks: int, rank: int, micro_batches: int = 1) -> Traffic:
     """What a rank sends in a step of stage 1, 2 or 3 through rings, exactly: (n−1)/n of `volume` and of the padding.
 
-    Without clipping, which all-reduces one number more (§7.2; Patarasuk & Yuan 2009 for the ring).
+    Without clipping, which all-reduces one number of 8 bytes (§7.2; Patarasuk & Yuan 2009 for the ring).
     """
     if stage not in STAGES[1:]:
         raise ValueError(f"stage={stage} has no lines; use 1, 2 or 3")

@@ -36,7 +36,3 @@ def test_zipf():
 
 def test_bytes_of_a_row():
     assert costs.row_bytes(16, 16) == 128 and costs.row_bytes(16, 1) == 68
-
-
-def test_probes():
-    assert (costs.probes(0.5, True), costs.probes(0.5, False), costs.probes(0, False)) == (1.5, 2.5, 1)

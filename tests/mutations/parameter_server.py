@@ -220,13 +220,6 @@ MUTATIONS = [
         test="tests/costs/test_embedding.py::test_bytes_of_a_row",
         why="averages are only drawn",
     ),
-    Mutation(
-        "minitrain.costs.embedding.probes",
-        "1 if found else 2",
-        "1",
-        test="tests/costs/test_embedding.py::test_probes",
-        why="slots decide nothing but time",
-    ),
     Mutation("minitrain.costs.hybrid.worker", "counts[rank] for", "counts[0] for", HYBRID, "bytes sent by this rank"),
     Mutation(
         "minitrain.costs.hybrid.on_average",
