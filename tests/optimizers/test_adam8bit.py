@@ -20,6 +20,15 @@ def test_a_value_by_its_bits():
     assert value("1000000") == pytest.approx(0.1 + 0.45 / 64)
 
 
+def test_tables():
+    signed, unsigned = table(signed=True), table(signed=False)
+    for each in (signed, unsigned):
+        assert each.shape == (256,) and (each[1:] > each[:-1]).all() and each[-1] == 1 and (each == 0).any()
+    # All but 1 have their opposite.
+    assert torch.equal(signed[:-1], -signed[:-1].flip(0))
+    assert unsigned[0] == 0
+
+
 @settings(max_examples=50)
 @given(st.integers(1, 50), st.integers(1, 20), st.sampled_from([1e-30, 1e-3, 1.0, 1e20]), st.integers(0, 1000))
 def test_rounding(elements, block, size, seed):
