@@ -28,13 +28,15 @@ def demo(world: World, files: int = 3) -> list[Claim]:
         root = folder / "root"
         folder.mkdir()
         for keep, how in product((2, 1), FAILURES):  # with one, the old checkpoint is removed at the end
-            found = outcomes(root, lambda *at, keep=keep: atomic.save(*at, content(at[1], files), keep), newest, how)
+            found = outcomes(
+                root, lambda to, step, keep=keep: atomic.save(to, step, content(step, files), keep), newest, how
+            )
             case, wrong = f"{how}, keep = {keep}", sum(step not in (0, 1) for step in found)
             what = "moments of a save at which a kill or a power failure leaves neither the old nor the new checkpoint"
             rows.add(what, "0", 0, wrong, "moments", "Pillai et al. 2014, §2", case=case, how="compared")
             if how == FAILURES[0]:
                 old[case] = sum(step == 0 for step in found)
-        found = outcomes(root, lambda *at: in_place(*at, content(at[1], files)), newest, "killed")
+        found = outcomes(root, lambda to, step: in_place(to, step, content(step, files)), newest, "killed")
         lost = sum(step not in (0, 1) for step in found)
         what = "moments at which a kill leaves neither, where the only checkpoint is overwritten"
         rows.add(what, "4F + 2", costs.lost_in_place(files), lost, "moments", how="compared")

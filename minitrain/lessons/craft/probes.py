@@ -49,8 +49,10 @@ def demo(world: World, steps: int = 120) -> list[Claim]:
     )
     # The model computes in float32, and other kernels may compute a shorter text.
     rows.add(what, formula, 0, abs(at_once - one_by_one), "1", BLIMP, how="compared", absolute=1e-4)
-    batch = (torch.tensor([[*text]], device=world.device) for text in (PROMPT + RIGHT[:-1], PROMPT[1:] + RIGHT))
-    loss = common.token_losses(training.model, tuple(batch))[0, -len(RIGHT) :].sum().item()
+    inputs, targets = (
+        torch.tensor([[*text]], device=world.device) for text in (PROMPT + RIGHT[:-1], PROMPT[1:] + RIGHT)
+    )
+    loss = common.token_losses(training.model, (inputs, targets))[0, -len(RIGHT) :].sum().item()
     what = "difference from minus the loss of these tokens, by torch"
     rows.add(what, "−Σ Lᵢ", 0, abs(at_once + loss), "1", how="compared", absolute=rounding)
     what, formula = (

@@ -41,9 +41,9 @@ def compare(world: World, split: ModuleType, cost: Callable, *sizes: int, forwar
     """
     source, held, *sent = FORMULAS[cost.__name__]
     rows = Rows(source)
-    for shape, dtype in ((sizes, torch.float32), ((11, 7, 13), torch.float64)):
-        case, predicted = f"sizes {shape}, {dtype}", cost(*shape, world.size, world.rank, dtype.itemsize)
-        whole_x, whole_w, whole_grad_y = (each.to(dtype) for each in whole_numbers(*shape, world.device))
+    for (m, k, n), dtype in ((sizes, torch.float32), ((11, 7, 13), torch.float64)):
+        case, predicted = f"sizes {(m, k, n)}, {dtype}", cost(m, k, n, world.size, world.rank, dtype.itemsize)
+        whole_x, whole_w, whole_grad_y = (each.to(dtype) for each in whole_numbers(m, k, n, world.device))
         x, w, grad_y = split.hold(whole_x, whole_w, whole_grad_y, world.rank, world.size)
         rows.add("bytes held of X and W", held, predicted.held, storage_bytes([x, w]), case=case)
         with Ledger() as there:

@@ -26,8 +26,8 @@ def demo(world: World, elements: int = 1000) -> list[Claim]:
     with Ledger() as ledger:
         first = relay(mine)
     what, formula, sends = "relay: bytes and messages sent", "S in a message, on the last rank 0", int(rank < ranks - 1)
-    rows.add(what, formula, sends * size, ledger.sent)
-    rows.add(what, formula, sends, ledger.messages, "messages")
+    rows.add(what, formula, sends * size, ledger.sent, case="bytes")
+    rows.add(what, formula, sends, ledger.messages, "messages", case="messages")
     rows.equal("relay: elements that are not rank 0's", first, torch.zeros_like(mine))
     for name, shift, steps in (("in turn", shift_in_turn, 2), ("at once", shift_at_once, 1)):
         # A message takes one virtual second. Its sender does not wait for the receiver.

@@ -49,9 +49,11 @@ def demo(
         rows.add(f"bytes of activations, {case}", formula, expected, found["activations"], **more)
         for kind in ("parameters", "gradients"):
             formula = "4Ψ, Ψ = L(12h² + 13h) + (V+s)h + 2h"
-            rows.add("bytes of parameters, and of gradients", formula, 4 * parameters, found[kind], case=kind)
+            rows.add(
+                "bytes of parameters, and of gradients", formula, 4 * parameters, found[kind], case=f"{kind}, {case}"
+            )
         expected = costs.adamw_bytes(parameters, tensors)
-        rows.add("bytes of optimizer states", "8Ψ + 4 per tensor", expected, found["optimizer states"])
+        rows.add("bytes of optimizer states", "8Ψ + 4 per tensor", expected, found["optimizer states"], case=case)
 
     # In mixed precision: parameters and gradients in 16 bits, and AdamW on a copy in 32 bits.
     half = GPT(GPTConfig(*sizes, heads), seed=0).to(world.device, torch.bfloat16)

@@ -28,7 +28,7 @@ from minitrain.zero.stage1 import Zero1
 from minitrain.zero.stage2 import Zero2
 from minitrain.zero.stage3 import Zero3
 
-NARAYANAN = "Narayanan et al. 2021"
+NARAYANAN, KAPLAN = "Narayanan et al. 2021", "Kaplan et al. 2020, §2.1"
 BATCH, SEQ, MICRO_BATCHES = 2, 8, 4  # a rank computes so many sequences at once; micro-batches of the pipeline
 FLOAT32 = {"item": 4, "states": 8}
 SPEED = 2.0**30  # operations in a virtual second
@@ -39,12 +39,12 @@ def demo(world: World) -> list[Claim]:
     rows, n = Rows("derived"), world.size
     model = Model(layers=2 * n, hidden=16 * n, vocabulary=12 * n, seq=SEQ)
     tokens = torch.randint(model.vocabulary, (BATCH, SEQ), device=world.device)
-    for sizes in (model, model._replace(layers=1, vocabulary=40 * n)):
+    for case, sizes in (("a GPT", model), ("another", model._replace(layers=1, vocabulary=40 * n))):
         with FlopCounterMode(display=False) as counter:
             gpt_of(world, sizes)(tokens, tokens)[1].backward()
         what, found = "operations of a step of a GPT, as torch counts them; of another GPT", counter.get_total_flops()
         formula = "6T(12Lh² + Vh) + 12LTsh"
-        rows.add(what, formula, calculator.flops(sizes, BATCH), found, "FLOP", "Kaplan et al. 2020, §2.1")
+        rows.add(what, formula, calculator.flops(sizes, BATCH), found, "FLOP", KAPLAN, case=case)
 
     untied = model._replace(tied=False)  # stage 3's blocks share no parameter
     for stage in range(4):
@@ -54,17 +54,13 @@ def demo(world: World) -> list[Claim]:
             formula, source, case = "4Ψ, 4Ψ, 8Ψ, or 1/n of it", "Rajbhandari et al. 2020, §5", f"stage {stage}, {kind}"
             rows.add(what, formula, predicted[kind], found, "B", source, case=case)
 
-    for case, run in {"": Run(BATCH), "t": Run(BATCH, tensor=n), "again": Run(BATCH, recompute=True)}.items():
+    for case, run in {"one rank": Run(BATCH), "t": Run(BATCH, tensor=n), "again": Run(BATCH, recompute=True)}.items():
         what = "bytes that the blocks keep for backward; divided by tensor parallelism; with full recomputation"
         predicted = calculator.held(model, run._replace(**FLOAT32))["activations"]
         # What the calculator leaves out: two numbers per token and norm, and one per token and head.
         small = 0 if run.recompute else 4 * model.layers * BATCH * SEQ * (4 + n)
-        formula, source, found = (
-            "4L(4 + 12/t)bsh",
-            "Korthikanti et al. 2022, §4",
-            kept(gpt_of(world, model, "sdpa"), run),
-        )
-        rows.add(what, formula, predicted, found, "B", source, case=case, absolute=small)
+        source, found = "Korthikanti et al. 2022, §4", kept(gpt_of(world, model, "sdpa"), run)
+        rows.add(what, "4L(4 + 12/t)bsh", predicted, found, "B", source, case=case, absolute=small)
 
     layouts(world, rows, model)
     for sizes, devices, corpus, reached, published in (
