@@ -64,7 +64,7 @@ SMALL_FORMS = (
     "precision/accumulate",
     "precision/mixed",
     "precision/fp8",
-    "precision/quantised_gradients",
+    "precision/quantized_gradients",
     "optimizers/adam",
     "optimizers/adafactor",
     "optimizers/sm3",

@@ -101,7 +101,7 @@ def test_the_summary_counts_what_the_table_does_not_show():
 
 
 def text():
-    """A text that is learnt in a few steps: after "a" comes "b" or "c", which one depends on the byte before."""
+    """A text that is learned in a few steps: after "a" comes "b" or "c", which one depends on the byte before."""
     words = torch.tensor(list(b"xabyac"), dtype=torch.uint8).repeat(400)
     return Text("words", words, words[:1500])
 

@@ -189,7 +189,7 @@ def run(path: Path, rewrite: bool = False) -> list[str]:
 
 
 def failing_cell(error: CellExecutionError) -> str:
-    """An error that nobody wanted, in words, without the colours of a terminal."""
+    """An error that nobody wanted, in words, without the colors of a terminal."""
     return re.sub(r"\x1b\[[0-9;]*m", "", str(error))
 
 

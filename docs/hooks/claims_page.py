@@ -203,7 +203,7 @@ def _row(claim: dict[str, Any], sources: Sources = NO_SOURCES, anchor: str = "")
         formula += f'<span class="claim-code">{", ".join(_function(name) for name in functions)}</span>'
     relation = {"<=": "≤ ", ">=": "≥ "}.get(claim.get("relation", "="), "")
     unit = "" if claim["unit"] == "1" else claim["unit"]
-    # Whether it holds is said in words: colour and sign alone do not reach everyone.
+    # Whether it holds is said in words: color and sign alone do not reach everyone.
     holds = {True: "yes", False: "no", None: claim.get("note") or "needs more ranks"}[claim["holds"]]
     cells = (
         what,

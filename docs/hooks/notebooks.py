@@ -120,7 +120,7 @@ def _text_of(bundle: dict[str, str]) -> tuple[str, str]:
     if "text/markdown" in bundle:
         table = claims_page.stored_table(bundle["text/markdown"])
         return ("claims", table) if table else ("markdown", bundle["text/markdown"])
-    # rich writes its tables as <pre> with fixed colours, which a dark page would swallow; its plain text has none.
+    # rich writes its tables as <pre> with fixed colors, which a dark page would swallow; its plain text has none.
     if page and not (plain and page.lstrip().startswith("<pre")):
         return "html", page
     return "result", plain
@@ -175,7 +175,7 @@ def _first_line(cell: dict[str, Any]) -> str:
 
 
 def _plain(text: str) -> str:
-    """Terminal output without colours; a line that was overwritten (progress bars) shows its last state."""
+    """Terminal output without colors; a line that was overwritten (progress bars) shows its last state."""
     lines = _ANSI.sub("", text).replace("\r\n", "\n").split("\n")
     return "\n".join(line.rstrip("\r").rpartition("\r")[2] for line in lines)
 

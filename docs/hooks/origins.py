@@ -3,7 +3,7 @@
 Nothing runs. Each `Claim(...)` of a lesson has a sentence, a formula and a prediction, which often pass through local
 variables and the parameters of helpers. All three are followed back to where they are written out. A parameter leads to
 the callers of its function. Each caller is a case of its own, and so is each round of a loop over values that are
-written out. A claim is recognised by its sentence and formula. Where two functions may be meant, none is named.
+written out. A claim is recognized by its sentence and formula. Where two functions may be meant, none is named.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Origin:
         """Whether a claim that was made may be this one."""
         pairs = ((self.what, claim["what"]), (self.formula, claim["formula"]))
         if 2 * _signs(self.what) < len(claim["what"]) and (ANY in self.formula or _signs(self.formula) < FORMULA):
-            return False  # too open to recognise one
+            return False  # too open to recognize one
         return all(re.fullmatch(pattern, text, re.DOTALL) for pattern, text in pairs)
 
 

@@ -1,4 +1,4 @@
-"""Pictures drawn at build time as SVG: text stays text, and colours follow the page's light or dark scheme.
+"""Pictures drawn at build time as SVG: text stays text, and colors follow the page's light or dark scheme.
 
 Both are 420 units wide, so that they can be read on a phone without scrolling.
 """

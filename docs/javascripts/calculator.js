@@ -1,6 +1,6 @@
 // The calculator: a form, two pictures, a few sentences. What it computes is in costs.js.
 
-import { bar, held, parameters, stepFlops, utilisation } from "./costs.js"
+import { bar, held, parameters, stepFlops, utilization } from "./costs.js"
 
 const { models, machines, room } = JSON.parse(document.getElementById("calculator-data").textContent)
 const BYTES = { "parameters": "#0072b2", "gradients": "#e69f00", "optimizer states": "#56b4e9", "activations": "#f0e442" }
@@ -100,7 +100,7 @@ function element(name, attributes, parent, text) {
 }
 
 // Bars of parts, one below the other, with a line where the limit is.
-function bars(width, rows, colours, end, unit, limit) {
+function bars(width, rows, colors, end, unit, limit) {
   const height = rows.length * ROW + (limit ? 18 : 0)
   const x = value => LEFT + (value * (width - LEFT - 70)) / end
   const said = rows.map(row => `${row.title}: ${short(row.total)} ${unit}`).join("; ")
@@ -109,9 +109,9 @@ function bars(width, rows, colours, end, unit, limit) {
     let from = 0
     const y = index * ROW + 3
     element("text", { x: 0, y: y + 17, class: "explorer-rank" }, svg, row.title)
-    for (const [name, colour] of Object.entries(colours)) {
+    for (const [name, color] of Object.entries(colors)) {
       const length = Math.max(0, x(from + row.parts[name]) - x(from))
-      const part = element("rect", { x: x(from), y, width: length, height: ROW - 6, fill: colour, stroke: "var(--md-default-bg-color)" }, svg)
+      const part = element("rect", { x: x(from), y, width: length, height: ROW - 6, fill: color, stroke: "var(--md-default-bg-color)" }, svg)
       element("title", {}, part, `${name}: ${short(row.parts[name])} ${unit}`)
       from += row.parts[name]
     }
@@ -125,13 +125,13 @@ function bars(width, rows, colours, end, unit, limit) {
   return svg
 }
 
-function legend(colours, parts, unit, names = {}) {
+function legend(colors, parts, unit, names = {}) {
   const made = document.createElement("p")
   made.className = "explorer-legend"
-  for (const [name, colour] of Object.entries(colours)) {
+  for (const [name, color] of Object.entries(colors)) {
     const entry = document.createElement("span")
     const svg = element("svg", { viewBox: "0 0 26 14", width: 26, height: 14, "aria-hidden": "true" }, entry)
-    element("rect", { width: 26, height: 14, rx: 2, fill: colour }, svg)
+    element("rect", { width: 26, height: 14, rx: 2, fill: color }, svg)
     entry.append(` ${names[name] ?? name}: ${short(parts[name])} ${unit}`)
     made.append(entry)
   }
@@ -196,7 +196,7 @@ function calculate(root) {
     const days = (c.tokens * 1e9) / perSecond / 86400
     const [unit, scale] = step < 1 ? ["ms", 1e3] : ["s", 1]
     const times = Object.fromEntries(Object.keys(TIME).map(name => [name, seconds[name] * scale]))
-    const mfu = 100 * utilisation(flops, step, gpus, machine.flops)
+    const mfu = 100 * utilization(flops, step, gpus, machine.flops)
     result.replaceChildren(
       paragraph(`<strong>${group(gpus)} GPU${gpus > 1 ? "s" : ""}</strong>, a model of ${short(whole / 1e9)} billion parameters. ` +
         `A GPU${c.pp > 1 ? ` of stage ${worst}` : ""} holds <strong>${short(most / 1e9)} GB</strong>${c.pp > 1 ? ", the most of all" : ""}. ${fits}`),

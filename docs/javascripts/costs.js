@@ -171,7 +171,7 @@ export function stepFlops(batch, seq, hidden, layers, vocabulary) {
   return 3 * (layers * layerFlops(batch, seq, hidden) + 2 * batch * seq * hidden * vocabulary)
 }
 
-// minitrain.costs.roofline.utilisation
-export function utilisation(flops, seconds, devices, peak) {
+// minitrain.costs.roofline.utilization
+export function utilization(flops, seconds, devices, peak) {
   return flops / (seconds * devices * peak)
 }

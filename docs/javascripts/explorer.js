@@ -23,7 +23,7 @@ const WITHOUT_FLUSH = {
   "2bw": "PipeDream-2BW",
 }
 const TITLES = { ...SCHEDULES, ...WITHOUT_FLUSH }
-const VERSIONS = 8 // colours of versions of the weights, which repeat
+const VERSIONS = 8 // colors of versions of the weights, which repeat
 const CHUNKS = { interleaved: [2, 4], "zb-v": [2, 2] }
 const ROW = 30, LEFT = 52, WIDTH = 900
 
@@ -43,7 +43,7 @@ const FORM = `
   <label>chunks <output name="v_"></output><input type="range" name="v" min="1" max="4" value="2"></label>
   <label>backward / forward <output name="r_"></output><input type="range" name="r" min="1" max="3" value="2"></label>`
 
-// Hatches, so that kinds differ without colour; and the legend, which uses them.
+// Hatches, so that kinds differ without color; and the legend, which uses them.
 const PATTERNS = `<defs>
   <pattern id="explorer-B" class="explorer-hatch" width="7" height="7" patternUnits="userSpaceOnUse"
     patternTransform="rotate(45)"><line y2="7"/></pattern>
@@ -168,7 +168,7 @@ function explore(root) {
       (timetable.versions_kept ? aboutVersions(timetable) : "")
     scroll.replaceChildren(draw(timetable, p, v, end, caption.textContent))
     const kinds = new Set(timetable.rows.flat().map((bar) => bar[1]))
-    const plain = timetable.versions_kept ? "none" : undefined // colour belongs to versions, so kinds have none
+    const plain = timetable.versions_kept ? "none" : undefined // color belongs to versions, so kinds have none
     const inOrder = [...kinds].sort((a, b) => "FBIW".indexOf(a) - "FBIW".indexOf(b))
     legend.replaceChildren(...inOrder.map((kind) => entry(kind, plain)))
     const labels = [...scroll.querySelectorAll(".explorer-bar text")]

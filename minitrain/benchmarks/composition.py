@@ -3,7 +3,7 @@
 On CPUs ranks share cores, so the comparison there is of the work done, as CPU time of all ranks together: what a layout
 computes twice (tensor-parallel ranks all have the norms), packs, and sends. On one GPU it is GPT-2 in bfloat16, with
 and without `torch.compile`, against the same model in plain PyTorch with autocast; tokens per second and model FLOP
-utilisation follow from the seconds, and are printed by the trainer.
+utilization follow from the seconds, and are printed by the trainer.
 """
 
 from __future__ import annotations

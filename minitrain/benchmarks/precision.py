@@ -13,7 +13,7 @@ from minitrain.benchmarks.compare import Comparison, interleaved
 from minitrain.collectives import ring
 from minitrain.comm import Ledger
 from minitrain.comm.world import World
-from minitrain.precision import quantised_gradients
+from minitrain.precision import quantized_gradients
 
 ELEMENTS = (1 << 14, 1 << 18, 1 << 22)
 
@@ -27,7 +27,7 @@ def measure(world: World, elements: tuple[int, ...] = ELEMENTS, repeats: int = 2
         half, residual = gradient.bfloat16(), torch.zeros_like(gradient)
 
         def ours(gradient: torch.Tensor = gradient, residual: torch.Tensor = residual) -> None:
-            quantised_gradients.all_reduce(gradient, residual)
+            quantized_gradients.all_reduce(gradient, residual)
 
         def theirs(half: torch.Tensor = half) -> None:
             ring.all_reduce(half.clone())  # the ring overwrites what it is given

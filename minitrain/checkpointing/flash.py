@@ -82,7 +82,7 @@ class Flash:
             return NOTHING
         lost = (own != step).all(1)
         mine = as_bytes(shard) if lost[self.rank] else shard.new_empty(0, dtype=torch.uint8)
-        # To the left neighbour its own shard, if it has lost that; else nothing.
+        # To the left neighbor its own shard, if it has lost that; else nothing.
         theirs = self.slots[have[:, COPY] == step, COPY][: int(lost[self.left])].reshape(-1)
         exchange(theirs, self.left, mine, self.right, self.group).wait()
         if not lost[self.rank]:

@@ -56,7 +56,7 @@ def all_gather(tensor: Tensor, group: Group = None) -> Tensor:
 
 
 def block(tensor: Tensor, ranks: int, rank: int, width: int) -> Tensor:
-    """The `width` neighbouring chunks, chunk `rank` among them, as a view of the tensor."""
+    """The `width` neighboring chunks, chunk `rank` among them, as a view of the tensor."""
     assert ranks & (ranks - 1) == 0, f"{ranks} ranks are not a power of two; use a ring"
     assert tensor.is_contiguous(), "only a contiguous tensor can be seen as flat chunks"
     # detach: autograd need not record that a parameter is overwritten.

@@ -1,10 +1,10 @@
-"""Ring all-reduce: every rank talks to its two neighbours only, and all links carry the same load all the time.
+"""Ring all-reduce: every rank talks to its two neighbors only, and all links carry the same load all the time.
 
 **Idea.** Cut the tensor into one chunk per rank and pass the chunks around the ring, twice. The first time, every rank
 adds its own values to a chunk before it passes the chunk on (reduce_scatter). The second time, the finished chunks are
 passed on as they are (all_gather).
 **Source.** Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations".
-**Sent.** In each of 2(n−1) steps one chunk goes to the right neighbour while another arrives from the left one. In
+**Sent.** In each of 2(n−1) steps one chunk goes to the right neighbor while another arrives from the left one. In
 total a rank sends about 2(n−1)/n · S bytes of a tensor of S bytes.
 **Cost.** 2(n−1)(α + βS/n) of time; the tensor is changed in place, next to one receive buffer as large as a chunk.
 The full form, `minitrain.collectives.full.ring`, adds receives that are posted ahead (for speed on CPUs), a pipelined
@@ -36,7 +36,7 @@ def reduce_scatter(tensor: Tensor, group: Group = None) -> Tensor:
         partial = chunks[(rank - 1 - step) % ranks]  # in step 0 only this rank's values
         own = chunks[(rank - 2 - step) % ranks]
         incoming = buffer[: len(own)]
-        # The sum so far goes right, while the left neighbour's arrives.
+        # The sum so far goes right, while the left neighbor's arrives.
         exchange(partial, right, incoming, left, group).wait()
         own += incoming
     return chunks[rank]  # (elements / n,)

@@ -34,7 +34,7 @@ def reduce(tensor: Tensor, group: Group = None) -> Tensor:
             # This subtree is added up: its sum goes to the parent.
             send(total, rank - distance, group).wait()
         elif rank % (2 * distance) == 0 and rank + distance < ranks:
-            # The sum of the neighbouring subtree, to be added to this rank's.
+            # The sum of the neighboring subtree, to be added to this rank's.
             receive(incoming, rank + distance, group).wait()
             total += incoming
     return tensor

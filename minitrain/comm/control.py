@@ -326,7 +326,7 @@ def compare(what: str, tensor: torch.Tensor, everyone: list[tuple[tuple[int, ...
 
 
 def contiguous(what: str, tensor: torch.Tensor) -> None:
-    """Refuse a tensor with gaps: gloo would send the wrong elements and overwrite the neighbours of the right ones.
+    """Refuse a tensor with gaps: gloo would send the wrong elements and overwrite the neighbors of the right ones.
 
     Raises:
         ValueError: The tensor is not contiguous, or its memory does not hold its values (`tensor.conj()`).

@@ -15,7 +15,7 @@ from minitrain.comm.groups import limited
 
 
 def axes(**sizes: int) -> DeviceMesh:
-    """Arrange all ranks as a grid with named axes, the last axis running over neighbouring ranks.
+    """Arrange all ranks as a grid with named axes, the last axis running over neighboring ranks.
 
     `axes(dp=2, tp=4)["tp"].get_group()` is this rank's tensor-parallel group. Every rank calls it with the same sizes.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# kind -> (colour, hatch): colours that the colour-blind can tell apart, and a pattern for those who see none.
+# kind -> (color, hatch): colors that the color-blind can tell apart, and a pattern for those who see none.
 BYTES = {
     "parameters": ("#0072B2", ""),
     "gradients": ("#E69F00", "///"),

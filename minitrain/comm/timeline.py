@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 Links = Callable[[int, int], tuple[float, float]]
 
-# kind -> (colour, hatch): colours that the colour-blind can tell apart, and a pattern for those who see none.
+# kind -> (color, hatch): colors that the color-blind can tell apart, and a pattern for those who see none.
 KINDS = {
     "compute": ("#56B4E9", ""),
     "forward": ("#56B4E9", ""),
@@ -55,7 +55,7 @@ class Span:
     Attributes:
         rank: The global rank.
         lane: What is drawn in one row: "compute", "send"; a rank may have several at once.
-        kind: What decides the colour: a key of `KINDS`.
+        kind: What decides the color: a key of `KINDS`.
         label: What it was.
         start: Seconds since the timeline began.
         end: Seconds since the timeline began.
@@ -269,9 +269,9 @@ def draw(spans: Iterable[Span], title: str = "", unit: str = "seconds") -> Figur
     figure = Figure(figsize=(9, 1.1 + 0.34 * max(1, len(rows))), layout="constrained")
     axes = figure.add_subplot()
     for span in spans:
-        colour, hatch = KINDS.get(span.kind, ("#BBBBBB", ""))
+        color, hatch = KINDS.get(span.kind, ("#BBBBBB", ""))
         row = rows.index((span.rank, span.lane))
-        axes.barh(row, span.end - span.start, left=span.start, height=0.8, color=colour, hatch=hatch, edgecolor="white")
+        axes.barh(row, span.end - span.start, left=span.start, height=0.8, color=color, hatch=hatch, edgecolor="white")
         if span.end - span.start > 0.012 * end * (1 + len(span.label)):
             middle = (span.start + span.end) / 2
             axes.text(

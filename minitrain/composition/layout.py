@@ -72,10 +72,10 @@ class Axes:
 def make_axes(layout: Layout) -> Axes:
     """Arrange all ranks as the layout says. Every rank must call it, with the same layout.
 
-    Tensor parallelism sends whole activations several times per layer and waits for them, so its ranks are neighbours,
+    Tensor parallelism sends whole activations several times per layer and waits for them, so its ranks are neighbors,
     within a machine. Context parallelism sends keys and values in every layer, and can do it while attention computes:
     its ranks come next. Data parallelism sends each gradient once per step, and can do it while backward runs. A
-    pipeline sends one activation for each micro-batch and stage boundary, to neighbours only, so it is outermost,
+    pipeline sends one activation for each micro-batch and stage boundary, to neighbors only, so it is outermost,
     between machines.
 
     Raises:
@@ -196,7 +196,7 @@ def table(spreads: Iterable[Spread]) -> str:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """0-3 for neighbours, 1,3,5 for others."""
+    """0-3 for neighbors, 1,3,5 for others."""
     if len(numbers) > 1 and numbers == list(range(numbers[0], numbers[-1] + 1)):
         return f"{numbers[0]}-{numbers[-1]}"
     return ",".join(map(str, numbers))

@@ -113,5 +113,5 @@ def goodput_noise(interval: float, saving: float, restart: float, mean: float, f
         for k in range(1, 1 + math.ceil(60 * mean / (interval + saving)))
     )
     second = interval**2 * squares - 2 * g * interval * cross + g**2 * 2 * mean**2
-    centre = interval * kept - g * mean
-    return math.sqrt(max(0.0, second - centre**2) / failures) / mean
+    center = interval * kept - g * mean
+    return math.sqrt(max(0.0, second - center**2) / failures) / mean

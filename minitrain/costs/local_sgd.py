@@ -43,23 +43,23 @@ def outer_bytes(size: int) -> int:
     return 2 * size
 
 
-def optimum(curvatures: Sequence[float], centres: Sequence[float]) -> float:
+def optimum(curvatures: Sequence[float], centers: Sequence[float]) -> float:
     """Σ aᵣ cᵣ / Σ aᵣ, at which the mean of the ranks' losses is smallest."""
-    return sum(a * c for a, c in zip(curvatures, centres, strict=True)) / sum(curvatures)
+    return sum(a * c for a, c in zip(curvatures, centers, strict=True)) / sum(curvatures)
 
 
-def settles_at(curvatures: Sequence[float], centres: Sequence[float], lr: float, every: int) -> float:
+def settles_at(curvatures: Sequence[float], centers: Sequence[float], lr: float, every: int) -> float:
     """Σ (1 − qᵣ) cᵣ / Σ (1 − qᵣ) with qᵣ = (1 − αaᵣ)ᴴ: where averaging every H-th step ends.
 
     H steps take θ to cᵣ + qᵣ (θ − cᵣ), so the mean over ranks does not change if Σ (1 − qᵣ)(θ − cᵣ) = 0.
 
     Args:
         curvatures: aᵣ of each rank.
-        centres: cᵣ, this rank's own optimum.
+        centers: cᵣ, this rank's own optimum.
         lr: α, below 1/aᵣ.
     """
     moved = [1 - (1 - lr * a) ** every for a in curvatures]
-    return sum(m * c for m, c in zip(moved, centres, strict=True)) / sum(moved)
+    return sum(m * c for m, c in zip(moved, centers, strict=True)) / sum(moved)
 
 
 def step_seconds(compute: float, network: float, every: int) -> float:

@@ -71,12 +71,12 @@ def accumulation_error(count: int, mantissa: int, sizes: float) -> float:
     return part / (1 - part) * sizes
 
 
-def quantised_bytes(elements: int, block: int = 256) -> int:
+def quantized_bytes(elements: int, block: int = 256) -> int:
     """One byte for each element, and a float32 for each block."""
     return elements + 4 * -(-elements // block)
 
 
-def quantised_ring(elements: int, ranks: int, rank: int, block: int = 256) -> int:
+def quantized_ring(elements: int, ranks: int, rank: int, block: int = 256) -> int:
     """About 2(n−1)/n · (1 + 4/block) bytes per element: what a rank sends in an all-reduce, exactly from its chunks."""
-    sizes = [quantised_bytes(chunk_size(elements, ranks, number), block) for number in range(ranks)]
+    sizes = [quantized_bytes(chunk_size(elements, ranks, number), block) for number in range(ranks)]
     return 2 * sum(sizes) - sizes[rank] - sizes[(rank + 1) % ranks]

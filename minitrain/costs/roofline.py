@@ -194,7 +194,7 @@ def flops_per_token(parameters: float, layers: int = 0, width: int = 0, seq: int
     return six_n(parameters, 1) + 12 * layers * width * seq
 
 
-def utilisation(flops: float, seconds: float, devices: int, peak: float) -> float:
+def utilization(flops: float, seconds: float, devices: int, peak: float) -> float:
     """flops / (seconds · devices · peak): MFU; HFU with recomputed operations (Chowdhery et al. 2022, appendix B)."""
     return flops / (seconds * devices * peak)
 

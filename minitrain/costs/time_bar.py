@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from minitrain.costs import memory, recomputation, zero
 from minitrain.costs.composition import Shape
-from minitrain.costs.roofline import Machine, utilisation
+from minitrain.costs.roofline import Machine, utilization
 
 
 class Bar(NamedTuple):
@@ -37,7 +37,7 @@ class Bar(NamedTuple):
 
     def mfu(self, flops: float, peak: float) -> float:
         """With the model's operations of a step on one device."""
-        return utilisation(flops, self.step, 1, peak)
+        return utilization(flops, self.step, 1, peak)
 
 
 def overlap(*sent: tuple[float, float]) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""Loss by source: of a mixture, which text is learnt; and in a unit that does not depend on the tokenizer.
+"""Loss by source: of a mixture, which text is learned; and in a unit that does not depend on the tokenizer.
 
 **Idea.** A mean loss hides that one source gets worse while another gets better. So the losses of tokens are added up
 by the source of their sample, or by their position in it, over all ranks. Losses per token of two tokenizers cannot be

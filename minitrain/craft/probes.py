@@ -2,12 +2,12 @@
 
 **Idea.** The loss says how a model does on average, not what it knows. A probe is a prompt and a continuation; the
 product of the probabilities of the continuation's tokens, each after all tokens before it, says how much of it has
-been learnt. A contrast pair has two continuations of equal length of which one is right: the model prefers the one with
-the larger probability. A small model's answers to questions of knowledge are chance, but spelling, grammar and quotes
-can be probed from the first hundred steps.
+been learned. A contrast pair has two continuations of equal length of which one is right: the model prefers the one
+with the larger probability. A small model's answers to questions of knowledge are chance, but spelling, grammar and
+quotes can be probed from the first hundred steps.
 
 **Source.** Warstadt et al. 2020, "BLiMP", §3, for minimal pairs; Carlini et al. 2019, "The Secret Sharer", §4, for the
-probability of one text as the measure of what was memorised.
+probability of one text as the measure of what was memorized.
 **Cost.** One forward per probe. Also called minimal pairs, log-likelihood scoring (`lm-evaluation-harness`).
 """
 

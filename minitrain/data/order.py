@@ -43,7 +43,7 @@ def shuffled(place: int, count: int, key: int) -> int:
 
 
 def _mixed(number: int, key: int, turn: int) -> int:
-    """64 bits that depend on all bits of the number and the key; the finaliser of splitmix64 (Steele et al. 2014)."""
+    """64 bits that depend on all bits of the number and the key; the finalizer of splitmix64 (Steele et al. 2014)."""
     z = (number + key + (turn + 1) * 0x9E3779B97F4A7C15) & _MASK
     z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & _MASK
     z = (z ^ z >> 27) * 0x94D049BB133111EB & _MASK

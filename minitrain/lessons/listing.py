@@ -25,7 +25,7 @@ CHAPTERS = {
         "stage1 stage2 stage3 hybrid partitioned_checkpoints constant_buffers defragmentation offload parameter_offload"
     ),
     "recomputation": "checkpoint every_kth selective binarized sparse_rows delayed_precision activation_offload",
-    "precision": "formats master_weights loss_scaling accumulate mixed fp8 quantised_gradients",
+    "precision": "formats master_weights loss_scaling accumulate mixed fp8 quantized_gradients",
     "optimizers": "adam adafactor sm3 adam8bit lars lamb scaling muon",
     "tensor_parallel": "mappings linear attention vocab_parallel cross_entropy gpt dropout_rng clip_grad_norm",
     "sequence_parallel": "mappings linear megatron",
@@ -85,7 +85,7 @@ WITHOUT_PICTURE = {  # demos that `--figure` gives nothing, by chapter
     "roofline": "calculator flops",
     "zero": ("constant_buffers defragmentation hybrid offload parameter_offload partitioned_checkpoints stage1 stage2"),
     "recomputation": "activation_offload binarized sparse_rows",
-    "precision": "accumulate fp8 master_weights quantised_gradients",
+    "precision": "accumulate fp8 master_weights quantized_gradients",
     "optimizers": "adafactor adam8bit lamb lars muon sm3",
     "tensor_parallel": "attention clip_grad_norm dropout_rng linear mappings",
     "sequence_parallel": "linear mappings",

@@ -22,7 +22,7 @@ class Network:
         compute: The rank's own clock, whose timeline also records what the network does.
         alpha: Virtual seconds per message.
         beta: Virtual seconds per byte.
-        numbered: Whether spans are labelled 1, 2, …; otherwise by what is done.
+        numbered: Whether spans are labeled 1, 2, …; otherwise by what is done.
 
     Attributes:
         clock: The network's clock.

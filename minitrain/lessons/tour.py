@@ -109,7 +109,7 @@ def train(world: World, text: Text) -> tuple[Curve, str, list[Claim]]:
 
 
 def claims_of(curve: Curve, parameters: Iterable[Tensor]) -> list[Claim]:
-    """What the training shows: it learnt more than pairs of bytes, and all ranks hold the same weights."""
+    """What the training shows: it learned more than pairs of bytes, and all ranks hold the same weights."""
     weights = torch.cat([parameter.detach().flatten().cpu() for parameter in parameters])
     spread = max(float((weights - other).abs().max()) for other in gather_objects(weights))
     below = next((step for step, loss in curve.validation if loss < curve.mark), math.inf)
@@ -183,7 +183,7 @@ def show(
     shown = rows if everything else first_of_each(rows)
     print_rows(shown, chapters=True)
     print(f"\n{summary(rows, len(shown), world.size)}\n")
-    print(f"The GPT learnt from {len(text.training):,} bytes of {ABOUT.get(text.name, text.name)}.")
+    print(f"The GPT learned from {len(text.training):,} bytes of {ABOUT.get(text.name, text.name)}.")
     print(
         f"After {len(curve.training)} steps it predicts text that it has not read with {curve.validation[-1][1]:.3f} "
         f"nats per byte;\nthe best table of byte pairs needs {curve.mark:.3f}. After so short a training it writes:\n"

@@ -1,7 +1,7 @@
 """Shared experts: a few experts that every token goes through, next to those that the router chooses.
 
 **Idea.** What all tokens need, such as common grammar, every expert would have to learn again. Experts that are always
-used learn it once, and leave the others free to specialise. To pay for them, a token chooses fewer of the others;
+used learn it once, and leave the others free to specialize. To pay for them, a token chooses fewer of the others;
 experts are also cut finer, m times as many of 1/m of the width, so that a token can combine more of them.
 
 **Source.** Dai et al. 2024, "DeepSeekMoE", §3.1 and §3.2, equations 9 to 11. Also called `n_shared_experts`

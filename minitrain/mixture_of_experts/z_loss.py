@@ -30,12 +30,12 @@ def z_loss(logits: Tensor, factor: float = 0.001) -> Tensor:  # [tokens, experts
 def with_z_loss(route: Route, factor: float = 0.001) -> Route:
     """The same router, with the z-loss added to its auxiliary loss."""
 
-    def route_and_penalise(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def route_and_penalize(x: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # Choices and gates are left as they are.
         chosen, gates, loss = route(x, weight)
         return chosen, gates, loss + z_loss(F.linear(x, weight), factor)
 
-    return route_and_penalise
+    return route_and_penalize
 
 
 if __name__ == "__main__":

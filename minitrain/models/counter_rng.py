@@ -90,7 +90,7 @@ def bits(words: str, tokens: Int[Tensor, "*tokens"], columns: Int[Tensor, "*colu
     """
     first, second = _hash(words)
     row = _mix(tokens.long() + first & _MASK)
-    column = columns * 0x9E3779B9  # 2³² over the golden ratio: neighbouring columns come far apart
+    column = columns * 0x9E3779B9  # 2³² over the golden ratio: neighboring columns come far apart
     return _mix(row + column + second & _MASK)
 
 

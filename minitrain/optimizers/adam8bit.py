@@ -1,6 +1,6 @@
 """8-bit Adam: both states are kept in one byte per number, and are 32 bits wide only while they are stepped.
 
-**Idea.** A byte chooses one of 256 values between −1 and 1 (dynamic tree quantisation). Its leading zeros count powers
+**Idea.** A byte chooses one of 256 values between −1 and 1 (dynamic tree quantization). Its leading zeros count powers
 of ten, and the bits after the first 1 are the fraction, so values are closer together near 0. The numbers of each block
 are divided by the largest of them, so that an outlier spoils only its own block.
 
@@ -42,18 +42,18 @@ def table(signed: bool) -> Tensor:
     return torch.tensor(sorted([*values, 0.0, 1.0]))  # (256,)
 
 
-def quantise(x: Tensor, table: Tensor, block: int) -> tuple[Tensor, Tensor]:
+def quantize(x: Tensor, table: Tensor, block: int) -> tuple[Tensor, Tensor]:
     """A byte for each number, and the largest magnitude of each block."""
     # Zeros at the end fill the last block.
     scales = F.pad(x.flatten(), (0, -x.numel() % block)).view(-1, block).abs().amax(1).float()  # (blocks,)
     # In a block of zeros 0/0 would be NaN.
     each = scales.clamp(min=torch.finfo(torch.float32).tiny).repeat_interleave(block)[: x.numel()]
-    # The number of the nearest value is how many middles between neighbours lie below x.
+    # The number of the nearest value is how many middles between neighbors lie below x.
     middles = (table[1:] + table[:-1]) / 2
     return torch.bucketize(x.flatten() / each, middles).to(torch.uint8).view_as(x), scales
 
 
-def dequantise(numbers: Tensor, scales: Tensor, table: Tensor, block: int) -> Tensor:
+def dequantize(numbers: Tensor, scales: Tensor, table: Tensor, block: int) -> Tensor:
     """The numbers, each but for its rounding."""
     each = scales.repeat_interleave(block)[: numbers.numel()].view_as(numbers)
     return table[numbers.int()] * each
@@ -77,7 +77,7 @@ class Adam8bit:
         self.tables = table(signed=True).to(device), table(signed=False).to(device)
         # m and v of each parameter.
         self.states = [
-            [quantise(torch.zeros_like(theta), each, block) for each in self.tables] for theta in self.parameters
+            [quantize(torch.zeros_like(theta), each, block) for each in self.tables] for theta in self.parameters
         ]
 
     @torch.no_grad()
@@ -89,12 +89,12 @@ class Adam8bit:
             # at a time, so that they are never all in memory.
             wide = torch.promote_types(theta.dtype, torch.float32)
             m, v = (
-                dequantise(*each, table, self.block).to(wide) for each, table in zip(state, self.tables, strict=True)
+                dequantize(*each, table, self.block).to(wide) for each, table in zip(state, self.tables, strict=True)
             )
             m_hat, v_hat = moments(m, v, g_t.to(wide), self.betas, self.t)
             theta.sub_(self.lr * m_hat / (v_hat.sqrt() + self.eps))
             # The step has been made with what is not rounded; the rounding is for the next.
-            state[:] = [quantise(each, table, self.block) for each, table in zip((m, v), self.tables, strict=True)]
+            state[:] = [quantize(each, table, self.block) for each, table in zip((m, v), self.tables, strict=True)]
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ stages; a rank may have several stages, tied weights, and data parallelism withi
 **Sent.** After F the outputs, to the next stage; after B or I the gradient of the inputs, to the stage before. Then the
 copies of a tied weight send each other their gradients. In which order: `minitrain.pipeline_parallel.full.nccl_order`.
 **Cost.** `minitrain.costs.pipeline`: bubbles, micro-batches in flight, and `sent`, the bytes: with many micro-batches
-about as many as the gradients', but only neighbours exchange them.
+about as many as the gradients', but only neighbors exchange them.
 Also called pipeline engine (DeepSpeed), `forward_backward_func` (Megatron-LM), `PipelineStage` (torch).
 """
 
@@ -177,7 +177,7 @@ class Pipeline:
         self._hand_on(action, made)
 
     def _from_here(self, action: Action) -> list[Tensor]:
-        """What `action` needs and this rank has: inputs of the step, or what a neighbouring stage of its own made."""
+        """What `action` needs and this rank has: inputs of the step, or what a neighboring stage of its own made."""
         if action.stage == 0 and action.kind == "F":
             return list(self._inputs[action.microbatch])
         if action.kind == "W":

@@ -5,7 +5,7 @@ forward for each stage after it, so that these stages get work. From then on, ev
 of the oldest micro-batch that is held.
 **Source.** Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
 §2.2.1; the paired exchanges are Megatron-LM's `send_forward_recv_backward` and `send_backward_recv_forward`.
-**Sent.** The same messages as in GPipe. In the steady state both neighbours have a tensor for each other. If each first
+**Sent.** The same messages as in GPipe. In the steady state both neighbors have a tensor for each other. If each first
 sent its own, both would wait forever under NCCL; so the two tensors travel in one exchange.
 **Cost.** GPipe's time, but rank r of n holds at most n − r micro-batches instead of all m.
 The full form, `minitrain.pipeline_parallel.executor`, adds what the head of `gpipe.py` lists.
@@ -61,14 +61,14 @@ def step(
         assert first or x.grad is not None, "a stage's output depends on its input"
         return None if first else x.grad
 
-    def receive_from(neighbour: int, leaving: Tensor | None = None) -> Tensor:
-        """A tensor from a neighbouring stage, in exchange for `leaving` unless that is None."""
+    def receive_from(neighbor: int, leaving: Tensor | None = None) -> Tensor:
+        """A tensor from a neighboring stage, in exchange for `leaving` unless that is None."""
         arriving = torch.empty_like(template)
         if leaving is None:
-            receive(arriving, neighbour, group).wait()
+            receive(arriving, neighbor, group).wait()
         else:
             # Both directions at once, because two sends would wait for each other.
-            exchange(leaving, neighbour, arriving, neighbour, group).wait()
+            exchange(leaving, neighbor, arriving, neighbor, group).wait()
         return arriving
 
     # 1. Warm-up: one forward for each stage after this one, so that all of them get work.

@@ -44,14 +44,14 @@ def stream(
     rank, ranks = rank_and_size(group)
     first, last = rank == 0, rank == ranks - 1
 
-    def receive_from(neighbour: int, leaving: Tensor | None = None) -> Tensor:
-        """A tensor from a neighbouring stage, in exchange for `leaving` unless that is None."""
+    def receive_from(neighbor: int, leaving: Tensor | None = None) -> Tensor:
+        """A tensor from a neighboring stage, in exchange for `leaving` unless that is None."""
         arriving = torch.empty_like(template)
         if leaving is None:
-            receive(arriving, neighbour, group).wait()
+            receive(arriving, neighbor, group).wait()
         else:
             # Both directions at once, because two sends would wait for each other.
-            exchange(leaving, neighbour, arriving, neighbour, group).wait()
+            exchange(leaving, neighbor, arriving, neighbor, group).wait()
         return arriving
 
     # 1. Warm-up: one forward for each stage after this one.

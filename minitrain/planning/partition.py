@@ -5,7 +5,7 @@ the best cut into p − 1 stages, so the best cut is found stage by stage, from 
 the message that carries activations over it, which takes as long as it takes however the layers are divided.
 
 **Source.** Bokhari 1988, "Partitioning problems in parallel, pipeline, and distributed computing"; Pinar & Aykanat
-2004, "Fast optimal load balancing algorithms for 1D partitioning", §3, for the dynamic programme and faster ways.
+2004, "Fast optimal load balancing algorithms for 1D partitioning", §3, for the dynamic program and faster ways.
 **Sent.** Nothing: it plans with the numbers of a profile.
 **Cost.** O(pN²) steps for N layers. `pipeline_parallel/splitting.py` measures a model's layers, and cuts it.
 Also called linear partition, chains-to-chains, `balance_by_time`.

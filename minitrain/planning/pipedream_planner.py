@@ -2,7 +2,7 @@
 
 **Idea.** A pipeline is as fast as its slowest stage. A stage of m replicas takes an m-th of the time per minibatch, but
 has to all-reduce its weights; a cut costs a message of activations. Whatever the last stage is, the stages before it
-must be a best plan of the layers and workers that are left: a dynamic programme over layers and workers.
+must be a best plan of the layers and workers that are left: a dynamic program over layers and workers.
 
 **Source.** Narayanan et al. 2019, "PipeDream: Generalized Pipeline Parallelism for DNN Training", §3.1, with levels:
 workers within a server are planned first, and servers take the place of workers at the next level. The costs of a

@@ -5,7 +5,7 @@ than on a thousand GPUs that a layout does not fit into memory, or idles half of
 torch: this file and its imports can be read where torch is not installed.
 
 **Source.** The formulas are those of the chapters, put together in `minitrain.costs.composition` and its three
-neighbours; the time of a whole training is that of Narayanan et al. 2021, "Efficient Large-Scale Language Model
+neighbors; the time of a whole training is that of Narayanan et al. 2021, "Efficient Large-Scale Language Model
 Training on GPU Clusters Using Megatron-LM", §5.1.
 **Predicted.** What each rank holds at its peak, except for gradients of activations, what a kernel or a collective
 needs while it runs, messages in flight, what ZeRO-3 has gathered, and what the allocator cannot use. Also what a ledger

@@ -1,7 +1,7 @@
 """Number formats: what a few bits of exponent and mantissa can say, and rounding to the nearest by hand.
 
 **Idea.** A number is ±1.m · 2^e. The bits of the exponent set how large and how small it may be; the bits of the
-mantissa set how far its neighbours are. Below the smallest exponent numbers lose their leading 1 (subnormals), and
+mantissa set how far its neighbors are. Below the smallest exponent numbers lose their leading 1 (subnormals), and
 keep their spacing down to 0.
 
 **Source.** IEEE 754-2019, §3.4 and §4.3.1; Micikevicius et al. 2022, "FP8 formats for deep learning", §3, for e4m3,
@@ -59,7 +59,7 @@ def round_to(x: Tensor, to: Format) -> Tensor:
     """The nearest number of the format, and of two equally near the one whose last bit is 0; in float64."""
     x = x.double()
     exponent = torch.frexp(x).exponent - 1  # x is ±1.m · 2^exponent
-    # Neighbours are 2^-mantissa of their power of two apart; subnormals as far as the smallest normal numbers.
+    # Neighbors are 2^-mantissa of their power of two apart; subnormals as far as the smallest normal numbers.
     spacing = to.spacing * torch.exp2(exponent.clamp(min=1 - to.bias).double())
     rounded = (x / spacing).round() * spacing  # torch.round takes a half to the even number
     beyond = rounded.abs() > to.largest

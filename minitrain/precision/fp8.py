@@ -30,7 +30,7 @@ class Scale:
         self.amax: deque[float] = deque(maxlen=history or 1)
         self.delayed = history > 0
 
-    def quantise(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
+    def quantize(self, x: Tensor, dtype: torch.dtype) -> tuple[Tensor, float]:
         """x in 8 bits, and the factor that takes it back."""
         now = x.abs().max().item()
         before = max(self.amax) if self.delayed and self.amax else now
@@ -60,7 +60,7 @@ class Linear(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, scales: tuple[Scale, Scale, Scale]) -> Tensor:
-        (x8, sx), (w8, sw) = scales[0].quantise(x, E4M3), scales[1].quantise(weight, E4M3)
+        (x8, sx), (w8, sw) = scales[0].quantize(x, E4M3), scales[1].quantize(weight, E4M3)
         ctx.save_for_backward(x8, w8)  # a quarter of float32's bytes
         ctx.scales = sx, sw, scales[2]
         return product(x8, sx, w8, sw).to(x.dtype)
@@ -69,7 +69,7 @@ class Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:  # type: ignore[bad-override]
         (x8, w8), (sx, sw, scale) = ctx.saved_tensors, ctx.scales
         # Gradients differ in size more than they need digits: e5m2 has the range.
-        g8, sg = scale.quantise(gradient, E5M2)
+        g8, sg = scale.quantize(gradient, E5M2)
         to_x = product(g8, sg, w8.t(), sw)  # dX = dY Wᵀ
         to_weight = product(x8.t(), sx, g8, sg)  # dW = Xᵀ dY
         return to_x.to(gradient.dtype), to_weight.to(gradient.dtype), None

@@ -1,6 +1,6 @@
 """Master weights: an update too small for a weight of 16 bits is added to a copy of the weight in 32.
 
-**Idea.** A number of 16 bits has neighbours, and an update of less than half the way to the next one is rounded away,
+**Idea.** A number of 16 bits has neighbors, and an update of less than half the way to the next one is rounded away,
 every time. So the optimizer steps a copy in float32, where small updates add up, and the model gets the copy rounded.
 
 **Source.** Micikevicius et al. 2018, "Mixed precision training", §3.1.

@@ -25,7 +25,7 @@ SECOND = 0x94D049BB133111EB - 2**64
 
 
 def mix(ids: Int64[Tensor, "*shape"]) -> Int64[Tensor, "*shape"]:
-    """A bijection of 64-bit numbers after which neighbours have nothing in common; products wrap around.
+    """A bijection of 64-bit numbers after which neighbors have nothing in common; products wrap around.
 
     It is the number that SplitMix64 draws first from the seed `ids`.
 

@@ -6,10 +6,10 @@ their order, each whole or not at all. A file gets its name only when all of it 
 that was damaged later.
 
 **Source.** Liu et al. 2022, "Monolith: real time recommendation system with collisionless embedding table", §2.2.2:
-they synchronise changed rows every minute, and the dense part, which changes slowly, once a day.
+they synchronize changed rows every minute, and the dense part, which changes slowly, once a day.
 **Sent.** Nothing between ranks: versions travel as files.
 **Cost.** `minitrain.costs.serving.version_bytes`: 8 + dw bytes for each row that has changed.
-Also called incremental parameter synchronisation, online serving, delta updates.
+Also called incremental parameter synchronization, online serving, delta updates.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ def checkpoint(function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
     """`function(*inputs)`, of which autograd keeps the inputs and nothing else.
 
     **Trap: an input must require a gradient.** Autograd sees only the inputs, not the
-    parameters. If no input requires a gradient, backward never comes here, and nothing is learnt.
+    parameters. If no input requires a gradient, backward never comes here, and nothing is learned.
     """
     if not torch.is_grad_enabled():
         return function(*inputs)

@@ -1,6 +1,6 @@
 """The first failure: of hundreds of tracebacks the one that caused the others, with its rank, host and step.
 
-**Idea.** When a rank fails, its neighbours lose their connection, their neighbours time out, and each writes a
+**Idea.** When a rank fails, its neighbors lose their connection, their neighbors time out, and each writes a
 traceback. A consequence can be told by its message. Of the others the one in the lowest step comes first. The clock
 decides only within a step, because the clocks of machines can differ by more than the time between two failures.
 

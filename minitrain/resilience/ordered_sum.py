@@ -6,7 +6,7 @@ of micro-batches: the sum so far travels from rank to rank, and each adds its ow
 back one, and go on as if nothing had happened, to the bit.
 
 **Source.** Derived. Chapter 02's all-reduce is the comparison.
-**Sent.** Each rank sends the sum to both of its neighbours: 2(n−1)S in all, exactly as much as a ring all-reduce.
+**Sent.** Each rank sends the sum to both of its neighbors: 2(n−1)S in all, exactly as much as a ring all-reduce.
 **Cost.** M/n gradients per rank are kept instead of their sum. With P pieces it takes 2(P+n−2)/P · S/B instead of a
 ring's 2(n−1)/n · S/B, and none of that can begin before backward has ended.
 """

@@ -57,15 +57,15 @@ class Plan:
             none.
         tokens: Tokens to train on.
         flops: Operations that a rank could do in a second; 312e12 is an A100 in bfloat16.
-        utilisation: Part of them that serves the model, as model FLOP utilisation (MFU): operations that recomputation
-            does again take time and are not counted. The tables show hardware FLOP utilisation (HFU), too, which counts
+        utilization: Part of them that serves the model, as model FLOP utilization (MFU): operations that recomputation
+            does again take time and are not counted. The tables show hardware FLOP utilization (HFU), too, which counts
             them.
     """
 
     dry_run: bool = False
     tokens: float = 300e9
     flops: float = 312e12
-    utilisation: float = 0.4
+    utilization: float = 0.4
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def run(loop: str, arguments: list[str] | None = None) -> int:
         if command.plan.dry_run:
             from minitrain.planning.full import plan_tables
 
-            plan_tables.show(settings, command.plan.tokens, command.plan.flops, command.plan.utilisation)
+            plan_tables.show(settings, command.plan.tokens, command.plan.flops, command.plan.utilization)
             return 0
         if settings.model.preset in ("175b", "1t") and given is None:
             raise ValueError(f"preset={settings.model.preset} is larger than a machine; --dry-run plans it")

@@ -114,8 +114,8 @@ class Display:
         parts += [] if bits is None else [f"{bits:.3f} bits per byte"]
         self.say(f"held out, after step {done}: {' · '.join([*parts, self._memory()])}")
 
-    def utilisation(self) -> float | None:
-        """Recent model FLOP utilisation; None where the peak is not known."""
+    def utilization(self) -> float | None:
+        """Recent model FLOP utilization; None where the peak is not known."""
         if self._peak is None:
             return None
         model, steps = self.settings.model, self.settings.steps
@@ -123,10 +123,10 @@ class Display:
         return token * self.tokens_per_second / (self.world.devices * self._peak)
 
     def _speeds(self) -> list[str]:
-        utilisation = self.utilisation()
+        utilization = self.utilization()
         return [
             f"{self.tokens_per_second:,.0f} tokens/s",
-            *([] if utilisation is None else [f"MFU {utilisation:.0%}"]),
+            *([] if utilization is None else [f"MFU {utilization:.0%}"]),
         ]
 
     def _memory(self) -> str:

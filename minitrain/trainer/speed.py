@@ -1,6 +1,6 @@
 """The speed of a training: tokens per second, and the part of the GPUs' peak that serves the model.
 
-Model FLOP utilisation (MFU) asks how fast the GPU would have to be if it did nothing but the model's own products: the
+Model FLOP utilization (MFU) asks how fast the GPU would have to be if it did nothing but the model's own products: the
 operations of a step, without what is computed again, over the step's time and the peak. The operations are counted by
 `minitrain.costs.composition_work.step_flops`: 6 for each parameter of a matrix and token, and 12·h·s for each layer and
 token for attention.

@@ -43,7 +43,7 @@ class Memory:
         raise MemoryError(f"no gap of {size} bytes, with {total} free")
 
     def free(self, start: int) -> None:
-        # Neighbouring gaps become one, because gaps are what lies between tensors.
+        # Neighboring gaps become one, because gaps are what lies between tensors.
         del self.taken[start]
 
 

@@ -54,7 +54,7 @@ class Unit:
         self.arriving: Handle | None = None
 
     def forward(self, x: Tensor, before: Unit, after: Unit) -> Tensor:
-        """Run the block; `before` and `after` are its neighbours."""
+        """Run the block; `before` and `after` are its neighbors."""
         named = dict(self.block.named_parameters())
         # The flat tensor has one dtype, and is trained as a whole.
         assert {(p.dtype, p.requires_grad) for p in named.values()} == {(self.flat.dtype, True)}, "frozen or two dtypes"

@@ -115,7 +115,7 @@ def test_an_exchange_ends_when_both_directions_have(ranks):
 
 
 def test_a_tensor_with_gaps_is_refused(ranks):
-    """gloo would send the wrong elements, and overwrite neighbours where it receives."""
+    """gloo would send the wrong elements, and overwrite neighbors where it receives."""
     assert all(
         "strides (4,) is not contiguous" in text for said in ranks(2).run(refused, "the other", True) for text in said
     )
@@ -138,7 +138,7 @@ def grid(world, sizes):
     return {name: dist.get_process_group_ranks(mesh[name].get_group()) for name in sizes}
 
 
-def test_axes_put_neighbours_on_the_last_axis(ranks):
+def test_axes_put_neighbors_on_the_last_axis(ranks):
     assert ranks(4).run(grid, {"dp": 2, "tp": 2})[3] == {"dp": [1, 3], "tp": [2, 3]}
 
 

@@ -82,7 +82,7 @@ def test_the_trace_is_what_chrome_reads(tmp_path):
     assert {e["args"]["name"] for e in events if e["name"] == "process_name"} == {"rank 0", "rank 1"}
 
 
-def test_the_chart_names_ranks_and_does_not_speak_by_colour_alone(tmp_path):
+def test_the_chart_names_ranks_and_does_not_speak_by_color_alone(tmp_path):
     draw(SPANS, "a title").savefig(tmp_path / "chart.svg")
     ElementTree.parse(tmp_path / "chart.svg")
     axes = draw(SPANS, "a title").axes[0]

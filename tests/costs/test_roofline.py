@@ -57,13 +57,13 @@ def test_operations_of_known_models():
     assert llama / costs.flops_per_token(6.74e9) == pytest.approx(1.159, abs=1e-3)
 
 
-def test_utilisation_as_published():
+def test_utilization_as_published():
     # Chowdhery et al. 2022, §4.1: 238.3 thousand tokens a second on 6144 TPU v4 are 46.2 % MFU.
     each = costs.flops_per_token(540.35e9, 118, 48 * 256, 2048)
-    assert costs.utilisation(238.3e3 * each, 1, 6144, 275e12) == pytest.approx(0.462, abs=5e-4)
+    assert costs.utilization(238.3e3 * each, 1, 6144, 275e12) == pytest.approx(0.462, abs=5e-4)
     # Touvron et al. 2023a, §2.4: 380 tokens a second and GPU, 1.4T tokens on 2048 A100 take about 21 days.
     assert 1.4e12 / (380 * 2048) / 86400 == pytest.approx(21, abs=0.5)
-    assert costs.utilisation(380 * costs.six_n(65.2e9, 1), 1, 1, 312e12) == pytest.approx(0.476, abs=1e-3)
+    assert costs.utilization(380 * costs.six_n(65.2e9, 1), 1, 1, 312e12) == pytest.approx(0.476, abs=1e-3)
 
 
 def test_thresholds_as_the_book_has_them():

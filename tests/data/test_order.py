@@ -34,7 +34,7 @@ def test_an_order_of_more_numbers_than_fit_into_memory():
 
 
 def test_places_and_keys_are_independent():
-    """χ² of which tenth a place lands in, over keys, and of the distance between neighbours: as drawn numbers have."""
+    """χ² of which tenth a place lands in, over keys, and of the distance between neighbors: as drawn numbers have."""
     for numbers in (
         [shuffled(7, 1000, key_of(seed, "test")) // 100 for seed in range(2000)],
         [(shuffled(i, 1000, 3) - shuffled(i + 1, 1000, 3)) % 1000 // 100 for i in range(999)],

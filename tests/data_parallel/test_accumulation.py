@@ -1,4 +1,4 @@
-"""One batch over ranks and micro-batches of any sizes equals one device; wrong normalisers do not."""
+"""One batch over ranks and micro-batches of any sizes equals one device; wrong normalizers do not."""
 
 from __future__ import annotations
 

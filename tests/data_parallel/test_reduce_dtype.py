@@ -32,7 +32,7 @@ class Ones(nn.Module):
 
 
 def summed(world, rung, dtype, reduce_dtype):
-    """The gradient after micro-batches of 256, 1, 1, 1 and 1 on each rank, and the bytes that travelled."""
+    """The gradient after micro-batches of 256, 1, 1, 1 and 1 on each rank, and the bytes that traveled."""
     model = rung(Ones(dtype), reduce_dtype=reduce_dtype)
     parts = (256.0, 1.0, 1.0, 1.0, 1.0)
     with Ledger() as ledger:

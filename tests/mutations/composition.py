@@ -174,7 +174,7 @@ MUTATIONS += [
         f"{COSTS}.composition_work.step_seconds",
         "(ranks * per_second)",
         "per_second",
-        test="tests/planning/test_published.py::test_seconds_follow_from_the_utilisation_that_table_5_prints",
+        test="tests/planning/test_published.py::test_seconds_follow_from_the_utilization_that_table_5_prints",
         why=LARGE,
     ),
     Mutation(

@@ -166,12 +166,12 @@ MUTATIONS = [
     Mutation(f"{ADAM8BIT}.value", "+ 0.5", "", **TABLES),
     Mutation(f"{ADAM8BIT}.table", "range(1, 128)", "range(2, 128)", **TABLES),
     Mutation(f"{ADAM8BIT}.table", 'in "01"', 'in "00"', **TABLES),
-    Mutation(f"{ADAM8BIT}.quantise", "table[:-1]) / 2", "table[:-1])", ADAM8BIT, "largest rounding error"),
-    Mutation(f"{ADAM8BIT}.quantise", "(table[1:] + table[:-1]) / 2", "table[1:]", ADAM8BIT, "largest rounding error"),
-    Mutation(f"{ADAM8BIT}.quantise", ".abs().amax(1)", ".amax(1)", ADAM8BIT, STEPS),
-    Mutation(f"{ADAM8BIT}.quantise", ".float()", ".double()", ADAM8BIT, HELD),
-    Mutation(f"{ADAM8BIT}.quantise", ".to(torch.uint8)", ".to(torch.int16)", ADAM8BIT, HELD),
-    Mutation(f"{ADAM8BIT}.dequantise", " * each", "", ADAM8BIT, "largest rounding error"),
+    Mutation(f"{ADAM8BIT}.quantize", "table[:-1]) / 2", "table[:-1])", ADAM8BIT, "largest rounding error"),
+    Mutation(f"{ADAM8BIT}.quantize", "(table[1:] + table[:-1]) / 2", "table[1:]", ADAM8BIT, "largest rounding error"),
+    Mutation(f"{ADAM8BIT}.quantize", ".abs().amax(1)", ".amax(1)", ADAM8BIT, STEPS),
+    Mutation(f"{ADAM8BIT}.quantize", ".float()", ".double()", ADAM8BIT, HELD),
+    Mutation(f"{ADAM8BIT}.quantize", ".to(torch.uint8)", ".to(torch.int16)", ADAM8BIT, HELD),
+    Mutation(f"{ADAM8BIT}.dequantize", " * each", "", ADAM8BIT, "largest rounding error"),
     Mutation(
         f"{ADAM8BIT}.Adam8bit.step", "zip((m, v), self.tables", "zip((m_hat, v_hat), self.tables", ADAM8BIT, STEPS
     ),
@@ -184,7 +184,7 @@ MUTATIONS = [
     ),
     Mutation(f"{ADAM8BIT}.Adam8bit.step", "self.t += 1", "self.t = 1", ADAM8BIT, STEPS),
     Mutation(
-        f"{ADAM8BIT}.quantise",
+        f"{ADAM8BIT}.quantize",
         "scales.clamp(min=torch.finfo(torch.float32).tiny)",
         "scales",
         test="tests/optimizers/test_adam8bit.py",

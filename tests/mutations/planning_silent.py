@@ -36,9 +36,9 @@ MUTATIONS = [
     ),
     Mutation(
         f"{HOME}.full.plan_tables.time_table",
-        "min(utilisation, done.most)",
-        "utilisation",
-        test=f"{TESTS}/test_plan.py::test_seconds_of_a_step_and_both_utilisations",
+        "min(utilization, done.most)",
+        "utilization",
+        test=f"{TESTS}/test_plan.py::test_seconds_of_a_step_and_both_utilizations",
         why=SHOWN,
     ),
     Mutation(

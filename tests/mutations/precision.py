@@ -3,7 +3,7 @@
 from tests.mutations import Mutation
 
 HOME, THEORY = "minitrain.precision", "minitrain.costs.precision"
-FORMATS, MASTERS, SCALING, SUMS, MIXED, FP8, QUANTISED = (
+FORMATS, MASTERS, SCALING, SUMS, MIXED, FP8, QUANTIZED = (
     f"{HOME}.{name}"
     for name in (
         "formats",
@@ -12,7 +12,7 @@ FORMATS, MASTERS, SCALING, SUMS, MIXED, FP8, QUANTISED = (
         "accumulate",
         "mixed",
         "fp8",
-        "quantised_gradients",
+        "quantized_gradients",
     )
 )
 TESTS = "tests/precision/test_precision.py"
@@ -74,19 +74,19 @@ MUTATIONS = [
     Mutation(
         f"{MIXED}.MixedPrecision.step", "(self.masters, clip)", "(self.masters, 2 * clip)", MIXED, "length of an SGD"
     ),
-    Mutation(f"{FP8}.Scale.quantise", "before / largest", "2 * before / largest", FP8, "largest number of a tensor"),
-    Mutation(f"{FP8}.Scale.quantise", "self.amax.append(now)", "pass", FP8, "elements that saturate"),
+    Mutation(f"{FP8}.Scale.quantize", "before / largest", "2 * before / largest", FP8, "largest number of a tensor"),
+    Mutation(f"{FP8}.Scale.quantize", "self.amax.append(now)", "pass", FP8, "elements that saturate"),
     Mutation(f"{FP8}.product", "a_scale * b_scale", "a_scale", FP8, "error of a layer's output"),
     Mutation(f"{FP8}.Linear.backward", "x8.t(), sx, g8, sg", "x8.t(), sx, g8, sx", FP8, "error of a layer's output"),
-    Mutation(f"{QUANTISED}.quantise", "/ 127", "/ 100", QUANTISED, "error of one rounding"),
+    Mutation(f"{QUANTIZED}.quantize", "/ 127", "/ 100", QUANTIZED, "error of one rounding"),
     Mutation(
-        f"{QUANTISED}.all_reduce",
+        f"{QUANTIZED}.all_reduce",
         "cut(gradient + residual, ranks)",
         "cut(gradient.clone(), ranks)",
-        QUANTISED,
+        QUANTIZED,
         "all that was received",
     ),
-    Mutation(f"{QUANTISED}.all_reduce", "messages[rank] = rounded(rank)", "pass", QUANTISED, "all that was received"),
+    Mutation(f"{QUANTIZED}.all_reduce", "messages[rank] = rounded(rank)", "pass", QUANTIZED, "all that was received"),
     Mutation(
         f"{MASTERS}.MasterWeights.step",
         "parameter.grad.float()",
@@ -95,7 +95,7 @@ MUTATIONS = [
         "weight after updates of u, with a copy",
     ),
     # Theory.
-    Mutation(f"{THEORY}.quantised_bytes", "elements + 4", "4", QUANTISED, "bytes that a rank sends per step"),
+    Mutation(f"{THEORY}.quantized_bytes", "elements + 4", "4", QUANTIZED, "bytes that a rank sends per step"),
     Mutation(
         f"{THEORY}.always_lost_below", "mantissa + 2", "mantissa + 1", MASTERS, "significands that stay, update of 2"
     ),
@@ -113,7 +113,7 @@ MUTATIONS = [
         "error of a dot product",
     ),
     Mutation(
-        f"{THEORY}.quantised_bytes", "4 * -(-elements // block)", "0", QUANTISED, "bytes that a rank sends per step"
+        f"{THEORY}.quantized_bytes", "4 * -(-elements // block)", "0", QUANTIZED, "bytes that a rank sends per step"
     ),
-    Mutation(f"{THEORY}.quantised_ring", "- sizes[rank]", "", QUANTISED, "bytes that a rank sends per step"),
+    Mutation(f"{THEORY}.quantized_ring", "- sizes[rank]", "", QUANTIZED, "bytes that a rank sends per step"),
 ]

@@ -56,7 +56,7 @@ MUTATIONS = [
     ),
     # A rounding to float16 before that to 8 bits.
     Mutation(
-        f"{HOME}.fp8.Scale.quantise",
+        f"{HOME}.fp8.Scale.quantize",
         "x.float() / scale",
         "x.half() / scale",
         f"{HOME}.fp8",
@@ -64,7 +64,7 @@ MUTATIONS = [
     ),
     # The scale of this tensor, not of those before it.
     Mutation(
-        f"{HOME}.fp8.Scale.quantise",
+        f"{HOME}.fp8.Scale.quantize",
         "max(self.amax) if self.delayed and self.amax else now",
         "now",
         f"{HOME}.fp8",
@@ -80,18 +80,18 @@ MUTATIONS = [
     ),
     # A rank keeps its own chunk as it was before the rounding.
     Mutation(
-        f"{HOME}.quantised_gradients.all_reduce",
-        "torch.cat([dequantise(m, len(c))",
-        "torch.cat([c if c is chunks[rank] else dequantise(m, len(c))",
-        f"{HOME}.quantised_gradients",
+        f"{HOME}.quantized_gradients.all_reduce",
+        "torch.cat([dequantize(m, len(c))",
+        "torch.cat([c if c is chunks[rank] else dequantize(m, len(c))",
+        f"{HOME}.quantized_gradients",
         "elements that differ",
     ),
     # Error feedback turned round: what a rounding has lost is taken away once more.
     Mutation(
-        f"{HOME}.quantised_gradients.all_reduce",
-        "lost[number].copy_(chunks[number] - dequantise(message, len(chunks[number])))",
-        "lost[number].copy_(dequantise(message, len(chunks[number])) - chunks[number])",
-        f"{HOME}.quantised_gradients",
+        f"{HOME}.quantized_gradients.all_reduce",
+        "lost[number].copy_(chunks[number] - dequantize(message, len(chunks[number])))",
+        "lost[number].copy_(dequantize(message, len(chunks[number])) - chunks[number])",
+        f"{HOME}.quantized_gradients",
         "received less gradients",
     ),
 ]

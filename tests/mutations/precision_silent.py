@@ -23,7 +23,7 @@ MUTATIONS = [
         why="claims are about what becomes of a weight",
     ),
     Mutation(
-        "minitrain.precision.fp8.Scale.quantise",
+        "minitrain.precision.fp8.Scale.quantize",
         "max(self.amax)",
         "self.amax[-1]",
         test=f"{TESTS}::test_a_delayed_scale_is_after_the_largest_of_the_calls_before",
@@ -31,8 +31,8 @@ MUTATIONS = [
     ),
     Mutation(
         "minitrain.precision.fp8.Linear.backward",
-        "scale.quantise(gradient, E5M2)",
-        "scale.quantise(gradient, E4M3)",
+        "scale.quantize(gradient, E5M2)",
+        "scale.quantize(gradient, E4M3)",
         test=f"{TESTS}::test_gradients_have_the_range_of_e5m2",
         why="the claim is a bound, and of numbers of one size e4m3 rounds less",
     ),

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from minitrain.optimizers.adam8bit import Adam8bit, dequantise, quantise, table, value
+from minitrain.optimizers.adam8bit import Adam8bit, dequantize, quantize, table, value
 from tests.optimizers.common import flat, step
 
 
@@ -34,19 +34,19 @@ def test_tables():
 def test_rounding(elements, block, size, seed):
     x = size * torch.randn(elements, generator=torch.Generator().manual_seed(seed))
     for values, numbers, most in ((table(True), x, 0.9 / 2**7), (table(False), x.abs(), 0.9 / 2**8)):
-        codes, scales = quantise(numbers, values, block)
+        codes, scales = quantize(numbers, values, block)
         assert codes.dtype == torch.uint8 and len(scales) == -(-elements // block)
-        back = dequantise(codes, scales, values, block)
+        back = dequantize(codes, scales, values, block)
         for part, rounded in zip(numbers.split(block), back.split(block), strict=True):
             assert (part - rounded).abs().max() <= 1.00001 * most * part.abs().max()
         # What has been rounded once stays, unless −1 has: its block has another largest number then.
         if (numbers >= 0).all():
-            assert torch.equal(dequantise(*quantise(back, values, block), values, block), back)
+            assert torch.equal(dequantize(*quantize(back, values, block), values, block), back)
 
 
 def test_a_block_of_zeros():
     for signed in (True, False):
-        codes, scales = quantise(torch.zeros(3, 2), table(signed), 4)
+        codes, scales = quantize(torch.zeros(3, 2), table(signed), 4)
         assert table(signed)[codes.int()].eq(0).all() and scales.eq(0).all()
 
 

@@ -1,4 +1,4 @@
-"""What both small forms are tested with: one device, the full form, and neighbours that take nothing unasked."""
+"""What both small forms are tested with: one device, the full form, and neighbors that take nothing unasked."""
 
 from __future__ import annotations
 
@@ -66,16 +66,16 @@ def in_a_group(world, form):
     like_one_device_and_full_form(world, form, axes(dp=2, pp=2)["pp"].get_group())
 
 
-# ---- the rules of NCCL, made stricter: a call goes on only when the neighbour has made the one that belongs to it ----
+# ---- the rules of NCCL, made stricter: a call goes on only when the neighbor has made the one that belongs to it ----
 
 CALLS = ("send", "receive", "exchange")
 PARTNER = {"send": "receive", "receive": "send", "exchange": "exchange"}
 
 
-def meet(call: str, neighbour: int) -> None:
-    """Block until the neighbour makes its next call on this link, which must be the partner of this one."""
+def meet(call: str, neighbor: int) -> None:
+    """Block until the neighbor makes its next call on this link, which must be the partner of this one."""
     mine, theirs = torch.tensor([CALLS.index(call)]), torch.empty(1, dtype=torch.long)
-    messages.exchange(mine, neighbour, theirs, neighbour).wait()
+    messages.exchange(mine, neighbor, theirs, neighbor).wait()
     met = CALLS[int(theirs)]
     assert met == PARTNER[call], f"a lone {call} meets a {met}: NCCL would wait for ever"
 

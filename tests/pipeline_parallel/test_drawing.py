@@ -22,7 +22,7 @@ from minitrain.pipeline_parallel.schedules import (
 
 
 def bars(figure) -> set[tuple]:
-    """Row, start, end, colour and hatch of each bar."""
+    """Row, start, end, color and hatch of each bar."""
     found = set()
     for pieces in figure.axes[0].collections:
         for path in pieces.get_paths():
@@ -42,8 +42,8 @@ def test_a_bar_for_each_action_where_it_is():
     expected = set()
     for rank, row in enumerate(timetable.slots):
         for action, start, end in row:
-            _, colour, hatch = drawing.KINDS[action.kind]
-            look = tuple(round(part, 3) for part in to_rgb(colour))
+            _, color, hatch = drawing.KINDS[action.kind]
+            look = tuple(round(part, 3) for part in to_rgb(color))
             expected.add((rank, float(start), float(end), look, hatch or None))
     assert {(*bar[:4], bar[4] or None) for bar in bars(figure)} == expected
     assert words(figure) == ["forward", "backward for the input", "backward for the weights"]
@@ -110,10 +110,10 @@ def test_in_words():
     )
 
 
-def test_versions_are_colours():
+def test_versions_are_colors():
     """Rank 1, the last, updates after each backward; on rank 0 a forward uses weights one update older."""
     figure = drawing.draw(simulate(pipedream(2, 3), 1, 1, 1))
-    colours = {
+    colors = {
         (piece.get_hatch(), round(path.get_extents().x0)): tuple(round(float(part), 3) for part in face[:3])
         for piece in figure.axes[0].collections
         for path, face in zip(piece.get_paths(), piece.get_facecolor(), strict=True)
@@ -121,7 +121,7 @@ def test_versions_are_colours():
     }
     expected = {("", 1): 0, ("///", 2): 0, ("", 4): 1, ("///", 5): 1, ("", 7): 2, ("///", 8): 2}
     looks = {key: tuple(round(part, 3) for part in to_rgb(drawing.VERSIONS[used])) for key, used in expected.items()}
-    assert {(hatch or "", start): look for (hatch, start), look in colours.items()} == looks
+    assert {(hatch or "", start): look for (hatch, start), look in colors.items()} == looks
     assert words(figure) == ["forward", "backward", "version 0", "1", "2"]
 
 

@@ -205,7 +205,7 @@ BROKEN = {  # how rank 0 and rank 1 are changed, and what is said
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_validate_names_the_first_offence(broken):
+def test_validate_names_the_first_offense(broken):
     *rows, said = BROKEN[broken]
     actions = tuple(tuple(Action.parse(text) for text in row.split()) for row in rows)
     with pytest.raises(ValueError, match=f"mine: .*{said}|{said}"):

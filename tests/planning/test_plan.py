@@ -260,8 +260,8 @@ def test_mistakes_are_named():
         predict(SMALL, layout, Steps(batch=8), 2)
     with pytest.raises(ValueError, match="pp=1 is no place on an axis of 1 ranks"):
         predict(SMALL, layout, Steps(batch=8), Coordinate(pp=1))
-    with pytest.raises(ValueError, match="utilisation=2 at most 1"):
-        plan_tables.show(Settings(SMALL, layout, Steps(batch=8)), utilisation=2)
+    with pytest.raises(ValueError, match="utilization=2 at most 1"):
+        plan_tables.show(Settings(SMALL, layout, Steps(batch=8)), utilization=2)
 
 
 def test_what_is_shown(capsys):
@@ -291,18 +291,18 @@ def test_stages_that_are_alike_share_a_line():
     }
 
 
-def test_seconds_of_a_step_and_both_utilisations(capsys):
+def test_seconds_of_a_step_and_both_utilizations(capsys):
     # Korthikanti et al. 2022, table 5: 13.75 s at 51.4 %, on 64 A100s.
     layout = Layout(pp=8, tp=8, microbatches=64, recompute="full")
     settings = Settings(GPT3, layout, Steps(batch=64, dtype="bfloat16"))
-    plan_tables.show(settings, utilisation=0.514)
+    plan_tables.show(settings, utilization=0.514)
     shown = " ".join(capsys.readouterr().out.split())
     assert "seconds per step at this MFU 13.7 " in shown
     # Forward once more: the head, which is not computed again, is a small part.
     found = float(shown.partition("with what is computed again (HFU) ")[2].split()[0])
     assert 0.99 * 51.4 * 4 / 3 < found < 51.4 * 4 / 3
     assert "does again take time, and are not counted" in shown
-    plan_tables.show(settings, utilisation=0.99)  # more than the layout leaves
+    plan_tables.show(settings, utilization=0.99)  # more than the layout leaves
     shown = " ".join(capsys.readouterr().out.split())
     most = shown.partition("that the layout leaves at most ")[2].split()[0]
     assert f"MFU that is assumed, of 312 · 10¹² operations per second {most} %" in shown

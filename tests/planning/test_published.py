@@ -40,11 +40,11 @@ def test_table_1_agrees_with_itself(row):
     assert row.gpus * low / 1000 - 0.05 <= row.petaflops <= row.gpus * high / 1000 + 0.05
 
 
-@pytest.mark.parametrize(("row", "utilisation"), zip(TABLE_5, (41.5, 51.4, 56.0, 56.3), strict=True))
-def test_seconds_follow_from_the_utilisation_that_table_5_prints(row, utilisation):
+@pytest.mark.parametrize(("row", "utilization"), zip(TABLE_5, (41.5, 51.4, 56.0, 56.3), strict=True))
+def test_seconds_follow_from_the_utilization_that_table_5_prints(row, utilization):
     done = work.step_flops(row.batch, composition.Shape(row.layers, row.hidden, row.heads, 2048, 51200))
-    seconds = work.step_seconds(done, 8 * row.pp, utilisation / 100 * 312e12)
-    assert seconds == pytest.approx(row.selective, rel=0.05 / utilisation + 0.005 / row.selective)  # both are rounded
+    seconds = work.step_seconds(done, 8 * row.pp, utilization / 100 * 312e12)
+    assert seconds == pytest.approx(row.selective, rel=0.05 / utilization + 0.005 / row.selective)  # both are rounded
 
 
 def test_all_comparisons_come_as_close_as_the_plan_says():

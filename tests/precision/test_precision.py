@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from minitrain.precision import accumulate, formats, fp8, quantised_gradients
+from minitrain.precision import accumulate, formats, fp8, quantized_gradients
 from minitrain.precision.formats import BFLOAT16, E4M3, E5M2, FLOAT16, FLOAT32, TF32
 from minitrain.precision.loss_scaling import LossScale
 from minitrain.precision.master_weights import MasterWeights
@@ -166,7 +166,7 @@ class Loss(nn.Module):
 @pytest.mark.parametrize("history", [0, 4])
 def test_a_tensor_of_zeros_needs_no_scale(history):
     scale = fp8.Scale(history)
-    eight, factor = scale.quantise(torch.zeros(4), fp8.E4M3)
+    eight, factor = scale.quantize(torch.zeros(4), fp8.E4M3)
     assert factor == 1.0
     assert eight.float().abs().max() == 0
 
@@ -184,7 +184,7 @@ def test_a_layer_in_8_bits_is_float32_s_for_numbers_that_8_bits_have():
 
 def test_a_delayed_scale_is_after_the_largest_of_the_calls_before():
     scale, largest = fp8.Scale(history=3), torch.finfo(fp8.E4M3).max
-    found = [scale.quantise(torch.tensor([1.0, -each]), fp8.E4M3)[1] for each in (1.0, 8, 2, 4, 1, 1, 1)]
+    found = [scale.quantize(torch.tensor([1.0, -each]), fp8.E4M3)[1] for each in (1.0, 8, 2, 4, 1, 1, 1)]
     # The first has none before it; 8 counts in three calls, and 4 after it.
     assert found == [each / largest for each in (1, 1, 8, 8, 8, 4, 4)]
 
@@ -200,16 +200,16 @@ def test_gradients_have_the_range_of_e5m2():
 @given(st.integers(0, 700), st.sampled_from([16, 256]))
 def test_bytes_and_back(elements, block):
     x = torch.randn(elements, generator=torch.Generator().manual_seed(elements))
-    message = quantised_gradients.quantise(x, block)
+    message = quantized_gradients.quantize(x, block)
     assert len(message) == elements + 4 * -(-elements // block)
-    found = quantised_gradients.dequantise(message, elements, block)
+    found = quantized_gradients.dequantize(message, elements, block)
     assert ((found - x).abs() <= x.abs().amax() / 250 if elements else found == x).all()
 
 
 def summed(world, elements):
     gradient = torch.arange(elements, dtype=torch.float32) * (world.rank + 1)
     residual = torch.zeros(elements)
-    return quantised_gradients.all_reduce(gradient, residual), residual
+    return quantized_gradients.all_reduce(gradient, residual), residual
 
 
 @pytest.mark.parametrize(("n", "elements"), [(1, 10), (2, 301), (3, 1000), (4, 3)])
@@ -226,11 +226,11 @@ def after_infinity(world):
     gradient, residual = torch.ones(600), torch.zeros(600)
     infinite = gradient.clone()
     infinite[70] = float("inf") if world.rank == 0 else 1.0
-    assert not quantised_gradients.all_reduce(infinite, residual)[70].isfinite()
+    assert not quantized_gradients.all_reduce(infinite, residual)[70].isfinite()
     before, received = residual.clone(), torch.zeros(600)
     assert before.isfinite().all()
     for _ in range(3):
-        received += quantised_gradients.all_reduce(gradient, residual)
+        received += quantized_gradients.all_reduce(gradient, residual)
     whole = torch.stack([received - 3 * world.size, before, residual]).double()
     dist.all_reduce(whole[1:])
     torch.testing.assert_close(whole[0], whole[1] - whole[2], rtol=0, atol=1e-5)
@@ -246,9 +246,9 @@ def test_an_infinite_gradient_leaves_nothing_behind(ranks, n):
 def test_a_scale_forgets_infinity(history, value):
     """As in Transformer Engine, which keeps the old scale if the largest element is not finite."""
     scale, x = fp8.Scale(history), torch.full((4,), 2.0)
-    _, before = scale.quantise(x, fp8.E4M3)
-    scale.quantise(torch.tensor([2.0, value]), fp8.E4M3)
-    eighth, after = scale.quantise(x, fp8.E4M3)
+    _, before = scale.quantize(x, fp8.E4M3)
+    scale.quantize(torch.tensor([2.0, value]), fp8.E4M3)
+    eighth, after = scale.quantize(x, fp8.E4M3)
     assert before == after == 2 / torch.finfo(fp8.E4M3).max
     assert torch.equal(eighth.float() * after, x)
 
@@ -264,7 +264,7 @@ def refused(world):
     with pytest.raises(AssertionError, match="in 16 bits again"):
         LossScale().unscale([torch.ones(2, dtype=torch.float16)])
     with pytest.raises(AssertionError, match="would be rounded itself"):
-        quantised_gradients.all_reduce(torch.ones(4), torch.zeros(4, dtype=torch.bfloat16))
+        quantized_gradients.all_reduce(torch.ones(4), torch.zeros(4, dtype=torch.bfloat16))
 
 
 def test_what_would_lose_bits_or_train_another_model_is_refused(ranks):

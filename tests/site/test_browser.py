@@ -120,17 +120,17 @@ def test_pages(site: Path, address: str, browser) -> None:
 def test_pages_are_accessible(address: str, browser, name: str, scheme: str) -> None:
     """By the rules of axe: a page of each kind, wide and narrow, light and dark.
 
-    The dark changes colours only, and code has the same colours at any width: neither is checked again.
+    The dark changes colors only, and code has the same colors at any width: neither is checked again.
     """
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed")
     page = browser.new_page(color_scheme=scheme, viewport={"width": WIDTHS[0], "height": 900})
     page.goto(address + name, wait_until="load")
     page.wait_for_timeout(300)  # the theme completes a page after it was loaded
-    colours, others = {"runOnly": ["color-contrast"]}, {"rules": {"color-contrast": {"enabled": False}}}
+    colors, others = {"runOnly": ["color-contrast"]}, {"rules": {"color-contrast": {"enabled": False}}}
     for width in WIDTHS:
         page.set_viewport_size({"width": width, "height": 900})
         page.evaluate(FRAME)
-        runs = [(colours, None if width == WIDTHS[0] else {"exclude": [["pre"]]})]
+        runs = [(colors, None if width == WIDTHS[0] else {"exclude": [["pre"]]})]
         runs += [(others, None)] if scheme == "light" else []
         for options, context in runs:
             found = axe.Axe().run(page, context, options | {"resultTypes": ["violations"]})

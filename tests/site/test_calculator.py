@@ -89,7 +89,7 @@ def inputs(draw: random.Random) -> dict[str, tuple[tuple, Callable[..., Any]]]:
         "overlap": (tuple(sent), time_bar.overlap),
         "bar": ((shape, cut, sizes, machine, draw.choice([4, 8]), draw.uniform(0.2, 0.7)), layout.bar),
         "stepFlops": ((*small, shape.layers, shape.vocabulary), recomputation.step_flops),
-        "utilisation": ((draw.uniform(1e12, 1e20), draw.uniform(0.1, 60), cut.dp, machine.flops), roofline.utilisation),
+        "utilization": ((draw.uniform(1e12, 1e20), draw.uniform(0.1, 60), cut.dp, machine.flops), roofline.utilization),
     }
 
 

@@ -58,7 +58,7 @@ def test_it_drops_as_often_as_asked_and_keeps_the_mean(p):
         assert abs(int((dropped == 0).sum()) - p * many) < 6 * (p * (1 - p) * many) ** 0.5  # six standard deviations
         assert dropped[dropped != 0].allclose(torch.tensor(1 / (1 - p)))
         rows = (dropped == 0).flatten(0, -2).double()
-        near = 6 / many**0.5 * p * (1 - p)  # of a covariance of neighbours, whose deviation is p(1−p)/√N
+        near = 6 / many**0.5 * p * (1 - p)  # of a covariance of neighbors, whose deviation is p(1−p)/√N
         for one, other in ((rows[:, 1:], rows[:, :-1]), (rows[1:], rows[:-1])):
             assert abs(((one - p) * (other - p)).mean()) < 1.1 * near
 

@@ -404,13 +404,13 @@ def test_peaks():
 
 def shown(world, settings):
     messages = Display(world, settings)
-    without = messages.utilisation()
+    without = messages.utilization()
     messages._peak = 1e12
     messages.after(1, Report(2.5, 1.0, 0.1), seconds=0.5)
-    return without, messages.utilisation(), messages.beside_bar()
+    return without, messages.utilization(), messages.beside_bar()
 
 
-def test_utilisation(ranks, tmp_path):
+def test_utilization(ranks, tmp_path):
     """Half a second for a step's operations, of two ranks that can do 10¹² a second each."""
     settings = asked(tmp_path, Layout(dp=2))
     expected = speed.model_flops(settings.model, settings.steps) / 0.5 / 2e12

@@ -34,7 +34,7 @@ def test_tensors_never_overlap_and_gaps_are_the_rest(actions):
         free = {byte for start, length in memory.gaps() for byte in range(start, start + length)}
         assert not used & free and len(used) + len(free) == 100
         ends = [(start, start + length) for start, length in memory.gaps()]
-        assert all(end < start for (_, end), (start, _) in zip(ends, ends[1:], strict=False)), "neighbours are one gap"
+        assert all(end < start for (_, end), (start, _) in zip(ends, ends[1:], strict=False)), "neighbors are one gap"
 
 
 @pytest.mark.parametrize("temporaries, checkpoint", (([3, 3], 9), ([1, 9], 9)))

@@ -41,11 +41,11 @@ def test_dtype_of_the_sum_frozen_parameters_and_a_second_synchronize(ranks):
 def refused(world):
     """The message on this rank of each misuse; nothing but control messages is sent."""
     node, replicas = grid(2, 2)
-    neighbours = [new_group([0, 3]), new_group([1, 2])][world.rank in (1, 2)]
+    neighbors = [new_group([0, 3]), new_group([1, 2])][world.rank in (1, 2)]
     found = []
     tries = (
         lambda: HybridZero3(gpt(seed=0), torch.optim.SGD, node, replicas=node, lr=0.1),
-        lambda: HybridZero3(gpt(seed=0), torch.optim.SGD, node, replicas=neighbours, lr=0.1),
+        lambda: HybridZero3(gpt(seed=0), torch.optim.SGD, node, replicas=neighbors, lr=0.1),
         lambda: HybridZero3(gpt(seed=0), torch.optim.SGD, node, replicas=replicas, lr=0.1 + (world.rank == 3)),
         lambda: HybridZero3(gpt(seed=0), torch.optim.SGD, node, replicas=replicas, lr=0.1 + (world.rank >= 2)),
         lambda: HybridZero3(gpt(seed=0, layers=1 + world.rank // 2), torch.optim.SGD, node, replicas=replicas, lr=0.1),

@@ -118,7 +118,7 @@ def whole_batch(world, stage, make):
     return [line.partition.elements for line in model.lines]
 
 
-def normalised():
+def normalized():
     return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
 
 
@@ -130,7 +130,7 @@ def test_several_dtypes_gaps_and_no_elements(ranks, stage):
 
 @all_stages
 def test_buffers_start_equal_and_ranks_may_be_more_than_elements(ranks, stage):
-    ranks(2).run(whole_batch, stage, normalised)
+    ranks(2).run(whole_batch, stage, normalized)
     for elements in ranks(4).run(whole_batch, stage, Few):
         assert elements == [2]
 

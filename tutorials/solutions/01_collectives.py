@@ -102,7 +102,7 @@ def sum_of_three(tensor, rank, group):
         incoming = torch.empty_like(tensor)
         exchange(outgoing, after, incoming, before, group).wait()
         tensor += incoming
-        # Pass on what came: first the neighbour's tensor, then that of the rank before
+        # Pass on what came: first the neighbor's tensor, then that of the rank before
         # it.
         outgoing = incoming
 

@@ -38,7 +38,7 @@ def forward(x, columns, rows, reduce):
     for a, b in zip(columns, rows, strict=True):
         for number, half in enumerate(halves):
             if not torch.is_tensor(half):
-                # Its sum has travelled while the other half was computed.
+                # Its sum has traveled while the other half was computed.
                 half = half.wait()
             halves[number] = reduce(half @ a @ b)
     return torch.cat([half.wait() for half in halves])

@@ -75,7 +75,7 @@ def place(name: str) -> Place | None:
     return Place(f"{f'h.{block[1]}.' if block else ''}{OURS[layer]}.{kind}", matrix, third)
 
 
-def recognised(names: Collection[str]) -> bool:
+def recognized(names: Collection[str]) -> bool:
     """Whether a file with tensors of these names has GPT-2's."""
     return any(name.removeprefix(PREFIX) in ("wte.weight", "wpe.weight") for name in names)
 

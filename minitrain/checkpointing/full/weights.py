@@ -173,10 +173,10 @@ def import_safetensors(file: Path, state: State, group: dist.ProcessGroup | None
     asked = {name: tuple(sharded.shape) for name, sharded in mine.items()}
     # Of all ranks: one alone cannot tell which tensors are left over.
     everyone = {name: shape for each in gather_objects(asked, group) for name, shape in each.items()}
-    places = gpt2.places(everyone, there) if gpt2.recognised(there) else {name: Place(name) for name in everyone}
+    places = gpt2.places(everyone, there) if gpt2.recognized(there) else {name: Place(name) for name in everyone}
     if problems := _another_model(everyone, there, places):
         more = f" and {len(problems) - 4} more" if len(problems) > 4 else ""
-        about = f"; {gpt2.sizes(there)}" if gpt2.recognised(there) else ""
+        about = f"; {gpt2.sizes(there)}" if gpt2.recognized(there) else ""
         raise ValueError(f"{file} is of another model: {'; '.join(problems[:4])}{more}{about}")
     # A reading of its own, since a NaN must be found before any weight is changed.
     found = gather_objects(same_on_all_ranks(lambda: _not_finite(file, mine, places), group), group)
@@ -198,7 +198,7 @@ def _another_model(run: dict[str, Shape], there: dict[str, Shape], places: dict[
     """How the tensors of a file differ from those of a run, by the file's names."""
     expected = {places[name].name: places[name].shape(shape) for name, shape in sorted(run.items())}
     over = there.keys() - expected.keys()
-    if gpt2.recognised(there):
+    if gpt2.recognized(there):
         over = {name for name in over if not gpt2.left_out(name)}
         if TIED in over and HEAD not in run and TABLE in run:  # a second name of the table
             over.remove(TIED)

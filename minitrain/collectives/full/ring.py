@@ -228,7 +228,7 @@ def all_gather_chunks(chunks: Chunks, group: dist.ProcessGroup | None = None, ar
 def post_all_gather_receives(chunks: Chunks, group: dist.ProcessGroup | None = None) -> list[Handle]:
     """Post all receives of `all_gather_chunks`, each straight into its chunk; not for NCCL.
 
-    A chunk may still be in use: the left neighbour sends it only when this rank's own sum has gone round to it.
+    A chunk may still be in use: the left neighbor sends it only when this rank's own sum has gone round to it.
     """
     rank, ranks = dist.get_rank(group), len(chunks)
     before = (rank - 1) % ranks

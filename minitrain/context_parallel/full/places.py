@@ -111,7 +111,7 @@ def visible(queries: Sequence[range], keys: Sequence[range], causal: bool) -> li
         stop = start + len(chunk)
         # Chunks of two ranks have no token in common, so their starts tell which is earlier.
         seen = slice(0, sum(len(each) for each in keys if each.start < chunk.start))
-        if blocks and blocks[-1].keys == seen:  # neighbours that see the same: one call for both
+        if blocks and blocks[-1].keys == seen:  # neighbors that see the same: one call for both
             blocks[-1] = blocks[-1]._replace(queries=slice(blocks[-1].queries.start, stop))
         elif seen.stop:
             blocks.append(Block(slice(start, stop), seen, False))

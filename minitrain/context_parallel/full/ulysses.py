@@ -2,7 +2,7 @@
 
 **Source.** Jacobs et al. 2023, "DeepSpeed Ulysses", §3.1 and §3.2.
 **Sent.** Forward: an all-to-all each for queries, keys, values, and outputs. Backward: one for the gradient of each.
-With fewer key and value heads than ranks, neighbouring ranks get the same one. Its gradient then travels in float32 at
+With fewer key and value heads than ranks, neighboring ranks get the same one. Its gradient then travels in float32 at
 least, because it is a sum over ranks.
 **Cost.** Each rank holds all tokens of its heads until backward: as much as its own tokens of all heads.
 """

@@ -5,7 +5,7 @@ of tokens (padding, answers of different lengths): **a token of a short micro-ba
 one.** No error is raised, and the model learns something else. We divide by the count of the whole batch, on all ranks.
 
 **Source.** Goyal et al. 2017, "Accurate, Large Minibatch SGD": §2.1 linear scaling, §2.2 warm-up, §2.3 and §3
-BatchNorm and the normalisation of the loss. Ioffe & Szegedy 2015 for BatchNorm.
+BatchNorm and the normalization of the loss. Ioffe & Szegedy 2015 for BatchNorm.
 **Sent.** One number more, before the first backward: the count by which all ranks divide.
 **Waits for the GPU** once per step, to read that count.
 Also called `gradient_accumulation_steps` (DeepSpeed, Hugging Face), the number of micro-batches (Megatron-LM); Ghost
@@ -117,7 +117,7 @@ def adjust_batch_norm(module: nn.Module, micro_batches: int) -> None:
     """Give every BatchNorm in `module` the momentum for A micro-batches; call it once.
 
     A BatchNorm with `momentum=None` keeps a plain average of all it has seen and needs no adjustment. The statistics by
-    which a micro-batch itself is normalised are those of its own samples, on this rank alone, and no momentum changes
+    which a micro-batch itself is normalized are those of its own samples, on this rank alone, and no momentum changes
     that: `nn.SyncBatchNorm` takes them over all ranks.
     """
     for part in module.modules():

@@ -118,7 +118,7 @@ def same_weights(
         gpt: Makes the module.
         megabytes: Of a bucket, if there are any.
     """
-    pair, size = neighbours(world), [megabytes] if megabytes else []
+    pair, size = neighbors(world), [megabytes] if megabytes else []
     ddp = DistributedDataParallel(gpt(), process_group=pair, bucket_cap_mb=megabytes or 25)  # type: ignore[arg-type]
     found = []
     for model in (small(gpt(), pair, *size), full(gpt(), pair, *size), ddp):
@@ -134,8 +134,8 @@ def same_weights(
     rows.equal(what, found[0], found[2], case="torch's DDP")
 
 
-def neighbours(world: World) -> dist.ProcessGroup:
-    """The group of this rank and its neighbour: ranks 0 and 1, 2 and 3, …; the last of an odd number is alone."""
+def neighbors(world: World) -> dist.ProcessGroup:
+    """The group of this rank and its neighbor: ranks 0 and 1, 2 and 3, …; the last of an odd number is alone."""
     every = [new_group([rank for rank in (k, k + 1) if rank < world.size]) for k in range(0, world.size, 2)]
     mine = every[world.rank // 2]
     assert isinstance(mine, dist.ProcessGroup)

@@ -1,6 +1,6 @@
 """Shared by the demos of local SGD: losses ½ Σ aᵣ (θ − cᵣ)², of which each rank has one, and all can be solved by hand.
 
-Curvatures are between 0.5 and 0.95, centres between −1 and 1, and α is 1. So a step shrinks any difference to half of
+Curvatures are between 0.5 and 0.95, centers between −1 and 1, and α is 1. So a step shrinks any difference to half of
 it or less, and what rounding adds is not amplified: each of T steps adds at most some roundings of numbers below 2.
 """
 
@@ -28,10 +28,10 @@ class Quadratic(nn.Module):
         self.thetas = nn.ParameterList(
             [nn.Parameter(torch.zeros(shape, dtype=torch.float64, device=world.device)) for shape in SHAPES]
         )
-        self.curvatures, self.centres = (each.to(world.device) for each in drawn(rank))
+        self.curvatures, self.centers = (each.to(world.device) for each in drawn(rank))
 
     def forward(self) -> Tensor:
-        return (self.curvatures * (flat(self) - self.centres).square()).sum() / 2
+        return (self.curvatures * (flat(self) - self.centers).square()).sum() / 2
 
 
 def drawn(rank: int) -> tuple[Tensor, Tensor]:
@@ -91,9 +91,9 @@ def alone(world: World, ranks: int, steps: int, every: int, lr: float = 1.0, mom
 
 def settled(ranks: Sequence[Sequence[int]], every: int) -> Tensor:
     """Where averaging ends by theory, for groups of ranks that learn as one."""
-    curvatures, centres = zip(*(as_one(group) for group in ranks), strict=True)
+    curvatures, centers = zip(*(as_one(group) for group in ranks), strict=True)
     columns = (
-        costs.settles_at([float(a[j]) for a in curvatures], [float(c[j]) for c in centres], LR, every)
+        costs.settles_at([float(a[j]) for a in curvatures], [float(c[j]) for c in centers], LR, every)
         for j in range(ELEMENTS)
     )
     return torch.tensor(list(columns), dtype=torch.float64)
@@ -108,8 +108,8 @@ def best(ranks: int) -> Tensor:
 
 def as_one(ranks: Sequence[int]) -> tuple[Tensor, Tensor]:
     """The mean of some ranks' losses is such a loss again: of the mean curvature, around their optimum."""
-    curvatures, centres = (torch.stack(each) for each in zip(*map(drawn, ranks), strict=True))
-    return curvatures.mean(0), (curvatures * centres).sum(0) / curvatures.sum(0)
+    curvatures, centers = (torch.stack(each) for each in zip(*map(drawn, ranks), strict=True))
+    return curvatures.mean(0), (curvatures * centers).sum(0) / curvatures.sum(0)
 
 
 def rounding(steps: int, ranks: int) -> float:

@@ -59,7 +59,7 @@ def compare(world: World, split: ModuleType, cost: Callable, *sizes: int, forwar
         single = whole_grad_y @ whole_w.T, whole_x.T @ whole_grad_y, whole_x @ whole_w
         right = split.hold(*single, world.rank, world.size)
         rows.equal("elements of Y, ∂X and ∂W that differ from one device's", (grad_x, grad_w, y), right, case=case)
-    world.figure(lambda: pictures.splits(*sizes, world.size))
+    world.figure(lambda: pictures.splits(*sizes, ranks=world.size))
     return rows.claims()
 
 

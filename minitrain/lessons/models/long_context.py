@@ -100,7 +100,7 @@ def by_position(gpt: GPT, text: Text, count: int) -> list[float]:
 
 
 def picture(found: Curves) -> Figure:
-    """Loss over position: a colour for each base, dashed without training on long sequences."""
+    """Loss over position: a color for each base, dashed without training on long sequences."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 3), layout="constrained", facecolor="white")

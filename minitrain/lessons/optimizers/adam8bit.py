@@ -64,4 +64,4 @@ def by_hand(theta: Tensor, gradients: list[Tensor], lr: float, block: int) -> li
 
 def rounded(x: Tensor, table: Tensor, block: int) -> Tensor:
     """As it comes back from 8 bits."""
-    return adam8bit.dequantise(*adam8bit.quantise(x, table, block), table, block).to(x.dtype)
+    return adam8bit.dequantize(*adam8bit.quantize(x, table, block), table, block).to(x.dtype)

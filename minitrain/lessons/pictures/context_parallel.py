@@ -84,7 +84,7 @@ def all_gather() -> Figure:
         axes.loglog(fit, [2 * costs.ulysses(one, n).bytes / scale for n in fit], "^-", label="Ulysses")
         cross = costs.crossing(heads, key_heads)
         if cross < max(ranks):
-            axes.axvline(cross, color="grey", linestyle=":")
+            axes.axvline(cross, color="gray", linestyle=":")
             axes.text(cross, 0.03, f" n = {cross:.3g}", transform=axes.get_xaxis_transform(), fontsize=8)
         axes.set_xticks(ranks, [str(n) for n in ranks], fontsize=8)
         axes.minorticks_off()

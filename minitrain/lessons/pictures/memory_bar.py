@@ -1,6 +1,6 @@
 """The bar of memory, which returns at the end of each chapter: what one GPU holds of a 7-billion-parameter model.
 
-The kinds of bytes have the same colours and patterns in all pictures of the course.
+The kinds of bytes have the same colors and patterns in all pictures of the course.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def memory_bar(bars: Mapping[str, Mapping[str, float]], gpu: float = 80e9, title
     axes = figure.add_subplot()
     for row, sizes in enumerate(bars.values()):
         left = 0.0
-        for kind, (colour, hatch) in LOOKS.items():
+        for kind, (color, hatch) in LOOKS.items():
             gigabytes = sizes.get(kind, 0) / 1e9
-            axes.barh(row, gigabytes, left=left, height=0.6, color=colour, hatch=hatch, edgecolor="white")
+            axes.barh(row, gigabytes, left=left, height=0.6, color=color, hatch=hatch, edgecolor="white")
             left += gigabytes
         text = axes.text(left, row, f"  {left:,.0f} GB", va="center", fontsize=9)
         text.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 1})  # it may lie on the GPU's line

@@ -54,7 +54,7 @@ def slots(routing: Routing, names: Sequence[str] | None = None) -> Figure:
         _slot(axes, row, color, str(token))
     for token, expert in routing.dropped.tolist():
         row = tops[expert] + most * groups - 0.3
-        axes.plot([0, 0.97], [left[token], row], "--", color="grey", linewidth=1, zorder=1)
+        axes.plot([0, 0.97], [left[token], row], "--", color="gray", linewidth=1, zorder=1)
         axes.plot(0.97, row, "x", color="black", markersize=7)
     axes.set(xlim=(-0.25, 1.4), ylim=(rows - 0.6, -0.7))
     axes.axis("off")
@@ -77,7 +77,7 @@ def load(wanted: Sequence[int], got: Sequence[int]) -> Figure:
     figure = Figure(figsize=(6, 3), layout="constrained")
     axes = figure.add_subplot()
     numbers = range(len(got))
-    axes.bar(numbers, wanted, fill=False, hatch="///", edgecolor="grey", label="chose it and found no place")
+    axes.bar(numbers, wanted, fill=False, hatch="///", edgecolor="gray", label="chose it and found no place")
     axes.bar(numbers, got, edgecolor="black", label="went through it")
     axes.set(xlabel="expert", ylabel="tokens", xticks=numbers)
     axes.spines[["top", "right"]].set_visible(False)
@@ -116,7 +116,7 @@ def trainings(entropies: Mapping[float, Tensor], experts: int, dropped: Mapping[
     left, right = figure.subplots(1, 2)
     for (factor, entropy), style in zip(entropies.items(), ("-", "--"), strict=True):
         left.plot(entropy.tolist(), style, label=f"α = {factor:g}")
-    left.axhline(math.log(experts), color="grey", linewidth=0.8, linestyle=":")
+    left.axhline(math.log(experts), color="gray", linewidth=0.8, linestyle=":")
     left.annotate("ln E: all experts alike", (0, math.log(experts)), xytext=(0, 3), textcoords="offset points")
     left.set(xlabel="step", ylabel="entropy of the load, nats", ylim=(0, 1.15 * math.log(experts)))
     right.plot(list(dropped), [100 * text for text, _ in dropped.values()], "o-", label="text, trained router")
@@ -138,7 +138,7 @@ def balance(curves: Mapping[str, Sequence[float]]) -> Figure:
         parts = [values[max(0, end - 10) : end] for end in range(1, len(values) + 1)]
         smooth = [sum(part) / len(part) for part in parts]
         axes.plot(range(1, len(values) + 1), smooth, color=color, linewidth=1.5, label=name)
-    axes.axhline(1, color="grey", linewidth=0.8, linestyle=":")
+    axes.axhline(1, color="gray", linewidth=0.8, linestyle=":")
     axes.set(xlabel="step", ylabel="busiest expert's load / mean load", ylim=(0.8, None))
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(frameon=False, loc="outside right center", fontsize=9)

@@ -57,10 +57,10 @@ def rooflines(roofs: dict[str, Roof]) -> Figure:
 
 def draw_points(axes, points: Iterable[tuple[str, tuple[float, float]]]) -> None:
     """Points with a number each, and the names in a legend: those of products lie close together."""
-    colours = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+    colors = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
     markers = "osD^vPpX"
     for number, (name, (x, y)) in enumerate(points):
         axes.plot(
-            x, y, markers[number % 8], color=colours[number % 8], markersize=7, label=name, markeredgecolor="white"
+            x, y, markers[number % 8], color=colors[number % 8], markersize=7, label=name, markeredgecolor="white"
         )
     axes.legend(frameon=False, fontsize=7, loc="lower right", bbox_to_anchor=(1, 0.06))

@@ -44,7 +44,7 @@ def weights(ranks: int) -> Figure:
             axes.text(x + wide / 2, y + tall / 2, text, ha="center", va="center", fontsize=size)
         axes.text(left + width / 2, 0.25, name, ha="center", va="bottom", fontsize=9)
         left += width + 1.0
-    axes.text(left, -9.4, "numbers: the rank that holds the piece; grey: on every rank", ha="right", fontsize=9)
+    axes.text(left, -9.4, "numbers: the rank that holds the piece; gray: on every rank", ha="right", fontsize=9)
     axes.set(xlim=(-0.3, left), ylim=(-9.8, 1.9), aspect="equal")
     axes.axis("off")
     return figure

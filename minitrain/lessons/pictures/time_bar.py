@@ -64,12 +64,12 @@ def time_bar(bars: Mapping[str, Bar], steps: float, title: str = "") -> Figure:
         for kind, begin, length, below, height in pieces:
             if length:
                 seen.add(kind)
-                colour, hatch = LOOKS[kind]
-                axes.barh(row + below, length, height, begin, color=colour, hatch=hatch, edgecolor="white")
+                color, hatch = LOOKS[kind]
+                axes.barh(row + below, length, height, begin, color=color, hatch=hatch, edgecolor="white")
         axes.text(bar.step, row, f"  {seconds(bar.step)} per step, {days(bar.days(steps))}", va="center", fontsize=9)
     handles = [
-        axes.barh([0], [0], color=colour, hatch=hatch, edgecolor="white", label=kind)
-        for kind, (colour, hatch) in LOOKS.items()
+        axes.barh([0], [0], color=color, hatch=hatch, edgecolor="white", label=kind)
+        for kind, (color, hatch) in LOOKS.items()
         if kind in seen
     ]
     axes.set_yticks(range(len(bars)), list(bars))

@@ -30,7 +30,7 @@ def demo(world: World) -> list[Claim]:
     for each in SMALL:
         numbers = every_number(each)
         x = trials(each, numbers)
-        what = "numbers rounded otherwise than torch's cast: all values, midpoints, neighbours"
+        what = "numbers rounded otherwise than torch's cast: all values, midpoints, neighbors"
         different = int((formats.round_to(x, each) != x.to(dtype(each)).double()).sum())
         rows.add(what, "0", 0, different, "1", "IEEE 754-2019, §4.3.1", case=each.name, how="compared")
         right = numbers.to(dtype(each)).view(whole(each)).long() % 2 ** bits(each)

@@ -24,7 +24,7 @@ def demo(world: World, hidden: int = 64) -> list[Claim]:
     x, weight, gradient = (torch.randn(size, generator=generator).to(world.device) for size in sizes)
     for each, dtype in ((E4M3, fp8.E4M3), (E5M2, fp8.E5M2)):
         small, what = 1e-6 * x, "largest number of a tensor of size 1e-6, scaled, in e4m3; in e5m2"
-        eight, scale = Scale().quantise(small, dtype)
+        eight, scale = Scale().quantize(small, dtype)
         rows.add(what, "the format's largest", each.largest, eight.float().abs().max().item(), "1", case=each.name)
         normal = (small / scale).abs() >= each.smallest_normal
         error = ((scale * eight.float() - small).abs() / small.abs())[normal].max()
@@ -47,8 +47,8 @@ def demo(world: World, hidden: int = 64) -> list[Claim]:
         rows.near(what, over, 0 * over, 1, "(u₁ + u₂ + u₁u₂) Σ|a||b|", "Higham 2002, §3.1", case)
 
     scale = Scale(history=4)  # which follows the last calls
-    scale.quantise(x, fp8.E4M3)
-    eight, _ = scale.quantise(3 * x, fp8.E4M3)  # with the scale of x
+    scale.quantize(x, fp8.E4M3)
+    eight, _ = scale.quantize(3 * x, fp8.E4M3)  # with the scale of x
     saturated = int((eight.float().abs() == E4M3.largest).sum())
     # 448 has 416 below it: what is more than half way between them also becomes the largest number.
     from_here = x.abs().max() * (E4M3.largest - 16) / E4M3.largest

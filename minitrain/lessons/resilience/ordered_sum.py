@@ -46,7 +46,7 @@ def demo(world: World, micro_batches: int = 13, steps: int = 3) -> list[Claim]:
             ordered_sum([gradient], group)
         predicted = costs.ordered_sum_sent(gradient.nbytes, rank_and_size(group)[0], ranks)
         what = "bytes sent by this rank in one sum, for each number of ranks"
-        rows.add(what, "S per neighbour", predicted, ledger.sent, case=f"{ranks} ranks")
+        rows.add(what, "S per neighbor", predicted, ledger.sent, case=f"{ranks} ranks")
         if ranks == n:
             chain = costs.ordered_sum_sent_in_all(gradient.nbytes, n)
             in_all = sum(gather_objects(ledger.sent))

@@ -66,7 +66,7 @@ def demo(world: World, layers: int = 3, hidden: int = 32, batch: int = 2, sequen
 
     # 540.35 · 10⁹ parameters, 118 layers of 48 heads of 256; 238,300 tokens per second on 6144 TPU v4 of 275 TFLOP/s.
     each = costs.flops_per_token(540.35e9, 118, 48 * 256, 2048)
-    mfu = 100 * costs.utilisation(238.3e3 * each, 1, 6144, 275e12)
+    mfu = 100 * costs.utilization(238.3e3 * each, 1, 6144, 275e12)
     what, formula = "MFU of PaLM from its tokens per second", "(6N + 12LHQs) · tokens / F"
     rows.add(what, formula, mfu, 46.2, "%", f"{PALM}, §4.1", how="published", tolerance=0.001)
     return rows.claims()

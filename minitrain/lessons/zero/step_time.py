@@ -27,7 +27,7 @@ SPEEDS = ((4, 0.25, 0.5), (5, 0.5, 1.0))
 def measured(
     world: World, stage: Any, layers: int, forward: float, backward: float, overlap: bool = True
 ) -> tuple[float, list[Span]]:
-    """The virtual seconds of the second step of a full form, and its spans; in the first the order is learnt."""
+    """The virtual seconds of the second step of a full form, and its spans; in the first the order is learned."""
     # A norm's parameters are a multiple of n elements, so that a ring's chunks are equal and its time exact.
     norms = [nn.RMSNorm(256 * world.size).to(world.device) for _ in range(layers)]
     module, clock = nn.Sequential(*norms), VirtualClock()

@@ -108,7 +108,7 @@ def capped(
     iterations: int,
     tolerance: float = 0.0,
 ) -> tuple[Float[Tensor, "groups experts size"], int]:
-    """The A that maximises ⟨Sᵀ, A⟩ + λH(A), rows summing to k, columns to at most b, entries between 0 and 1.
+    """The A that maximizes ⟨Sᵀ, A⟩ + λH(A), rows summing to k, columns to at most b, entries between 0 and 1.
 
     It is the projection of exp(Sᵀ/λ) onto these three sets, with the Kullback-Leibler divergence as distance. Each set
     alone is easy: scale the rows; scale columns that are too large; cut entries at 1. Dykstra's algorithm gives back,

@@ -57,7 +57,7 @@ class Groups:
 
 
 def split_data_parallel(ep: int) -> Groups:
-    """Divide all ranks into groups of `ep` neighbours, each of which holds all experts. Every rank must call it.
+    """Divide all ranks into groups of `ep` neighbors, each of which holds all experts. Every rank must call it.
 
     Raises:
         ValueError: `ep` does not divide the number of ranks.

@@ -1,8 +1,8 @@
 """Pictures of a pipeline: the timetable of a schedule and the spans of a real run, drawn alike.
 
 **Idea.** A row for each rank, time to the right, a bar for each action with the number of its micro-batch. White space
-is the bubble. Kinds differ by colour and by hatch, chunks by lightness and by a letter, so that the picture does not
-rely on colour alone.
+is the bubble. Kinds differ by color and by hatch, chunks by lightness and by a letter, so that the picture does not
+rely on color alone.
 
 **Also made here.** The same as data: `as_json` for a page that draws it itself, `spans` for Perfetto, `describe` for
 readers who cannot see the picture.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from minitrain.comm.timeline import Span
 
-# kind -> (what it is called, colour, hatch); forward and backward look as in minitrain.comm.timeline.
+# kind -> (what it is called, color, hatch); forward and backward look as in minitrain.comm.timeline.
 KINDS: dict[Kind, tuple[str, str, str]] = {
     "F": ("forward", "#56B4E9", ""),
     "B": ("backward", "#E69F00", "///"),
@@ -30,7 +30,7 @@ KINDS: dict[Kind, tuple[str, str, str]] = {
     "W": ("backward for the weights", "#009E73", "||"),
 }
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-# Where a schedule has versions of the weights, colour tells the version, and hatch the kind; they repeat after eight.
+# Where a schedule has versions of the weights, color tells the version, and hatch the kind; they repeat after eight.
 VERSIONS = ("#56B4E9", "#F0E442", "#CC79A7", "#2FB58C", "#E69F00", "#B8B8B8", "#E5734A", "#A79BFF")
 WIDTH = 9.0  # inches
 POINTS = 0.88 * 72 * WIDTH  # of the axes, which share the width with the ranks' names
@@ -122,10 +122,10 @@ def _draw_line(axes: Any, schedule: Schedule, bars: list[Bar], begin: float, len
     """All bars between `begin` and `begin + length`."""
     for rank in range(schedule.ranks):
         for chunk, stage in enumerate(schedule.stages_of(rank)):
-            for kind, (_, colour, hatch) in KINDS.items():
+            for kind, (_, color, hatch) in KINDS.items():
                 mine = [bar for bar in bars if bar.action.stage == stage and bar.action.kind == kind]
                 pieces = [(float(bar.start), float(bar.end - bar.start)) for bar in mine]
-                face = _lighter(colour, chunk, schedule.chunks)
+                face = _lighter(color, chunk, schedule.chunks)
                 if schedule.versions:
                     face = [VERSIONS[schedule.version_of(bar.action) % len(VERSIONS)] for bar in mine]
                 axes.broken_barh(pieces, (rank - 0.4, 0.8), facecolor=face, hatch=hatch, edgecolor="white", lw=0.5)
@@ -151,10 +151,10 @@ def _write_number(axes: Any, bar: Bar, chunk: int | None, end: float) -> None:
     )
 
 
-def _lighter(colour: str, chunk: int, chunks: int) -> tuple[float, float, float]:
+def _lighter(color: str, chunk: int, chunks: int) -> tuple[float, float, float]:
     # At most this far towards white, which is the color of bubbles.
     part = 0.6 * chunk / max(1, chunks - 1)
-    red, green, blue = (int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5))
+    red, green, blue = (int(color[place : place + 2], 16) / 255 for place in (1, 3, 5))
     return red + (1 - red) * part, green + (1 - green) * part, blue + (1 - blue) * part
 
 
@@ -162,13 +162,13 @@ def _add_legend(figure: Figure, kinds: set[Kind], versions: set[int]) -> None:
     from matplotlib.patches import Patch
 
     shown = [look for kind, look in KINDS.items() if kind in kinds]
-    if len(versions) > 1:  # colour is the version's, so that kinds are told by their hatch
+    if len(versions) > 1:  # color is the version's, so that kinds are told by their hatch
         shown = [(name, "#DDDDDD", hatch) for name, _, hatch in shown]
-        for version, colour in enumerate(VERSIONS[: max(versions) + 1]):
+        for version, color in enumerate(VERSIONS[: max(versions) + 1]):
             alike = [str(other) for other in range(version, max(versions) + 1, len(VERSIONS))]
             numbers = ", ".join(alike if len(alike) < 3 else [*alike[:2], "…"])
-            shown.append((f"version {numbers}" if version == 0 else numbers, colour, ""))
-    patches = [Patch(facecolor=colour, hatch=hatch, edgecolor="white", label=name) for name, colour, hatch in shown]
+            shown.append((f"version {numbers}" if version == 0 else numbers, color, ""))
+    patches = [Patch(facecolor=color, hatch=hatch, edgecolor="white", label=name) for name, color, hatch in shown]
     narrow = {"fontsize": 8, "columnspacing": 1.2, "handlelength": 1.4} if len(patches) > 6 else {}
     figure.legend(handles=patches, loc="outside lower center", ncols=len(patches), frameon=False, **narrow)
 

@@ -84,7 +84,7 @@ class Score(NamedTuple):
         bar: Seconds of a step, by what they are spent on.
         tokens: Tokens per second, all GPUs together.
         flops: Operations per second and GPU; those that recomputation repeats count where the published ones do.
-        mfu: Model FLOP utilisation.
+        mfu: Model FLOP utilization.
     """
 
     bar: Bar

@@ -1,7 +1,7 @@
 """The output of the dry run: what ranks hold, send and wait for, and how long it takes.
 
 Ranks of one pipeline rank differ in padding and in experts at most, so one of each pipeline rank is shown, and
-neighbours that are alike share a line. Nothing is measured, and torch is not needed.
+neighbors that are alike share a line. Nothing is measured, and torch is not needed.
 """
 
 from __future__ import annotations
@@ -31,37 +31,37 @@ NOT_COUNTED = (
     "NCCL's buffers (some hundred MB), and fragmentation (some per cent). It is a rule of thumb and not a bound; "
     "`python -m minitrain.plan` leaves as much free."
 )
-UTILISATION = (
-    "--utilisation is model FLOP utilisation (MFU): operations that recomputation does again take time, and are not "
-    "counted (Chowdhery et al. 2022, appendix B). Hardware FLOP utilisation (HFU) counts them, too (Korthikanti et al. "
+UTILIZATION = (
+    "--utilization is model FLOP utilization (MFU): operations that recomputation does again take time, and are not "
+    "counted (Chowdhery et al. 2022, appendix B). Hardware FLOP utilization (HFU) counts them, too (Korthikanti et al. "
     "2022, appendix A)."
 )
 
 
-def show(settings: Settings, tokens: float = 300e9, flops: float = 312e12, utilisation: float = 0.4) -> None:
+def show(settings: Settings, tokens: float = 300e9, flops: float = 312e12, utilization: float = 0.4) -> None:
     """Print the plan: what ranks hold and send, the bubble, operations, and the days of a training.
 
     Args:
         settings: The planned training.
         tokens: Tokens to train on; GPT-3 saw 300 · 10⁹.
         flops: Operations that a rank could do in a second; 312 · 10¹² is an A100 in bfloat16.
-        utilisation: Part of them that serves the model: model FLOP utilisation, which does not count what is computed
+        utilization: Part of them that serves the model: model FLOP utilization, which does not count what is computed
             again. No more than the layout leaves.
 
     Raises:
         ValueError: The layout does not fit.
     """
-    if not (tokens > 0 and flops > 0 and 0 < utilisation <= 1):
+    if not (tokens > 0 and flops > 0 and 0 < utilization <= 1):
         raise ValueError(
-            f"tokens={tokens:g} and flops={flops:g} must be above 0, and utilisation={utilisation:g} at most 1"
+            f"tokens={tokens:g} and flops={flops:g} must be above 0, and utilization={utilization:g} at most 1"
         )
     # In a file there is no terminal's width to go by.
     console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
-    for part in list(_parts(settings, tokens, flops, utilisation)):  # all of it first: an error comes before any table
+    for part in list(_parts(settings, tokens, flops, utilization)):  # all of it first: an error comes before any table
         console.print(part)
 
 
-def _parts(settings: Settings, tokens: float, flops: float, utilisation: float) -> Iterator[Table | str]:
+def _parts(settings: Settings, tokens: float, flops: float, utilization: float) -> Iterator[Table | str]:
     model, layout, steps = settings.model, settings.layout, settings.steps
     # Ranks at one place along pp differ in padding and experts at most; the one with most is shown.
     plans = [plan.predict(model, layout, steps, plan.with_most(layout, steps, pp)) for pp in range(layout.pp)]
@@ -88,14 +88,14 @@ def _parts(settings: Settings, tokens: float, flops: float, utilisation: float) 
     yield "[bold]What ranks wait for[/bold], messages taking no time"
     yield bubble_table(settings, waits)
     yield "[bold]How long it takes[/bold]"
-    yield time_table(settings, tokens, flops, utilisation)
-    yield f"• {UTILISATION}"
+    yield time_table(settings, tokens, flops, utilization)
+    yield f"• {UTILIZATION}"
     for note in notes(settings, plans, waits):
         yield f"• {note}"
 
 
 def alike(plans: list[Plan]) -> dict[str, Plan]:
-    """One plan for each run of neighbours that hold and send the same, by their pipeline ranks: "0", "1–10", "11"."""
+    """One plan for each run of neighbors that hold and send the same, by their pipeline ranks: "0", "1–10", "11"."""
     runs: list[list[Plan]] = []
     for each in plans:
         same = runs and (each.layers, each.held, each.sends) == (
@@ -164,7 +164,7 @@ def bubble_table(settings: Settings, waits: Bubble) -> Table:
     return table
 
 
-def time_table(settings: Settings, tokens: float, flops: float, utilisation: float) -> Table:
+def time_table(settings: Settings, tokens: float, flops: float, utilization: float) -> Table:
     """Operations of a step, seconds, and days."""
     model, layout, steps = settings.model, settings.layout, settings.steps
     done = plan_time.work(model, layout, steps)
@@ -173,9 +173,9 @@ def time_table(settings: Settings, tokens: float, flops: float, utilisation: flo
     table.add_row("  with what is computed again", f"{done.done:.4g}")
     table.add_row("tokens in a step", f"{done.tokens:,}")
     table.add_row(f"steps for {tokens / 1e9:,.4g} · 10⁹ tokens", f"{tokens / done.tokens:,.0f}")
-    table.add_row("model FLOP utilisation (MFU) that the layout leaves at most", f"{100 * done.most:.1f} %")
+    table.add_row("model FLOP utilization (MFU) that the layout leaves at most", f"{100 * done.most:.1f} %")
     # A layout with a bubble cannot reach more, whatever was asked for.
-    real = min(utilisation, done.most)
+    real = min(utilization, done.most)
     table.add_row(f"MFU that is assumed, of {flops / 1e12:,.4g} · 10¹² operations per second", f"{100 * real:.1f} %")
     table.add_row("  with what is computed again (HFU)", f"{100 * real * done.done / done.model:.1f} %")
     seconds = work_costs.step_seconds(done.model, layout.ranks, real * flops)

@@ -73,7 +73,7 @@ class Work:
         model: Those of the model, forward and backward, all ranks together.
         done: With what is computed again.
         tokens: Tokens in a step.
-        most: Model FLOP utilisation if every operation ran at full speed and messages took no time: the rest after
+        most: Model FLOP utilization if every operation ran at full speed and messages took no time: the rest after
             recomputation, bubble, uneven stages and padding.
     """
 

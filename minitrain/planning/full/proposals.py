@@ -28,7 +28,7 @@ class Proposal:
         bar: Seconds of a step, by what they are spent on.
         held: Bytes on the rank that holds most.
         tokens: Tokens per second, all GPUs together.
-        mfu: Model FLOP utilisation.
+        mfu: Model FLOP utilization.
         limit: What takes most of the time in which no operation of the model is computed.
     """
 

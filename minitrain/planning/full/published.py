@@ -152,9 +152,9 @@ def llama_3_layout(gpus: int) -> Layout:
 
 
 def llama_2_mfu(billions: float) -> float:
-    """The model FLOP utilisation that the published hours mean, by 6N operations for each token."""
+    """The model FLOP utilization that the published hours mean, by 6N operations for each token."""
     flops = roofline.six_n(billions * 1e9, 2e12)
-    return roofline.utilisation(flops, LLAMA_2_HOURS[billions] * 3600, 1, A100.machine.flops)
+    return roofline.utilization(flops, LLAMA_2_HOURS[billions] * 3600, 1, A100.machine.flops)
 
 
 class Comparison(NamedTuple):

@@ -35,9 +35,9 @@ def picture(model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> Fig
 def _draw_held(axes: Any, model: Model, layout: Layout, steps: Steps, cluster: Cluster) -> None:
     plans = [predict(model, layout, steps, Coordinate(pp)) for pp in range(layout.pp)]
     bottom = [0.0] * layout.pp
-    for kind, (colour, hatch) in BYTES.items():
+    for kind, (color, hatch) in BYTES.items():
         heights = [each.held[kind] / GB for each in plans]
-        axes.bar(range(layout.pp), heights, 0.8, bottom, color=colour, hatch=hatch, edgecolor="white", label=kind)
+        axes.bar(range(layout.pp), heights, 0.8, bottom, color=color, hatch=hatch, edgecolor="white", label=kind)
         bottom = [low + height for low, height in zip(bottom, heights, strict=True)]
     room = (1 - ROOM) * cluster.machine.size / GB
     axes.axhline(room, color="black", linestyle="--", label=f"{room:g} GB can be used")
@@ -57,13 +57,13 @@ def _draw_timetable(axes: Any, model: Model, layout: Layout, steps: Steps, clust
         each = tuple(type(one)(one.forward, one.backward + one.weight, 0) for one in each)
     forward, backward, weight = ([part / speed for part in kind] for kind in zip(*each, strict=True))
     found = simulate(plan_time.schedule_of(layout, m), forward, backward, weight)
-    for kind, (name, colour, hatch) in KINDS.items():
+    for kind, (name, color, hatch) in KINDS.items():
         label = name
         for rank, row in enumerate(found.slots):
             bars = [(slot.start, slot.end - slot.start) for slot in row if slot.action.kind == kind]
             if bars:
                 axes.broken_barh(
-                    bars, (rank - 0.4, 0.8), facecolor=colour, hatch=hatch, edgecolor="white", lw=0.3, label=label
+                    bars, (rank - 0.4, 0.8), facecolor=color, hatch=hatch, edgecolor="white", lw=0.3, label=label
                 )
                 label = "_"  # once in the legend
     part = "all" if m == layout.microbatches else f"{m} of {layout.microbatches}"
@@ -81,8 +81,8 @@ def _draw_bar(axes: Any, model: Model, layout: Layout, steps: Steps, cluster: Cl
     kinds = ("compute", "computed again", "idle in the pipeline", "communication, exposed")
     for kind, seconds in zip(kinds, parts, strict=True):
         if seconds:
-            colour, hatch = TIME[kind]
-            axes.barh(0, seconds, 0.7, left, color=colour, hatch=hatch, edgecolor="white", label=kind)
+            color, hatch = TIME[kind]
+            axes.barh(0, seconds, 0.7, left, color=color, hatch=hatch, edgecolor="white", label=kind)
             left += seconds
     axes.set(title=f"How {spent.step:.3g} seconds of a step are spent", xlabel="seconds", yticks=[])
     axes.set_xlim(0, 1.4 * spent.step)

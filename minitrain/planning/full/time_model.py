@@ -128,7 +128,7 @@ def _seconds_sent(sends: Sequence[Sent], layout: Layout, cluster: Cluster) -> di
 def fits(model: Model, layout: Layout, steps: Steps, machine: Machine) -> bool:
     """Whether every rank's part fits the GPU, with the room that the dry run leaves for what it does not count."""
     check(model, layout, steps)
-    # The first pipeline rank usually holds most, so that a layout that does not fit is recognised at once.
+    # The first pipeline rank usually holds most, so that a layout that does not fit is recognized at once.
     return all(size <= (1 - ROOM) * machine.size for size in _held(model, layout, steps))
 
 

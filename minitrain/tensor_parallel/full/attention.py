@@ -1,6 +1,6 @@
 """The full form of `minitrain.tensor_parallel.attention` adds shared key and value heads, overlap, and checks.
 
-**Idea.** Where there are fewer key and value heads than ranks, t ranks and k heads, t/k neighbouring ranks hold the
+**Idea.** Where there are fewer key and value heads than ranks, t ranks and k heads, t/k neighboring ranks hold the
 same head, each for queries of its own. Its gradient is a sum over these ranks.
 
 Open `tensor_parallel/full/linear.py` first.
@@ -55,7 +55,7 @@ class ParallelAttention(gpt.Attention):
                 f"kv_heads={kv_heads} neither divides by {ranks} tensor-parallel ranks nor divides them; "
                 f"use one of {fitting}"
             )
-        shards = min(kv_heads, ranks)  # with fewer heads than ranks, neighbouring ranks hold the same one
+        shards = min(kv_heads, ranks)  # with fewer heads than ranks, neighboring ranks hold the same one
         self.head_size = attention.head_size
         self.query = ColumnParallelLinear.from_linear(attention.query, comm)
         self.key = ColumnParallelLinear.from_linear(attention.key, comm, shards=shards)

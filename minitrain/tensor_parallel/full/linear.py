@@ -142,7 +142,7 @@ class ColumnParallelLinear(ParallelLayer):
         bias: Whether there is a bias, cut as the output is.
         gather_output: Return the whole output on every rank, instead of this rank's part.
         comm: The ranks that hold the layer together, as of `minitrain.comm.comm.Comm`; None means everyone.
-        shards: Cut into fewer pieces than there are ranks; each is then held by ranks/shards neighbouring ranks, whose
+        shards: Cut into fewer pieces than there are ranks; each is then held by ranks/shards neighboring ranks, whose
             gradients `parameter_layout.sum_partial_gradients` adds. None: as many as ranks.
         dtype: Of weight and bias.
         device: Of weight and bias.

@@ -29,7 +29,7 @@ def mark(parameter: Tensor, dim: int, shards: int | None = None, comm: AnyComm =
     Args:
         parameter: This rank's piece.
         dim: The dim that is cut.
-        shards: Number of different pieces, if fewer than ranks: each is then held by ranks/shards neighbouring ranks.
+        shards: Number of different pieces, if fewer than ranks: each is then held by ranks/shards neighboring ranks.
             None: as many as ranks.
         comm: The tensor-parallel ranks, as of `minitrain.comm.comm.Comm`; None means everyone.
     """

@@ -161,7 +161,7 @@ class UnshardHooks:
             call.counted = True
         # Ends later calls first: their memory is free before this unit's is taken.
         self._backward_reached(moment)
-        # A backward inside another, as in reentrant checkpoints, would spoil the order that is learnt.
+        # A backward inside another, as in reentrant checkpoints, would spoil the order that is learned.
         self._unshard_and_wait(call.unsharded, self._orders["backward"] if len(self._backward) == 1 else None)
         self._note("backward", call.unsharded.unit.name)
 

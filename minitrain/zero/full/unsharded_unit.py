@@ -71,7 +71,7 @@ class UnshardedUnit:
 
 @dataclass
 class PrefetchOrder:
-    """The order in which a pass goes through the units, learnt in each pass for the next."""
+    """The order in which a pass goes through the units, learned in each pass for the next."""
 
     before: list[UnshardedUnit] = field(default_factory=list)
     now: list[UnshardedUnit] = field(default_factory=list)

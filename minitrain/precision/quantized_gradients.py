@@ -22,7 +22,7 @@ from minitrain.comm.messages import Group, exchange, rank_and_size
 BLOCK = 256
 
 
-def quantise(x: Tensor, block: int = BLOCK) -> Tensor:
+def quantize(x: Tensor, block: int = BLOCK) -> Tensor:
     """A flat tensor as bytes: one for each element, rounded to 1/127 of its block's largest, then the scales."""
     blocks = torch.nn.functional.pad(x.float(), (0, -len(x) % block)).view(-1, block)
     # The largest of a block becomes ±127, and all others keep their proportion to it.
@@ -31,7 +31,7 @@ def quantise(x: Tensor, block: int = BLOCK) -> Tensor:
     return torch.cat([codes.flatten()[: len(x)].view(torch.uint8), scales.flatten().view(torch.uint8)])
 
 
-def dequantise(message: Tensor, elements: int, block: int = BLOCK) -> Tensor:
+def dequantize(message: Tensor, elements: int, block: int = BLOCK) -> Tensor:
     codes = message[:elements].view(torch.int8).float()
     # Copied, since float32 must begin at a multiple of 4 bytes.
     scales = message[elements:].clone().view(torch.float32)
@@ -49,24 +49,24 @@ def all_reduce(gradient: Tensor, residual: Tensor, group: Group = None) -> Tenso
     chunks, lost = cut(gradient + residual, ranks), cut(residual, ranks)
 
     def rounded(number: int) -> Tensor:
-        message = quantise(chunks[number])
-        lost[number].copy_(chunks[number] - dequantise(message, len(chunks[number])))
+        message = quantize(chunks[number])
+        lost[number].copy_(chunks[number] - dequantize(message, len(chunks[number])))
         # After infinity or NaN nothing is left of the block; else it would be NaN in all later steps, too.
         lost[number].nan_to_num_(0.0, 0.0, 0.0)
         return message
 
     for step in range(ranks - 1):
         leaving, arriving = (rank - 1 - step) % ranks, (rank - 2 - step) % ranks
-        buffer = torch.empty_like(quantise(chunks[arriving]))
+        buffer = torch.empty_like(quantize(chunks[arriving]))
         exchange(rounded(leaving), right, buffer, left, group).wait()
-        chunks[arriving].add_(dequantise(buffer, len(chunks[arriving])))
+        chunks[arriving].add_(dequantize(buffer, len(chunks[arriving])))
     # Each rank rounds its finished chunk once, and all pass on the same bytes: all ranks end with the same bits.
-    messages = [quantise(chunk) for chunk in chunks]
+    messages = [quantize(chunk) for chunk in chunks]
     messages[rank] = rounded(rank)
     for step in range(ranks - 1):
         leaving, arriving = (rank - step) % ranks, (rank - 1 - step) % ranks
         exchange(messages[leaving], right, messages[arriving], left, group).wait()
-    return torch.cat([dequantise(m, len(c)) for m, c in zip(messages, chunks, strict=True)])
+    return torch.cat([dequantize(m, len(c)) for m, c in zip(messages, chunks, strict=True)])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The lesson of `minitrain.precision.quantised_gradients`: a quarter of the bytes, and nothing lost over many steps."""
+"""The lesson of `minitrain.precision.quantized_gradients`: a quarter of the bytes, and nothing lost over many steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from minitrain.costs import precision as costs
 from minitrain.lessons.claims import Claim
 from minitrain.lessons.precision.common import differing, over_ranks
 from minitrain.lessons.rows import Rows
-from minitrain.precision import quantised_gradients as quantised
+from minitrain.precision import quantized_gradients as quantized
 
 
 def demo(world: World, elements: int = 20_001, steps: int = 5) -> list[Claim]:
@@ -28,8 +28,8 @@ def demo(world: World, elements: int = 20_001, steps: int = 5) -> list[Claim]:
         given += (gradient := drawn.to(world.device))
         largest = max(largest, drawn.abs().max().item())
         with ledger:
-            received += quantised.all_reduce(gradient, residual)
-    predicted = costs.quantised_ring(elements, world.size, world.rank)
+            received += quantized.all_reduce(gradient, residual)
+    predicted = costs.quantized_ring(elements, world.size, world.rank)
     rows.add("bytes that a rank sends per step", "2(n−1)/n · (1 + 4/block) N", predicted, ledger.sent / steps)
     exact, left = over_ranks(given.double()), over_ranks(residual.double())
     most = left.abs().max().item()
@@ -44,9 +44,9 @@ def demo(world: World, elements: int = 20_001, steps: int = 5) -> list[Claim]:
 
     # A rounding is off by half a step of its block, of which there are 127.
     x = torch.randn(1000, generator=torch.Generator().manual_seed(1))
-    padded = torch.nn.functional.pad(x, (0, -len(x) % quantised.BLOCK)).view(-1, quantised.BLOCK)
-    step = (padded.abs().amax(1) / 127).repeat_interleave(quantised.BLOCK)[: len(x)]
-    found = quantised.dequantise(quantised.quantise(x), len(x))
+    padded = torch.nn.functional.pad(x, (0, -len(x) % quantized.BLOCK)).view(-1, quantized.BLOCK)
+    step = (padded.abs().amax(1) / 127).repeat_interleave(quantized.BLOCK)[: len(x)]
+    found = quantized.dequantize(quantized.quantize(x), len(x))
     what = "error of one rounding, in steps of its block"
     rows.near(what, found / step, x / step, 0.5 + 1e-4, "1/2", rows.source)
     return rows.claims()
