@@ -38,7 +38,7 @@ def demo(world: World) -> list[Claim]:
     """Runs steps of a small GPT in several layouts; the table shows operations, bytes and times, calculated before."""
     rows, n = Rows("derived"), world.size
     model = Model(layers=2 * n, hidden=16 * n, vocabulary=12 * n, seq=SEQ)
-    tokens = torch.randint(model.vocabulary, (BATCH, SEQ), device=world.device)
+    tokens = torch.arange(BATCH * SEQ, device=world.device).view(BATCH, SEQ) % model.vocabulary
     for case, sizes in (("a GPT", model), ("another", model._replace(layers=1, vocabulary=40 * n))):
         with FlopCounterMode(display=False) as counter:
             gpt_of(world, sizes)(tokens, tokens)[1].backward()
@@ -105,7 +105,8 @@ def kept(gpt: GPT, run: Run) -> int:
         recompute(gpt.blocks)
     if run.tensor > 1:
         parallelize(gpt)
-    x = torch.randn(BATCH, SEQ, gpt.config.hidden, device=gpt.norm.weight.device, requires_grad=True)
+    # Equal on all ranks, as tensor parallelism wants it.
+    x = torch.ones(BATCH, SEQ, gpt.config.hidden, device=gpt.norm.weight.device, requires_grad=True)
     with SavedActivations(gpt) as saved:
         nn.Sequential(*gpt.blocks)(x)
     return saved.bytes
