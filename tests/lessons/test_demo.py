@@ -115,7 +115,7 @@ def test_help_explains_every_option(ranks):
     text = " ".join(said.replace("│", "").split())
     assert status == 0
     for explained in (
-        "Show all claims, not only the key ones",
+        "Save the claims here",
         "How far to count, in elements",
         "Ranks to start on this machine",
         "Seconds after which",
