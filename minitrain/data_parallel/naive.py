@@ -35,7 +35,7 @@ class NaiveDataParallel(nn.Module):
 
     @torch.no_grad()
     def synchronize(self) -> None:
-        """After the last backward: replace every gradient by its mean over the ranks."""
+        """Once per step: replace every gradient by its mean over the ranks."""
         for parameter in self.module.parameters():
             assert parameter.grad is not None, "a parameter is frozen or unused: use the full form"
             # 1/n before the sum, so that a sum in float16 cannot overflow.

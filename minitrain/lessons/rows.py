@@ -11,7 +11,8 @@ from torch import Tensor
 from minitrain.lessons.claims import Claim, fold
 
 Tensors = Tensor | Sequence[Tensor]
-ROUNDING = "our choice: in float64 far above rounding, far below a mistake"  # the source of a bound that is a round number
+# The source of a bound that is a round number.
+ROUNDING = "our choice: in float64 far above rounding, far below a mistake"
 
 
 class Rows:
