@@ -47,7 +47,9 @@ class Replicated(Zero1):
     """Stage 0 in the form of the other stages: each rank steps all of every line, so nothing is sent after the step.
 
     Args:
-        module, optimizer_class, **options: As for `Sharded`.
+        module: As for `Sharded`, and so the rest.
+        optimizer_class: As for `Sharded`.
+        **options: As for `Sharded`.
         sharers: The ranks that share the batch.
         alone: This rank; the lines are not divided.
     """

@@ -34,7 +34,9 @@ class OrderedSums(Zero1):
     Each micro-batch's loss is already divided by U, so gradients are only added.
 
     Args:
-        module, optimizer_class, **options: As for `Sharded`.
+        module: As for `Sharded`, and so the rest.
+        optimizer_class: As for `Sharded`.
+        **options: As for `Sharded`.
         sharers: The ranks that share the batch.
         divided: Those that divide the optimizer states: the same ranks, or, in stage 0, this rank alone.
         microbatches: m, of each rank.

@@ -2,13 +2,14 @@
 
 **Idea.** Each technique talks along its own axis of a grid of ranks, and knows nothing of the others. Tensor
 parallelism changes what is inside a block, the pipeline decides which blocks a rank has, data parallelism averages what
-is left. Two things are said about all axes at once: who holds the same gradient, and what the norm of all of them is.
+is left. Two things concern all axes: which ranks hold copies of a gradient, and the norm of the whole gradient.
 
 **Source.** Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
 §3. Also called PTD-P.
-**Sent.** tp: in each block, for each micro-batch. pp: activations and gradients, for each micro-batch. dp: one
-all-reduce per parameter, once in a step. So tp gets the fastest links: it is the axis of neighboring ranks.
-**Cost.** A rank holds 1/(pp · tp) of the model, and computes 1/(dp · pp · tp) of the step.
+**Sent.** tp: all-reduces of activations, in each block and for each micro-batch. pp: activations and their gradients,
+for each micro-batch. dp: one all-reduce per parameter, once in a step. So tp gets the fastest links: as the last axis
+of the grid, its ranks are neighbors.
+**Cost.** A rank holds 1/(pp · tp) of the model, and computes 1/(dp · pp · tp) of the step, besides 1F1B's bubble.
 The full form is `minitrain.train`, with `layout.py`, `model.py`, `gradients.py` and `step.py` of this chapter, in this
 order: every other axis, ZeRO, tied weights, precision, dropout, and checks.
 """
@@ -33,9 +34,9 @@ class Training:
         assert not gpt.config.tied, "the two copies of a tied table would be on two stages: use the full form"
         grid = axes(dp=dp, pp=pp, tp=tp)
         self.dp, self.pp, self.tp = (grid.get_group(name) for name in ("dp", "pp", "tp"))
-        # 1. tp: this rank's heads, hidden units and tokens of every block.
+        # 1. tp: this rank's heads and hidden units of every block, and its rows of the table and of the head.
         parallelize(gpt, self.tp)
-        # 2. pp: this rank's blocks; the first stage also embeds, the last has norm and head.
+        # 2. pp: this rank's layers, of which the embedding is the first, and norm and head are the last.
         layers = [gpt.embedding, *gpt.blocks, nn.Sequential(gpt.norm, gpt.head)]
         stage, stages = rank_and_size(self.pp)
         self.stage = nn.Sequential(*layers[stage * len(layers) // stages : (stage + 1) * len(layers) // stages])
@@ -54,7 +55,7 @@ class Training:
         for p in self.stage.parameters():
             assert p.grad is not None, "a parameter is unused: use the full form"
             p.grad /= replicas
-            # Along dp alone: along tp a shard has no copy, and what is whole there has the same gradient already.
+            # Along dp alone. Along tp a shard has no copy; what is whole there has the same gradient already.
             all_reduce(p.grad, self.dp).wait()
         # The norm of the whole model: over tp each element once, then over the stages.
         square = gradient_norm(self.stage.parameters(), self.tp) ** 2

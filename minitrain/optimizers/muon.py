@@ -1,15 +1,16 @@
 """Muon: a matrix's step is its momentum, with all singular values made about 1.
 
 **Idea.** Of G = USVᵀ take UVᵀ, a step of the same length in every direction that the gradients have. No SVD is needed:
-the polynomial aX + b(XXᵀ)X + c(XXᵀ)²X acts on each singular value by itself, and five times over it brings all from
-0.003 to 1 to between 0.68 and 1.21.
+the polynomial aX + b(XXᵀ)X + c(XXᵀ)²X acts on each singular value by itself; applied five times, it maps each from
+[0.003, 1] into [0.68, 1.21].
 
 **Source.** Jordan et al. 2024, "Muon: an optimizer for hidden layers in neural networks": coefficients, bfloat16, and
-√max(1, r/c). Decoupled weight decay from Liu et al. 2025, "Muon is scalable for LLM training", §2.2, who take
-0.2 √max(r, c) instead of that root. `torch.optim.Muon` with its defaults computes the same.
-**Cost.** The momentum, 4 bytes of states per parameter; 5 · (4r²c + 2r³) FLOPs per step for r ≤ c.
+the root √max(1, r/c) for a weight of r rows and c columns. Decoupled weight decay from Liu et al. 2025, "Muon is
+scalable for LLM training", §2.2, who take 0.2 √max(r, c) instead of that root. `torch.optim.Muon` with its defaults
+computes the same.
+**Cost.** The momentum, 4 bytes of states per parameter in float32; 5 · (4r²c + 2r³) FLOPs per step, r the shorter side.
 Embeddings, head and vectors are left to Adam. Muon needs whole matrices; the full form, in
-`minitrain.optimizers.full.muon`, gathers them from ZeRO's flat shards, and has Adam in it.
+`minitrain.optimizers.full.muon`, gathers them from ZeRO's flat shards, and includes Adam.
 """
 
 from __future__ import annotations

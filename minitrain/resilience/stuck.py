@@ -7,10 +7,11 @@ train.py line 5". If all wait, they do so at different lines.
 **Source.** PyTorch's flight recorder, which compares the ranks' collectives; py-spy, which shows one process's stack.
 With NCCL `wait()` returns at once, so ranks wait where they read a result, in a line that no frame names; with
 TORCH_NCCL_BLOCKING_WAIT=1 they wait in the collective.
-**Sent.** A stack per rank, by a folder that all ranks see, and only when a rank has made no progress for `seconds`.
-**Cost.** A thread that sleeps, and in each step the time of day. It needs the interpreter, which torch lets go of while
-it waits; a stack behind C code that does not is shown by py-spy, from outside. (Python's `faulthandler` would write
-without the interpreter, and crashes a rank that is computing.)
+**Sent.** A stack per rank, through a folder that all ranks see, and only when a rank has made no progress for
+`seconds`.
+**Cost.** A thread that sleeps, and a look at the clock in each step. It needs Python's global lock, which torch
+releases while it waits; where C code keeps it, py-spy shows the stack from outside. (Python's `faulthandler` writes
+without the lock, and can crash a rank that is computing.)
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ import traceback
 from collections.abc import Mapping
 from pathlib import Path
 
-VERBS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier", "send", "recv", "wait")
-VERBS = (*VERBS, "synchronize")  # of a GPU, which waits for the others
+VERBS = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "barrier", "send", "recv", "wait"}
+VERBS |= {"synchronize"}  # of a GPU, which waits for the others
 STANDARD = re.compile(r"/lib/python[\d.]+/(?!site-packages)|<frozen")
+OTHERS = re.compile(r"/site-packages/(?!torch/|minitrain/)")  # a download may `send`, too
 FRAME = re.compile(r'File "(.*)", line (\d+) in (\S+)')
 
 
 class Watchdog:
-    """Writes the stack of the thread that makes it to `path`, once without progress for `seconds`, and then again."""
+    """Appends the stack of the thread that created it to `path`, after every `seconds` without progress."""
 
     def __init__(self, path: Path, seconds: float) -> None:
         self.path, self.seconds, self.watched = path, seconds, threading.get_ident()
@@ -56,7 +58,7 @@ class Watchdog:
                 self._write()
 
     def _write(self) -> None:
-        # Frames of another thread stand still only while this one holds the interpreter, as it does here.
+        # These frames stay valid even if the other thread goes on.
         frames = traceback.walk_stack(sys._current_frames()[self.watched])  # the innermost first
         lines = [f'  File "{f.f_code.co_filename}", line {number} in {f.f_code.co_name}\n' for f, number in frames]
         with self.path.open("a") as file:
@@ -69,7 +71,8 @@ def place(dump: str) -> tuple[bool, str]:
     assert frames, "no stack: was there a Watchdog, and has its time passed?"
     # The outermost collective is the one that our code called; the frames within it are its helpers.
     # (Python's own library has a `wait` as well, for threads.)
-    verbs = [depth for depth, (file, _, name) in enumerate(frames) if name in VERBS and not STANDARD.search(file)]
+    named = [(depth, file) for depth, (file, _, name) in enumerate(frames) if name in VERBS]
+    verbs = [depth for depth, file in named if not STANDARD.search(file) and not OTHERS.search(file)]
     verb = max(verbs, default=None)
     waits = verb is not None
     outer = frames if verb is None else frames[verb + 1 :]

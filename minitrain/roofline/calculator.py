@@ -1,12 +1,13 @@
 """The calculator of a training run: what a layout computes, holds and sends on each device, how long it takes, and MFU.
 
-**Idea.** Operations over FLOP/s and bytes over bytes per second are times; bytes per device fit, or they don't. A few
-lines of arithmetic therefore tell which layouts of a model are worth trying before any device is rented.
+**Idea.** Operations divided by FLOP/s, and bytes divided by bytes per second, are times; bytes per device fit, or they
+don't. A few lines of arithmetic therefore tell which layouts of a model are worth trying before any device is rented.
 **Source.** Kaplan et al. 2020, §2.1, for 6N; Narayanan et al. 2021, §3 and §5.1, for time, messages and days;
 Korthikanti et al. 2022, §4, for activations; Rajbhandari et al. 2020, "ZeRO", §5 and §7.
-**Cost.** Nothing is run. Left out are what is small in a large model: operations that are no products, the messages of
-the vocabulary's shards, what kernels need while they run. `minitrain.costs` has these, and `minitrain.planning` tries
-all layouts. Also called back-of-the-envelope or napkin math, transformer math.
+**Cost.** Nothing is run. Left out is what is small in a large model: operations other than matrix products, logits, the
+messages of the vocabulary's shards, the layer that is computed again, and that the first and the last stage have the
+tables. Attention counts every pair of tokens. `minitrain.costs` has these, and `minitrain.planning` tries all layouts.
+Also called back-of-the-envelope or napkin math, transformer math.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def parameters(model: Model) -> int:
 
 
 def flops(model: Model, batch: int) -> float:
-    """Operations of a step: 6 for each token and number of a matrix, and attention's."""
+    """Operations of a step: 6 per token and matrix entry, and attention's."""
     layers, hidden, vocabulary, seq, _ = model
     # Tables are looked up, and not multiplied; a head is.
     matrices = 12 * layers * hidden**2 + vocabulary * hidden
@@ -60,7 +61,7 @@ def flops(model: Model, batch: int) -> float:
 def held(model: Model, run: Run) -> dict[str, float]:
     """Bytes on the fullest device of a pipeline, its first."""
     mine = parameters(model) / (run.tensor * run.pipeline)
-    # The stage of ZeRO from which on each is divided, and bytes per parameter.
+    # The ZeRO stage from which each is sharded, and bytes per parameter.
     kinds = {"weights": (3, run.item), "gradients": (2, run.item), "optimizer states": (1, run.states)}
     states = {kind: mine * each / (run.data if run.zero >= stage else 1) for kind, (stage, each) in kinds.items()}
     one = run.batch / (run.data * run.micro_batches) * model.seq * model.hidden * run.item
@@ -71,7 +72,7 @@ def held(model: Model, run: Run) -> dict[str, float]:
 
 
 def sent(model: Model, run: Run) -> dict[str, float]:
-    """Bytes that leave the busiest device in a step; an all-reduce as a ring makes it."""
+    """Bytes that leave the busiest device in a step; all-reduces counted as rings."""
     tokens = run.batch / run.data * model.seq * model.hidden * run.item
     # A reduce-scatter and an all-gather are an all-reduce. Stage 2 sends each micro-batch's gradients, 3 also weights.
     rounds = (2, 2, run.micro_batches + 1, 3 * run.micro_batches)[run.zero]

@@ -1,13 +1,14 @@
 """A whole GPT in tensor parallelism: a table says which part becomes which, and everything else stays on every rank.
 
-**Idea.** Five kinds of parts hold a matrix that ranks can share: token table, attention, MLP, head, and the loss, which
-reads the head's shard. Each is replaced by its parallel form. Norms, positions and the biases added after a sum stay
-whole.
+**Idea.** Four kinds of parts hold a matrix that ranks can divide: token table, attention, MLP, head. Each is replaced
+by its parallel form (in attention and MLP the first matrices are cut by columns, the last by rows), and so is the loss,
+which reads the head's shard. Norms, positions and the biases added after a sum stay whole.
 
 **Source.** Shoeybi et al. 2019, "Megatron-LM", §3. Also called a plan (`parallelize_module`), `tp_plan` (Hugging Face).
 **Sent.** Forward: one all-reduce for the embedding, two per block, one all-gather of three numbers per token for the
 loss. Backward: two all-reduces per block, and one for the head.
-**Cost.** Each rank holds 1/n of every matrix. A matrix that the table forgets costs memory, and raises no error.
+**Cost.** Each rank holds 1/n of these matrices. One that the plan forgets costs memory, and raises no error; head and
+loss go together.
 The full form, `minitrain.tensor_parallel.full.parallelize`, adds dropout, shared key and value heads, gathered logits,
 a report of what is still whole, and checks.
 """

@@ -35,6 +35,13 @@ def test_a_loader_that_waits_for_its_threads_does_not_wait_for_ranks():
     assert place(handle) == (True, "in wait at data.py line 5")
 
 
+def test_a_download_does_not_wait_for_ranks():
+    download = LOADS.replace(
+        "/usr/lib/python3.11/pathlib.py", "/venv/lib/python3.11/site-packages/requests/sessions.py"
+    )
+    assert place(download.replace("in open", "in send")) == (False, "in load at data.py line 5")
+
+
 def test_the_outermost_collective_is_the_one_that_was_called():
     ring = WAITS.replace(
         '  File "/home/me/train.py", line 12',

@@ -122,7 +122,8 @@ class ContextAttention(CausalAttention):
 
         Args:
             query: Of this rank's tokens, in the order of `places.held`.
-            key, value: Likewise; each head is shared by heads / kv_heads query heads, and travels once.
+            key: Likewise; each head is shared by heads / kv_heads query heads, and travels once.
+            value: Likewise.
             documents: For each token of the **whole** sequence the number of its document, the same on all ranks: a
                 token sees only its own document. Modes "gather" and "ulysses" only.
 

@@ -133,8 +133,14 @@ def gradients(
 
     Args:
         gradient: Of the output.
-        query, key, value, causal, tokens, rule: As in `attend`.
-        output, logsum: Over **all** keys, not only this block's.
+        query: As in `attend`, and so the rest.
+        key: Likewise.
+        value: Likewise.
+        output: Over **all** keys, not only this block's.
+        logsum: Likewise.
+        causal: As in `attend`.
+        tokens: Likewise.
+        rule: Likewise.
 
     Returns:
         Those of key and value summed over the query heads that share them, in float32 at least.

@@ -73,7 +73,9 @@ def draw_run(
             (messages) are not. Each is drawn in the row of the rank that holds its stage, so pass those of one
             pipeline.
         schedule: What was run.
-        title, unit, until: As for `draw`.
+        title: Above the picture.
+        unit: "virtual seconds" where the clock was virtual.
+        until: Where time ends in the picture; None for the end of the run.
         lines: Into how many parts, one below the other, the time is cut, so that short actions can still be read.
 
     Raises:
