@@ -219,25 +219,26 @@ def shortened(folder, step):
     return file
 
 
-def run_on_full_disk(world, settings):
+def run_on_full_disk(world, settings, code):
     """The checkpoint after step 2 cannot be written; later ones can."""
     write = manifest.write
 
     def full_at_first(path, content):
         if content.step == 2:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(code, os.strerror(code))
         write(path, content)
 
     with mock.patch.object(manifest, "write", full_at_first):
         return do(world, settings)
 
 
-def test_a_full_disk(ranks, tmp_path):
-    found = ranks(2).run(run_on_full_disk, asked(tmp_path, Layout(dp=2), save_every=1, keep=9, steps=3))
+@pytest.mark.parametrize("code", (errno.ENOSPC, errno.EROFS))
+def test_a_full_disk_and_a_read_only_folder(ranks, tmp_path, code):
+    found = ranks(2).run(run_on_full_disk, asked(tmp_path, Layout(dp=2), save_every=1, keep=9, steps=3), code)
     assert {status for status, *_ in found} == {0}
     saved = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
     assert saved == ["step-00000001", "step-00000003"]
-    assert "note: " in found[0][3] and f"step-00000002 could not be saved: [Errno {errno.ENOSPC}] " in found[0][3]
+    assert "note: " in found[0][3] and f"step-00000002 could not be saved: [Errno {code}] " in found[0][3]
 
 
 def test_export_and_load(ranks, whole, tmp_path):
