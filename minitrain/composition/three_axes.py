@@ -55,7 +55,7 @@ class Training:
         for p in self.stage.parameters():
             assert p.grad is not None, "a parameter is unused: use the full form"
             p.grad /= replicas
-            # Along dp alone. Along tp a shard has no copy; what is whole there has the same gradient already.
+            # Along dp alone: along tp shards have no copies, and copies already have equal gradients.
             all_reduce(p.grad, self.dp).wait()
         # The norm of the whole model: over tp each element once, then over the stages.
         square = gradient_norm(self.stage.parameters(), self.tp) ** 2

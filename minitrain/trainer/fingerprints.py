@@ -32,7 +32,7 @@ class Fingerprints:
         self.training = training
         self.path = path_of(folder, rank)
         self.path.parent.mkdir(exist_ok=True)
-        # "a+" keeps what is there: a run that goes on needs the earlier steps.
+        # "a+" keeps the earlier steps, which a run that goes on needs.
         self._file = open(self.path, "a+", encoding="utf-8")  # noqa: SIM115  open as long as the run
         self.cut(done)
 

@@ -54,7 +54,7 @@ def leaving(world, form):
         in_backward = list(counting.sizes)
         grads = [p.grad for p in module.parameters() if p.grad is not None]
         model.synchronize()
-    if form is not stage2.Zero2:  # which sends each parameter when its gradient is there
+    if form is not stage2.Zero2:  # which sends each parameter as soon as it has a gradient
         assert in_backward == [line.flat.numel() for line in reversed(model.lines)]
     return in_backward == counting.sizes, counting.most, counting.under_way, len(grads)
 
