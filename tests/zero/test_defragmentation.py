@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minitrain.costs import defragmentation as costs
 from minitrain.zero.defragmentation import Memory
 
 ACTIONS = st.lists(st.tuples(st.booleans(), st.integers(1, 30), st.integers(0, 100)), max_size=40)
@@ -35,9 +34,3 @@ def test_tensors_never_overlap_and_gaps_are_the_rest(actions):
         assert not used & free and len(used) + len(free) == 100
         ends = [(start, start + length) for start, length in memory.gaps()]
         assert all(end < start for (_, end), (start, _) in zip(ends, ends[1:], strict=False)), "neighbors are one gap"
-
-
-@pytest.mark.parametrize("temporaries, checkpoint", (([3, 3], 9), ([1, 9], 9)))
-def test_the_worst_case_is_one(temporaries, checkpoint):
-    with pytest.raises(ValueError, match="must grow and stay below"):
-        costs.needed_at_worst(temporaries, checkpoint)

@@ -46,7 +46,7 @@ def test_behind_any_data_parallelism(ranks, wrap):
     ranks(2).run(behind, wrap, torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})
 
 
-def groups(world):
+def groups_and_closures(world):
     """Groups, one added later, frozen parameters, a closure, gradients that are not there."""
     torch.manual_seed(0)
     module, reference = (nn.ModuleDict({name: nn.Linear(3, 3).double() for name in "abc"}) for _ in range(2))
@@ -83,23 +83,10 @@ def groups(world):
     module.float()
     with pytest.raises(RuntimeError, match="was moved out of its line"):
         ours.step()
-
-
-def test_groups_and_closures(ranks):
-    ranks(2).run(groups)
-
-
-def refused(world):
-    with pytest.raises(ValueError, match="optimizer_class=Adafactor cannot step on flat shards"):
-        ShardedOptimizer(nn.Linear(2, 2).parameters(), torch.optim.Adafactor)
     with pytest.raises(ValueError, match="parameters differs between ranks"):
         ShardedOptimizer(nn.Linear(2, 2 + world.rank).parameters(), torch.optim.SGD, lr=0.1)
     with pytest.raises(ValueError, match="empty parameter list"):
         ShardedOptimizer([], torch.optim.SGD, lr=0.1)
-
-
-def test_refusals(ranks):
-    ranks(2).run(refused)
 
 
 def in_backward(world, micro_batches):
@@ -132,7 +119,7 @@ def test_lines_leave_during_the_last_backward(ranks, micro_batches):
         assert under_way == [0] * (micro_batches - 1) + [lines]
 
 
-def in_forward(world):
+def parameters_travel_in_the_next_forward(world):
     """Parameters that travel during the next forward: the same bits, also for who reads them in other ways."""
     models = [Zero1(gpt(seed=0), torch.optim.AdamW, lr=0.01) for _ in range(2)]
     late = models[1]
@@ -149,11 +136,7 @@ def in_forward(world):
         same_weights(models[0].module, module)
 
 
-def test_parameters_travel_during_the_next_forward_and_readers_wait(ranks):
-    ranks(2).run(in_forward)
-
-
-def in_backward_with_unused(world):
+def unused_parameters_leave_later(world):
     """A rank that has not used a parameter sends its line later, and those after it; all agree on the order."""
     modules = [Branches().double() for _ in range(2)]
     models = [Zero1(each, torch.optim.SGD, lr=0.1, units=[each.first, each.second]) for each in modules]
@@ -169,11 +152,7 @@ def in_backward_with_unused(world):
     same_weights(*modules)
 
 
-def test_unused_parameters_leave_in_synchronize(ranks):
-    ranks(2).run(in_backward_with_unused)
-
-
-def in_place(world):
+def gradients_elsewhere(world):
     """Gradients lie in their line from the start, wherever somebody else puts them; and each is sent once."""
     module = nn.Linear(3, 3, bias=False)
     model = Zero1(module, torch.optim.SGD, lr=0.1)
@@ -197,19 +176,16 @@ def in_place(world):
     module.weight.grad = torch.eye(3).to_sparse()
     with pytest.raises(ValueError, match="the gradient of weight is sparse"):
         model.synchronize()
-
-
-def test_gradients_that_lie_elsewhere_are_found(ranks):
-    ranks(2).run(in_place)
-
-
-def views_dropped(world):
-    model = stage1.Zero1(nn.Linear(2, 2), torch.optim.SGD, lr=0.1)
-    model.module.zero_grad()
-    model(torch.ones(2)).sum().backward()
+    small = stage1.Zero1(nn.Linear(2, 2), torch.optim.SGD, lr=0.1)
+    small.module.zero_grad()
+    small(torch.ones(2)).sum().backward()
     with pytest.raises(AssertionError, match="no views any more"):
-        model.synchronize()
+        small.synchronize()
 
 
-def test_small_form_refuses_gradients_that_lie_elsewhere(ranks):
-    ranks(2).run(views_dropped)
+@pytest.mark.parametrize(
+    "case",
+    (groups_and_closures, parameters_travel_in_the_next_forward, unused_parameters_leave_later, gradients_elsewhere),
+)
+def test_on_two_ranks(ranks, case):
+    ranks(2).run(case)

@@ -197,15 +197,14 @@ def finish(model, reference, optimizer):
 
 
 class Watch(list):
-    """Events, and the most bytes of lines in memory at any of them."""
+    """Bytes of lines in memory at each event."""
 
     def __init__(self, model):
         super().__init__()
-        self.model, self.most = model, 0
+        self.model = model
 
     def append(self, event):
-        super().append(event)
-        self.most = max(self.most, sum(line.flat.untyped_storage().nbytes() for line in self.model.lines))
+        super().append(sum(line.flat.untyped_storage().nbytes() for line in self.model.lines))
 
 
 def unit_bytes(unit):
@@ -217,9 +216,9 @@ def goes(world, make):
     model, reference, optimizer = twins(make)
     most = []
     for step in range(3):
-        model.events = watch = Watch(model)
+        model.events = Watch(model)
         model(batch(world.rank, step)).backward()
-        most.append(watch.most)
+        most.append(max(model.events))
         backward_all(reference, world.size, step)
         finish(model, reference, optimizer)
     root, *units = (unit_bytes(unit) for unit in model.units)
@@ -232,31 +231,26 @@ def test_every_way_through_the_units(ranks, make):
     ranks(2).run(goes, make)
 
 
-def counts(world, make):
-    """Collectives in a step, once the order is known."""
-    model = twins(make)[0]
-    model(batch(world.rank, 0)).backward()
-    model.synchronize()
-    model.step()
-    with Ledger() as ledger:
-        model(batch(world.rank, 1)).backward()
+def collectives_in_a_step(world):
+    """Once the order is known."""
+    # The root and three units, forward and backward, and a reduce-scatter for each. A unit that is called twice in a
+    # row is gathered once; with others in between it is gathered again, but reduced once. Recomputed parameters stay
+    # for the backward that follows.
+    for make, all_gathers in ((Net, 8), (Twice, 10), (Recomputed, 10)):
+        model = twins(make)[0]
+        model(batch(world.rank, 0)).backward()
         model.synchronize()
-    return ledger.calls("all_gather"), ledger.calls("reduce_scatter")
+        model.step()
+        with Ledger() as ledger:
+            model(batch(world.rank, 1)).backward()
+            model.synchronize()
+        assert (ledger.calls("all_gather"), ledger.calls("reduce_scatter")) == (all_gathers, 4)
 
 
-def test_collectives_in_a_step(ranks):
-    # The root and three units, forward and backward, and a reduce-scatter for each.
-    assert ranks(2).run(counts, Net) == [(8, 4)] * 2
-    # Called twice in a row: gathered once. Called twice with others in between: gathered again, but reduced once.
-    assert ranks(2).run(counts, Twice) == [(10, 4)] * 2
-    # Recomputed parameters stay for the backward that follows.
-    assert ranks(2).run(counts, Recomputed) == [(10, 4)] * 2
-
-
-def several(world, together):
+def several_forwards(world):
     """Two forwards before any backward; evaluation and direct calls of a unit in between."""
     model, reference, optimizer = twins(Twice)
-    for step in range(2):
+    for step, together in enumerate((True, False, True)):
         losses = [model(batch(world.rank, 10 * step + k)) for k in range(2)]
         with torch.inference_mode():
             model(batch(0, 0))
@@ -274,11 +268,6 @@ def several(world, together):
         finish(model, reference, optimizer)
 
 
-@pytest.mark.parametrize("together", (True, False), ids=("one backward", "a backward each"))
-def test_several_forwards_before_backward(ranks, together):
-    ranks(2).run(several, together)
-
-
 class Wavering(Net):
     """Takes another way through the layers in each call."""
 
@@ -293,21 +282,16 @@ class Wavering(Net):
         return x
 
 
-def wavers(world, prefetch):
+def another_order_in_each_pass(world):
     model, reference, optimizer = twins(Wavering)
-    model.unshard_hooks.prefetch = prefetch
-    for step in range(5):
+    for step in range(9):
+        model.unshard_hooks.prefetch = step < 5
         model(batch(world.rank, step)).backward()
         calls = reference.calls
         for rank in range(world.size):
             reference.calls = calls
             (reference(batch(rank, step)) / world.size).backward()
         finish(model, reference, optimizer)
-
-
-@pytest.mark.parametrize("prefetch", (True, False), ids=("prefetching", "waiting"))
-def test_another_order_in_each_pass(ranks, prefetch):
-    ranks(2).run(wavers, prefetch)
 
 
 # ---- errors, and going on after them ----
@@ -330,7 +314,7 @@ class Stumbles(Net):
         raise ArithmeticError("backward")
 
 
-def stumbles(world):
+def goes_on_after_an_exception(world):
     model, reference, optimizer = twins(Stumbles)
     for step, where in enumerate(("", "forward", "", "backward", "")):
         model.module.where = where
@@ -344,26 +328,18 @@ def stumbles(world):
         finish(model, reference, optimizer)
 
 
-def test_a_run_goes_on_after_an_exception(ranks):
-    ranks(2).run(stumbles)
-
-
 class Choosy(Net):
     def go(self, x):
         return self.layers[int(x.sum() > 0)](x)
 
 
-def choosy(world):
+def ranks_that_need_different_units_are_told(world):
     model = twins(Choosy)[0]
     with torch.no_grad(), pytest.raises(RuntimeError, match=r"in rank order \['layers\.[01]', 'layers\.[01]'\]"):
         for line in model.lines:
             line.shard.fill_(1.0)
         model(torch.full((1, 4), 1.0 - 2 * world.rank, dtype=torch.float64))
     at_rest(model)
-
-
-def test_ranks_that_need_different_units_are_told(ranks):
-    ranks(2).run(choosy)
 
 
 def refusals(world):
@@ -382,25 +358,6 @@ def refusals(world):
     model.zero_grad()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
-    model.module.first.bias.requires_grad_(False)
-    with pytest.raises(RuntimeError, match=r"first\.bias was frozen"):
-        model.synchronize()
-
-
-def test_refusals(ranks):
-    ranks(2).run(refusals)
-
-
-def times(world):
-    for speed in ((2, 0.25, 0.5), (5, 0.125, 0.25), (5, 0.5, 1.0)):
-        for prefetch in (False, True):
-            found, _ = step_time.measured(world, Zero3, *speed, prefetch)
-            assert found == step_time.step_time(world.size, *speed, prefetch)
-
-
-@pytest.mark.parametrize("size", (2, 4))
-def test_the_time_of_a_step_is_the_formulas(ranks, size):
-    ranks(size).run(times)
 
 
 class Named(dict):
@@ -429,7 +386,7 @@ class Own(Net):
         return x
 
 
-def own_class(world):
+def outputs_of_an_own_class(world):
     x = torch.ones(2, 4).double()
     model = Zero3(Own().double(), torch.optim.SGD, lr=0.1)
     with pytest.raises(ValueError, match="unit layers.0 returned an object of class Named, whose tensors"):
@@ -440,5 +397,29 @@ def own_class(world):
     Zero3(Own().double(), torch.optim.SGD, lr=0.1)(x).backward()
 
 
-def test_a_unit_that_returns_an_object_of_its_own_class(ranks):
-    ranks(2).run(own_class)
+@pytest.mark.parametrize(
+    "case",
+    (
+        collectives_in_a_step,
+        several_forwards,
+        another_order_in_each_pass,
+        goes_on_after_an_exception,
+        ranks_that_need_different_units_are_told,
+        refusals,
+        outputs_of_an_own_class,
+    ),
+)
+def test_on_two_ranks(ranks, case):
+    ranks(2).run(case)
+
+
+def times(world):
+    for speed in ((2, 0.25, 0.5), (5, 0.125, 0.25), (5, 0.5, 1.0)):
+        for prefetch in (False, True):
+            found, _ = step_time.measured(world, Zero3, *speed, prefetch)
+            assert found == step_time.step_time(world.size, *speed, prefetch)
+
+
+@pytest.mark.parametrize("size", (2, 4))
+def test_the_time_of_a_step_is_the_formulas(ranks, size):
+    ranks(size).run(times)
