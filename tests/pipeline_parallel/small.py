@@ -5,16 +5,13 @@ from __future__ import annotations
 from unittest import mock
 
 import torch
-from torch import nn
 
 from minitrain.comm import messages
 from minitrain.comm.mesh import axes
-from minitrain.comm.messages import all_reduce
-from minitrain.pipeline_parallel import gpipe, one_f_one_b, schedules, splitting
-from minitrain.pipeline_parallel.executor import Pipeline
-from tests.pipeline_parallel.models import SEQ, accumulate, gpt, stages_of, tokens
+from minitrain.pipeline_parallel import gpipe, one_f_one_b, splitting
+from tests.pipeline_parallel.models import SEQ, accumulate, gpt, tokens
 
-FORMS = {"gpipe": (gpipe, schedules.gpipe), "one_f_one_b": (one_f_one_b, schedules.one_f_one_b)}
+FORMS = {"gpipe": gpipe, "one_f_one_b": one_f_one_b}
 
 
 def template() -> torch.Tensor:
@@ -27,43 +24,20 @@ def counts(ranks):
     return sorted({1, max(1, ranks - 1), ranks, ranks + 1, 2 * ranks + 3})
 
 
-def step(form, stage, microbatches, number, model, group=None):
-    inputs, targets = tokens(microbatches, number)
-    return FORMS[form][0].step(stage, inputs, targets, model.loss, template(), group)
-
-
-def like_one_device_and_full_form(world, form, group=None):
-    """Loss, gradients, their norm and the updated parameters have the bits of one device and of the `Pipeline`."""
-    torch.set_num_threads(1)
+def like_one_device(form, group=None):
+    """The gradients have one device's bits."""
     rank, ranks = messages.rank_and_size(group)
     for microbatches in counts(ranks):
-        schedule = FORMS[form][1](ranks, microbatches)
-        model, other, reference = (gpt(ranks + 1) for _ in range(3))  # the first stage has a block more
-        (stage,), _ = stages_of(model, schedule, rank)
-        (full,), _ = stages_of(other, schedule, rank)
-        pipeline = Pipeline([full], schedule, other.loss, group)
-        optimizers = [torch.optim.SGD(each.parameters(), lr=0.5) for each in (stage, full, reference)]
-        for number in range(2):
-            loss = step(form, stage, microbatches, number, model, group)
-            same = pipeline.step(*tokens(microbatches, number))
-            expected = accumulate(reference, *tokens(microbatches, number))
-            assert (loss is None) == (rank < ranks - 1)
-            assert loss is None or torch.equal(loss, expected) and torch.equal(loss, same)
-            theirs, its = dict(reference.named_parameters()), dict(full.named_in_model())
-            for name, parameter in stage.named_in_model():
-                for found in (theirs[name], its[name]):
-                    assert torch.equal(parameter.grad, found.grad) and torch.equal(parameter, found), name
-            # The norm over all stages, whose sum of squares is added in another order.
-            squares = torch.stack([parameter.grad.square().sum() for parameter in stage.parameters()]).sum()
-            norm = nn.utils.clip_grad_norm_(reference.parameters(), float("inf"))
-            torch.testing.assert_close(all_reduce(squares, group).wait().sqrt(), norm, rtol=1e-12, atol=0)
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
+        model, reference = gpt(ranks), gpt(ranks)
+        stage = splitting.split(model, splitting.evenly(model, ranks))[rank]
+        FORMS[form].step(stage, *tokens(microbatches), model.loss, template(), group)
+        accumulate(reference, *tokens(microbatches))
+        theirs = dict(reference.named_parameters())
+        assert all(torch.equal(parameter.grad, theirs[name].grad) for name, parameter in stage.named_in_model())
 
 
 def in_a_group(world, form):
-    like_one_device_and_full_form(world, form, axes(dp=2, pp=2)["pp"].get_group())
+    like_one_device(form, axes(dp=2, pp=2)["pp"].get_group())
 
 
 # ---- the rules of NCCL, made stricter: a call goes on only when the neighbor has made the one that belongs to it ----
@@ -104,15 +78,8 @@ def lone_exchange(tensor, to, into, source, group=None):
 
 
 def by_strict_rules(world, form, exchange=strict_exchange):
-    """A step in which no message leaves before its receiver is there gives the same gradients."""
-    module = FORMS[form][0]
+    """No message leaves before its receiver is there, and gradients are the same."""
     strict = {"send": strict_send, "receive": strict_receive, "exchange": exchange}
-    known = {name: verb for name, verb in strict.items() if hasattr(module, name)}
-    for microbatches in counts(world.size):
-        model, reference = gpt(world.size), gpt(world.size)
-        stage = splitting.split(model, splitting.evenly(model, world.size))[world.rank]
-        with mock.patch.multiple(module, **known):
-            step(form, stage, microbatches, 0, model)
-        accumulate(reference, *tokens(microbatches))
-        theirs = dict(reference.named_parameters())
-        assert all(torch.equal(parameter.grad, theirs[name].grad) for name, parameter in stage.named_in_model())
+    known = {name: verb for name, verb in strict.items() if hasattr(FORMS[form], name)}
+    with mock.patch.multiple(FORMS[form], **known):
+        like_one_device(form)

@@ -28,6 +28,7 @@ from minitrain.pipeline_parallel.schedules import (
     zero_bubble_h2,
     zero_bubble_v,
 )
+from tests.pipeline_parallel.torch_tables import from_torch
 
 P, M = st.integers(1, 6), st.integers(1, 14)
 
@@ -58,31 +59,8 @@ def graph(schedule: Schedule) -> dict[Action, set[Action]]:
     return before
 
 
-def in_torch(schedule: Schedule) -> dict[int, list]:
-    return {
-        rank: [torch_schedules._Action.from_str(str(action)) for action in row]
-        for rank, row in enumerate(schedule.actions)
-    }
-
-
-def as_text(actions, without: str = "") -> list[str]:
-    """Actions of torch's table without idle slots and without what is not computing."""
-    real = [str(action) for action in actions if action is not None and "REDUCE" not in str(action)]
-    return [action for action in real if not (without and without in action)]
-
-
-def torch_table(kind: type, ranks: int, microbatches: int, chunks: int = 1) -> list[list[str]]:
-    """A table of torch's without the stages and process groups that its constructor asks for."""
-    made = object.__new__(kind)
-    made._n_microbatches, made._num_stages, made.num_stages = microbatches, ranks, ranks * chunks
-    made.pp_group_size, made.n_local_stages = ranks, chunks
-    made.number_of_rounds = max(1, microbatches // ranks)
-    made.microbatches_per_round = microbatches // made.number_of_rounds
-    if issubclass(kind, torch_schedules.PipelineScheduleSingle):
-        table = made._get_pipeline_order()
-    else:
-        table = {rank: made._calculate_single_rank_operations(rank) for rank in range(ranks)}
-    return [as_text(table[rank]) for rank in range(ranks)]
+def torchs(name: str, ranks: int, microbatches: int, chunks: int = 1) -> list[list[str]]:
+    return ours(from_torch(name, ranks, microbatches, chunks))
 
 
 def ours(schedule: Schedule) -> list[list[str]]:
@@ -91,7 +69,7 @@ def ours(schedule: Schedule) -> list[list[str]]:
 
 @patient
 @given(sizes())
-def test_every_schedule_is_valid_and_takes_backwards_in_rising_order(size):
+def test_every_schedule_is_valid_also_in_torchs_eyes_and_takes_backwards_in_rising_order(size):
     schedule = make(size)
     validate(schedule)
     for row in schedule.actions:
@@ -99,13 +77,9 @@ def test_every_schedule_is_valid_and_takes_backwards_in_rising_order(size):
             for kinds in ("F", "BI", "W"):
                 numbers = [action.microbatch for action in row if action.stage == stage and action.kind in kinds]
                 assert numbers == sorted(numbers)
-
-
-@patient
-@given(sizes())
-def test_torch_finds_every_schedule_valid_and_free_of_deadlocks(size):
-    schedule = make(size)
-    actions = in_torch(schedule)
+    actions = {
+        rank: [torch_schedules._Action.from_str(text) for text in row] for rank, row in enumerate(ours(schedule))
+    }
     placed = torch_schedules._validate_schedule(actions, schedule.ranks, schedule.stages, schedule.microbatches)
     assert placed == dict(enumerate(schedule.placement))
     with_messages = torch_schedules._add_send_recv(actions, schedule.rank_of, schedule.stages)
@@ -115,10 +89,10 @@ def test_torch_finds_every_schedule_valid_and_free_of_deadlocks(size):
 @patient
 @given(P, M)
 def test_gpipe_and_1f1b_are_torchs(p, m):
-    assert ours(gpipe(p, m)) == torch_table(torch_schedules.ScheduleGPipe, p, m)
+    assert ours(gpipe(p, m)) == torchs("GPipe", p, m)
     if m >= p:  # with fewer, torch's table holds forwards of micro-batches that there are not
         # The last row of torch's table in 2.13 begins with micro-batch 1.
-        assert ours(one_f_one_b(p, m))[:-1] == torch_table(torch_schedules.Schedule1F1B, p, m)[:-1]
+        assert ours(one_f_one_b(p, m))[:-1] == torchs("1F1B", p, m)[:-1]
     last = [f"{p - 1}{kind}{number}" for number in range(m) for kind in "FB"]
     assert ours(one_f_one_b(p, m))[-1] == last
 
@@ -126,23 +100,22 @@ def test_gpipe_and_1f1b_are_torchs(p, m):
 @patient
 @given(P, st.integers(1, 3), st.integers(1, 4))
 def test_interleaved_is_torchs(p, groups, v):
-    assert ours(interleaved(p, p * groups, v)) == torch_table(torch_schedules.ScheduleInterleaved1F1B, p, p * groups, v)
+    assert ours(interleaved(p, p * groups, v)) == torchs("Interleaved1F1B", p, p * groups, v)
 
 
 @patient
 @given(P, st.integers(1, 4))
 def test_h1_is_torchs_interleaved_zero_bubble_with_one_chunk(p, groups):
-    table = torch_table(torch_schedules.ScheduleInterleavedZeroBubble, p, p * groups)
-    assert ours(zero_bubble_h1(p, p * groups)) == table
+    assert ours(zero_bubble_h1(p, p * groups)) == torchs("InterleavedZeroBubble", p, p * groups)
 
 
 @patient
 @given(P, M)
 def test_v_is_torchs_up_to_when_weights_are_done_at_the_end(p, m):
-    table = torch_table(torch_schedules.ScheduleZBVZeroBubble, p, m, 2)
-    mine = ours(zero_bubble_v(p, m))
-    assert [as_text(row, "W") for row in mine] == [as_text(row, "W") for row in table]
-    assert [sorted(row) for row in mine] == [sorted(row) for row in table]
+    mine, table = ours(zero_bubble_v(p, m)), torchs("ZBVZeroBubble", p, m, 2)
+    for row, other in zip(mine, table, strict=True):
+        assert [action for action in row if "W" not in action] == [action for action in other if "W" not in action]
+        assert sorted(row) == sorted(other)
 
 
 def test_v_is_figure_8_of_the_paper():
@@ -219,17 +192,20 @@ def test_ranks_hold_equally_many_stages():
         validate(Schedule("mine", 1, (whole, ()), (0, 0)))
 
 
-@pytest.mark.parametrize("name", ("gpipe", "zb-v"))
-def test_bad_sizes(name):
-    good = {"ranks": 2, "microbatches": 2, "chunks": 2 if name == "zb-v" else 1}
-    for argument, wrong, said in (("ranks", 0, ""), ("microbatches", 0, ""), ("chunks", 3, ", but .* use")):
-        with pytest.raises(ValueError, match=f"{argument}={wrong}{said}"):
-            SCHEDULES[name](**good | {argument: wrong})
-
-
-def test_interleaved_says_which_numbers_of_micro_batches_would_do():
-    with pytest.raises(ValueError, match=r"microbatches=6 is not a multiple of ranks=4.*microbatches=4 or 8, or the"):
-        interleaved(4, 6, 2)
+@pytest.mark.parametrize(
+    ("schedule", "sizes", "message"),
+    [
+        (gpipe, (0, 2), "ranks=0"),
+        (zero_bubble_v, (2, 0, 2), "microbatches=0"),
+        (zero_bubble_v, (2, 2, 3), "chunks=3, but .* use"),
+        (interleaved, (4, 6, 2), r"microbatches=6 is not a multiple of ranks=4.*microbatches=4 or 8, or the"),
+        (two_buffered, (3, 6, 2), "every=2 is less than ranks=3, and 2BW asks for k ≥ p; use 3 or more"),
+        (two_buffered, (3, 7, 3), "microbatches=7 is not a multiple of every=3; use whole batches"),
+    ],
+)
+def test_bad_sizes(schedule, sizes, message):
+    with pytest.raises(ValueError, match=message):
+        schedule(*sizes)
 
 
 def test_torch_is_not_needed():
@@ -296,15 +272,3 @@ def test_validate_refuses_a_version_that_does_not_exist_yet():
         validate(early)
     with pytest.raises(ValueError, match=r"versions are for \[2\] actions, .* one for each of \[6, 6\] actions"):
         validate(replace(schedule, versions=((0, 0),)))
-
-
-@pytest.mark.parametrize(
-    ("microbatches", "every", "message"),
-    [
-        (6, 2, "every=2 is less than ranks=3, and 2BW asks for k ≥ p; use 3 or more"),
-        (7, 3, "microbatches=7 is not a multiple of every=3; use whole batches"),
-    ],
-)
-def test_bad_sizes_of_two_buffered(microbatches, every, message):
-    with pytest.raises(ValueError, match=message):
-        two_buffered(3, microbatches, every)

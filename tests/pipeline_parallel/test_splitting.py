@@ -15,20 +15,6 @@ def gpt(**choices):
     return GPT(GPTConfig(**{"vocabulary": 11, "positions": 4, "layers": 5, "hidden": 4, "heads": 2, **choices}), seed=0)
 
 
-def test_stages_one_after_another_are_the_model():
-    model = gpt()
-    parts = split(model, evenly(model, 3))
-    tokens = torch.arange(8).view(2, 4)
-    x = tokens
-    for part in parts:
-        x = part(x)
-    assert torch.equal(x, model(tokens)[0])
-    named = [pair for part in parts for pair in part.named_in_model()]
-    everything = dict(model.named_parameters(remove_duplicate=False))
-    assert [name for name, _ in named] == list(everything)
-    assert all(parameter is everything[name] for name, parameter in named)
-
-
 def test_several_tensors_between_layers():
     class Two(nn.Module):
         def forward(self, x, y):

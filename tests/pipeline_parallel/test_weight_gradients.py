@@ -45,18 +45,12 @@ def test_the_same_bits(shape):
                 torch.testing.assert_close(mine.grad, its.grad, rtol=0, atol=0)
 
 
-def test_only_the_first_part_is_done_at_once():
-    module, tasks = model(), []
-    two_parts(module, torch.randn(3, 4, requires_grad=True), tasks)
-    assert module[0].weight.grad is None and module[0].bias.grad is None
-    assert module[1].weight.grad is not None  # a norm's is no product that could wait
-
-
-def test_hooks_of_parameters_are_called():
+def test_only_the_first_part_is_done_at_once_and_hooks_are_called():
     module, tasks, called = model(), [], []
     module[0].weight.register_post_accumulate_grad_hook(lambda _: called.append("weight"))
-    two_parts(module, torch.randn(3, 4), tasks)
-    assert called == []
+    two_parts(module, torch.randn(3, 4, requires_grad=True), tasks)
+    assert module[0].weight.grad is None and module[0].bias.grad is None and called == []
+    assert module[1].weight.grad is not None  # a norm's is no product that could wait
     finish(tasks)
     assert called == ["weight"]
 
