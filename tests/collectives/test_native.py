@@ -7,7 +7,6 @@ import warnings
 import torch
 
 from minitrain.collectives.full import native
-from minitrain.comm import Ledger
 
 
 def overlapped(world):
@@ -35,15 +34,3 @@ def warned(world):
 
 def test_no_name_is_deprecated(ranks):
     assert ranks(2).run(warned) == [[], []]
-
-
-def payload(world):
-    with Ledger() as ledger:
-        native.reduce_scatter(torch.ones(7)).wait()
-        native.all_gather(torch.ones(6)).wait()
-    return ledger.calls("reduce_scatter"), ledger.payload("reduce_scatter"), ledger.payload("all_gather"), ledger.sent
-
-
-def test_the_ledger_sees_calls_and_payload_padded_where_it_must_be(ranks):
-    padded = 2 * 4 * 4  # 2 ranks × ⌈7/2⌉ elements × 4 bytes
-    assert ranks(2).run(payload) == [(1, padded, 6 * 4, 0)] * 2

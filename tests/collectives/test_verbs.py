@@ -70,14 +70,6 @@ def test_every_rank_gets_the_same_error_and_nothing_hangs(ranks, name, how, says
         assert said.startswith(says)
 
 
-@pytest.mark.parametrize("name", ["naive", "ring", "tree", "halving", "native"])
-@pytest.mark.parametrize("size", [2, 3, 4])
-def test_small_forms_train_as_one_device(ranks, name, size):
-    if not takes(name, size):
-        pytest.skip("not a power of two")
-    assert max(ranks(size).run(verbs.distance_from_one_device, name)) < 1e-12
-
-
 @pytest.mark.parametrize("size", [2, 3, 4])
 def test_the_small_ring_has_the_bits_of_the_full_one(ranks, size):
     assert ranks(size).run(verbs.unlike_full, "ring") == [[]] * size

@@ -8,12 +8,10 @@ is worked out on each rank without communication, and is exact in every dtype.
 
 from __future__ import annotations
 
-import copy
 from importlib import import_module
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
 from minitrain.comm import Handle, Ledger
 from minitrain.costs import communication as costs
@@ -181,29 +179,3 @@ def unlike_full(world, name):
             if not torch.equal(ours, theirs):
                 found.append((verb, elements, (ours != theirs).sum().item()))
     return found
-
-
-def distance_from_one_device(world, name, *groups):
-    """A step of data parallelism over a small form: outputs, gradients and their norm against one device.
-
-    A rank has an n-th of 12 samples, so 1/n times the sum of the ranks' gradients is that of the mean over all. The
-    layers' sizes are odd numbers.
-    """
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(5, 7), nn.Tanh(), nn.Linear(7, 3)).double()
-    samples = torch.randn(12, 5, dtype=torch.float64)
-    alone = copy.deepcopy(module)
-    expected = alone(samples)
-    expected.square().mean().backward()
-    outputs = module(samples.chunk(world.size)[world.rank])
-    outputs.square().mean().backward()
-    for parameter in module.parameters():
-        load(name).all_reduce(parameter.grad, *groups)
-        parameter.grad.mul_(1 / world.size)
-    ours, theirs = (torch.cat([p.grad.flatten() for p in m.parameters()]) for m in (module, alone))
-    differences = (
-        outputs - expected.chunk(world.size)[world.rank],
-        ours - theirs,
-        ours.norm() - theirs.norm(),
-    )
-    return max(difference.abs().max().item() for difference in differences)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -37,35 +39,18 @@ def test_blocks_on_one_device(block, causal, size):
         torch.testing.assert_close(ours, theirs, rtol=1e-12 * size, atol=1e-12 * size)
 
 
-def like_one_device(world, form, seq):
-    whole = inputs(seq)
-    if form == "zigzag":
-        at, causal = torch.cat(zigzag.held(seq, world.size)[world.rank]), True
-        attend = zigzag.zigzag_attention
-    else:
-        at, causal = ring_attention.positions(seq, world.size)[world.rank], form == "ring"
-        attend = ring_attention.ring_attention
-    options = {} if causal else {"causal": False}
-    found = run(lambda *qkv: attend(*qkv, seq=seq, **options), *(x[:, :, at] for x in whole))
-    for ours, theirs in zip(found, one_device(*whole, causal=causal), strict=True):
-        torch.testing.assert_close(ours, theirs[:, :, at], rtol=1e-12, atol=1e-12)
+def all_keys(world):
+    """The ring without a mask, with one token per rank, and chunks of unequal length; promises have the causal one."""
+    for seq in (3, 13):
+        whole, at = inputs(seq), ring_attention.positions(seq, world.size)[world.rank]
+        attend = partial(ring_attention.ring_attention, seq=seq, causal=False)
+        found = run(attend, *(x[:, :, at] for x in whole))
+        for ours, theirs in zip(found, one_device(*whole, causal=False), strict=True):
+            torch.testing.assert_close(ours, theirs[:, :, at], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("form", ("ring", "ring, all keys", "zigzag"))
-def test_sequences_of_all_lengths_are_one_devices(ranks, form):
-    """With one token for each rank or chunk, and chunks of unequal length."""
-    for seq in (6 if form == "zigzag" else 3, 13, 15):
-        ranks(3).run(like_one_device, form, seq)
-
-
-def test_visible_is_what_the_positions_say():
-    for ranks in (1, 2, 5):
-        at = zigzag.held(4 * ranks + 1, ranks)
-        for rank in range(ranks):
-            for owner in range(ranks):
-                pairs = {(q, k) for q in (0, 1) for k in (0, 1) if at[owner][k][0] <= at[rank][q][-1]}
-                visible = zigzag.visible(rank, owner)
-                assert set(visible) == pairs and len(visible) == len(pairs)
+def test_a_ring_without_a_mask(ranks):
+    ranks(3).run(all_keys)
 
 
 def refused(world):

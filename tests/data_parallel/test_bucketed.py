@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from minitrain.costs import data_parallel as costs
-from minitrain.data_parallel.full.bucketed import Bucket, pack
+from minitrain.data_parallel.full.bucketed import pack
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
@@ -33,21 +33,3 @@ def test_packing_is_what_costs_predicts(shapes, limit):
         filled = [[p.nbytes for p in bucket.values()] for bucket in mine]
         assert all(sum(size[:-1]) < limit for size in filled), "it was not full before its last parameter"
         assert all(sum(size) >= limit for size in filled[:-1])
-
-
-def test_a_bucket_keeps_gradients_apart():
-    parameters = {
-        "a": nn.Parameter(torch.zeros(2, 3).t()),
-        "b": nn.Parameter(torch.zeros(())),
-        "c": nn.Parameter(torch.zeros(4)),
-    }
-    bucket = Bucket(parameters)
-    gradients = {"a": torch.arange(6.0).view(3, 2), "b": torch.tensor(7.0), "c": None}
-    for name, gradient in gradients.items():
-        bucket.put(name, gradient, 2.0)
-    assert bucket.seal().tolist() == [0, 2, 4, 6, 8, 10, 14, 0, 0, 0, 0, 1, 1, 0]
-    bucket.hand_back()
-    assert torch.equal(parameters["a"].grad, 2 * gradients["a"])
-    assert parameters["a"].grad.stride() == parameters["a"].stride()  # as autograd would lay it out
-    assert parameters["b"].grad == 14
-    assert parameters["c"].grad is None

@@ -138,7 +138,7 @@ def test_unused_parameters(ranks, rung, case):
     ranks(3).run(branches, rung, case)
 
 
-def unused_keeps_its_gradient(world, rung):
+def what_nobody_used_is_left_alone(world, rung):
     model = rung(Branches())
     # Left by the user: an accumulated gradient like any other.
     model.module.second.weight.grad = torch.full((2, 5), 7.0)
@@ -148,12 +148,7 @@ def unused_keeps_its_gradient(world, rung):
     assert torch.equal(model.module.second.weight.grad, torch.full((2, 5), 7.0))
 
 
-@rungs
-def test_what_nobody_used_is_left_alone(ranks, rung):
-    ranks(2).run(unused_keeps_its_gradient, rung)
-
-
-def mixed(world, rung):
+def mixed_dtypes_gaps_and_no_elements(world, rung):
     torch.manual_seed(world.rank)
     model = Mixed()
     everyone = [copy.deepcopy(model).state_dict() if rank == world.rank else None for rank in range(world.size)]
@@ -168,11 +163,6 @@ def mixed(world, rung):
     model.synchronize()
     reference(inputs).backward()
     close(model.module, reference, tolerance=1e-6)
-
-
-@rungs
-def test_mixed_dtypes_gaps_and_no_elements(ranks, rung):
-    ranks(3).run(mixed, rung)
 
 
 def accumulate(world, rung, last_too):
@@ -253,18 +243,13 @@ def test_the_mean_of_large_gradients_does_not_overflow(ranks, rung):
         assert gradient == [[big] * 3] * 3
 
 
-def nothing_to_train(world, rung):
+def a_module_without_trainable_parameters(world, rung):
     model = rung(nn.Linear(2, 2).requires_grad_(False))
     with Ledger() as ledger:
         model(torch.ones(2))
         model.synchronize()
     assert list(model.module.state_dict()) == ["weight", "bias"]
-    return ledger.entries
-
-
-@rungs
-def test_a_module_without_trainable_parameters(ranks, rung):
-    assert ranks(2).run(nothing_to_train, rung) == [[], []]
+    assert not ledger.entries
 
 
 def another_order(rank):
@@ -310,7 +295,7 @@ BAD_SETTINGS = {
 }
 
 
-def bad(world, rung):
+def bad_input_is_refused_on_every_rank_before_anything_is_sent(world, rung):
     with Ledger() as ledger:
         for build, message in BAD.values():
             with pytest.raises(ValueError, match=message):
@@ -318,15 +303,18 @@ def bad(world, rung):
         for setting, message in BAD_SETTINGS.items():
             with pytest.raises(ValueError, match=message):
                 rung(nn.Linear(3, 4), bucket_megabytes=-1 if setting == 25.0 and world.rank == 2 else setting)
-    return ledger.entries
+    assert not ledger.entries
 
 
 @rungs
-def test_bad_input_is_refused_on_every_rank_before_anything_is_sent(ranks, rung):
-    assert ranks(3).run(bad, rung) == [[], [], []]
+@pytest.mark.parametrize(
+    "case", (mixed_dtypes_gaps_and_no_elements, bad_input_is_refused_on_every_rank_before_anything_is_sent)
+)
+def test_rungs_on_three_ranks(ranks, case, rung):
+    ranks(3).run(case, rung)
 
 
-def sparse_gradient(world, rung):
+def sparse_gradients_are_refused(world, rung):
     """It is asked for where the constructor cannot see it."""
     table = nn.Linear(2, 4, bias=False)
     table.forward = lambda rows: nn.functional.embedding(rows, table.weight, sparse=True).sum()
@@ -336,12 +324,7 @@ def sparse_gradient(world, rung):
         model.synchronize()
 
 
-@rungs
-def test_sparse_gradients_are_refused(ranks, rung):
-    ranks(2).run(sparse_gradient, rung)
-
-
-def changed(world, rung):
+def what_changes_later_is_refused(world, rung):
     model = rung(nn.Linear(2, 2))
     model.module.bias.requires_grad_(False)  # frozen later: as if unused
     model(torch.ones(1, 2)).sum().backward()
@@ -367,8 +350,17 @@ def changed(world, rung):
 
 
 @rungs
-def test_what_changes_later_is_refused(ranks, rung):
-    ranks(2).run(changed, rung)
+@pytest.mark.parametrize(
+    "case",
+    (
+        what_nobody_used_is_left_alone,
+        a_module_without_trainable_parameters,
+        sparse_gradients_are_refused,
+        what_changes_later_is_refused,
+    ),
+)
+def test_rungs_on_two_ranks(ranks, case, rung):
+    ranks(2).run(case, rung)
 
 
 def forgets_to_synchronize(world, build, error):

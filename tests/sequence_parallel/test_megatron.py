@@ -2,77 +2,35 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
+from functools import partial
 
 import pytest
 import torch
-from torch import nn
 
 from minitrain.comm import Ledger
-from minitrain.comm.clip_grad_norm import clip_grad_norm
 from minitrain.models import counter_rng
-from minitrain.models.config import GPTConfig
-from minitrain.models.gpt import GPT
 from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel.megatron import parallelize
 from minitrain.tensor_parallel.dropout_rng import place_dropout
-from minitrain.tensor_parallel.full.parallelize import piece_of
-from minitrain.tensor_parallel.full.parameter_layout import is_partial, sum_partial_gradients
-
-
-def gpt(ranks, **choices):
-    sizes: dict[str, Any] = {
-        "vocabulary": 13,
-        "positions": 2 * ranks,
-        "layers": 2,
-        "hidden": 4 * ranks,
-        "heads": 2 * ranks,
-    }
-    return GPT(GPTConfig(**{**sizes, **choices}), seed=0).double()
-
-
-def tokens(ranks, step=0):
-    inputs, targets = torch.randint(13, (2, 3, 2 * ranks), generator=torch.Generator().manual_seed(step))
-    targets[0, :1] = -100
-    return inputs, targets
-
-
-def train(world, keep_gathered, choices, sum_them=True):
-    """Three steps of clipped SGD on all ranks and on one device; the farthest that a gradient or weight is apart."""
-    reference = gpt(world.size, **choices)
-    model = copy.deepcopy(reference)
-    parallelize(model, keep_gathered=keep_gathered)
-    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, reference)]
-    apart = 0.0
-    for step in range(3):
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        (_, loss), (_, expected) = (each(*tokens(world.size, step)) for each in (model, reference))
-        loss.backward(), expected.backward()
-        if sum_them:
-            sum_partial_gradients(model)
-        norm, its = clip_grad_norm(model.parameters(), 0.3), nn.utils.clip_grad_norm_(reference.parameters(), 0.3)
-        apart = max(apart, abs(float(loss - expected)), abs(float(norm - its)))
-        for mine, whole in zip(model.parameters(), reference.parameters(), strict=True):
-            assert mine.grad is not None and whole.grad is not None
-            apart = max(apart, float((mine.grad - piece_of(whole.grad, mine)).abs().max()))
-        for optimizer in optimizers:
-            optimizer.step()
-        for mine, whole in zip(model.parameters(), reference.parameters(), strict=True):
-            apart = max(apart, float((mine - piece_of(whole.detach(), mine)).abs().max()))
-    return apart
+from minitrain.tensor_parallel.full.parameter_layout import is_partial
+from tests.tensor_parallel.test_parallelize import gpt, tokens, train
 
 
 @pytest.mark.parametrize(
     ("keep_gathered", "choices"), ((True, {}), (False, {"tied": False}), (False, {"kv_heads": 1})), ids=str
 )
 def test_equals_one_device(ranks, keep_gathered, choices):
-    assert max(ranks(3).run(train, keep_gathered, choices)) < 1e-12
+    ranks(3).run(train, choices, partial(parallelize, keep_gathered=keep_gathered))
 
 
-def test_break_it_gradients_of_shards_that_are_not_summed(ranks):
-    assert min(ranks(2).run(train, False, {}, False)) > 1e-3
+def break_it(world):
+    """Gradients of shards that are not summed."""
+    with pytest.raises(AssertionError, match="not close"):
+        train(world, {}, parallelize, lambda model: None)
+
+
+def test_break_it(ranks):
+    ranks(2).run(break_it)
 
 
 def what_is_summed(world):
@@ -97,7 +55,7 @@ def test_norms_row_biases_and_positions_are_to_be_summed(ranks):
 def generated(world):
     model, reference = gpt(world.size), gpt(world.size)
     parallelize(model)
-    start = tokens(world.size)[0][:, :1]  # of a length that does not divide by the ranks
+    start = tokens()[0][:, :1]  # of a length that does not divide by the ranks
     both = [each.generate(start, 4, generator=torch.Generator().manual_seed(5)).tolist() for each in (model, reference)]
     # Of a fresh model all tokens are about as likely, so that what is drawn tells little: the logits tell more.
     (logits, _), (right, _) = (each(start) for each in (model, reference))
@@ -117,14 +75,14 @@ def dropping(world):
         if again:
             full.recompute(model.blocks)
         counter_rng.set_position(seed=0, step=0)
-        loss = model(*tokens(world.size))[1]
+        loss = model(*tokens())[1]
         loss.backward()
         losses.append(loss.item())
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
     reference = gpt(world.size, dropout=0.5, attention="plain")
     place_dropout(reference)
     counter_rng.set_position(seed=0, step=0)
-    return torch.equal(*gradients), losses, reference(*tokens(world.size))[1].item()
+    return torch.equal(*gradients), losses, reference(*tokens())[1].item()
 
 
 def test_every_rank_drops_its_tokens_part_of_one_devices_mask_and_recomputation_the_same(ranks):
@@ -132,22 +90,14 @@ def test_every_rank_drops_its_tokens_part_of_one_devices_mask_and_recomputation_
         assert same and losses == pytest.approx([expected] * 2, abs=1e-12)
 
 
-def misused(world, how):
-    model = gpt(world.size, **({"positions": 5} if how == "positions" else {}))
-    with pytest.raises(ValueError) as error:
-        parallelize(model)
-        inputs, targets = tokens(world.size)
+def misused(world):
+    with pytest.raises(ValueError, match="positions=5 cannot be split over 2 tensor-parallel ranks"):
+        parallelize(gpt(world.size, positions=5))
+    model, (inputs, targets) = gpt(world.size), tokens()
+    parallelize(model)
+    with pytest.raises(ValueError, match="seq=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2 for"):
         model(inputs[:, :3], targets[:, :3])
-    return str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        ("positions", "positions=5 cannot be split over 2 tensor-parallel ranks"),
-        ("seq", "seq=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2 for seq"),
-    ],
-)
-def test_what_cannot_be_is_said_on_every_rank(ranks, how, says):
-    for said in ranks(2).run(misused, how):
-        assert says in said
+def test_what_cannot_be_is_said_on_every_rank(ranks):
+    ranks(2).run(misused)

@@ -33,7 +33,7 @@ def in_parallel(reference, group=None, mlp=parallel_mlp):
     return made
 
 
-def like_dtensor(world):
+def as_dtensor_does_it(world):
     ours = in_parallel(block(4, 2))
     theirs = block(4, 2)
     plan = {f"attention.{name}": ColwiseParallel() for name in ("query", "key", "value")}
@@ -46,10 +46,6 @@ def like_dtensor(world):
     for (name, mine), distributed in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         its = distributed.grad.to_local() if hasattr(distributed.grad, "to_local") else distributed.grad
         torch.testing.assert_close(mine.grad, its, rtol=1e-9, atol=1e-9, msg=lambda m: f"{name}: {m}")  # noqa: B023
-
-
-def test_as_dtensor_does_it(ranks):
-    ranks(2).run(like_dtensor)
 
 
 def unsummed(world):
@@ -73,7 +69,7 @@ def test_shared_heads_need_their_gradients_added(ranks):
     assert ranks(4).run(unsummed) == [(names, {2}, 1)] * 4
 
 
-def kept(world):
+def the_reference_is_left_alone(world):
     """The reference keeps its weights and mode, and a copy of the parallel one works like it."""
     reference = block(2).eval()
     before = copy.deepcopy(reference.state_dict())
@@ -88,11 +84,7 @@ def kept(world):
     torch.testing.assert_close(reference.state_dict(), before)
 
 
-def test_the_reference_is_left_alone(ranks):
-    ranks(2).run(kept)
-
-
-def wrong(world):
+def bad_input_is_named_on_every_rank(world):
     with pytest.raises(ValueError, match="heads=3 cannot be split over 2 tensor-parallel ranks; use a multiple of 2"):
         parallel_attention(block(3).attention)
     with pytest.raises(ValueError, match=r"kv_heads=3 neither divides by 2 .* use one of \[1, 2, 6\]"):
@@ -104,8 +96,8 @@ def wrong(world):
     parallel = parallel_attention(block(2).attention)
     with pytest.raises(ValueError, match="`x` must be equal on all tensor-parallel ranks and differs"):
         parallel(drawn(1, 3, 4, seed=world.rank))
-    return True
 
 
-def test_bad_input_is_named_on_every_rank(ranks):
-    assert all(ranks(2).run(wrong))
+@pytest.mark.parametrize("case", (as_dtensor_does_it, the_reference_is_left_alone, bad_input_is_named_on_every_rank))
+def test_on_two_ranks(ranks, case):
+    ranks(2).run(case)

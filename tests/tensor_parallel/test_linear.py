@@ -99,10 +99,6 @@ def test_training_is_that_of_one_device(ranks, size):
         ranks(size).run(train, lead, bias, torch.float64, 1e-12, whole_between)
 
 
-def test_other_dtypes(ranks):
-    ranks(2).run(train, (2, 3), True, torch.bfloat16, 0.1, False)
-
-
 def on_an_axis(world):
     group = axes(dp=2, tp=2)["tp"].get_group()
     for form in (None, SMALL):
@@ -113,7 +109,7 @@ def test_on_a_group_of_some_of_the_ranks(ranks):
     ranks(4).run(on_an_axis)
 
 
-def frozen(world):
+def frozen_weights_and_inference(world):
     """Weights that are not trained get no gradient; an input that needs none is not summed."""
     reference = Pair(linear(5, 6), linear(6, 3))
     reference.first.weight.requires_grad_(False)
@@ -132,10 +128,6 @@ def frozen(world):
         torch.testing.assert_close(parallel(drawn(2, 5)), y.detach())
 
 
-def test_frozen_weights_and_inference(ranks):
-    ranks(2).run(frozen)
-
-
 def mixed(world):
     reference = Pair(linear(5, 4, dtype=torch.float32), linear(4, 3, dtype=torch.float32))
     parallel = Pair(ColumnParallelLinear.from_linear(reference.first), RowParallelLinear.from_linear(reference.second))
@@ -147,10 +139,6 @@ def mixed(world):
         y.float().sum().backward()
     assert x.grad.dtype == torch.float32
     close(parallel, reference, 0.05)
-
-
-def test_autocast(ranks):
-    ranks(2).run(mixed)
 
 
 def drawn_alike(world):
@@ -226,7 +214,7 @@ def test_fewer_pieces_than_ranks(ranks):
     assert ranks(4).run(shared) == [False] * 4, "a gradient was whole before it was added up"
 
 
-def wrong(world):
+def bad_input_is_named_on_every_rank(world):
     reference = linear(5, 7)
     with pytest.raises(ValueError, match="out_features=7 cannot be split over 2 tensor-parallel ranks; use a multiple"):
         ColumnParallelLinear.from_linear(reference)
@@ -246,8 +234,8 @@ def wrong(world):
         x = drawn(2, 4).requires_grad_()
         (first,) = torch.autograd.grad(layer(x).square().sum(), x, create_graph=True)
         (first * x).sum().backward()
-    return True
 
 
-def test_bad_input_is_named_on_every_rank(ranks):
-    assert all(ranks(2).run(wrong))
+@pytest.mark.parametrize("case", (frozen_weights_and_inference, mixed, bad_input_is_named_on_every_rank))
+def test_on_two_ranks(ranks, case):
+    ranks(2).run(case)

@@ -19,30 +19,30 @@ from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradient
 
 
 def gpt(ranks, **choices) -> GPT:
-    sizes = {"vocabulary": 13, "positions": 5, "layers": 2, "hidden": 4 * ranks, "heads": 2 * ranks}
+    sizes = {"vocabulary": 13, "positions": 12, "layers": 2, "hidden": 4 * ranks, "heads": 2 * ranks}
     return GPT(GPTConfig(**{**sizes, **choices}), seed=0).double()
 
 
 def tokens(step=0):
-    inputs, targets = torch.randint(13, (2, 3, 5), generator=torch.Generator().manual_seed(step))
+    inputs, targets = torch.randint(13, (2, 3, 12), generator=torch.Generator().manual_seed(step))
     targets[0, :2] = -100
     return inputs, targets
 
 
-def close(model, reference, group=None, tolerance=1e-12):
+def close(model, reference, group=None):
     for (name, mine), its in zip(model.named_parameters(), reference.parameters(), strict=True):
         for found, expected in ((mine.detach(), its), (mine.grad, its.grad)):
             assert (found is None) == (expected is None), name
             if found is not None:
                 expected = piece_of(expected, mine, group)
-                torch.testing.assert_close(found, expected, rtol=0, atol=tolerance, msg=lambda m: f"{name}: {m}")  # noqa: B023
+                torch.testing.assert_close(found, expected, rtol=0, atol=1e-12, msg=lambda m: f"{name}: {m}")  # noqa: B023
 
 
-def train(world, choices, dtype=torch.float64, tolerance=1e-12):
-    """Five steps of clipped SGD, on all ranks and on one device."""
-    reference = gpt(world.size, **choices).to(dtype)
+def train(world, choices, divide=parallelize, add_up=sum_partial_gradients):
+    """Five steps of clipped SGD, on all ranks and on one device; sequence parallelism divides in another way."""
+    reference, tolerance = gpt(world.size, **choices), 1e-12
     model = copy.deepcopy(reference)
-    parallelize(model)
+    divide(model)
     tied = reference.head.weight is reference.embedding.tokens.weight
     assert (model.head.weight is model.embedding.tokens.weight) == tied
     optimizers = [torch.optim.SGD(each.parameters(), lr=0.1, momentum=0.9) for each in (model, reference)]
@@ -52,14 +52,14 @@ def train(world, choices, dtype=torch.float64, tolerance=1e-12):
         (_, loss), (_, expected) = model(*tokens(step)), reference(*tokens(step))
         torch.testing.assert_close(loss, expected, rtol=0, atol=tolerance)
         loss.backward(), expected.backward()
-        sum_partial_gradients(model)
-        close(model, reference, tolerance=tolerance)
+        add_up(model)
+        close(model, reference)
         norm = clip_grad_norm(model.parameters(), 0.3)
         expected = nn.utils.clip_grad_norm_(reference.parameters(), 0.3)
         torch.testing.assert_close(norm, expected.double(), rtol=tolerance, atol=0)
         for optimizer in optimizers:
             optimizer.step()
-    close(model, reference, tolerance=tolerance)
+    close(model, reference)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_generate_gives_one_devices_tokens_on_all_ranks(ranks):
     assert all(each == drawn[0] for each in drawn)
 
 
-def from_meta(world):
+def a_model_made_without_memory_takes_its_pieces_by_name(world):
     """A model of which no rank ever holds the whole."""
     reference = gpt(world.size)
     with torch.device("meta"):
@@ -137,10 +137,6 @@ def from_meta(world):
             parameter.copy_(piece_of(initial_weight(row.name, row.before, 2, seed=0), parameter))
     model(*tokens())[1].backward(), reference(*tokens())[1].backward()
     close(model, reference)
-
-
-def test_a_model_made_without_memory_takes_its_pieces_by_name(ranks):
-    ranks(3).run(from_meta)
 
 
 def groups(world):
@@ -210,7 +206,7 @@ def test_bad_input_is_refused_on_every_rank_and_changes_nothing(ranks, make):
     assert ranks(2).run(bad, make) == [[], []]
 
 
-def with_dropout(world):
+def dropout_drops_what_one_device_drops(world):
     """Dropout everywhere is one device's."""
     model, reference = (gpt(world.size, dropout=0.3, attention="plain") for _ in range(2))
     parallelize(model)
@@ -222,5 +218,8 @@ def with_dropout(world):
     close(model, reference)
 
 
-def test_dropout_drops_what_one_device_drops(ranks):
-    ranks(3).run(with_dropout)
+@pytest.mark.parametrize(
+    "case", (a_model_made_without_memory_takes_its_pieces_by_name, dropout_drops_what_one_device_drops)
+)
+def test_on_three_ranks(ranks, case):
+    ranks(3).run(case)

@@ -14,12 +14,10 @@ from torch import nn
 
 from minitrain.comm import Ledger, SavedActivations
 from minitrain.comm.comm import Comm
-from minitrain.costs import vocabulary as costs
 from minitrain.tensor_parallel import cross_entropy
 from minitrain.tensor_parallel.full.parallelize import piece_of
 from minitrain.tensor_parallel.full.parameter_layout import sharded_dim
 from minitrain.tensor_parallel.full.vocab_parallel import (
-    Rows,
     VocabParallelEmbedding,
     VocabParallelHead,
     gather_logits,
@@ -42,21 +40,6 @@ def part(world, logits):
     """This rank's columns, −∞ where it has padding."""
     padded = F.pad(logits.detach(), (0, -logits.shape[-1] % world.size), value=-INF)
     return padded.chunk(world.size, -1)[world.rank].clone().requires_grad_()
-
-
-def rows_of_everyone(world, vocabulary):
-    rows = Rows.of(vocabulary)
-    return rows.held, rows.start, rows.real
-
-
-@vocabularies
-@sizes
-def test_every_token_has_one_row_and_costs_say_how_many(ranks, size, vocabulary):
-    everyone = ranks(size).run(rows_of_everyone, vocabulary)
-    tokens = [token for _, start, real in everyone for token in range(start, start + real)]
-    assert tokens == list(range(vocabulary))
-    assert [held for held, _, _ in everyone] == [costs.rows(vocabulary, size)] * size
-    assert [real for *_, real in everyone] == [costs.real_rows(vocabulary, size, rank) for rank in range(size)]
 
 
 def tied(world, vocabulary, bias):
@@ -199,7 +182,7 @@ def test_the_loss_keeps_its_logits_and_a_few_numbers_a_token(ranks):
     ranks(3).run(kept, 5, 22)
 
 
-def like_loss_parallel(world):
+def equals_the_loss_parallel_of_dtensor(world):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Shard, distribute_tensor
     from torch.distributed.tensor.parallel import loss_parallel
@@ -218,10 +201,6 @@ def like_loss_parallel(world):
     torch.testing.assert_close(mine.grad, whole.grad.to_local(), rtol=0, atol=1e-12)
 
 
-def test_equals_the_loss_parallel_of_dtensor(ranks):
-    ranks(2).run(like_loss_parallel)
-
-
 def alike(world):
     mine = part(world, 50 * random(64, 37).float())
     loss = vocab_parallel_cross_entropy(mine, torch.arange(64) % 37)
@@ -234,7 +213,7 @@ def test_all_ranks_have_the_same_bits(ranks):
     assert ranks(4).run(alike) == [1] * 4
 
 
-def copied(world):
+def copies_and_frozen_tables(world):
     table = VocabParallelEmbedding(5, HIDDEN).requires_grad_(False)
     assert not copy.deepcopy(table).weight.requires_grad
     other = copy.deepcopy(nn.Sequential(table))[0].to_empty(device="meta")
@@ -243,63 +222,34 @@ def copied(world):
     assert not frozen.weight.requires_grad
 
 
-def test_copies_and_frozen_tables(ranks):
-    ranks(2).run(copied)
+def bad_input_is_refused_before_anything_is_sent(world):
+    """Each is refused on every rank."""
+    rank, one, two = world.rank, torch.zeros(1, 3), torch.zeros(2, 3)
+    loss = vocab_parallel_cross_entropy
+    other = torch.zeros(1, 3, dtype=(torch.float32, torch.float64)[rank])
+    wide = nn.Parameter(torch.zeros(5, HIDDEN))
+    embed, head = VocabParallelEmbedding, VocabParallelHead
+    for error, message, call in (
+        (IndexError, r"`targets` has 5, .* use 0 to 4, or -100", lambda: loss(one, torch.tensor([5]), vocabulary=5)),
+        (ValueError, r"`targets` must be equal on all tensor-parallel ranks", lambda: loss(one, torch.tensor([rank]))),
+        # In tests the signature is checked before.
+        ((ValueError, TypeCheckError), r"targets", lambda: loss(two, torch.tensor([0]))),
+        (ValueError, r"dtype of `tensor` differs between ranks", lambda: loss(other, torch.tensor([0]))),
+        # 5 would be padding on the last rank.
+        (IndexError, r"`tokens` has 5, .* use 0 to 4", lambda: embed(5, HIDDEN, Comm(check=True))(torch.tensor([5]))),
+        (ValueError, r"`tokens` must be equal on all", lambda: embed(5, HIDDEN)(torch.tensor([rank]))),
+        (ValueError, r"padding_idx=0 is not", lambda: embed.from_embedding(nn.Embedding(5, HIDDEN, padding_idx=0))),
+        (ValueError, r"shard of shape \(5, 3\) does not", lambda: head.from_linear(nn.Linear(HIDDEN, 5), shard=wide)),
+    ):
+        torch.manual_seed(0)
+        with Ledger() as ledger, pytest.raises(error, match=message):
+            call()
+        assert not ledger.entries
 
 
-# Bad input: what rank r does, and what every rank is told.
-def a_large_target(rank):
-    vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([5]), vocabulary=5)
-
-
-def another_target(rank):
-    vocab_parallel_cross_entropy(torch.zeros(1, 3), torch.tensor([rank]))
-
-
-def too_few_targets(rank):
-    vocab_parallel_cross_entropy(torch.zeros(2, 3), torch.tensor([0]))
-
-
-def other_logits(rank):
-    vocab_parallel_cross_entropy(torch.zeros(1, 3, dtype=(torch.float32, torch.float64)[rank]), torch.tensor([0]))
-
-
-def a_large_token(rank):
-    VocabParallelEmbedding(5, HIDDEN, Comm(check=True))(torch.tensor([5]))  # 5 would be padding on the last rank
-
-
-def another_token(rank):
-    VocabParallelEmbedding(5, HIDDEN)(torch.tensor([rank]))
-
-
-def a_padding_token(rank):
-    VocabParallelEmbedding.from_embedding(nn.Embedding(5, HIDDEN, padding_idx=0))
-
-
-def another_shard(rank):
-    VocabParallelHead.from_linear(nn.Linear(HIDDEN, 5), shard=nn.Parameter(torch.zeros(5, HIDDEN)))
-
-
-BAD = {
-    a_large_target: (IndexError, r"`targets` has 5, which vocabulary=5 .* use 0 to 4, or -100"),
-    another_target: (ValueError, r"`targets` must be equal on all tensor-parallel ranks"),
-    too_few_targets: ((ValueError, TypeCheckError), r"targets"),  # in tests the signature is checked before
-    other_logits: (ValueError, r"dtype of `tensor` differs between ranks"),
-    a_large_token: (IndexError, r"`tokens` has 5, which vocabulary=5 does not have; use 0 to 4"),
-    another_token: (ValueError, r"`tokens` must be equal on all tensor-parallel ranks"),
-    a_padding_token: (ValueError, r"padding_idx=0 is not supported"),
-    another_shard: (ValueError, r"shard of shape \(5, 3\) does not fit this rank's rows \(3, 3\)"),
-}
-
-
-def bad(world, call):
-    error, message = BAD[call]
-    torch.manual_seed(0)
-    with Ledger() as ledger, pytest.raises(error, match=message):
-        call(world.rank)
-    return ledger.entries
-
-
-@pytest.mark.parametrize("call", BAD, ids=lambda call: call.__name__)
-def test_bad_input_is_refused_on_every_rank_before_anything_is_sent(ranks, call):
-    assert ranks(2).run(bad, call) == [[], []]
+@pytest.mark.parametrize(
+    "case",
+    (equals_the_loss_parallel_of_dtensor, copies_and_frozen_tables, bad_input_is_refused_before_anything_is_sent),
+)
+def test_on_two_ranks(ranks, case):
+    ranks(2).run(case)
