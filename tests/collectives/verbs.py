@@ -8,8 +8,10 @@ is worked out on each rank without communication, and is exact in every dtype.
 
 from __future__ import annotations
 
+import re
 from importlib import import_module
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -135,33 +137,29 @@ def miscounted(world, name, cost):
     return differ
 
 
-def misuse(world, name, how):
-    """Do something wrong; what the error says. Afterwards the ranks must still be able to talk."""
-    module = load(name)
-    tensor = torch.ones(4, 6)
-    odd_one = world.rank == world.size - 1
-    arguments, verb = {}, "all_reduce"
-    if how == "shape" and odd_one:
-        tensor = torch.ones(4, 5)
-    elif how == "dtype" and odd_one:
-        tensor = torch.ones(4, 6, dtype=torch.float64)
-    elif how == "gaps" and odd_one:
-        tensor = torch.ones(6, 4).t()
-    elif how == "gaps everywhere, unchecked":
-        tensor, arguments = torch.ones(6, 4).t(), {"check": False}
-    elif how == "unknown source":
-        verb, arguments = "broadcast", {"source": world.size}
-    elif how == "two sources":
-        verb, arguments = "broadcast", {"source": world.rank % 2}
-    said = "no error"
-    try:
-        getattr(module, verb)(tensor, **arguments).wait()
-    except ValueError as error:
-        said = str(error)
-    after = torch.ones(3)
-    dist.all_reduce(after)
-    assert after.tolist() == [world.size] * 3
-    return said
+def misuse(world, name):
+    """Each mistake is the same error on every rank, and afterwards the ranks can still talk."""
+    odd, good, turned = world.rank == world.size - 1, torch.ones(4, 6), torch.ones(6, 4).t()
+    wide = torch.ones(4, 6, dtype=torch.float64)
+    for tensor, source, said in (
+        (
+            torch.ones(4, 5) if odd else good,
+            None,
+            "the shape of `tensor` differs between ranks: (4, 6) on rank 0,1, (4",
+        ),
+        (wide if odd else good, None, "the dtype of `tensor` differs between ranks: torch.float32 on rank 0,1"),
+        (turned if odd else good, None, "`tensor` is not contiguous on rank 2"),
+        (good, world.size, "source=3 is no rank of this group of 3; use 0 to 2"),
+        (good, world.rank % 2, "`source` differs between ranks: [0, 1, 0] in rank order"),
+    ):
+        verb, arguments = ("all_reduce", ()) if source is None else ("broadcast", (source,))
+        with pytest.raises(ValueError, match=re.escape(f"{verb}: {said}")):
+            getattr(load(name), verb)(tensor, *arguments).wait()
+        after = torch.ones(3)
+        dist.all_reduce(after)
+        assert after.tolist() == [world.size] * 3
+    with pytest.raises(ValueError, match=re.escape("of shape (4, 6) and strides (1, 4) is not contiguous")):
+        load(name).all_reduce(turned, check=False)
 
 
 def unlike_full(world, name):

@@ -86,22 +86,6 @@ def test_ranks_are_those_of_the_group(ranks):
     assert max(ranks(4).run(in_group)) < 1e-12
 
 
-def there_and_back(world):
-    """Numbers that say of which head and token they are: [1, heads, seq/n, 2]."""
-    n, rank = world.size, world.rank
-    heads, shard = 2 * n, 3
-    head, token = torch.meshgrid(torch.arange(heads), torch.arange(rank * shard, (rank + 1) * shard), indexing="ij")
-    x = torch.stack([head, token], -1)[None].double()
-    y = ulysses.AllToAll.apply(x, ulysses.HEADS, ulysses.SEQ, None)
-    assert y[0, :, 0, 0].tolist() == [2 * rank, 2 * rank + 1]
-    assert y[0, 0, :, 1].tolist() == list(range(n * shard))
-    assert torch.equal(ulysses.AllToAll.apply(y, ulysses.SEQ, ulysses.HEADS, None), x)
-
-
-def test_heads_and_tokens_keep_their_order_there_and_back(ranks):
-    ranks(3).run(there_and_back)
-
-
 def what_does_not_fit_is_refused_before_anything_is_sent(world):
     q, k = torch.ones(1, 2, 3, 4), torch.ones(1, 3, 2, 4)
     with Ledger() as ledger:

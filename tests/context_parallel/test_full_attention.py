@@ -11,7 +11,6 @@ from minitrain.comm.comm import Comm
 from minitrain.context_parallel.full.attention import ContextAttention
 from minitrain.context_parallel.full.places import MODES, held
 from minitrain.models import counter_rng
-from minitrain.recomputation.full import checkpoint, early_stop, every_block
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout
 
 BATCH, HEAD = 2, 8
@@ -157,33 +156,6 @@ def in_documents(world, mode):
 @pytest.mark.parametrize("mode", ("gather", "ulysses"))
 def test_documents(ranks, mode):
     ranks(3).run(in_documents, mode)
-
-
-def recomputed(world, mode, how):
-    """The same bits as without recomputation, whose second forward sends its messages in backward."""
-    seq, n = 4 * world.size, world.size
-    whole, at = drawn(n, n, seq), held(mode, seq, world.rank, n)
-    plain, again = (ContextAttention(None, mode, seq, dropout=p) for p in (0.2, 0.2))
-    every_block.recompute([again], how)
-    results = []
-    for core in (plain, again):
-        counter_rng.set_position(1, 2)
-        results.append(run_all(core, at, *whole))
-    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
-
-
-def run_all(core, at, query, key, value, gradient):
-    inputs = [each[:, :, at].requires_grad_() for each in (query, key, value)]
-    output = core(*inputs)
-    counter_rng.set_position(7, 7)  # the next micro-batch has begun
-    output.backward(gradient[:, :, at])
-    return [output.detach(), *(each.grad for each in inputs)]
-
-
-@pytest.mark.parametrize("how", (checkpoint.checkpoint, early_stop.checkpoint), ids=("ours", "early"))
-@pytest.mark.parametrize("mode", MODES)
-def test_a_recomputed_core_has_the_same_bits(ranks, mode, how):
-    ranks(2).run(recomputed, mode, how)
 
 
 def sent(world, mode):

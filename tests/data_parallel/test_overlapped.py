@@ -15,12 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from minitrain.data_parallel import BucketedDataParallel, DataParallel, NaiveDataParallel, overlapped
-from tests.data_parallel.models import (
-    SMALL,
-    close,
-    gpt,
-    tokens,
-)
+from tests.data_parallel.models import SMALL, close, gpt, tokens
 
 LADDER = (NaiveDataParallel, BucketedDataParallel, DataParallel)
 

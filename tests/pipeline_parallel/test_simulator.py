@@ -154,9 +154,6 @@ def test_in_flight_by_hand():
 def test_bad_costs(costs, said):
     with pytest.raises(ValueError, match=said):
         simulate(gpipe(2, 2), **{"forward": 1, "backward": 1, "weight": 1} | costs)
-
-
-def test_what_is_not_valid_is_not_simulated():
     actions = ((Action(0, "F", 0), Action(0, "B", 0)), (Action(1, "B", 0), Action(1, "F", 0)))
     with pytest.raises(ValueError, match="1B0 comes before 1F0"):
         simulate(Schedule("mine", 1, actions, (0, 1)), 1, 1, 1)

@@ -7,12 +7,7 @@ import torch
 from torch import nn
 
 from minitrain.ranks.failures import RanksError
-from tests.pipeline_parallel.small import (
-    FORMS,
-    by_strict_rules,
-    in_a_group,
-    lone_exchange,
-)
+from tests.pipeline_parallel.small import FORMS, by_strict_rules, in_a_group, lone_exchange
 
 each_form = pytest.mark.parametrize("form", FORMS)
 

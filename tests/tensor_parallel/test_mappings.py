@@ -9,11 +9,7 @@ import torch.distributed as dist
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
 from minitrain.tensor_parallel import mappings as small
-from minitrain.tensor_parallel.full.mappings import (
-    f,
-    g,
-    split_to_parallel,
-)
+from minitrain.tensor_parallel.full.mappings import f, g, split_to_parallel
 
 
 def twice(world, f):
