@@ -1,16 +1,14 @@
-"""A GPT with mixtures: what is replaced, initial weights, recomputation, and learning."""
+"""A GPT with mixtures: what is replaced, and initial weights."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from minitrain.mixture_of_experts import GShard, Switch
-from minitrain.mixture_of_experts.full.layer import auxiliary_loss
+from minitrain.mixture_of_experts import Switch
 from minitrain.mixture_of_experts.moe_gpt import replace_mlps
 from minitrain.models.config import GPTConfig
 from minitrain.models.gpt import GPT, MLP
-from minitrain.recomputation.full import every_block as full
 
 CONFIG = GPTConfig(vocabulary=17, positions=6, layers=4, hidden=8, heads=2)
 
@@ -19,10 +17,6 @@ def gpt(experts=3, **choices):
     model = GPT(CONFIG, seed=0).double()
     mixtures = replace_mlps(model, lambda layer: Switch(8, experts, layer=layer), **choices)
     return model, mixtures
-
-
-def tokens():
-    return torch.randint(17, (2, 3, 6), generator=torch.Generator().manual_seed(0)).unbind()
 
 
 def test_initial_weights_depend_on_name_and_seed_alone():
@@ -38,28 +32,6 @@ def test_initial_weights_depend_on_name_and_seed_alone():
         assert torch.equal(weight, third.blocks[3].mlp.experts[expert].down.weight)
         assert 0.5 < weight.std() / (0.02 / 8**0.5) < 2  # as the residual's other projections
     assert not torch.equal(first.blocks[3].mlp.experts["0"].up.weight, first.blocks[3].mlp.experts["1"].up.weight)
-
-
-def step(model, riding):
-    loss = model(*tokens())[1]
-    (loss if riding else loss + auxiliary_loss(model)).backward()
-    return [parameter.grad for parameter in model.parameters()]
-
-
-def test_recomputation_with_a_riding_loss_and_noise():
-    models = []
-    for riding in (None, 1.0):
-        model = GPT(CONFIG, seed=0).double()
-        replace_mlps(model, lambda layer: GShard(8, 3, layer=layer), riding_loss=riding)
-        models.append(model)
-    plain, recomputed = models
-    full.recompute(recomputed.blocks)
-    results = []
-    for model, riding in ((plain, False), (recomputed, True)):
-        model.blocks[1].mlp.router.set_position(seed=0, step=5)  # one call serves both mixtures
-        results.append(step(model, riding))
-    for mine, its in zip(*results, strict=True):
-        torch.testing.assert_close(mine, its, rtol=1e-12, atol=1e-15)
 
 
 def test_bad_input():

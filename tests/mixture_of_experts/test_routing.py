@@ -225,12 +225,3 @@ def test_bad_input_is_refused(case):
     counter_rng.set_position(0, 0)
     with pytest.raises(ValueError, match=message):
         call(some_tokens())
-
-
-@routers
-def test_scores_that_are_no_numbers_are_refused(name):
-    router, x = random_weights(ROUTERS[name]()), some_tokens()
-    x[3, 0] = math.nan
-    router.set_position(0, 0)
-    with pytest.raises(ValueError, match=r"router scores of 1 of 12 tokens are infinite or not a number"):
-        router(x, groups=GROUPS)

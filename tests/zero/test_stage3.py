@@ -370,31 +370,17 @@ class Slots:
     x: torch.Tensor
 
 
-class Own(Net):
-    """Its layers return an object of `kind`."""
-
-    kind: type = Named
-
-    def layer(self):
-        kind = self.kind
-        return Layer(self.width, lambda layer, x: kind(x=layer.a(x)))
-
-    def go(self, x):
-        for layer in self.layers:
-            found = layer(x)
-            x = found["x"] if isinstance(found, dict) else found.x
-        return x
-
-
 def outputs_of_an_own_class(world):
-    x = torch.ones(2, 4).double()
-    model = Zero3(Own().double(), torch.optim.SGD, lr=0.1)
-    with pytest.raises(ValueError, match="unit layers.0 returned an object of class Named, whose tensors"):
-        model(x)
+    x, models = torch.ones(2, 4).double(), []
+    for kind in (Named, Slots):
+        module = nn.ModuleList([Layer(4, lambda layer, x, kind=kind: kind(x=layer.a(x)))]).double()
+        module.forward = lambda x, unit=module[0]: unit(x)
+        models.append(Zero3(module, torch.optim.SGD, lr=0.1))
+    with pytest.raises(ValueError, match="unit 0 returned an object of class Named, whose tensors"):
+        models[0](x)
     with torch.no_grad():
-        model(x)  # without backward nothing is lost
-    Own.kind = Slots
-    Zero3(Own().double(), torch.optim.SGD, lr=0.1)(x).backward()
+        models[0](x)  # without backward nothing is lost
+    models[1](x).x.sum().backward()
 
 
 @pytest.mark.parametrize(
