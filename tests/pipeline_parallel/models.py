@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import WeakSet
-
 import torch
 from torch import nn
 
@@ -77,43 +75,3 @@ def chain(layers, inputs):
     for layer in layers:
         inputs = layer(*inputs)
     return inputs
-
-
-class Graphs:
-    """Counts graphs that are alive: each holds a token, and a token is gone when its graph is."""
-
-    class Token:
-        pass
-
-    def __init__(self):
-        self.alive, self.most = WeakSet(), 0
-
-    def mark(self, outputs):
-        """The same tensor, behind a node that holds a token."""
-        token = Graphs.Token()
-        marked = _Mark.apply(outputs, token)
-        self.alive.add(token)
-        self.most = max(self.most, len(self.alive))
-        return marked
-
-
-class _Mark(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, outputs, token):
-        ctx.token = token
-        return outputs.view_as(outputs)
-
-    @staticmethod
-    def backward(ctx, *gradients):
-        return gradients[0], None
-
-
-class Counted(nn.Module):
-    """A stage whose graphs are counted; several stages of a rank may share a count."""
-
-    def __init__(self, stage, graphs):
-        super().__init__()
-        self.stage, self.graphs = stage, graphs
-
-    def forward(self, *inputs):
-        return self.graphs.mark(self.stage(*inputs))

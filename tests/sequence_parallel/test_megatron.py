@@ -1,4 +1,4 @@
-"""A whole GPT on sequence shards, against one device: steps, tokens, dropout, and what it says about itself."""
+"""A whole GPT on sequence shards, against one device; tests/composition adds dropout and recomputation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,7 @@ import pytest
 import torch
 
 from minitrain.comm import Ledger
-from minitrain.models import counter_rng
-from minitrain.recomputation.full import every_block as full
 from minitrain.sequence_parallel.megatron import parallelize
-from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.full.parameter_layout import is_partial
 from tests.tensor_parallel.test_parallelize import gpt, tokens, train
 
@@ -64,30 +61,6 @@ def generated(world):
 
 def test_it_generates_what_one_device_does(ranks):
     assert ranks(3).run(generated) == [True] * 3
-
-
-def dropping(world):
-    """Loss and gradients with dropout, with and without recomputation, and the loss of one device."""
-    gradients, losses = [], []
-    for again in (False, True):
-        model = gpt(world.size, dropout=0.5, attention="plain")
-        parallelize(model)
-        if again:
-            full.recompute(model.blocks)
-        counter_rng.set_position(seed=0, step=0)
-        loss = model(*tokens())[1]
-        loss.backward()
-        losses.append(loss.item())
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None]))
-    reference = gpt(world.size, dropout=0.5, attention="plain")
-    place_dropout(reference)
-    counter_rng.set_position(seed=0, step=0)
-    return torch.equal(*gradients), losses, reference(*tokens())[1].item()
-
-
-def test_every_rank_drops_its_tokens_part_of_one_devices_mask_and_recomputation_the_same(ranks):
-    for same, losses, expected in ranks(2).run(dropping):
-        assert same and losses == pytest.approx([expected] * 2, abs=1e-12)
 
 
 def misused(world):

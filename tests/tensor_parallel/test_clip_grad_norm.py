@@ -1,4 +1,4 @@
-"""The gradients' norm against torch's on one device: what several ranks hold counts once."""
+"""The gradients' norm where squares overflow, and bad input; tests/composition compares it with one device's."""
 
 from __future__ import annotations
 
@@ -11,36 +11,19 @@ from minitrain.comm.clip_grad_norm import clip_grad_norm, gradient_norm
 from minitrain.tensor_parallel.full.parameter_layout import mark
 
 
-def by_hand(world):
-    whole, cut, without = (nn.Parameter(torch.zeros(2)) for _ in range(3))
-    mark(cut, 0)
-    whole.grad, cut.grad = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.0]) * (world.rank + 1)
-    return gradient_norm([whole, cut, without, whole]).item()
-
-
-def test_by_hand(ranks):
-    # 1 + 4 once; 4 and 16 from the two pieces; a parameter that is listed twice counts once: √25.
-    assert ranks(2).run(by_hand) == pytest.approx([5.0, 5.0], rel=1e-15)
-
-
-def huge(world):
+def squares_of_large_gradients_do_not_overflow(world):
     cut = nn.Parameter(torch.zeros(1))
     mark(cut, 0)
     cut.grad = torch.tensor([1e30])
     low = nn.Parameter(torch.zeros(4, dtype=torch.bfloat16))
     low.grad = torch.full((4,), 1e30, dtype=torch.bfloat16)
     norm = clip_grad_norm([cut, low], 1.0).item()
-    return norm, cut.grad.item(), low.grad.dtype
+    assert norm == pytest.approx(6**0.5 * 1e30, rel=0.01)  # bfloat16 has three digits
+    assert cut.grad.item() == pytest.approx(6**-0.5, rel=0.01)
+    assert low.grad.dtype == torch.bfloat16
 
 
-def test_squares_of_large_gradients_do_not_overflow(ranks):
-    for norm, clipped, dtype in ranks(2).run(huge):
-        assert norm == pytest.approx(6**0.5 * 1e30, rel=0.01)  # bfloat16 has three digits
-        assert clipped == pytest.approx(6**-0.5, rel=0.01)
-        assert dtype == torch.bfloat16
-
-
-def bad(world):
+def bad_input_is_refused_before_anything_is_sent(world):
     parameter = nn.Parameter(torch.zeros(1))
     parameter.grad = torch.ones(1)
     with Ledger() as ledger:
@@ -49,8 +32,11 @@ def bad(world):
                 clip_grad_norm([parameter], max_norm)
         with pytest.raises(ValueError, match="parameters is empty"):
             gradient_norm([])
-    return ledger.entries
+    assert not ledger.entries
 
 
-def test_bad_input_is_refused_before_anything_is_sent(ranks):
-    assert ranks(2).run(bad) == [[], []]
+@pytest.mark.parametrize(
+    "case", (squares_of_large_gradients_do_not_overflow, bad_input_is_refused_before_anything_is_sent)
+)
+def test_on_two_ranks(ranks, case):
+    ranks(2).run(case)

@@ -1,16 +1,14 @@
-"""Dropout by place: one device's elements in every layout of ranks, and the same ones when computed again."""
+"""Dropout by place: one device's elements on every rank; tests/composition trains and recomputes with it."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 from minitrain.comm import Ledger
 from minitrain.comm.comm import Comm
 from minitrain.models import GPT, GPTConfig, counter_rng
-from minitrain.models.gpt import Block
 from minitrain.tensor_parallel.dropout_rng import AttentionDropout, ResidualDropout
 from minitrain.tensor_parallel.full.parallelize import parallelize
 
@@ -95,28 +93,6 @@ def model(world, p=0.5, attention="plain", check=None):
 
 def batch(number):
     return torch.randint(13, (2, 2, 5), generator=torch.Generator().manual_seed(number)).unbind()
-
-
-def recomputed(world, again):
-    """Two micro-batches forward, then both backward, the last one first: as on a pipeline's stage."""
-    gpt = model(world)
-    for part in gpt.modules():
-        if again and isinstance(part, Block):
-            part.forward = lambda x, forward=part.forward: checkpoint(forward, x, use_reentrant=False)
-    losses = []
-    for micro_batch in range(2):
-        counter_rng.set_position(4, 0, 10 * micro_batch)
-        torch.rand(world.rank)  # what a rank draws for itself changes no mask
-        losses.append(gpt(*batch(micro_batch))[1])
-    for loss in reversed(losses):
-        loss.backward()
-    return [parameter.grad for parameter in gpt.parameters()]
-
-
-def test_recomputation_draws_the_same_masks_though_the_next_micro_batch_has_begun(ranks):
-    kept, again = (ranks(2).run(recomputed, again) for again in (False, True))
-    for mine, other in zip(kept, again, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
 
 
 def seeded_apart(world):

@@ -6,14 +6,12 @@ import copy
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.comm.clip_grad_norm import clip_grad_norm
-from minitrain.models import GPT, GPTConfig, counter_rng
+from minitrain.models import GPT, GPTConfig
 from minitrain.models.gpt import initial_weight
-from minitrain.tensor_parallel.dropout_rng import place_dropout
 from minitrain.tensor_parallel.full.parallelize import parallelize, piece_of
 from minitrain.tensor_parallel.full.parameter_layout import sum_partial_gradients
 
@@ -120,7 +118,7 @@ def test_generate_gives_one_devices_tokens_on_all_ranks(ranks):
     assert all(each == drawn[0] for each in drawn)
 
 
-def a_model_made_without_memory_takes_its_pieces_by_name(world):
+def without_memory(world):
     """A model of which no rank ever holds the whole."""
     reference = gpt(world.size)
     with torch.device("meta"):
@@ -133,25 +131,12 @@ def a_model_made_without_memory_takes_its_pieces_by_name(world):
             parameter.copy_(piece_of(initial_weight(row.name, row.before, 2, seed=0), parameter))
     model(*tokens())[1].backward(), reference(*tokens())[1].backward()
     close(model, reference)
-
-
-def groups(world):
-    """Two groups of two ranks, each with a model and a batch of its own."""
-    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    mine, other = pairs[world.rank // 2], pairs[1 - world.rank // 2]
-    reference = gpt(2)
-    model = copy.deepcopy(reference)
-    with pytest.raises(Exception, match="group: this rank|parameter 'comm'"):
-        parallelize(model, other)
-    parallelize(model, mine)
-    model(*tokens(world.rank // 2))[1].backward(), reference(*tokens(world.rank // 2))[1].backward()
-    close(model, reference, mine)
     copied = copy.deepcopy(model)
     torch.testing.assert_close(copied(tokens()[0])[0], model(tokens()[0])[0])
 
 
-def test_groups_and_copies(ranks):
-    ranks(4).run(groups)
+def test_a_model_made_without_memory_takes_its_pieces_by_name(ranks):
+    ranks(3).run(without_memory)
 
 
 class Doubling(nn.Module):
@@ -200,22 +185,3 @@ def bad(world, make):
 @pytest.mark.parametrize("make", (heads_do_not_divide, dropout_in_a_fused_kernel, parallel_already))
 def test_bad_input_is_refused_on_every_rank_and_changes_nothing(ranks, make):
     assert ranks(2).run(bad, make) == [[], []]
-
-
-def dropout_drops_what_one_device_drops(world):
-    """Dropout everywhere is one device's."""
-    model, reference = (gpt(world.size, dropout=0.3, attention="plain") for _ in range(2))
-    parallelize(model)
-    place_dropout(reference)
-    counter_rng.set_position(7, 3, 1)
-    (_, loss), (_, expected) = (each(*tokens()) for each in (model, reference))
-    loss.backward(), expected.backward()
-    torch.testing.assert_close(loss, expected, rtol=0, atol=1e-12)
-    close(model, reference)
-
-
-@pytest.mark.parametrize(
-    "case", (a_model_made_without_memory_takes_its_pieces_by_name, dropout_drops_what_one_device_drops)
-)
-def test_on_three_ranks(ranks, case):
-    ranks(3).run(case)
