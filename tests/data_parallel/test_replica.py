@@ -159,9 +159,11 @@ def mixed_dtypes_gaps_and_no_elements(world, rung):
 
 
 def accumulate(world, rung, last_too):
-    """Three micro-batches; with `last_too` even the last backward runs under no_sync()."""
+    """Three micro-batches, with `last_too` all under no_sync(); a step forgets gradients that are None or zeros."""
     model, reference = in_buckets(rung, gpt(seed=0)), gpt(seed=0)
-    for step in range(2):  # the second step must not remember the first
+    for step, before in enumerate(("None", "None", "zeros", "the last step's")):
+        if before != "the last step's":
+            model.zero_grad(set_to_none=before == "None"), reference.zero_grad(set_to_none=before == "None")
         inputs, targets = tokens(3 * world.size, step)
         micro_batches = zip(part(world, inputs).split(1), part(world, targets).split(1), strict=True)
         for number, (x, y) in enumerate(micro_batches):
@@ -171,32 +173,12 @@ def accumulate(world, rung, last_too):
         model.synchronize()
         reference(inputs, targets)[1].backward()
         close(model.module, reference)
-        model.zero_grad(), reference.zero_grad()
 
 
 @both_forms
 @pytest.mark.parametrize("last_too", (False, True), ids=("last one synchronizes", "all under no_sync"))
 def test_accumulation(ranks, rung, last_too):
     ranks(3).run(accumulate, rung, last_too)
-
-
-def across_steps(world, rung, zeros):
-    """Two steps without zero_grad() between them add up; with zeros in place of None they don't."""
-    model, reference = in_buckets(rung, gpt(seed=0)), gpt(seed=0)
-    for step in range(2):
-        if zeros:
-            model.zero_grad(set_to_none=False), reference.zero_grad(set_to_none=False)
-        inputs, targets = tokens(world.size, step)
-        model(part(world, inputs), part(world, targets))[1].backward()
-        model.synchronize()
-        reference(inputs, targets)[1].backward()
-        close(model.module, reference)
-
-
-@both_forms
-@pytest.mark.parametrize("zeros", (False, True))
-def test_gradients_across_steps(ranks, rung, zeros):
-    ranks(3).run(across_steps, rung, zeros)
 
 
 def groups(world, rung):
