@@ -1,4 +1,4 @@
-"""Which tokens ranks hold, and which blocks a causal mask leaves."""
+"""Which tokens ranks hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations: the terms against the paper's equations and printed numbers, and against what our GPT keeps."""
+"""Activations: the terms against the paper's equations and printed numbers."""
 
 from __future__ import annotations
 

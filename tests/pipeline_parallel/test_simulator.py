@@ -118,16 +118,6 @@ def test_v_has_no_bubble_where_all_are_equal_and_less_than_h1_where_they_are_not
 
 
 @patient
-@given(P, M, ratios)
-def test_micro_batches_in_flight(p, m, times):
-    tables = {schedule: simulate(schedule(p, m), *times) for schedule in (naive, gpipe, one_f_one_b)}
-    for rank in range(p):
-        assert tables[naive].peak_in_flight(rank) == 1
-        assert tables[gpipe].peak_in_flight(rank) == costs.gpipe_in_flight(m)
-        assert tables[one_f_one_b].peak_in_flight(rank) == costs.one_f_one_b_in_flight(p, m, rank)
-
-
-@patient
 @given(P, st.integers(0, 5), st.integers(0, 9))
 def test_memory_of_h1_and_h2_is_that_of_the_paper(p, more, kept):
     """§2.3, with M_B = 10 and M_W = `kept`: (p−i+1)M_B + (i−1)M_W and (2p−2i+1)M_B + (2i−2)M_W on worker i."""

@@ -1,4 +1,4 @@
-"""Every layer lands in one stage, and stages together are the model."""
+"""Several tensors between layers, ties, measured times, and what cannot be split; the lesson has the rest."""
 
 from __future__ import annotations
 

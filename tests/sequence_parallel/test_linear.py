@@ -1,4 +1,4 @@
-"""The two layers between sequence shards, against one device and against DTensor's."""
+"""The two layers between sequence shards, in a group, and what is computed while tokens travel."""
 
 from __future__ import annotations
 

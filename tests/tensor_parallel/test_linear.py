@@ -1,4 +1,4 @@
-"""Both layers against `nn.Linear` on one device and against DTensor's; what they keep, and what they refuse."""
+"""Both layers against `nn.Linear` on one device; what they keep, and what they refuse."""
 
 from __future__ import annotations
 
