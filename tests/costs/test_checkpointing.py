@@ -23,3 +23,9 @@ def test_the_noise_of_a_goodput_is_that_of_many_trainings():
         found.append(sum(10 * max(0, (span - 3) // 11) for span in spans) / sum(spans))
     # The standard deviation of 1000 numbers is known to 1/√2000; first order in 1/200 leaves a little more.
     assert statistics.stdev(found) == pytest.approx(costs.goodput_noise(10, 1, 3, 50, 200), rel=5 / 2000**0.5)
+
+
+def test_a_sampler_for_each_rank_by_hand():
+    assert costs.per_rank_sampler([(8, 5)]) == (0, 0)
+    # 8 ranks take 3 each, up to sample 24. 6 ranks begin at 18 and end at 42; 8 then begin at 8 · 7 = 56.
+    assert costs.per_rank_sampler([(8, 3), (6, 4), (8, 2)]) == (24 - 18, 56 - 42)
