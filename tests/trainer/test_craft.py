@@ -9,7 +9,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minitrain.comm.pictures import save_figure
 from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout
 from minitrain.craft.probes import log_probability
@@ -211,18 +210,6 @@ def test_loss_by_source(ranks, texts, by_source, tmp_path, count, layout):
     assert (tmp_path / "run" / "sources.svg").is_file()
 
 
-def test_sources_add_up_to_the_loss(by_source, texts):
-    last = by_source[-1]["validation sources"]
-    assert last["easy"] < last["hard"]
-    for line in by_source:
-        assert min(line["sources"].values()) <= line["loss"] + 1e-6 <= max(line["sources"].values()) + 2e-6
-    # Of 32 windows, 13 are of the easy source.
-    assert by_source[-1]["validation"] == pytest.approx(
-        sum(last[name] * share for name, share in (("easy", 0.4), ("hard", 0.6))), abs=0.05
-    )
-    assert by_source[-1]["validation bits per byte"] == pytest.approx(by_source[-1]["validation"] / math.log(2))
-
-
 PROBES = """
 [[probe]]
 prompt = "one of th"
@@ -264,23 +251,6 @@ def test_probes_of_a_run(ranks, tmp_path):
     assert last["contrasts"] == {"one of th|e /q ": pytest.approx(math.log(right / wrong))}
 
 
-def test_names_are_no_formulas(tmp_path):
-    """Two dollar signs in a probe, a source or a run's name are shown as they are, and control codes are not."""
-    name = "cost $\\x$ \x1b[31m $^$"
-    lines = [{"step": step, "probes": {name: 0.5}, "sources": {name: 1.0}} for step in (1, 2)]
-    lines[-1] |= {"validation sources": {name: 1.0}, "validation positions": {name: [1.0, 2.0]}}
-    for figure in (
-        probes.draw(lines),
-        metrics.draw_sources(lines, name),
-        metrics.draw_positions(lines[-1], name),
-        metrics.draw([{"step": 1, "loss": 1.0}], 1.0, name),
-    ):
-        save_figure(figure, tmp_path / "picture.svg")
-        texts = [axes.get_title() for axes in figure.axes]
-        texts += [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
-        assert r"cost \$\x\$ �[31m \$^\$" in texts
-
-
 def test_pictures_do_not_end_a_run(ranks, tmp_path):
     file = tmp_path / "probes.toml"
     file.write_text(PROBES.replace("one of th", "cost $\\\\x$"))
@@ -316,13 +286,6 @@ def test_probes_that_are_none(tmp_path, text, wrong):
     (tmp_path / "file").write_text(text)
     with pytest.raises(ValueError, match=wrong.replace("[", r"\[")):
         probes.read(tmp_path / "file", Bytes(), 16)
-
-
-def test_a_missing_file_of_probes(ranks, tmp_path):
-    with pytest.raises(ValueError, match="cannot be read"):
-        probes.read(tmp_path / "none", Bytes(), 16)
-    with pytest.raises(ValueError, match="is no file; give a TOML file"):
-        launch.refuse(asked(tmp_path, probes=str(tmp_path / "none")))
 
 
 def fingerprinted(world, settings, bug=None):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 import resource
 import shutil
@@ -26,7 +25,6 @@ from minitrain.checkpointing.full.shards import Shard, ShardedTensor
 from minitrain.comm.control import gather_objects
 from minitrain.composition.settings import Layout
 from minitrain.train import train
-from minitrain.trainer.refused import Refused
 from minitrain.trainer.trainer import Trainer
 from tests.drawn import first
 from tests.trainer.test_trainer import asked, do
@@ -192,32 +190,6 @@ def test_the_disk_where_it_is_newer_or_the_layout_is_another(ranks, tmp_path, sh
     other = replace(resumed(settings), layout=Layout(dp=2, zero=1))
     _, losses, _, told, _ = ranks(2).run(do, other)[0]
     assert "step-00000002" in told and len(losses) == 2 and not shared.exists()
-
-
-def spoilt(world, settings):
-    """As `killed`, but the last rank has saved a NaN in memory; then what `--resume` says to it."""
-    save = Memory.save
-
-    def with_nan(self, step, state, extra):
-        name = next(name for name, sharded in state.items() if sharded.shards)
-        first, *others = state[name].shards
-        if world.rank == world.size - 1:
-            first = first._replace(tensor=first.tensor.clone().fill_(math.nan))
-        save(self, step, {**state, name: replace(state[name], shards=[first, *others])}, extra)
-
-    with mock.patch.object(Memory, "save", with_nan):
-        killed(world, settings, 2)
-    with pytest.raises(Refused) as refused:
-        train(Trainer(world, resumed(settings), tell=lambda text: None))
-    return str(refused.value)
-
-
-def test_numbers_in_memory_that_are_not_finite_are_refused(ranks, tmp_path, shared):
-    settings = asked(tmp_path, Layout(dp=2, zero=1), flash_every=1, dtype="float32")
-    said = ranks(2).run(spoilt, settings)
-    assert said[0] == said[1]
-    assert said[0].startswith("step 2 in shared memory: NaN or infinite numbers in ")
-    assert said[0].endswith("; leave out --flash-every to free it")
 
 
 def test_a_new_run_frees_what_a_dead_one_left(ranks, tmp_path, shared):

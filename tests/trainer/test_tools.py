@@ -163,15 +163,6 @@ def test_commands_on_ranks_of_their_own_and_torchruns(run, tmp_path):
     assert state_of(run[0]) == before
 
 
-def test_a_reader_that_has_closed(run):
-    words = [sys.executable, "-m", "minitrain.generate", str(run[0]), "--tokens", "9", "--device", "cpu"]
-    environment = {**os.environ, "PYTHONPATH": os.path.dirname(minitrain.__path__[0])}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": environment}
-    with subprocess.Popen(words, **pipes) as generating:
-        generating.stdout.close()
-        assert (generating.stderr.read(), generating.wait(120)) == ("", 1)
-
-
 def vanishing(world, folder, lose):
     """Read a run whose newest checkpoint is removed while it is read."""
     tried = []
