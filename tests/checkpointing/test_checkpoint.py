@@ -95,25 +95,20 @@ def same(state):
             assert torch.equal(tensor, expected[name][region]), name
 
 
-def from_layout_to_layout(world, folder):
-    """Every way of cutting to every other, and torch's own reader of whole checkpoints beside it."""
-    ways = ("alike", "rows", "columns", "lines")
-    for step, (way, other) in enumerate(itertools.product(ways, ways)):
-        path = save(folder, step, cut(world, way), {"tokens": 12 * step})
-        state = cut(world, other, fill=False)
-        assert load(path, state) == {"tokens": 12 * step}
-        same(state)
-        if world.rank == 0 and way == other:
+def read_by_torch(world, folder, ways):
+    """Torch's own reader of whole checkpoints takes what each way of cutting has saved."""
+    for step, way in enumerate(ways):
+        path = save(folder, step, cut(world, way), {})
+        if world.rank == 0:
             dcp_to_torch_save(path, folder / "whole.pt")
             whole = torch.load(folder / "whole.pt", weights_only=True)
             wanted = {name: tensor for name, tensor in one_device().items() if tensor.numel()}
             assert whole.keys() == wanted.keys()
             assert all(torch.equal(whole[name], wanted[name]) for name in wanted)
-    return sorted(path.name for path in folder.glob("step-*"))
 
 
-def test_any_layout_loads_what_any_other_saved(ranks, tmp_path):
-    assert ranks(3).run(from_layout_to_layout, tmp_path) == [["step-00000014", "step-00000015"]] * 3
+def test_torch_reads_what_any_layout_saved(ranks, tmp_path):
+    ranks(3).run(read_by_torch, tmp_path, ("alike", "rows", "columns", "lines"))
 
 
 def saved(world, folder, way, steps):

@@ -184,15 +184,6 @@ def test_any_layout_takes_the_same_samples(ranks: int, each: int, micro: int, st
     assert torch.equal(torch.cat(micro_batches), inputs)
 
 
-@given(layouts=st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), min_size=1, max_size=8))
-def test_a_resume_with_other_ranks_loses_nothing(layouts: list[tuple[int, int]]):
-    position, taken = 0, []
-    for ranks, each in layouts:
-        taken += [sample for rank in range(ranks) for sample in share(position, ranks * each, rank, ranks)]
-        position += ranks * each
-    assert taken == list(range(position))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

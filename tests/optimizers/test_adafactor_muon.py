@@ -144,26 +144,6 @@ def test_states_are_the_plain_optimizer_s(ranks, kind):
         assert off <= 1e-12
 
 
-def half(world, kind):
-    model = trained(Zero2, kind, count=2)
-    return model.full_state_dict(), model.optimizer_state_dict()
-
-
-def other_half(world, kind, weights, states):
-    model = trained(Zero1, kind, count=0)
-    model.load_full_state_dict(weights)
-    model.load_optimizer_state_dict(states)
-    go_on(model, range(2, STEPS))
-    return differences(model, kind, 3)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_states_of_three_ranks_go_on_on_two(ranks, kind):
-    found = ranks(3).run(half, kind)
-    for off, bound in ranks(2).run(other_half, kind, found[0][0], [states for _, states in found]):
-        assert off <= bound
-
-
 def test_adafactor_takes_torch_s_steps_to_the_bit():
     (ours, optimizer, _), (theirs, right, _) = one_device(Adafactor), one_device(Adafactor, torch.optim.Adafactor)
     assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
