@@ -6,7 +6,6 @@ import itertools
 import math
 import os
 import pickle
-import resource
 import shutil
 import signal
 import time
@@ -205,33 +204,6 @@ def test_killed_while_saving(ranks, tmp_path, at, leaves):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000002", "step-00000003"]
 
 
-def full_disk(world, folder, full):
-    """Files of at most `full` bytes on the last rank."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    if world.rank == world.size - 1:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (full, before[1]))
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            path = save(folder, 2, cut(world, "rows"), {"step": 2})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    return path, [str(each.message) for each in caught]
-
-
-@pytest.mark.parametrize("size", (1, 2))
-@pytest.mark.parametrize("full", (0, 1500))
-def test_a_full_disk(ranks, tmp_path, size, full):
-    ranks(size).run(saved, tmp_path, "rows", [1])
-    (path, said), *others = ranks(size).run(full_disk, tmp_path, full)
-    assert path is None and len(said) == 1
-    assert "step-00000002 could not be saved: " in said[0] and "File too large" in said[0]
-    assert others == [(None, [])] * (size - 1)
-    assert [each.name for each in tmp_path.iterdir()] == ["step-00000001"]
-    assert ranks(size).run(loaded, tmp_path) == [(1, [])] * size
-    assert [path.name for path in ranks(size).run(saved, tmp_path, "rows", [2])[0]] == ["step-00000002"]
-
-
 def kept(world, folder):
     """What was written last is the newest, also where it is of an earlier step; the same step may be saved again."""
     for step in (10, 30, 20, 20):
@@ -245,11 +217,6 @@ def kept(world, folder):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_the_last_ones_are_kept(ranks, tmp_path):
-    found = ranks(2).run(kept, tmp_path)[0]
-    assert found == ["step-00000010", "step-00000020", "step-00000030.passed-over"]
 
 
 def set_clock(folder, hours):

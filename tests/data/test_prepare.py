@@ -178,13 +178,6 @@ def test_a_held_out_part_that_is_too_short_is_named(tmp_path: Path):
         source.windows(8)
 
 
-def test_names_in_files_do_not_reach_the_terminal_as_codes(tmp_path: Path, capsys):
-    (tmp_path / "a\x1b[31m.jsonl").write_text(json.dumps({"it has \x1b[31mred": 1}) + "\n")
-    assert main([str(tmp_path), "--out", str(tmp_path / "out"), "--processes", "1"]) == 2
-    told = capsys.readouterr().err
-    assert "\x1b" not in told and "it has \ufffd[31mred" in told and "a\ufffd[31m.jsonl" in told
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -312,13 +305,3 @@ def test_a_manifest_that_is_none(tmp_path: Path, wrong: str):
     (tmp_path / "manifest.json").write_text(wrong, encoding="utf-8")
     with pytest.raises(ValueError, match="manifest.json is no manifest of prepared data"):
         sources.load(str(tmp_path))
-
-
-def test_documents_in_memory_have_end_marks(folder: Path):
-    source = sources.load(str(folder))
-    assert source.tokenizer.size == 257 and (source.files, source.binary) == (24, 1)
-    both = torch.cat([source.training, source.validation])
-    assert int((both == 256).sum()) == 120 + 20 + 1  # lines of JSON, short texts, and the long one, in parts
-    out = source.tokenizer.decode(both.tolist()).decode()
-    long = (folder / "long.txt").read_text("utf-8")
-    assert all(line in out for line in long.splitlines())

@@ -220,18 +220,6 @@ def test_evaluation_windows_do_not_overlap(length: int, seq: int, count: int | N
         windows(numbered(length), seq, 0)
 
 
-def test_bigram_entropy_of_small_texts():
-    assert bigram_entropy(tensor(b"abab")) == 0.0
-    assert bigram_entropy(tensor(b"aaaa")) == 0.0
-    # a is followed by a, then by b; b by nothing: H = 2/2 · ln 2.
-    assert bigram_entropy(tensor(b"aab")) == pytest.approx(math.log(2))
-    # After a: b, c, b, c; after b and c: a. Half of the places have one of two.
-    assert bigram_entropy(tensor(b"abacabaca")) == pytest.approx(math.log(2) / 2)
-    for text in (b"", b"a"):
-        with pytest.raises(ValueError, match=f"text of {len(text)} bytes has no pair"):
-            bigram_entropy(tensor(text))
-
-
 @given(st.binary(min_size=2, max_size=300))
 def test_bigram_entropy_is_joint_less_marginal(text: bytes):
     """H(next | previous) = H(previous, next) − H(previous), counted by another means."""

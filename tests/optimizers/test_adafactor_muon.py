@@ -212,42 +212,6 @@ def test_bytes_of_a_step(ranks, n):
         assert found == (0, 0, gathered, 8 * padded(lines[0]) // n + 16 * padded(lines[1]) // n + 4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_parameters_without_a_gradient_stay_and_closures_are_called(kind):
-    model = Model()
-    optimizer = kind(groups(model, kind), **OPTIONS[kind])
-    before = {name: p.detach().clone() for name, p in model.named_parameters()}
-
-    def closure():
-        loss = model(0)
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure).item() == model_loss(before)
-    moved = {name for name, p in model.named_parameters() if not torch.equal(p, before[name])}
-    assert moved == {"table", "up", "bias", "down", "stack"}
-
-
-def model_loss(values):
-    model = Model()
-    model.load_state_dict(values | {"head": values["table"]})
-    return model(0).item()
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"lr": -1.0}, "lr=-1.0 must be at least 0"),
-        ({"momentum": 1.0}, "momentum=1.0 must be at least 0 and below 1"),
-        ({"ns_steps": 0}, "ns_steps=0 must be at least 1 and below 100"),
-        ({"adjust_lr_fn": "none"}, "adjust_lr_fn='none' is unknown; use 'original' or"),
-    ],
-)
-def test_bad_options_of_muon(options, message):
-    with pytest.raises(ValueError, match=message):
-        Muon([nn.Parameter(torch.ones(2, 2))], **options)
-
-
 def vector(world):
     with (
         Ledger() as ledger,

@@ -307,17 +307,3 @@ def test_a_lost_push_is_named_in_time(ranks):
     server, *workers = ranks(3).run(lesson.lost_push, 1.0)
     assert server == "step 1: no push from worker 2"
     assert set(workers) == {"step 2: no answer from server 0"}
-
-
-def in_a_group(world):
-    """Ranks within the roles are those of the group."""
-    groups = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-    module, reference = gpt(seed=world.rank), gpt(seed=world.rank // 2 * 2)
-    roles = split_roles(1, groups[world.rank // 2])
-    _, names = serve(module, OPTIMIZERS["SGD"], roles, on_tokens, 2)
-    alone(reference, OPTIMIZERS["SGD"], 1, on_tokens, 2)
-    same(module, reference, names)
-
-
-def test_groups(ranks):
-    ranks(4).run(in_a_group)

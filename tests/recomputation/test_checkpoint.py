@@ -182,18 +182,6 @@ def test_nested_checkpoints(checkpoint):
 
 
 @both
-def test_results_that_are_inputs_or_parameters(checkpoint):
-    module = nn.Linear(2, 2).double()
-    x = torch.ones(2, dtype=torch.float64, requires_grad=True)
-    data = torch.ones(2, dtype=torch.float64)
-    a, b, c, weight = checkpoint(lambda x, data: (x, x.sin(), data, module.weight), x, data)
-    assert module.weight.is_leaf and torch.equal(c, data)
-    (3 * a + b + weight[0]).sum().backward()
-    assert torch.equal(x.grad, 3 + torch.cos(x.detach()))
-    assert module.weight.grad.tolist() == [[1, 1], [0, 0]]
-
-
-@both
 def test_results_that_the_loss_does_not_use(checkpoint):
     """No gradient goes through them, not even one of zeros: zero times the root's infinite slope is not a number."""
     x = torch.zeros(3, requires_grad=True)
@@ -279,14 +267,6 @@ def test_the_second_call_ends_with_the_last_tensor_that_is_needed():
     early_stop.checkpoint(function, x).sum().backward()
     assert done == ["sin", "times 2"]  # x itself was the last that is needed: broken off inside the first operation
     assert torch.equal(x.grad, 2 * torch.cos(torch.ones(3)))
-
-
-def test_fewer_tensors_the_second_time_are_noticed():
-    again = iter((True, False))
-    x = torch.ones(3, requires_grad=True)
-    result = early_stop.checkpoint(lambda x: x.sin().exp() if next(again) else x.sin(), x)
-    with pytest.raises(RuntimeError, match=r"kept 2 tensors for backward, and 1 when computed again"):
-        result.sum().backward()
 
 
 def test_a_gradient_inside_is_refused():

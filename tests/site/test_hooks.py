@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from xml.etree import ElementTree
 
 import pytest
@@ -19,11 +18,8 @@ import claims_page  # noqa: E402
 import formulas  # noqa: E402
 import links  # noqa: E402
 import notebooks  # noqa: E402
-import origins  # noqa: E402
 import papers  # noqa: E402
-import pictures  # noqa: E402
 import repository  # noqa: E402
-import sections  # noqa: E402
 
 
 def page_of(*cells: dict) -> notebooks.Page:
@@ -118,37 +114,10 @@ def test_links(path, page, written, read):
 # Mathematics, chapters, claims
 
 
-@pytest.mark.parametrize("ranks", [1, 3, 8])
-def test_the_drawn_ring_is_an_all_reduce(ranks):
-    states, sent = pictures.ring_states(ranks)
-    assert len(sent) == 2 * (ranks - 1)
-    assert states[-1] == [[ranks] * ranks] * ranks
-    half = states[ranks - 1]
-    assert [half[rank][rank] for rank in range(ranks)] == [ranks] * ranks  # rank r holds the finished chunk r
-    assert all(sorted(rank for rank, _ in step) == list(range(ranks)) for step in sent)
-
-
 def claim(**changes: object) -> dict:
     given = {"chapter": "collectives", "module": "minitrain.collectives.ring", "what": "bytes <sent>", "formula": "S"}
     given |= {"predicted": 6291456, "measured": 6291456, "unit": "B", "source": "P", "how": "counted", "relation": "="}
     return given | {"holds": True, "note": ""} | changes
-
-
-def test_claims_pages():
-    rows = [claim(), claim(chapter="tour", holds=None, measured=None, note="needs 8 ranks")]
-    record = {"ranks": 4, "torch": "2.13.0", "python": "3.11", "claims": rows}
-    overview = claims_page.overview(record)
-    assert overview.index("[01 Collectives](collectives.md){ #collectives }") < overview.index(
-        "[Tour](tour.md){ #tour }"
-    )
-    assert "1 hold" in overview and "| all |" in overview and "| 0 of 1 |" in overview
-    assert list(claims_page.chapters_of(record)) == ["collectives", "tour"]
-    text = claims_page.page("collectives", rows[:1])
-    assert "bytes &lt;sent&gt;" in text and "6\u202f291\u202f456&nbsp;B" in text
-    assert "needs 8 ranks" in claims_page.page("tour", rows[1:])
-    assert claims_page.failed(record) == []
-    assert claims_page.failed(record | {"claims": [claim(holds=False)]}) == ["minitrain.collectives.ring: bytes <sent>"]
-    assert claims_page.overview({"claims": []}) == claims_page.NONE
 
 
 def recorded() -> list[dict]:
@@ -273,64 +242,6 @@ def test_papers_are_those_of_the_notebooks():
     both = [paper for paper in table if paper.cite in links_of and paper.cite not in several]
     assert len(both) > 40
     assert [paper.cite for paper in both if links_of[paper.cite] != paper.url] == []
-
-
-LESSON = """
-from minitrain.costs import zero as costs
-from minitrain.lessons.claims import Claim, fold
-
-def demo(world):
-    volume = costs.volume(1, 8)
-    cases = {}
-    for name in ("a", "b"):
-        predicted = costs.state_bytes(1, 8, 2)
-        cases[name] = Claim("", "KΨ/n", predicted["parameters"], 4)
-    claims = [Claim("bytes sent in a step", "2Ψ", 4 * volume, 64), fold("bytes held by a rank", cases)]
-    claims += [held(kind, cost) for kind, cost in (("first kind", costs.volume), ("second kind", costs.shard_elements))]
-    chosen = costs.volume if world.size > 1 else costs.shard_elements
-    text, half = ("Ψ/2", costs.volume(4)) if world.size > 1 else ("Ψ", 4.0)
-    claims += [Claim("what a formula or a number has made", text, half, 4)]
-    return [*claims, Claim("what two may have made", "Ψ", chosen(8), 1), Claim("what no formula made", "0", 0, 0)]
-
-def held(kind, cost):
-    return Claim(f"bytes of the {kind}", "Ψ", cost(8), 8)
-"""
-
-
-def test_origins_of_a_prediction(tmp_path):
-    (tmp_path / "minitrain" / "lessons" / "zero").mkdir(parents=True)
-    (tmp_path / "minitrain" / "costs").mkdir()
-    (tmp_path / "minitrain" / "lessons" / "zero" / "stage1.py").write_text(LESSON, "utf-8")
-    shutil.copy(ROOT / "minitrain" / "costs" / "zero.py", tmp_path / "minitrain" / "costs")
-    found = origins.Lessons(tmp_path / "minitrain").origins("minitrain.zero.stage1")
-
-    def names(what: str, formula: str) -> list[str]:
-        every = origins.functions_of({"what": what, "formula": formula}, found)
-        return [name.rpartition(".")[2] for name in every]
-
-    assert names("bytes sent in a step", "2Ψ") == ["volume"]
-    assert names("bytes held by a rank", "KΨ/n") == ["state_bytes"]
-    assert names("bytes of the first kind", "Ψ") == ["volume"]
-    assert names("bytes of the second kind", "Ψ") == ["shard_elements"]
-    assert names("what two may have made", "Ψ") == []
-    assert names("what a formula or a number has made", "Ψ") == []
-    assert names("what no formula made", "0") == []
-    assert names("what nobody claims", "Ψ") == []
-
-
-def test_the_section_of_a_notebook_that_shows_a_module():
-    cells = [
-        markdown_cell("# Title"),
-        code_cell("from minitrain.zero import stage1, stage3"),
-        markdown_cell("## Two `parts`\n\n```\n# no heading\n```"),
-        code_cell("from minitrain.zero.full.stage3 import Zero3"),
-        markdown_cell("## Two parts"),
-        code_cell("# minitrain/zero/stage1.py, without its head\nclass Zero1: ..."),
-    ]
-    shown = {
-        name: sections.of_module({"cells": cells}, f"minitrain.zero.{name}") for name in ("stage1", "stage2", "stage3")
-    }
-    assert shown == {"stage1": ("Two parts", "two-parts_1"), "stage2": None, "stage3": ("Title", "title")}
 
 
 def test_a_table_of_claims_in_a_notebook():

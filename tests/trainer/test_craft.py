@@ -9,19 +9,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout
-from minitrain.craft.probes import log_probability
 from minitrain.data.tokenizer import Bytes
 from minitrain.lessons.trainer.trainer import gathered
-from minitrain.models.gpt import GPT
-from minitrain.train import build, train
+from minitrain.train import train
 from minitrain.trainer import compare, launch, metrics, probes
-from minitrain.trainer.evaluation import log_probability as in_layout
 from minitrain.trainer.trainer import Trainer
 from tests.drawn import first
 from tests.trainer.conftest import apart
-from tests.trainer.test_trainer import MODEL, asked
+from tests.trainer.test_trainer import asked
 
 BATCH, BAD = 4, 40  # samples in a step, and the batch that is no text
 LAYOUTS = {
@@ -124,13 +120,6 @@ def test_rewound_interrupted_and_resumed(ranks, undisturbed, tmp_path):
     assert apart(undisturbed[1], after) == 0
 
 
-def test_rewound_to_shared_memory(ranks, undisturbed, tmp_path):
-    settings = asked(tmp_path, Layout(dp=2), steps=46, flash_every=3, on_spike="rewind")
-    found = ranks(2).run(do, settings, (BAD,))
-    assert "going on from step 39 in shared memory" in found[0][3]
-    assert all(status == 0 and apart(undisturbed[1], after) < 1e-9 for status, _, after, _, _ in found)
-
-
 def test_it_gives_up_after_two_rewinds(ranks, tmp_path):
     settings = asked(tmp_path, Layout(dp=2), steps=46, save_every=40, on_spike="rewind")
     found = ranks(2).run(do, settings, range(BAD, 46))
@@ -226,21 +215,6 @@ wrong = "q "
 """
 
 
-def answers(world, settings, asked_for):
-    training = build(settings, world.device)
-    training.part.loss.eval()
-    return [in_layout(training, prompt, end) for prompt, end in asked_for]
-
-
-@pytest.mark.parametrize("count, layout", CASES, ids=str)
-def test_probes_in_every_layout(ranks, tmp_path, count, layout):
-    asked_for = [(b"one of th", b"e "), (b"x", b"abcdefghijklmnop")]
-    found = ranks(count).run(answers, asked(tmp_path, layout), asked_for)
-    gpt = GPT(make_config(MODEL), seed=0).double().eval()
-    right = [log_probability(lambda tokens: gpt(tokens)[0], *pair, MODEL.positions) for pair in asked_for]
-    assert all(each == pytest.approx(right, abs=1e-9) for each in found)
-
-
 def test_probes_of_a_run(ranks, tmp_path):
     file = tmp_path / "probes.toml"
     file.write_text(PROBES)
@@ -249,24 +223,6 @@ def test_probes_of_a_run(ranks, tmp_path):
     right, wrong = (last["probes"].pop(f"one of th|{end} ") for end in "eq")
     assert not last["probes"] and 0 < right < 1 and (tmp_path / "run" / "probes.svg").is_file()
     assert last["contrasts"] == {"one of th|e /q ": pytest.approx(math.log(right / wrong))}
-
-
-def test_pictures_do_not_end_a_run(ranks, tmp_path):
-    file = tmp_path / "probes.toml"
-    file.write_text(PROBES.replace("one of th", "cost $\\\\x$"))
-    export = tmp_path / "weights.safetensors"
-    status, told = ranks(1).run(without_pictures, asked(tmp_path, probes=str(file), export=str(export)))[0]
-    assert status == 0 and export.is_file()
-    assert any(text.startswith("note: no picture and no timeline") for text in told)
-
-
-def without_pictures(world, settings):
-    told: list[str] = []
-    draw, metrics.draw = metrics.draw, None
-    try:
-        return train(Trainer(world, settings, tell=told.append)), told
-    finally:
-        metrics.draw = draw
 
 
 @pytest.mark.parametrize(
@@ -321,14 +277,3 @@ def test_compare_names_step_and_tensor(ranks, tmp_path, count, layout, capsys):
     assert "all tensors of these steps have the same bits" in capsys.readouterr().out
     assert compare.main([str(tmp_path / "one"), str(tmp_path / "bug")]) == 1
     assert "step 3: the first tensor that differs is gradient blocks.1.mlp.up.weight" in capsys.readouterr().out
-
-
-def test_compare_without_fingerprints(ranks, tmp_path, capsys):
-    for name, lr in (("one", 1e-2), ("other", 2e-2)):
-        assert ranks(1).run(fingerprinted, asked(tmp_path, name=name, lr=lr))[0] == 0
-    assert compare.main([str(tmp_path / "one"), str(tmp_path / "other")]) == 1
-    told = capsys.readouterr().out
-    assert "settings that differ: lr (0.01 and 0.02)" in told and "step 1: the first whose lr differs" in told
-    assert "--fingerprints" in told
-    assert compare.main([str(tmp_path / "one"), str(tmp_path / "none")]) == 2
-    assert "has no run.toml" in capsys.readouterr().err

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import shutil
@@ -230,30 +229,6 @@ def refused(world, folder, case):
 @pytest.mark.parametrize("case", ("too small", "none"))
 def test_no_memory_or_too_little_is_refused_on_all_ranks(ranks, tmp_path, case):
     assert all("leave" in text for text in ranks(2).run(refused, tmp_path, case))
-
-
-def filled(world, root, again):
-    """Another program takes the memory at the last moment, so that one rank gets too little."""
-    root.mkdir(exist_ok=True)
-    state = tensors(world)
-    if again:
-        Memory(root, state, {}, root).save(1, state, {})
-
-    def opened(*arguments):
-        if world.rank == 1:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return open(*arguments)
-
-    with mock.patch("minitrain.checkpointing.flash.open", opened, create=True), pytest.raises(OSError) as error:
-        Memory(root, state, {"another": "training"}, root)
-    return str(error.value), memory.place(root, root).exists()
-
-
-@pytest.mark.parametrize("again", (False, True))
-def test_memory_that_others_have_taken_is_told_at_the_start(ranks, tmp_path, again):
-    for told, kept in ranks(2).run(filled, tmp_path / "memory", again):
-        assert "had too little left for --flash-every (No space left on device); make it larger" in told
-        assert kept == again, "what an earlier run has saved stays, and what this one took is given back"
 
 
 def strange(path, how, target):

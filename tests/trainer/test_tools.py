@@ -17,7 +17,6 @@ import torch
 from safetensors.torch import load_file
 
 import minitrain
-from minitrain.checkpointing.full.agreement import same_on_all_ranks
 from minitrain.comm.lock import Lock
 from minitrain.composition.model import make_config
 from minitrain.composition.settings import Layout
@@ -163,30 +162,6 @@ def test_commands_on_ranks_of_their_own_and_torchruns(run, tmp_path):
     assert state_of(run[0]) == before
 
 
-def vanishing(world, folder, lose):
-    """Read a run whose newest checkpoint is removed while it is read."""
-    tried = []
-
-    def read(path):
-        tried.append(path.name)
-        if len(tried) <= lose:
-            same_on_all_ranks(lambda: shutil.rmtree(path) if world.rank == 0 else None, None)
-            raise OSError(f"{path} is gone")
-        return path.name
-
-    try:
-        return loaded.newest(folder, read), tried
-    except (ValueError, OSError) as error:
-        return str(error), tried
-
-
-def test_a_training_may_remove_what_is_being_read(ranks, run, tmp_path):
-    for lose, last in ((1, "step-00000002"), (2, "has no checkpoint that is complete and undamaged")):
-        shutil.copytree(run[0], tmp_path / str(lose))
-        for found, tried in ranks(2).run(vanishing, tmp_path / str(lose), lose):
-            assert found.endswith(last) and tried[:2] == ["step-00000004", "step-00000002"]
-
-
 def test_a_damaged_checkpoint_is_passed_over(ranks, run, tmp_path, capfd):
     shutil.copytree(run[0], tmp_path / "run")
     (tmp_path / "run" / "checkpoints" / "step-00000004" / "manifest.json").write_text("{")
@@ -233,9 +208,3 @@ def test_what_is_found_on_ranks_is_refused_once(ranks, run, capfd):
         assert ranks(2).run(loaded.answer, loaded.loss, asked_for, LOOP, how) == [2, 2]
         told = capfd.readouterr()
         assert told.err.count(message) == 1 and not told.out
-
-
-def test_a_prompt_need_not_be_text(ranks, run):
-    """Bytes that the shell has given, which are no UTF-8."""
-    asked_for = tools.Generate(str(run[0]), prompt=os.fsdecode(b"\xff\xfe"), tokens=0)
-    assert ranks(1).run(answers, loaded.text, asked_for, [Layout()]) == [["\ufffd\ufffd"]]

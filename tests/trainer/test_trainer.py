@@ -26,7 +26,7 @@ from minitrain.data.text import Samples, Text
 from minitrain.lessons.trainer.trainer import advance, gathered
 from minitrain.ranks.failures import RanksError
 from minitrain.train import build, train, train_step
-from minitrain.trainer import config, display, identity, launch, metrics, speed
+from minitrain.trainer import display, identity, launch, metrics, speed
 from minitrain.trainer.display import Display
 from minitrain.trainer.identity import described, different
 from minitrain.trainer.refused import Refused
@@ -308,38 +308,6 @@ def test_metrics_with_a_line_of_somebody_else(tmp_path, odd):
     (tmp_path / metrics.NAME).write_text(f'{{"step": 1}}\n{odd}\n{{"step": 2}}\n')
     metrics.Metrics(tmp_path, {}, done=2).close()
     assert [line.get("step") for line in metrics.read(tmp_path / metrics.NAME)] == [1, 2, None]
-
-
-def test_a_folder_that_is_removed_while_the_run_goes_on(ranks, tmp_path):
-    settings = asked(tmp_path)
-    ((status, told),) = ranks(1).run(removing, settings)
-    assert status == 0 and any("metrics.jsonl is not written any more" in text for text in told)
-    assert config.read(tmp_path / "run" / config.NAME, Settings()) == settings
-
-
-def removing(world, settings):
-    """A run whose folder is removed after its second step: its status, and what it tells."""
-    told: list[str] = []
-    trainer = Trainer(world, settings, tell=told.append)
-
-    def asked_to_stop() -> bool:
-        if trainer.done == 2:
-            shutil.rmtree(settings.run.folder, ignore_errors=True)
-        return False
-
-    trainer.asked_to_stop = asked_to_stop
-    return train(trainer), told
-
-
-@pytest.mark.parametrize("done", [0, 1])
-def test_metrics_do_not_follow_links(tmp_path, done):
-    for name, line in ((metrics.NAME, '{"step": 1}\n'), (metrics.NAME + ".unfinished", "somebody's")):
-        (tmp_path / f"target of {name}").write_text(line)
-        (tmp_path / name).symlink_to(tmp_path / f"target of {name}")
-    metrics.Metrics(tmp_path, {}, done).close()
-    assert (tmp_path / f"target of {metrics.NAME}").read_text() == '{"step": 1}\n'
-    assert (tmp_path / f"target of {metrics.NAME}.unfinished").read_text() == "somebody's"
-    assert len(metrics.read(tmp_path / metrics.NAME)) == 1 + done and not (tmp_path / metrics.NAME).is_symlink()
 
 
 def metrics_on_a_full_disk(world, folder, full):
