@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from minitrain.comm import Ledger, VirtualClock
+from minitrain.comm import Ledger
 from minitrain.costs.staleness import bytes_served, most_stale
 from minitrain.parameter_server import asynchronous as small
 from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker
@@ -138,36 +138,6 @@ def test_one_worker_is_one_device(ranks):
     predicted = bytes_served(6, 5, trained, 4 * (3 + 3), 1)
     missing = 5 * 4 * 4 + 3 * 4 * 3  # one is never used, one in two of five steps
     assert (sent, received) == (predicted[0], predicted[1] - missing)
-
-
-def virtual(world, bound, real_seed, alpha, beta):
-    """A run on the virtual clock while ranks sleep by chance; what the server saw."""
-    chance = random.Random(f"{real_seed} {world.rank}")
-    torch.manual_seed(0)
-    module, roles = nn.Linear(3, 1), split_roles(1)
-    with VirtualClock(alpha, beta) as clock:
-        if roles.serves:
-            server = AsynchronousServer(module, adamw, roles, bound)
-            server.serve()
-            return server.updates, server.leads, clock.now, module.state_dict()
-        worker = AsynchronousWorker(module, roles)
-        for step in range(5):
-            worker.pull()
-            module(torch.full((2, 3), world.rank + step / 8)).square().mean().backward()
-            clock.work(1.0 + world.rank % 2 * step)
-            time.sleep(0.004 * chance.random())
-            worker.push()
-        worker.leave()
-
-
-@pytest.mark.parametrize("link", [(0.0, 0.0), (0.25, 0.03125)])
-@pytest.mark.parametrize("bound", (0, 1, None))
-def test_a_virtual_run_repeats_exactly(ranks, bound, link):
-    first, *others = (ranks(4).run(virtual, bound, seed, *link)[0] for seed in range(3))
-    for other in others:
-        assert other[:3] == first[:3]
-        assert all(torch.equal(other[3][name], value) for name, value in first[3].items())
-    assert [update.time for update in first[0]] == sorted(update.time for update in first[0])
 
 
 def refuse(world, fault):

@@ -76,6 +76,17 @@ def test_fused_attention_forward_and_backward():
     assert backward.by_kind() == {"attention": 5 * one}
 
 
+def test_other_lengths_of_keys_in_fused_attention():
+    query = torch.randn(2, 3, 5, 4, requires_grad=True)
+    key, value = (torch.randn(2, 3, 8, 4, requires_grad=True) for _ in range(2))
+    one = 2 * 2 * 3 * 5 * 8 * 4  # a product of 5 queries with 8 keys
+    with Flops() as forward:
+        result = F.scaled_dot_product_attention(query, key, value)
+    with Flops() as backward:
+        result.sum().backward()
+    assert (forward.by_kind(), backward.by_kind()) == ({"attention": 2 * one}, {"attention": 5 * one})
+
+
 def test_nothing_else_counts():
     x = torch.ones(4, 4)
     with Flops() as flops:

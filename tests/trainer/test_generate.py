@@ -94,11 +94,6 @@ def test_every_layout(ranks, name):
     compare(ranks, LAYOUTS[name])
 
 
-@pytest.mark.parametrize("name", first(("pp", "two axes")))
-def test_rotary_positions(ranks, name):
-    compare(ranks, LAYOUTS[name], replace(MODEL, positions_kind="rope", tied=False))
-
-
 @pytest.mark.parametrize("router", first(("noisy_top_k", "gshard", "switch")))
 def test_experts(ranks, router):
     model = replace(MODEL, experts=4, router=router)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import shutil
 import threading
@@ -240,10 +239,8 @@ def strange(path, how, target):
     if how == "a link in it":
         (path / memory.OWNER).symlink_to(target / "precious")
         return "has links in it (owner)"
-    if how == "open":
-        path.chmod(0o1777)
-        return "is open to other users (mode 1777)"
-    return f"belongs to another user ({os.getuid()})"
+    path.chmod(0o1777)
+    return "is open to other users (mode 1777)"
 
 
 def of_another(world, root, how):
@@ -253,9 +250,7 @@ def of_another(world, root, how):
         (root / "target" / "precious").write_text("precious")
         told = strange(path, how, root / "target")
     told = gather_objects(told)[0]
-    other = mock.patch.object(memory.os, "getuid", lambda: uid + (how == "another's"))
-    uid = os.getuid()
-    with other, mock.patch.object(memory, "place", lambda *given: path):
+    with mock.patch.object(memory, "place", lambda *given: path):
         with pytest.raises(OSError) as error:
             Memory(root / "run", tensors(world), {}, root)
         assert memory.free_left(root) == [], "it is not ours"
@@ -264,7 +259,7 @@ def of_another(world, root, how):
     return sorted(file.name for file in (root / "target").iterdir()) == ["precious"]
 
 
-@pytest.mark.parametrize("how", ("a link", "a link in it", "open", "another's"))
+@pytest.mark.parametrize("how", ("a link", "a link in it", "open"))
 def test_a_folder_in_memory_that_another_user_could_have_made_is_refused(ranks, tmp_path, how):
     assert all(ranks(2).run(of_another, tmp_path, how))
 
