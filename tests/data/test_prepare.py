@@ -19,7 +19,6 @@ from minitrain.data import documents, prepare, sources
 from minitrain.data.manifest import Manifest
 from minitrain.data.prepare import Options, main
 from minitrain.data.prepared import Prepared
-from minitrain.data.shares import vocabulary_of
 from minitrain.data.tokenizer import END, Bytes, Pairs, train
 
 WORDS = "the a of rank ranks gradient tensor shard memory bytes sends waits ζ 頁 é".split()
@@ -249,15 +248,6 @@ def test_an_epoch_takes_each_window_of_each_shard_once(folder: Path, tmp_path: P
     shard, start = samples.start(5)
     tokens = np.fromfile(shard.files(out)[0], "<u2")[start : start + seq + 1].tolist()
     assert (inputs[0].tolist(), targets[0].tolist()) == (tokens[:-1], tokens[1:])
-
-
-def test_a_model_takes_the_vocabulary_of_prepared_data(folder: Path, tmp_path: Path):
-    out = tmp_path / "out"
-    prepare.prepare(Options(str(folder), str(out), "bpe", vocabulary=300, processes=1))
-    assert vocabulary_of(str(out), (), 256) == vocabulary_of(str(out), (), 50257) == 300
-    assert vocabulary_of("reference", (), 50257) == 50257
-    assert vocabulary_of(str(folder), (), 256) == 257  # lines of JSON are documents, with end marks
-    assert vocabulary_of("", (f"a=0.5:{folder / 'long.txt'}", f"b=0.5:{folder / 'a.jsonl'}"), 256) == 257
 
 
 def test_pairs_are_the_same_for_the_same_text_and_give_it_back(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""LAMB, LARS, Adafactor and Muon need more than single elements: the same in every layout that does not cut a layer."""
+"""LAMB, Adafactor and Muon need more than single elements: a resume in another layout, and layouts that are refused."""
 
 from __future__ import annotations
 
