@@ -13,9 +13,34 @@ from torch import nn
 
 from minitrain.comm import Ledger
 from minitrain.costs.staleness import bytes_served, most_stale
+from minitrain.lessons.parameter_server.runs import Plan, replayed, train
 from minitrain.parameter_server import asynchronous as small
 from minitrain.parameter_server.full.asynchronous import AsynchronousServer, AsynchronousWorker
 from minitrain.parameter_server.full.roles import Roles, split_roles
+
+
+def delayed(world, bound, seed):
+    roles = split_roles(1)
+    trace = train(world, roles, bound, Plan(steps=6, pause=0.003, poisoned=seed))
+    if not roles.serves:
+        return None
+    assert torch.equal(replayed(world, roles, trace.updates), trace.parameters)
+    assert trace.parameters.isfinite().all()
+    return trace
+
+
+@pytest.mark.parametrize("bound", (0, 1, None))
+@pytest.mark.parametrize("size", (3, 4))
+def test_random_delays(ranks, size, bound):
+    for seed in range(3):
+        trace = ranks(size).run(delayed, bound, seed)[0]
+        workers = size - 1
+        made = [(update.worker, update.step) for update in trace.updates]
+        assert sorted(made) == [(worker, step) for worker in range(1, size) for step in range(6)]
+        assert bound is None or max(trace.leads) <= bound
+        assert trace.stalest <= most_stale(workers, bound)
+        refused = [update.step for update in trace.updates if not update.applied]
+        assert refused == [seed] * workers
 
 
 def small_run(world, bound, seed):
